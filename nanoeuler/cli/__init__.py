@@ -1,0 +1,41 @@
+"""The command line: `nanoeuler <stage>`, one subcommand per stage, one module per wing of the house.
+
+A wing registers its subcommands with `register(subparsers)` and imports what a stage needs only when the stage runs,
+so that `nanoeuler --help` answers at once.
+"""
+
+import argparse
+import os
+import sys
+
+from nanoeuler import __version__, log
+from nanoeuler.cli import corpus, evaluation, inference, inspection, tokenizer, training
+from nanoeuler.errors import UserError
+
+WINGS = (corpus, tokenizer, training, inference, evaluation, inspection)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="nanoeuler", description="Train a GPT-2-class language model from scratch, one stage at a time.")
+    parser.add_argument("--version", action="version", version=f"nanoeuler {__version__}")
+    subparsers = parser.add_subparsers(dest="stage", metavar="STAGE", required=True)
+    for wing in WINGS:
+        wing.register(subparsers)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one stage. Returns the exit status: 0, or 1 after one sentence on standard error."""
+    options = build_parser().parse_args(arguments)
+    try:
+        log.start(getattr(options, "log", None))
+        return options.handler(options) or 0
+    except UserError as error:
+        log.line("error", str(error))
+        return 1
+    except KeyboardInterrupt:
+        log.line("interrupted", "run the same command again to go on")
+        return 130
+    except BrokenPipeError:  # the reader of our output (head, less) has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,95 @@
+"""What a stage tells people: `tag key=value` lines and a progress line with rate and time left.
+
+Lines go to standard error and, when the stage was given `--log`, to that file in append mode, so that a retry keeps
+the story of the attempt before it. Machines read `metrics.jsonl` and manifests, never these lines.
+"""
+
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+LOGGER = logging.getLogger("nanoeuler")
+
+
+def start(path: str | Path | None = None) -> None:
+    """Send log lines to standard error and, when given, to the file at `path` (appended, folder made)."""
+    LOGGER.handlers.clear()
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(path, mode="a", encoding="utf-8"))
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        LOGGER.addHandler(handler)
+
+
+def line(tag: str, message: str = "", **values: Any) -> None:
+    """Log `tag key=value …  message`. Floats are shown with four significant digits."""
+    parts = [tag, *(f"{key}={format_value(value)}" for key, value in values.items())]
+    LOGGER.info("  ".join([" ".join(parts), message]) if message else " ".join(parts))
+
+
+def format_value(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration the way people say it: 8s, 2m05s, 3h10m."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m{seconds % 60:02d}s"
+    return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
+
+
+class Progress:
+    """A line with share done, rate and time left: rewritten in place on a terminal, else one line every `interval` seconds.
+
+    `unit` names what is counted ("MB", "tokens", "steps"); `scale` converts what `update` is given into that unit.
+    Use as a context manager. Nothing is printed for work that ends within two seconds.
+    """
+
+    def __init__(self, tag: str, total: float | None, unit: str, scale: float = 1.0, interval: float = 10.0, done: float = 0.0):
+        self.tag, self.total, self.unit, self.scale, self.interval = tag, total, unit, scale, interval
+        self.first = self.done = done
+        self.began = time.monotonic()
+        self.shown = self.began - interval + 2.0
+        self.terminal = sys.stderr.isatty()
+        self.drawn = False
+
+    def update(self, amount: float, **values: Any) -> None:
+        """Count `amount` more as done; `values` are shown behind the rate."""
+        self.done += amount
+        now = time.monotonic()
+        if now - self.shown >= (0.2 if self.terminal and now - self.began > 2.0 else self.interval):
+            self.shown = now
+            self.show(now, values)
+
+    def show(self, now: float, values: dict[str, Any]) -> None:
+        rate = (self.done - self.first) / max(now - self.began, 1e-9)
+        shown = {"done": f"{self.done * self.scale:,.0f}{self.unit}".replace(",", "_")}
+        if self.total:
+            shown["share"] = f"{100 * self.done / self.total:.0f}%"
+        shown["rate"] = f"{rate * self.scale:.4g}{self.unit}/s"
+        if self.total and rate > 0:
+            shown["eta"] = format_seconds((self.total - self.done) / rate)
+        if self.terminal:
+            text = " ".join([self.tag, *(f"{key}={format_value(value)}" for key, value in (shown | values).items())])
+            sys.stderr.write("\r\x1b[K" + text)
+            sys.stderr.flush()
+            self.drawn = True
+        else:
+            line(self.tag, **shown, **values)
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
