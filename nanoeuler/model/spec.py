@@ -183,6 +183,15 @@ def parameter_count(config: ModelConfig) -> int:
     return sum(tensor.size for tensor in tensor_table(config))
 
 
+def parameters_by_kind(config: ModelConfig) -> dict[str, int]:
+    """Number of trained parameters of each kind; a tied embedding counts as the embedding that it also is."""
+    marks = {"embedding": ("embed_tokens",), "attention": ("self_attn",), "mlp": (".mlp.",), "norms": ("norm",), "heads": ("lm_head", "mtp_heads")}
+    counts = dict.fromkeys(marks, 0)
+    for tensor in tensor_table(config):
+        counts[next(kind for kind, parts in marks.items() if any(part in tensor.name for part in parts))] += tensor.size
+    return counts
+
+
 def forward_flops_per_token(config: ModelConfig, length: int) -> float:
     """Floating-point operations of the forward pass per token of a row of `length` tokens; a multiply-add counts two.
 
