@@ -92,3 +92,117 @@ def check_report(comparisons: "list[Comparison]", worst: "Comparison", quick: bo
             for comparison in comparisons
         ],
     }
+
+
+# ---- info
+
+
+def run_info(options: argparse.Namespace) -> None:
+    from nanoeuler.backend import make_backend, reason
+
+    if options.rows < 1 or (options.length is not None and options.length < 1):
+        raise UserError("--rows and --length must be at least 1")
+    if options.model or options.config:
+        print_model(model_config(options), options.rows, options.length)
+    else:
+        print_presets()
+    print_machine(make_backend(options.device, options.gpus).name, reason(options.device))
+
+
+def model_config(options: argparse.Namespace) -> "ModelConfig":
+    """The configuration of `--model` or `--config`."""
+    from nanoeuler.config import load
+    from nanoeuler.model.files import load_config
+    from nanoeuler.model.spec import ModelConfig
+
+    if options.model:
+        return load_config(options.model)
+    config = load(options.config)
+    if "model" not in config:
+        raise UserError("--config: there is no model section; give one, such as '{\"model\": {\"preset\": \"small\"}}'")
+    return ModelConfig.from_dict(config["model"])
+
+
+def print_model(config: "ModelConfig", rows: int, length: int | None) -> None:
+    """Shape, parameters by kind, FLOPs per token, bytes by kind."""
+    from nanoeuler.model.spec import (
+        activation_elements_per_token,
+        forward_flops_per_token,
+        parameter_count,
+        parameters_by_kind,
+        storage_elements,
+        tensor_table,
+        training_flops_per_token,
+    )
+
+    c, length, total = config, length or config.context, parameter_count(config)
+    print_section(
+        "model",
+        [
+            ("dim", f"{c.dim:,}", f"{c.layers} layers, {c.heads} query and {c.kv_heads} key/value heads of {c.head_size}, ffn {c.ffn:,}, h = {c.step_size:g}"),
+            ("vocabulary", f"{c.vocab_size:,}", f"K = {c.mtp_heads} prediction heads, {'head 0 tied to the embedding' if c.tied else 'not tied'}"),
+            ("context", f"{c.context:,}", f"tokens; RoPE θ = {c.rope_theta:,.0f}"),
+        ],
+    )
+    kinds = [(kind, f"{count:,}", f"{count / total:.1%}") for kind, count in parameters_by_kind(config).items()]
+    print_section("parameters", [*kinds, ("total", f"{total:,}", "")])
+    forward, training = forward_flops_per_token(config, length), training_flops_per_token(config, length)
+    print_section(f"FLOPs per token, in rows of {length}", [("forward", f"{forward / 1e6:,.1f} M", ""), ("training", f"{training / 1e6:,.1f} M", "forward and backward")])
+    buffer = 4 * storage_elements(tensor_table(config))
+    activations = 4 * activation_elements_per_token(config) * rows * length
+    cache = 4 * 2 * c.layers * c.kv_heads * c.head_size * c.context
+    memory = [
+        ("weights", buffer, "float32, padding to blocks included"),
+        ("gradients", buffer, ""),
+        ("moments", 2 * buffer, "both of AdamW"),
+        ("activations", activations, f"micro-batch of {rows} rows of {length}"),
+    ]
+    lines = [(kind, size_text(size), note) for kind, size, note in memory]
+    lines.append(("training", size_text(sum(size for _, size, _ in memory)), "all of the above"))
+    lines.append(("KV cache", size_text(cache), "of a row at full context, in use"))
+    print_section("memory", lines)
+
+
+def print_presets() -> None:
+    from nanoeuler.model.spec import PRESETS, ModelConfig, parameter_count
+
+    configs = {name: ModelConfig.from_dict({"preset": name}) for name in PRESETS}
+    print_section("presets", [(name, f"{parameter_count(config):,}", f"parameters; nanoeuler info --config '{preset_json(name)}'") for name, config in configs.items()])
+
+
+def preset_json(name: str) -> str:
+    return json.dumps({"model": {"preset": name}})
+
+
+def print_machine(backend: str, why: str) -> None:
+    from nanoeuler import provenance
+    from nanoeuler.config.machine import memory_megabytes
+
+    found = provenance.collect()
+    versions = ", ".join(f"{name} {version}" for name, version in {"python": found["python"], **found["packages"]}.items())
+    print_section(
+        "machine",
+        [
+            ("backend", backend, why),
+            ("cores", str(found["cores"]), found["cpu"]),
+            ("memory", size_text(memory_megabytes() * 2**20), ""),
+            ("versions", found["nanoeuler"], versions),
+        ],
+    )
+
+
+def print_section(title: str, lines: list[tuple[str, str, str]]) -> None:
+    """A title and lines of name, right-aligned value and note."""
+    width = max(len(value) for _, value, _ in lines)
+    print(title)
+    for name, value, note in lines:
+        print(f"  {name:<12}{value:>{width}}  {note}".rstrip())
+
+
+def size_text(size: float) -> str:
+    """Bytes as people read them: 512 B, 4.2 MB, 1.3 GB (powers of 1000)."""
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.1f} GB"
