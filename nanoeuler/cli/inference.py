@@ -20,7 +20,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     generate.set_defaults(handler=run_generate)
     chat = subparsers.add_parser("chat", help="talk to a model", description="Talk to a tuned model, or let a base model continue what you type.")
     add_model_options(chat)
-    chat.add_argument("--history", action="store_true", help="let the model see earlier turns (default: every line is taken by itself, as models are tuned here)")
+    chat.add_argument(
+        "--history", action="store_true", help="let the model see earlier turns (default: every line is taken by itself, as models are tuned here)"
+    )
     chat.set_defaults(handler=run_chat)
 
 

@@ -17,14 +17,20 @@ if TYPE_CHECKING:
 def register(subparsers: argparse._SubParsersAction) -> None:
     """Add this wing's subcommands."""
     check = subparsers.add_parser(
-        "check", help="compare every gradient with finite differences", description="Compare every op's and every parameter tensor's gradient with finite differences."
+        "check",
+        help="compare every gradient with finite differences",
+        description="Compare every op's and every parameter tensor's gradient with finite differences.",
     )
     check.add_argument("--quick", action="store_true", help="all ops, but only one small model: half a second, as a trainer does at its start")
     check.add_argument("--output", metavar="PATH", help="write the table as JSON as well")
     check.add_argument("--device", choices=DEVICES, default="auto")
     check.add_argument("--log", metavar="PATH", help="append log lines to this file as well")
     check.set_defaults(handler=run_check)
-    info = subparsers.add_parser("info", help="parameters, FLOPs and bytes of a model; this machine", description="Say what a model consists of and what it costs, and what this machine has.")
+    info = subparsers.add_parser(
+        "info",
+        help="parameters, FLOPs and bytes of a model; this machine",
+        description="Say what a model consists of and what it costs, and what this machine has.",
+    )
     which = info.add_mutually_exclusive_group()
     which.add_argument("--model", metavar="DIR", help="model folder of a finished stage")
     which.add_argument("--config", metavar="C", help="path of a config, or inline JSON with its model section")
@@ -119,7 +125,7 @@ def model_config(options: argparse.Namespace) -> "ModelConfig":
         return load_config(options.model)
     config = load(options.config)
     if "model" not in config:
-        raise UserError("--config: there is no model section; give one, such as '{\"model\": {\"preset\": \"small\"}}'")
+        raise UserError('--config: there is no model section; give one, such as \'{"model": {"preset": "small"}}\'')
     return ModelConfig.from_dict(config["model"])
 
 
@@ -147,7 +153,9 @@ def print_model(config: "ModelConfig", rows: int, length: int | None) -> None:
     kinds = [(kind, f"{count:,}", f"{count / total:.1%}") for kind, count in parameters_by_kind(config).items()]
     print_section("parameters", [*kinds, ("total", f"{total:,}", "")])
     forward, training = forward_flops_per_token(config, length), training_flops_per_token(config, length)
-    print_section(f"FLOPs per token, in rows of {length}", [("forward", f"{forward / 1e6:,.1f} M", ""), ("training", f"{training / 1e6:,.1f} M", "forward and backward")])
+    print_section(
+        f"FLOPs per token, in rows of {length}", [("forward", f"{forward / 1e6:,.1f} M", ""), ("training", f"{training / 1e6:,.1f} M", "forward and backward")]
+    )
     buffer = 4 * storage_elements(tensor_table(config))
     activations = 4 * activation_elements_per_token(config) * rows * length
     cache = 4 * 2 * c.layers * c.kv_heads * c.head_size * c.context
@@ -167,7 +175,9 @@ def print_presets() -> None:
     from nanoeuler.model.spec import PRESETS, ModelConfig, parameter_count
 
     configs = {name: ModelConfig.from_dict({"preset": name}) for name in PRESETS}
-    print_section("presets", [(name, f"{parameter_count(config):,}", f"parameters; nanoeuler info --config '{preset_json(name)}'") for name, config in configs.items()])
+    print_section(
+        "presets", [(name, f"{parameter_count(config):,}", f"parameters; nanoeuler info --config '{preset_json(name)}'") for name, config in configs.items()]
+    )
 
 
 def preset_json(name: str) -> str:

@@ -48,7 +48,12 @@ def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
                     name = prefix + tensor.name
                     if name not in present:
                         raise UserError(f"{path}: tensor {name} is missing; the file is of a model with other fields than its config says")
-                    shape = tuple(file.get_slice(name).get_shape())
+                    stored = file.get_slice(name)
+                    if stored.get_dtype() != "F32":
+                        raise UserError(
+                            f"{path}: tensor {name} has type {stored.get_dtype()}; a nanoeuler model is stored in float32, so this file was not written by it"
+                        )
+                    shape = tuple(stored.get_shape())
                     if shape != tensor.shape:
                         raise UserError(f"{path}: tensor {name} has shape {list(shape)} where the config asks for {list(tensor.shape)}")
                     buffer[tensor.name][...] = file.get_tensor(name)
