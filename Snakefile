@@ -14,6 +14,7 @@ import sys
 sys.path.insert(0, workflow.basedir)
 from nanoeuler.config import Paths, load_files, stage_config, stage_identity
 from nanoeuler.config.machine import cluster_resources, job_environment, limits
+from nanoeuler.config.paths import option
 from nanoeuler.config.stages import code_fingerprint
 from nanoeuler.files import canonical_json
 
@@ -25,8 +26,8 @@ config = load_files(
 paths = Paths(config)
 ALL_CORES = 64  # Snakemake scales it down to the cores that it was given
 
-for name, limit in limits(config).items():
-    name in workflow.global_resources or workflow.register_resource(name, limit)
+for name, limit in limits(config, given=workflow.global_resources).items():
+    workflow.register_resource(name, limit)
 
 
 # Jobs use the interpreter that runs Snakemake; the image is for --software-deployment-method apptainer.
