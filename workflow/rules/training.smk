@@ -79,7 +79,7 @@ rule sft:
 rule sft_scratch:
     input:
         instructions=f"{paths.instructions}/manifest.json",
-        tokenizer=ancient(paths.tokenizer),
+        tokenizer=paths.tokenizer,
     output:
         **paths.model("sft_scratch"),
     log:
