@@ -19,6 +19,11 @@ class FlatBuffer:
             raise ValueError(f"a flat buffer of shape {array.shape} does not fit the tensor table, which needs {storage_elements(self.table)} elements")
         self.array = array
 
+    @staticmethod
+    def elements(config: ModelConfig) -> int:
+        """Length of a flat buffer for `config`."""
+        return storage_elements(tensor_table(config))
+
     def storage(self, name: str) -> Any:
         """View in storage shape, padding included."""
         tensor = self.rows[name]

@@ -97,6 +97,7 @@ class RecordStream:
         # a record's last token is only ever a target, so it takes no place of its own in the row
         self.packed = pack([len(record.tokens) - 1 for record in records], context)
         self.rows = len(self.packed)
+        self.width = max(sum(len(records[index].tokens) - 1 for index in row) for row in self.packed)
         self.rows_per_step = min(max(1, batch_tokens // context), self.rows)
         self.order = RowOrder(seed, name, self.rows, self.rows_per_step)
 
@@ -104,11 +105,10 @@ class RecordStream:
         return self.frame_rows(self.order.step(step))
 
     def frame_rows(self, indices: np.ndarray) -> StepRows:
-        """The rows numbered `indices`, shortened to the longest of them."""
+        """The rows numbered `indices`, all as wide as the fullest row of the stream."""
         packed = [self.packed[int(index)] for index in indices]
-        width = max(sum(len(self.records[i].tokens) - 1 for i in row) for row in packed)
         K = len(self.mtp_weights)
-        shape = (len(packed), width)
+        shape = (len(packed), self.width)
         ids, positions, starts = (np.zeros(shape, np.int32) for _ in range(3))
         ids[...] = self.end_id
         targets = np.full((*shape, K), -1, np.int32)
