@@ -59,8 +59,8 @@ def token_byte_lengths(tokenizer: "Tokenizer") -> np.ndarray:
 def bits_per_byte(
     model: Transformer,
     sequence: Any,
-    byte_lengths_V: np.ndarray,
-    end_id: int,
+    text_bytes: int,
+    tokenizer: "Tokenizer",
     document_mask: bool,
     limit_tokens: int | None = None,
     batch_rows: int | None = None,
@@ -70,16 +70,18 @@ def bits_per_byte(
 ) -> HeldOutScore:
     """Score `sequence`, anything that has a length of at least 1 and slices to an integer array.
 
-    `byte_lengths_V` comes from `token_byte_lengths`. `limit_tokens` scores as many whole windows as that holds (at least one),
-    spread evenly over the text, and counts the bytes of their targets alone. The first `heads` heads have their accuracy
-    measured; nats are head 0's. `window` is T, the model's context unless given. `advance` is told how many tokens each
-    forward pass has scored.
+    `text_bytes` are the UTF-8 bytes of its text. `limit_tokens` scores only as many whole windows as that holds (at least
+    one), spread evenly over the text, and takes the bytes of their targets instead. The first `heads` heads have their
+    accuracy measured; nats are head 0's. `window` is T, the model's context unless given. `advance` is told how many tokens
+    each forward pass has scored.
     """
-    T = window or model.config.context
-    index_W = chosen_windows(-(-len(sequence) // T), None if limit_tokens is None else max(1, limit_tokens // T))
+    T, end_id = window or model.config.context, tokenizer.end_id
+    total_windows = -(-len(sequence) // T)
+    index_W = chosen_windows(total_windows, None if limit_tokens is None else max(1, limit_tokens // T))
+    byte_lengths_V = None if len(index_W) == total_windows else token_byte_lengths(tokenizer)
     batches = -(-len(index_W) // (batch_rows or max(1, BATCH_TOKENS // T)))
     rows = -(-len(index_W) // batches)  # equal batches: the model plans its buffers once, and little is padded
-    nats, tokens, text_bytes = 0.0, 0, 0
+    nats, tokens, scored_bytes = 0.0, 0, 0
     hits_K, counts_K = np.zeros(heads, np.int64), np.zeros(heads, np.int64)
     for first in range(0, len(index_W), rows):
         index_B = index_W[first : first + rows]
@@ -93,12 +95,12 @@ def bits_per_byte(
         scored = targets_NK[targets_NK[:, 0] >= 0, 0]
         nats += batch_nats
         tokens += len(scored)
-        text_bytes += int(byte_lengths_V[scored].sum())
+        scored_bytes += 0 if byte_lengths_V is None else int(byte_lengths_V[scored].sum())
         hits_K += batch_hits_K
         counts_K += (targets_NK >= 0).sum(axis=0)
         if advance:
             advance(len(scored))
-    return HeldOutScore(nats, tokens, text_bytes, tuple(hits_K.tolist()), tuple(counts_K.tolist()))
+    return HeldOutScore(nats, tokens, text_bytes if byte_lengths_V is None else scored_bytes, tuple(hits_K.tolist()), tuple(counts_K.tolist()))
 
 
 def chosen_windows(windows: int, limit: int | None) -> np.ndarray:

@@ -13,8 +13,25 @@ from nanoeuler.model.spec import ModelConfig
 from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
 
 END = 0
-BYTES = np.array([0, *range(1, 19)], np.int32)
-"""Token i stands for i bytes, `</s>` for none."""
+
+
+class Lengths:
+    """A tokenizer of 19 ids: id i stands for i bytes, `</s>` (whose text has four) for none."""
+
+    vocab_size, end_id = 19, END
+
+    def is_special(self, id: int) -> bool:
+        return id == END
+
+    def token_bytes(self, id: int) -> bytes:
+        return b"x" * id or b"</s>"
+
+
+TOKENIZER = Lengths()
+
+
+def score(model: Transformer, tokens: np.ndarray, document_mask: bool = True, **options) -> HeldOutScore:
+    return bits_per_byte(model, tokens, int(tokens.sum()), TOKENIZER, document_mask, **options)
 
 
 def tiny(**changes) -> Transformer:
@@ -61,29 +78,29 @@ def directly(model: Transformer, tokens: np.ndarray, document_mask: bool, window
 @pytest.mark.parametrize("length", [61, 64, 3])
 def test_it_is_the_sum_over_every_token_and_the_final_end(length, document_mask):
     model, tokens = tiny(), text(max(length, 20))[:length]
-    score = bits_per_byte(model, tokens, BYTES, END, document_mask, heads=3)
+    measured = score(model, tokens, document_mask, heads=3)
     nats, hits, targets = directly(model, tokens, document_mask)
-    assert score.nats == pytest.approx(nats, rel=1e-5)
-    assert (list(score.hits), list(score.targets)) == (hits, targets)
-    assert score.tokens == length  # all but the first `</s>`, and the end of the text
-    assert score.text_bytes == BYTES[tokens].sum()
-    assert score.bits_per_byte == pytest.approx(nats / math.log(2) / BYTES[tokens].sum(), rel=1e-5)
-    assert score.nats_per_token == pytest.approx(nats / length, rel=1e-5)
+    assert measured.nats == pytest.approx(nats, rel=1e-5)
+    assert (list(measured.hits), list(measured.targets)) == (hits, targets)
+    assert measured.tokens == length  # all but the first `</s>`, and the end of the text
+    assert measured.text_bytes == tokens.sum()
+    assert measured.bits_per_byte == pytest.approx(nats / math.log(2) / tokens.sum(), rel=1e-5)
+    assert measured.nats_per_token == pytest.approx(nats / length, rel=1e-5)
 
 
 def test_the_size_of_batches_and_logit_slices_does_not_matter(monkeypatch):
     model, tokens = tiny(), text(150)
-    whole = bits_per_byte(model, tokens, BYTES, END, True, heads=3)
+    whole = score(model, tokens, heads=3)
     for rows in (1, 2, 3, 7, 64):
         monkeypatch.setattr(likelihood, "SLICE_ELEMENTS", rows * 100)
-        other = bits_per_byte(model, tokens, BYTES, END, True, batch_rows=rows, heads=3)
+        other = score(model, tokens, batch_rows=rows, heads=3)
         assert other.nats == pytest.approx(whole.nats, rel=1e-6)  # float32 products of other shapes round otherwise
         assert replace(other, nats=0) == replace(whole, nats=0)
 
 
 def test_fewer_heads_leave_head_0_as_it_is():
     model, tokens = tiny(), text(100)
-    one, three = (bits_per_byte(model, tokens, BYTES, END, True, heads=heads) for heads in (1, 3))
+    one, three = (score(model, tokens, heads=heads) for heads in (1, 3))
     assert one.nats == pytest.approx(three.nats, rel=1e-6)
     assert one.accuracy == three.accuracy[:1]
 
@@ -92,52 +109,43 @@ def test_tied_heads_are_scored_too():
     model, tokens = tiny(tied=True), text(40)
     logits = model.first_logits(model.forward(Batch(tokens[None, :8], np.arange(8, dtype=np.int32)[None], np.zeros((1, 8), np.int32))).hidden)
     logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    score = bits_per_byte(model, tokens, BYTES, END, document_mask=False, limit_tokens=8, heads=3)
-    assert score.nats == pytest.approx(-logprobs[np.arange(8), tokens[1:9]].sum(), rel=1e-5)
+    measured = score(model, tokens, document_mask=False, limit_tokens=8, heads=3)
+    assert measured.nats == pytest.approx(-logprobs[np.arange(8), tokens[1:9]].sum(), rel=1e-5)
 
 
 def test_a_limit_scores_whole_windows_from_all_over_the_text_and_counts_their_bytes():
     model, tokens = tiny(), text(15 * 8 + 3)
-    limited = bits_per_byte(model, tokens, BYTES, END, True, limit_tokens=35, heads=3)
+    limited = score(model, tokens, limit_tokens=35, heads=3)
     windows = [0, 4, 8, 12]  # 16 windows, 4 of them fit
     nats, hits, targets = directly(model, tokens, True, windows)
     assert limited.nats == pytest.approx(nats, rel=1e-5)
     assert (limited.tokens, list(limited.hits), list(limited.targets)) == (32, hits, targets)
-    assert limited.text_bytes == sum(BYTES[tokens[8 * i + 1 : 8 * i + 9]].sum() for i in windows)
-    everything = bits_per_byte(model, tokens, BYTES, END, True, heads=3)
-    assert bits_per_byte(model, tokens, BYTES, END, True, limit_tokens=10_000, heads=3) == everything
-    assert bits_per_byte(model, tokens, BYTES, END, True, limit_tokens=1).tokens == 8  # never less than one window
+    assert limited.text_bytes == sum(tokens[8 * i + 1 : 8 * i + 9].sum() for i in windows)
+    everything = score(model, tokens, heads=3)
+    assert score(model, tokens, limit_tokens=10_000, heads=3) == everything
+    assert score(model, tokens, limit_tokens=1).tokens == 8  # never less than one window
 
 
 def test_another_window_reads_the_text_in_other_pieces():
     model, tokens = tiny(), text(100)
-    longer = bits_per_byte(model, tokens, BYTES, END, False, window=16)
+    longer = score(model, tokens, document_mask=False, window=16)
     assert longer.tokens == 100
     wide = tiny(context=16)
-    assert longer.nats == pytest.approx(bits_per_byte(wide, tokens, BYTES, END, False).nats, rel=1e-6)
+    assert longer.nats == pytest.approx(score(wide, tokens, document_mask=False).nats, rel=1e-6)
 
 
 def test_progress_is_told_every_token_once():
     model, tokens, told = tiny(), text(100), []
-    bits_per_byte(model, tokens, BYTES, END, True, batch_rows=4, advance=told.append)
+    score(model, tokens, batch_rows=4, advance=told.append)
     assert len(told) == 4
     assert sum(told) == 100
 
 
 def test_units():
-    score = HeldOutScore(nats=math.log(2) * 30, tokens=10, text_bytes=20, hits=(5, 1), targets=(10, 8))
-    assert score.bits_per_byte == pytest.approx(1.5)
-    assert score.accuracy == (0.5, 0.125)
+    measured = HeldOutScore(nats=math.log(2) * 30, tokens=10, text_bytes=20, hits=(5, 1), targets=(10, 8))
+    assert measured.bits_per_byte == pytest.approx(1.5)
+    assert measured.accuracy == (0.5, 0.125)
 
 
 def test_byte_lengths_count_no_byte_for_special_tokens():
-    class Words:
-        vocab_size = 3
-
-        def is_special(self, id: int) -> bool:
-            return id == 0
-
-        def token_bytes(self, id: int) -> bytes:
-            return [b"</s>", "é".encode(), b" the"][id]
-
-    assert token_byte_lengths(Words()).tolist() == [0, 2, 4]
+    assert token_byte_lengths(TOKENIZER).tolist() == list(range(19))
