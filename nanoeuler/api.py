@@ -26,7 +26,7 @@ Each layer is two Euler steps in depth, so the residual stream at the next layer
     True
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

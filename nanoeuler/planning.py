@@ -143,7 +143,7 @@ def shortages(config: dict[str, Any], plan: Plan, config_name: str) -> list[str]
         free = shutil.disk_usage(existing).free
         if amount > free:
             found.append(
-                f"the disk of {existing} has {size(free)} free and the run needs about {size(amount)}: free some space, or set data_dir or results_dir to another disk"
+                f"the disk of {existing} has {size(free)} free and the run needs about {size(amount)}: make room, or put data_dir or results_dir elsewhere"
             )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if plan.memory > memory:

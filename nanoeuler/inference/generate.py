@@ -71,6 +71,7 @@ class Reply:
     def __init__(self, decoding: Decoding, tokenizer: Tokenizer):
         self.decoding, self.decoder = decoding, StreamDecoder(tokenizer)
         (self.continuation,) = decoding.continuations
+        self.prompt_tokens = len(decoding.unread[0])
         self.steps = 0
         self.first_seconds = 0.0
         """Time to the first token, most of it for reading the prompt."""
