@@ -11,7 +11,7 @@ from typing import Any
 
 from nanoeuler import api, log, provenance
 from nanoeuler.errors import UserError
-from nanoeuler.evaluation.answers import read_questions, read_training_answers, score_answers
+from nanoeuler.evaluation.answers import Question, read_questions, read_training_answers, score_answers
 from nanoeuler.evaluation.replies import continue_texts, reply_to_instructions
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.model.likelihood import bits_per_byte
@@ -34,8 +34,9 @@ def evaluate(
     began = time.monotonic()
     settings = config["evaluate"]
     model, store = api.load(model_folder, device, gpus), TokenStore.open(tokens)
-    if store.tokenizer_fingerprint != model.tokenizer.fingerprint:
-        raise UserError(f"{model_folder} has another tokenizer than the one that {tokens} was made with; name the token manifest of the model's own run")
+    store.check_tokenizer(model.tokenizer, model_folder)
+    if not store.sources("validation"):
+        raise UserError(f"{tokens}: has no held-out text; raise corpus.validation_share, or add documents to the corpus")
     asked = read_questions(questions) if questions else []
     trained_answers = read_training_answers(instructions) if instructions else None
     log.line("evaluate", repr(model))
@@ -87,7 +88,7 @@ def held_out_scores(model: api.LanguageModel, store: TokenStore, document_mask: 
     return scores
 
 
-def answer_scores(model: api.LanguageModel, questions: list[Any], trained_answers: list[str] | None, max_tokens: int) -> dict[str, Any]:
+def answer_scores(model: api.LanguageModel, questions: list[Question], trained_answers: list[str] | None, max_tokens: int) -> dict[str, Any]:
     """The exact-answer scores of greedy replies."""
     template = model.template or UNTUNED_TEMPLATE
     replies = reply_to_instructions(model.writer, template, [(question.instruction, question.input) for question in questions], GREEDY, max_tokens)

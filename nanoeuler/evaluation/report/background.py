@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from nanoeuler.evaluation.report.gather import Run
-from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, join, section, short_count, size, table
+from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, join, scientific, section, short_count, size, table
 from nanoeuler.tokenizer import Tokenizer
 
 LONGEST_TOKENS = 24
@@ -65,30 +65,33 @@ def gradients(run: Run) -> Markup:
     """The gradient check: a line per case, and every tensor behind a fold."""
     if run.gradients is None:
         return Markup()
-    comparisons, tolerance = run.gradients["comparisons"], run.gradients["tolerance"]
+    tensors, tolerance = run.gradients["rows"], run.gradients["tolerance"]
     cases: dict[str, list[dict[str, Any]]] = {}
-    for row in comparisons:
+    for row in tensors:
         cases.setdefault(row["case"], []).append(row)
-    summary = [
-        [case, count(len(rows)), count(sum(row["elements"] for row in rows)), f"{max(row['error'] for row in rows):.1e}", verdict(rows, tolerance)]
-        for case, rows in cases.items()
-    ]
-    every = [[row["case"], row["tensor"], count(row["elements"]), f"{row['error']:.1e}", f"{row['worst']:.1e}"] for row in comparisons]
+    summary = [[case, count(len(rows)), count(sum(row["elements"] for row in rows)), scientific(largest(rows)), passed(rows)] for case, rows in cases.items()]
+    every = [[row["case"], row["tensor"], count(row["elements"]), scientific(row["error"]), scientific(row["worst"])] for row in tensors]
     note = (
         "Every op and every parameter tensor of small models against central differences of 4th order in float64. "
-        f"The error is ‖a − b‖ / ‖b‖ per tensor and may reach {tolerance:.0e}; the worst single element is for information."
+        f"The error is ‖a − b‖ / ‖b‖ per tensor and may reach {scientific(tolerance)}; the worst single element is for information."
     )
     fold = element(
         "details",
-        element("summary", f"All {len(comparisons)} tensors"),
+        element("summary", f"All {len(tensors)} tensors"),
         table(["case", "tensor", "elements", "error", "worst element"], every, numeric_from=2),
     )
     return section("Gradient check", element("p", note, class_="note"), table(["case", "tensors", "elements", "error", ""], summary), fold)
 
 
-def verdict(rows: list[dict[str, Any]], tolerance: float) -> Markup:
-    passed = all(row["error"] <= tolerance for row in rows)  # False for NaN too
-    return element("span", "✓ passed" if passed else "✗ failed", class_="right" if passed else "wrong")
+def largest(rows: list[dict[str, Any]]) -> float | None:
+    """The largest error; None where one of them is no number."""
+    errors = [row["error"] for row in rows]
+    return None if None in errors else max(errors)
+
+
+def passed(rows: list[dict[str, Any]]) -> Markup:
+    agree = all(row["ok"] for row in rows)
+    return element("span", "✓ agrees" if agree else "✗ wrong", class_="right" if agree else "wrong")
 
 
 # ---- licences
@@ -100,14 +103,13 @@ def licences(run: Run) -> Markup:
         return Markup()
     rows = [[name, licence] for name, licence in used.items()]
     restricted = [name for name, licence in used.items() if is_non_commercial(licence)]
-    notice = (
-        f"A model trained on {' and '.join(restricted)} may be used for non-commercial purposes only."
-        if restricted
-        else "None of these forbids commercial use."
-    )
-    known = all(licence != "unknown" for licence in used.values())
-    shown = notice if restricted or known else "Where a licence is unknown, find out before you pass the model on."
-    return section("Licences of the data", table(["data", "licence"], rows, numeric_from=9), element("p", element("strong", shown)))
+    if restricted:
+        verdict = f"A model trained on {' and '.join(restricted)} is for non-commercial use only."
+    elif "unknown" in used.values():
+        verdict = "Where a licence is unknown, find out before you pass the model on."
+    else:
+        verdict = "None of these licences forbids commercial use."
+    return section("Licences of the data", table(["data", "licence"], rows, numeric_from=9, class_="pairs"), element("p", element("strong", verdict)))
 
 
 def used_licences(run: Run) -> dict[str, str]:
@@ -117,7 +119,7 @@ def used_licences(run: Run) -> dict[str, str]:
         used[source] = parts.get("licence") or "unknown"
     for stage in run.stages.values():
         if trained_on := ((stage.evaluation or {}).get("model_info") or {}).get("instructions"):
-            used[f"instructions: {trained_on.get('name') or 'unnamed'}"] = trained_on.get("licence") or "unknown"
+            used[f"{trained_on.get('name') or 'unnamed'} instructions"] = trained_on.get("licence") or "unknown"
     return used
 
 
@@ -139,8 +141,8 @@ def provenance(run: Run) -> Markup:
                 records.append(describe(record))
     keys = list(dict.fromkeys(key for record in records for key in record))
     same = [key for key in keys if len({record.get(key) for record in records}) == 1]
-    shared = table(["", "all stages"] if len(records) > 1 else ["", *columns], [[key, records[0][key]] for key in same], numeric_from=9)
-    differing = table(["", *columns], [[key, *(record.get(key, "–") for record in records)] for key in keys if key not in same], numeric_from=9)
+    shared = table(["", "all stages"] if len(records) > 1 else ["", *columns], [[key, records[0][key]] for key in same], numeric_from=9, class_="pairs")
+    differing = table(["", *columns], [[key, *(record.get(key, "–") for record in records)] for key in keys if key not in same], numeric_from=9, class_="pairs")
     prints = {
         "corpus": (run.corpus or {}).get("fingerprint"),
         "tokens": (run.tokens or {}).get("fingerprint"),
@@ -148,7 +150,7 @@ def provenance(run: Run) -> Markup:
         **{name: stage.header.get("fingerprint") for name, stage in run.stages.items()},
     }
     fingerprints = table(
-        ["fingerprint of", "SHA-256"], [[name, element("code", value[:16] + "…")] for name, value in prints.items() if value], numeric_from=9, class_="fit"
+        ["fingerprint of", "SHA-256"], [[name, element("code", value[:16] + "…")] for name, value in prints.items() if value], numeric_from=9, class_="pairs"
     )
     configuration = json.dumps({key: value for key, value in run.config.items() if key != "sources"}, indent=1, ensure_ascii=False)
     fold = element("details", element("summary", "Configuration, as resolved"), element("pre", configuration))

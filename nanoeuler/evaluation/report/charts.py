@@ -4,6 +4,7 @@ A chart is drawn for a width of about 460 pixels, two beside each other on a des
 so that its text is legible on both.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ def line_chart(title: str, unit: str, x_label: str, series: Sequence[Series], fr
     parts = []
     for tick in y_ticks:
         y = place(0, tick)[1]
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<line class="gridline" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{LEFT - 7}" y="{y + 4.5:.1f}" text-anchor="end">{tick_label(tick, y_ticks)}</text>')
     for tick in (tick for tick in x_ticks if tick <= x_top):
         x = place(tick, y_low)[0]
@@ -82,7 +83,7 @@ def thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     if len(points) <= MOST_POINTS:
         return list(points)
     edges = [round(index * len(points) / MOST_POINTS) for index in range(MOST_POINTS + 1)]
-    stretches = [points[start:stop] for start, stop in zip(edges, edges[1:], strict=False)]
+    stretches = [points[start:stop] for start, stop in itertools.pairwise(edges)]
     return [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in stretches]
 
 
@@ -104,5 +105,6 @@ def tick_label(value: float, among: Sequence[float]) -> str:
     if largest >= 1e4:
         return short_count(value)
     if largest < 0.01:
-        return f"{significant(value * 1e3, 3)}e-3" if largest >= 1e-4 else f"{value:.0e}"
+        exponent = math.floor(math.log10(largest) + 1e-9)
+        return f"{significant(value / 10.0**exponent, 2)}e{exponent}"
     return f"{value:.{max(0, -math.floor(math.log10(step) + 1e-9))}f}"

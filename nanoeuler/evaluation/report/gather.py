@@ -1,6 +1,7 @@
 """Read what a run has left in its folders. Whatever is not there is None or empty: a report of half a run is still one."""
 
 import json
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,13 +34,16 @@ class Stage:
     @property
     def tokens_per_second(self) -> float | None:
         """Median over the logged steps: a pause of the machine does not count."""
-        rates = sorted(line["tokens_per_second"] for line in self.steps if line.get("tokens_per_second"))
-        return rates[len(rates) // 2] if rates else None
+        return self.median("tokens_per_second")
 
     @property
     def mfu(self) -> float | None:
-        shares = sorted(line["mfu"] for line in self.steps if line.get("mfu"))
-        return shares[len(shares) // 2] if shares else None
+        """Share of the device's peak that the model's matrix products and attention reach; None where the peak is not known."""
+        return self.median("mfu")
+
+    def median(self, key: str) -> float | None:
+        values = [line[key] for line in self.steps if line.get(key) is not None]
+        return statistics.median(values) if values else None
 
 
 @dataclass

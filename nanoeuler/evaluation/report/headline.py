@@ -1,10 +1,12 @@
 """The top of the page: what was trained, and the few numbers that say how it went."""
 
+from typing import Any
+
 from nanoeuler.evaluation.report.gather import Run
-from nanoeuler.evaluation.report.markup import Bar, Markup, bars, count, decimals, duration, element, join, percent, short_count, size
+from nanoeuler.evaluation.report.markup import Bar, Markup, bars, count, decimals, duration, element, join, percent, scientific, short_count, size
 from nanoeuler.evaluation.report.summary import summarise_gradients
 
-STAGE_NAMES = {"pretrain": "pretrained", "sft": "fine-tuned", "sft_scratch": "fine-tuned from random weights"}
+STAGE_NAMES = {"pretrain": "pretrained", "sft": "fine-tuned", "sft_scratch": "tuned from scratch"}
 STAGE_COLOURS = {"pretrain": 0, "sft": 1, "sft_scratch": 3}
 
 
@@ -14,6 +16,11 @@ def stage_name(name: str) -> str:
 
 def stage_colour(name: str) -> int:
     return STAGE_COLOURS.get(name, 4)
+
+
+def readers(run: Run) -> dict[str, dict[str, Any]]:
+    """Evaluations of the models that have read running text: for one tuned from scratch, scores on it say nothing."""
+    return {name: evaluation for name, evaluation in run.evaluations.items() if name != "sft_scratch"}
 
 
 def header(run: Run) -> Markup:
@@ -59,8 +66,9 @@ def tiles(run: Run) -> Markup:
         each = ", ".join(f"{name.replace('_', ' ')} {duration(value)}" for name, value in seconds.items())
         shown.append((duration(sum(seconds.values())), "of training", each if len(seconds) > 1 else ""))
     if checked := summarise_gradients(run.gradients):
-        verdict = f"worst of {checked['comparisons']} gradients against finite differences"
-        shown.append((f"{checked['worst']['error']:.1e}", verdict, f"{'passed' if checked['passed'] else 'FAILED'}: limit {checked['tolerance']:.0e}"))
+        verdict = "passed" if checked["passed"] else "FAILED"
+        label = f"worst of {checked['tensors']} gradients against finite differences"
+        shown.append((scientific(checked["largest_error"]), label, f"{verdict}; limit {scientific(checked['tolerance'])}"))
     boxes = (element("div", element("b", value), element("span", label), element("small", note) if note else "", class_="tile") for value, label, note in shown)
     return element("div", join(boxes), class_="tiles") if shown else Markup()
 
@@ -73,7 +81,7 @@ def comparisons(run: Run) -> Markup:
 
 def bits_figure(run: Run, source: str) -> Markup:
     entries = [Bar("bigram model", run.bigram[source], decimals(run.bigram[source]))] if source in run.bigram else []
-    for name, evaluation in run.evaluations.items():
+    for name, evaluation in readers(run).items():
         if source in evaluation["held_out"]:
             value = evaluation["held_out"][source]["bits_per_byte"]
             entries.append(Bar(stage_name(name), value, decimals(value), stage_colour(name)))

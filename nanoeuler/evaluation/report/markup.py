@@ -35,22 +35,18 @@ def section(title: str, *content: Any) -> Markup:
 def table(columns: Sequence[Any], rows: Iterable[Sequence[Any]], numeric_from: int = 1, class_: str | None = None) -> Markup:
     """A table that scrolls sideways by itself where the screen is narrow. Columns from `numeric_from` on are aligned as numbers."""
 
-    def cells(tag: str, values: Sequence[Any]) -> Markup:
-        parts = (
-            element(
-                "th" if index == 0 and tag == "td" else tag,
-                value,
-                class_="number" if index >= numeric_from else None,
-                scope="row" if tag == "td" and index == 0 else None,
-            )
-            for index, value in enumerate(values)
-        )
-        return element("tr", join(parts, ""))
+    def row(tag: str, values: Sequence[Any]) -> Markup:
+        """Cells; the first of a body's row is its heading."""
+        cells = []
+        for index, value in enumerate(values):
+            heads = tag == "td" and index == 0
+            cells.append(element("th" if heads else tag, value, class_="number" if index >= numeric_from else None, scope="row" if heads else None))
+        return element("tr", join(cells, ""))
 
-    body = join((cells("td", row) for row in rows), "\n")
+    body = join(row("td", values) for values in rows)
     if not body:
         return Markup()
-    return element("div", element("table", element("thead", cells("th", columns)), element("tbody", body), class_=class_), class_="scroll")
+    return element("div", element("table", element("thead", row("th", columns)), element("tbody", body), class_=class_), class_="scroll")
 
 
 @dataclass(frozen=True)
@@ -121,6 +117,17 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 def decimals(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
+
+
+def scientific(value: float | None) -> str:
+    """4.5 × 10⁻⁹; a power of ten alone as 10⁻⁶."""
+    if value is None:
+        return "not a number"
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return power if mantissa == "1.0" else f"{mantissa} × {power}"
 
 
 def duration(seconds: float) -> str:

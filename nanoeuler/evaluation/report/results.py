@@ -3,7 +3,7 @@
 from typing import Any
 
 from nanoeuler.evaluation.report.gather import Run
-from nanoeuler.evaluation.report.headline import stage_colour, stage_name
+from nanoeuler.evaluation.report.headline import readers, stage_colour, stage_name
 from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, join, percent, section, table
 
 SHOWN_REPLIES = 6
@@ -18,13 +18,13 @@ def evaluation_table(run: Run) -> Markup:
     rows: list[list[Any]] = []
     for source in dict.fromkeys(source for evaluation in evaluations.values() for source in evaluation["held_out"]):
         values = [decimals(evaluation["held_out"].get(source, {}).get("bits_per_byte")) for evaluation in evaluations.values()]
-        rows.append([f"bits per byte, {source}", *values, baseline(decimals(run.bigram.get(source)), "bigram") if source in run.bigram else "–"])
+        rows.append([f"bits per byte, {source}", *values, with_remark(decimals(run.bigram.get(source)), "bigram") if source in run.bigram else "–"])
     scored = [evaluation.get("answers") for evaluation in evaluations.values()]
     if any(scored):
         first = next(answers for answers in scored if answers)
         common = first["commonest_answer"]
-        shown = [f"{percent(answers['score'])} ± {100 * answers['standard_error']:.1f}" if answers else "–" for answers in scored]
-        rows.append([f"exact answers of {count(first['questions'])}", *shown, baseline(percent(common["score"]), f"always “{common['answer']}”")])
+        shown = [with_remark(percent(answers["score"]), f"± {100 * answers['standard_error']:.1f}") if answers else "–" for answers in scored]
+        rows.append([f"exact answers of {count(first['questions'])}", *shown, with_remark(percent(common["score"]), f"always “{common['answer']}”")])
         rows.append(["replies that stop", *(percent(answers["stopped"]) if answers else "–" for answers in scored), "–"])
         rows.append(["tokens per reply", *(f"{answers['mean_reply_tokens']:.1f}" if answers else "–" for answers in scored), "–"])
     windows = {evaluation["window"] for evaluation in evaluations.values()}
@@ -36,8 +36,8 @@ def evaluation_table(run: Run) -> Markup:
     )
 
 
-def baseline(value: str, name: str) -> Markup:
-    return join([value, element("small", name)], " ")
+def with_remark(value: str, remark: str) -> Markup:
+    return join([value, element("small", remark)], " ")
 
 
 def how_measured(run: Run, windows: set[int]) -> str:
@@ -62,7 +62,7 @@ def how_measured(run: Run, windows: set[int]) -> str:
 def heads(run: Run) -> Markup:
     """How often each prediction head ranks the right token first."""
     rows, most = [], 0
-    for name, evaluation in run.evaluations.items():
+    for name, evaluation in readers(run).items():
         for source, scores in evaluation["held_out"].items():
             most = max(most, len(scores["head_accuracy"]))
             rows.append([f"{stage_name(name)}, {source}", *(percent(share) for share in scores["head_accuracy"])])

@@ -1,12 +1,12 @@
 """How training went: loss, held-out measurements, learning rate and speed of every stage."""
 
+import statistics
 from collections.abc import Callable
-from typing import Any
 
 from nanoeuler.evaluation.report.charts import Series, line_chart
 from nanoeuler.evaluation.report.gather import Run, Stage
 from nanoeuler.evaluation.report.headline import stage_colour, stage_name
-from nanoeuler.evaluation.report.markup import Markup, count, decimals, duration, element, join, percent, section, short_count, table
+from nanoeuler.evaluation.report.markup import Markup, count, decimals, duration, element, join, percent, scientific, section, short_count, table
 
 SOURCE_COLOURS = (0, 2, 3, 1, 4)
 
@@ -21,7 +21,6 @@ def facts(run: Run) -> Markup:
     for name, stage in run.stages.items():
         if not stage.last:
             continue
-        last = stage.steps[-1] if stage.steps else {}
         rate = stage.tokens_per_second
         rows.append(
             [
@@ -31,10 +30,9 @@ def facts(run: Run) -> Markup:
                 duration(stage.last["seconds"]),
                 count(rate) if rate else "–",
                 percent(stage.mfu) if stage.mfu else "n/a",
-                decimals(last.get("loss")),
             ]
         )
-    return table(["", "steps", "tokens", "time", "tokens/s", "MFU", "last loss"], rows)
+    return table(["", "steps", "tokens", "time", "tokens/s", "MFU"], rows)
 
 
 def pretraining_charts(run: Run) -> Markup:
@@ -77,12 +75,12 @@ def tuning_charts(stages: dict[str, Stage]) -> Markup:
 
 
 def speed_charts(stages: dict[str, Stage], x: str) -> list[Markup]:
-    rates = [series(name, stage, x, "learning_rate", lambda value: f"{value:.1e}") for name, stage in stages.items()]
-    speeds = [series(name, stage, x, "tokens_per_second", short_count) for name, stage in stages.items()]
+    rates = [series(name, stage, x, "learning_rate", lambda rates: f"peak {scientific(max(rates))}") for name, stage in stages.items()]
+    speeds = [series(name, stage, x, "tokens_per_second", lambda speeds: short_count(statistics.median(speeds))) for name, stage in stages.items()]
     label = "tokens" if x == "tokens" else "step"
     return [
         line_chart("Learning rate", "", label, rates, from_zero=True),
-        line_chart("Throughput", "tokens per second", label, speeds, from_zero=True),
+        line_chart("Throughput", "tokens per second, median", label, speeds, from_zero=True),
     ]
 
 
@@ -90,7 +88,7 @@ def loss_series(label: str, stage: Stage, x: str, colour: int) -> Series:
     return Series(label, [(line[x], line["loss"]) for line in stage.steps], colour, shown=decimals(stage.steps[-1]["loss"]))
 
 
-def series(name: str, stage: Stage, x: str, key: str, show: Callable[[float], str]) -> Series:
-    lines: list[dict[str, Any]] = [line for line in stage.steps if line.get(key) is not None]
-    shown = show(lines[-1][key]) if lines else None
-    return Series(stage_name(name), [(line[x], line[key]) for line in lines], stage_colour(name), shown=shown)
+def series(name: str, stage: Stage, x: str, key: str, show: Callable[[list[float]], str]) -> Series:
+    """One quantity of a stage's steps; `show` says for the legend what its values come to."""
+    points = [(line[x], line[key]) for line in stage.steps if line.get(key) is not None]
+    return Series(stage_name(name), points, stage_colour(name), shown=show([value for _, value in points]) if points else None)
