@@ -34,7 +34,7 @@ CONFIG: dict[str, Any] = {
     "pretrain": TRAINING | {"tokens": 60 * 128, "batch_tokens": 128, "learning_rate": 1e-2, "document_mask": True, "validation_tokens": 1000},
     "sft": TRAINING
     | {
-        "context": 128,
+        "context": 256,
         "epochs": 4,
         "batch_tokens": 1024,
         "learning_rate": 1e-2,
