@@ -108,7 +108,7 @@ def evaluation(stage: str, template: str | None, bits: dict[str, float], score: 
             "head_accuracy": [0.5, 0.31, 0.22, 0.17],
             "tokens": 40_000,
             "bytes": 81_000,
-            "of_tokens": 40_000,
+            "of_tokens": 41_000,
         }
         for source, value in bits.items()
     }
@@ -125,7 +125,7 @@ def evaluation(stage: str, template: str | None, bits: dict[str, float], score: 
         "parameters": 1_049_216,
         "template": template,
         "window": 128,
-        "settings": {"temperature": 0.8, "top_p": 0.95},
+        "settings": {"temperature": 0.8, "top_p": 0.95, "validation_tokens": 40_000},
         "held_out": held_out,
         "answers": answers(score, stopped),
         "samples": samples,

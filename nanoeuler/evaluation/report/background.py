@@ -26,13 +26,14 @@ def corpus_table(run: Run) -> Markup:
             tokens = token_counts(run, split, source)
             ratio = decimals(tokens["bytes"] / tokens["tokens"], 2) if tokens.get("tokens") else "–"
             amounts = [count(parts[split]["documents"]), size(parts[split]["bytes"]), short_count(tokens["tokens"]) if tokens else "–", ratio]
-            rows.append([source if split == "train" else Markup(""), "training" if split == "train" else "held out", *amounts])
+            rows.append([source if split == "train" else "", "training" if split == "train" else "held out", *amounts])
     if run.instructions:
         for split, label in (("train", "training"), ("validation", "held out")):
             records = instruction_count(run.instructions, split)
             if records is not None:
-                rows.append(["instructions" if split == "train" else Markup(""), label, f"{count(records)} records", "–", "–", "–"])
-    return table(["source", "split", "documents", "bytes", "tokens", "bytes per token"], rows, numeric_from=2)
+                name = f"{run.instructions.get('name') or ''} instruction records".strip()
+                rows.append([name if split == "train" else "", label, count(records), "–", "–", "–"])
+    return table(["source", "split", "documents", "bytes", "tokens", "bytes/token"], rows, numeric_from=2)
 
 
 def token_counts(run: Run, split: str, source: str) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def largest(rows: list[dict[str, Any]]) -> float | None:
 
 def passed(rows: list[dict[str, Any]]) -> Markup:
     agree = all(row["ok"] for row in rows)
-    return element("span", "✓ agrees" if agree else "✗ wrong", class_="right" if agree else "wrong")
+    return element("span", "✓" if agree else "✗ wrong", class_="right" if agree else "wrong")
 
 
 # ---- licences
@@ -132,17 +133,18 @@ def is_non_commercial(licence: str) -> bool:
 
 
 def provenance(run: Run) -> Markup:
-    """Which code, software and machine made each stage's numbers."""
-    columns, records = [], []
+    """Which code, software and machine made each stage's numbers: what all share, and what differs."""
+    records: dict[str, dict[str, str]] = {}
     for name, stage in run.stages.items():
-        for kind, record in (("trained", stage.header.get("provenance")), ("evaluated", (stage.evaluation or {}).get("provenance"))):
+        for work, record in (("trained", stage.header.get("provenance")), ("evaluated", (stage.evaluation or {}).get("provenance"))):
             if record:
-                columns.append(f"{name} {kind}")
-                records.append(describe(record))
-    keys = list(dict.fromkeys(key for record in records for key in record))
-    same = [key for key in keys if len({record.get(key) for record in records}) == 1]
-    shared = table(["", "all stages"] if len(records) > 1 else ["", *columns], [[key, records[0][key]] for key in same], numeric_from=9, class_="pairs")
-    differing = table(["", *columns], [[key, *(record.get(key, "–") for record in records)] for key in keys if key not in same], numeric_from=9, class_="pairs")
+                records[f"{name}, {work}"] = describe(record)
+    keys = list(dict.fromkeys(key for record in records.values() for key in record))
+    differing = [key for key in keys if len({record.get(key) for record in records.values()}) > 1]
+    shared = next(iter(records.values()), {})
+    together = table(["", "all stages"], [[key, shared[key]] for key in keys if key not in differing], numeric_from=9, class_="pairs")
+    rows = [[name, *(record.get(key, "–") for key in differing)] for name, record in records.items()] if differing else []
+    apart = table(["", *differing], rows, numeric_from=9, class_="pairs")
     prints = {
         "corpus": (run.corpus or {}).get("fingerprint"),
         "tokens": (run.tokens or {}).get("fingerprint"),
@@ -154,7 +156,7 @@ def provenance(run: Run) -> Markup:
     )
     configuration = json.dumps({key: value for key, value in run.config.items() if key != "sources"}, indent=1, ensure_ascii=False)
     fold = element("details", element("summary", "Configuration, as resolved"), element("pre", configuration))
-    return section("Provenance", shared if records else "", differing, fingerprints, fold)
+    return section("Provenance", together, apart, fingerprints, fold)
 
 
 def describe(record: dict[str, Any]) -> dict[str, str]:

@@ -84,6 +84,9 @@ def percent_of(value: float, top: float) -> str:
 
 # ---- numbers
 
+NARROW = "\u202f"
+"""Between a number and its unit: narrow, and no line breaks there."""
+
 
 def count(value: float) -> str:
     return f"{value:,.0f}"
@@ -91,15 +94,15 @@ def count(value: float) -> str:
 
 def short_count(value: float) -> str:
     """Three digits and a letter: 950, 1.05 M, 267 M."""
-    for limit, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit * 0.9995:
-            return significant(value / limit, 3) + letter
+            return f"{significant(value / limit, 3)}{NARROW}{letter}"
     return significant(value, 3)
 
 
 def size(value: float) -> str:
     """Bytes in decimal units."""
-    return short_count(value) + ("B" if value >= 999.5 else " B")
+    return short_count(value) + ("B" if value >= 999.5 else f"{NARROW}B")
 
 
 def significant(value: float, digits: int) -> str:
@@ -112,7 +115,7 @@ def significant(value: float, digits: int) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    return "–" if share is None else f"{100 * share:.{digits}f} %"
+    return "–" if share is None else f"{100 * share:.{digits}f}{NARROW}%"
 
 
 def decimals(value: float | None, digits: int = 3) -> str:
