@@ -31,6 +31,7 @@ class Paths:
         self.sample = f"{self.data}/sample"
         self.gradients = f"{self.results}/gradients.json"
         self.report = f"{self.results}/report.html"
+        self.metrics = f"{self.results}/metrics.json"
 
     # What is downloaded.
 

@@ -19,18 +19,15 @@ def config(tmp_path, monkeypatch) -> dict:
     return load("config.yaml", overrides=['evaluate.prompts=["Who lives here?", "Why?", "When?", "Where?"]'])
 
 
-def planned_hours(command: list[str]) -> float | None:
-    return json.loads(command[command.index("--config") + 1]).get("max_hours")
+def test_the_plan_counts_the_stages_that_will_run(config):
+    command = plan_command(config, {"fetch_book", "sft_scratch", "pretrain"}, ["config.yaml"], gpus=1, local=True)
+    assert command[-6:] == ["--name", "config.yaml", "--stages", "pretrain,sft_scratch", "--gpus", "1"]
+    assert json.loads(command[command.index("--config") + 1])["max_hours"] == 24
 
 
-def test_a_run_that_trains_is_planned_with_its_hours(config):
-    command = plan_command(config, {"fetch_book", "pretrain"}, ["config.yaml"], gpus=1, local=True)
-    assert planned_hours(command) == 24
-    assert command[-4:] == ["--name", "config.yaml", "--gpus", "1"]
-
-
-def test_hours_do_not_count_where_only_downloads_happen(config):
-    assert planned_hours(plan_command(config, {"fetch_book", "download"}, ["config.yaml"], gpus=0, local=True)) is None
+def test_where_only_downloads_happen_no_stage_counts(config):
+    command = plan_command(config, {"fetch_book", "download"}, ["config.yaml"], gpus=0, local=True)
+    assert command[-4:] == ["--stages", "", "--gpus", "0"]
 
 
 def test_small_work_and_work_for_other_machines_is_not_planned(config):
