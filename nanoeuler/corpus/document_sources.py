@@ -22,6 +22,7 @@ BATCH = 1_000  # rows fetched from parquet at once
 class Source(Protocol):
     name: str
     licence: str
+    left_out: dict[str, str]  # what is not used of it, and why
 
     def index(self) -> Iterator[tuple[str, int]]: ...
 
@@ -68,6 +69,7 @@ class WebPages:
     paths: Sequence[Path]
     licence: str = ""
     name: str = FINEWEB
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def index(self) -> Iterator[tuple[str, int]]:
         return self.select("sha256(text), strlen(text)")
@@ -94,12 +96,14 @@ class WebPages:
 
 @dataclass
 class OwnText:
-    """One's own .txt and .md files. A document's key is the sha256 of its text, so that copies of a file are not parted."""
+    """One's own .txt and .md files. A file's key is the sha256 of its text (of its first piece, for all pieces of a large file), so that neither
+    copies of a file nor its pieces are parted."""
 
     path: str
     files: Sequence[Path]
     name: str
     licence: str = "own text"
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def index(self) -> Iterator[tuple[str, int]]:
         return ((key, len(text)) for key, text in self.read(say_encoding=True))
@@ -109,9 +113,11 @@ class OwnText:
 
     def read(self, say_encoding: bool) -> Iterator[tuple[str, bytes]]:
         for file in self.files:
+            key = None
             for document in read_documents(file, say_encoding):
                 text = document.encode("utf-8", "replace")
-                yield hashlib.sha256(text).hexdigest(), text
+                key = key or hashlib.sha256(text).hexdigest()
+                yield key, text
 
 
 def choose_sources(named: Sequence[str], books: Sequence[str], fineweb: Sequence[str], own: Sequence[str], licences: dict[str, str]) -> list[Source]:
