@@ -1,7 +1,60 @@
-"""Subcommands of the training wing."""
+"""Subcommands of the training wing: `pretrain` and `sft`."""
 
 import argparse
+from pathlib import Path
+
+from nanoeuler import log
+from nanoeuler.backend import DEVICES
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     """Add this wing's subcommands."""
+    parser = subparsers.add_parser("pretrain", help="train a model on token shards", description="Train a model on token shards; resumes where it stopped.")
+    parser.add_argument("--tokens", required=True, type=Path, metavar="MANIFEST", help="manifest.json of the token shards")
+    add_common(parser, "pretrain")
+    parser.set_defaults(handler=run_pretrain)
+    parser = subparsers.add_parser("sft", help="tune a model on instructions", description="Tune a model on instructions; resumes where it stopped.")
+    parser.add_argument("--instructions", required=True, type=Path, metavar="MANIFEST", help="manifest.json of the instruction records")
+    parser.add_argument("--parent", type=Path, metavar="DIR", help="model to start from; without it (and without sft.init_from) the weights are random")
+    add_common(parser, "sft")
+    parser.set_defaults(handler=run_sft)
+
+
+def add_common(parser: argparse.ArgumentParser, stage: str) -> None:
+    parser.add_argument("--config", required=True, help="YAML file, or inline JSON with the sections seed, model and " + stage)
+    parser.add_argument("--tokenizer", required=True, type=Path, help="tokenizer.json")
+    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help=f"folder of the stage, such as results/demo/{stage}")
+    parser.add_argument("--device", choices=DEVICES, default="auto", help="engine (default: auto, the fastest there is)")
+    parser.add_argument("--gpus", type=int, default=None, metavar="N", help="GPUs to use; 0 forces the CPU")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="append log lines to this file as well")
+
+
+def run_pretrain(options: argparse.Namespace) -> int:
+    from nanoeuler.backend import make_backend
+    from nanoeuler.config import load
+    from nanoeuler.training.pretrain import pretrain
+
+    config, backend = load(options.config), make_backend(options.device, options.gpus)
+    return run(lambda: pretrain(config, options.tokens, options.tokenizer, options.output, backend))
+
+
+def run_sft(options: argparse.Namespace) -> int:
+    from nanoeuler.backend import make_backend
+    from nanoeuler.config import load
+    from nanoeuler.training.sft import sft
+
+    config, backend = load(options.config), make_backend(options.device, options.gpus)
+    parent = options.parent or (Path(config["sft"]["init_from"]) if config["sft"].get("init_from") else None)
+    return run(lambda: sft(config, options.instructions, options.tokenizer, parent, options.output, backend))
+
+
+def run(stage) -> int:
+    """Run a training stage; a stop asked for by a signal ends with the status that shells expect."""
+    from nanoeuler.training.loop import Stopped
+
+    try:
+        stage()
+        return 0
+    except Stopped as stopped:
+        log.line("stopped", "the state is saved; run the same command again to go on")
+        return 128 + stopped.signal_number

@@ -1,0 +1,64 @@
+# The front door: from raw text to a chatting model.
+#
+#   snakemake                                         the offline demo (config/config.yaml), all of it, on all cores
+#   snakemake --configfile config/medium.yaml         another run; several files may follow, later ones win
+#   snakemake pretrain | sft | evaluate | download    one stage and what it needs
+#   snakemake -n                                      only say what would be done, and why
+#
+# Rules only wire: each calls one subcommand of nanoeuler, which can be run by hand as the rule runs it. When its params.identity
+# differs from last time a rule runs again. Its other params are functions of output, input or resources, which Snakemake takes for
+# derived and does not compare: so an interval, a device or a mirror may change freely.
+import os
+import sys
+
+sys.path.insert(0, workflow.basedir)
+from nanoeuler.config import Paths, load_files, stage_config, stage_identity
+from nanoeuler.config.machine import cluster_resources, job_environment, limits
+from nanoeuler.config.paths import option
+from nanoeuler.config.start import plan_command, require_plan
+from nanoeuler.config.stages import code_fingerprint
+from nanoeuler.files import canonical_json
+
+os.environ.update(job_environment(workflow.basedir))
+config_files = workflow.overwrite_configfiles or ["config/config.yaml"]
+config = load_files(config_files, workflow.config_settings.config)
+paths = Paths(config)
+ALL_CORES = 64  # Snakemake scales it down to the cores that it was given
+
+for name, limit in limits(config, given=workflow.global_resources).items():
+    workflow.register_resource(name, limit)
+
+
+onstart:
+    rules_to_run = {job.rule.name for job in workflow.dag.needrun_jobs()}
+    gpus = workflow.global_resources["gpu"].value
+    require_plan(plan_command(config, rules_to_run, config_files, gpus, workflow.local_exec))
+
+
+# Jobs use the interpreter that runs Snakemake; the image is for --software-deployment-method apptainer.
+container: "docker://python:3.11-slim"
+
+
+wildcard_constraints:
+    id=r"\d+",
+    shard=r"\d{3}",
+    stage="pretrain|sft|sft_scratch",
+
+
+include: "workflow/rules/corpus.smk"
+include: "workflow/rules/tokenizer.smk"
+include: "workflow/rules/training.smk"
+include: "workflow/rules/evaluation.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        paths.gradients,
+        paths.report,
+        [file for stage in paths.stages for file in paths.model(stage).values()],
+
+
+rule download:
+    input:
+        paths.downloads,

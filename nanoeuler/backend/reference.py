@@ -1,0 +1,309 @@
+"""The specification: every op of the model in plain NumPy, forward and backward side by side, for any float type.
+
+The other backends implement the same table of ops and are tested against this one in float64.
+
+Shapes: N rows of tokens (batch × length), B batch, T new tokens per row, S keys per row, D dim, H query heads, G key/value
+heads, E head_size, F ffn, V vocabulary. Weights are (out, in). `out` arguments are written in full. A `d` in front of a
+name means the gradient of the loss with respect to it. Gradients of weights are overwritten, or added to when
+`accumulate` is set.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+
+
+class ReferenceBackend:
+    """NumPy arrays of one float type. Slow where clarity asks for it, and never wrong."""
+
+    name = "reference"
+
+    def __init__(self, dtype: Any = np.float32):
+        self.dtype = np.dtype(dtype)
+
+    # ---- memory
+
+    def empty(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
+        return np.empty(shape, dtype or self.dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
+        return np.zeros(shape, dtype or self.dtype)
+
+    def from_host(self, array: Array) -> Array:
+        """A NumPy array as this backend's; floats take the backend's type."""
+        return np.ascontiguousarray(array, self.dtype if array.dtype.kind == "f" else array.dtype)
+
+    def to_host(self, array: Array) -> Array:
+        return np.asarray(array)
+
+    # ---- matrix products:  out = x Wᵀ
+
+    def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
+        np.matmul(x_NI, weight_OI.T, out=out_NO)
+
+    def linear_backward_input(self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0) -> None:
+        """dx = scale · dout W"""
+        np.matmul(dout_NO, weight_OI, out=dx_NI)
+        if scale != 1.0:
+            dx_NI *= scale
+
+    def linear_backward_weight(self, dout_NO: Array, x_NI: Array, dweight_OI: Array, accumulate: bool, scale: float = 1.0) -> None:
+        """dW = scale · doutᵀ x"""
+        dweight = np.matmul(dout_NO.T, x_NI)
+        if scale != 1.0:
+            dweight *= scale
+        store(dweight_OI, dweight, accumulate)
+
+    # ---- embedding:  out_n = table[ids_n]
+
+    def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
+        np.take(table_VD, ids_N, axis=0, out=out_ND, mode="clip")  # ids are checked where they enter; "clip" writes without a copy
+
+    def embedding_backward(self, ids_N: Array, dout_ND: Array, dtable_VD: Array, accumulate: bool) -> None:
+        """dtable[v] = Σ of dout_n over the n with ids_n = v, summed in the order of n"""
+        if not accumulate:
+            dtable_VD[...] = 0
+        order = np.argsort(ids_N, kind="stable")
+        present, first = np.unique(ids_N[order], return_index=True)
+        if len(present):
+            dtable_VD[present] += np.add.reduceat(dout_ND[order], first, axis=0)
+
+    # ---- RMSNorm (Zhang & Sennrich 2019, eq. 4):  out = w · x / r,  r = √(mean(x²) + ε)
+
+    def rms_norm(self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array) -> None:
+        np.einsum("nd,nd->n", x_ND, x_ND, out=inverse_rms_N)
+        inverse_rms_N /= x_ND.shape[1]
+        inverse_rms_N += epsilon
+        np.sqrt(inverse_rms_N, out=inverse_rms_N)
+        np.reciprocal(inverse_rms_N, out=inverse_rms_N)
+        np.multiply(x_ND, inverse_rms_N[:, None], out=out_ND)
+        out_ND *= weight_D
+
+    def add_rms_norm(
+        self, x_ND: Array, delta_ND: Array, step_size: float, weight_D: Array, epsilon: float, sum_ND: Array, out_ND: Array, inverse_rms_N: Array
+    ) -> None:
+        """An Euler step and the norm behind it: sum = x + h · delta, out = rms_norm(sum)."""
+        if step_size == 1.0:
+            np.add(x_ND, delta_ND, out=sum_ND)
+        else:
+            np.multiply(delta_ND, step_size, out=sum_ND)
+            sum_ND += x_ND
+        self.rms_norm(sum_ND, weight_D, epsilon, out_ND, inverse_rms_N)
+
+    def rms_norm_backward(
+        self, dout_ND: Array, x_ND: Array, weight_D: Array, inverse_rms_N: Array, dx_ND: Array, dweight_D: Array, add_to_dx: bool, accumulate: bool
+    ) -> None:
+        """With u = x / r and g = w · dout:  dx = (g − u · mean(g · u)) / r,  dw = Σₙ dout · u.
+
+        `add_to_dx`: dx already holds the gradient that flows past the norm along the residual stream.
+        """
+        unit = x_ND * inverse_rms_N[:, None]
+        store(dweight_D, np.einsum("nd,nd->d", dout_ND, unit), accumulate)
+        gradient = dout_ND * weight_D
+        mean = np.einsum("nd,nd->n", gradient, unit)
+        mean /= x_ND.shape[1]
+        unit *= mean[:, None]
+        gradient -= unit
+        gradient *= inverse_rms_N[:, None]
+        store(dx_ND, gradient, add_to_dx)
+
+    # ---- rotary positions (Su et al. 2021, eq. 34, halves instead of neighbours):
+    #      (a, b) → (a cos φ − b sin φ,  b cos φ + a sin φ),  φ = position · θ^(−2i/E)
+
+    def rope_table(self, positions: int, head_size: int, theta: float) -> tuple[Array, Array]:
+        """cos φ and sin φ, each (positions, E / 2), computed in float64."""
+        frequencies = theta ** (-np.arange(0, head_size, 2) / head_size)
+        angles = np.arange(positions)[:, None] * frequencies
+        return np.cos(angles).astype(self.dtype), np.sin(angles).astype(self.dtype)
+
+    def rope(self, x_NHE: Array, positions_N: Array, table: tuple[Array, Array], inverse: bool = False) -> None:
+        """Rotate in place; a rotation's backward is its inverse, the rotation by −φ."""
+        half = x_NHE.shape[2] // 2
+        cos, sin = table[0][positions_N][:, None, :], table[1][positions_N][:, None, :]
+        if inverse:
+            sin = -sin
+        first, second = x_NHE[..., :half], x_NHE[..., half:]
+        turned = second * cos
+        turned += first * sin
+        first *= cos
+        first -= second * sin
+        second[...] = turned
+
+    # ---- causal grouped-query attention:  out = softmax(q kᵀ / √E) v
+
+    def attention(self, query_BTHE: Array, key_BSGE: Array, value_BSGE: Array, starts_BT: Array, offset_B: Array, out_BTHE: Array, lse_BHT: Array) -> None:
+        """Query i of row b sits at key position offset_b + i and sees the keys from starts_bi up to itself.
+
+        `lse` is the log of the sum of exp(score) over the keys seen, all that the backward pass needs beside its inputs.
+        """
+        (B, T, H, E), (S, G) = query_BTHE.shape, key_BSGE.shape[1:3]
+        query, key, value = by_group(query_BTHE, G), by_group(key_BSGE, G), by_group(value_BSGE, G)
+        scores = query @ key.swapaxes(-1, -2)  # (B, G, H/G·T, S)
+        scores *= 1 / math.sqrt(E)
+        by_head = scores.reshape(B, H, T, S)
+        by_head += hidden_keys(starts_BT, offset_B, S, scores.dtype)[:, None]
+        top = by_head.max(axis=-1, keepdims=True)
+        by_head -= top
+        np.exp(by_head, out=by_head)
+        total = by_head.sum(axis=-1, keepdims=True)
+        by_head /= total
+        lse_BHT[...] = (top + np.log(total))[..., 0]
+        out_BTHE[...] = from_groups(scores @ value, H)
+
+    def attention_backward(
+        self,
+        dout_BTHE: Array,
+        query_BTHE: Array,
+        key_BTGE: Array,
+        value_BTGE: Array,
+        starts_BT: Array,
+        out_BTHE: Array,
+        lse_BHT: Array,
+        dquery_BTHE: Array,
+        dkey_BTGE: Array,
+        dvalue_BTGE: Array,
+    ) -> None:
+        """With p the probabilities, recomputed from lse:  dv = pᵀ dout,  ds = p · (dp − Σ p · dp) with dp = dout vᵀ,  dq = ds k / √E,  dk = dsᵀ q / √E.
+
+        Σ p · dp equals dout · out: backends that never hold a row of p use `out`; this one keeps the sum, which is exact for a single key.
+        """
+        (B, T, H, E), G = query_BTHE.shape, key_BTGE.shape[2]
+        query, key, value = by_group(query_BTHE, G), by_group(key_BTGE, G), by_group(value_BTGE, G)
+        dout = by_group(dout_BTHE, G)
+        probabilities = query @ key.swapaxes(-1, -2)
+        probabilities *= 1 / math.sqrt(E)
+        by_head = probabilities.reshape(B, H, T, T)
+        by_head += hidden_keys(starts_BT, np.zeros(B, np.int32), T, probabilities.dtype)[:, None]
+        by_head -= lse_BHT[..., None]
+        np.exp(by_head, out=by_head)
+        dvalue_BTGE[...] = from_groups(probabilities.swapaxes(-1, -2) @ dout, G)
+        dscores = dout @ value.swapaxes(-1, -2)
+        dscores -= np.einsum("bgns,bgns->bgn", probabilities, dscores)[..., None]
+        dscores *= probabilities
+        dscores *= 1 / math.sqrt(E)
+        dquery_BTHE[...] = from_groups(dscores @ key, H)
+        dkey_BTGE[...] = from_groups(dscores.swapaxes(-1, -2) @ query, G)
+
+    # ---- SwiGLU (Shazeer 2020, eq. 6):  out = silu(gate) · up,  silu(z) = z σ(z)
+
+    def swiglu(self, gate_NF: Array, up_NF: Array, out_NF: Array) -> None:
+        sigmoid(gate_NF, out_NF)
+        out_NF *= gate_NF
+        out_NF *= up_NF
+
+    def swiglu_backward(self, dout_NF: Array, gate_NF: Array, up_NF: Array, dgate_NF: Array, dup_NF: Array) -> None:
+        """dup = dout · silu(gate),  dgate = dout · up · (σ + silu(gate) (1 − σ))"""
+        sigma = sigmoid(gate_NF, np.empty_like(dout_NF))
+        silu = gate_NF * sigma
+        np.multiply(dout_NF, silu, out=dup_NF)
+        silu *= 1 - sigma
+        silu += sigma
+        silu *= up_NF
+        np.multiply(dout_NF, silu, out=dgate_NF)
+
+    # ---- cross-entropy of R rows of logits; a target of −1 has no loss and no gradient
+
+    def cross_entropy(self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array) -> None:
+        """logprobs = logit of the target − lse,  lse = log Σ exp(logits); a masked row's logprob is 0."""
+        for start in range(0, len(logits_RV), 1024):  # some rows at a time: a copy of all logits would be the step's largest array
+            part = slice(start, start + 1024)
+            top = logits_RV[part].max(axis=1)
+            lse_R[part] = top + np.log(np.exp(logits_RV[part] - top[:, None]).sum(axis=1))
+        logprobs_R[...] = logits_RV[np.arange(len(targets_R)), np.maximum(targets_R, 0)]
+        logprobs_R -= lse_R
+        logprobs_R[targets_R < 0] = 0
+
+    def cross_entropy_backward(self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array) -> None:
+        """Of the loss −Σ weights · logprobs. The logits become their gradient, weight · (softmax − one-hot of the target)."""
+        weights = np.where(targets_R < 0, 0, weights_R).astype(logits_RV.dtype)
+        logits_RV -= lse_R[:, None]
+        np.exp(logits_RV, out=logits_RV)
+        logits_RV[np.arange(len(targets_R)), np.maximum(targets_R, 0)] -= 1
+        logits_RV *= weights[:, None]
+
+    # ---- optimizer
+
+    def squared_norm(self, values: Array) -> float:
+        """Σ values², in float64."""
+        return float(np.einsum("n,n->", values, values, dtype=np.float64)) if values.dtype == np.float64 else squared_norm_blocked(values)
+
+    def adamw(
+        self,
+        parameters: Array,
+        gradients: Array,
+        first_moment: Array,
+        second_moment: Array,
+        decay: float,
+        learning_rate: float,
+        betas: tuple[float, float],
+        epsilon: float,
+        step: int,
+        gradient_scale: float,
+    ) -> None:
+        """One step of AdamW (Loshchilov & Hutter 2019, algorithm 2) on a slice of the flat buffers; `step` counts from 1.
+
+        m = β₁ m + (1 − β₁) g,  v = β₂ v + (1 − β₂) g²,  p −= lr · (m̂ / (√v̂ + ε) + decay · p),  g = gradient_scale · gradients.
+        """
+        beta1, beta2 = betas
+        gradient = gradients * gradient_scale
+        first_moment *= beta1
+        first_moment += (1 - beta1) * gradient
+        second_moment *= beta2
+        gradient *= gradient
+        gradient *= 1 - beta2
+        second_moment += gradient
+        denominator = np.sqrt(second_moment / (1 - beta2**step), out=gradient)
+        denominator += epsilon
+        update = first_moment / denominator
+        update *= learning_rate / (1 - beta1**step)
+        if decay:
+            parameters *= 1 - learning_rate * decay
+        parameters -= update
+
+
+def store(target: Array, value: Array, accumulate: bool) -> None:
+    if accumulate:
+        target += value
+    else:
+        target[...] = value
+
+
+def sigmoid(z: Array, out: Array) -> Array:
+    """σ(z) = (1 + tanh(z/2)) / 2, which overflows nowhere."""
+    np.multiply(z, 0.5, out=out)
+    np.tanh(out, out=out)
+    out += 1
+    out *= 0.5
+    return out
+
+
+def by_group(x_BTHE: Array, groups: int) -> Array:
+    """(B, T, H, E) → (B, G, H/G·T, E): the query heads that share a key/value head stand one after another."""
+    B, T, H, E = x_BTHE.shape
+    return x_BTHE.transpose(0, 2, 1, 3).reshape(B, groups, H // groups * T, E)
+
+
+def from_groups(x_BGNE: Array, heads: int) -> Array:
+    """(B, G, H/G·T, E) → (B, T, H, E), the inverse of `by_group`."""
+    B, G, N, E = x_BGNE.shape
+    return x_BGNE.reshape(B, heads, G * N // heads, E).transpose(0, 2, 1, 3)
+
+
+def hidden_keys(starts_BT: Array, offset_B: Array, keys: int, dtype: Any) -> Array:
+    """(B, T, S) with 0 where a query sees a key and −inf where it doesn't: the future, and other documents."""
+    position_BT = offset_B[:, None] + np.arange(starts_BT.shape[1])
+    key_S = np.arange(keys)
+    visible = (key_S <= position_BT[..., None]) & (key_S >= starts_BT[..., None])
+    return np.where(visible, 0, -np.inf).astype(dtype)
+
+
+def squared_norm_blocked(values: Array, block: int = 1 << 20) -> float:
+    """Σ values² of a float32 array in float64, without a float64 copy of the whole."""
+    total = 0.0
+    for start in range(0, len(values), block):
+        part = values[start : start + block].astype(np.float64)
+        total += float(part @ part)
+    return total

@@ -1,0 +1,164 @@
+"""Where every file of a run lies, and which files a stage takes in."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nanoeuler.errors import UserError
+from nanoeuler.files import canonical_json
+
+TEXT_SUFFIXES = (".md", ".txt")
+
+
+class Paths:
+    """Every path of a resolved configuration, as text relative to the working folder (or absolute, where data_dir is).
+
+    A method's argument may be a wildcard such as "{id}".
+    """
+
+    def __init__(self, config: Mapping[str, Any]):
+        self.config = config
+        self.data = config["data_dir"].rstrip("/") or "/"
+        self.results = f"{config['results_dir'].rstrip('/')}/{config['run']}"
+        corpus = config["corpus"]
+        self.corpus = f"{self.data}/corpora/{corpus['name']}"
+        self.corpus_manifest = f"{self.corpus}/manifest.json"
+        vocab_size = config["tokenizer"]["vocab_size"]
+        self.tokenizer = f"{self.corpus}/tokenizer-{vocab_size}/tokenizer.json"
+        self.tokens = f"{self.corpus}/tokens-{vocab_size}/manifest.json"
+        self.sample = f"{self.data}/sample"
+        self.gradients = f"{self.results}/gradients.json"
+        self.report = f"{self.results}/report.html"
+
+    # What is downloaded.
+
+    @property
+    def before_download(self) -> list[str]:
+        """What must exist before anything is fetched: the invented world, when this run learns from it."""
+        return [f"{self.sample}/manifest.json"] if "sample" in self.config else []
+
+    def raw_book(self, book: int | str) -> str:
+        return f"{self.data}/gutenberg/{self.config['sources'].get('gutenberg', {}).get('collection', 'none')}/raw/pg{book}.txt"
+
+    def clean_book(self, book: int | str) -> str:
+        return f"{self.data}/gutenberg/{self.config['sources'].get('gutenberg', {}).get('collection', 'none')}/clean/pg{book}.txt"
+
+    def book_record(self, book: int | str) -> str:
+        return self.clean_book(book).removesuffix(".txt") + ".json"
+
+    def web_shard(self, shard: int | str) -> str:
+        """Extracted pages, `shard` being a number or three digits; the folder is named after the filters, so that runs with other filters keep apart."""
+        filters = {key: value for key, value in self.config["corpus"]["fineweb"].items() if key != "shards"}
+        short_hash = hashlib.sha256(canonical_json(filters).encode()).hexdigest()[:8]
+        collection = self.config["sources"].get("fineweb", {}).get("collection", "none")
+        return f"{self.data}/fineweb/{collection}/{short_hash}/shard-{shard if isinstance(shard, str) else f'{shard:03d}'}.parquet"
+
+    def web_record(self, shard: int | str) -> str:
+        return self.web_shard(shard).removesuffix(".parquet") + ".json"
+
+    def web_source(self, shard: int | str) -> dict[str, Any]:
+        """What the sources file says of a web shard, less its address: a file of the same hash is the same file."""
+        source = self.config["sources"]["fineweb"]["shards"][int(shard)]
+        return {key: value for key, value in source.items() if key != "url" or not source["sha256"]}
+
+    @property
+    def instructions(self) -> str:
+        """Folder of the instruction records."""
+        return f"{self.data}/instructions/{slug(self.config['sft']['instructions'])}"
+
+    @property
+    def instructions_manifest(self) -> list[str]:
+        """The instruction records, when the run is fine-tuned."""
+        return [f"{self.instructions}/manifest.json"] if self.config["sft"]["enabled"] else []
+
+    @property
+    def questions(self) -> list[str]:
+        """The held-out questions, when the run has some."""
+        name = self.config["evaluate"]["questions"]
+        return [f"{self.data}/questions/{name}.jsonl"] if name else []
+
+    # What the corpus is made of.
+
+    @property
+    def books(self) -> list[int]:
+        """Ids of the books in the corpus, in the order of the sources file."""
+        if "gutenberg" not in self.config["corpus"]["sources"]:
+            return []
+        wanted = self.config["corpus"]["books"]
+        return [book["id"] for book in self.config["sources"]["gutenberg"]["books"] if wanted == "all" or book["id"] in wanted]
+
+    @property
+    def web_shards(self) -> list[int]:
+        return list(range(self.config["corpus"]["fineweb"]["shards"])) if "fineweb" in self.config["corpus"]["sources"] else []
+
+    @property
+    def own_text(self) -> list[str]:
+        """Your own text files: what the paths, folders and globs in corpus.sources stand for today."""
+        return [path for source in self.config["corpus"]["sources"] if source not in ("gutenberg", "fineweb") for path in text_files(source)]
+
+    @property
+    def downloads(self) -> list[str]:
+        """Everything that needs the network."""
+        books = [self.raw_book(book) for book in self.books]
+        shards = [self.web_shard(shard) for shard in self.web_shards]
+        return [*self.before_download, *books, *shards, *self.instructions_manifest, *self.questions]
+
+    # What a run makes.
+
+    @property
+    def stages(self) -> list[str]:
+        """The training stages of this run, whose models are evaluated."""
+        sft = self.config["sft"]
+        return ["pretrain", *(["sft"] if sft["enabled"] else []), *(["sft_scratch"] if sft["enabled"] and sft["baseline_from_scratch"] else [])]
+
+    def stage(self, stage: str) -> str:
+        return f"{self.results}/{stage}"
+
+    def model_folder(self, stage: str) -> str:
+        return f"{self.results}/{stage}/model"
+
+    def model(self, stage: str) -> dict[str, str]:
+        """The files of a stage's model, which it writes last."""
+        folder = self.model_folder(stage)
+        return {"weights": f"{folder}/model.safetensors", "config": f"{folder}/config.json", "tokenizer": f"{folder}/tokenizer.json"}
+
+    @property
+    def sft_parent(self) -> list[str]:
+        """The weights that fine-tuning starts from: the pretrained ones, unless sft.init_from names another folder."""
+        return [] if self.config["sft"]["init_from"] else [self.model("pretrain")["weights"]]
+
+    def evaluation(self, stage: str) -> str:
+        return f"{self.results}/evaluation/{stage}.json"
+
+    def log(self, rule: str) -> str:
+        return f"{self.results}/logs/{rule}.log"
+
+
+def text_files(source: str) -> list[str]:
+    """The .txt and .md files that a path, folder or glob stands for, sorted. Raises `UserError` when there are none."""
+    path = Path(source).expanduser()
+    if path.is_file():
+        found = [path]
+    elif path.is_dir():
+        found = [file for file in path.rglob("*") if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    else:
+        pattern = path.relative_to(path.anchor).as_posix()
+        found = [file for file in Path(path.anchor).glob(pattern) if file.is_file()]
+    files = sorted(file.as_posix() for file in found if file.suffix.lower() in TEXT_SUFFIXES)
+    if not files:
+        raise UserError(f"corpus.sources: {source!r} is no .txt or .md file, nor a folder or glob with some; give gutenberg, fineweb, or a path that exists")
+    return files
+
+
+def option(flag: str, files: Iterable[str]) -> list[str]:
+    """The arguments that give `files` to a subcommand: none at all when there are no files."""
+    return [flag, *files] if list(files) else []
+
+
+def slug(name: str) -> str:
+    """A name for files out of a path: my texts/Novel.txt becomes my-texts-novel."""
+    if re.fullmatch(r"[A-Za-z0-9._-]+", name) and not name.endswith(".json"):
+        return name
+    return re.sub(r"[^a-z0-9]+", "-", Path(name).with_suffix("").as_posix().lower()).strip("-")

@@ -1,0 +1,138 @@
+"""A model folder: `model.safetensors`, `config.json`, `tokenizer.json`; all that chat, evaluation and export need.
+
+Tensors have the names and shapes of Hugging Face's Llama, in float32, without padding. `config.json` carries this
+project's fields under `nanoeuler` beside the keys that Llama-class readers look for.
+"""
+
+import re
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from nanoeuler.errors import UserError
+from nanoeuler.files import atomic_folder, read_json, write_json
+from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.spec import ModelConfig, storage_elements, tensor_table
+
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+
+
+@dataclass
+class SavedModel:
+    """What a model folder holds. `parameters` is a flat float32 buffer laid out by `tensor_table(config)`."""
+
+    config: ModelConfig
+    parameters: np.ndarray
+    tokenizer_path: Path
+    stage: str  # pretrain, sft, …
+    template: str | None  # name of the prompt template that the model was tuned on; None for a base model
+    info: dict[str, Any] = field(default_factory=dict)  # provenance, licences, training summary
+
+
+def save_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
+    """Write the named tensors of flat buffers; the keys of `buffers` are prefixes ("" for none)."""
+    tensors = {prefix + tensor.name: np.ascontiguousarray(buffer[tensor.name]) for prefix, buffer in buffers.items() for tensor in buffer.table}
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # it wraps what the system said
+        number = re.search(r"os error (\d+)", str(error))
+        if number:
+            raise OSError(int(number[1]), str(error), str(path)) from error
+        raise
+
+
+def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
+    """Read what `save_tensors` wrote into `buffers`. Raises `UserError` for a damaged file or one of another model."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            present = set(file.keys())
+            for prefix, buffer in buffers.items():
+                for tensor in buffer.table:
+                    name = prefix + tensor.name
+                    if name not in present:
+                        raise UserError(f"{path}: tensor {name} is missing; the file is of a model with other fields than its config says")
+                    stored = file.get_slice(name)
+                    if stored.get_dtype() != "F32":
+                        raise UserError(
+                            f"{path}: tensor {name} has type {stored.get_dtype()}; a nanoeuler model is stored in float32, so this file was not written by it"
+                        )
+                    shape = tuple(stored.get_shape())
+                    if shape != tensor.shape:
+                        raise UserError(f"{path}: tensor {name} has shape {list(shape)} where the config asks for {list(tensor.shape)}")
+                    buffer[tensor.name][...] = file.get_tensor(name)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file; train the model first or give its folder") from error
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: damaged or cut off ({error}); train the stage again or take an older copy") from error
+
+
+def save_model(folder: str | Path, model: SavedModel) -> None:
+    """Write a model folder in one move: it appears whole or not at all."""
+    with atomic_folder(folder) as temporary:
+        save_tensors(temporary / WEIGHTS, {"": FlatBuffer(model.config, model.parameters)})
+        shutil.copyfile(model.tokenizer_path, temporary / TOKENIZER)
+        description = {"version": 1, "model": model.config.to_dict(), "stage": model.stage, "template": model.template, "info": model.info}
+        write_json(temporary / CONFIG, llama_keys(model.config) | {"nanoeuler": description})
+
+
+def load_model(folder: str | Path) -> SavedModel:
+    """Read a model folder. Raises `UserError` when it is none, or damaged."""
+    folder = Path(folder)
+    config, description = read_description(folder)
+    parameters = np.zeros(storage_elements(tensor_table(config)), np.float32)
+    load_tensors(folder / WEIGHTS, {"": FlatBuffer(config, parameters)})
+    tokenizer = folder / TOKENIZER
+    if not tokenizer.is_file():
+        raise UserError(f"{tokenizer}: no such file; the folder is not whole, run its stage again")
+    return SavedModel(config, parameters, tokenizer, description.get("stage", "unknown"), description.get("template"), description.get("info", {}))
+
+
+def load_config(folder: str | Path) -> ModelConfig:
+    """The configuration of a model folder, without its weights. Raises `UserError` when it is none, or damaged."""
+    return read_description(Path(folder))[0]
+
+
+def read_description(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
+    """The model's configuration, and all that this project says about it in `config.json`."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; give the model folder of a finished stage, such as results/demo/sft/model")
+    content = read_json(folder / CONFIG)
+    description = content.get("nanoeuler") if isinstance(content, dict) else None
+    if not isinstance(description, dict) or not isinstance(description.get("model"), dict):
+        raise UserError(f"{folder / CONFIG}: not the config of a nanoeuler model (it has no 'nanoeuler' section with a 'model')")
+    try:
+        return ModelConfig.from_dict(description["model"]), description
+    except UserError as error:
+        raise UserError(f"{folder / CONFIG}: {error}") from error
+
+
+def llama_keys(config: ModelConfig) -> dict[str, Any]:
+    """The keys of a Hugging Face Llama config, where the model is one (with h = 1); readers that know no K heads ignore them."""
+    if config.step_size != 1.0:
+        return {}
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.dim,
+        "intermediate_size": config.ffn,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_size,
+        "hidden_act": "silu",
+        "rms_norm_eps": config.norm_epsilon,
+        "rope_theta": config.rope_theta,
+        "max_position_embeddings": config.context,
+        "tie_word_embeddings": config.tied,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "torch_dtype": "float32",
+    }

@@ -1,0 +1,23 @@
+"""Prompt templates: the text around an instruction. A tuned model's folder names the one that it was tuned on."""
+
+from collections.abc import Callable
+
+ALPACA_WITH_INPUT = (
+    "Below is an instruction that describes a task, paired with an input that provides further context. "
+    "Write a response that appropriately completes the request.\n\n"
+    "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
+)
+ALPACA_WITHOUT_INPUT = (
+    "Below is an instruction that describes a task. "
+    "Write a response that appropriately completes the request.\n\n"
+    "### Instruction:\n{instruction}\n\n### Response:\n"
+)
+
+
+def alpaca(instruction: str, input: str = "") -> str:
+    """The two prompts of Stanford Alpaca (Taori et al. 2023); the response follows directly."""
+    return ALPACA_WITH_INPUT.format(instruction=instruction, input=input) if input else ALPACA_WITHOUT_INPUT.format(instruction=instruction)
+
+
+TEMPLATES: dict[str, Callable[..., str]] = {"alpaca": alpaca}
+"""Name → function (instruction, input) → prompt text. A training record is `</s>` prompt response `</s>`."""

@@ -1,0 +1,328 @@
+"""The forward and the backward pass, composed of a backend's ops and written once for all backends.
+
+One layer is two Euler steps in depth (h = `step_size`):
+
+    x ← x + h · attention(norm(x))
+    x ← x + h · swiglu_mlp(norm(x))
+
+The residual add is fused with the norm that follows it, so a layer's step reads: product, `add_rms_norm`, product, …
+The backward pass walks the same lines in reverse order; each op's gradient formula stands beside the op in
+`backend/reference.py`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nanoeuler.model.flat import ModelViews, PackedColumns
+from nanoeuler.model.spec import ModelConfig, storage_elements, tensor_table
+
+Array = Any
+"""An array of the backend: NumPy's or CuPy's."""
+
+
+@dataclass
+class LayerActivations:
+    """What the backward pass of a layer needs of its forward pass."""
+
+    x: Array  # (N, D) residual stream at the layer's input
+    attention_in: Array  # (N, D) normed
+    attention_inverse_rms: Array  # (N,)
+    query_key_value: Array  # (N, packed columns), rotated
+    attention_out: Array  # (N, H·E)
+    lse: Array  # (B, H, T)
+    middle: Array  # (N, D) residual stream between attention and MLP
+    mlp_in: Array  # (N, D) normed
+    mlp_inverse_rms: Array  # (N,)
+    gate_up: Array  # (N, packed columns)
+    mlp_hidden: Array  # (N, F)
+
+
+class Activations:
+    """All buffers of a pass over rows of one shape (B, T), planned once: passes of that shape allocate nothing new.
+
+    With `training` every layer has buffers of its own and gradients have theirs; without, the layers share one set.
+    """
+
+    def __init__(self, config: ModelConfig, columns: PackedColumns, backend: Any, batch: int, length: int, training: bool):
+        c, N = config, batch * length
+        empty = backend.empty
+        self.batch, self.length, self.training = batch, length, training
+
+        def layer() -> LayerActivations:
+            return LayerActivations(
+                x=empty((N, c.dim)),
+                attention_in=empty((N, c.dim)),
+                attention_inverse_rms=empty((N,)),
+                query_key_value=empty((N, columns.query_key_value)),
+                attention_out=empty((N, c.heads * c.head_size)),
+                lse=empty((batch, c.heads, length)),
+                middle=empty((N, c.dim)),
+                mlp_in=empty((N, c.dim)),
+                mlp_inverse_rms=empty((N,)),
+                gate_up=empty((N, columns.gate_up)),
+                mlp_hidden=empty((N, c.ffn_storage)),
+            )
+
+        self.layers = [layer() for _ in range(c.layers)] if training else [layer()] * c.layers
+        self.delta = empty((N, c.dim))
+        self.final = empty((N, c.dim))
+        self.final_inverse_rms = empty((N,))
+        self.hidden = empty((N, c.dim))  # normed, what the heads read
+        self.logits = empty((N, columns.heads)) if training else None
+        if training:
+            self.dx = empty((N, c.dim))
+            self.dnorm = empty((N, c.dim))
+            self.dattention_out = empty((N, c.heads * c.head_size))
+            self.dmlp_hidden = empty((N, c.ffn_storage))
+            # zeroed once: the ops never write the padding between packed parts, and its gradient must be zero
+            self.dquery_key_value = backend.zeros((N, columns.query_key_value))
+            self.dgate_up = backend.zeros((N, columns.gate_up))
+
+
+@dataclass
+class Batch:
+    """Rows of tokens. Integer arrays of the backend; B rows of T tokens.
+
+    `starts` is, per token, the place in its row where its document starts (0 throughout when documents may see each other)
+    and `positions` its rotary position. Both are zero-based.
+    """
+
+    ids: Array  # (B, T)
+    positions: Array  # (B, T)
+    starts: Array  # (B, T)
+
+
+class Cache:
+    """Keys and values of the tokens seen so far, for `rows` sequences of up to `capacity` tokens.
+
+    `lengths` (NumPy, one per row) may be set lower to forget tokens: see `truncate`.
+    """
+
+    def __init__(self, config: ModelConfig, backend: Any, rows: int, capacity: int):
+        shape = (rows, capacity, config.kv_heads, config.head_size)
+        self.keys = [backend.zeros(shape) for _ in range(config.layers)]
+        self.values = [backend.zeros(shape) for _ in range(config.layers)]
+        self.lengths = np.zeros(rows, np.int32)
+        self.capacity = capacity
+
+    def truncate(self, row: int, length: int) -> None:
+        """Forget all but the first `length` tokens of `row`."""
+        if not 0 <= length <= self.lengths[row]:
+            raise ValueError(f"row {row} holds {self.lengths[row]} tokens; it cannot be cut to {length}")
+        self.lengths[row] = length
+
+    def remove(self, row: int) -> None:
+        """Give up `row`; the last row takes its place, and nothing else is copied."""
+        last = len(self.lengths) - 1
+        for layers in (self.keys, self.values):
+            for index, slots in enumerate(layers):
+                slots[row] = slots[last]
+                layers[index] = slots[:last]
+        self.lengths[row] = self.lengths[last]
+        self.lengths = self.lengths[:last]
+
+
+class Transformer:
+    """A model's computation: parameters, and what one does with them."""
+
+    def __init__(self, config: ModelConfig, parameters: Array, backend: Any):
+        """`parameters` is a flat buffer of the backend, laid out by `tensor_table(config)`."""
+        self.config, self.backend = config, backend
+        self.parameters = parameters
+        self.weights = ModelViews(config, parameters)
+        self.columns = PackedColumns(config)
+        self.plans: dict[tuple[int, int, bool], Activations] = {}
+        self.rope_table = backend.rope_table(config.context, config.head_size, config.rope_theta)
+
+    def plan(self, batch: int, length: int, training: bool) -> Activations:
+        """The buffers for rows of shape (batch, length); made at the first call, and only one shape of each kind is kept."""
+        key = (batch, length, training)
+        if key not in self.plans:
+            for other in [other for other in self.plans if other[2] == training]:
+                del self.plans[other]
+            self.plans[key] = Activations(self.config, self.columns, self.backend, batch, length, training)
+        return self.plans[key]
+
+    def need_positions(self, positions: int) -> None:
+        """Lengthen the rotary table to at least `positions`: RoPE has no parameters, so a context may grow after training."""
+        if len(self.rope_table[0]) < positions:
+            self.rope_table = self.backend.rope_table(positions, self.config.head_size, self.config.rope_theta)
+
+    # ---- forward
+
+    def forward(self, batch: Batch, training: bool = False) -> Activations:
+        """Run all layers; the normed output of the last is `hidden` of the returned buffers. Logits are a step of their own."""
+        B, T = batch.ids.shape
+        self.need_positions(T)
+        c, ops, weights = self.config, self.backend, self.weights
+        buffers = self.plan(B, T, training)
+        positions, starts = batch.positions.reshape(-1), batch.starts
+        first = buffers.layers[0]
+        ops.embedding(batch.ids.reshape(-1), weights.embedding, first.x)
+        ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, first.attention_in, first.attention_inverse_rms)
+        offset = ops.zeros((B,), np.int32)
+        for index, (layer, a) in enumerate(zip(weights.layers, buffers.layers, strict=True)):
+            ops.linear(a.attention_in, layer.query_key_value, a.query_key_value)
+            query, key, value = self.split(a.query_key_value)
+            ops.rope(query, positions, self.rope_table)
+            ops.rope(key, positions, self.rope_table)
+            ops.attention(rows(query, B), rows(key, B), rows(value, B), starts, offset, rows(self.by_head(a.attention_out), B), a.lse)
+            self.finish_layer(index, layer, a, buffers)
+        return buffers
+
+    def finish_layer(self, index: int, layer: Any, a: LayerActivations, buffers: Activations) -> None:
+        """From attention's output to the next layer's normed input."""
+        c, ops = self.config, self.backend
+        ops.linear(a.attention_out, layer.attention_output, buffers.delta)
+        ops.add_rms_norm(a.x, buffers.delta, c.step_size, layer.mlp_norm, c.norm_epsilon, a.middle, a.mlp_in, a.mlp_inverse_rms)
+        ops.linear(a.mlp_in, layer.gate_up, a.gate_up)
+        ops.swiglu(a.gate_up[:, self.columns.gate], a.gate_up[:, self.columns.up], a.mlp_hidden)
+        ops.linear(a.mlp_hidden, layer.down, buffers.delta)
+        if index + 1 < c.layers:
+            following = buffers.layers[index + 1]
+            norm, total, out, inverse_rms = self.weights.layers[index + 1].attention_norm, following.x, following.attention_in, following.attention_inverse_rms
+        else:
+            norm, total, out, inverse_rms = self.weights.final_norm, buffers.final, buffers.hidden, buffers.final_inverse_rms
+        ops.add_rms_norm(a.middle, buffers.delta, c.step_size, norm, c.norm_epsilon, total, out, inverse_rms)
+
+    def all_logits(self, buffers: Activations) -> Array:
+        """Logits of all K heads as (N·K, V): row n·K + k is head k at token n. A training buffer, overwritten by its gradient."""
+        self.backend.linear(buffers.hidden, self.weights.heads, buffers.logits)
+        return self.logit_rows(buffers)
+
+    def logit_rows(self, buffers: Activations) -> Array:
+        return buffers.logits.reshape(-1, self.columns.head)[:, : self.config.vocab_size]
+
+    def first_logits(self, hidden_ND: Array) -> Array:
+        """Logits of head 0, (N, V)."""
+        out = self.backend.empty((hidden_ND.shape[0], self.columns.head))
+        self.backend.linear(hidden_ND, self.weights.first_head, out)
+        return out[:, : self.config.vocab_size]
+
+    # ---- backward
+
+    def backward(self, batch: Batch, buffers: Activations, gradients: ModelViews, accumulate: bool = False) -> None:
+        """From the gradient of the logits (left in `buffers.logits` by the cross-entropy) to `gradients` of every parameter.
+
+        `accumulate` adds to what `gradients` holds (further micro-batches) instead of overwriting it.
+        """
+        c, ops, weights = self.config, self.backend, self.weights
+        B, _ = batch.ids.shape
+        h, positions = c.step_size, batch.positions.reshape(-1)
+        dx, dnorm = buffers.dx, buffers.dnorm
+        if self.columns.head != c.vocab_size:
+            buffers.logits.reshape(-1, self.columns.head)[:, c.vocab_size :] = 0
+        ops.linear_backward_weight(buffers.logits, buffers.hidden, gradients.heads, accumulate)
+        ops.linear_backward_input(buffers.logits, weights.heads, dnorm)
+        ops.rms_norm_backward(
+            dnorm, buffers.final, weights.final_norm, buffers.final_inverse_rms, dx, gradients.final_norm, add_to_dx=False, accumulate=accumulate
+        )
+        for layer, gradient, a in reversed(list(zip(weights.layers, gradients.layers, buffers.layers, strict=True))):
+            # x + h · mlp(norm(x)): dx flows past the MLP unchanged, and into it scaled by h
+            ops.linear_backward_weight(dx, a.mlp_hidden, gradient.down, accumulate, scale=h)
+            ops.linear_backward_input(dx, layer.down, buffers.dmlp_hidden, scale=h)
+            gate, up = self.columns.gate, self.columns.up
+            ops.swiglu_backward(buffers.dmlp_hidden, a.gate_up[:, gate], a.gate_up[:, up], buffers.dgate_up[:, gate], buffers.dgate_up[:, up])
+            ops.linear_backward_weight(buffers.dgate_up, a.mlp_in, gradient.gate_up, accumulate)
+            ops.linear_backward_input(buffers.dgate_up, layer.gate_up, dnorm)
+            ops.rms_norm_backward(dnorm, a.middle, layer.mlp_norm, a.mlp_inverse_rms, dx, gradient.mlp_norm, add_to_dx=True, accumulate=accumulate)
+            # x + h · attention(norm(x))
+            ops.linear_backward_weight(dx, a.attention_out, gradient.attention_output, accumulate, scale=h)
+            ops.linear_backward_input(dx, layer.attention_output, buffers.dattention_out, scale=h)
+            query, key, value = self.split(a.query_key_value)
+            dquery, dkey, dvalue = self.split(buffers.dquery_key_value)
+            ops.attention_backward(
+                rows(self.by_head(buffers.dattention_out), B),
+                *(rows(part, B) for part in (query, key, value)),
+                batch.starts,
+                rows(self.by_head(a.attention_out), B),
+                a.lse,
+                *(rows(part, B) for part in (dquery, dkey, dvalue)),
+            )
+            ops.rope(dquery, positions, self.rope_table, inverse=True)
+            ops.rope(dkey, positions, self.rope_table, inverse=True)
+            ops.linear_backward_weight(buffers.dquery_key_value, a.attention_in, gradient.query_key_value, accumulate)
+            ops.linear_backward_input(buffers.dquery_key_value, layer.query_key_value, dnorm)
+            ops.rms_norm_backward(dnorm, a.x, layer.attention_norm, a.attention_inverse_rms, dx, gradient.attention_norm, add_to_dx=True, accumulate=accumulate)
+        # a tied embedding already holds head 0's gradient
+        ops.embedding_backward(batch.ids.reshape(-1), dx, gradients.embedding, accumulate or c.tied)
+
+    # ---- inference
+
+    def new_cache(self, rows: int, capacity: int) -> Cache:
+        return Cache(self.config, self.backend, rows, capacity)
+
+    def extend(self, cache: Cache, tokens: np.ndarray, counts: np.ndarray | None = None, every: bool = False) -> Array:
+        """Append tokens to every row of `cache` and return head 0's logits: prefill, decoding and checking a draft in one call.
+
+        `tokens` is (rows, n) with n ≥ 1; row b appends its first counts[b] ≥ 1 (default: all n). Returns the logits behind each
+        row's last token, (rows, V), or behind every token, (rows, n, V), when `every` is set (rows past counts[b] mean nothing).
+        Raises ValueError when a row would outgrow the cache.
+        """
+        tokens = np.asarray(tokens, np.int32)
+        B, n = tokens.shape
+        counts = np.full(B, n, np.int32) if counts is None else np.asarray(counts, np.int32)
+        if len(cache.lengths) != B or counts.min() < 1 or counts.max() > n:
+            raise ValueError(f"tokens of shape {tokens.shape} with counts {counts.tolist()} do not fit a cache of {len(cache.lengths)} rows")
+        if int((cache.lengths + counts).max()) > cache.capacity:
+            raise ValueError(f"the cache holds {cache.capacity} tokens a row; it has {cache.lengths.tolist()} and {counts.tolist()} more do not fit")
+        self.need_positions(cache.capacity + n)
+        c, ops, weights = self.config, self.backend, self.weights
+        positions_BT = cache.lengths[:, None] + np.arange(n, dtype=np.int32)
+        positions, starts, offset = (ops.from_host(x) for x in (positions_BT.reshape(-1), np.zeros((B, n), np.int32), cache.lengths))
+        # Short rows write past their end, or past the cache's: the slots are dropped here, the values overwritten later.
+        row_index, slot_index = np.nonzero(positions_BT < cache.capacity)
+        slots = positions_BT[row_index, slot_index]
+        seen = min(int(positions_BT.max()) + 1, cache.capacity)
+        buffers = self.plan(B, n, training=False)
+        first = buffers.layers[0]
+        ops.embedding(ops.from_host(tokens.reshape(-1)), weights.embedding, first.x)
+        ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, first.attention_in, first.attention_inverse_rms)
+        for index, (layer, a) in enumerate(zip(weights.layers, buffers.layers, strict=True)):
+            ops.linear(a.attention_in, layer.query_key_value, a.query_key_value)
+            query, key, value = self.split(a.query_key_value)
+            ops.rope(query, positions, self.rope_table)
+            ops.rope(key, positions, self.rope_table)
+            cache.keys[index][row_index, slots] = rows(key, B)[row_index, slot_index]
+            cache.values[index][row_index, slots] = rows(value, B)[row_index, slot_index]
+            ops.attention(
+                rows(query, B), cache.keys[index][:, :seen], cache.values[index][:, :seen], starts, offset, rows(self.by_head(a.attention_out), B), a.lse
+            )
+            self.finish_layer(index, layer, a, buffers)
+        cache.lengths += counts
+        if every:
+            return self.first_logits(buffers.hidden).reshape(B, n, c.vocab_size)
+        return self.first_logits(buffers.hidden.reshape(B, n, c.dim)[np.arange(B), counts - 1])
+
+    # ---- views
+
+    def split(self, packed_NC: Array) -> tuple[Array, Array, Array]:
+        """Views of q (N, H, E), k and v (N, G, E) in a packed product."""
+        return tuple(self.by_head(packed_NC[:, part]) for part in (self.columns.query, self.columns.key, self.columns.value))
+
+    def by_head(self, x_NC: Array) -> Array:
+        return x_NC.reshape(x_NC.shape[0], -1, self.config.head_size)
+
+
+def rows(x: Array, batch: int) -> Array:
+    """(N, …) → (B, T, …)"""
+    return x.reshape(batch, x.shape[0] // batch, *x.shape[1:])
+
+
+def initial_parameters(config: ModelConfig, seed: int) -> np.ndarray:
+    """A flat float32 buffer of fresh parameters: normal with each tensor's spread, norms 1, padding 0.
+
+    Each tensor draws from a counter-based stream of its own, keyed by the seed and its place in the table.
+    """
+    table = tensor_table(config)
+    buffer = np.zeros(storage_elements(table), np.float32)
+    for index, tensor in enumerate(table):
+        view = buffer[tensor.offset : tensor.stop].reshape(tensor.storage_shape)[tuple(slice(size) for size in tensor.shape)]
+        if tensor.initial_std is None:
+            view[...] = 1
+        else:
+            generator = np.random.Generator(np.random.Philox(key=[seed, index]))
+            view[...] = generator.standard_normal(tensor.shape, np.float32) * np.float32(tensor.initial_std)
+    return buffer

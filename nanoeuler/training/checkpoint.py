@@ -1,0 +1,113 @@
+"""The training state on disk: a folder per checkpoint, written whole or not at all, verified when read.
+
+`checkpoints/step-00001200/` holds `model.safetensors` (a model that other stages can start from), `optimizer.safetensors`
+and `state.json` with the hashes of both. The newest two, the best, and the last before a WSD schedule's decay are kept.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nanoeuler import log
+from nanoeuler.errors import UserError
+from nanoeuler.files import atomic_folder, read_json, sha256_file, write_json
+from nanoeuler.model.files import load_tensors, save_tensors
+from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.spec import ModelConfig
+from nanoeuler.training.state import TrainingState
+
+WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+
+
+class Checkpoints:
+    """The checkpoints of one stage of one run."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def steps(self) -> list[int]:
+        """Steps with a checkpoint, oldest first, sound or not."""
+        return sorted(int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*") if path.is_dir())
+
+    def path(self, step: int) -> Path:
+        return self.folder / f"step-{step:08d}"
+
+    def save(self, state: TrainingState, info: dict[str, Any]) -> None:
+        """Write the state at its present step; `info` is what the trainer needs to go on (JSON)."""
+        host = {name: FlatBuffer(state.config, np.asarray(state.backend.to_host(array), np.float32)) for name, array in moments(state).items()}
+        with atomic_folder(self.path(state.step)) as temporary:
+            save_tensors(temporary / WEIGHTS, {"": host["parameters"]})
+            save_tensors(temporary / OPTIMIZER, {"first_moment/": host["first_moment"], "second_moment/": host["second_moment"]})
+            hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, OPTIMIZER)}
+            write_json(temporary / STATE, {"version": 1, "step": state.step, "sha256": hashes, "model": state.config.to_dict(), **info})
+
+    def read_state(self, step: int) -> dict[str, Any] | None:
+        """`state.json` of a checkpoint whose files are as they were written; None (said aloud) for a damaged one."""
+        path = self.path(step)
+        try:
+            content = read_json(path / STATE)
+            damaged = [name for name, expected in content["sha256"].items() if sha256_file(path / name) != expected]
+        except (UserError, OSError, KeyError, TypeError, AttributeError) as error:
+            damaged = [f"{STATE} ({type(error).__name__})"]
+            content = None
+        if damaged:
+            log.line("checkpoint", f"{path}: {', '.join(damaged)} is damaged; falling back to the checkpoint before it")
+            return None
+        return content
+
+    def newest(self, limit: int | None = None) -> dict[str, Any] | None:
+        """State of the newest sound checkpoint, at `limit` or before when given; unsound ones are passed over aloud."""
+        for step in reversed(self.steps()):
+            if limit is None or step <= limit:
+                content = self.read_state(step)
+                if content is not None:
+                    return content
+        return None
+
+    def restore(self, step: int, state: TrainingState) -> None:
+        """Load parameters and moments of checkpoint `step` into `state`."""
+        path = self.path(step)
+        buffers = {name: FlatBuffer(state.config, np.zeros(array.shape, np.float32)) for name, array in moments(state).items()}
+        load_tensors(path / WEIGHTS, {"": buffers["parameters"]})
+        load_tensors(path / OPTIMIZER, {"first_moment/": buffers["first_moment"], "second_moment/": buffers["second_moment"]})
+        for name, array in moments(state).items():
+            array[...] = state.backend.from_host(buffers[name].array)
+        state.step = step
+
+    def read_parameters(self, step: int, config: ModelConfig) -> np.ndarray:
+        return read_parameters(self.path(step), config)
+
+    def remove_all_but(self, steps: set[int]) -> None:
+        """Delete the checkpoints that are neither in `steps` nor among the newest two."""
+        present = self.steps()
+        for step in set(present) - set(present[-2:]) - steps:
+            shutil.rmtree(self.path(step), ignore_errors=True)
+
+    def remove_after(self, step: int) -> None:
+        """Delete checkpoints beyond `step`: what they hold is about to be computed again."""
+        for later in self.steps():
+            if later > step:
+                shutil.rmtree(self.path(later), ignore_errors=True)
+
+    def set_aside(self, fingerprint: str) -> Path:
+        """Move the whole folder away: it belongs to other settings. Returns where it went."""
+        target = self.folder.with_name(f"{self.folder.name}.stale-{fingerprint[:8]}")
+        if target.exists():
+            shutil.rmtree(target)
+        target.mkdir(parents=True)
+        for path in [*self.folder.glob("step-*")]:
+            path.rename(target / path.name)
+        return target
+
+
+def moments(state: TrainingState) -> dict[str, Any]:
+    return {"parameters": state.parameters, "first_moment": state.first_moment, "second_moment": state.second_moment}
+
+
+def read_parameters(folder: Path, config: ModelConfig) -> np.ndarray:
+    """Flat parameters of a model or checkpoint folder, for a model of `config`. Raises `UserError` when they don't fit."""
+    buffer = FlatBuffer(config, np.zeros(FlatBuffer.elements(config), np.float32))
+    load_tensors(folder / WEIGHTS, {"": buffer})
+    return buffer.array

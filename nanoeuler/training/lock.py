@@ -1,0 +1,111 @@
+"""One trainer per checkpoint folder.
+
+`flock` is unreliable on network file systems, so the lock is a small file that names host, process and job, and whose
+modification time is a heartbeat. A holder on this host is judged by its process, one on another host by its heartbeat.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from nanoeuler import log
+from nanoeuler.errors import UserError
+
+HEARTBEAT_SECONDS = 10.0
+SILENT_SECONDS = 120.0
+"""A holder on another host that was silent for this long is taken for dead."""
+
+
+class FolderLock:
+    """Hold `folder`/lock.json while the context lasts. Raises `UserError` when another trainer holds it."""
+
+    def __init__(self, folder: Path):
+        self.path = folder / "lock.json"
+        self.stop = threading.Event()
+        self.identity = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "process_start": process_start(os.getpid()),
+            "job": os.environ.get("SLURM_JOB_ID"),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
+
+    def __enter__(self) -> "FolderLock":
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        while not self.create():
+            holder = self.read()
+            if holder is None:  # it was released, or is being written, at this moment
+                time.sleep(0.1)
+                continue
+            if self.alive(holder):
+                job = f", job {holder['job']}" if holder.get("job") else ""
+                raise UserError(
+                    f"{self.path.parent}: another trainer is at work there since {holder.get('since')} (process {holder.get('pid')} on "
+                    f"{holder.get('host')}{job}); wait for it, or stop it with 'kill {holder.get('pid')}' and run again"
+                )
+            log.line("lock", f"the last trainer (process {holder.get('pid')} on {holder.get('host')}) is gone without releasing {self.path}; taking over")
+            with contextlib.suppress(FileNotFoundError):
+                self.path.unlink()
+        threading.Thread(target=self.beat, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        if self.read() == self.identity:
+            self.path.unlink(missing_ok=True)
+
+    def create(self) -> bool:
+        """Write the lock if there is none, in one move: the content is complete when the name appears."""
+        temporary = self.path.with_name(f".lock.{self.identity['host']}.{os.getpid()}")
+        temporary.write_text(json.dumps(self.identity), encoding="utf-8")
+        try:
+            os.link(temporary, self.path)
+            return True
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+
+    def read(self) -> dict[str, Any] | None:
+        try:
+            return json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except json.JSONDecodeError:
+            return {}
+
+    def alive(self, holder: dict[str, Any]) -> bool:
+        if holder.get("host") == self.identity["host"] and isinstance(holder.get("pid"), int):
+            started = process_start(holder["pid"])
+            return started is not None and started == holder.get("process_start")
+        try:
+            return time.time() - self.path.stat().st_mtime < SILENT_SECONDS
+        except FileNotFoundError:
+            return False
+
+    def beat(self) -> None:
+        while not self.stop.wait(HEARTBEAT_SECONDS):
+            with contextlib.suppress(OSError):
+                os.utime(self.path)
+
+
+def process_start(pid: int) -> str | None:
+    """When process `pid` started, in a form that tells it from an earlier one with its number; None when there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] == "Z" else fields[19]
+    except FileNotFoundError:
+        if Path("/proc/self/stat").exists():
+            return None
+    try:  # a system without /proc
+        os.kill(pid, 0)
+        return "alive"
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        return "alive"

@@ -1,0 +1,333 @@
+"""The one loop of every training stage: steps, validation, checkpoints, resume, export.
+
+Stages differ in their rows (a `Stream`), in what they validate and in where their first weights come from; all of that is
+in a `Job`. A job that is stopped at any moment (Ctrl-C, SIGTERM, kill -9, a power cut) goes on from its newest checkpoint
+and ends with the same bits as one that never stopped.
+"""
+
+import contextlib
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nanoeuler import log, provenance
+from nanoeuler.errors import UserError
+from nanoeuler.model.check import check_all
+from nanoeuler.model.files import SavedModel, save_model
+from nanoeuler.model.spec import ModelConfig, activation_elements_per_token, parameter_count, training_flops_per_token
+from nanoeuler.model.transformer import Transformer
+from nanoeuler.training.checkpoint import Checkpoints
+from nanoeuler.training.lock import FolderLock
+from nanoeuler.training.metrics import Metrics
+from nanoeuler.training.schedule import Schedule
+from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.streams import Stream
+
+
+@dataclass
+class Job:
+    """All that distinguishes one training stage from another."""
+
+    stage: str
+    output: Path  # results/<run>/<stage>
+    config: ModelConfig
+    section: dict[str, Any]  # the stage's section of the configuration
+    fingerprint: str
+    stream: Stream
+    schedule: Schedule
+    backend: Any
+    initial: Callable[[], np.ndarray]  # flat parameters to start from
+    validate: Callable[[Transformer], dict[str, float]]
+    score: Callable[[dict[str, float]], float]  # of a validation; lower is better
+    tokenizer_path: Path
+    template: str | None
+    facts: dict[str, Any] = field(default_factory=dict)  # for the first line of metrics.jsonl
+    info: dict[str, Any] = field(default_factory=dict)  # for the model folder: licences, parent
+
+
+class Stopped(Exception):
+    """Training was asked to stop by a signal and has saved its state."""
+
+    def __init__(self, signal_number: int):
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}")
+        self.signal_number = signal_number
+
+
+def train(job: Job) -> Path:
+    """Run `job` to its end, from its newest checkpoint if there is one; returns the model folder.
+
+    Raises `Stopped` after a signal, `UserError` when the loss is not a number, the disk is full or another trainer is at work.
+    """
+    checkpoints = Checkpoints(job.output / "checkpoints")
+    with FolderLock(checkpoints.folder):
+        check_gradients()
+        return Trainer(job, checkpoints).run()
+
+
+def check_gradients() -> None:
+    """The quick gradient check: a model whose backward pass is wrong is not worth training."""
+    worst = max(check_all(quick=True), key=lambda comparison: (not comparison.passed, comparison.error))
+    if not worst.passed:
+        raise UserError(f"the gradient of {worst.tensor} ({worst.case}) is off by {worst.error:.2g}; run 'nanoeuler check' for the whole table")
+    log.line("gradients", f"every op and tensor agrees with finite differences to {worst.error:.1e}")
+
+
+class Trainer:
+    """One job at work."""
+
+    def __init__(self, job: Job, checkpoints: Checkpoints):
+        self.job, self.checkpoints = job, checkpoints
+        self.metrics = Metrics(job.output / "metrics.jsonl")
+        self.best: dict[str, Any] | None = None  # {"step", "score"} of the best validation so far
+        self.validated: int | None = None  # step of the last validation
+        self.finished = False
+        self.seconds_before = 0.0  # spent by earlier attempts
+        self.began = self.saved = time.monotonic()
+        self.micro_batch_rows = micro_batch_rows(job)
+        o = job.section
+        optimizer = AdamW(o["beta1"], o["beta2"], o["epsilon"], o["weight_decay"], o["clip_norm"])
+        resumed = self.find_checkpoint()
+        initial = job.initial() if resumed is None else np.zeros_like(job.initial())
+        self.state = TrainingState(job.config, job.backend, initial, optimizer)
+        if resumed is None:
+            self.metrics.restart(self.header())
+        else:
+            self.resume(resumed)
+
+    # ---- start
+
+    def find_checkpoint(self) -> dict[str, Any] | None:
+        """State of the checkpoint to go on from, if there is one of this job."""
+        job, checkpoints = self.job, self.checkpoints
+        state = checkpoints.newest()
+        if state is None:
+            return None
+        if state["fingerprint"] != job.fingerprint:
+            kept = checkpoints.set_aside(state["fingerprint"])
+            changed = changes(state["section"], job.section)
+            what = ", ".join(changed) or "data, model, seed or parent"
+            log.line("fresh", f"changed since the last run: {what}; its checkpoints are kept in {kept}, training starts from the beginning")
+            if len(changed) == 1 and changed[0].split()[0] in ("tokens", "epochs"):
+                log.line("fresh", f"a cosine schedule is planned for its whole length; to go on from the old weights set {job.stage}.init_from: {kept}")
+            return None
+        if state["total_steps"] != job.schedule.total_steps:  # WSD only: cosine has its length in the fingerprint
+            limit = min(state["decay_start"], job.schedule.decay_start)
+            state = checkpoints.newest(limit)
+            if state is None:
+                log.line("fresh", f"no checkpoint from before the decay (step {limit}) is left; training starts from the beginning")
+                return None
+            log.line("longer", f"now {job.schedule.total_steps} steps: going on from step {state['step']}, before the earlier schedule's decay")
+        return state
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        job = self.job
+        self.checkpoints.restore(saved["step"], self.state)
+        self.checkpoints.remove_after(saved["step"])
+        self.best, self.validated, self.seconds_before = saved["best"], saved["validated"], saved["seconds"]
+        if self.best is not None and self.best["step"] > saved["step"]:
+            self.best = None
+        self.finished = saved["finished"] and saved["total_steps"] == job.schedule.total_steps
+        self.micro_batch_rows = saved["micro_batch_rows"]
+        self.metrics.cut_back(self.header(), saved["step"], validated=self.validated == saved["step"])
+        here = environment(job.backend)
+        changed = [f"{key} {saved['environment'].get(key)} → {value}" for key, value in here.items() if saved["environment"].get(key) != value]
+        if changed and not self.finished:
+            log.line("notice", f"resuming with another {', '.join(changed)}: results agree within rounding, not to the bit")
+        if self.finished:
+            log.line("finished", f"{job.stage} was finished with these settings; exporting its model again")
+        else:
+            log.line("resume", f"going on from step {saved['step']} of {job.schedule.total_steps}")
+
+    def header(self) -> dict[str, Any]:
+        job = self.job
+        return {
+            "stage": job.stage,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "config": {"model": job.config.to_dict(), job.stage: job.section},
+            "parameters": parameter_count(job.config),
+            "total_steps": job.schedule.total_steps,
+            "tokens_per_step": job.stream.rows_per_step * job.stream.length,
+            "micro_batch_rows": self.micro_batch_rows,
+            "fingerprint": job.fingerprint,
+            "provenance": provenance.collect(),
+            **job.facts,
+        }
+
+    # ---- the loop
+
+    def run(self) -> Path:
+        job, state = self.job, self.state
+        total, tokens_per_step = job.schedule.total_steps, job.stream.rows_per_step * job.stream.length
+        flops = training_flops_per_token(job.config, job.stream.length)
+        log.line(
+            job.stage,
+            parameters=parameter_count(job.config),
+            steps=total,
+            tokens_per_step=tokens_per_step,
+            micro_batch_rows=self.micro_batch_rows,
+            engine=job.backend.name,
+        )
+        since_log, steps_since_log = time.monotonic(), 0
+        with catch_signals() as received, log.Progress(job.stage, total * tokens_per_step, "tokens", done=state.step * tokens_per_step) as progress:
+            if not self.finished and state.step and state.step % job.section["validate_every"] == 0 and self.validated != state.step:
+                self.validate()  # the earlier attempt was stopped between checkpoint and validation
+            while state.step < total:
+                learning_rate = job.schedule.rate(state.step)
+                result = state.train_step(job.stream.step(state.step), self.micro_batch_rows, learning_rate)
+                if not (math.isfinite(result.loss) and math.isfinite(result.gradient_norm)):
+                    last = self.checkpoints.steps()
+                    kept = f"the checkpoint of step {last[-1]} is kept" if last else "no checkpoint was written yet"
+                    raise UserError(
+                        f"{job.stage}: the loss is not a number at step {state.step + 1} (gradient norm {result.gradient_norm:.3g}); {kept}; "
+                        f"lower {job.stage}.learning_rate or raise {job.stage}.warmup_steps"
+                    )
+                steps_since_log += 1
+                rate = steps_since_log * tokens_per_step / max(time.monotonic() - since_log, 1e-9)
+                peak = getattr(job.backend, "peak_flops", None)
+                mfu = rate * flops / peak if peak else None
+                progress.update(tokens_per_step, step=f"{state.step}/{total}", loss=result.first_head_loss, mfu=f"{mfu:.0%}" if mfu else "n/a")
+                if state.step % job.section["log_every"] == 0 or state.step == total:
+                    self.metrics.write(
+                        step=state.step,
+                        tokens=state.step * tokens_per_step,
+                        seconds=self.seconds(),
+                        loss=result.first_head_loss,
+                        loss_all_heads=result.loss,
+                        learning_rate=learning_rate,
+                        gradient_norm=result.gradient_norm,
+                        tokens_per_second=rate,
+                        mfu=mfu,
+                    )
+                    since_log, steps_since_log = time.monotonic(), 0
+                if received and state.step < total:
+                    self.save()
+                    raise Stopped(received[0])
+                paused = time.monotonic()
+                if state.step == job.schedule.decay_start < total and job.schedule.kind == "wsd":
+                    self.save()  # where a longer run will go on from
+                if state.step % job.section["validate_every"] == 0 or state.step == total:
+                    if job.section["keep"] == "best" or self.due(0.1):
+                        self.save()  # before the validation, which may take long
+                    self.validate()
+                elif self.due():
+                    self.save()
+                since_log += time.monotonic() - paused
+        if not self.finished:
+            self.finished = True
+            self.save()
+            self.metrics.write(finished=True, step=state.step, tokens=state.step * tokens_per_step, seconds=self.seconds())
+        return self.export()
+
+    def due(self, share: float = 1.0) -> bool:
+        """Has `share` of the time between checkpoints gone by?"""
+        return time.monotonic() - self.saved >= share * 60 * self.job.section["checkpoint_minutes"]
+
+    def seconds(self) -> float:
+        return self.seconds_before + time.monotonic() - self.began
+
+    def validate(self) -> None:
+        job, step = self.job, self.state.step
+        values = job.validate(self.state.model)
+        self.validated = step
+        score = job.score(values)
+        if self.best is None or score < self.best["score"]:
+            self.best = {"step": step, "score": score}
+        tokens = step * job.stream.rows_per_step * job.stream.length
+        self.metrics.write(step=step, tokens=tokens, seconds=self.seconds(), validation=values)
+        log.line("validation", step=step, **values, best=self.best["score"])
+
+    def save(self) -> None:
+        job = self.job
+        info = {
+            "stage": job.stage,
+            "fingerprint": job.fingerprint,
+            "total_steps": job.schedule.total_steps,
+            "decay_start": job.schedule.decay_start,
+            "tokens": self.state.step * job.stream.rows_per_step * job.stream.length,
+            "section": job.section,
+            "micro_batch_rows": self.micro_batch_rows,
+            "best": self.best,
+            "validated": self.validated,
+            "finished": self.finished,
+            "seconds": self.seconds(),
+            "environment": environment(job.backend),
+            "provenance": provenance.collect(),
+        }
+        self.checkpoints.save(self.state, info)
+        kept = {self.best["step"]} if self.best and job.section["keep"] == "best" else set()
+        if job.schedule.kind == "wsd":
+            kept.add(job.schedule.decay_start)
+        self.checkpoints.remove_all_but(kept)
+        self.saved = time.monotonic()
+
+    # ---- the end
+
+    def export(self) -> Path:
+        """Write the model folder: the final weights, or the best on held-out data where the stage keeps those."""
+        job, state = self.job, self.state
+        parameters, step = np.asarray(job.backend.to_host(state.parameters), np.float32), state.step
+        if job.section["keep"] == "best" and self.best is not None and self.best["step"] != step:
+            parameters, step = self.checkpoints.read_parameters(self.best["step"], job.config), self.best["step"]
+        tokens = step * job.stream.rows_per_step * job.stream.length
+        info = {"step": step, "tokens": tokens, "fingerprint": job.fingerprint, "provenance": provenance.collect(), **job.info}
+        folder = job.output / "model"
+        save_model(folder, SavedModel(job.config, parameters, job.tokenizer_path, job.stage, job.template, info))
+        log.line("model", str(folder), step=step)
+        return folder
+
+
+def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """The keys whose values differ, as "key old → new"."""
+    return [f"{key} {before.get(key)} → {now.get(key)}" for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
+
+
+def micro_batch_rows(job: Job) -> int:
+    """Rows computed at once: as given, or the most that an eighth of the machine's memory holds, up to 8,192 tokens.
+
+    A function of the machine's size, not of what is free at the moment, so that a rerun computes the same bits.
+    """
+    rows, asked = job.stream.rows_per_step, job.section.get("micro_batch_rows", "auto")
+    if asked == "auto":
+        length = job.stream.length
+        row_bytes = 4 * (length * activation_elements_per_token(job.config) + 4 * job.config.heads * length**2)
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        asked = max(1, min(8192 // length, memory // 8 // row_bytes))
+    return largest_divisor(rows, min(int(asked), rows))
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of `number` up to `limit`: all micro-batches of a step have one shape."""
+    return next(divisor for divisor in range(limit, 0, -1) if number % divisor == 0)
+
+
+def environment(backend: Any) -> dict[str, Any]:
+    """What has to be the same for the same bits."""
+    threads = next((os.environ[name] for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS") if os.environ.get(name)), str(os.cpu_count()))
+    return {"engine": backend.name, "numpy": np.__version__, "processor": provenance.cpu_name(), "threads": threads}
+
+
+@contextlib.contextmanager
+def catch_signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM instead of dying of them; a second one acts as usual."""
+    received: list[int] = []
+    earlier = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, _frame: object) -> None:
+        received.append(number)
+        log.line("stopping", f"{signal.Signals(number).name}: saving after this step")
+        signal.signal(number, earlier[number])
+
+    for number in earlier:
+        signal.signal(number, note)
+    try:
+        yield received
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)

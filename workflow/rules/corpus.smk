@@ -1,0 +1,159 @@
+# Text in: books, web pages, your own files, instructions and questions.
+#
+# REQUIRED INPUTS   the addresses in the sources file; files of your own named in corpus.sources
+# OUTPUTS           data/gutenberg, data/fineweb, data/instructions, data/questions: shared by every run
+#                   data/corpora/<name>/manifest.json, beside it the text split into training and validation
+
+
+localrules:
+    write_sample,
+    fetch_book,
+    clean_book,
+    extract_fineweb,
+    fetch_instructions,
+    fetch_questions,
+    download,
+
+
+rule write_sample:
+    output:
+        manifest=f"{paths.sample}/manifest.json",
+    log:
+        paths.log("write_sample"),
+    threads: 1
+    resources:
+        mem_mb=1000,
+    params:
+        identity=lambda wildcards: stage_identity(config, "write_sample"),
+        config=lambda wildcards, output: stage_config(config, "write_sample"),
+        folder=lambda wildcards, output: paths.sample,
+    message:
+        "Writing the invented world that the offline demo learns from"
+    shell:
+        "python -m nanoeuler sample --config {params.config:q} --output {params.folder:q} --log {log:q}"
+
+
+rule fetch_book:
+    input:
+        paths.before_download,
+    output:
+        book=paths.raw_book("{id}"),
+    log:
+        paths.log("fetch_book/{id}"),
+    threads: 1
+    resources:
+        mem_mb=250,
+        mirror_connections=1,
+    params:
+        identity=lambda wildcards: stage_identity(config, "fetch_book"),
+        config=lambda wildcards, output: stage_config(config, "fetch_book"),
+    message:
+        "Fetching book {wildcards.id} from the Gutenberg mirror"
+    shell:
+        "python -m nanoeuler gutenberg fetch --config {params.config:q} --id {wildcards.id} --output {output.book:q} --log {log:q}"
+
+
+rule clean_book:
+    input:
+        book=ancient(rules.fetch_book.output.book),
+    output:
+        book=paths.clean_book("{id}"),
+        record=paths.book_record("{id}"),
+    log:
+        paths.log("clean_book/{id}"),
+    threads: 1
+    resources:
+        mem_mb=250,
+    params:
+        identity=lambda wildcards: stage_identity(config, "clean_book"),
+    message:
+        "Cutting book {wildcards.id} out of its header, credits and licence"
+    shell:
+        "python -m nanoeuler gutenberg clean --id {wildcards.id} --input {input.book:q} --output {output.book:q} --record {output.record:q} --log {log:q}"
+
+
+rule extract_fineweb:
+    input:
+        paths.before_download,
+    output:
+        pages=paths.web_shard("{shard}"),
+        record=paths.web_record("{shard}"),
+    log:
+        paths.log("extract_fineweb/{shard}"),
+    threads: 2
+    resources:
+        mem_mb=2500,
+    params:
+        identity=lambda wildcards: stage_identity(config, "extract_fineweb"),
+        config=lambda wildcards, output: stage_config(config, "extract_fineweb"),
+        source=lambda wildcards: canonical_json(paths.web_source(wildcards.shard)),
+    message:
+        "Extracting the pages of web shard {wildcards.shard} that pass the filters"
+    shell:
+        "python -m nanoeuler fineweb --config {params.config:q} --shard {wildcards.shard} --output {output.pages:q} --record {output.record:q} --log {log:q}"
+
+
+rule fetch_instructions:
+    input:
+        paths.before_download,
+    output:
+        manifest=f"{paths.instructions}/manifest.json",
+    log:
+        paths.log("fetch_instructions"),
+    threads: 1
+    resources:
+        mem_mb=1000,
+    params:
+        identity=lambda wildcards: stage_identity(config, "fetch_instructions"),
+        config=lambda wildcards, output: stage_config(config, "fetch_instructions"),
+        name=lambda wildcards, output: config["sft"]["instructions"],
+        folder=lambda wildcards, output: paths.instructions,
+    message:
+        "Fetching and checking the instructions {config[sft][instructions]}"
+    shell:
+        "python -m nanoeuler instructions --config {params.config:q} --name {params.name:q} --output {params.folder:q} --log {log:q}"
+
+
+rule fetch_questions:
+    input:
+        paths.before_download,
+    output:
+        questions=f"{paths.data}/questions/{{name}}.jsonl",
+    log:
+        paths.log("fetch_questions/{name}"),
+    threads: 1
+    resources:
+        mem_mb=250,
+    params:
+        identity=lambda wildcards: stage_identity(config, "fetch_questions"),
+        config=lambda wildcards, output: stage_config(config, "fetch_questions"),
+    message:
+        "Fetching the held-out questions {wildcards.name}"
+    shell:
+        "python -m nanoeuler questions --config {params.config:q} --name {wildcards.name:q} --output {output.questions:q} --log {log:q}"
+
+
+rule build_corpus:
+    input:
+        books=ancient([paths.clean_book(book) for book in paths.books]),
+        book_records=[paths.book_record(book) for book in paths.books],
+        pages=ancient([paths.web_shard(shard) for shard in paths.web_shards]),
+        page_records=[paths.web_record(shard) for shard in paths.web_shards],
+        own=paths.own_text,
+    output:
+        manifest=paths.corpus_manifest,
+    log:
+        paths.log("build_corpus"),
+    threads: 1
+    resources:
+        **cluster_resources(config),
+        mem_mb=2000,
+    params:
+        identity=lambda wildcards: stage_identity(config, "build_corpus"),
+        config=lambda wildcards, output: stage_config(config, "build_corpus"),
+        folder=lambda wildcards, output: paths.corpus,
+    message:
+        "Splitting the documents into training and validation text"
+    shell:
+        "python -m nanoeuler assemble --config {params.config:q} --books {input.books:q} --fineweb {input.pages:q} --own {input.own:q}"
+        " --output {params.folder:q} --log {log:q}"

@@ -1,0 +1,61 @@
+# What the models are worth.
+#
+# REQUIRED INPUTS   the model of every stage, the token manifest, held-out questions when there are some
+# OUTPUTS           results/<run>/evaluation/<stage>.json and results/<run>/report.html
+
+
+rule evaluate_model:
+    input:
+        unpack(lambda wildcards: paths.model(wildcards.stage)),
+        tokens=paths.tokens,
+        questions=paths.questions,
+        instructions=paths.instructions_manifest,
+    output:
+        scores=paths.evaluation("{stage}"),
+    log:
+        paths.log("evaluate_model/{stage}"),
+    threads: ALL_CORES
+    resources:
+        **cluster_resources(config, gpu=True),
+        gpu=1,
+        mem_mb=4000,
+    params:
+        identity=lambda wildcards: stage_identity(config, "evaluate_model"),
+        config=lambda wildcards, output: stage_config(config, "evaluate_model"),
+        model=lambda wildcards, output: paths.model_folder(wildcards.stage),
+        files=lambda wildcards, input: [*option("--questions", input.questions), *option("--instructions", input.instructions)],
+        device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
+    message:
+        "Evaluating the model of {wildcards.stage}"
+    shell:
+        "python -m nanoeuler evaluate --config {params.config:q} --model {params.model:q} --tokens {input.tokens:q}"
+        " {params.files:q} --output {output.scores:q} {params.device} --log {log:q}"
+
+
+rule evaluate:
+    input:
+        [paths.evaluation(stage) for stage in paths.stages],
+
+
+rule write_report:
+    input:
+        evaluations=rules.evaluate.input,
+        gradients=paths.gradients,
+        corpus=paths.corpus_manifest,
+        tokens=paths.tokens,
+    output:
+        report=report(paths.report, category="Run"),
+    log:
+        paths.log("write_report"),
+    threads: 1
+    resources:
+        **cluster_resources(config),
+        mem_mb=1000,
+    params:
+        identity=lambda wildcards: stage_identity(config, "write_report"),
+        config=lambda wildcards, output: stage_config(config, "write_report"),
+        run=lambda wildcards, output: paths.results,
+    message:
+        "Writing the report of run {config[run]}"
+    shell:
+        "python -m nanoeuler report --config {params.config:q} --run {params.run:q} --output {output.report:q} --log {log:q}"

@@ -1,0 +1,47 @@
+# Text into numbers.
+#
+# REQUIRED INPUTS   data/corpora/<name>/manifest.json
+# OUTPUTS           data/corpora/<name>/tokenizer-<vocabulary>/tokenizer.json
+#                   data/corpora/<name>/tokens-<vocabulary>/manifest.json, beside it the shards
+
+
+rule learn_bpe:
+    input:
+        corpus=rules.build_corpus.output.manifest,
+    output:
+        tokenizer=paths.tokenizer,
+    log:
+        paths.log("learn_bpe"),
+    threads: ALL_CORES
+    resources:
+        **cluster_resources(config),
+        mem_mb=3000,
+    params:
+        identity=lambda wildcards: stage_identity(config, "learn_bpe"),
+        config=lambda wildcards, output: stage_config(config, "learn_bpe"),
+    message:
+        "Learning a byte-level BPE of {config[tokenizer][vocab_size]} entries"
+    shell:
+        "python -m nanoeuler bpe --config {params.config:q} --corpus {input.corpus:q} --output {output.tokenizer:q} --log {log:q}"
+
+
+rule tokenize:
+    input:
+        corpus=rules.build_corpus.output.manifest,
+        tokenizer=rules.learn_bpe.output.tokenizer,
+    output:
+        manifest=paths.tokens,
+    log:
+        paths.log("tokenize"),
+    threads: ALL_CORES
+    resources:
+        **cluster_resources(config),
+        mem_mb=3000,
+    params:
+        identity=lambda wildcards: stage_identity(config, "tokenize"),
+        config=lambda wildcards, output: stage_config(config, "tokenize"),
+        folder=subpath(output.manifest, parent=True),
+    message:
+        "Turning the corpus into token shards"
+    shell:
+        "python -m nanoeuler tokenize --config {params.config:q} --corpus {input.corpus:q} --tokenizer {input.tokenizer:q} --output {params.folder:q} --log {log:q}"

@@ -1,0 +1,101 @@
+# Training. A stage's checkpoints lie in results/<run>/<stage>/checkpoints and are no declared output, since Snakemake deletes
+# those of a job that failed or was stopped; the model folder is, and is written last.
+#
+# REQUIRED INPUTS   the token manifest and the tokenizer; for fine-tuning the instructions, and the pretrained model
+# OUTPUTS           results/<run>/<stage>/model/{model.safetensors,config.json,tokenizer.json}
+#                   results/<run>/gradients.json
+
+
+rule check_gradients:
+    output:
+        table=paths.gradients,
+    log:
+        paths.log("check_gradients"),
+    threads: ALL_CORES
+    resources:
+        **cluster_resources(config),
+        mem_mb=1000,
+    params:
+        identity=lambda wildcards: stage_identity(config, "check_gradients"),
+        code=lambda wildcards: code_fingerprint("model", "backend"),
+    message:
+        "Comparing every gradient with finite differences"
+    shell:
+        "python -m nanoeuler check --output {output.table:q} --log {log:q}"
+
+
+rule pretrain:
+    input:
+        tokens=paths.tokens,
+        tokenizer=ancient(paths.tokenizer),
+    output:
+        **paths.model("pretrain"),
+    log:
+        f"{paths.stage('pretrain')}/train.log",
+    threads: ALL_CORES
+    resources:
+        **cluster_resources(config, gpu=True),
+        gpu=1,
+        mem_mb=6000,
+    params:
+        identity=lambda wildcards: stage_identity(config, "pretrain"),
+        config=lambda wildcards, output: stage_config(config, "pretrain"),
+        folder=lambda wildcards, output: paths.stage("pretrain"),
+        device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
+    message:
+        "Pretraining on {config[pretrain][tokens]} tokens"
+    shell:
+        "python -m nanoeuler pretrain --config {params.config:q} --tokens {input.tokens:q} --tokenizer {input.tokenizer:q} --output {params.folder:q}"
+        " {params.device} --log {log:q}"
+
+
+rule sft:
+    input:
+        parent=paths.sft_parent,
+        tokenizer=ancient(paths.tokenizer),
+        instructions=f"{paths.instructions}/manifest.json",
+    output:
+        **paths.model("sft"),
+    log:
+        f"{paths.stage('sft')}/train.log",
+    threads: ALL_CORES
+    resources:
+        **cluster_resources(config, gpu=True),
+        gpu=1,
+        mem_mb=6000,
+    params:
+        identity=lambda wildcards: stage_identity(config, "sft"),
+        config=lambda wildcards, output: stage_config(config, "sft"),
+        parent=lambda wildcards: config["sft"]["init_from"] or paths.model_folder("pretrain"),
+        folder=lambda wildcards, output: paths.stage("sft"),
+        device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
+    message:
+        "Fine-tuning the pretrained model on instructions"
+    shell:
+        "python -m nanoeuler sft --config {params.config:q} --instructions {input.instructions:q} --tokenizer {input.tokenizer:q} --parent {params.parent:q}"
+        " --output {params.folder:q} {params.device} --log {log:q}"
+
+
+rule sft_scratch:
+    input:
+        instructions=f"{paths.instructions}/manifest.json",
+        tokenizer=paths.tokenizer,
+    output:
+        **paths.model("sft_scratch"),
+    log:
+        f"{paths.stage('sft_scratch')}/train.log",
+    threads: ALL_CORES
+    resources:
+        **cluster_resources(config, gpu=True),
+        gpu=1,
+        mem_mb=6000,
+    params:
+        identity=lambda wildcards: stage_identity(config, "sft"),
+        config=lambda wildcards, output: stage_config(config, "sft"),
+        folder=lambda wildcards, output: paths.stage("sft_scratch"),
+        device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
+    message:
+        "Fine-tuning random weights, to show what pretraining is worth"
+    shell:
+        "python -m nanoeuler sft --config {params.config:q} --instructions {input.instructions:q} --tokenizer {input.tokenizer:q}"
+        " --output {params.folder:q} {params.device} --log {log:q}"
