@@ -186,19 +186,30 @@ def test_own_text_stands_where_the_configuration_names_it(tmp_path, monkeypatch,
     for name in ("texts/a.md", "texts/b.txt", "diary.txt", "more/c.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{name} has a line of words\n" * 30)
-    assert run(tmp_path, "--books", *books, "--own", "texts/", "more/*.txt", sources=["diary.txt", "gutenberg", "texts/"]) == 0
+    assert run(tmp_path, "--books", *books, sources=["diary.txt", "gutenberg", "texts/", "more/*.txt"]) == 0
     assert list(manifest_of(tmp_path)["sources"]) == ["diary", "gutenberg", "texts", "more"]
     texts = [*read(tmp_path / "corpus", "train", "texts"), *read(tmp_path / "corpus", "validation", "texts")]
     assert sorted(texts) == [f"{name} has a line of words\n" * 30 for name in ("texts/a.md", "texts/b.txt")]
 
 
-def test_files_that_the_configuration_s_folder_holds_may_be_given_one_by_one(tmp_path, monkeypatch):
+def test_files_that_the_configuration_s_folder_holds_may_be_given_one_by_one(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts").mkdir()
     for name in "abc":
         (tmp_path / f"texts/{name}.txt").write_text(f"{name} has words.\n" * 30)
-    assert run(tmp_path, "--own", "texts/a.txt", "texts/b.txt", "texts/c.txt", sources=["texts"]) == 0
+    (tmp_path / "other.txt").write_text("other words.\n" * 30)
+    assert run(tmp_path, "--own", "texts/a.txt", "texts/b.txt", "texts/c.txt", "other.txt", sources=["texts"]) == 0
     assert list(manifest_of(tmp_path)["sources"]) == ["texts"]
+    assert [line for line in capsys.readouterr().err.splitlines() if "left out" in line] == [
+        "text  other.txt was left out: corpus.sources names other files; add it there"
+    ]
+
+
+def test_own_text_given_by_hand_comes_behind_what_is_named(tmp_path, monkeypatch, books):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "novel.txt").write_text("It has words.\n" * 30)
+    assert run(tmp_path, "--books", *books, "--own", "novel.txt", sources=["gutenberg"]) == 0
+    assert list(manifest_of(tmp_path)["sources"]) == ["gutenberg", "novel"]
 
 
 def test_paths_with_one_slug_get_names_of_their_own(tmp_path, monkeypatch):
