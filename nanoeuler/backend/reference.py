@@ -208,9 +208,10 @@ class ReferenceBackend:
 
     def cross_entropy(self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array) -> None:
         """logprobs = logit of the target − lse,  lse = log Σ exp(logits); a masked row's logprob is 0."""
-        top = logits_RV.max(axis=1)
-        np.log(np.exp(logits_RV - top[:, None]).sum(axis=1), out=lse_R)
-        lse_R += top
+        for start in range(0, len(logits_RV), 1024):  # some rows at a time: a copy of all logits would be the step's largest array
+            part = slice(start, start + 1024)
+            top = logits_RV[part].max(axis=1)
+            lse_R[part] = top + np.log(np.exp(logits_RV[part] - top[:, None]).sum(axis=1))
         logprobs_R[...] = logits_RV[np.arange(len(targets_R)), np.maximum(targets_R, 0)]
         logprobs_R -= lse_R
         logprobs_R[targets_R < 0] = 0

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,11 @@ class Paths:
         return f"{self.data}/instructions/{slug(self.config['sft']['instructions'])}"
 
     @property
+    def instructions_manifest(self) -> list[str]:
+        """The instruction records, when the run is fine-tuned."""
+        return [f"{self.instructions}/manifest.json"] if self.config["sft"]["enabled"] else []
+
+    @property
     def questions(self) -> list[str]:
         """The held-out questions, when the run has some."""
         name = self.config["evaluate"]["questions"]
@@ -98,8 +103,7 @@ class Paths:
         """Everything that needs the network."""
         books = [self.raw_book(book) for book in self.books]
         shards = [self.web_shard(shard) for shard in self.web_shards]
-        instructions = [f"{self.instructions}/manifest.json"] if self.config["sft"]["enabled"] else []
-        return [*self.before_download, *books, *shards, *instructions, *self.questions]
+        return [*self.before_download, *books, *shards, *self.instructions_manifest, *self.questions]
 
     # What a run makes.
 
@@ -146,6 +150,11 @@ def text_files(source: str) -> list[str]:
     if not files:
         raise UserError(f"corpus.sources: {source!r} is no .txt or .md file, nor a folder or glob with some; give gutenberg, fineweb, or a path that exists")
     return files
+
+
+def option(flag: str, files: Iterable[str]) -> list[str]:
+    """The arguments that give `files` to a subcommand: none at all when there are no files."""
+    return [flag, *files] if list(files) else []
 
 
 def slug(name: str) -> str:

@@ -4,6 +4,7 @@ Tensors have the names and shapes of Hugging Face's Llama, in float32, without p
 project's fields under `nanoeuler` beside the keys that Llama-class readers look for.
 """
 
+import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +36,14 @@ class SavedModel:
 
 def save_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
     """Write the named tensors of flat buffers; the keys of `buffers` are prefixes ("" for none)."""
-    save_file({prefix + tensor.name: np.ascontiguousarray(buffer[tensor.name]) for prefix, buffer in buffers.items() for tensor in buffer.table}, path)
+    tensors = {prefix + tensor.name: np.ascontiguousarray(buffer[tensor.name]) for prefix, buffer in buffers.items() for tensor in buffer.table}
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # it wraps what the system said
+        number = re.search(r"os error (\d+)", str(error))
+        if number:
+            raise OSError(int(number[1]), str(error), str(path)) from error
+        raise
 
 
 def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:

@@ -111,7 +111,11 @@ class Trainer:
             return None
         if state["fingerprint"] != job.fingerprint:
             kept = checkpoints.set_aside(state["fingerprint"])
-            log.line("fresh", f"settings, data or parent changed since the last run: its checkpoints are kept in {kept}, training starts from the beginning")
+            changed = changes(state["section"], job.section)
+            what = ", ".join(changed) or "data, model, seed or parent"
+            log.line("fresh", f"changed since the last run: {what}; its checkpoints are kept in {kept}, training starts from the beginning")
+            if len(changed) == 1 and changed[0].split()[0] in ("tokens", "epochs"):
+                log.line("fresh", f"a cosine schedule is planned for its whole length; to go on from the old weights set {job.stage}.init_from: {kept}")
             return None
         if state["total_steps"] != job.schedule.total_steps:  # WSD only: cosine has its length in the fingerprint
             limit = min(state["decay_start"], job.schedule.decay_start)
@@ -277,6 +281,11 @@ class Trainer:
         save_model(folder, SavedModel(job.config, parameters, job.tokenizer_path, job.stage, job.template, info))
         log.line("model", str(folder), step=step)
         return folder
+
+
+def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """The keys whose values differ, as "key old → new"."""
+    return [f"{key} {before.get(key)} → {now.get(key)}" for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
 
 
 def micro_batch_rows(job: Job) -> int:

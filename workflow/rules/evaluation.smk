@@ -9,6 +9,7 @@ rule evaluate_model:
         unpack(lambda wildcards: paths.model(wildcards.stage)),
         tokens=paths.tokens,
         questions=paths.questions,
+        instructions=paths.instructions_manifest,
     output:
         scores=paths.evaluation("{stage}"),
     log:
@@ -22,15 +23,13 @@ rule evaluate_model:
         identity=lambda wildcards: stage_identity(config, "evaluate_model"),
         config=lambda wildcards, output: stage_config(config, "evaluate_model"),
         model=lambda wildcards, output: paths.model_folder(wildcards.stage),
-        questions=lambda wildcards, input: [
-            f"--questions {file}" for file in input.questions
-        ],
+        files=lambda wildcards, input: [*option("--questions", input.questions), *option("--instructions", input.instructions)],
         device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
     message:
         "Evaluating the model of {wildcards.stage}"
     shell:
-        "python -m nanoeuler evaluate --config {params.config:q} --model {params.model:q} --tokens {input.tokens:q} {params.questions}"
-        " --output {output.scores:q} {params.device} --log {log:q}"
+        "python -m nanoeuler evaluate --config {params.config:q} --model {params.model:q} --tokens {input.tokens:q}"
+        " {params.files:q} --output {output.scores:q} {params.device} --log {log:q}"
 
 
 rule evaluate:
