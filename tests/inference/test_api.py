@@ -43,25 +43,31 @@ def test_importing_the_package_is_cheap():
 # ---- writing
 
 
-def test_generate_gives_the_new_text_alone(tuned):
-    prompt = tuned.prompt("Name a colour.")
-    assert tuned.generate(prompt, temperature=0) == "blue"
-    assert tuned.generate(prompt.encode(), temperature=0) == "blue"
-    assert tuned.generate(prompt, max_tokens=2, temperature=0) != "blue"
-
-
-def test_reply_fills_the_template(tuned):
-    assert tuned.reply("Where does the fox live?", temperature=0) == "In the old mill, café “Zur Mühle”."
+def test_a_tuned_model_answers_in_its_template(tuned):
+    assert tuned.generate("Name a colour.", temperature=0) == "blue"
+    assert tuned.generate("Where does the fox live?", temperature=0) == "In the old mill, café “Zur Mühle”."
     assert "### Input:\nthis\n" in tuned.prompt("Do it.", "this")
 
 
+def test_raw_continues_the_prompt_as_it_stands(tuned):
+    assert tuned.generate(tuned.prompt("Name a colour."), raw=True, temperature=0) == "blue"
+    assert tuned.generate("Name a colour.", raw=True, max_tokens=5, temperature=0) != "blue"
+
+
+def test_a_base_model_continues_the_prompt(base):
+    assert base.prompt("Once") == "Once"
+    assert base.generate("Once", max_tokens=9) == base.generate("Once", raw=True, max_tokens=9)
+
+
+def test_an_input_without_a_template_is_refused(base, tuned):
+    with pytest.raises(UserError, match=r"\(stage pretrain\) is a base model and has none; make it a part of the prompt"):
+        base.generate("Translate.", "Hund")
+    with pytest.raises(UserError, match="raw leaves the template out"):
+        tuned.generate("Translate.", "Hund", raw=True)
+
+
 def test_stream_gives_the_same_text_in_pieces(base):
-    assert "".join(base.stream("Once", 20, seed=4)) == base.generate("Once", 20, seed=4)
-
-
-def test_a_base_model_has_no_template_to_reply_in(base):
-    with pytest.raises(UserError, match=r"stage pretrain\) was not tuned on instructions: it continues text, use generate"):
-        base.reply("Name a colour.")
+    assert "".join(base.stream("Once", max_tokens=20, seed=4)) == base.generate("Once", max_tokens=20, seed=4)
 
 
 def test_sampling_settings_out_of_range_are_refused(base):
