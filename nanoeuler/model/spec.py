@@ -236,7 +236,10 @@ def activation_elements_per_token(config: ModelConfig) -> int:
 
 
 def activation_bytes_per_row(config: ModelConfig, length: int) -> int:
-    """Bytes that a training step in float32 takes per row of `length` tokens: what is kept, and an engine's attention scores (up to four of (H, T, T) at a time)."""
+    """Bytes that a training step in float32 takes per row of `length` tokens: what it keeps, and the reference's attention scores.
+
+    Of those, (heads, length, length) each, up to four exist at a time.
+    """
     return 4 * (length * activation_elements_per_token(config) + 4 * config.heads * length**2)
 
 
