@@ -48,7 +48,9 @@ def fabricate(root: Path, stages: tuple[str, ...] = ("pretrain", "sft", "sft_scr
     write(folder / "gradients.json", gradients())
     write(corpus / "manifest.json", corpus_manifest())
     write(corpus / "tokens-512" / "manifest.json", token_manifest())
-    write(root / "data" / "instructions" / "world" / "manifest.json", {"version": 1, "name": "world", "train": 2412, "validation": 58})
+    write(
+        root / "data" / "instructions" / "world" / "manifest.json", {"version": 1, "name": "world", "train": {"records": 2412}, "validation": {"records": 58}}
+    )
     return config, folder
 
 

@@ -79,6 +79,7 @@ def test_it_holds_the_numbers_of_every_stage(run):
     assert "The river Ansel rises in the Grey Hills." in outline.text
     assert "31.0 %" in outline.text  # the second head
     assert "2.04" in outline.text  # bytes per token
+    assert "world instructions, held out 58" in outline.text
     assert "0123456789ab" in outline.text  # the commit
     assert '"learning_rate": 0.0003' in outline.text  # the configuration
 

@@ -9,6 +9,8 @@ from nanoeuler.tokenizer import Tokenizer
 
 LONGEST_TOKENS = 24
 
+SPLITS = {"train": "", "validation": ", held out"}
+
 
 # ---- data
 
@@ -22,27 +24,18 @@ def corpus_table(run: Run) -> Markup:
         return Markup()
     rows = []
     for source, parts in run.corpus["sources"].items():
-        for split in ("train", "validation"):
+        for split in SPLITS:
             tokens = token_counts(run, split, source)
             ratio = decimals(tokens["bytes"] / tokens["tokens"], 2) if tokens.get("tokens") else "–"
             amounts = [count(parts[split]["documents"]), size(parts[split]["bytes"]), short_count(tokens["tokens"]) if tokens else "–", ratio]
-            rows.append([source if split == "train" else "", "training" if split == "train" else "held out", *amounts])
-    if run.instructions:
-        for split, label in (("train", "training"), ("validation", "held out")):
-            records = instruction_count(run.instructions, split)
-            if records is not None:
-                name = f"{run.instructions.get('name') or ''} instruction records".strip()
-                rows.append([name if split == "train" else "", label, count(records), "–", "–", "–"])
-    return table(["source", "split", "documents", "bytes", "tokens", "bytes/token"], rows, numeric_from=2)
+            rows.append([source + SPLITS[split], *amounts])
+    for split in SPLITS if run.instructions else ():
+        rows.append([f"{run.instructions['name']} instructions{SPLITS[split]}", count(run.instructions[split]["records"]), "–", "–", "–"])
+    return table(["", "documents", "bytes", "tokens", "bytes / token"], rows)
 
 
 def token_counts(run: Run, split: str, source: str) -> dict[str, Any]:
     return (run.tokens or {}).get("splits", {}).get(split, {}).get(source, {})
-
-
-def instruction_count(manifest: dict[str, Any], split: str) -> int | None:
-    value = manifest.get(split, manifest.get("splits", {}).get(split))
-    return value.get("records") if isinstance(value, dict) else value
 
 
 def tokenizer_facts(run: Run) -> Markup:
