@@ -10,20 +10,21 @@ from typing import Any
 from nanoeuler.config.stages import stage_config
 from nanoeuler.errors import UserError
 
-TRAINING = {"pretrain", "sft", "sft_scratch"}
-FETCHING = {"fetch_book", "extract_fineweb", "fetch_instructions", "fetch_questions"}
+TRAINING = ("pretrain", "sft", "sft_scratch")
+FETCHING = ("fetch_book", "extract_fineweb", "fetch_instructions", "fetch_questions")
 
 
 def plan_command(config: Mapping[str, Any], rules: Collection[str], files: Collection[str | Path], gpus: int, local: bool) -> list[str]:
     """The command that plans a run of `rules`; empty when they neither train nor fetch, or when the jobs go to other machines.
 
-    When nothing will be trained the hours don't count, so that a cluster's login node may fetch what its GPUs will learn from.
+    Only the stages that will run count, so that a cluster's login node may fetch what its GPUs will learn from.
     """
-    if not (local and (TRAINING | FETCHING) & set(rules)):
+    if not local or not any(rule in rules for rule in TRAINING + FETCHING):
         return []
-    limited = config if TRAINING & set(rules) else {**config, "max_hours": None}
+    stages = ",".join(stage for stage in TRAINING if stage in rules)
     name = " ".join(os.path.relpath(file) for file in files)
-    return [sys.executable, "-m", "nanoeuler", "plan", "--config", stage_config(limited, "plan"), "--name", name, "--gpus", str(gpus)]
+    handed = ["--config", stage_config(config, "plan"), "--name", name, "--stages", stages]
+    return [sys.executable, "-m", "nanoeuler", "plan", *handed, "--gpus", str(gpus)]
 
 
 def require_plan(command: list[str]) -> None:

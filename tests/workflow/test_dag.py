@@ -147,3 +147,13 @@ def test_a_mistake_in_the_configuration_stops_before_anything_runs(checkout):
     assert "config/config.yaml, line 7: unknown key sft.lerning_rate; did you mean sft.learning_rate?" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert checkout.calls == []
+
+
+def test_snakemake_finds_nothing_to_criticise(checkout):
+    assert "your workflow is in a good condition" in checkout.run("--lint")
+
+
+def test_the_graph_of_the_rules_can_be_drawn_and_the_report_written(done):
+    assert "flowchart TB" in done.run("--rulegraph", "mermaid-js")
+    done.run("--report", "report.html")
+    assert (done.path / "report.html").stat().st_size > 100_000

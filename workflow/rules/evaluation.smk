@@ -1,7 +1,8 @@
 # What the models are worth.
 #
 # REQUIRED INPUTS   the model of every stage, the token manifest, held-out questions when there are some
-# OUTPUTS           results/<run>/evaluation/<stage>.json and results/<run>/report.html
+# OUTPUTS           results/<run>/evaluation/<stage>.json
+#                   results/<run>/{report.html,metrics.json}
 
 
 rule evaluate_model:
@@ -43,8 +44,10 @@ rule write_report:
         gradients=paths.gradients,
         corpus=paths.corpus_manifest,
         tokens=paths.tokens,
+        instructions=paths.instructions_manifest,
     output:
         report=report(paths.report, category="Run"),
+        metrics=paths.metrics,
     log:
         paths.log("write_report"),
     threads: 1
@@ -58,4 +61,4 @@ rule write_report:
     message:
         "Writing the report of run {config[run]}"
     shell:
-        "python -m nanoeuler report --config {params.config:q} --run {params.run:q} --output {output.report:q} --log {log:q}"
+        "python -m nanoeuler report --config {params.config:q} --run {params.run:q}" " --output {output.report:q} --metrics {output.metrics:q} --log {log:q}"
