@@ -2,13 +2,32 @@
 
 import pytest
 
-from nanoeuler.evaluation.report.markup import NARROW, Bar, Markup, bars, duration, element, join, percent, scientific, section, short_count, size, table
+from nanoeuler.evaluation.report.markup import (
+    NARROW,
+    Bar,
+    Markup,
+    bars,
+    duration,
+    element,
+    enumeration,
+    join,
+    percent,
+    scientific,
+    section,
+    short_count,
+    size,
+    table,
+)
 
 
 def test_text_is_escaped_and_markup_is_not():
     assert element("p", "a < b", element("b", "&"), class_="note", title='"x"') == '<p class="note" title="&quot;x&quot;">a &lt; b<b>&amp;</b></p>'
     assert element("p", 0) == "<p>0</p>"
     assert join(["a", None, "", Markup("<i>"), 0], " ") == "a <i> 0"
+
+
+def test_names_are_enumerated():
+    assert [enumeration(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
 
 
 def test_a_section_without_content_is_left_out():

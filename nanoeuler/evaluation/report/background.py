@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from nanoeuler.evaluation.report.gather import Run
-from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, join, scientific, section, short_count, size, table
+from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, enumeration, join, scientific, section, short_count, size, table
 from nanoeuler.tokenizer import Tokenizer
 
 LONGEST_TOKENS = 24
@@ -98,7 +98,7 @@ def licences(run: Run) -> Markup:
     rows = [[name, licence] for name, licence in used.items()]
     restricted = [name for name, licence in used.items() if is_non_commercial(licence)]
     if restricted:
-        verdict = f"A model trained on {' and '.join(restricted)} is for non-commercial use only."
+        verdict = f"A model trained on {enumeration(restricted)} is for non-commercial use only."
     elif "unknown" in used.values():
         verdict = "Where a licence is unknown, find out before you pass the model on."
     else:

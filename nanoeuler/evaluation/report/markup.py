@@ -20,6 +20,11 @@ def join(parts: Iterable[Any], between: str = "\n") -> Markup:
     return Markup(between.join(escape(part) for part in parts if part is not None and part != ""))
 
 
+def enumeration(names: Sequence[str]) -> str:
+    """a, b and c"""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
 def element(tag: str, *content: Any, **attributes: Any) -> Markup:
     """<tag attribute="…">content</tag>. `class_` stands for class; an attribute that is None is left out."""
     shown = "".join(f' {name.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"' for name, value in attributes.items() if value is not None)
