@@ -180,9 +180,9 @@ class Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for begin in range(0, len(body), 1 << 16):
                 piece = body[begin : begin + (1 << 16)]
-                self.wfile.write(piece)
-                with self.site.lock:
+                with self.site.lock:  # before they are sent: who has them must find them counted
                     self.site.sent[self.plain_path] += len(piece)
+                self.wfile.write(piece)
             self.wfile.flush()
         if fault.stall:
             self.site.stopping.wait(30)
