@@ -4,10 +4,10 @@
     >>> model = nanoeuler.load(folder)
     >>> model
     LanguageModel(1,049,216 parameters, stage sft, template alpaca, backend reference)
-    >>> text = model.generate("The fox", max_tokens=20, seed=3)
-    >>> text == model.generate("The fox", max_tokens=20, seed=3)
+    >>> answer = model.generate("Name a colour.", max_tokens=20, seed=3)  # in the template of a tuned model
+    >>> answer == model.generate("Name a colour.", max_tokens=20, seed=3)
     True
-    >>> reply = model.reply("Name a colour.", max_tokens=20)
+    >>> text = model.generate("The fox", raw=True, max_tokens=20)  # the prompt continued as it stands, as a base model always does
 
 What the model computes, for those who study it. A document starts with `</s>`, which `encode` never emits:
 
@@ -78,26 +78,26 @@ class LanguageModel:
 
     # ---- writing
 
-    def generate(self, prompt: str | bytes, max_tokens: int = MAX_TOKENS, **sampling: Any) -> str:
-        """Continue `prompt` as it stands: the new text alone, up to `</s>` or `max_tokens`.
+    def generate(self, prompt: str, input: str = "", raw: bool = False, max_tokens: int = MAX_TOKENS, **sampling: Any) -> str:
+        """What the model writes behind `prompt`, up to `</s>` or `max_tokens`.
 
+        A tuned model answers `prompt` (and `input`, where there is one) in its template, unless `raw`; a base model continues it.
         `sampling` are the fields of `Sampling`: temperature, top_k, top_p, seed. Raises `UserError` for one out of its range.
         """
-        return "".join(self.stream(prompt, max_tokens, **sampling))
+        return "".join(self.stream(prompt, input, raw, max_tokens, **sampling))
 
-    def stream(self, prompt: str | bytes, max_tokens: int = MAX_TOKENS, **sampling: Any) -> Reply:
+    def stream(self, prompt: str, input: str = "", raw: bool = False, max_tokens: int = MAX_TOKENS, **sampling: Any) -> Reply:
         """Like `generate`, piece by piece: `for piece in model.stream("Once"): print(piece, end="", flush=True)`."""
-        return self.writer.stream(self.writer.frame(prompt), Sampling(**sampling), max_tokens)
+        return self.writer.stream(self.writer.frame(self.prompt(prompt, input, raw)), Sampling(**sampling), max_tokens)
 
-    def reply(self, instruction: str, input: str = "", max_tokens: int = MAX_TOKENS, **sampling: Any) -> str:
-        """Answer `instruction` in the template that the model was tuned on. Raises `UserError` for a base model."""
-        return self.generate(self.prompt(instruction, input), max_tokens, **sampling)
-
-    def prompt(self, instruction: str, input: str = "") -> str:
-        """`instruction`, and `input` where there is one, as the text that a tuned model answers."""
-        if self.template is None:
-            raise UserError(f"this model (stage {self.stage}) was not tuned on instructions: it continues text, use generate")
-        return TEMPLATES[self.template](instruction, input)
+    def prompt(self, prompt: str, input: str = "", raw: bool = False) -> str:
+        """The text that the model is given to write on. Raises `UserError` for an `input` that has no place in it."""
+        if self.template is not None and not raw:
+            return TEMPLATES[self.template](prompt, input)
+        if input:
+            reason = "raw leaves the template out" if raw else f"this model (stage {self.stage}) is a base model and has none"
+            raise UserError(f"input fills a place in a tuned model's template, but {reason}; make it a part of the prompt")
+        return prompt
 
     # ---- studying
 

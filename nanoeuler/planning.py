@@ -7,7 +7,7 @@ hand. Whatever is on disk already is not counted again. All figures are estimate
 import os
 import shutil
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from nanoeuler.config import Paths
 from nanoeuler.files import read_json
 from nanoeuler.log import format_seconds
-from nanoeuler.model.spec import ModelConfig, activation_elements_per_token, parameter_count, state_bytes
+from nanoeuler.model.spec import ModelConfig, activation_bytes_per_row, parameter_count, state_bytes
 from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.training.state import AdamW, TrainingState
 from nanoeuler.training.streams import TextStream
@@ -63,8 +63,11 @@ class Plan:
         return sum(stage.seconds or 0.0 for stage in self.stages.values())
 
 
-def make_plan(config: dict[str, Any], backend: Any) -> Plan:
-    """Estimate everything but the speed, which `probe` measures once memory is known to do."""
+def make_plan(config: dict[str, Any], backend: Any, stages: list[str] | None = None) -> Plan:
+    """Estimate everything but the speed, which `probe` measures once memory is known to do.
+
+    `stages` are the training stages that will run (default: all of the configuration's).
+    """
     paths, model = Paths(config), ModelConfig.from_dict(config["model"])
     plan = Plan(parameters=parameter_count(model), engine=backend.name)
     sources = config["sources"]
@@ -90,17 +93,17 @@ def make_plan(config: dict[str, Any], backend: Any) -> Plan:
         plan.text_tokens = plan.text_bytes / bytes_per_token(vocab_size)
         token_bytes = plan.text_tokens * (2 if vocab_size <= 65536 else 4)
         plan.data_disk = len(books) * BOOK_BYTES * 2 + sum(shard_text[shard] for shard in shards) * PACKED_SHARE + plan.text_bytes + token_bytes
-    plan.stages["pretrain"] = StageCost(config["pretrain"]["tokens"], config["pretrain"]["tokens"] / max(1.0, plan.text_tokens))
-    if config["sft"]["enabled"]:
-        record_bytes = float(instructions.get("bytes") or 500_000)
-        tokens = config["sft"]["epochs"] * record_bytes / bytes_per_token(vocab_size) * RECORD_OVERHEAD
-        for stage in paths.stages[1:]:
-            plan.stages[stage] = StageCost(tokens, config["sft"]["epochs"])
+    record_bytes = float(instructions.get("bytes") or 500_000)
+    tuning = StageCost(config["sft"]["epochs"] * record_bytes / bytes_per_token(vocab_size) * RECORD_OVERHEAD, config["sft"]["epochs"])
+    pretraining = StageCost(config["pretrain"]["tokens"], config["pretrain"]["tokens"] / max(1.0, plan.text_tokens))
+    for stage in paths.stages if stages is None else stages:
+        plan.stages[stage] = pretraining if stage == "pretrain" else replace(tuning)
     stage_bytes = KEPT_CHECKPOINTS * 12 * plan.parameters + 4 * plan.parameters
-    plan.results_disk = sum(stage_bytes for stage in paths.stages if not Path(paths.model(stage)["weights"]).exists())
+    plan.results_disk = stage_bytes * len(plan.stages)
     longest = max(model.context, config["sft"]["context"] or 0 if config["sft"]["enabled"] else 0)
-    row = 4 * longest * (activation_elements_per_token(model) + 4 * model.heads * longest)
-    plan.memory = IMPORTS_BYTES + state_bytes(model) + row + 12 * plan.parameters  # the last for writing a checkpoint
+    row = activation_bytes_per_row(model, longest)
+    if plan.stages:
+        plan.memory = IMPORTS_BYTES + state_bytes(model) + row + 12 * plan.parameters  # the last for writing a checkpoint
     return plan
 
 
@@ -186,7 +189,8 @@ def describe(config: dict[str, Any], plan: Plan) -> str:
     wanted = {name: amount for name, amount in plan.download.items() if amount}
     lines.append("  download   " + (", ".join(f"{name} {size(amount)}" for name, amount in wanted.items()) or "nothing"))
     lines.append(f"  disk       {size(plan.data_disk)} in {config['data_dir']}, at most {size(plan.results_disk)} in {config['results_dir']}")
-    lines.append(f"  memory     {size(plan.memory)} at least")
+    if plan.memory:
+        lines.append(f"  memory     {size(plan.memory)} at least")
     lines.append(f"  text       {size(plan.text_bytes)}, about {plan.text_tokens / 1e6:,.1f} M tokens")
     for name, stage in plan.stages.items():
         epochs = f"{stage.epochs:.3g} epochs" if stage.epochs is not None else ""

@@ -13,7 +13,7 @@ def register_assemble(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--config", required=True, metavar="C", help="configuration: a YAML file or inline JSON (its section corpus)")
     parser.add_argument("--books", nargs="*", default=[], metavar="TXT", help="cleaned books, each with its record (.json) beside it")
     parser.add_argument("--fineweb", nargs="*", default=[], metavar="PARQUET", help="extracted web pages")
-    parser.add_argument("--own", nargs="*", default=[], metavar="PATH", help="own .txt and .md files, folders or globs beyond those in corpus.sources")
+    parser.add_argument("--own", nargs="*", default=[], metavar="PATH", help="own .txt and .md files, folders or globs, where corpus.sources names none")
     parser.add_argument("--output", required=True, metavar="DIR", help="the corpus's folder, for example data/corpora/sample")
     parser.add_argument("--log", metavar="PATH", help="append log lines to this file as well")
     parser.set_defaults(handler=run_assemble)

@@ -55,11 +55,7 @@ def run_generate(options: argparse.Namespace) -> None:
     Sampling(**sampling)  # refuses bad values before the model is read
     text = read_prompt(options.prompt)
     model = api.load(options.model, options.device, options.gpus)
-    if options.input and (options.raw or model.template is None):
-        reason = "--raw leaves the template out" if options.raw else f"{options.model} is a base model, which has no template"
-        raise UserError(f"--input fills a place in the template, but {reason}; put the input into --prompt")
-    prompt = text if options.raw or model.template is None else model.prompt(text, options.input)
-    reply = model.stream(prompt, max_tokens, **sampling)
+    reply = model.stream(text, options.input, options.raw, max_tokens, **sampling)
     output = lenient(sys.stdout)
     last = ""
     for piece in reply:

@@ -131,8 +131,9 @@ def model_config(options: argparse.Namespace) -> "ModelConfig":
 
 def print_model(config: "ModelConfig", rows: int, length: int | None) -> None:
     """Shape, parameters by kind, FLOPs per token, bytes by kind."""
+    from nanoeuler.config.machine import memory_megabytes
     from nanoeuler.model.spec import (
-        activation_elements_per_token,
+        activation_bytes_per_row,
         forward_flops_per_token,
         parameter_count,
         parameters_by_kind,
@@ -140,6 +141,7 @@ def print_model(config: "ModelConfig", rows: int, length: int | None) -> None:
         tensor_table,
         training_flops_per_token,
     )
+    from nanoeuler.planning import size
 
     c, length, total = config, length or config.context, parameter_count(config)
     print_section(
@@ -157,17 +159,19 @@ def print_model(config: "ModelConfig", rows: int, length: int | None) -> None:
         f"FLOPs per token, in rows of {length}", [("forward", f"{forward / 1e6:,.1f} M", ""), ("training", f"{training / 1e6:,.1f} M", "forward and backward")]
     )
     buffer = 4 * storage_elements(tensor_table(config))
-    activations = 4 * activation_elements_per_token(config) * rows * length
+    row = activation_bytes_per_row(config, length)
+    largest = max(0, (memory_megabytes() * 2**20 - 4 * buffer) // row)
     cache = 4 * 2 * c.layers * c.kv_heads * c.head_size * c.context
     memory = [
         ("weights", buffer, "float32, padding to blocks included"),
         ("gradients", buffer, ""),
         ("moments", 2 * buffer, "both of AdamW"),
-        ("activations", activations, f"micro-batch of {rows} rows of {length}"),
+        ("activations", rows * row, f"micro-batch of {rows} rows of {length}"),
     ]
-    lines = [(kind, size_text(size), note) for kind, size, note in memory]
-    lines.append(("training", size_text(sum(size for _, size, _ in memory)), "all of the above"))
-    lines.append(("KV cache", size_text(cache), "of a row at full context, in use"))
+    lines = [(kind, size(amount), note) for kind, amount, note in memory]
+    lines.append(("training", size(sum(amount for _, amount, _ in memory)), "all of the above"))
+    lines.append(("largest", f"{largest:,}", f"rows of {length} in a micro-batch that this machine's memory holds"))
+    lines.append(("KV cache", size(cache), "of a row at full context, in use"))
     print_section("memory", lines)
 
 
@@ -187,6 +191,7 @@ def preset_json(name: str) -> str:
 def print_machine(backend: str, why: str) -> None:
     from nanoeuler import provenance
     from nanoeuler.config.machine import memory_megabytes
+    from nanoeuler.planning import size
 
     found = provenance.collect()
     versions = ", ".join(f"{name} {version}" for name, version in {"python": found["python"], **found["packages"]}.items())
@@ -195,7 +200,7 @@ def print_machine(backend: str, why: str) -> None:
         [
             ("backend", backend, why),
             ("cores", str(found["cores"]), found["cpu"]),
-            ("memory", size_text(memory_megabytes() * 2**20), ""),
+            ("memory", size(memory_megabytes() * 2**20), ""),
             ("versions", found["nanoeuler"], versions),
         ],
     )
@@ -207,12 +212,3 @@ def print_section(title: str, lines: list[tuple[str, str, str]]) -> None:
     print(title)
     for name, value, note in lines:
         print(f"  {name:<12}{value:>{width}}  {note}".rstrip())
-
-
-def size_text(size: float) -> str:
-    """Bytes as people read them: 512 B, 4.2 MB, 1.3 GB (powers of 1000)."""
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.1f} GB"

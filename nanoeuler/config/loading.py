@@ -41,7 +41,7 @@ def load_files(files: Sequence[str | Path], overrides: Mapping[str, Any] | None 
         places[key] = "the command line"
     source = ", ".join(map(str, files))
     config = check(merged, read_schema("schema.yaml"), places, source)
-    config["sources"] = read_sources(config["sources"], config["data_dir"])
+    config["sources"] = read_sources(config["sources"], config["data_dir"], place(("sources",), places, source))
     resolve_model(config, places, source)
     check_sources(config, places, source)
     return config
@@ -88,8 +88,10 @@ def keys_in(value: Mapping[str, Any], prefix: Key = ()) -> Iterable[Key]:
             yield from keys_in(item, (*prefix, key))
 
 
-def read_sources(file: str, data_dir: str) -> Config:
-    """Read and check the sources file; `{data_dir}` in its addresses is where this configuration keeps its data."""
+def read_sources(file: str, data_dir: str, where: str) -> Config:
+    """Read and check the sources file, which `where` names; `{data_dir}` in its addresses is where this configuration keeps its data."""
+    if not Path(file).is_file():
+        raise UserError(f"{where}: sources is {file}, and there is no such file (from {Path.cwd()}); correct the path, config/sources.yaml for example")
     content, places = read_yaml(file)
     sources = check(content or {}, read_schema("sources_schema.yaml"), places, file)
     return {name: expand(section, data_dir) for name, section in sources.items()}

@@ -70,8 +70,7 @@ def write_source(source: Source, folders: tuple[Path, Path], share: float) -> di
 
     last = last_held_out_place(counted(), share)
     if not total:
-        left_out = getattr(source, "left_out", {})
-        reasons = f" ({'; '.join(f'{which}: {why}' for which, why in left_out.items())})" if left_out else ""
+        reasons = f" ({'; '.join(f'{which}: {why}' for which, why in source.left_out.items())})" if source.left_out else ""
         raise UserError(f"corpus source {source.name}: no text is left{reasons}; loosen its filters, add to it, or take it out of corpus.sources")
     with (
         PartWriter(folders[0], source.name) as train,
@@ -89,8 +88,8 @@ def write_source(source: Source, folders: tuple[Path, Path], share: float) -> di
             progress.update(len(text))
     log.line("source", name=source.name, documents=train.documents, bytes=train.bytes, held_out=validation.documents, held_out_bytes=validation.bytes)
     entry = {"licence": source.licence, "split": "ends of documents" if last is None else "documents"}
-    if left_out := getattr(source, "left_out", {}):
-        entry["left_out"] = left_out
+    if source.left_out:
+        entry["left_out"] = source.left_out
     return entry | {"train": train.entry("train"), "validation": validation.entry("validation")}
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from nanoeuler import log
 from nanoeuler.corpus.own_text import find_files, read_documents, slug
 from nanoeuler.corpus.split import title_key
 from nanoeuler.errors import UserError
@@ -22,6 +23,7 @@ BATCH = 1_000  # rows fetched from parquet at once
 class Source(Protocol):
     name: str
     licence: str
+    left_out: dict[str, str]  # what is not used of it, and why
 
     def index(self) -> Iterator[tuple[str, int]]: ...
 
@@ -68,6 +70,7 @@ class WebPages:
     paths: Sequence[Path]
     licence: str = ""
     name: str = FINEWEB
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def index(self) -> Iterator[tuple[str, int]]:
         return self.select("sha256(text), strlen(text)")
@@ -94,12 +97,14 @@ class WebPages:
 
 @dataclass
 class OwnText:
-    """One's own .txt and .md files. A document's key is the sha256 of its text, so that copies of a file are not parted."""
+    """One's own .txt and .md files. A file's key is the sha256 of its text (of its first piece, for all pieces of a large file), so that neither
+    copies of a file nor its pieces are parted."""
 
     path: str
     files: Sequence[Path]
     name: str
     licence: str = "own text"
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def index(self) -> Iterator[tuple[str, int]]:
         return ((key, len(text)) for key, text in self.read(say_encoding=True))
@@ -109,16 +114,19 @@ class OwnText:
 
     def read(self, say_encoding: bool) -> Iterator[tuple[str, bytes]]:
         for file in self.files:
+            key = None
             for document in read_documents(file, say_encoding):
                 text = document.encode("utf-8", "replace")
-                yield hashlib.sha256(text).hexdigest(), text
+                key = key or hashlib.sha256(text).hexdigest()
+                yield key, text
 
 
 def choose_sources(named: Sequence[str], books: Sequence[str], fineweb: Sequence[str], own: Sequence[str], licences: dict[str, str]) -> list[Source]:
-    """The sources of a corpus, in the order of `named` (the configuration's `corpus.sources`); whatever of `own` it does not name comes last.
+    """The sources of a corpus, in the order of `named` (the configuration's `corpus.sources`).
 
-    With nothing named: what is given, books first. A file belongs to the first source that finds it. Raises `UserError` where the
-    names and what is given don't fit together.
+    Where that names no own text, the paths in `own` come last; where it does, `own` adds nothing: it may list the very files that a folder
+    in it holds. With nothing named: what is given, books first. A file belongs to the first source that finds it. Raises `UserError`
+    where the names and what is given don't fit together.
     """
     given = {GUTENBERG: bool(books), FINEWEB: bool(fineweb)}
     named = list(dict.fromkeys(named)) or [name for name in given if given[name]]
@@ -129,20 +137,23 @@ def choose_sources(named: Sequence[str], books: Sequence[str], fineweb: Sequence
             raise UserError(f"corpus.sources names {name}, but no files of it were given; give them with --{'books' if name == GUTENBERG else name}")
     sources: list[Source] = []
     names, taken = set(given), set()
-    for entry in dict.fromkeys([*named, *own]):
+    own_is_named = any(name not in given for name in named)
+    for entry in dict.fromkeys([*named, *([] if own_is_named else own)]):
         if entry == GUTENBERG:
             sources.append(Books([Path(path) for path in dict.fromkeys(books)], licences.get(GUTENBERG, "")))
         elif entry == FINEWEB:
             sources.append(WebPages([Path(path) for path in dict.fromkeys(fineweb)], licences.get(FINEWEB, "")))
         else:
             files = [file for file in find_files(entry) if file.resolve() not in taken]
-            if not files and entry in named:
+            if not files:
                 raise UserError(f"{entry}: all its files belong to sources named before it; take it out of corpus.sources")
-            if files:
-                taken.update(file.resolve() for file in files)
-                sources.append(OwnText(entry, files, unused(slug(entry), names)))
+            taken.update(file.resolve() for file in files)
+            sources.append(OwnText(entry, files, unused(slug(entry), names)))
     if not sources:
         raise UserError("no text to build a corpus of; name gutenberg, fineweb or a path of your own in corpus.sources")
+    for path in own:
+        if own_is_named and Path(path).resolve() not in taken and path not in named:
+            log.line("text", f"{path} was left out: corpus.sources names other files; add it there")
     return sources
 
 

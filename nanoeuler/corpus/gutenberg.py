@@ -29,7 +29,7 @@ START = re.compile(
 )
 SMALL_PRINT_END = re.compile(r"^[^\S\n]*\*+\s*END\s*\*?\s*THE SMALL PRINT![^\n]*", re.MULTILINE | re.IGNORECASE)
 END = re.compile(r"^[^\S\n]*\*{3,}\s*END OF (?:THE |THIS )?PROJECT GUTENBERG E-?(?:BOOK|TEXT)[^\n]*", re.MULTILINE | re.IGNORECASE)
-END_LINE = re.compile(r"^[\W_]*(?:this is the )?end of (?:the |this )?project gutenberg\b[^\n]*", re.MULTILINE | re.IGNORECASE)
+END_LINE = re.compile(r"^(?:[^\w\n]|_){0,20}(?:this is the )?end of (?:the |this )?project gutenberg\b[^\n]*", re.MULTILINE | re.IGNORECASE)
 LICENCE_START = re.compile(r"^[^\S\n]*\*{3,}\s*START(?:: FULL LICENSE|\s*\*+\s*THE SMALL PRINT!)[^\n]*", re.MULTILINE | re.IGNORECASE)
 COPYRIGHTED = re.compile(
     r"this is a copyrighted project gutenberg|the copyrighted project gutenberg|small print! for copyright protected|^copyright status:\s*copyrighted",
@@ -39,7 +39,7 @@ WEB_PAGE = re.compile(r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+
 TITLE = re.compile(r"^Title:[^\S\n]*(?:Title:)?[^\S\n]*(\S[^\n]*)", re.MULTILINE)
 AUTHOR = re.compile(r"^Author:[^\S\n]*(\S[^\n]*)", re.MULTILINE)
 OLD_TITLE = re.compile(
-    r"^[\W_]*(?:the )?project gutenberg(?:['’]s)? e-?(?:text|book)(?: of)?:? ([^\n*]+?)(?:,? by ([^\n*]+?))?[\s*]*$",
+    r"^(?:[^\w\n]|_){0,20}(?:the )?project gutenberg(?:['’]s)? e-?(?:text|book)(?: of)?:? ([^\n*]+?)(?:,? by ([^\n*]+?))?[\s*]*$",
     re.MULTILINE | re.IGNORECASE,
 )
 

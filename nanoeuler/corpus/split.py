@@ -2,10 +2,10 @@
 
 Each document has a key, and its place is the sha256 of that key: a source's documents with the lowest places are its validation text, up to the
 share of bytes that the configuration asks for. Documents with one key are never parted: a book's key is its title, so that two editions of a
-book are on one side, and a web page's or an own text's key is its content, so that copies are. A document keeps its side when others
+book are on one side, and a web page's or an own file's key is its content, so that copies are. A document keeps its side when others
 are added, as long as the share leaves it room.
 
-A source of one document (a novel), or of one title, can't be parted between documents: the end of each is held out instead.
+A source of one key (a novel, a title) can't be parted between documents: the end of each document is held out instead.
 """
 
 import hashlib

@@ -235,6 +235,14 @@ def activation_elements_per_token(config: ModelConfig) -> int:
     return saved + scratch + c.mtp_heads * c.vocab_storage
 
 
+def activation_bytes_per_row(config: ModelConfig, length: int) -> int:
+    """Bytes that a training step in float32 takes per row of `length` tokens: what it keeps, and the reference's attention scores.
+
+    Of those, (heads, length, length) each, up to four exist at a time.
+    """
+    return 4 * (length * activation_elements_per_token(config) + 4 * config.heads * length**2)
+
+
 def state_bytes(config: ModelConfig) -> int:
     """Bytes of parameters, gradients and both moments of AdamW in float32."""
     return 4 * 4 * storage_elements(tensor_table(config))

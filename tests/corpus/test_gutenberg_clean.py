@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,7 @@ def test_small_print_behind_the_end_does_not_move_the_start():
         "Produced by Jane Doe. (This\nfile was produced from images generously made available\nby The Internet Archive.)",
         "E-text prepared by Jane Doe\n\n\n\nNote: Project Gutenberg also has an HTML version of this\n      file which includes the original illustrations.",
         "Produced by Jane Doe\n\n\n\nTranscriber's Note:\n\nItalics are shown _so_.\n\nFootnotes have been moved to the end.",
-        "+-----------------------------+\n| Transcriber's Note:         |\n|                             |\n| Obvious errors corrected.   |\n+-----------------------------+",
+        "+---------------------+\n| Transcriber's Note: |\n|                     |\n| Errors corrected.   |\n+---------------------+",
         "[Transcriber's note: spelling as in the original.]",
         "PG Editor's Note:\n\nArchaic spelling has not been changed.\n\nDW",
         "[Editor's Note: Project Gutenberg ebook #43 is the same title and easier to read.]",
@@ -225,6 +226,13 @@ def test_a_web_page_is_refused(page):
         clean(page)
 
 
+@pytest.mark.parametrize("piece", ["\n", " \n", " ", "*", "*** ", "produced ", "a b c\n", "*** START OF THE PROJECT GUTENBERG EBOOK "])
+def test_odd_files_take_no_longer_than_books(piece):
+    began = time.monotonic()
+    clean((piece * (300_000 // len(piece))).encode())
+    assert time.monotonic() - began < 5  # a fraction of a second; minutes where an expression is quadratic
+
+
 @settings(max_examples=50)
 @given(st.lists(st.text("abc XYZ.,'\n*|", min_size=1, max_size=200), min_size=1, max_size=6))
 def test_whatever_the_book_it_comes_out_as_it_went_in(pieces):
@@ -302,7 +310,7 @@ def real():
     found = {}
     with open(REAL / "index.csv", encoding="utf-8") as index:
         for row in csv.DictReader(index):
-            raw = gzip.open(REAL / row["file"]).read()
+            raw = gzip.decompress((REAL / row["file"]).read_bytes())
             found[Path(row["file"]).name.removesuffix(".txt.gz")] = (decode(raw).text, clean(raw))
     assert len(found) == 155
     return found
@@ -331,9 +339,10 @@ def test_real_doubly_encoded_books_are_mended(real):
 
 
 def test_real_books_contain_nothing_of_the_project_s_own(real):
-    forbidden = re.compile(r"project\s+gutenberg|small print!|gutenberg\.org|public domain etext|distributed proofread|pgdp\.net", re.IGNORECASE)
+    forbidden = ("project gutenberg", "project\ngutenberg", "small print!", "gutenberg.org", "public domain etext", "distributed proofread", "pgdp.net")
     for name, (_, book) in real.items():
-        assert not forbidden.search(book.text), name
+        lower = book.text.lower()
+        assert not [words for words in forbidden if words in lower], name
         assert not re.search(r"^\W*(produced|prepared|transcribed|scanned|e-?text)\b", book.text[:200], re.IGNORECASE), name
 
 
