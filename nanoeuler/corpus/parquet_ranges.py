@@ -47,7 +47,7 @@ def read_row_groups(connection: "duckdb.DuckDBPyConnection", path: Path) -> list
     found = connection.execute(
         """
         select row_group_id, row_group_num_rows, split_part(path_in_schema, ', ', 1),
-               least(coalesce(dictionary_page_offset, data_page_offset), data_page_offset), total_compressed_size, total_uncompressed_size
+               least(coalesce(nullif(dictionary_page_offset, 0), data_page_offset), data_page_offset), total_compressed_size, total_uncompressed_size
         from parquet_metadata(?) order by row_group_id, column_id
         """,
         [str(path)],
@@ -70,7 +70,6 @@ class SparseCopy:
     def __init__(self, remote: RemoteFile, path: Path):
         self.remote, self.path = remote, path
         self.note = path.with_name(f"{path.name}.json")
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.ranges: list[tuple[int, int]] = []
         self.resume()
         try:
@@ -79,6 +78,7 @@ class SparseCopy:
             if not self.ranges:
                 raise
             self.remove()  # it was of an older version of the file
+            self.ranges = []
             tail = b"".join(remote.read(-TAIL))
         self.size = size = remote.size or 0
         footer = int.from_bytes(tail[:4], "little")
@@ -122,7 +122,6 @@ class SparseCopy:
     def remove(self) -> None:
         for path in (self.path, self.note):
             path.unlink(missing_ok=True)
-        self.ranges = []
         self.remote.validator = self.remote.size = None
 
     @property

@@ -12,8 +12,9 @@ import duckdb
 import pytest
 
 from nanoeuler.cli import main
-from nanoeuler.corpus.fineweb import Parquet, connected, copy_pages, describe, explain_errors, extract, select_pages
+from nanoeuler.corpus.fineweb import extract
 from nanoeuler.corpus.page_filters import Filters, Selection
+from nanoeuler.corpus.parquet_pages import Parquet, connected, copy_pages, describe, explain_errors, select_pages
 from nanoeuler.corpus.parquet_ranges import merge
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
