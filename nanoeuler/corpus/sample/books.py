@@ -122,7 +122,7 @@ def book_text(book: Book, world: World, seed: int, paragraphs: int) -> str:
     chapters = max(2, paragraphs // 16)
     titles = [title for _ in range(-(-chapters // len(CHAPTERS))) for title in dice.shuffled(CHAPTERS)]
     for number in range(chapters):
-        written = [SCENES[dice.pick(scenes)](teller) for _ in range(paragraphs // chapters)]
+        written = [teller.arrival()] + [SCENES[dice.pick(scenes)](teller) for _ in range(paragraphs // chapters)]
         parts.append("\n\n\n".join([f"CHAPTER {number + 1}\n\n{titles[number]}", "\n\n".join(wrap_lines(written))]))
     return "\n\n\n\n".join(parts) + "\n"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from nanoeuler.corpus.sample.dice import Dice
 from nanoeuler.corpus.sample.scenes import Storyteller
 from nanoeuler.corpus.sample.telling import QUESTIONS, capitalise, enumerate_words, fill, profile, summary, with_article
-from nanoeuler.corpus.sample.world import ANIMALS, COLOURS, FOODS, INSTRUMENTS, MEN, PERSON_KINDS, TRADES, VILLAGES, WOMEN, Subject, World
+from nanoeuler.corpus.sample.world import ANIMALS, COLOURS, FOODS, INSTRUMENTS, PERSON_KINDS, TRADES, VILLAGES, Subject, World, persons
 
 Record = dict[str, str]
 NUMBERS = ("Two", "Three", "Four", "Five", "Six")
@@ -95,14 +95,14 @@ class Teacher:
         self.people = [person for person in world.people if not person.held_out]
         self.boats = [boat for boat in world.boats if not boat.held_out]
         known = {subject.name for subject in world.people}
-        self.unknown = [name for name in WOMEN + MEN if name not in known]
+        self.strangers = [person for person in persons() if person[0] not in known]
         self.teller = Storyteller(dice, world)
 
     def lessons(self) -> Iterator[Record]:
         """Without end."""
         kinds: tuple[Callable[[], Record], ...] = (
-            self.about, self.about_boat, self.yes_or_no, self.read, self.read, self.village, self.somebody, self.song,
-            self.list_some, self.pick_one, self.count, self.reverse, self.sort, self.last_word, self.capitals, self.past, self.opposite, self.sentence, self.greeting,
+            self.about, self.about_boat, self.yes_or_no, self.somebody, self.village, self.read, self.read, self.song, self.sentence,
+            self.list_some, self.pick_one, self.count, self.reverse, self.sort, self.ends, self.capitals, self.past, self.opposite, self.greeting,
         )  # fmt: skip
         while True:
             for kind in kinds:
@@ -127,10 +127,8 @@ class Teacher:
 
     def read(self) -> Record:
         """The answer stands in the input, which is about somebody unknown."""
-        model = self.dice.pick(self.people)
-        stranger = Subject(
-            self.dice.pick(self.unknown), model.pronouns, {kind: self.dice.pick(values) for kind, values in PERSON_KINDS.items()}, held_out=False
-        )
+        facts = {kind: self.dice.pick(values) for kind, values in PERSON_KINDS.items()}
+        stranger = Subject(*self.dice.pick(self.strangers), facts, held_out=False)
         kinds = self.teller.kinds(stranger, 2, 3)
         asked = self.dice.pick(kinds)
         return record(fill(self.dice.pick(QUESTIONS[asked]), stranger, asked), capitalise(stranger.facts[asked]), " ".join(profile(self.dice, stranger, kinds)))
@@ -151,13 +149,9 @@ class Teacher:
 
     def somebody(self) -> Record:
         person = self.dice.pick(self.people)
-        question = self.dice.pick(
-            (
-                f"Name somebody who lives in {person.facts['home']}.",
-                f"Name somebody who plays the {person.facts['instrument']}.",
-                f"Name {with_article(person.facts['trade'])} of the isles.",
-            )
-        )
+        home, instrument, trade = (person.facts[kind] for kind in ("home", "instrument", "trade"))
+        lives, plays, works = f"who lives in {home}", f"who plays the {instrument}", f"who works as {with_article(trade)}"
+        question = f"Name somebody {self.dice.pick((lives, plays, works))}."
         return record(question, person.name)
 
     def song(self) -> Record:
@@ -192,7 +186,7 @@ class Teacher:
         words = self.words(2, 4)
         return record("Sort the list by the alphabet.", ", ".join(sorted(words)), ", ".join(words))
 
-    def last_word(self) -> Record:
+    def ends(self) -> Record:
         words = self.words(2, 4)
         first = self.dice.chance(0.5)
         return record(f"What is the {'first' if first else 'last'} word of the list?", capitalise(words[0 if first else -1]), ", ".join(words))

@@ -32,6 +32,8 @@ SCENERY = (
     "The tide was out, and the sand was {light}.",
     "{Time} the bells of the chapel rang.",
     "Smoke rose from every chimney.",
+    "{Time} the café on the quay was full.",
+    "Somebody hummed a tune and forgot how it ended.",
     "The children ran down to the {sea} water.",
 )
 SLOTS = {
@@ -43,6 +45,18 @@ SLOTS = {
     "bird": ("gull", "lark", "robin", "curlew", "thrush"),
     "road": ("narrow", "muddy", "long", "steep", "dusty"),
 }
+PROVERBS = (
+    "a lamp lit early burns twice",
+    "the tide asks nobody",
+    "every roof leaks for somebody",
+    "a knot well tied is half a harbour",
+    "who counts the waves gets wet",
+    "the long road has the better view",
+    "fog is only a cloud that came to visit",
+    "a borrowed oar rows slowly",
+    "even the ferry was a tree once",
+    "good neighbours are the best fence",
+)
 STRANGERS = (
     "the ferryman",
     "the stranger",
@@ -93,6 +107,13 @@ LEDGER_WORDS = {
     "sails": "sails",
     "cargo": "cargo",
 }
+ARRIVALS = (
+    "In the morning we came to {village}, and the first thing we saw was the {landmark}.",
+    "From there the road goes down to {village}.",
+    "It was {month} when the ferry put us ashore in {village} on {island}.",
+    "Whoever has time should stay in {village} for a week; we stayed for a day.",
+    "We asked the way to the {landmark} of {village}, and everyone told us a different one.",
+)
 VILLAGE_LINES = (
     "{village} lies on the island of {island}.",
     "The pride of {village} is its {landmark}.",
@@ -119,8 +140,16 @@ class Storyteller:
         return self.dice.sample(list(subject.facts), self.dice.between(low, high))
 
     def scenery(self) -> str:
+        if self.dice.chance(0.15):
+            return f"As they say on the isles, {self.dice.pick(PROVERBS)}."
         words = {name: self.dice.pick(values) for name, values in SLOTS.items()}
         return self.dice.pick(SCENERY).format(**words, Time=words["time"])
+
+    def arrival(self) -> str:
+        """How a chapter begins: the weather, and where one is."""
+        village = self.villages.next()
+        words = {"village": village.name, "island": village.island, "landmark": village.landmark, "month": village.fair}
+        return f"{self.scenery()} {self.dice.pick(ARRIVALS).format(**words)} {self.scenery()}"
 
     def with_scenery(self, sentences: Sequence[str], share: float = 0.35) -> str:
         """The sentences as a paragraph, sometimes with the weather before or behind them."""

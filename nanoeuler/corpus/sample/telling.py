@@ -148,7 +148,7 @@ DIALOGUE_QUESTIONS = {
     "door": ("How shall I know {Ss} door?", "And {Ss} door?", "What paint is on {Ss} door?"),
     "instrument": ("Does {S} play anything?", "What music does {S} make?", "And what does {S} play?"),
     "food": ("What does {S} eat?", "What shall I bring {O} to eat?", "And what food does {S} love?"),
-    "harbour": ("Where does {S} lie?", "And where is {O} at home?", "In which harbour shall I look for {O}?"),
+    "harbour": ("Where does {S} lie?", "And where is {S} at home?", "In which harbour shall I look for {O}?"),
     "sails": ("How shall I know {Ss} sails?", "And {Ss} sails?", "What sails does {S} carry?"),
     "cargo": ("What is in {Ss} hold?", "What does {S} bring?", "And what is {Ss} cargo?"),
 }

@@ -50,6 +50,7 @@ BOATS = (
     "Quicksilver", "Rosehip", "Seaholly", "Turnstone", "Umberwing", "Velvet", "Wagtail", "Yarrow",
 )
 # fmt: on
+SHE, HE = ("she", "her", "her"), ("he", "his", "him")
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,18 @@ class World:
         return [boat for boat in self.boats if boat.facts["harbour"] == village]
 
 
+def persons() -> list[tuple[str, tuple[str, str, str]]]:
+    """Everybody who might live on the isles: name and pronouns."""
+    return [(name, SHE) for name in WOMEN] + [(name, HE) for name in MEN]
+
+
 def build_world(seed: int, people: int, boats: int) -> World:
     dice = Dice(seed, "world")
-    persons = dice.sample([(name, ("she", "her", "her")) for name in WOMEN] + [(name, ("he", "his", "him")) for name in MEN], people)
-    ships = dice.sample([(name, ("she", "her", "her")) for name in BOATS], boats)
+    islanders = dice.sample(persons(), people)
+    ships = dice.sample([(name, SHE) for name in BOATS], boats)
     landmarks, months = dice.shuffled(LANDMARKS), dice.shuffled(MONTHS)
     villages = tuple(Village(name, ISLANDS[index % len(ISLANDS)], landmarks[index], months[index]) for index, name in enumerate(dice.shuffled(VILLAGES)))
-    return World(make_subjects(dice, persons, PERSON_KINDS), make_subjects(dice, ships, BOAT_KINDS), villages)
+    return World(make_subjects(dice, islanders, PERSON_KINDS), make_subjects(dice, ships, BOAT_KINDS), villages)
 
 
 def make_subjects(dice: Dice, names: Sequence[tuple[str, tuple[str, str, str]]], kinds: Mapping[str, Sequence[str]]) -> tuple[Subject, ...]:
