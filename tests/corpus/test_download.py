@@ -22,7 +22,8 @@ from nanoeuler.corpus.remote_file import NotThere, Patience, RemoteFile, StartOv
 from nanoeuler.errors import UserError
 from tests.servers import Fault, Server
 
-QUICK = Patience(attempts=4, first_pause=0.01, silence=0.3)
+QUICK = Patience(attempts=4, first_pause=0.01, silence=5.0)
+IMPATIENT = Patience(attempts=4, first_pause=0.01, silence=0.5)
 CONTENT = b"".join(hashlib.sha256(bytes([i % 256, i // 256])).digest() for i in range(20_000))  # 640,000 bytes
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
@@ -60,7 +61,7 @@ def test_a_connection_that_breaks_off_is_resumed_where_it_ended(server, address,
 
 def test_a_stalled_connection_times_out_and_is_resumed(server, address, target):
     server.fail("/books/file.bin", Fault(stall=True, after=50_000))
-    download(Source(address), target, patience=QUICK)
+    download(Source(address), target, patience=IMPATIENT)
     assert target.read_bytes() == CONTENT
     assert server.bytes_served == len(CONTENT)
 

@@ -21,7 +21,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors
 from tests.servers import Fault, Server, lay_out_data_set
 
-QUICK = Patience(attempts=3, first_pause=0.01, silence=0.5)
+QUICK = Patience(attempts=3, first_pause=0.01, silence=5.0)
 EVERYTHING = Filters(min_score=0, min_language_score=0.0, min_characters=1)
 SIGNED = "/signed/datasets/web/pages/000.parquet"
 
@@ -202,7 +202,7 @@ def test_damage_is_one_sentence_and_leaves_nothing(server, parquet, tmp_path, wh
         address = server.put(f"datasets/web/pages/{name}", damaged) if where == "remote" else tmp_path / name
         if where == "local":
             address.write_bytes(damaged)
-        with pytest.raises(UserError, match=rf"{name}: .*(damaged|not a parquet file)|{name}: the server answers 416") as caught:
+        with pytest.raises(UserError, match=rf"{name}: .*(damaged|not a parquet file)") as caught:
             extract(sources(address), 0, EVERYTHING, folder / "shard.parquet", folder / "shard.json", QUICK)
         assert "\n" not in str(caught.value)
         assert list(folder.iterdir()) == []

@@ -13,7 +13,7 @@ from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
 from tests.servers import BLOCK_PAGE, Fault, lay_out_books
 
-QUICK = Patience(attempts=3, first_pause=0.01, silence=0.3)
+QUICK = Patience(attempts=3, first_pause=0.01, silence=5.0)
 
 
 def make_book(number: int, lines: int = 200, newline: str = "\r\n") -> bytes:

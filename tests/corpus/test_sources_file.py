@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler.config.loading import read_sources
+from nanoeuler.config.validation import check, read_schema
+from nanoeuler.config.yaml_file import read_yaml
 from nanoeuler.corpus.addresses import resolve
 
 SOURCES = Path(__file__).resolve().parents[2] / "config" / "sources.yaml"
@@ -13,7 +14,8 @@ SOURCES = Path(__file__).resolve().parents[2] / "config" / "sources.yaml"
 
 @pytest.fixture(scope="module")
 def sources() -> dict:
-    return read_sources(str(SOURCES), "data")
+    content, places = read_yaml(SOURCES)
+    return check(content, read_schema("sources_schema.yaml"), places, str(SOURCES))
 
 
 def test_it_lists_classics_once_with_title_and_author(sources):
