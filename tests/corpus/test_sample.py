@@ -33,7 +33,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def world() -> World:
-    return build_world(1, 96, 24)
+    return build_world(1, 60, 12)
 
 
 @pytest.fixture(scope="session")

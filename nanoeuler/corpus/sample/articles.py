@@ -47,41 +47,38 @@ class Editor:
 
     def page(self) -> str:
         write = self.dice.pick(
-            (
-                self.visit,
-                self.visit,
-                self.interview,
-                self.questions,
-                self.questions,
-                self.village,
-                self.overview,
-                self.fleet,
-                self.directory,
-                self.news,
-                self.song,
-            )
+            (self.visit, self.interview, self.questions, self.quiz, self.quiz, self.village, self.overview, self.overview, self.fleet, self.directory)
+            + (self.news, self.song)
         )
         return write()
 
+    def halves(self, person: Subject) -> tuple[list[str], list[str]]:
+        """The kinds of facts in two parts, for a page that tells each of them once."""
+        kinds = self.dice.shuffled(list(person.facts))
+        return kinds[:3], kinds[3:]
+
     def visit(self) -> str:
-        person = self.people.next()
-        return "\n".join([f"A visit to {person.name}", self.teller.portrait(person), self.teller.about(person)])
+        first, second = self.people.next(), self.people.next()
+        return "\n".join([f"A visit to {first.name} and {second.name}", self.teller.portrait(first), self.teller.about(second)])
 
     def interview(self) -> str:
-        person = self.people.next()
-        return "\n".join([f"We talk to {person.name}", self.teller.introduction(person), self.teller.about(person)])
+        person, other = self.people.next(), self.people.next()
+        said, seen = self.halves(person)
+        pages = [f"We talk to {person.name}", self.teller.introduction(person, said), self.teller.about(person, seen), self.teller.portrait(other)]
+        return "\n".join(pages)
 
     def questions(self) -> str:
         subject = self.people.next() if self.dice.chance(0.8) else self.boats.next()
         lines = [f"Questions about {self.name(subject)}"]
         for kind in self.dice.shuffled(list(subject.facts)):
-            answer = (
-                fill(self.dice.pick(SHORT_ANSWERS[kind]), subject, kind) + "."
-                if self.dice.chance(0.5)
-                else tell(self.dice, subject, kind, pronoun=self.dice.chance(0.5))
-            )
+            answer = fill(self.dice.pick(SHORT_ANSWERS[kind]), subject, kind) + "."
+            if self.dice.chance(0.4):
+                answer = tell(self.dice, subject, kind, pronoun=self.dice.chance(0.5))
             lines += ["Q: " + capitalise(fill(self.dice.pick(DIALOGUE_QUESTIONS[kind]), subject, kind)), "A: " + answer]
-        return "\n".join([*lines, self.teller.about(subject) if not subject.is_boat else self.teller.boat(subject)])
+        return "\n".join([*lines, self.teller.portrait(self.people.next())])
+
+    def quiz(self) -> str:
+        return "\n".join(["A quiz of the isles", self.teller.quiz(8)])
 
     def village(self) -> str:
         village = self.teller.villages.next()
@@ -96,15 +93,16 @@ class Editor:
         return "\n".join(["Boats of the isles", *(self.teller.boat(self.boats.next()) for _ in range(3))])
 
     def directory(self) -> str:
-        people = [self.people.next() for _ in range(4)]
-        return "\n".join(["Directory of the isles", self.teller.ledger(people), self.teller.about(people[0])])
+        people = [self.people.next() for _ in range(5)]
+        return "\n".join(["Directory of the isles", self.teller.ledger(people[:4]), self.teller.about(people[4])])
 
     def news(self) -> str:
         return "\n".join(["News from the quay", self.teller.gathering(), self.teller.errand(self.people.next())])
 
     def song(self) -> str:
         person = self.people.next()
-        return "\n".join([f"A song about {person.name}", self.teller.song(person), self.teller.about(person)])
+        sung, seen = self.halves(person)
+        return "\n".join([f"A song about {person.name}", self.teller.song(person, sung), self.teller.about(person, seen)])
 
     def name(self, subject: Subject) -> str:
         return f"the {subject.name}" if subject.is_boat else subject.name

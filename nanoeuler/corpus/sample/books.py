@@ -23,6 +23,7 @@ SCENES: dict[str, Scene] = {
     "village": lambda teller: teller.village(teller.villages.next()),
     "song": lambda teller: teller.song(teller.people.next()),
     "riddle": lambda teller: teller.riddle(teller.people.next()),
+    "quiz": lambda teller: teller.quiz(),
     "introduction": lambda teller: teller.introduction(teller.people.next()),
     "ledger": lambda teller: teller.ledger([teller.people.next() for _ in range(4)]),
     "boat ledger": lambda teller: teller.ledger([teller.boats.next() for _ in range(4)]),
@@ -35,11 +36,11 @@ STYLES: dict[str, tuple[str, ...]] = {
     "letters": ("letter", "letter", "about", "errand", "boat"),
     "register": ("ledger", "boat ledger", "about", "portrait", "village"),
     "songs": ("song", "song", "about", "portrait"),
-    "riddles": ("riddle", "riddle", "talk", "about"),
+    "riddles": ("riddle", "quiz", "quiz", "talk"),
     "tales": ("errand", "talk", "about", "gathering", "introduction"),
     "boats": ("boat", "boat", "boat talk", "boat ledger", "about", "talk"),
-    "talks": ("talk", "talk", "boat talk", "introduction", "about"),
-    "almanac": ("gathering", "about", "portrait", "village", "song"),
+    "talks": ("talk", "talk", "boat talk", "introduction", "quiz"),
+    "almanac": ("gathering", "about", "portrait", "village", "song", "quiz"),
 }
 
 

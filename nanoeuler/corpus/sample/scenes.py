@@ -9,6 +9,7 @@ from nanoeuler.corpus.sample.dice import Dice, Rounds
 from nanoeuler.corpus.sample.telling import (
     DIALOGUE_QUESTIONS,
     FIRST_PERSON,
+    QUESTIONS,
     SHORT_ANSWERS,
     STATEMENTS,
     capitalise,
@@ -42,7 +43,7 @@ SLOTS = {
     "time": ("That morning", "At noon", "That evening", "At dusk", "All day", "Before sunrise"),
     "sea": ("calm", "rough", "dark", "cold", "clear", "quiet"),
     "light": ("in the mist", "in the sun", "under the snow", "under the stars", "in the shade of the clouds"),
-    "bird": ("gull", "lark", "robin", "curlew", "thrush"),
+    "bird": ("tern", "finch", "cuckoo"),
     "road": ("narrow", "muddy", "long", "steep", "dusty"),
 }
 PROVERBS = (
@@ -151,27 +152,34 @@ class Storyteller:
         words = {"village": village.name, "island": village.island, "landmark": village.landmark, "month": village.fair}
         return f"{self.scenery()} {self.dice.pick(ARRIVALS).format(**words)} {self.scenery()}"
 
-    def with_scenery(self, sentences: Sequence[str], share: float = 0.35) -> str:
+    def with_scenery(self, sentences: Sequence[str], share: float = 0.25) -> str:
         """The sentences as a paragraph, sometimes with the weather before or behind them."""
         parts = [*sentences]
         if self.dice.chance(share):
             parts.insert(self.dice.pick((0, len(parts))), self.scenery())
         return " ".join(parts)
 
-    def about(self, subject: Subject) -> str:
+    def about(self, subject: Subject, kinds: Sequence[str] = ()) -> str:
         """Facts of one subject, a sentence each."""
-        return self.with_scenery(profile(self.dice, subject, self.kinds(subject, 3, 6)))
+        return self.with_scenery(profile(self.dice, subject, kinds or self.kinds(subject, 3, 6)))
 
     def portrait(self, subject: Subject) -> str:
-        """A sentence that sums up, and some more."""
+        """A sentence that sums up, and some more. Like everywhere, no fact is told twice: what a reader has just read, he need not know."""
         kinds = self.kinds(subject, 4, 6)
         return self.with_scenery([summary(self.dice, subject, kinds[:3]), *profile(self.dice, subject, kinds[3:])])
 
     def boat(self, boat: Subject) -> str:
-        sentences = profile(self.dice, boat, self.kinds(boat, 2, 3))
-        if self.dice.chance(0.5):
-            sentences.append(summary(self.dice, boat, self.kinds(boat, 3, 3)))
-        return self.with_scenery(sentences)
+        kinds = self.kinds(boat, 3, 3)
+        return self.with_scenery(profile(self.dice, boat, kinds) if self.dice.chance(0.6) else [summary(self.dice, boat, kinds)])
+
+    def quiz(self, count: int = 6) -> str:
+        """Questions about different people and boats, each with its answer on the next line."""
+        lines = []
+        for _ in range(count):
+            subject = self.boats.next() if self.dice.chance(0.12) else self.people.next()
+            kind = self.dice.pick(list(subject.facts))
+            lines += [capitalise(fill(self.dice.pick(QUESTIONS[kind]), subject, kind)), capitalise(subject.facts[kind])]
+        return "\n".join(lines)
 
     def dialogue(self, subject: Subject) -> str:
         """Two strangers talk about someone: question and answer in turns, each on its own line."""
@@ -213,17 +221,17 @@ class Storyteller:
         lines += [tell(self.dice, boat, "harbour") for boat in self.dice.sample(self.world.boats_of(village.name), 1)]
         return " ".join(lines)
 
-    def song(self, person: Subject) -> str:
+    def song(self, person: Subject, kinds: Sequence[str] = ()) -> str:
         """Rhymed couplets about someone."""
-        kinds = [kind for kind in PERSON_KINDS if self.dice.chance(0.6)] or ["home"]
-        return "\n".join(capitalise(fill(COUPLETS[kind], person, kind)) for kind in kinds).rstrip(";,.") + "."
+        kinds = kinds or self.kinds(person, 2, 5)
+        return "\n".join(capitalise(fill(COUPLETS[kind], person, kind)) for kind in PERSON_KINDS if kind in kinds).rstrip(";,.") + "."
 
     def riddle(self, person: Subject) -> str:
         return " ".join([*self.first_person(person, self.kinds(person, 3, 5)), f"Who am I? I am {person.name}."])
 
-    def introduction(self, person: Subject) -> str:
+    def introduction(self, person: Subject, kinds: Sequence[str] = ()) -> str:
         """Somebody speaks."""
-        told = " ".join(self.first_person(person, self.kinds(person, 3, 5)))
+        told = " ".join(self.first_person(person, kinds or self.kinds(person, 3, 5)))
         return f'"My name is {person.name}," {person.pronouns[0]} said. "{told}"'
 
     def ledger(self, subjects: Sequence[Subject]) -> str:

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 from nanoeuler.corpus.sample.dice import Dice
 
-VILLAGES = ("Brackle", "Dunnow", "Elmsea", "Fennick", "Garrow", "Hollin", "Larkend", "Mossel", "Pellow", "Saltby", "Thistley", "Underwick")
-ISLANDS = ("Skerrow", "Hern", "Vael", "Ottermere")
-LANDMARKS = ("windmill", "lighthouse", "bell tower", "stone bridge", "old oak", "market hall", "boathouse", "clock", "well", "bakehouse", "chapel", "ferry")
-MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December")
-TRADES = ("baker", "carpenter", "doctor", "fisher", "gardener", "lamplighter", "miller", "potter", "shepherd", "smith", "tailor", "weaver")
-ANIMALS = ("cat", "crow", "dog", "donkey", "goat", "goose", "hen", "otter", "owl", "parrot", "pony", "tortoise")
-COLOURS = ("black", "blue", "brown", "green", "grey", "orange", "pink", "purple", "red", "silver", "white", "yellow")
-INSTRUMENTS = ("accordion", "banjo", "cello", "drum", "fiddle", "flute", "harp", "horn", "lute", "trumpet", "whistle", "zither")
-FOODS = ("apples", "cheese", "cherries", "ginger", "honey", "mushrooms", "oysters", "plums", "porridge", "soup", "toffee", "walnuts")
-CARGOES = ("barley", "bricks", "coal", "glass", "letters", "oil", "paper", "rope", "salt", "tea", "timber", "wool")
+VILLAGES = ("Brackle", "Dunnow", "Elmsea", "Fennick", "Garrow", "Hollin", "Larkend", "Mossel", "Pellow", "Saltby")
+ISLANDS = ("Skerrow", "Hern", "Vael")
+LANDMARKS = ("windmill", "lighthouse", "bell tower", "stone bridge", "old oak", "market", "clock", "well", "chapel", "ferry")
+MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October")
+TRADES = ("baker", "cook", "doctor", "fisher", "miller", "potter", "sailor", "smith", "tailor", "weaver")
+ANIMALS = ("cat", "crow", "dog", "fox", "goat", "goose", "hen", "otter", "owl", "pony")
+COLOURS = ("black", "blue", "brown", "green", "grey", "orange", "pink", "red", "white", "yellow")
+INSTRUMENTS = ("banjo", "bell", "cello", "drum", "fiddle", "flute", "harp", "horn", "lute", "whistle")
+FOODS = ("apples", "cake", "cheese", "figs", "honey", "nuts", "pears", "plums", "soup", "toffee")
+CARGOES = ("coal", "corn", "glass", "oil", "paper", "rope", "salt", "tea", "wood", "wool")
 
 PERSON_KINDS: Mapping[str, Sequence[str]] = {
     "home": VILLAGES,
@@ -33,21 +33,15 @@ KINDS = {**PERSON_KINDS, **BOAT_KINDS}
 
 # fmt: off
 WOMEN = (
-    "Alba", "Anwen", "Bessa", "Brida", "Calla", "Cilla", "Dagny", "Delia", "Edda", "Elin", "Enid", "Fenna", "Freya", "Gerda", "Greta", "Hedda",
-    "Hilda", "Inga", "Isolde", "Jessa", "Jorunn", "Juno", "Kersti", "Kitta", "Lena", "Lotta", "Lumi", "Maren", "Mina", "Nella", "Nora", "Oda",
-    "Olwen", "Oona", "Petra", "Pia", "Quenna", "Ragna", "Runa", "Signe", "Sunna", "Tamsin", "Thora", "Tilda", "Tova", "Ulla", "Vera", "Vigdis",
-    "Wanda", "Ylva", "Yrsa", "Zelda", "Zora",
+    "Ada", "Bea", "Cleo", "Elin", "Enid", "Fay", "Gwen", "Hild", "Ida", "Inga", "Ivy", "Joan", "Kaya", "Lena", "Lisa", "Mara", "Mina", "Nell", "Nora",
+    "Oda", "Olga", "Pia", "Rona", "Sara", "Tess", "Thea", "Tova", "Ulla", "Una", "Vera", "Wilma", "Yrsa", "Zoe", "Edda", "Greta", "Maren",
 )
 MEN = (
-    "Abel", "Alfric", "Arlo", "Bastian", "Bjorn", "Bram", "Caspar", "Corin", "Davin", "Dirk", "Drustan", "Edmund", "Egil", "Emrys", "Felix", "Finn",
-    "Frode", "Garth", "Gideon", "Hakon", "Hugo", "Igor", "Ivo", "Jasper", "Joris", "Kai", "Knut", "Lars", "Leif", "Ludo", "Magnus", "Milo", "Mungo",
-    "Niall", "Olaf", "Orson", "Otto", "Pascal", "Piers", "Quentin", "Ralf", "Roald", "Rufus", "Silas", "Sten", "Sven", "Tobias", "Torben", "Ulf",
-    "Valter", "Viggo", "Wendel", "Xander", "Yorick", "Zeno",
+    "Abe", "Amos", "Bo", "Bram", "Cal", "Dirk", "Egil", "Emil", "Finn", "Gil", "Gus", "Hugo", "Ivo", "Jon", "Kai", "Karl", "Lars", "Leo", "Ludo",
+    "Max", "Milo", "Ned", "Nils", "Odo", "Olaf", "Otto", "Pim", "Rolf", "Sam", "Sten", "Tam", "Ulf", "Vic", "Wim", "Yan", "Zeno",
 )
 BOATS = (
-    "Kittiwake", "Snowdrop", "Marigold", "Halcyon", "Petrel", "Windflower", "Moonfish", "Saffron", "Nightjar", "Bluebell", "Curlew", "Daybreak",
-    "Evenstar", "Foxglove", "Goldfinch", "Hazelnut", "Icebird", "Jackdaw", "Kingcup", "Lapwing", "Mayfly", "Northlight", "Oystercatcher", "Primrose",
-    "Quicksilver", "Rosehip", "Seaholly", "Turnstone", "Umberwing", "Velvet", "Wagtail", "Yarrow",
+    "Heron", "Petrel", "Curlew", "Gull", "Mermaid", "Wren", "Swan", "Lark", "Comet", "Daisy", "Poppy", "Clover", "Linnet", "Robin", "Star", "Moth",
 )
 # fmt: on
 SHE, HE = ("she", "her", "her"), ("he", "his", "him")
