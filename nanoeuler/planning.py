@@ -16,7 +16,7 @@ import numpy as np
 from nanoeuler.config import Paths
 from nanoeuler.files import read_json
 from nanoeuler.log import format_seconds
-from nanoeuler.model.spec import ModelConfig, activation_bytes_per_row, parameter_count, state_bytes
+from nanoeuler.model.spec import ModelConfig, activation_bytes_per_row, parameter_count, state_bytes, training_flops_per_token
 from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.training.state import AdamW, TrainingState
 from nanoeuler.training.streams import TextStream
@@ -32,6 +32,8 @@ RECORD_OVERHEAD = 1.6
 KEPT_CHECKPOINTS = 4
 """The newest two, the best, and the one being written."""
 IMPORTS_BYTES = 150 * 2**20
+PROBE_FLOPS = 4e11
+"""Work of one probed micro-batch: seconds on a CPU, enough to be worth timing on anything faster."""
 
 
 @dataclass
@@ -116,20 +118,23 @@ def bytes_per_token(vocab_size: int) -> float:
     return float(np.clip(1.9 + 0.47 * np.log2(vocab_size / 512), 1.0, 4.6))
 
 
-def probe(config: dict[str, Any], backend: Any, plan: Plan, steps: int = 3) -> None:
-    """Time a few small training steps of the real model and fill in the hours. The first step, which plans buffers, is not timed."""
+def probe(config: dict[str, Any], backend: Any, plan: Plan, seconds: float = 4.0) -> None:
+    """Time a few micro-batches of the real model, for about `seconds`, and fill in the hours.
+
+    The first, which plans buffers, counts only when it alone takes longer than that.
+    """
     model = ModelConfig.from_dict(config["model"])
-    tokens = np.random.Generator(np.random.Philox(key=[0, 0])).integers(1, model.vocab_size, 64 * model.context, np.int32)
     rows = max(1, min(2048, config["pretrain"]["batch_tokens"]) // model.context)
+    rows = max(1, min(rows, round(PROBE_FLOPS / training_flops_per_token(model, model.context) / model.context)))
+    tokens = np.random.Generator(np.random.Philox(key=[0, 0])).integers(1, model.vocab_size, 64 * model.context, np.int32)
     stream = TextStream(tokens, model.context, rows * model.context, model.mtp_weights, 0, True, 0, "probe")
     state = TrainingState(model, backend, initial_parameters(model, 0), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
-    state.train_step(stream.step(0), rows, 1e-4)
-    durations = []
-    for step in range(1, steps + 1):
+    durations: list[float] = []
+    while not durations or (sum(durations) < seconds and len(durations) < 8):
         began = time.monotonic()
-        state.accumulate(stream.step(step), slice(0, rows), accumulate=False)
+        state.accumulate(stream.step(len(durations)), slice(0, rows), accumulate=False)
         durations.append(time.monotonic() - began)
-    plan.tokens_per_second = rows * model.context / float(np.median(durations))
+    plan.tokens_per_second = rows * model.context / float(np.median(durations[1:] or durations))
     for stage in plan.stages.values():
         stage.seconds = stage.tokens / plan.tokens_per_second
 

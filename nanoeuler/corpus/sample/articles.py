@@ -47,8 +47,20 @@ class Editor:
 
     def page(self) -> str:
         write = self.dice.pick(
-            (self.visit, self.interview, self.questions, self.quiz, self.quiz, self.village, self.overview, self.overview, self.fleet, self.directory)
-            + (self.news, self.song)
+            (
+                self.visit,
+                self.interview,
+                self.questions,
+                self.quiz,
+                self.quiz,
+                self.village,
+                self.overview,
+                self.overview,
+                self.fleet,
+                self.directory,
+                self.news,
+                self.song,
+            )
         )
         return write()
 
