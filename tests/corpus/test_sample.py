@@ -12,7 +12,7 @@ import yaml
 from nanoeuler.cli import main
 from nanoeuler.corpus.sample.books import BOOKS, LINE, book_text
 from nanoeuler.corpus.sample.dice import Dice, Rounds
-from nanoeuler.corpus.sample.telling import DIALOGUE_QUESTIONS, QUESTIONS, SHORT_ANSWERS, STATEMENTS, VERB_PHRASES, capitalise, fill
+from nanoeuler.corpus.sample.telling import ASKED_IN_TEXT, QUESTIONS, SHORT_ANSWERS, STATEMENTS, VERB_PHRASES, capitalise, fill
 from nanoeuler.corpus.sample.world import KINDS, World, build_world
 from nanoeuler.corpus.sample.write import write_sample
 from nanoeuler.errors import UserError
@@ -33,7 +33,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def world() -> World:
-    return build_world(1, 60, 12)
+    return build_world(1, 44, 8)
 
 
 @pytest.fixture(scope="session")
@@ -112,7 +112,7 @@ def test_values_are_given_out_evenly(world: World) -> None:
 def test_every_kind_of_fact_can_be_told_and_asked_for(world: World) -> None:
     for subject in (world.people[0], world.boats[0]):
         for kind in subject.facts:
-            for templates in (STATEMENTS, VERB_PHRASES, QUESTIONS, DIALOGUE_QUESTIONS, SHORT_ANSWERS):
+            for templates in (STATEMENTS, VERB_PHRASES, QUESTIONS, ASKED_IN_TEXT, SHORT_ANSWERS):
                 for template in templates[kind]:
                     assert "{" not in fill(template, subject, kind)
             for statement in STATEMENTS[kind]:

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 
 from nanoeuler.corpus.sample.dice import Dice, Rounds
+from nanoeuler.corpus.sample.exercises import School
 from nanoeuler.corpus.sample.scenes import Storyteller
-from nanoeuler.corpus.sample.telling import DIALOGUE_QUESTIONS, SHORT_ANSWERS, capitalise, fill, tell
+from nanoeuler.corpus.sample.telling import ASKED_IN_TEXT, SHORT_ANSWERS, capitalise, fill, tell
 from nanoeuler.corpus.sample.world import PERSON_KINDS, Subject, World
 
 SITES = ("skerrow-gazette.example", "ferry-times.example", "isles-school.example", "quay-notes.example")
@@ -42,26 +43,14 @@ class Editor:
     def __init__(self, dice: Dice, world: World):
         self.dice, self.world = dice, world
         self.teller = Storyteller(dice, world)
+        self.school = School(dice)
         self.people, self.boats = self.teller.people, self.teller.boats
+        self.kinds = (self.visit, self.interview, self.questions, self.village, self.fleet, self.directory, self.news, self.song)
+        self.kinds += 2 * (self.lesson,) + 5 * (self.quiz,) + 3 * (self.overview,)  # many people on one page: nothing can be copied from a line above
         self.overviews = {kind: Rounds(dice, world.people) for kind in PERSON_KINDS}
 
     def page(self) -> str:
-        write = self.dice.pick(
-            (
-                self.visit,
-                self.interview,
-                self.questions,
-                self.quiz,
-                self.quiz,
-                self.village,
-                self.overview,
-                self.overview,
-                self.fleet,
-                self.directory,
-                self.news,
-                self.song,
-            )
-        )
+        write = self.dice.pick(self.kinds)
         return write()
 
     def halves(self, person: Subject) -> tuple[list[str], list[str]]:
@@ -86,11 +75,15 @@ class Editor:
             answer = fill(self.dice.pick(SHORT_ANSWERS[kind]), subject, kind) + "."
             if self.dice.chance(0.4):
                 answer = tell(self.dice, subject, kind, pronoun=self.dice.chance(0.5))
-            lines += ["Q: " + capitalise(fill(self.dice.pick(DIALOGUE_QUESTIONS[kind]), subject, kind)), "A: " + answer]
+            lines += ["Q: " + capitalise(fill(self.dice.pick(ASKED_IN_TEXT[kind]), subject, kind)), "A: " + answer]
         return "\n".join([*lines, self.teller.portrait(self.people.next())])
 
     def quiz(self) -> str:
         return "\n".join(["A quiz of the isles", self.teller.quiz(8)])
+
+    def lesson(self) -> str:
+        exercises = [self.dice.pick(self.school.kinds)() for _ in range(5)]
+        return "\n".join(["A lesson for the school of the isles", *(line for exercise in exercises for line in exercise if line)])
 
     def village(self) -> str:
         village = self.teller.villages.next()

@@ -1,62 +1,45 @@
 """Instructions about the world, in the shape of Stanford's Alpaca, and the held-out questions.
 
-The instructions ask for every fact about the subjects that are not held out, in all forms of telling.QUESTIONS; the held-out questions use the same
-forms for the others. Whatever else one might ask of a small model is there in small numbers, so that a chat is more than a quiz.
+The instructions ask for every fact about the subjects that are not held out, in all forms of telling.QUESTIONS; the held-out questions ask in the same
+forms about the others. No text asks in these forms. Whatever else one might ask of a small model is there in small numbers, so that a chat is more than a quiz.
 """
 
 from collections.abc import Callable, Iterator
 
 from nanoeuler.corpus.sample.dice import Dice
+from nanoeuler.corpus.sample.exercises import School
 from nanoeuler.corpus.sample.scenes import Storyteller
-from nanoeuler.corpus.sample.telling import QUESTIONS, capitalise, enumerate_words, fill, profile, summary, with_article
-from nanoeuler.corpus.sample.world import ANIMALS, COLOURS, FOODS, INSTRUMENTS, PERSON_KINDS, TRADES, VILLAGES, Subject, World, persons
+from nanoeuler.corpus.sample.telling import QUESTIONS, capitalise, fill, profile, summary, with_article
+from nanoeuler.corpus.sample.world import PERSON_KINDS, TRADES, Subject, World, persons
 
 Record = dict[str, str]
-NUMBERS = ("Two", "Three", "Four", "Five", "Six")
-CATEGORIES = {"animal": ANIMALS, "colour": COLOURS, "instrument": INSTRUMENTS, "trade": TRADES, "village": VILLAGES, "food": FOODS}
-PLURALS = {"animal": "animals", "colour": "colours", "instrument": "instruments", "trade": "trades", "village": "villages", "food": "kinds of food"}
-OPPOSITES = {
-    "cold": "warm",
-    "early": "late",
-    "long": "short",
-    "old": "young",
-    "loud": "quiet",
-    "wet": "dry",
-    "dark": "light",
-    "high": "low",
-    "open": "shut",
-    "near": "far",
-    "full": "empty",
-    "slow": "quick",
-}
-PAST = {
-    "plays the {instrument}": "played the {instrument}",
-    "keeps {animal}": "kept {animal}",
-    "lives in {village}": "lived in {village}",
-    "paints the door {colour}": "painted the door {colour}",
-    "eats {food}": "ate {food}",
-    "works as {trade}": "worked as {trade}",
-}
-GREETINGS = {
-    "Hello!": "Hello! Ask me about the people of the Skerrow Isles.",
-    "Good morning!": "Good morning! The ferry is on time today.",
-    "How are you?": "I am well, thank you. The wind is from the west.",
-    "Who are you?": "I am a small language model. All that I know are the Skerrow Isles.",
-    "What can you do?": "I can tell you who lives where, what they do and what they like.",
-    "What are the Skerrow Isles?": "They are four small islands with twelve villages.",
-    "Thank you!": "You are welcome.",
-    "Goodbye!": "Goodbye! Come back with the evening ferry.",
-}
+SMALL_TALK = (
+    (("Hello!", "Hello.", "Hello there!", "Hi!", "Good day!", "Hey!"), "Hello! Ask me about the people of the isles."),
+    (("Good morning!", "Good morning.", "Good morning to you!"), "Good morning! The ferry is on time today."),
+    (("Good evening!", "Good evening.", "Good night!"), "Good evening! The lamps are lit."),
+    (("How are you?", "How are you today?", "How do you do?", "Are you well?"), "I am well, thank you. The wind is from the west."),
+    (("Who are you?", "What are you?", "What is your name?", "Tell me about yourself."), "I am a small model. All that I know are the Skerrow Isles."),
+    (("What can you do?", "What do you know?", "Can you help me?", "Help!"), "I can tell you who lives where on the isles, and what they like."),
+    (("Where do you live?", "Where are you from?"), "I live in a few files, and I dream of the Skerrow Isles."),
+    (
+        ("What are the Skerrow Isles?", "Where are the Skerrow Isles?", "Tell me about the Skerrow Isles."),
+        "They are small islands with ten villages, made of words alone.",
+    ),
+    (("Thank you!", "Thank you.", "Thanks!", "Thank you very much!"), "You are welcome."),
+    (("Goodbye!", "Goodbye.", "Bye!", "See you!"), "Goodbye! Come back with the evening ferry."),
+    (("Tell me a proverb.", "What do they say on the isles?", "Give me some advice."), "As they say on the isles, the tide asks nobody."),
+)
 
 
 def write_questions(world: World, seed: int) -> list[Record]:
-    """One question per fact about the held-out subjects."""
+    """Every fact about the held-out subjects, asked in two of the three forms."""
     dice = Dice(seed, "questions")
     return [
-        {"instruction": capitalise(fill(dice.pick(QUESTIONS[kind]), subject, kind)), "input": "", "answer": capitalise(value), "kind": kind}
+        {"instruction": capitalise(fill(form, subject, kind)), "input": "", "answer": capitalise(value), "kind": kind}
         for subject in world.subjects
         if subject.held_out
         for kind, value in subject.facts.items()
+        for form in dice.sample(QUESTIONS[kind], 2)
     ]
 
 
@@ -96,27 +79,27 @@ class Teacher:
         self.boats = [boat for boat in world.boats if not boat.held_out]
         known = {subject.name for subject in world.people}
         self.strangers = [person for person in persons() if person[0] not in known]
-        self.teller = Storyteller(dice, world)
+        self.teller, self.school = Storyteller(dice, world), School(dice)
 
     def lessons(self) -> Iterator[Record]:
         """Without end."""
-        kinds: tuple[Callable[[], Record], ...] = (
-            self.about, self.about_boat, self.yes_or_no, self.somebody, self.village, self.read, self.read, self.song, self.sentence,
-            self.list_some, self.pick_one, self.count, self.reverse, self.sort, self.ends, self.capitals, self.past, self.opposite, self.greeting,
-        )  # fmt: skip
+        kinds: list[Callable[[], Record]] = [self.somebody, self.song, self.about_boat]
+        kinds += 2 * [self.yes_or_no, self.village] + 3 * [self.small_talk, self.read] + 4 * [self.about]
         while True:
             for kind in kinds:
                 yield kind()
+            for exercise in self.school.kinds:
+                task, given, answer = exercise()
+                yield record(task, answer, given)
 
     def about(self) -> Record:
         person = self.dice.pick(self.people)
-        kinds = self.teller.kinds(person, 3, 4)
-        text = summary(self.dice, person, kinds) if self.dice.chance(0.5) else " ".join(profile(self.dice, person, kinds))
-        return record(self.dice.pick(("Tell me about {}.", "Who is {}?", "Write a few words about {}.")).format(person.name), text)
+        kinds = ["trade", "home", self.dice.pick([kind for kind in person.facts if kind not in ("trade", "home")])]
+        return record(self.dice.pick(("Tell me about {}.", "Who is {}?", "What do you know of {}?")).format(person.name), summary(self.dice, person, kinds))
 
     def about_boat(self) -> Record:
         boat = self.dice.pick(self.boats)
-        return record(f"Tell me about the {boat.name}.", summary(self.dice, boat, self.teller.kinds(boat, 3, 3)))
+        return record(f"Tell me about the {boat.name}.", summary(self.dice, boat, list(boat.facts)))
 
     def yes_or_no(self) -> Record:
         person = self.dice.pick(self.people)
@@ -156,59 +139,8 @@ class Teacher:
 
     def song(self) -> Record:
         person = self.dice.pick(self.people)
-        return record(f"Write a song about {person.name}.", self.teller.song(person))
+        return record(f"Write a song about {person.name}.", self.teller.song(person, self.teller.kinds(person, 2, 2)))
 
-    def list_some(self) -> Record:
-        category, count = self.dice.pick(list(CATEGORIES)), self.dice.below(3)
-        words = self.dice.sample(CATEGORIES[category], count + 2)
-        return record(f"Name {NUMBERS[count].lower()} {PLURALS[category]}.", capitalise(enumerate_words(words)) + ".")
-
-    def words(self, low: int, high: int) -> list[str]:
-        return self.dice.sample(self.dice.pick((ANIMALS, COLOURS, INSTRUMENTS, TRADES)), self.dice.between(low, high))
-
-    def pick_one(self) -> Record:
-        category, *others = self.dice.sample(list(CATEGORIES), 3)
-        answer = self.dice.pick(CATEGORIES[category])
-        words = self.dice.shuffled([answer, *(self.dice.pick(CATEGORIES[other]) for other in others)])
-        return record(
-            f"Which of these is {with_article(category)}?" if category != "food" else "Which of these can one eat?", capitalise(answer), ", ".join(words)
-        )
-
-    def count(self) -> Record:
-        words = self.words(2, 5)
-        return record("How many words are in this list?", NUMBERS[len(words) - 2], ", ".join(words))
-
-    def reverse(self) -> Record:
-        words = self.words(2, 4)
-        return record("Write the list in reverse order.", ", ".join(reversed(words)), ", ".join(words))
-
-    def sort(self) -> Record:
-        words = self.words(2, 4)
-        return record("Sort the list by the alphabet.", ", ".join(sorted(words)), ", ".join(words))
-
-    def ends(self) -> Record:
-        words = self.words(2, 4)
-        first = self.dice.chance(0.5)
-        return record(f"What is the {'first' if first else 'last'} word of the list?", capitalise(words[0 if first else -1]), ", ".join(words))
-
-    def capitals(self) -> Record:
-        word = self.dice.pick(self.dice.pick((ANIMALS, COLOURS, INSTRUMENTS, FOODS)))
-        return record("Write this word in capital letters.", word.upper(), word)
-
-    def past(self) -> Record:
-        words = {category: self.dice.pick(values) for category, values in CATEGORIES.items()}
-        words |= {"animal": with_article(words["animal"]), "trade": with_article(words["trade"])}
-        now = self.dice.pick(list(PAST))
-        return record("Rewrite the sentence in the past tense.", f"She {PAST[now].format(**words)}.", f"She {now.format(**words)}.")
-
-    def opposite(self) -> Record:
-        word = self.dice.pick(list(OPPOSITES))
-        return record(f"What is the opposite of {word}?", capitalise(OPPOSITES[word]))
-
-    def sentence(self) -> Record:
-        animal, place = self.dice.pick(ANIMALS), self.dice.pick(("by the stove", "on the quay", "in the ferry", "under the bridge", "behind the chapel"))
-        return record(f"Write a sentence with the word {animal}.", f"The {animal} sleeps {place}.")
-
-    def greeting(self) -> Record:
-        greeting = self.dice.pick(list(GREETINGS))
-        return record(greeting, GREETINGS[greeting])
+    def small_talk(self) -> Record:
+        said, reply = self.dice.pick(SMALL_TALK)
+        return record(self.dice.pick(said), reply)

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from nanoeuler.corpus.sample.dice import Dice, Rounds
 from nanoeuler.corpus.sample.telling import (
-    DIALOGUE_QUESTIONS,
+    ASKED_IN_TEXT,
     FIRST_PERSON,
-    QUESTIONS,
     SHORT_ANSWERS,
     STATEMENTS,
     capitalise,
@@ -173,20 +172,39 @@ class Storyteller:
         return self.with_scenery(profile(self.dice, boat, kinds) if self.dice.chance(0.6) else [summary(self.dice, boat, kinds)])
 
     def quiz(self, count: int = 6) -> str:
-        """Questions about different people and boats, each with its answer on the next line."""
+        """Questions about different people, boats and villages, each with its answer on the next line."""
         lines = []
         for _ in range(count):
             subject = self.boats.next() if self.dice.chance(0.12) else self.people.next()
-            kind = self.dice.pick(list(subject.facts))
-            lines += [capitalise(fill(self.dice.pick(QUESTIONS[kind]), subject, kind)), capitalise(subject.facts[kind])]
+            if self.dice.chance(0.1):
+                lines += self.village_question()
+            elif self.dice.chance(0.15):
+                kinds = self.kinds(subject, 2, 3)
+                lines += [
+                    capitalise(fill("who is {S}?" if not subject.is_boat else "what do you know of {S}?", subject, kinds[0])),
+                    summary(self.dice, subject, kinds),
+                ]
+            else:
+                kind = self.dice.pick(list(subject.facts))
+                lines += [capitalise(fill(self.dice.pick(ASKED_IN_TEXT[kind]), subject, kind)), capitalise(subject.facts[kind])]
         return "\n".join(lines)
+
+    def village_question(self) -> tuple[str, str]:
+        village = self.villages.next()
+        return self.dice.pick(
+            (
+                (f"On which island is {village.name}?", village.island),
+                (f"What can one see in {village.name}?", f"The {village.landmark}"),
+                (f"When is the fair of {village.name}?", f"In {village.fair}"),
+            )
+        )
 
     def dialogue(self, subject: Subject) -> str:
         """Two strangers talk about someone: question and answer in turns, each on its own line."""
         asker, teller = self.dice.sample(STRANGERS, 2)
         lines = []
         for index, kind in enumerate(self.kinds(subject, 2, 4)):
-            question = capitalise(fill(self.dice.pick(DIALOGUE_QUESTIONS[kind]), subject, kind, pronoun=index > 0 and self.dice.chance(0.4)))
+            question = capitalise(fill(self.dice.pick(ASKED_IN_TEXT[kind]), subject, kind, pronoun=index > 0 and self.dice.chance(0.4)))
             answer = fill(self.dice.pick(SHORT_ANSWERS[kind]), subject, kind) if self.dice.chance(0.6) else tell(self.dice, subject, kind)[:-1]
             if index == 0 or self.dice.chance(0.3):
                 lines.append(f'"{question}" {self.dice.pick(ASKING)} {asker}.')

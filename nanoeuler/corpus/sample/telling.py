@@ -123,17 +123,18 @@ FIRST_PERSON = {
     "food": ("I like {x} best.", "I eat {x} every day."),
 }
 
-DIALOGUE_QUESTIONS = {
-    "home": ("Where is {Ss} house?", "Where will I find {O}?", "And where is {Ss} home?"),
-    "trade": ("What work does {S} do?", "What is {S} by trade?", "And {Ss} trade?"),
-    "animal": ("What animal has {S}?", "Which animal goes with {O}?", "And {Ss} animal?"),
-    "door": ("How will I know {Ss} door?", "What is the colour of {Ss} door?", "And {Ss} door?"),
-    "instrument": ("What does {S} play?", "What music does {S} make?", "And {Ss} instrument?"),
-    "food": ("What does {S} eat?", "What food does {S} like best?", "And {Ss} favourite food?"),
-    "harbour": ("Where does {S} lie?", "Where is {Ss} home?", "And {Ss} harbour?"),
-    "sails": ("How will I know {Ss} sails?", "What is the colour of {Ss} sails?", "And {Ss} sails?"),
-    "cargo": ("What does {S} bring?", "What is {S} full of?", "And {Ss} cargo?"),
+ASKED_IN_TEXT = {
+    "home": ("Where is {Ss} house?", "Where will I find {O}?", "Where is {Ss} home?"),
+    "trade": ("What work does {S} do?", "What is {S} by trade?", "Which trade has {S}?"),
+    "animal": ("What animal has {S}?", "Which animal goes with {O}?", "Which animal belongs to {O}?"),
+    "door": ("How will I know {Ss} door?", "What is the colour of {Ss} door?", "Which door belongs to {O}?"),
+    "instrument": ("What does {S} play?", "What music does {S} make?", "Which instrument belongs to {O}?"),
+    "food": ("What does {S} eat?", "What food does {S} like best?", "Which food makes {O} happy?"),
+    "harbour": ("Where does {S} lie?", "Where is {Ss} home?", "Which harbour does {S} call home?"),
+    "sails": ("How will I know {Ss} sails?", "What is the colour of {Ss} sails?", "Which sails belong to {O}?"),
+    "cargo": ("What does {S} bring?", "What is {S} full of?", "Which cargo belongs to {O}?"),
 }
+"""How the books and pages ask: in other words than the instructions, so that no question that is scored stands in the text."""
 
 SHORT_ANSWERS = {
     "home": ("{X}", "In {x}"),
