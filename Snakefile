@@ -51,6 +51,16 @@ include: "workflow/rules/training.smk"
 include: "workflow/rules/evaluation.smk"
 
 
+# What needs the network, and small work for it, stays where Snakemake runs: on a cluster's login node.
+localrules:
+    write_sample,
+    fetch_book,
+    clean_book,
+    extract_fineweb,
+    fetch_instructions,
+    fetch_questions,
+
+
 rule all:
     default_target: True
     input:
