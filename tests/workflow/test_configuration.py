@@ -169,6 +169,10 @@ MISTAKES = {
         r"sft.instructions is 'dolly', neither a name in the sources file \(there: alpaca\) nor a file",
     ),
     "unknown questions": ({"added": "evaluate: {questions: trivia}"}, r"evaluate.questions is 'trivia', which the sources file does not have \(there: world\)"),
+    "own text that is not there": (
+        {"added": "corpus: {sources: [gutenberg, novel.txt]}"},
+        r"line 9: novel.txt: no such file or folder; correct the path in corpus.sources",
+    ),
     "a key given twice": ({"added": "run: again"}, r"line 9: run is given twice; keep one of them"),
     "a tab": ({"added": "corpus:\n\tname: x"}, r"line 10: not valid YAML"),
     "a missing sources file": ({"sources": "nowhere.yaml"}, r"line 3: sources is nowhere.yaml, and there is no such file"),

@@ -7,7 +7,6 @@ from stub_checkout import CONFIG, SOURCES
 
 from nanoeuler.config import Paths, load
 from nanoeuler.config.paths import option
-from nanoeuler.errors import UserError
 
 
 @pytest.fixture
@@ -55,11 +54,6 @@ def test_own_text_is_found_by_file_folder_and_glob(paths):
         "notes/deep/b.TXT",
         "letters/1/d.txt",
     ]
-
-
-def test_own_text_that_is_not_there_is_refused(paths):
-    with pytest.raises(UserError, match=r"nowhere.txt: no such file or folder; correct the path in corpus.sources"):
-        _ = paths('corpus.sources=["nowhere.txt"]').own_text
 
 
 def test_stages_follow_the_configuration(paths):
