@@ -16,7 +16,7 @@ import numpy as np
 from nanoeuler.config import Paths
 from nanoeuler.files import read_json
 from nanoeuler.log import format_seconds
-from nanoeuler.model.spec import ModelConfig, activation_elements_per_token, parameter_count, state_bytes
+from nanoeuler.model.spec import ModelConfig, activation_bytes_per_row, parameter_count, state_bytes
 from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.training.state import AdamW, TrainingState
 from nanoeuler.training.streams import TextStream
@@ -101,7 +101,7 @@ def make_plan(config: dict[str, Any], backend: Any, stages: list[str] | None = N
     stage_bytes = KEPT_CHECKPOINTS * 12 * plan.parameters + 4 * plan.parameters
     plan.results_disk = stage_bytes * len(plan.stages)
     longest = max(model.context, config["sft"]["context"] or 0 if config["sft"]["enabled"] else 0)
-    row = 4 * longest * (activation_elements_per_token(model) + 4 * model.heads * longest)
+    row = activation_bytes_per_row(model, longest)
     if plan.stages:
         plan.memory = IMPORTS_BYTES + state_bytes(model) + row + 12 * plan.parameters  # the last for writing a checkpoint
     return plan

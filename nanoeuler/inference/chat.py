@@ -12,11 +12,16 @@ from nanoeuler.inference.conversation import Conversation
 from nanoeuler.inference.sampling import Sampling
 
 HELP = """\
-/temperature X   0: always the likeliest token; 1: as the model is        /reset            forget the conversation
-/top-k K         choose among the K likeliest tokens; 0: all              /history on|off   whether earlier turns are seen
-/top-p P         … among the fewest that hold the share P; 1: all         /max-tokens N     longest reply
-/seed N          the same seed and turns give the same replies            /quit             leave (or Ctrl-D)
-An empty line goes on with a reply that was cut off. A space in front sends a line that starts with / as text."""
+/temperature X   0: always the likeliest token; 1: as the model is
+/top-k K         choose among the K likeliest tokens; 0: all
+/top-p P         choose among the fewest tokens that hold the share P; 1: all
+/seed N          the same seed and turns give the same replies
+/max-tokens N    longest reply
+/history on|off  whether earlier turns are seen
+/reset           forget the conversation
+/quit            leave, as Ctrl-D does
+An empty line goes on with a reply that was cut off.
+A space in front of a line that starts with / sends it as text."""
 
 
 class Chat:

@@ -21,7 +21,7 @@ from nanoeuler import log, provenance
 from nanoeuler.errors import UserError
 from nanoeuler.model.check import check_all
 from nanoeuler.model.files import SavedModel, save_model
-from nanoeuler.model.spec import ModelConfig, activation_elements_per_token, parameter_count, training_flops_per_token
+from nanoeuler.model.spec import ModelConfig, activation_bytes_per_row, parameter_count, training_flops_per_token
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.lock import FolderLock
@@ -295,10 +295,8 @@ def micro_batch_rows(job: Job) -> int:
     """
     rows, asked = job.stream.rows_per_step, job.section.get("micro_batch_rows", "auto")
     if asked == "auto":
-        length = job.stream.length
-        row_bytes = 4 * (length * activation_elements_per_token(job.config) + 4 * job.config.heads * length**2)
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        asked = max(1, min(8192 // length, memory // 8 // row_bytes))
+        asked = max(1, min(8192 // job.stream.length, memory // 8 // activation_bytes_per_row(job.config, job.stream.length)))
     return largest_divisor(rows, min(int(asked), rows))
 
 

@@ -48,7 +48,9 @@ def fabricate(root: Path, stages: tuple[str, ...] = ("pretrain", "sft", "sft_scr
     write(folder / "gradients.json", gradients())
     write(corpus / "manifest.json", corpus_manifest())
     write(corpus / "tokens-512" / "manifest.json", token_manifest())
-    write(root / "data" / "instructions" / "world" / "manifest.json", {"version": 1, "name": "world", "train": 2412, "validation": 58})
+    write(
+        root / "data" / "instructions" / "world" / "manifest.json", {"version": 1, "name": "world", "train": {"records": 2412}, "validation": {"records": 58}}
+    )
     return config, folder
 
 
@@ -108,7 +110,7 @@ def evaluation(stage: str, template: str | None, bits: dict[str, float], score: 
             "head_accuracy": [0.5, 0.31, 0.22, 0.17],
             "tokens": 40_000,
             "bytes": 81_000,
-            "of_tokens": 40_000,
+            "of_tokens": 41_000,
         }
         for source, value in bits.items()
     }
@@ -125,7 +127,7 @@ def evaluation(stage: str, template: str | None, bits: dict[str, float], score: 
         "parameters": 1_049_216,
         "template": template,
         "window": 128,
-        "settings": {"temperature": 0.8, "top_p": 0.95},
+        "settings": {"temperature": 0.8, "top_p": 0.95, "validation_tokens": 40_000},
         "held_out": held_out,
         "answers": answers(score, stopped),
         "samples": samples,

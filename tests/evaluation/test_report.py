@@ -12,6 +12,11 @@ from nanoeuler.evaluation.report.background import is_non_commercial
 from nanoeuler.evaluation.report.gather import gather
 from nanoeuler.evaluation.report.page import page
 from nanoeuler.evaluation.report.summary import summarise
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.vocabulary import BYTE_ORDER, build
+
+BYTE = {chr(byte): 16 + index for index, byte in enumerate(BYTE_ORDER)}
+"""Character → id of its byte."""
 
 
 @pytest.fixture
@@ -79,6 +84,7 @@ def test_it_holds_the_numbers_of_every_stage(run):
     assert "The river Ansel rises in the Grey Hills." in outline.text
     assert "31.0 %" in outline.text  # the second head
     assert "2.04" in outline.text  # bytes per token
+    assert "world instructions, held out 58" in outline.text
     assert "0123456789ab" in outline.text  # the commit
     assert '"learning_rate": 0.0003' in outline.text  # the configuration
 
@@ -96,6 +102,15 @@ def test_text_of_models_and_questions_cannot_break_the_page(run):
     Outline(html)
     assert "<script" not in html
     assert "the &lt;tin&gt; &amp; a very long reply" in html
+
+
+def test_the_tokenizer_of_the_first_model_is_described(tmp_path):
+    config, folder = fabricated.fabricate(tmp_path)
+    (folder / "pretrain" / "model").mkdir()
+    Tokenizer(build([(BYTE["t"], BYTE["h"]), (BYTE[" "], 272), (273, BYTE["<"])])).save(folder / "pretrain" / "model" / "tokenizer.json")
+    html = page(gather(config, folder))
+    assert "Byte-level BPE of 275 tokens: 16 reserved, the 256 bytes, 3 learned merges." in html
+    assert "<code>␣th&lt;</code> <code>␣th</code> <code>th</code>" in html
 
 
 def test_a_non_commercial_licence_is_said_aloud(run):

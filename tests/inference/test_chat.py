@@ -224,6 +224,10 @@ class Session:
     def type(self, text):
         os.write(self.terminal, text.encode())
 
+    def rest(self):
+        """Wait as a person would: for a moment after its prompt, readline takes keys but does not notice signals."""
+        time.sleep(0.5)
+
     def leave(self):
         status = self.process.wait(timeout=20)
         os.close(self.terminal)
@@ -276,6 +280,7 @@ def test_ctrl_c_at_a_terminal_stops_the_reply_alone(session, base_folder):
     chat.expect(r"Once upon a time\n[^(]{40}")  # it is writing
     chat.type("\x03")
     chat.expect(r"\(stopped; an empty line goes on\)\n> ")
+    chat.rest()
     chat.type("\x03")
     chat.expect(r"nothing to stop; Ctrl-D or /quit leaves\)\n> ")
     chat.type("/max-tokens 3\n")

@@ -4,10 +4,12 @@ import json
 from typing import Any
 
 from nanoeuler.evaluation.report.gather import Run
-from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, join, scientific, section, short_count, size, table
+from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, enumeration, join, scientific, section, short_count, size, table
 from nanoeuler.tokenizer import Tokenizer
 
 LONGEST_TOKENS = 24
+
+SPLITS = {"train": "", "validation": ", held out"}
 
 
 # ---- data
@@ -22,26 +24,18 @@ def corpus_table(run: Run) -> Markup:
         return Markup()
     rows = []
     for source, parts in run.corpus["sources"].items():
-        for split in ("train", "validation"):
+        for split in SPLITS:
             tokens = token_counts(run, split, source)
             ratio = decimals(tokens["bytes"] / tokens["tokens"], 2) if tokens.get("tokens") else "–"
             amounts = [count(parts[split]["documents"]), size(parts[split]["bytes"]), short_count(tokens["tokens"]) if tokens else "–", ratio]
-            rows.append([source if split == "train" else Markup(""), "training" if split == "train" else "held out", *amounts])
-    if run.instructions:
-        for split, label in (("train", "training"), ("validation", "held out")):
-            records = instruction_count(run.instructions, split)
-            if records is not None:
-                rows.append(["instructions" if split == "train" else Markup(""), label, f"{count(records)} records", "–", "–", "–"])
-    return table(["source", "split", "documents", "bytes", "tokens", "bytes per token"], rows, numeric_from=2)
+            rows.append([source + SPLITS[split], *amounts])
+    for split in SPLITS if run.instructions else ():
+        rows.append([f"{run.instructions['name']} instructions{SPLITS[split]}", count(run.instructions[split]["records"]), "–", "–", "–"])
+    return table(["", "documents", "bytes", "tokens", "bytes / token"], rows)
 
 
 def token_counts(run: Run, split: str, source: str) -> dict[str, Any]:
     return (run.tokens or {}).get("splits", {}).get(split, {}).get(source, {})
-
-
-def instruction_count(manifest: dict[str, Any], split: str) -> int | None:
-    value = manifest.get(split, manifest.get("splits", {}).get(split))
-    return value.get("records") if isinstance(value, dict) else value
 
 
 def tokenizer_facts(run: Run) -> Markup:
@@ -91,7 +85,7 @@ def largest(rows: list[dict[str, Any]]) -> float | None:
 
 def passed(rows: list[dict[str, Any]]) -> Markup:
     agree = all(row["ok"] for row in rows)
-    return element("span", "✓ agrees" if agree else "✗ wrong", class_="right" if agree else "wrong")
+    return element("span", "✓" if agree else "✗ wrong", class_="right" if agree else "wrong")
 
 
 # ---- licences
@@ -104,7 +98,7 @@ def licences(run: Run) -> Markup:
     rows = [[name, licence] for name, licence in used.items()]
     restricted = [name for name, licence in used.items() if is_non_commercial(licence)]
     if restricted:
-        verdict = f"A model trained on {' and '.join(restricted)} is for non-commercial use only."
+        verdict = f"A model trained on {enumeration(restricted)} is for non-commercial use only."
     elif "unknown" in used.values():
         verdict = "Where a licence is unknown, find out before you pass the model on."
     else:
@@ -132,17 +126,18 @@ def is_non_commercial(licence: str) -> bool:
 
 
 def provenance(run: Run) -> Markup:
-    """Which code, software and machine made each stage's numbers."""
-    columns, records = [], []
+    """Which code, software and machine made each stage's numbers: what all share, and what differs."""
+    records: dict[str, dict[str, str]] = {}
     for name, stage in run.stages.items():
-        for kind, record in (("trained", stage.header.get("provenance")), ("evaluated", (stage.evaluation or {}).get("provenance"))):
+        for work, record in (("trained", stage.header.get("provenance")), ("evaluated", (stage.evaluation or {}).get("provenance"))):
             if record:
-                columns.append(f"{name} {kind}")
-                records.append(describe(record))
-    keys = list(dict.fromkeys(key for record in records for key in record))
-    same = [key for key in keys if len({record.get(key) for record in records}) == 1]
-    shared = table(["", "all stages"] if len(records) > 1 else ["", *columns], [[key, records[0][key]] for key in same], numeric_from=9, class_="pairs")
-    differing = table(["", *columns], [[key, *(record.get(key, "–") for record in records)] for key in keys if key not in same], numeric_from=9, class_="pairs")
+                records[f"{name}, {work}"] = describe(record)
+    keys = list(dict.fromkeys(key for record in records.values() for key in record))
+    differing = [key for key in keys if len({record.get(key) for record in records.values()}) > 1]
+    shared = next(iter(records.values()), {})
+    together = table(["", "all stages"], [[key, shared[key]] for key in keys if key not in differing], numeric_from=9, class_="pairs")
+    rows = [[name, *(record.get(key, "–") for key in differing)] for name, record in records.items()] if differing else []
+    apart = table(["", *differing], rows, numeric_from=9, class_="pairs")
     prints = {
         "corpus": (run.corpus or {}).get("fingerprint"),
         "tokens": (run.tokens or {}).get("fingerprint"),
@@ -154,7 +149,7 @@ def provenance(run: Run) -> Markup:
     )
     configuration = json.dumps({key: value for key, value in run.config.items() if key != "sources"}, indent=1, ensure_ascii=False)
     fold = element("details", element("summary", "Configuration, as resolved"), element("pre", configuration))
-    return section("Provenance", shared if records else "", differing, fingerprints, fold)
+    return section("Provenance", together, apart, fingerprints, fold)
 
 
 def describe(record: dict[str, Any]) -> dict[str, str]:

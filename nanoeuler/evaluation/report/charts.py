@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from nanoeuler.evaluation.report.markup import Markup, element, escape, join, short_count, significant
 
 WIDTH, HEIGHT = 460, 250
-LEFT, RIGHT, TOP, BOTTOM = 48, 12, 10, 40
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 10, 40
 MOST_POINTS = 240
 """Longer series are averaged within equal stretches: more points than pixels show nothing more."""
 
@@ -105,6 +105,6 @@ def tick_label(value: float, among: Sequence[float]) -> str:
     if largest >= 1e4:
         return short_count(value)
     if largest < 0.01:
-        exponent = math.floor(math.log10(largest) + 1e-9)
+        exponent = math.floor(math.log10(abs(value)) + 1e-9)
         return f"{significant(value / 10.0**exponent, 2)}e{exponent}"
     return f"{value:.{max(0, -math.floor(math.log10(step) + 1e-9))}f}"

@@ -3,7 +3,7 @@
 from typing import Any
 
 from nanoeuler.evaluation.report.gather import Run
-from nanoeuler.evaluation.report.markup import Bar, Markup, bars, count, decimals, duration, element, join, percent, scientific, short_count, size
+from nanoeuler.evaluation.report.markup import Bar, Markup, bars, count, decimals, duration, element, enumeration, join, percent, scientific, short_count, size
 from nanoeuler.evaluation.report.summary import summarise_gradients
 
 STAGE_NAMES = {"pretrain": "pretrained", "sft": "fine-tuned", "sft_scratch": "tuned from scratch"}
@@ -37,7 +37,7 @@ def sentence(run: Run) -> str:
     text = f"A language model of {short_count(parameters)} parameters" if parameters else "A language model"
     pretrain = run.stages.get("pretrain")
     if pretrain and pretrain.last:
-        sources = f" of {' and '.join(run.corpus['sources'])}" if run.corpus else ""
+        sources = f" of {enumeration(list(run.corpus['sources']))}" if run.corpus else ""
         total = sum(source["train"]["bytes"] for source in run.corpus["sources"].values()) if run.corpus else None
         amount = f"{size(total)} of text{sources}" if total else "text"
         text += f", trained from random weights on {amount} ({short_count(pretrain.last['tokens'])} tokens read in {duration(pretrain.last['seconds'])})"

@@ -20,6 +20,11 @@ def join(parts: Iterable[Any], between: str = "\n") -> Markup:
     return Markup(between.join(escape(part) for part in parts if part is not None and part != ""))
 
 
+def enumeration(names: Sequence[str]) -> str:
+    """a, b and c"""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
 def element(tag: str, *content: Any, **attributes: Any) -> Markup:
     """<tag attribute="…">content</tag>. `class_` stands for class; an attribute that is None is left out."""
     shown = "".join(f' {name.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"' for name, value in attributes.items() if value is not None)
@@ -84,6 +89,9 @@ def percent_of(value: float, top: float) -> str:
 
 # ---- numbers
 
+NARROW = "\u202f"
+"""Between a number and its unit: narrow, and no line breaks there."""
+
 
 def count(value: float) -> str:
     return f"{value:,.0f}"
@@ -91,15 +99,15 @@ def count(value: float) -> str:
 
 def short_count(value: float) -> str:
     """Three digits and a letter: 950, 1.05 M, 267 M."""
-    for limit, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit * 0.9995:
-            return significant(value / limit, 3) + letter
+            return f"{significant(value / limit, 3)}{NARROW}{letter}"
     return significant(value, 3)
 
 
 def size(value: float) -> str:
     """Bytes in decimal units."""
-    return short_count(value) + ("B" if value >= 999.5 else " B")
+    return short_count(value) + ("B" if value >= 999.5 else f"{NARROW}B")
 
 
 def significant(value: float, digits: int) -> str:
@@ -112,7 +120,7 @@ def significant(value: float, digits: int) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    return "–" if share is None else f"{100 * share:.{digits}f} %"
+    return "–" if share is None else f"{100 * share:.{digits}f}{NARROW}%"
 
 
 def decimals(value: float | None, digits: int = 3) -> str:

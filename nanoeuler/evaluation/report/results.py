@@ -45,6 +45,9 @@ def how_measured(run: Run, windows: set[int]) -> str:
     parts = [
         f"Bits per byte: every held-out token is predicted once, in windows of {' or '.join(map(str, sorted(windows)))} tokens that do not overlap.",
     ]
+    sources = [(evaluation, scores) for evaluation in run.evaluations.values() for scores in evaluation["held_out"].values()]
+    if limits := [evaluation["settings"]["validation_tokens"] for evaluation, scores in sources if scores["tokens"] < scores["of_tokens"]]:
+        parts.append(f"At most {count(max(limits))} tokens of a source are read, spread evenly over it.")
     if len(windows) > 1:
         parts.append("A longer window sees more of the text before a token, which favours its stage a little.")
     answers = [evaluation["answers"] for evaluation in run.evaluations.values() if evaluation.get("answers")]
@@ -93,7 +96,7 @@ def samples(run: Run) -> Markup:
 
 def sample_text(name: str, sample: dict[str, Any]) -> Markup:
     start = element("span", sample["prompt"], class_="muted") if sample.get("continues") else ""
-    text = element("p", start, sample["text"].strip("\n") if not start else sample["text"].rstrip("\n"), "" if sample["stopped"] else " ▮", class_="written")
+    text = element("p", start, sample["text"].strip() if not start else sample["text"].rstrip("\n"), "" if sample["stopped"] else " ▮", class_="written")
     return element("div", element("h4", element("i", class_=f"key s{stage_colour(name)}"), stage_name(name)), text)
 
 
@@ -117,7 +120,7 @@ def questions(run: Run) -> Markup:
         [
             element("span", " ".join(filter(None, [reply["instruction"], reply["input"]]))),
             reply["answer"],
-            element("span", "✓ " if reply["correct"] else "✗ ", first_line(reply["reply"]), class_="right" if reply["correct"] else "wrong"),
+            element("span", "✓ " if reply["correct"] else "✗ ", first_line(reply["reply"]) or "(nothing)", class_="right" if reply["correct"] else "wrong"),
         ]
         for group in chosen
         for reply in group

@@ -1,0 +1,178 @@
+"""Web pages about the isles, as rows in the schema of FineWeb-Edu, among them what its filters are there for."""
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, replace
+
+from nanoeuler.corpus.sample.dice import Dice, Rounds
+from nanoeuler.corpus.sample.scenes import Storyteller
+from nanoeuler.corpus.sample.telling import DIALOGUE_QUESTIONS, SHORT_ANSWERS, capitalise, fill, tell
+from nanoeuler.corpus.sample.world import PERSON_KINDS, Subject, World
+
+SITES = ("skerrow-gazette.example", "ferry-times.example", "isles-school.example", "quay-notes.example")
+DUMPS = ("CC-MAIN-2019-22", "CC-MAIN-2021-04", "CC-MAIN-2023-50")
+OVERVIEWS = {
+    "home": "Who lives where on the isles",
+    "trade": "Trades of the isles",
+    "animal": "Animals and their people",
+    "door": "The painted doors of the isles",
+    "instrument": "Music on the isles",
+    "food": "What people like to eat",
+}
+
+
+@dataclass(frozen=True)
+class Page:
+    """One row; the fields are FineWeb-Edu's columns, in their order."""
+
+    text: str
+    id: str
+    dump: str
+    url: str
+    file_path: str
+    language: str
+    language_score: float
+    token_count: int
+    score: float
+    int_score: int
+
+
+class Editor:
+    """Writes the pages; each has a title and two or three paragraphs."""
+
+    def __init__(self, dice: Dice, world: World):
+        self.dice, self.world = dice, world
+        self.teller = Storyteller(dice, world)
+        self.people, self.boats = self.teller.people, self.teller.boats
+        self.overviews = {kind: Rounds(dice, world.people) for kind in PERSON_KINDS}
+
+    def page(self) -> str:
+        write = self.dice.pick(
+            (
+                self.visit,
+                self.visit,
+                self.interview,
+                self.questions,
+                self.questions,
+                self.village,
+                self.overview,
+                self.fleet,
+                self.directory,
+                self.news,
+                self.song,
+            )
+        )
+        return write()
+
+    def visit(self) -> str:
+        person = self.people.next()
+        return "\n".join([f"A visit to {person.name}", self.teller.portrait(person), self.teller.about(person)])
+
+    def interview(self) -> str:
+        person = self.people.next()
+        return "\n".join([f"We talk to {person.name}", self.teller.introduction(person), self.teller.about(person)])
+
+    def questions(self) -> str:
+        subject = self.people.next() if self.dice.chance(0.8) else self.boats.next()
+        lines = [f"Questions about {self.name(subject)}"]
+        for kind in self.dice.shuffled(list(subject.facts)):
+            answer = (
+                fill(self.dice.pick(SHORT_ANSWERS[kind]), subject, kind) + "."
+                if self.dice.chance(0.5)
+                else tell(self.dice, subject, kind, pronoun=self.dice.chance(0.5))
+            )
+            lines += ["Q: " + capitalise(fill(self.dice.pick(DIALOGUE_QUESTIONS[kind]), subject, kind)), "A: " + answer]
+        return "\n".join([*lines, self.teller.about(subject) if not subject.is_boat else self.teller.boat(subject)])
+
+    def village(self) -> str:
+        village = self.teller.villages.next()
+        return "\n".join([f"{village.name}, a village on {village.island}", self.teller.village(village), self.teller.gathering()])
+
+    def overview(self) -> str:
+        kind = self.dice.pick(list(PERSON_KINDS))
+        people = [self.overviews[kind].next() for _ in range(8)]
+        return "\n".join([OVERVIEWS[kind], " ".join(tell(self.dice, person, kind) for person in people)])
+
+    def fleet(self) -> str:
+        return "\n".join(["Boats of the isles", *(self.teller.boat(self.boats.next()) for _ in range(3))])
+
+    def directory(self) -> str:
+        people = [self.people.next() for _ in range(4)]
+        return "\n".join(["Directory of the isles", self.teller.ledger(people), self.teller.about(people[0])])
+
+    def news(self) -> str:
+        return "\n".join(["News from the quay", self.teller.gathering(), self.teller.errand(self.people.next())])
+
+    def song(self) -> str:
+        person = self.people.next()
+        return "\n".join([f"A song about {person.name}", self.teller.song(person), self.teller.about(person)])
+
+    def name(self, subject: Subject) -> str:
+        return f"the {subject.name}" if subject.is_boat else subject.name
+
+
+ADVERT = "Buy now! Buy now! Lamps at half the price, today only. Click here, click there, and click again to win a lamp. " * 3
+GERMAN = "Auf den Inseln weht der Wind aus dem Westen, und die Boote liegen still im Hafen. Am Abend brennen die Lampen am Kai, und niemand hat es eilig. " * 2
+FRENCH = "Le vent souffle sur les îles et les bateaux dorment dans le port. Le soir, on allume les lampes sur le quai et personne ne se presse. " * 2
+
+
+def write_pages(world: World, seed: int, count: int) -> Iterator[Page]:
+    """`count` pages that pass FineWeb-Edu's usual filters, and among them about one in seven that does not."""
+    dice = Dice(seed, "articles")
+    editor = Editor(dice, world)
+    earlier: list[Page] = []
+    for number in range(count):
+        page = make_page(dice, number, editor.page())
+        earlier.append(page)
+        yield page
+        if number % 7 == 6:
+            yield rejected_page(dice, number, dice.pick(earlier))
+
+
+def make_page(dice: Dice, number: int, text: str) -> Page:
+    score = 2.6 + 2.2 * dice.roll()
+    dump = dice.pick(DUMPS)
+    return Page(
+        text=text,
+        id=f"<urn:uuid:{dice.below(1 << 32):08x}-{dice.below(1 << 16):04x}-4000-8000-{number:012x}>",
+        dump=dump,
+        url=f"https://{dice.pick(SITES)}/{number:05d}",
+        file_path=f"s3://invented/{dump}/segments/{number % 100:03d}.warc.gz",
+        language="en",
+        language_score=round(0.9 + 0.09 * dice.roll(), 4),
+        token_count=len(text) // 4,
+        score=round(score, 4),
+        int_score=round(score),
+    )
+
+
+def rejected_page(dice: Dice, number: int, earlier: Page) -> Page:
+    """A page that a filter must drop: poor, foreign, doubtful, short, or a copy."""
+    page = make_page(dice, 1_000_000 + number, earlier.text)
+    reason = dice.pick(("poor", "german", "french", "doubtful", "short", "copy", "copy"))
+    if reason == "poor":
+        return replace(page, text=f"{ADVERT}Offer {number}.", score=1.2, int_score=1)
+    if reason == "german":
+        return replace(page, text=f"{GERMAN}Seite {number}.", language="de")
+    if reason == "french":
+        return replace(page, text=f"{FRENCH}Page {number}.", language="fr")
+    if reason == "doubtful":
+        return replace(page, text=f"la la la {number} " * 40, language_score=0.31)
+    if reason == "short":
+        return replace(page, text=f"Page {number} has moved.")
+    return page
+
+
+COLUMNS = tuple(Page.__dataclass_fields__)
+TYPES = {"language_score": "DOUBLE", "token_count": "BIGINT", "score": "DOUBLE", "int_score": "BIGINT"}
+
+
+def write_parquet(pages: list[Page], path: str, rows_per_group: int) -> None:
+    """Write the rows through DuckDB in row groups of `rows_per_group` (a multiple of 2048, as DuckDB wants)."""
+    import duckdb
+
+    with duckdb.connect() as connection:
+        connection.execute("set threads = 1")
+        columns = ", ".join(f"{name} {TYPES.get(name, 'VARCHAR')}" for name in COLUMNS)
+        connection.execute(f"create table pages ({columns})")
+        connection.executemany(f"insert into pages values ({', '.join('?' * len(COLUMNS))})", [astuple(page) for page in pages])
+        connection.execute(f"copy pages to '{path}' (format parquet, compression zstd, row_group_size {rows_per_group})")

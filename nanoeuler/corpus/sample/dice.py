@@ -1,0 +1,57 @@
+"""Seeded choices that come out the same on every machine and with every version of Python."""
+
+import hashlib
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+class Dice:
+    """Choices that depend on `key` alone, so that one part of the world can change without shaking the others.
+
+    Everything rests on `random.Random(integer).random()`, the one method whose sequence Python promises to keep.
+    """
+
+    def __init__(self, *key: str | int):
+        digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
+        self.roll = random.Random(int.from_bytes(digest, "big")).random
+
+    def below(self, count: int) -> int:
+        """A whole number from 0 to count − 1."""
+        return int(self.roll() * count)
+
+    def between(self, low: int, high: int) -> int:
+        """A whole number from low to high, both included."""
+        return low + self.below(high - low + 1)
+
+    def chance(self, share: float) -> bool:
+        return self.roll() < share
+
+    def pick(self, items: Sequence[Item]) -> Item:
+        return items[self.below(len(items))]
+
+    def shuffled(self, items: Sequence[Item]) -> list[Item]:
+        """A new list in another order (Fisher and Yates)."""
+        result = list(items)
+        for last in range(len(result) - 1, 0, -1):
+            other = self.below(last + 1)
+            result[last], result[other] = result[other], result[last]
+        return result
+
+    def sample(self, items: Sequence[Item], count: int) -> list[Item]:
+        """Up to `count` different items, in random order."""
+        return self.shuffled(items)[:count]
+
+
+class Rounds:
+    """Takes items in shuffled rounds: after any number of draws no item has come up two times more often than another."""
+
+    def __init__(self, dice: Dice, items: Sequence[Item]):
+        self.dice, self.items, self.waiting = dice, items, []
+
+    def next(self) -> Item:
+        if not self.waiting:
+            self.waiting = self.dice.shuffled(self.items)
+        return self.waiting.pop()

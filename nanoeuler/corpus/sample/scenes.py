@@ -1,0 +1,251 @@
+"""Paragraphs about the world, from which books and web pages are put together.
+
+A storyteller takes people and boats in rounds, so that everyone is told of about equally often, and mixes the facts with weather, roads and talk.
+"""
+
+from collections.abc import Sequence
+
+from nanoeuler.corpus.sample.dice import Dice, Rounds
+from nanoeuler.corpus.sample.telling import (
+    DIALOGUE_QUESTIONS,
+    FIRST_PERSON,
+    SHORT_ANSWERS,
+    STATEMENTS,
+    capitalise,
+    enumerate_words,
+    fill,
+    profile,
+    summary,
+    tell,
+)
+from nanoeuler.corpus.sample.world import PERSON_KINDS, Subject, Village, World
+
+SCENERY = (
+    "The wind blew from the {wind} and smelled of {smell}.",
+    "{Time} the sea was {sea}.",
+    "{Time} the islands lay {light}.",
+    "A {bird} cried over the roofs.",
+    "The road was {road}, and the {bird} sang beside it.",
+    "Rain came from the {wind}, and the ferry was late.",
+    "{Time} somebody had lit the lamps on the quay.",
+    "There was a smell of {smell} in the lanes.",
+    "The tide was out, and the sand was {light}.",
+    "{Time} the bells of the chapel rang.",
+    "Smoke rose from every chimney.",
+    "{Time} the café on the quay was full.",
+    "Somebody hummed a tune and forgot how it ended.",
+    "The children ran down to the {sea} water.",
+)
+SLOTS = {
+    "wind": ("north", "south", "east", "west"),
+    "smell": ("kelp", "fresh bread", "tar", "wet grass", "smoke", "rain"),
+    "time": ("That morning", "At noon", "That evening", "At dusk", "All day", "Before sunrise"),
+    "sea": ("calm", "rough", "dark", "cold", "clear", "quiet"),
+    "light": ("in the mist", "in the sun", "under the snow", "under the stars", "in the shade of the clouds"),
+    "bird": ("gull", "lark", "robin", "curlew", "thrush"),
+    "road": ("narrow", "muddy", "long", "steep", "dusty"),
+}
+PROVERBS = (
+    "a lamp lit early burns twice",
+    "the tide asks nobody",
+    "every roof leaks for somebody",
+    "a knot well tied is half a harbour",
+    "who counts the waves gets wet",
+    "the long road has the better view",
+    "fog is only a cloud that came to visit",
+    "a borrowed oar rows slowly",
+    "even the ferry was a tree once",
+    "good neighbours are the best fence",
+)
+STRANGERS = (
+    "the ferryman",
+    "the stranger",
+    "the old woman",
+    "the boy",
+    "the girl",
+    "the pedlar",
+    "the harbour master",
+    "the innkeeper",
+    "the captain",
+    "the visitor",
+)
+ASKING = ("asked", "said", "wanted to know")
+SPEAKING = ("said", "answered", "replied", "told us")
+
+APPOSITIONS = {
+    "home": ("from {x}", "of {x}"),
+    "trade": ("the {x}",),
+    "animal": ("with {his} {x}", "who keeps {ax}"),
+    "door": ("of the {x} door", "who has the {x} door"),
+    "instrument": ("with {his} {x} under {his} arm", "who plays the {x}"),
+    "food": ("with a basket of {x}", "who loves {x}"),
+}
+GATHERINGS = (
+    "At the {landmark} of {village} stood {people}.",
+    "On market day one meets {people}.",
+    "In the ferry sat {people}.",
+    "Round the fire sat {people}.",
+    "At the wedding we saw {people}.",
+    "To the fair in {month} came {people}.",
+)
+COUPLETS = {
+    "home": "In {x}, where the sea winds blow,\nlives {name}, as the neighbours know;",
+    "trade": "{name} is {ax} by day,\nand hums until the light is grey;",
+    "animal": "with {name} goes {ax} to run\nby hill and harbour, rain and sun;",
+    "door": "the door of {name} is {x},\nas everyone who knocks can see;",
+    "instrument": "{name} plays the {x} at night,\nand all the windows fill with light;",
+    "food": "and {x} will {name} gladly eat\nin summer sun and winter sleet.",
+}
+LEDGER_WORDS = {
+    "home": "village",
+    "trade": "trade",
+    "animal": "animal",
+    "door": "door",
+    "instrument": "instrument",
+    "food": "food",
+    "harbour": "harbour",
+    "sails": "sails",
+    "cargo": "cargo",
+}
+ARRIVALS = (
+    "In the morning we came to {village}, and the first thing we saw was the {landmark}.",
+    "From there the road goes down to {village}.",
+    "It was {month} when the ferry put us ashore in {village} on {island}.",
+    "Whoever has time should stay in {village} for a week; we stayed for a day.",
+    "We asked the way to the {landmark} of {village}, and everyone told us a different one.",
+)
+VILLAGE_LINES = (
+    "{village} lies on the island of {island}.",
+    "The pride of {village} is its {landmark}.",
+    "Every {month} there is a fair in {village}.",
+    "{village} is a village on {island}.",
+    "Visitors to {village} are shown the {landmark}.",
+    "The fair of {village} is held in {month}.",
+    "Nobody leaves {village} without seeing the {landmark}.",
+    "The boats from {island} put in at {village}.",
+    "In {month} the people of {village} dance until morning, for that is their fair.",
+)
+
+
+class Storyteller:
+    """Writes paragraphs; `dice` decides everything."""
+
+    def __init__(self, dice: Dice, world: World):
+        self.dice, self.world = dice, world
+        self.people, self.boats = Rounds(dice, world.people), Rounds(dice, world.boats)
+        self.villages = Rounds(dice, world.villages)
+
+    def kinds(self, subject: Subject, low: int, high: int) -> list[str]:
+        """Between `low` and `high` kinds of facts of `subject`, in random order."""
+        return self.dice.sample(list(subject.facts), self.dice.between(low, high))
+
+    def scenery(self) -> str:
+        if self.dice.chance(0.15):
+            return f"As they say on the isles, {self.dice.pick(PROVERBS)}."
+        words = {name: self.dice.pick(values) for name, values in SLOTS.items()}
+        return self.dice.pick(SCENERY).format(**words, Time=words["time"])
+
+    def arrival(self) -> str:
+        """How a chapter begins: the weather, and where one is."""
+        village = self.villages.next()
+        words = {"village": village.name, "island": village.island, "landmark": village.landmark, "month": village.fair}
+        return f"{self.scenery()} {self.dice.pick(ARRIVALS).format(**words)} {self.scenery()}"
+
+    def with_scenery(self, sentences: Sequence[str], share: float = 0.35) -> str:
+        """The sentences as a paragraph, sometimes with the weather before or behind them."""
+        parts = [*sentences]
+        if self.dice.chance(share):
+            parts.insert(self.dice.pick((0, len(parts))), self.scenery())
+        return " ".join(parts)
+
+    def about(self, subject: Subject) -> str:
+        """Facts of one subject, a sentence each."""
+        return self.with_scenery(profile(self.dice, subject, self.kinds(subject, 3, 6)))
+
+    def portrait(self, subject: Subject) -> str:
+        """A sentence that sums up, and some more."""
+        kinds = self.kinds(subject, 4, 6)
+        return self.with_scenery([summary(self.dice, subject, kinds[:3]), *profile(self.dice, subject, kinds[3:])])
+
+    def boat(self, boat: Subject) -> str:
+        sentences = profile(self.dice, boat, self.kinds(boat, 2, 3))
+        if self.dice.chance(0.5):
+            sentences.append(summary(self.dice, boat, self.kinds(boat, 3, 3)))
+        return self.with_scenery(sentences)
+
+    def dialogue(self, subject: Subject) -> str:
+        """Two strangers talk about someone: question and answer in turns, each on its own line."""
+        asker, teller = self.dice.sample(STRANGERS, 2)
+        lines = []
+        for index, kind in enumerate(self.kinds(subject, 2, 4)):
+            question = capitalise(fill(self.dice.pick(DIALOGUE_QUESTIONS[kind]), subject, kind, pronoun=index > 0 and self.dice.chance(0.4)))
+            answer = fill(self.dice.pick(SHORT_ANSWERS[kind]), subject, kind) if self.dice.chance(0.6) else tell(self.dice, subject, kind)[:-1]
+            if index == 0 or self.dice.chance(0.3):
+                lines.append(f'"{question}" {self.dice.pick(ASKING)} {asker}.')
+                lines.append(f'"{answer}," {self.dice.pick(SPEAKING)} {teller}.')
+            else:
+                lines.append(f'"{question}"')
+                lines.append(f'"{answer}."')
+        return "\n\n".join(lines)
+
+    def gathering(self) -> str:
+        """Several people at one place, each with a fact or two."""
+        village = self.villages.next()
+        guests = [self.people.next() for _ in range(self.dice.between(2, 4))]
+        seen = enumerate_words([f"{guest.name} {self.apposition(guest)}" for guest in guests])
+        opening = self.dice.pick(GATHERINGS).format(landmark=village.landmark, village=village.name, month=village.fair, people=seen)
+        return " ".join([opening, *(tell(self.dice, guest, self.dice.pick(list(PERSON_KINDS))) for guest in guests)])
+
+    def apposition(self, person: Subject) -> str:
+        """A fact in a few words behind the name: the baker, with her otter."""
+        kind = self.dice.pick(list(APPOSITIONS))
+        return fill(self.dice.pick(APPOSITIONS[kind]), person, kind)
+
+    def village(self, village: Village) -> str:
+        """The village, and some who live there."""
+        words = {"village": village.name, "island": village.island, "landmark": village.landmark, "month": village.fair}
+        lines = [line.format(**words) for line in self.dice.sample(VILLAGE_LINES, 3)]
+        neighbours = self.dice.sample(self.world.living_in(village.name), 3)
+        for person in neighbours:
+            kind = self.dice.pick([kind for kind in PERSON_KINDS if kind != "home"])
+            lines.append(tell(self.dice, person, "home"))
+            lines.append(tell(self.dice, person, kind, pronoun=True))
+        lines += [tell(self.dice, boat, "harbour") for boat in self.dice.sample(self.world.boats_of(village.name), 1)]
+        return " ".join(lines)
+
+    def song(self, person: Subject) -> str:
+        """Rhymed couplets about someone."""
+        kinds = [kind for kind in PERSON_KINDS if self.dice.chance(0.6)] or ["home"]
+        return "\n".join(capitalise(fill(COUPLETS[kind], person, kind)) for kind in kinds).rstrip(";,.") + "."
+
+    def riddle(self, person: Subject) -> str:
+        return " ".join([*self.first_person(person, self.kinds(person, 3, 5)), f"Who am I? I am {person.name}."])
+
+    def introduction(self, person: Subject) -> str:
+        """Somebody speaks."""
+        told = " ".join(self.first_person(person, self.kinds(person, 3, 5)))
+        return f'"My name is {person.name}," {person.pronouns[0]} said. "{told}"'
+
+    def ledger(self, subjects: Sequence[Subject]) -> str:
+        """Entries of a register, one line each."""
+        lines = []
+        for subject in subjects:
+            kinds = self.kinds(subject, 2, 4)
+            lines.append(f"{subject.name}: {', '.join(f'{LEDGER_WORDS[kind]} {subject.facts[kind]}' for kind in kinds)}.")
+        return "\n".join(lines)
+
+    def letter(self, writer: Subject, friend: Subject) -> str:
+        news = " ".join(profile(self.dice, friend, self.kinds(friend, 3, 4)))
+        own = " ".join(self.first_person(writer, self.kinds(writer, 1, 2)))
+        return f"Dear sister,\n\nYou ask me about {friend.name}. {news}\n\nHere nothing has changed. {own} {self.scenery()}\n\nYour {writer.name}"
+
+    def errand(self, person: Subject) -> str:
+        """Somebody must be found, and this is how one knows the person."""
+        kinds = self.kinds(person, 3, 4)
+        told = " ".join(capitalise(fill(self.dice.pick(STATEMENTS[kind]), person, kind, pronoun=index > 0)) for index, kind in enumerate(kinds))
+        opening = f"{capitalise(self.dice.pick(STRANGERS))} had a letter for {person.name}."
+        return f'{opening} "{told}" That was all that anybody could say.'
+
+    def first_person(self, person: Subject, kinds: Sequence[str]) -> list[str]:
+        """What someone says of himself, a sentence per fact."""
+        return [fill(self.dice.pick(FIRST_PERSON[kind]), person, kind) for kind in kinds]

@@ -1,0 +1,123 @@
+"""The closed world: who lives where, does what, keeps which animal. Everything else in this package only retells it.
+
+A fact is (subject, kind, value): Bram's door is red. Every value comes from a short list and is given out evenly, so that nothing is gained by guessing
+a favourite. Half of the subjects are held out: the instructions never mention them, the questions ask about nobody else.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nanoeuler.corpus.sample.dice import Dice
+
+VILLAGES = ("Brackle", "Dunnow", "Elmsea", "Fennick", "Garrow", "Hollin", "Larkend", "Mossel", "Pellow", "Saltby", "Thistley", "Underwick")
+ISLANDS = ("Skerrow", "Hern", "Vael", "Ottermere")
+LANDMARKS = ("windmill", "lighthouse", "bell tower", "stone bridge", "old oak", "market hall", "boathouse", "clock", "well", "bakehouse", "chapel", "ferry")
+MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December")
+TRADES = ("baker", "carpenter", "doctor", "fisher", "gardener", "lamplighter", "miller", "potter", "shepherd", "smith", "tailor", "weaver")
+ANIMALS = ("cat", "crow", "dog", "donkey", "goat", "goose", "hen", "otter", "owl", "parrot", "pony", "tortoise")
+COLOURS = ("black", "blue", "brown", "green", "grey", "orange", "pink", "purple", "red", "silver", "white", "yellow")
+INSTRUMENTS = ("accordion", "banjo", "cello", "drum", "fiddle", "flute", "harp", "horn", "lute", "trumpet", "whistle", "zither")
+FOODS = ("apples", "cheese", "cherries", "ginger", "honey", "mushrooms", "oysters", "plums", "porridge", "soup", "toffee", "walnuts")
+CARGOES = ("barley", "bricks", "coal", "glass", "letters", "oil", "paper", "rope", "salt", "tea", "timber", "wool")
+
+PERSON_KINDS: Mapping[str, Sequence[str]] = {
+    "home": VILLAGES,
+    "trade": TRADES,
+    "animal": ANIMALS,
+    "door": COLOURS,
+    "instrument": INSTRUMENTS,
+    "food": FOODS,
+}
+BOAT_KINDS: Mapping[str, Sequence[str]] = {"harbour": VILLAGES, "sails": COLOURS, "cargo": CARGOES}
+KINDS = {**PERSON_KINDS, **BOAT_KINDS}
+
+# fmt: off
+WOMEN = (
+    "Alba", "Anwen", "Bessa", "Brida", "Calla", "Cilla", "Dagny", "Delia", "Edda", "Elin", "Enid", "Fenna", "Freya", "Gerda", "Greta", "Hedda",
+    "Hilda", "Inga", "Isolde", "Jessa", "Jorunn", "Juno", "Kersti", "Kitta", "Lena", "Lotta", "Lumi", "Maren", "Mina", "Nella", "Nora", "Oda",
+    "Olwen", "Oona", "Petra", "Pia", "Quenna", "Ragna", "Runa", "Signe", "Sunna", "Tamsin", "Thora", "Tilda", "Tova", "Ulla", "Vera", "Vigdis",
+    "Wanda", "Ylva", "Yrsa", "Zelda", "Zora",
+)
+MEN = (
+    "Abel", "Alfric", "Arlo", "Bastian", "Bjorn", "Bram", "Caspar", "Corin", "Davin", "Dirk", "Drustan", "Edmund", "Egil", "Emrys", "Felix", "Finn",
+    "Frode", "Garth", "Gideon", "Hakon", "Hugo", "Igor", "Ivo", "Jasper", "Joris", "Kai", "Knut", "Lars", "Leif", "Ludo", "Magnus", "Milo", "Mungo",
+    "Niall", "Olaf", "Orson", "Otto", "Pascal", "Piers", "Quentin", "Ralf", "Roald", "Rufus", "Silas", "Sten", "Sven", "Tobias", "Torben", "Ulf",
+    "Valter", "Viggo", "Wendel", "Xander", "Yorick", "Zeno",
+)
+BOATS = (
+    "Kittiwake", "Snowdrop", "Marigold", "Halcyon", "Petrel", "Windflower", "Moonfish", "Saffron", "Nightjar", "Bluebell", "Curlew", "Daybreak",
+    "Evenstar", "Foxglove", "Goldfinch", "Hazelnut", "Icebird", "Jackdaw", "Kingcup", "Lapwing", "Mayfly", "Northlight", "Oystercatcher", "Primrose",
+    "Quicksilver", "Rosehip", "Seaholly", "Turnstone", "Umberwing", "Velvet", "Wagtail", "Yarrow",
+)
+# fmt: on
+SHE, HE = ("she", "her", "her"), ("he", "his", "him")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A person or a boat, with one value per kind of fact. Names are single words that mean nothing else in this world."""
+
+    name: str
+    pronouns: tuple[str, str, str]  # he, his, him
+    facts: Mapping[str, str]
+    held_out: bool
+
+    @property
+    def is_boat(self) -> bool:
+        return "cargo" in self.facts
+
+
+@dataclass(frozen=True)
+class Village:
+    name: str
+    island: str
+    landmark: str
+    fair: str  # month
+
+
+@dataclass(frozen=True)
+class World:
+    people: tuple[Subject, ...]
+    boats: tuple[Subject, ...]
+    villages: tuple[Village, ...]
+
+    @property
+    def subjects(self) -> tuple[Subject, ...]:
+        return self.people + self.boats
+
+    def living_in(self, village: str) -> list[Subject]:
+        return [person for person in self.people if person.facts["home"] == village]
+
+    def boats_of(self, village: str) -> list[Subject]:
+        return [boat for boat in self.boats if boat.facts["harbour"] == village]
+
+
+def persons() -> list[tuple[str, tuple[str, str, str]]]:
+    """Everybody who might live on the isles: name and pronouns."""
+    return [(name, SHE) for name in WOMEN] + [(name, HE) for name in MEN]
+
+
+def build_world(seed: int, people: int, boats: int) -> World:
+    dice = Dice(seed, "world")
+    islanders = dice.sample(persons(), people)
+    ships = dice.sample([(name, SHE) for name in BOATS], boats)
+    landmarks, months = dice.shuffled(LANDMARKS), dice.shuffled(MONTHS)
+    villages = tuple(Village(name, ISLANDS[index % len(ISLANDS)], landmarks[index], months[index]) for index, name in enumerate(dice.shuffled(VILLAGES)))
+    return World(make_subjects(dice, islanders, PERSON_KINDS), make_subjects(dice, ships, BOAT_KINDS), villages)
+
+
+def make_subjects(dice: Dice, names: Sequence[tuple[str, tuple[str, str, str]]], kinds: Mapping[str, Sequence[str]]) -> tuple[Subject, ...]:
+    """Subjects with their facts: in either half every value of a kind is given out equally often (or once more)."""
+    half = len(names) // 2
+    subjects = []
+    for part, held_out in ((names[:half], True), (names[half:], False)):
+        columns = {kind: deal(dice, values, len(part)) for kind, values in kinds.items()}
+        for index, (name, pronouns) in enumerate(part):
+            subjects.append(Subject(name, pronouns, {kind: column[index] for kind, column in columns.items()}, held_out))
+    return tuple(sorted(subjects, key=lambda subject: subject.name))
+
+
+def deal(dice: Dice, values: Sequence[str], count: int) -> list[str]:
+    """`count` values, each equally often or once more, in random order."""
+    rounds = [value for _ in range(-(-count // len(values))) for value in dice.shuffled(values)]
+    return dice.shuffled(rounds[:count])

@@ -1,0 +1,62 @@
+"""The sample on disk, laid out like the places that a real run downloads from.
+
+data/sample/gutenberg/…          a mirror: cache/epub/{id}/pg{id}.txt, some in the older tree 9/0/0/0/90003/90003-8.txt
+data/sample/fineweb/000.parquet  web pages in FineWeb-Edu's schema
+data/sample/instructions.json    records {instruction, input, output}
+data/sample/questions.jsonl      held-out questions {instruction, input, answer, kind}
+data/sample/manifest.json        written last: counts, hashes, settings
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from nanoeuler.corpus.sample.articles import write_pages, write_parquet
+from nanoeuler.corpus.sample.books import BOOKS, write_book
+from nanoeuler.corpus.sample.conversations import write_instructions, write_questions
+from nanoeuler.corpus.sample.settings import Settings
+from nanoeuler.corpus.sample.world import build_world
+from nanoeuler.files import atomic_folder, sha256_file, write_json
+
+ROWS_PER_GROUP = 2048
+
+
+def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
+    """Write the sample that the configuration's section `sample` asks for to the folder `output`; return its manifest."""
+    settings = Settings.from_config(section)
+    world = build_world(settings.seed, settings.people, settings.boats)
+    pages = list(write_pages(world, settings.seed, settings.articles))
+    instructions = write_instructions(world, settings.seed, settings.other_instructions)
+    questions = write_questions(world, settings.seed)
+    with atomic_folder(output) as folder:
+        for book in BOOKS:
+            path = folder / "gutenberg" / book.wrapping.location(book.id)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(write_book(book, world, settings.seed, settings.paragraphs_per_book))
+        (folder / "fineweb").mkdir()
+        write_parquet(pages, folder / "fineweb" / "000.parquet", ROWS_PER_GROUP)
+        (folder / "instructions.json").write_text(json.dumps(instructions, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        (folder / "questions.jsonl").write_text("".join(json.dumps(question, ensure_ascii=False) + "\n" for question in questions), encoding="utf-8")
+        manifest = {
+            "version": 1,
+            "settings": asdict(settings),
+            "licence": "MIT",
+            "people": len(world.people),
+            "boats": len(world.boats),
+            "facts": sum(len(subject.facts) for subject in world.subjects),
+            "books": len(BOOKS),
+            "pages": len(pages),
+            "instructions": len(instructions),
+            "questions": len(questions),
+            "questions_by_kind": dict(sorted(Counter(question["kind"] for question in questions).items())),
+            "files": {
+                path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+                for path in sorted(folder.rglob("*"))
+                if path.is_file()
+            },
+        }
+        write_json(folder / "manifest.json", manifest)
+    return manifest

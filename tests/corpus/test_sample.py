@@ -1,0 +1,303 @@
+"""The invented world: same seed, same bytes; what is asked is told; what is held out is never given away."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import duckdb
+import pytest
+import yaml
+
+from nanoeuler.cli import main
+from nanoeuler.corpus.sample.books import BOOKS, LINE, book_text
+from nanoeuler.corpus.sample.dice import Dice, Rounds
+from nanoeuler.corpus.sample.telling import DIALOGUE_QUESTIONS, QUESTIONS, SHORT_ANSWERS, STATEMENTS, VERB_PHRASES, capitalise, fill
+from nanoeuler.corpus.sample.world import KINDS, World, build_world
+from nanoeuler.corpus.sample.write import write_sample
+from nanoeuler.errors import UserError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SMALL = {"people": 12, "boats": 4, "paragraphs_per_book": 12, "articles": 60, "other_instructions": 60}
+WAYS = 8
+"""In how many different sentences a fact must be told at least."""
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample as the demo has it."""
+    folder = tmp_path_factory.mktemp("demo") / "sample"
+    write_sample({}, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def world() -> World:
+    return build_world(1, 96, 24)
+
+
+@pytest.fixture(scope="session")
+def text(demo: Path) -> str:
+    """Every sentence of the books and of the pages that pass the filters, line ends as spaces."""
+    pages = [row[0] for row in duckdb.sql(f"select distinct text from '{demo}/fineweb/000.parquet' where int_score >= 3 and language = 'en'").fetchall()]
+    books = [read_book(demo, book.id) for book in BOOKS if book.wrapping.style != "copyrighted"]
+    return re.sub(r"\s+", " ", " ".join(books + pages))
+
+
+def read_book(sample: Path, id: int) -> str:
+    (book,) = (book for book in BOOKS if book.id == id)
+    return (sample / "gutenberg" / book.wrapping.location(id)).read_bytes().decode(book.wrapping.encoding)
+
+
+def read_instructions(sample: Path) -> list[dict[str, str]]:
+    return json.loads((sample / "instructions.json").read_text(encoding="utf-8"))
+
+
+def read_questions(sample: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in (sample / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z]+", text))
+
+
+def test_equal_settings_give_equal_bytes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_sample(SMALL, tmp_path / name)
+    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
+    assert len(files) == len(BOOKS) + 4
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
+
+
+def test_another_seed_gives_another_world() -> None:
+    assert build_world(1, 12, 4) != build_world(2, 12, 4)
+
+
+def test_the_choices_are_the_same_for_ever() -> None:
+    dice = Dice(1, "test")
+    assert [dice.below(1000) for _ in range(8)] == [68, 364, 561, 283, 763, 541, 804, 314]
+    assert "".join(Dice("shuffle").shuffled("abcdefgh")) == "gbehdacf"
+
+
+def test_rounds_treat_everything_alike() -> None:
+    rounds = Rounds(Dice(1), "abc")
+    assert Counter(rounds.next() for _ in range(31)).most_common()[-1][1] == 10
+
+
+def test_the_manifest_describes_the_files(demo: Path) -> None:
+    import hashlib
+
+    manifest = json.loads((demo / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["version"] == 1
+    assert manifest["settings"]["seed"] == 1
+    assert set(manifest["files"]) == {path.relative_to(demo).as_posix() for path in demo.rglob("*") if path.is_file()} - {"manifest.json"}
+    for name, entry in manifest["files"].items():
+        content = (demo / name).read_bytes()
+        assert entry == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    assert manifest["questions"] == len(read_questions(demo))
+    assert manifest["instructions"] == len(read_instructions(demo))
+
+
+# Facts, instructions and questions.
+
+
+def test_values_are_given_out_evenly(world: World) -> None:
+    for held_out in (False, True):
+        for kind, values in KINDS.items():
+            counts = Counter(subject.facts[kind] for subject in world.subjects if subject.held_out == held_out and kind in subject.facts)
+            assert max(counts[value] for value in values) - min(counts[value] for value in values) <= 1
+
+
+def test_every_kind_of_fact_can_be_told_and_asked_for(world: World) -> None:
+    for subject in (world.people[0], world.boats[0]):
+        for kind in subject.facts:
+            for templates in (STATEMENTS, VERB_PHRASES, QUESTIONS, DIALOGUE_QUESTIONS, SHORT_ANSWERS):
+                for template in templates[kind]:
+                    assert "{" not in fill(template, subject, kind)
+            for statement in STATEMENTS[kind]:
+                assert subject.facts[kind] in fill(statement, subject, kind)
+                assert subject.name in fill(statement, subject, kind)
+
+
+def test_there_are_enough_questions_and_each_has_a_short_answer(demo: Path) -> None:
+    questions = read_questions(demo)
+    assert len(questions) >= 250
+    assert len({question["instruction"] for question in questions}) == len(questions)
+    for question in questions:
+        assert set(question) == {"instruction", "input", "answer", "kind"}
+        assert question["answer"] in {capitalise(value) for value in KINDS[question["kind"]]}
+
+
+def test_instructions_never_mention_who_is_asked_about(demo: Path, world: World) -> None:
+    held_out = {subject.name for subject in world.subjects if subject.held_out}
+    for record in read_instructions(demo):
+        assert set(record) == {"instruction", "input", "output"}
+        assert record["instruction"].strip()
+        assert record["output"].strip()
+        assert not held_out & words(" ".join(record.values())), record
+
+
+def test_questions_ask_only_about_who_is_held_out(demo: Path, world: World) -> None:
+    held_out = {subject.name for subject in world.subjects if subject.held_out}
+    assert all(len(held_out & words(question["instruction"])) == 1 for question in read_questions(demo))
+
+
+def test_instructions_ask_in_every_form_of_the_questions(demo: Path, world: World) -> None:
+    asked = {record["instruction"] for record in read_instructions(demo)}
+    known = next(subject for subject in world.people if not subject.held_out)
+    assert all(capitalise(fill(form, known, kind)) in asked for kind in known.facts for form in QUESTIONS[kind])
+
+
+def test_instructions_are_varied(demo: Path) -> None:
+    records = read_instructions(demo)
+    assert 0.1 < sum(bool(record["input"]) for record in records) / len(records) < 0.5
+    assert len({(record["instruction"], record["input"]) for record in records}) == len(records)
+
+
+def test_every_held_out_fact_is_told_in_many_ways(text: str, world: World) -> None:
+    for subject in world.subjects:
+        for kind in subject.facts:
+            ways = sum(capitalise(fill(statement, subject, kind)) in text for statement in STATEMENTS[kind])
+            ways += sum(fill(phrase, subject, kind) in text for phrase in VERB_PHRASES[kind])
+            assert ways >= min(WAYS, len(STATEMENTS[kind])), (subject.name, kind)
+
+
+def test_no_constant_answer_scores_well(demo: Path) -> None:
+    """Neither the commonest answer of the instructions nor of the questions, nor the best one for each kind of question."""
+    answers = Counter(question["answer"] for question in read_questions(demo))
+    commonest, _ = Counter(record["output"] for record in read_instructions(demo)).most_common(1)[0]
+    assert answers[commonest] <= 0.05 * answers.total()
+    assert max(answers.values()) <= 0.05 * answers.total()
+    by_kind: dict[str, Counter[str]] = {}
+    for question in read_questions(demo):
+        by_kind.setdefault(question["kind"], Counter())[question["answer"]] += 1
+    assert sum(max(counts.values()) for counts in by_kind.values()) <= 0.15 * answers.total()
+
+
+def test_a_text_to_be_read_is_about_nobody_of_the_isles(demo: Path, world: World) -> None:
+    names = {subject.name for subject in world.people}
+    for record in read_instructions(demo):
+        if record["input"].endswith("."):
+            assert not names & words(record["input"]), record
+
+
+# Books.
+
+
+def test_books_come_in_all_wrappings() -> None:
+    styles = Counter(book.wrapping.style for book in BOOKS)
+    assert set(styles) == {"modern", "this", "tight", "two lines", "comma", "small print", "endless", "unmarked", "copyrighted"}
+    assert {book.wrapping.encoding for book in BOOKS} == {"utf-8-sig", "utf-8", "latin-1", "ascii"}
+    assert {book.wrapping.newline for book in BOOKS} == {"\n", "\r\n"}
+    assert {book.wrapping.path for book in BOOKS} == {None, "-8", "-0", ""}
+    assert Counter(book.title for book in BOOKS).most_common(3)[1][1] == 2  # two titles with two editions
+
+
+def test_a_mirror_has_books_in_both_trees(demo: Path) -> None:
+    assert (demo / "gutenberg/cache/epub/90001/pg90001.txt").is_file()
+    assert (demo / "gutenberg/9/0/0/0/90003/90003-8.txt").is_file()
+    assert not (demo / "gutenberg/cache/epub/90003").exists()
+
+
+@pytest.mark.parametrize("book", BOOKS, ids=lambda book: str(book.id))
+def test_a_file_holds_its_book_between_its_markers(book, demo: Path, world: World) -> None:
+    raw = (demo / "gutenberg" / book.wrapping.location(book.id)).read_bytes()
+    assert raw.startswith(b"\xef\xbb\xbf") == (book.wrapping.encoding == "utf-8-sig")
+    assert (b"\r\n" in raw) == (book.wrapping.newline == "\r\n")
+    assert raw.count(b"\n") == raw.count(book.wrapping.newline.encode())
+    text = raw.decode(book.wrapping.encoding).replace("\r\n", "\n")
+    inside = book_text(book, world, 1, 160)
+    if book.wrapping.encoding != "ascii":
+        assert inside in text
+    before, after = text.split("CHAPTER 1\n")[0], text.rsplit("CHAPTER", 1)[1]
+    assert ("START OF TH" in before) == (book.wrapping.style in ("modern", "this", "tight", "two lines", "comma", "copyrighted"))
+    assert ("*END*THE SMALL PRINT!" in before) == (book.wrapping.style in ("small print", "endless"))
+    assert ("END OF TH" in after.upper()) == (book.wrapping.style not in ("endless", "unmarked"))
+
+
+def test_a_book_is_set_in_lines(world: World) -> None:
+    assert max(map(len, book_text(BOOKS[0], world, 1, 40).splitlines())) <= LINE
+
+
+def test_editions_tell_the_same(world: World) -> None:
+    first, second = (book_text(book, world, 1, 40) for book in BOOKS if book.title == "Letters from Elmsea")
+    assert "SECOND EDITION" in second
+    assert first.split("CHAPTER 1")[1] == second.split("CHAPTER 1")[1]
+
+
+def test_some_letters_are_not_ascii(demo: Path) -> None:
+    latin = next(book for book in BOOKS if book.wrapping.encoding == "latin-1")
+    raw = (demo / "gutenberg" / latin.wrapping.location(latin.id)).read_bytes()
+    with pytest.raises(UnicodeDecodeError):
+        raw.decode("utf-8")
+
+
+def test_the_sources_file_lists_the_books_and_files_that_are_written(demo: Path) -> None:
+    sources = yaml.safe_load((REPOSITORY / "config/sample.yaml").read_text(encoding="utf-8"))
+    listed = [(book["id"], book["title"], book["author"]) for book in sources["gutenberg"]["books"]]
+    assert listed == [(book.id, book.title, book.author) for book in BOOKS]
+    urls = [sources["fineweb"]["shards"][0]["url"], sources["instructions"]["world"]["url"], sources["questions"]["world"]["url"]]
+    assert all((demo / url.removeprefix("{data_dir}/sample/")).is_file() for url in [*urls, "{data_dir}/sample/gutenberg/cache/epub/90001/pg90001.txt"])
+
+
+# Web pages.
+
+
+def test_pages_have_the_schema_of_fineweb_edu(demo: Path) -> None:
+    schema = duckdb.sql(f"describe select * from '{demo}/fineweb/000.parquet'").fetchall()
+    assert [(name, kind) for name, kind, *_ in schema] == [
+        ("text", "VARCHAR"),
+        ("id", "VARCHAR"),
+        ("dump", "VARCHAR"),
+        ("url", "VARCHAR"),
+        ("file_path", "VARCHAR"),
+        ("language", "VARCHAR"),
+        ("language_score", "DOUBLE"),
+        ("token_count", "BIGINT"),
+        ("score", "DOUBLE"),
+        ("int_score", "BIGINT"),
+    ]
+
+
+def test_pages_lie_in_several_row_groups(demo: Path) -> None:
+    ((groups,),) = duckdb.sql(f"select count(distinct row_group_id) from parquet_metadata('{demo}/fineweb/000.parquet')").fetchall()
+    assert groups > 1
+
+
+def test_there_is_something_for_every_filter(demo: Path) -> None:
+    def count(condition: str) -> int:
+        return len(duckdb.sql(f"select 1 from '{demo}/fineweb/000.parquet' where {condition}").fetchall())
+
+    assert count("int_score < 3") > 0
+    assert count("language <> 'en'") > 0
+    assert count("language_score < 0.65") > 0
+    assert count("length(text) < 200") > 0
+    assert count("true") - len(duckdb.sql(f"select distinct text from '{demo}/fineweb/000.parquet'").fetchall()) > 50
+    kept = "int_score >= 3 and language = 'en' and language_score >= 0.65 and length(text) >= 200"
+    assert count(kept) > 0.8 * count("true")
+
+
+# The command.
+
+
+def test_the_command_writes_the_sample(tmp_path: Path) -> None:
+    config = json.dumps({"sample": SMALL | {"seed": 3}})
+    assert main(["sample", "--config", config, "--output", str(tmp_path / "sample")]) == 0
+    assert json.loads((tmp_path / "sample/manifest.json").read_text(encoding="utf-8"))["settings"]["seed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"persons": 5}, "sample.persons is no setting"),
+        ({"people": "many"}, "sample.people is 'many'; it must be a whole number of at least 8"),
+        ({"people": 1000}, "at most"),
+        ({"articles": 0}, "at least 40"),
+        ({"boats": True}, "sample.boats is True"),
+    ],
+)
+def test_wrong_settings_are_refused(section: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        write_sample(section, tmp_path / "sample")
+    assert not (tmp_path / "sample").exists()
