@@ -12,16 +12,16 @@ import os
 import sys
 
 sys.path.insert(0, workflow.basedir)
-from nanoeuler.config import Paths, load_files, stage_config, stage_identity
+from nanoeuler.config import Paths, stage_config, stage_identity
 from nanoeuler.config.machine import cluster_resources, job_environment, limits
 from nanoeuler.config.paths import option
-from nanoeuler.config.start import plan_command, require_plan
+from nanoeuler.config.start import plan_command, read_configuration, require_plan
 from nanoeuler.config.stages import code_fingerprint
 from nanoeuler.files import canonical_json
 
 os.environ.update(job_environment(workflow.basedir))
 config_files = workflow.overwrite_configfiles or ["config/config.yaml"]
-config = load_files(config_files, workflow.config_settings.config)
+config = read_configuration(config_files, workflow.config_settings.config)
 paths = Paths(config)
 ALL_CORES = 64  # Snakemake scales it down to the cores that it was given
 
@@ -49,6 +49,16 @@ include: "workflow/rules/corpus.smk"
 include: "workflow/rules/tokenizer.smk"
 include: "workflow/rules/training.smk"
 include: "workflow/rules/evaluation.smk"
+
+
+# What needs the network, and small work for it, stays where Snakemake runs: on a cluster's login node.
+localrules:
+    write_sample,
+    fetch_book,
+    clean_book,
+    extract_fineweb,
+    fetch_instructions,
+    fetch_questions,
 
 
 rule all:

@@ -7,6 +7,7 @@ from typing import Any
 
 from nanoeuler.config.validation import check, place, read_schema
 from nanoeuler.config.yaml_file import Key, read_yaml
+from nanoeuler.corpus.own_text import find_files
 from nanoeuler.errors import UserError
 from nanoeuler.model.spec import ModelConfig
 
@@ -135,6 +136,11 @@ def check_sources(config: Config, places: Mapping[Key, str], source: str) -> Non
     for name in {"gutenberg", "fineweb"} & set(corpus["sources"]):
         if name not in sources:
             refuse(("corpus", "sources"), f"takes {name}, which the sources file does not describe; add a {name} section there or take it out here")
+    for own in set(corpus["sources"]) - {"gutenberg", "fineweb"}:
+        try:
+            find_files(own)
+        except UserError as error:
+            raise UserError(f"{place(('corpus', 'sources', corpus['sources'].index(own)), places, source)}: {error}") from error
     if corpus["books"] != "all" and "gutenberg" in corpus["sources"]:
         listed = {book["id"] for book in sources["gutenberg"]["books"]}
         if unknown := [book for book in corpus["books"] if book not in listed]:

@@ -39,6 +39,11 @@ class Paths:
     def raw_book(self, book: int | str) -> str:
         return f"{self.data}/gutenberg/{self.config['sources'].get('gutenberg', {}).get('collection', 'none')}/raw/pg{book}.txt"
 
+    def book(self, book: int | str) -> dict[str, str]:
+        """Title and author of a book as the sources file gives them, empty where it does not."""
+        entry = next((entry for entry in self.config["sources"]["gutenberg"]["books"] if entry["id"] == int(book)), {})
+        return {"title": entry.get("title", ""), "author": entry.get("author", "")}
+
     def clean_book(self, book: int | str) -> str:
         return f"{self.data}/gutenberg/{self.config['sources'].get('gutenberg', {}).get('collection', 'none')}/clean/pg{book}.txt"
 

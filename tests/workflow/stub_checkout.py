@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCES = """
-gutenberg: {collection: classics, mirror: https://mirror.example, licence: Public domain, books: [{id: 84}, {id: 1342}]}
+gutenberg: {collection: classics, mirror: https://mirror.example, licence: Public domain, books: [{id: 84, title: Frankenstein}, {id: 1342}]}
 fineweb: {collection: web, licence: ODC-By 1.0, shards: [{url: https://example.org/000.parquet}, {url: https://example.org/001.parquet}]}
 instructions: {alpaca: {url: https://example.org/alpaca.json, licence: CC BY-NC 4.0}}
 questions: {world: {url: questions.jsonl}}

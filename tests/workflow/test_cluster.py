@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+QUICK = ("--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "1", "--latency-wait", "2")
 TOOLS = Path(__file__).parent / "slurm"
 
 
@@ -34,11 +35,7 @@ def test_training_goes_to_the_cluster_and_a_job_that_fails_is_tried_again(done, 
         "    text = f",
         f"    once = Path({str(once)!r})\n    if stage == 'pretrain' and not once.exists():\n        once.touch()\n        return 1\n    text = f",
     )
-    done.run(
-        *("pretrain", "--workflow-profile", "profiles/slurm", "--latency-wait", "2"),
-        *("--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "1"),
-        environment=cluster,
-    )
+    done.run("pretrain", "--workflow-profile", "profiles/slurm", *QUICK, environment=cluster)
     jobs = [file.read_text().splitlines() for file in sorted(Path(cluster["FAKE_SLURM"]).glob("*.arguments"))]
     assert len(jobs) == 2, "the first attempt fails, the second does it"
     for arguments in jobs:
@@ -50,6 +47,6 @@ def test_training_goes_to_the_cluster_and_a_job_that_fails_is_tried_again(done, 
 
 
 def test_what_needs_the_network_stays_on_the_login_node(checkout, cluster):
-    checkout.run("download", "--workflow-profile", "profiles/slurm", environment=cluster)
+    checkout.run("download", "--workflow-profile", "profiles/slurm", *QUICK, environment=cluster)
     assert not list(Path(cluster["FAKE_SLURM"]).iterdir())
     assert {call.split()[0] for call in checkout.calls} == {"gutenberg", "fineweb", "instructions", "questions"}

@@ -1,5 +1,6 @@
 """A configuration is resolved until nothing is left to guess, and every mistake in it gets one sentence with place, key and remedy."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import yaml
 
 from nanoeuler.config import Paths, load, load_files
+from nanoeuler.corpus.sample.settings import LEAST, Settings
 from nanoeuler.errors import UserError
 
 SOURCES = """
@@ -169,6 +171,10 @@ MISTAKES = {
         r"sft.instructions is 'dolly', neither a name in the sources file \(there: alpaca\) nor a file",
     ),
     "unknown questions": ({"added": "evaluate: {questions: trivia}"}, r"evaluate.questions is 'trivia', which the sources file does not have \(there: world\)"),
+    "own text that is not there": (
+        {"added": "corpus: {sources: [gutenberg, novel.txt]}"},
+        r"line 9: novel.txt: no such file or folder; correct the path in corpus.sources",
+    ),
     "a key given twice": ({"added": "run: again"}, r"line 9: run is given twice; keep one of them"),
     "a tab": ({"added": "corpus:\n\tname: x"}, r"line 10: not valid YAML"),
     "a missing sources file": ({"sources": "nowhere.yaml"}, r"line 3: sources is nowhere.yaml, and there is no such file"),
@@ -245,6 +251,12 @@ def keys(schema: dict, prefix: str = "") -> dict[str, dict]:
 def written(value: object) -> str:
     """A value as YAML, on one line."""
     return yaml.safe_dump(value, default_flow_style=True).strip().removesuffix("...").strip()
+
+
+def test_the_schema_and_the_sample_agree_on_its_size():
+    properties = yaml.safe_load((ROOT / "nanoeuler/config/schema.yaml").read_text())["properties"]["sample"]["properties"]
+    assert {key: rule["default"] for key, rule in properties.items()} == dataclasses.asdict(Settings())
+    assert {key: rule["minimum"] for key, rule in properties.items()} == LEAST
 
 
 def test_every_key_of_the_schema_says_what_it_means():
