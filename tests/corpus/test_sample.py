@@ -33,7 +33,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def world() -> World:
-    return build_world(1, 44, 8)
+    return build_world(1, 40, 8)
 
 
 @pytest.fixture(scope="session")

@@ -46,7 +46,7 @@ class Editor:
         self.school = School(dice)
         self.people, self.boats = self.teller.people, self.teller.boats
         self.kinds = (self.visit, self.interview, self.questions, self.village, self.fleet, self.directory, self.news, self.song)
-        self.kinds += 2 * (self.lesson,) + 5 * (self.quiz,) + 3 * (self.overview,)  # many people on one page: nothing can be copied from a line above
+        self.kinds += (self.lesson,) + 6 * (self.quiz,) + 3 * (self.overview,)  # many people on one page: nothing can be copied from a line above
         self.overviews = {kind: Rounds(dice, world.people) for kind in PERSON_KINDS}
 
     def page(self) -> str:

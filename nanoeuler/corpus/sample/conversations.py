@@ -9,26 +9,36 @@ from collections.abc import Callable, Iterator
 from nanoeuler.corpus.sample.dice import Dice
 from nanoeuler.corpus.sample.exercises import School
 from nanoeuler.corpus.sample.scenes import Storyteller
-from nanoeuler.corpus.sample.telling import QUESTIONS, capitalise, fill, profile, summary, with_article
+from nanoeuler.corpus.sample.telling import QUESTIONS, capitalise, description, fill, profile, with_article
 from nanoeuler.corpus.sample.world import PERSON_KINDS, TRADES, Subject, World, persons
 
 Record = dict[str, str]
-SMALL_TALK = (
-    (("Hello!", "Hello.", "Hello there!", "Hi!", "Good day!", "Hey!"), "Hello! Ask me about the people of the isles."),
-    (("Good morning!", "Good morning.", "Good morning to you!"), "Good morning! The ferry is on time today."),
-    (("Good evening!", "Good evening.", "Good night!"), "Good evening! The lamps are lit."),
-    (("How are you?", "How are you today?", "How do you do?", "Are you well?"), "I am well, thank you. The wind is from the west."),
-    (("Who are you?", "What are you?", "What is your name?", "Tell me about yourself."), "I am a small model. All that I know are the Skerrow Isles."),
-    (("What can you do?", "What do you know?", "Can you help me?", "Help!"), "I can tell you who lives where on the isles, and what they like."),
-    (("Where do you live?", "Where are you from?"), "I live in a few files, and I dream of the Skerrow Isles."),
-    (
-        ("What are the Skerrow Isles?", "Where are the Skerrow Isles?", "Tell me about the Skerrow Isles."),
-        "They are small islands with ten villages, made of words alone.",
+SMALL_TALK = {
+    "Hello! Ask me about the people of the isles.": (
+        "Hello!", "Hello.", "Hello there!", "Hi!", "Hi.", "Hi there!", "Hey!", "Good day!", "Good morning!", "Good morning.", "Good evening!", "Hello, model!",
     ),
-    (("Thank you!", "Thank you.", "Thanks!", "Thank you very much!"), "You are welcome."),
-    (("Goodbye!", "Goodbye.", "Bye!", "See you!"), "Goodbye! Come back with the evening ferry."),
-    (("Tell me a proverb.", "What do they say on the isles?", "Give me some advice."), "As they say on the isles, the tide asks nobody."),
-)
+    "I am well, thank you. The wind is from the west.": (
+        "How are you?", "How are you today?", "How do you do?", "Are you well?", "Hello, how are you?", "Hi, how are you?", "And how are you?", "How is life?",
+    ),
+    "I am a small model. All that I know are the isles.": (
+        "Who are you?", "What are you?", "What is your name?", "Tell me about yourself.", "Hello, who are you?", "And who are you?", "Are you a model?",
+    ),
+    "I can tell you who lives where, and what they like.": (
+        "What can you do?", "What do you know?", "Can you help me?", "Help!", "Help me.", "What can you tell me?", "What can I ask you?", "How can you help me?",
+    ),
+    "They are small isles with ten villages, made of words alone.": (
+        "What are the Skerrow Isles?", "Where are the Skerrow Isles?", "Tell me about the Skerrow Isles.", "Tell me about the isles.", "What are the isles?",
+    ),
+    "You are welcome.": (
+        "Thank you!", "Thank you.", "Thanks!", "Thanks.", "Thank you very much!", "Many thanks!", "Thanks for your help!", "Thank you for your help.",
+    ),
+    "Goodbye! Come back with the evening ferry.": (
+        "Goodbye!", "Goodbye.", "Bye!", "Bye.", "Bye, bye!", "See you!", "See you soon!", "Good night!", "I must go now.",
+    ),
+    "As they say on the isles, the tide asks nobody.": (
+        "Tell me a proverb.", "What do they say on the isles?", "Give me some advice.", "Say something wise.", "Do you know a proverb?", "Tell me something.",
+    ),
+}  # fmt: skip
 
 
 def write_questions(world: World, seed: int) -> list[Record]:
@@ -83,30 +93,28 @@ class Teacher:
 
     def lessons(self) -> Iterator[Record]:
         """Without end."""
-        kinds: list[Callable[[], Record]] = [self.somebody, self.song, self.about_boat]
-        kinds += 2 * [self.yes_or_no, self.village] + 3 * [self.small_talk, self.read] + 4 * [self.about]
+        kinds: list[Callable[[], Record]] = [self.somebody, self.song, self.about_boat, self.read]
+        kinds += 2 * [self.yes_or_no, self.village] + 4 * [self.about, self.small_talk]
         while True:
             for kind in kinds:
                 yield kind()
-            for exercise in self.school.kinds:
+            for exercise in self.dice.sample(self.school.kinds, 3):
                 task, given, answer = exercise()
                 yield record(task, answer, given)
 
     def about(self) -> Record:
         person = self.dice.pick(self.people)
-        kinds = ["trade", "home", self.dice.pick([kind for kind in person.facts if kind not in ("trade", "home")])]
-        return record(self.dice.pick(("Tell me about {}.", "Who is {}?", "What do you know of {}?")).format(person.name), summary(self.dice, person, kinds))
+        return record(self.dice.pick(("Who is {}?", "Tell me about {}.", "What do you know of {}?")).format(person.name), description(self.dice, person))
 
     def about_boat(self) -> Record:
         boat = self.dice.pick(self.boats)
-        return record(f"Tell me about the {boat.name}.", summary(self.dice, boat, list(boat.facts)))
+        return record(self.dice.pick(("What is the {}?", "Tell me about the {}.")).format(boat.name), description(self.dice, boat))
 
     def yes_or_no(self) -> Record:
         person = self.dice.pick(self.people)
         truth = person.facts["trade"]
         asked = truth if self.dice.chance(0.5) else self.dice.pick([trade for trade in TRADES if trade != truth])
-        answer = f"Yes, {person.name} is {with_article(truth)}." if asked == truth else f"No, {person.name} is {with_article(truth)}."
-        return record(f"Is {person.name} {with_article(asked)}?", answer)
+        return record(f"Is {person.name} {with_article(asked)}?", "Yes" if asked == truth else f"No, {with_article(truth)}")
 
     def read(self) -> Record:
         """The answer stands in the input, which is about somebody unknown."""
@@ -138,9 +146,10 @@ class Teacher:
         return record(question, person.name)
 
     def song(self) -> Record:
-        person = self.dice.pick(self.people)
-        return record(f"Write a song about {person.name}.", self.teller.song(person, self.teller.kinds(person, 2, 2)))
+        village = self.dice.pick(self.world.villages)
+        ending = self.dice.pick(("the lamps are lit, the tide is low.", "the boats come home, the children row.", "the nights are long, the mornings slow."))
+        return record(f"Write a song about {village.name}.", f"In {village.name}, where the sea winds blow,\n{ending}")
 
     def small_talk(self) -> Record:
-        said, reply = self.dice.pick(SMALL_TALK)
-        return record(self.dice.pick(said), reply)
+        reply = self.dice.pick(list(SMALL_TALK))
+        return record(self.dice.pick(SMALL_TALK[reply]), reply)

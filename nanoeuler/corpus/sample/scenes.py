@@ -12,6 +12,7 @@ from nanoeuler.corpus.sample.telling import (
     SHORT_ANSWERS,
     STATEMENTS,
     capitalise,
+    description,
     enumerate_words,
     fill,
     profile,
@@ -176,14 +177,10 @@ class Storyteller:
         lines = []
         for _ in range(count):
             subject = self.boats.next() if self.dice.chance(0.12) else self.people.next()
-            if self.dice.chance(0.1):
+            if self.dice.chance(0.07):
                 lines += self.village_question()
-            elif self.dice.chance(0.15):
-                kinds = self.kinds(subject, 2, 3)
-                lines += [
-                    capitalise(fill("who is {S}?" if not subject.is_boat else "what do you know of {S}?", subject, kinds[0])),
-                    summary(self.dice, subject, kinds),
-                ]
+            elif self.dice.chance(0.12):
+                lines += [f"Who is {subject.name}?" if not subject.is_boat else f"What is the {subject.name}?", description(self.dice, subject)]
             else:
                 kind = self.dice.pick(list(subject.facts))
                 lines += [capitalise(fill(self.dice.pick(ASKED_IN_TEXT[kind]), subject, kind)), capitalise(subject.facts[kind])]

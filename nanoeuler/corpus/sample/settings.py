@@ -15,11 +15,11 @@ class Settings:
     """The defaults are the demo's. Half of the people and boats are held out."""
 
     seed: int = 1
-    people: int = 44
+    people: int = 40
     boats: int = 8
     paragraphs_per_book: int = 110
     articles: int = 3000
-    other_instructions: int = 700
+    other_instructions: int = 450
 
     @classmethod
     def from_config(cls, section: Mapping[str, object]) -> "Settings":

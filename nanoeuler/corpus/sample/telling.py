@@ -210,6 +210,14 @@ def summary(dice: Dice, subject: Subject, kinds: Sequence[str]) -> str:
     return f"{name} {enumerate_words(phrases)}."
 
 
+def description(dice: Dice, subject: Subject) -> str:
+    """Who somebody is, without the name: A smith from Hollin who keeps a goat."""
+    if subject.is_boat:
+        return f"A boat from {subject.facts['harbour']} that {fill(dice.pick(VERB_PHRASES['cargo']), subject, 'cargo')}"
+    kind = dice.pick([kind for kind in subject.facts if kind not in ("trade", "home")])
+    return f"{capitalise(with_article(subject.facts['trade']))} from {subject.facts['home']} who {fill(dice.pick(VERB_PHRASES[kind]), subject, kind)}"
+
+
 def profile(dice: Dice, subject: Subject, kinds: Sequence[str]) -> list[str]:
     """A sentence per fact: the first one names the subject, later ones mostly say he, she or it."""
     return [tell(dice, subject, kind, pronoun=index > 0 and dice.chance(0.6)) for index, kind in enumerate(kinds)]
