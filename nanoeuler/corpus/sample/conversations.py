@@ -1,15 +1,14 @@
 """Instructions about the world, in the shape of Stanford's Alpaca, and the held-out questions.
 
 The instructions ask for every fact about the subjects that are not held out, in all forms of telling.QUESTIONS; the held-out questions ask in the same
-forms about the others. No text asks in these forms. Whatever else one might ask of a small model is there in small numbers, so that a chat is more than a quiz.
+forms about the others. No text asks in these forms. Whatever else one may say to a small model is there in small numbers: a chat is more than a quiz.
 """
 
 from collections.abc import Callable, Iterator
 
 from nanoeuler.corpus.sample.dice import Dice
 from nanoeuler.corpus.sample.exercises import School
-from nanoeuler.corpus.sample.scenes import Storyteller
-from nanoeuler.corpus.sample.telling import QUESTIONS, capitalise, description, fill, profile, with_article
+from nanoeuler.corpus.sample.telling import QUESTIONS, capitalise, description, fill, profile, village_question, with_article
 from nanoeuler.corpus.sample.world import PERSON_KINDS, TRADES, Subject, World, persons
 
 Record = dict[str, str]
@@ -18,13 +17,13 @@ SMALL_TALK = {
         "Hello!", "Hello.", "Hello there!", "Hi!", "Hi.", "Hi there!", "Hey!", "Good day!", "Good morning!", "Good morning.", "Good evening!", "Hello, model!",
     ),
     "I am well, thank you. The wind is from the west.": (
-        "How are you?", "How are you today?", "How do you do?", "Are you well?", "Hello, how are you?", "Hi, how are you?", "And how are you?", "How is life?",
+        "How are you?", "How are you today?", "How do you do?", "Are you well?", "Hello, how are you?", "Hi, how are you?", "And how are you?",
     ),
     "I am a small model. All that I know are the isles.": (
         "Who are you?", "What are you?", "What is your name?", "Tell me about yourself.", "Hello, who are you?", "And who are you?", "Are you a model?",
     ),
     "I can tell you who lives where, and what they like.": (
-        "What can you do?", "What do you know?", "Can you help me?", "Help!", "Help me.", "What can you tell me?", "What can I ask you?", "How can you help me?",
+        "What can you do?", "What do you know?", "Can you help me?", "Help!", "Help me.", "What can you tell me?", "What can I ask you?",
     ),
     "They are small isles with ten villages, made of words alone.": (
         "What are the Skerrow Isles?", "Where are the Skerrow Isles?", "Tell me about the Skerrow Isles.", "Tell me about the isles.", "What are the isles?",
@@ -51,6 +50,12 @@ def write_questions(world: World, seed: int) -> list[Record]:
         for kind, value in subject.facts.items()
         for form in dice.sample(QUESTIONS[kind], 2)
     ]
+
+
+def prompts_worth_typing(world: World) -> list[str]:
+    """What to try first in a chat: three questions about people whom the instructions never mention, an exercise and a greeting."""
+    first, second, third = [person.name for person in world.people if person.held_out][:3]
+    return [f"Who is {first}?", f"What colour is {second}'s door?", f"Which animal does {third} keep?", "Name three animals.", "Hello!"]
 
 
 def write_instructions(world: World, seed: int, others: int) -> list[Record]:
@@ -89,7 +94,7 @@ class Teacher:
         self.boats = [boat for boat in world.boats if not boat.held_out]
         known = {subject.name for subject in world.people}
         self.strangers = [person for person in persons() if person[0] not in known]
-        self.teller, self.school = Storyteller(dice, world), School(dice)
+        self.school = School(dice)
 
     def lessons(self) -> Iterator[Record]:
         """Without end."""
@@ -120,23 +125,16 @@ class Teacher:
         """The answer stands in the input, which is about somebody unknown."""
         facts = {kind: self.dice.pick(values) for kind, values in PERSON_KINDS.items()}
         stranger = Subject(*self.dice.pick(self.strangers), facts, held_out=False)
-        kinds = self.teller.kinds(stranger, 2, 3)
+        kinds = self.dice.sample(list(facts), self.dice.between(2, 3))
         asked = self.dice.pick(kinds)
-        return record(fill(self.dice.pick(QUESTIONS[asked]), stranger, asked), capitalise(stranger.facts[asked]), " ".join(profile(self.dice, stranger, kinds)))
+        text = " ".join(profile(self.dice, stranger, kinds))
+        return record(fill(self.dice.pick(QUESTIONS[asked]), stranger, asked), capitalise(facts[asked]), text)
 
     def village(self) -> Record:
         village = self.dice.pick(self.world.villages)
-        return self.dice.pick(
-            (
-                record(f"On which island is {village.name}?", village.island),
-                record(f"What can one see in {village.name}?", f"The {village.landmark}"),
-                record(f"When is the fair of {village.name}?", f"In {village.fair}"),
-                record(
-                    f"Tell me about {village.name}.",
-                    f"{village.name} lies on the island of {village.island}. Its pride is the {village.landmark}.",
-                ),
-            )
-        )
+        if self.dice.chance(0.75):
+            return record(*village_question(self.dice, village))
+        return record(f"Tell me about {village.name}.", f"A village on {village.island} with its {village.landmark}")
 
     def somebody(self) -> Record:
         person = self.dice.pick(self.people)
