@@ -12,21 +12,27 @@ import os
 import sys
 
 sys.path.insert(0, workflow.basedir)
-from nanoeuler.config import Paths, load_files, stage_config, stage_identity
+from nanoeuler.config import Paths, stage_config, stage_identity
 from nanoeuler.config.machine import cluster_resources, job_environment, limits
+from nanoeuler.config.paths import option
+from nanoeuler.config.start import plan_command, read_configuration, require_plan
 from nanoeuler.config.stages import code_fingerprint
 from nanoeuler.files import canonical_json
 
 os.environ.update(job_environment(workflow.basedir))
-config = load_files(
-    workflow.overwrite_configfiles or ["config/config.yaml"],
-    workflow.config_settings.config,
-)
+config_files = workflow.overwrite_configfiles or ["config/config.yaml"]
+config = read_configuration(config_files, workflow.config_settings.config)
 paths = Paths(config)
 ALL_CORES = 64  # Snakemake scales it down to the cores that it was given
 
-for name, limit in limits(config).items():
-    name in workflow.global_resources or workflow.register_resource(name, limit)
+for name, limit in limits(config, given=workflow.global_resources).items():
+    workflow.register_resource(name, limit)
+
+
+onstart:
+    rules_to_run = {job.rule.name for job in workflow.dag.needrun_jobs()}
+    gpus = workflow.global_resources["gpu"].value
+    require_plan(plan_command(config, rules_to_run, config_files, gpus, workflow.local_exec))
 
 
 # Jobs use the interpreter that runs Snakemake; the image is for --software-deployment-method apptainer.
@@ -43,6 +49,16 @@ include: "workflow/rules/corpus.smk"
 include: "workflow/rules/tokenizer.smk"
 include: "workflow/rules/training.smk"
 include: "workflow/rules/evaluation.smk"
+
+
+# What needs the network, and small work for it, stays where Snakemake runs: on a cluster's login node.
+localrules:
+    write_sample,
+    fetch_book,
+    clean_book,
+    extract_fineweb,
+    fetch_instructions,
+    fetch_questions,
 
 
 rule all:

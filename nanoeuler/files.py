@@ -23,7 +23,7 @@ def explain_os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # the last: a limit on file sizes
             raise UserError(f"{path}: the disk is full; free some space or set data_dir and results_dir to another disk, then run again") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise UserError(f"{path}: no permission to write there; choose another folder or change its owner") from error

@@ -19,3 +19,8 @@ def make_backend(device: str = "auto", gpus: int | None = None) -> Any:
     if device == "cuda":
         raise UserError("--device cuda: this version has no CUDA engine; use --device auto, which takes the fastest engine there is")
     return ReferenceBackend()
+
+
+def reason(device: str = "auto") -> str:
+    """Why `make_backend(device)` takes the backend that it takes, in words."""
+    return "asked for by --device reference" if device == "reference" else "plain NumPy, the only engine of this version"

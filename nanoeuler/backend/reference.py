@@ -8,7 +8,9 @@ name means the gradient of the loss with respect to it. Gradients of weights are
 `accumulate` is set.
 """
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -139,19 +141,17 @@ class ReferenceBackend:
 
         `lse` is the log of the sum of exp(score) over the keys seen, all that the backward pass needs beside its inputs.
         """
-        (B, T, H, E), (S, G) = query_BTHE.shape, key_BSGE.shape[1:3]
-        query, key, value = by_group(query_BTHE, G), by_group(key_BSGE, G), by_group(value_BSGE, G)
-        scores = query @ key.swapaxes(-1, -2)  # (B, G, H/G·T, S)
-        scores *= 1 / math.sqrt(E)
-        by_head = scores.reshape(B, H, T, S)
-        by_head += hidden_keys(starts_BT, offset_B, S, scores.dtype)[:, None]
-        top = by_head.max(axis=-1, keepdims=True)
-        by_head -= top
-        np.exp(by_head, out=by_head)
-        total = by_head.sum(axis=-1, keepdims=True)
-        by_head /= total
-        lse_BHT[...] = (top + np.log(total))[..., 0]
-        out_BTHE[...] = from_groups(scores @ value, H)
+        for row, queries, keys in documents(starts_BT, offset_B):
+            key, value = (x[row, keys].transpose(1, 0, 2) for x in (key_BSGE, value_BSGE))  # (G, keys, E)
+            query = by_group(query_BTHE[row, queries], len(key))  # (G, H/G, queries, E)
+            scores = masked_scores(query, key)
+            top = scores.max(axis=-1, keepdims=True)
+            scores -= top
+            np.exp(scores, out=scores)
+            total = scores.sum(axis=-1, keepdims=True)
+            scores /= total
+            lse_BHT[row, :, queries] = by_head((top + np.log(total))[..., 0])
+            out_BTHE[row, queries] = by_head(scores @ value[:, None]).transpose(1, 0, 2)
 
     def attention_backward(
         self,
@@ -170,22 +170,20 @@ class ReferenceBackend:
 
         Σ p · dp equals dout · out: backends that never hold a row of p use `out`; this one keeps the sum, which is exact for a single key.
         """
-        (B, T, H, E), G = query_BTHE.shape, key_BTGE.shape[2]
-        query, key, value = by_group(query_BTHE, G), by_group(key_BTGE, G), by_group(value_BTGE, G)
-        dout = by_group(dout_BTHE, G)
-        probabilities = query @ key.swapaxes(-1, -2)
-        probabilities *= 1 / math.sqrt(E)
-        by_head = probabilities.reshape(B, H, T, T)
-        by_head += hidden_keys(starts_BT, np.zeros(B, np.int32), T, probabilities.dtype)[:, None]
-        by_head -= lse_BHT[..., None]
-        np.exp(by_head, out=by_head)
-        dvalue_BTGE[...] = from_groups(probabilities.swapaxes(-1, -2) @ dout, G)
-        dscores = dout @ value.swapaxes(-1, -2)
-        dscores -= np.einsum("bgns,bgns->bgn", probabilities, dscores)[..., None]
-        dscores *= probabilities
-        dscores *= 1 / math.sqrt(E)
-        dquery_BTHE[...] = from_groups(dscores @ key, H)
-        dkey_BTGE[...] = from_groups(dscores.swapaxes(-1, -2) @ query, G)
+        for row, queries, keys in documents(starts_BT, np.zeros(len(starts_BT), np.int32)):
+            key, value = (x[row, keys].transpose(1, 0, 2) for x in (key_BTGE, value_BTGE))
+            query, dout = (by_group(x[row, queries], len(key)) for x in (query_BTHE, dout_BTHE))
+            probabilities = masked_scores(query, key)
+            probabilities -= by_group(lse_BHT[row, :, queries].T[..., None], len(key))
+            np.exp(probabilities, out=probabilities)
+            dscores = dout @ value[:, None].swapaxes(-1, -2)
+            dscores -= np.einsum("ghts,ghts->ght", probabilities, dscores)[..., None]
+            dscores *= probabilities
+            dscores *= 1 / math.sqrt(query.shape[-1])
+            dquery_BTHE[row, queries] = by_head(dscores @ key[:, None]).transpose(1, 0, 2)
+            # a key/value head serves H/G query heads: their gradients add up in the product over all of their queries
+            dkey_BTGE[row, keys] = (stacked(dscores).swapaxes(-1, -2) @ stacked(query)).transpose(1, 0, 2)
+            dvalue_BTGE[row, keys] = (stacked(probabilities).swapaxes(-1, -2) @ stacked(dout)).transpose(1, 0, 2)
 
     # ---- SwiGLU (Shazeer 2020, eq. 6):  out = silu(gate) · up,  silu(z) = z σ(z)
 
@@ -208,9 +206,10 @@ class ReferenceBackend:
 
     def cross_entropy(self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array) -> None:
         """logprobs = logit of the target − lse,  lse = log Σ exp(logits); a masked row's logprob is 0."""
-        top = logits_RV.max(axis=1)
-        np.log(np.exp(logits_RV - top[:, None]).sum(axis=1), out=lse_R)
-        lse_R += top
+        for start in range(0, len(logits_RV), 1024):  # some rows at a time: a copy of all logits would be the step's largest array
+            part = slice(start, start + 1024)
+            top = logits_RV[part].max(axis=1)
+            lse_R[part] = top + np.log(np.exp(logits_RV[part] - top[:, None]).sum(axis=1))
         logprobs_R[...] = logits_RV[np.arange(len(targets_R)), np.maximum(targets_R, 0)]
         logprobs_R -= lse_R
         logprobs_R[targets_R < 0] = 0
@@ -279,24 +278,38 @@ def sigmoid(z: Array, out: Array) -> Array:
     return out
 
 
-def by_group(x_BTHE: Array, groups: int) -> Array:
-    """(B, T, H, E) → (B, G, H/G·T, E): the query heads that share a key/value head stand one after another."""
-    B, T, H, E = x_BTHE.shape
-    return x_BTHE.transpose(0, 2, 1, 3).reshape(B, groups, H // groups * T, E)
+def documents(starts_BT: Array, offset_B: Array) -> Iterator[tuple[int, slice, slice]]:
+    """The runs of queries that see keys from one start on: (row, queries, keys). A run's last query sits at its last key."""
+    for row, (starts_T, offset) in enumerate(zip(starts_BT, offset_B.tolist(), strict=True)):
+        borders = [0, *(np.flatnonzero(np.diff(starts_T)) + 1).tolist(), len(starts_T)]
+        for first, stop in itertools.pairwise(borders):
+            yield row, slice(first, stop), slice(int(starts_T[first]), offset + stop)
 
 
-def from_groups(x_BGNE: Array, heads: int) -> Array:
-    """(B, G, H/G·T, E) → (B, T, H, E), the inverse of `by_group`."""
-    B, G, N, E = x_BGNE.shape
-    return x_BGNE.reshape(B, heads, G * N // heads, E).transpose(0, 2, 1, 3)
+def by_group(x_THE: Array, groups: int) -> Array:
+    """(T, H, E) → (G, H/G, T, E): the query heads beside the key/value head that they share."""
+    T, H, E = x_THE.shape
+    return x_THE.transpose(1, 0, 2).reshape(groups, H // groups, T, E)
 
 
-def hidden_keys(starts_BT: Array, offset_B: Array, keys: int, dtype: Any) -> Array:
-    """(B, T, S) with 0 where a query sees a key and −inf where it doesn't: the future, and other documents."""
-    position_BT = offset_B[:, None] + np.arange(starts_BT.shape[1])
-    key_S = np.arange(keys)
-    visible = (key_S <= position_BT[..., None]) & (key_S >= starts_BT[..., None])
-    return np.where(visible, 0, -np.inf).astype(dtype)
+def by_head(x: Array) -> Array:
+    """(G, H/G, …) → (H, …)"""
+    return x.reshape(-1, *x.shape[2:])
+
+
+def stacked(x_GHTE: Array) -> Array:
+    """(G, H/G, T, …) → (G, H/G·T, …)"""
+    return x_GHTE.reshape(x_GHTE.shape[0], -1, x_GHTE.shape[-1])
+
+
+def masked_scores(query_GHTE: Array, key_GSE: Array) -> Array:
+    """q kᵀ / √E, (G, H/G, T, S), with −inf where the key lies in the query's future; the last query sits at the last key."""
+    T, S = query_GHTE.shape[2], key_GSE.shape[1]
+    scores = query_GHTE @ key_GSE[:, None].swapaxes(-1, -2)
+    scores *= 1 / math.sqrt(query_GHTE.shape[-1])
+    if T > 1:
+        scores += np.triu(np.full((T, S), -np.inf, scores.dtype), S - T + 1)
+    return scores
 
 
 def squared_norm_blocked(values: Array, block: int = 1 << 20) -> float:

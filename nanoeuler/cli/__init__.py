@@ -9,10 +9,10 @@ import os
 import sys
 
 from nanoeuler import __version__, log
-from nanoeuler.cli import corpus, evaluation, inference, inspection, sources, tokenizer, training
+from nanoeuler.cli import corpus, evaluation, inference, inspection, planning, sources, tokenizer, training
 from nanoeuler.errors import UserError
 
-WINGS = (sources, corpus, tokenizer, training, inference, evaluation, inspection)
+WINGS = (sources, corpus, tokenizer, training, inference, evaluation, inspection, planning)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,7 +1,124 @@
-"""Subcommands of the inference wing."""
+"""Subcommands of the inference wing: generate, chat."""
 
 import argparse
+import io
+import sys
+from typing import Any, TextIO
+
+from nanoeuler import log
+from nanoeuler.backend import DEVICES
+from nanoeuler.errors import UserError
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     """Add this wing's subcommands."""
+    generate = subparsers.add_parser("generate", help="continue a prompt", description="Continue a prompt; the new text goes to standard output as it is made.")
+    add_model_options(generate)
+    generate.add_argument("--prompt", required=True, help="text to continue, or the instruction for a tuned model; - reads it from standard input")
+    generate.add_argument("--input", default="", help="further input to the instruction (tuned models)")
+    generate.add_argument("--raw", action="store_true", help="leave out a tuned model's template and continue the prompt as it stands")
+    generate.set_defaults(handler=run_generate)
+    chat = subparsers.add_parser("chat", help="talk to a model", description="Talk to a tuned model, or let a base model continue what you type.")
+    add_model_options(chat)
+    chat.add_argument(
+        "--history", action="store_true", help="let the model see earlier turns (default: every line is taken by itself, as models are tuned here)"
+    )
+    chat.set_defaults(handler=run_chat)
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Which model, where it runs and how it chooses tokens; the defaults of the sampler stand with `Sampling`."""
+    parser.add_argument("--model", required=True, metavar="DIR", help="model folder, such as results/demo/sft/model")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest reply (default 200)")
+    parser.add_argument("--temperature", type=float, metavar="X", help="0: always the likeliest token; 1: as the model is (default 0.7)")
+    parser.add_argument("--top-k", type=int, metavar="K", help="choose among the K likeliest tokens (default 0: all)")
+    parser.add_argument("--top-p", type=float, metavar="P", help="choose among the fewest tokens that hold the share P (default 0.95)")
+    parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text (default 1)")
+    parser.add_argument("--device", choices=DEVICES, default="auto")
+    parser.add_argument("--gpus", type=int, metavar="N", help="0 forces the CPU")
+    parser.add_argument("--log", metavar="PATH", help="append log lines to this file as well")
+
+
+def sampling_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The sampler's settings that were given."""
+    names = ("temperature", "top_k", "top_p", "seed")
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+def run_generate(options: argparse.Namespace) -> None:
+    from nanoeuler import api
+    from nanoeuler.inference.chat import at_least_one, visible
+    from nanoeuler.inference.sampling import Sampling
+
+    max_tokens = at_least_one(api.MAX_TOKENS if options.max_tokens is None else options.max_tokens)
+    sampling = sampling_options(options)
+    Sampling(**sampling)  # refuses bad values before the model is read
+    text = read_prompt(options.prompt)
+    model = api.load(options.model, options.device, options.gpus)
+    reply = model.stream(text, options.input, options.raw, max_tokens, **sampling)
+    output = lenient(sys.stdout)
+    last = ""
+    for piece in reply:
+        output.write(visible(piece) if output.isatty() else piece)
+        output.flush()
+        last = piece or last
+    if not last.endswith("\n"):
+        output.write("\n")
+        output.flush()
+    speed = reply.tokens_per_second
+    log.line(
+        "generate",
+        prompt_tokens=reply.prompt_tokens,
+        tokens=len(reply.ids),
+        end="</s>" if reply.ended else "limit",
+        first_token_ms=1000 * reply.first_seconds,
+        tokens_per_second="n/a" if speed is None else speed,
+    )
+    if reply.dropped:
+        log.line("context", f"prompt and text outgrew the model's context of {model.config.context} tokens: the oldest {reply.dropped} were dropped")
+
+
+def read_prompt(prompt: str) -> str:
+    """The prompt itself, or for "-" what standard input holds, less the line end that echo puts there."""
+    if prompt != "-":
+        return prompt
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"the prompt on standard input is not UTF-8 (byte {error.start}); convert it, for instance with iconv") from error
+
+
+def run_chat(options: argparse.Namespace) -> None:
+    import contextlib
+
+    from nanoeuler import api
+    from nanoeuler.inference.chat import Chat
+    from nanoeuler.inference.conversation import Conversation
+    from nanoeuler.inference.sampling import Sampling
+
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  (input() then edits lines and recalls them)
+
+    sampling = Sampling(**sampling_options(options))
+    model = api.load(options.model, options.device, options.gpus)
+    lenient(sys.stdin)
+    output = lenient(sys.stdout)
+
+    def write(text: str) -> None:
+        output.write(text)
+        output.flush()
+
+    conversation = Conversation(model.writer, None if model.template is None else model.prompt, options.history)
+    chat = Chat(conversation, sampling, api.MAX_TOKENS if options.max_tokens is None else options.max_tokens, write)
+    log.line("chat", repr(model))
+    prompt = "> " if sys.stdin.isatty() else ""
+    chat.run(lambda: input(prompt))
+    if prompt:
+        write("\n")
+
+
+def lenient(stream: TextIO) -> TextIO:
+    """`stream`, with characters that its encoding lacks replaced instead of raising."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
+    return stream

@@ -1,7 +1,214 @@
-"""Subcommands of the inspection wing."""
+"""Subcommands of the inspection wing: check, info."""
 
 import argparse
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from nanoeuler import log
+from nanoeuler.backend import DEVICES
+from nanoeuler.errors import UserError
+
+if TYPE_CHECKING:
+    from nanoeuler.model.check import Comparison
+    from nanoeuler.model.spec import ModelConfig
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     """Add this wing's subcommands."""
+    check = subparsers.add_parser(
+        "check",
+        help="compare every gradient with finite differences",
+        description="Compare every op's and every parameter tensor's gradient with finite differences.",
+    )
+    check.add_argument("--quick", action="store_true", help="all ops, but only one small model: half a second, as a trainer does at its start")
+    check.add_argument("--output", metavar="PATH", help="write the table as JSON as well")
+    check.add_argument("--device", choices=DEVICES, default="auto")
+    check.add_argument("--log", metavar="PATH", help="append log lines to this file as well")
+    check.set_defaults(handler=run_check)
+    info = subparsers.add_parser(
+        "info",
+        help="parameters, FLOPs and bytes of a model; this machine",
+        description="Say what a model consists of and what it costs, and what this machine has.",
+    )
+    which = info.add_mutually_exclusive_group()
+    which.add_argument("--model", metavar="DIR", help="model folder of a finished stage")
+    which.add_argument("--config", metavar="C", help="path of a config, or inline JSON with its model section")
+    info.add_argument("--rows", type=int, default=8, metavar="N", help="rows of a micro-batch, for its memory (default 8)")
+    info.add_argument("--length", type=int, metavar="N", help="tokens of a row (default: the model's context)")
+    info.add_argument("--device", choices=DEVICES, default="auto")
+    info.add_argument("--gpus", type=int, metavar="N", help="0 forces the CPU")
+    info.add_argument("--log", metavar="PATH", help="append log lines to this file as well")
+    info.set_defaults(handler=run_info)
+
+
+# ---- check
+
+
+def run_check(options: argparse.Namespace) -> None:
+    from nanoeuler.backend import make_backend
+    from nanoeuler.files import write_json
+    from nanoeuler.model.check import TOLERANCE, check_all
+
+    make_backend(options.device)  # refuses a device that is not there; the check itself needs the reference's float64
+    comparisons = []
+    for comparison in check_all(options.quick):
+        if not comparisons or comparisons[-1].case != comparison.case:
+            print(f"{comparison.case:<52} {'elements':>8}  {'error':>8}  {'worst':>8}")
+        print(row_text(comparison), flush=True)
+        comparisons.append(comparison)
+    worst = max(comparisons, key=lambda comparison: math.inf if math.isnan(comparison.error) else comparison.error)
+    failed = [comparison for comparison in comparisons if not comparison.passed]
+    if options.output:
+        write_json(options.output, check_report(comparisons, worst, options.quick, TOLERANCE))
+    if failed:
+        raise UserError(
+            f"gradient check: {len(failed)} of {len(comparisons)} tensors differ from finite differences by more than {TOLERANCE:g}, most of all "
+            f"{worst.tensor} of '{worst.case}' ({worst.error:.1e}); the backward pass of an op is not the derivative of its forward pass"
+        )
+    log.line("check", f"every gradient agrees with finite differences (limit {TOLERANCE:g})", tensors=len(comparisons), largest_error=f"{worst.error:.1e}")
+
+
+def row_text(comparison: "Comparison") -> str:
+    verdict = "ok" if comparison.passed else "WRONG"
+    return f"  {comparison.tensor:<50} {comparison.elements:>8}  {comparison.error:8.1e}  {comparison.worst:8.1e}  {verdict}"
+
+
+def check_report(comparisons: "list[Comparison]", worst: "Comparison", quick: bool, tolerance: float) -> dict[str, Any]:
+    """The table as JSON values; an error that is no number (inf, NaN) becomes null."""
+
+    def finite(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    return {
+        "version": 1,
+        "quick": quick,
+        "tolerance": tolerance,
+        "passed": all(comparison.passed for comparison in comparisons),
+        "largest_error": finite(worst.error),
+        "rows": [
+            {
+                "case": comparison.case,
+                "tensor": comparison.tensor,
+                "elements": comparison.elements,
+                "error": finite(comparison.error),
+                "worst": finite(comparison.worst),
+                "ok": comparison.passed,
+            }
+            for comparison in comparisons
+        ],
+    }
+
+
+# ---- info
+
+
+def run_info(options: argparse.Namespace) -> None:
+    from nanoeuler.backend import make_backend, reason
+
+    if options.rows < 1 or (options.length is not None and options.length < 1):
+        raise UserError("--rows and --length must be at least 1")
+    if options.model or options.config:
+        print_model(model_config(options), options.rows, options.length)
+    else:
+        print_presets()
+    print_machine(make_backend(options.device, options.gpus).name, reason(options.device))
+
+
+def model_config(options: argparse.Namespace) -> "ModelConfig":
+    """The configuration of `--model` or `--config`."""
+    from nanoeuler.config import load
+    from nanoeuler.model.files import load_config
+    from nanoeuler.model.spec import ModelConfig
+
+    if options.model:
+        return load_config(options.model)
+    config = load(options.config)
+    if "model" not in config:
+        raise UserError('--config: there is no model section; give one, such as \'{"model": {"preset": "small"}}\'')
+    return ModelConfig.from_dict(config["model"])
+
+
+def print_model(config: "ModelConfig", rows: int, length: int | None) -> None:
+    """Shape, parameters by kind, FLOPs per token, bytes by kind."""
+    from nanoeuler.config.machine import memory_megabytes
+    from nanoeuler.model.spec import (
+        activation_bytes_per_row,
+        forward_flops_per_token,
+        parameter_count,
+        parameters_by_kind,
+        storage_elements,
+        tensor_table,
+        training_flops_per_token,
+    )
+    from nanoeuler.planning import size
+
+    c, length, total = config, length or config.context, parameter_count(config)
+    print_section(
+        "model",
+        [
+            ("dim", f"{c.dim:,}", f"{c.layers} layers, {c.heads} query and {c.kv_heads} key/value heads of {c.head_size}, ffn {c.ffn:,}, h = {c.step_size:g}"),
+            ("vocabulary", f"{c.vocab_size:,}", f"K = {c.mtp_heads} prediction heads, {'head 0 tied to the embedding' if c.tied else 'not tied'}"),
+            ("context", f"{c.context:,}", f"tokens; RoPE θ = {c.rope_theta:,.0f}"),
+        ],
+    )
+    kinds = [(kind, f"{count:,}", f"{count / total:.1%}") for kind, count in parameters_by_kind(config).items()]
+    print_section("parameters", [*kinds, ("total", f"{total:,}", "")])
+    forward, training = forward_flops_per_token(config, length), training_flops_per_token(config, length)
+    print_section(
+        f"FLOPs per token, in rows of {length}", [("forward", f"{forward / 1e6:,.1f} M", ""), ("training", f"{training / 1e6:,.1f} M", "forward and backward")]
+    )
+    buffer = 4 * storage_elements(tensor_table(config))
+    row = activation_bytes_per_row(config, length)
+    largest = max(0, (memory_megabytes() * 2**20 - 4 * buffer) // row)
+    cache = 4 * 2 * c.layers * c.kv_heads * c.head_size * c.context
+    memory = [
+        ("weights", buffer, "float32, padding to blocks included"),
+        ("gradients", buffer, ""),
+        ("moments", 2 * buffer, "both of AdamW"),
+        ("activations", rows * row, f"micro-batch of {rows} rows of {length}"),
+    ]
+    lines = [(kind, size(amount), note) for kind, amount, note in memory]
+    lines.append(("training", size(sum(amount for _, amount, _ in memory)), "all of the above"))
+    lines.append(("largest", f"{largest:,}", f"rows of {length} in a micro-batch that this machine's memory holds"))
+    lines.append(("KV cache", size(cache), "of a row at full context, in use"))
+    print_section("memory", lines)
+
+
+def print_presets() -> None:
+    from nanoeuler.model.spec import PRESETS, ModelConfig, parameter_count
+
+    configs = {name: ModelConfig.from_dict({"preset": name}) for name in PRESETS}
+    print_section(
+        "presets", [(name, f"{parameter_count(config):,}", f"parameters; nanoeuler info --config '{preset_json(name)}'") for name, config in configs.items()]
+    )
+
+
+def preset_json(name: str) -> str:
+    return json.dumps({"model": {"preset": name}})
+
+
+def print_machine(backend: str, why: str) -> None:
+    from nanoeuler import provenance
+    from nanoeuler.config.machine import memory_megabytes
+    from nanoeuler.planning import size
+
+    found = provenance.collect()
+    versions = ", ".join(f"{name} {version}" for name, version in {"python": found["python"], **found["packages"]}.items())
+    print_section(
+        "machine",
+        [
+            ("backend", backend, why),
+            ("cores", str(found["cores"]), found["cpu"]),
+            ("memory", size(memory_megabytes() * 2**20), ""),
+            ("versions", found["nanoeuler"], versions),
+        ],
+    )
+
+
+def print_section(title: str, lines: list[tuple[str, str, str]]) -> None:
+    """A title and lines of name, right-aligned value and note."""
+    width = max(len(value) for _, value, _ in lines)
+    print(title)
+    for name, value, note in lines:
+        print(f"  {name:<12}{value:>{width}}  {note}".rstrip())

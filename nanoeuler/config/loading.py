@@ -7,6 +7,7 @@ from typing import Any
 
 from nanoeuler.config.validation import check, place, read_schema
 from nanoeuler.config.yaml_file import Key, read_yaml
+from nanoeuler.corpus.own_text import find_files
 from nanoeuler.errors import UserError
 from nanoeuler.model.spec import ModelConfig
 
@@ -41,7 +42,7 @@ def load_files(files: Sequence[str | Path], overrides: Mapping[str, Any] | None 
         places[key] = "the command line"
     source = ", ".join(map(str, files))
     config = check(merged, read_schema("schema.yaml"), places, source)
-    config["sources"] = read_sources(config["sources"], config["data_dir"])
+    config["sources"] = read_sources(config["sources"], config["data_dir"], place(("sources",), places, source))
     resolve_model(config, places, source)
     check_sources(config, places, source)
     return config
@@ -88,8 +89,10 @@ def keys_in(value: Mapping[str, Any], prefix: Key = ()) -> Iterable[Key]:
             yield from keys_in(item, (*prefix, key))
 
 
-def read_sources(file: str, data_dir: str) -> Config:
-    """Read and check the sources file; `{data_dir}` in its addresses is where this configuration keeps its data."""
+def read_sources(file: str, data_dir: str, where: str) -> Config:
+    """Read and check the sources file, which `where` names; `{data_dir}` in its addresses is where this configuration keeps its data."""
+    if not Path(file).is_file():
+        raise UserError(f"{where}: sources is {file}, and there is no such file (from {Path.cwd()}); correct the path, config/sources.yaml for example")
     content, places = read_yaml(file)
     sources = check(content or {}, read_schema("sources_schema.yaml"), places, file)
     return {name: expand(section, data_dir) for name, section in sources.items()}
@@ -133,6 +136,11 @@ def check_sources(config: Config, places: Mapping[Key, str], source: str) -> Non
     for name in {"gutenberg", "fineweb"} & set(corpus["sources"]):
         if name not in sources:
             refuse(("corpus", "sources"), f"takes {name}, which the sources file does not describe; add a {name} section there or take it out here")
+    for own in set(corpus["sources"]) - {"gutenberg", "fineweb"}:
+        try:
+            find_files(own)
+        except UserError as error:
+            raise UserError(f"{place(('corpus', 'sources', corpus['sources'].index(own)), places, source)}: {error}") from error
     if corpus["books"] != "all" and "gutenberg" in corpus["sources"]:
         listed = {book["id"] for book in sources["gutenberg"]["books"]}
         if unknown := [book for book in corpus["books"] if book not in listed]:

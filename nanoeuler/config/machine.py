@@ -3,13 +3,17 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 
-def limits(config: Mapping[str, Any]) -> dict[str, int]:
-    """What the jobs that run at one time may use together on this machine: GPUs, memory, and one connection to a Gutenberg mirror."""
-    return {"gpu": gpus_at_hand(config["device"]), "mem_mb": memory_megabytes(), "mirror_connections": 1}
+def limits(config: Mapping[str, Any], given: Container[str] = ()) -> dict[str, int]:
+    """What the jobs that run at one time may use together: GPUs and memory of this machine, and one connection to a Gutenberg mirror.
+
+    Those in `given` (a profile's `resources`, or `--resources gpu=0`) are left as they are.
+    """
+    found = {"gpu": gpus_at_hand(config["device"]), "mem_mb": memory_megabytes(), "mirror_connections": 1}
+    return {name: limit for name, limit in found.items() if name not in given}
 
 
 def gpus_at_hand(device: str = "auto") -> int:

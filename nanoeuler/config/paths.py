@@ -1,15 +1,11 @@
 """Where every file of a run lies, and which files a stage takes in."""
 
 import hashlib
-import re
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nanoeuler.errors import UserError
+from nanoeuler.corpus.own_text import find_files, slug
 from nanoeuler.files import canonical_json
-
-TEXT_SUFFIXES = (".md", ".txt")
 
 
 class Paths:
@@ -31,6 +27,7 @@ class Paths:
         self.sample = f"{self.data}/sample"
         self.gradients = f"{self.results}/gradients.json"
         self.report = f"{self.results}/report.html"
+        self.metrics = f"{self.results}/metrics.json"
 
     # What is downloaded.
 
@@ -41,6 +38,11 @@ class Paths:
 
     def raw_book(self, book: int | str) -> str:
         return f"{self.data}/gutenberg/{self.config['sources'].get('gutenberg', {}).get('collection', 'none')}/raw/pg{book}.txt"
+
+    def book(self, book: int | str) -> dict[str, str]:
+        """Title and author of a book as the sources file gives them, empty where it does not."""
+        entry = next((entry for entry in self.config["sources"]["gutenberg"]["books"] if entry["id"] == int(book)), {})
+        return {"title": entry.get("title", ""), "author": entry.get("author", "")}
 
     def clean_book(self, book: int | str) -> str:
         return f"{self.data}/gutenberg/{self.config['sources'].get('gutenberg', {}).get('collection', 'none')}/clean/pg{book}.txt"
@@ -66,7 +68,13 @@ class Paths:
     @property
     def instructions(self) -> str:
         """Folder of the instruction records."""
-        return f"{self.data}/instructions/{slug(self.config['sft']['instructions'])}"
+        name = self.config["sft"]["instructions"]
+        return f"{self.data}/instructions/{name if name in self.config['sources'].get('instructions', {}) else slug(name)}"
+
+    @property
+    def instructions_manifest(self) -> list[str]:
+        """The instruction records, when the run is fine-tuned."""
+        return [f"{self.instructions}/manifest.json"] if self.config["sft"]["enabled"] else []
 
     @property
     def questions(self) -> list[str]:
@@ -91,15 +99,14 @@ class Paths:
     @property
     def own_text(self) -> list[str]:
         """Your own text files: what the paths, folders and globs in corpus.sources stand for today."""
-        return [path for source in self.config["corpus"]["sources"] if source not in ("gutenberg", "fineweb") for path in text_files(source)]
+        return [path for source in self.config["corpus"]["sources"] if source not in ("gutenberg", "fineweb") for path in map(str, find_files(source))]
 
     @property
     def downloads(self) -> list[str]:
         """Everything that needs the network."""
         books = [self.raw_book(book) for book in self.books]
         shards = [self.web_shard(shard) for shard in self.web_shards]
-        instructions = [f"{self.instructions}/manifest.json"] if self.config["sft"]["enabled"] else []
-        return [*self.before_download, *books, *shards, *instructions, *self.questions]
+        return [*self.before_download, *books, *shards, *self.instructions_manifest, *self.questions]
 
     # What a run makes.
 
@@ -132,24 +139,6 @@ class Paths:
         return f"{self.results}/logs/{rule}.log"
 
 
-def text_files(source: str) -> list[str]:
-    """The .txt and .md files that a path, folder or glob stands for, sorted. Raises `UserError` when there are none."""
-    path = Path(source).expanduser()
-    if path.is_file():
-        found = [path]
-    elif path.is_dir():
-        found = [file for file in path.rglob("*") if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)]
-    else:
-        pattern = path.relative_to(path.anchor).as_posix()
-        found = [file for file in Path(path.anchor).glob(pattern) if file.is_file()]
-    files = sorted(file.as_posix() for file in found if file.suffix.lower() in TEXT_SUFFIXES)
-    if not files:
-        raise UserError(f"corpus.sources: {source!r} is no .txt or .md file, nor a folder or glob with some; give gutenberg, fineweb, or a path that exists")
-    return files
-
-
-def slug(name: str) -> str:
-    """A name for files out of a path: my texts/Novel.txt becomes my-texts-novel."""
-    if re.fullmatch(r"[A-Za-z0-9._-]+", name) and not name.endswith(".json"):
-        return name
-    return re.sub(r"[^a-z0-9]+", "-", Path(name).with_suffix("").as_posix().lower()).strip("-")
+def option(flag: str, files: Iterable[str]) -> list[str]:
+    """The arguments that give `files` to a subcommand: none at all when there are no files."""
+    return [flag, *files] if list(files) else []

@@ -28,7 +28,7 @@ STAGES = {
     "write_sample": Stage(1, ("sample",)),
     "fetch_book": Stage(1, ("sources.gutenberg.collection", "sources.gutenberg.mirror", "sources.gutenberg.delay_seconds")),
     "clean_book": Stage(1, ()),
-    "extract_fineweb": Stage(1, ("corpus.fineweb", "sources.fineweb")),
+    "extract_fineweb": Stage(1, ("corpus.fineweb", "sources.fineweb.collection", "sources.fineweb.revision", "sources.fineweb.shards")),
     "fetch_instructions": Stage(1, ("sft.instructions", "sft.validation_share", "sources.instructions.{sft.instructions}")),
     "fetch_questions": Stage(1, ("evaluate.questions", "sources.questions.{evaluate.questions}")),
     "build_corpus": Stage(1, ("corpus.name", "corpus.sources", "corpus.validation_share", "sources.gutenberg.licence", "sources.fineweb.licence")),
@@ -37,7 +37,7 @@ STAGES = {
     "check_gradients": Stage(1, ()),
     "pretrain": Stage(1, ("seed", "model", "pretrain")),
     "sft": Stage(1, ("seed", "model", "sft")),
-    "evaluate_model": Stage(1, ("seed", "pretrain.document_mask", "evaluate")),
+    "evaluate_model": Stage(1, ("seed", "model.context", "pretrain.document_mask", "evaluate")),
     "write_report": Stage(1, WHOLE_RUN),
 }
 
@@ -56,10 +56,8 @@ def stage_identity(config: Config, stage: str) -> str:
     Left out are device, folders, intervals, logging, addresses of the same files, and whatever else the schema marks `x-reruns`.
     """
     selected = select(config, STAGES[stage].reads)
-    schema = read_schema("schema.yaml")
-    sources = selected.pop("sources", {})
-    kept = lasting(selected, schema) | {"sources": lasting(sources, read_schema("sources_schema.yaml"))}
-    return canonical_json(kept | {"revision": STAGES[stage].revision})
+    sources = lasting(selected.pop("sources", {}), read_schema("sources_schema.yaml"))
+    return canonical_json(lasting(selected, read_schema("schema.yaml")) | {"sources": sources, "revision": STAGES[stage].revision})
 
 
 def select(config: Config, reads: Iterable[str]) -> dict[str, Any]:

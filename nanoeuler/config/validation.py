@@ -17,6 +17,16 @@ from nanoeuler.config.yaml_file import Key
 from nanoeuler.errors import UserError
 
 Schema = dict[str, Any]
+NULLS = ("null", "Null", "NULL", "~", "")  # as YAML writes it
+
+
+def is_finite_number(_: object, value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+Validator = jsonschema.validators.extend(
+    jsonschema.Draft202012Validator, type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("number", is_finite_number)
+)
 
 
 @cache
@@ -32,7 +42,7 @@ def check(value: Any, schema: Schema, places: Mapping[Key, str], source: str) ->
     Raises `UserError` naming place, key and remedy of the first mistake.
     """
     value = fill_defaults(coerce(value, schema), schema)
-    errors = jsonschema.Draft202012Validator(schema).iter_errors(value)
+    errors = Validator(schema).iter_errors(value)
     first = min(errors, key=lambda error: (error.validator != "additionalProperties", list(map(str, error.absolute_path))), default=None)
     if first is not None:
         raise UserError(explain(first, schema, places, source))
@@ -54,6 +64,8 @@ def coerce(value: Any, schema: Schema) -> Any:
     types = accepted_types(schema)
     if value is None and types == {"object"}:  # a section whose keys are all commented out
         return {}
+    if isinstance(value, str) and "null" in types and value.strip() in NULLS:
+        return None
     if isinstance(value, str) and not any(fits(value, option) for option in options(schema)):
         return parse_scalar(value, types)
     if isinstance(value, float) and value.is_integer() and "integer" in types and "number" not in types:
@@ -71,8 +83,6 @@ def parse_scalar(text: str, types: set[str]) -> Any:
     stripped = text.strip()
     if "boolean" in types and stripped.lower() in ("true", "false"):
         return stripped.lower() == "true"
-    if "null" in types and stripped.lower() in ("null", "~", "none", ""):
-        return None
     if types & {"number", "integer"}:
         try:
             number = float(stripped)
@@ -101,7 +111,7 @@ def accepted_types(schema: Schema) -> set[str]:
 
 
 def fits(value: Any, schema: Schema) -> bool:
-    return jsonschema.Draft202012Validator(schema).is_valid(value)
+    return Validator(schema).is_valid(value)
 
 
 def fill_defaults(value: Any, schema: Schema) -> Any:
@@ -203,7 +213,7 @@ def describe_type(name: str, rule: Schema) -> str:
 
 
 def describe_range(rule: Schema) -> str:
-    low = f"at least {rule['minimum']}" if "minimum" in rule else f"above {rule['exclusiveMinimum']}" if "exclusiveMinimum" in rule else ""
+    low = f"of at least {rule['minimum']}" if "minimum" in rule else f"above {rule['exclusiveMinimum']}" if "exclusiveMinimum" in rule else ""
     high = f"at most {rule['maximum']}" if "maximum" in rule else f"below {rule['exclusiveMaximum']}" if "exclusiveMaximum" in rule else ""
     limits = " and ".join(filter(None, [low, high]))
     return f" {limits}" if limits else ""

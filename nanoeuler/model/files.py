@@ -4,6 +4,7 @@ Tensors have the names and shapes of Hugging Face's Llama, in float32, without p
 project's fields under `nanoeuler` beside the keys that Llama-class readers look for.
 """
 
+import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +36,14 @@ class SavedModel:
 
 def save_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
     """Write the named tensors of flat buffers; the keys of `buffers` are prefixes ("" for none)."""
-    save_file({prefix + tensor.name: np.ascontiguousarray(buffer[tensor.name]) for prefix, buffer in buffers.items() for tensor in buffer.table}, path)
+    tensors = {prefix + tensor.name: np.ascontiguousarray(buffer[tensor.name]) for prefix, buffer in buffers.items() for tensor in buffer.table}
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # it wraps what the system said
+        number = re.search(r"os error (\d+)", str(error))
+        if number:
+            raise OSError(int(number[1]), str(error), str(path)) from error
+        raise
 
 
 def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
@@ -48,7 +56,12 @@ def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
                     name = prefix + tensor.name
                     if name not in present:
                         raise UserError(f"{path}: tensor {name} is missing; the file is of a model with other fields than its config says")
-                    shape = tuple(file.get_slice(name).get_shape())
+                    stored = file.get_slice(name)
+                    if stored.get_dtype() != "F32":
+                        raise UserError(
+                            f"{path}: tensor {name} has type {stored.get_dtype()}; a nanoeuler model is stored in float32, so this file was not written by it"
+                        )
+                    shape = tuple(stored.get_shape())
                     if shape != tensor.shape:
                         raise UserError(f"{path}: tensor {name} has shape {list(shape)} where the config asks for {list(tensor.shape)}")
                     buffer[tensor.name][...] = file.get_tensor(name)
@@ -70,19 +83,32 @@ def save_model(folder: str | Path, model: SavedModel) -> None:
 def load_model(folder: str | Path) -> SavedModel:
     """Read a model folder. Raises `UserError` when it is none, or damaged."""
     folder = Path(folder)
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; give the model folder of a finished stage, such as results/demo/sft/model")
-    content = read_json(folder / CONFIG)
-    description = content.get("nanoeuler") if isinstance(content, dict) else None
-    if not isinstance(description, dict) or "model" not in description:
-        raise UserError(f"{folder / CONFIG}: not the config of a nanoeuler model (it has no 'nanoeuler' section)")
-    config = ModelConfig.from_dict(description["model"])
+    config, description = read_description(folder)
     parameters = np.zeros(storage_elements(tensor_table(config)), np.float32)
     load_tensors(folder / WEIGHTS, {"": FlatBuffer(config, parameters)})
     tokenizer = folder / TOKENIZER
     if not tokenizer.is_file():
         raise UserError(f"{tokenizer}: no such file; the folder is not whole, run its stage again")
     return SavedModel(config, parameters, tokenizer, description.get("stage", "unknown"), description.get("template"), description.get("info", {}))
+
+
+def load_config(folder: str | Path) -> ModelConfig:
+    """The configuration of a model folder, without its weights. Raises `UserError` when it is none, or damaged."""
+    return read_description(Path(folder))[0]
+
+
+def read_description(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
+    """The model's configuration, and all that this project says about it in `config.json`."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; give the model folder of a finished stage, such as results/demo/sft/model")
+    content = read_json(folder / CONFIG)
+    description = content.get("nanoeuler") if isinstance(content, dict) else None
+    if not isinstance(description, dict) or not isinstance(description.get("model"), dict):
+        raise UserError(f"{folder / CONFIG}: not the config of a nanoeuler model (it has no 'nanoeuler' section with a 'model')")
+    try:
+        return ModelConfig.from_dict(description["model"]), description
+    except UserError as error:
+        raise UserError(f"{folder / CONFIG}: {error}") from error
 
 
 def llama_keys(config: ModelConfig) -> dict[str, Any]:

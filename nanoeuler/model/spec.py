@@ -58,8 +58,8 @@ class ModelConfig:
             raise UserError(
                 f"model.kv_heads is {self.kv_heads}, which does not divide model.heads = {self.heads}; every key/value head serves equally many query heads"
             )
-        if self.head_size % 2:
-            raise UserError(f"model.head_size is {self.head_size}: rotary positions turn pairs of elements, so it must be even")
+        if self.head_size < 2 or self.head_size % 2:
+            raise UserError(f"model.head_size is {self.head_size}: rotary positions turn pairs of elements, so it must be even and above 0")
         weights = tuple(float(weight) for weight in self.mtp_weights) or (1.0,) * self.mtp_heads
         if len(weights) != self.mtp_heads or min(weights) < 0 or weights[0] <= 0:
             raise UserError(f"model.mtp_weights is {list(weights)}: it needs one weight ≥ 0 for each of the {self.mtp_heads} heads, and head 0's above 0")
@@ -82,6 +82,8 @@ class ModelConfig:
         required = [name for name, field in known.items() if field.default is dataclasses.MISSING and name not in merged]
         if required:
             raise UserError(f"the model section lacks {', '.join(required)}; give them or a preset ({', '.join(PRESETS)})")
+        for key, value in merged.items():
+            check_type(key, value, known[key].type)
         if "mtp_weights" in merged:
             merged["mtp_weights"] = tuple(merged["mtp_weights"])
         return cls(**merged)
@@ -97,6 +99,21 @@ class ModelConfig:
     @property
     def vocab_storage(self) -> int:
         return round_up(self.vocab_size, 8)
+
+
+def check_type(field: str, value: Any, kind: Any) -> None:
+    """Refuse a value of the wrong type: a quoted number, a fraction of a layer."""
+
+    def number(item: Any) -> bool:
+        return isinstance(item, int | float) and not isinstance(item, bool) and math.isfinite(item)
+
+    words, right = {
+        int: ("a whole number", isinstance(value, int) and not isinstance(value, bool)),
+        float: ("a number", number(value)),
+        bool: ("true or false", isinstance(value, bool)),
+    }.get(kind, ("a list of numbers", isinstance(value, list | tuple) and all(map(number, value))))
+    if not right:
+        raise UserError(f"model.{field} is {value!r}: it must be {words}")
 
 
 @dataclass(frozen=True)
@@ -183,6 +200,15 @@ def parameter_count(config: ModelConfig) -> int:
     return sum(tensor.size for tensor in tensor_table(config))
 
 
+def parameters_by_kind(config: ModelConfig) -> dict[str, int]:
+    """Number of trained parameters of each kind; a tied embedding counts as the embedding that it also is."""
+    marks = {"embedding": ("embed_tokens",), "attention": ("self_attn",), "mlp": (".mlp.",), "norms": ("norm",), "heads": ("lm_head", "mtp_heads")}
+    counts = dict.fromkeys(marks, 0)
+    for tensor in tensor_table(config):
+        counts[next(kind for kind, parts in marks.items() if any(part in tensor.name for part in parts))] += tensor.size
+    return counts
+
+
 def forward_flops_per_token(config: ModelConfig, length: int) -> float:
     """Floating-point operations of the forward pass per token of a row of `length` tokens; a multiply-add counts two.
 
@@ -207,6 +233,14 @@ def activation_elements_per_token(config: ModelConfig) -> int:
     saved = c.layers * (4 * c.dim + 2 + qkv + c.heads * (c.head_size + 1) + 3 * c.ffn_storage)
     scratch = 5 * c.dim + qkv + c.heads * c.head_size + 3 * c.ffn_storage
     return saved + scratch + c.mtp_heads * c.vocab_storage
+
+
+def activation_bytes_per_row(config: ModelConfig, length: int) -> int:
+    """Bytes that a training step in float32 takes per row of `length` tokens: what it keeps, and the reference's attention scores.
+
+    Of those, (heads, length, length) each, up to four exist at a time.
+    """
+    return 4 * (length * activation_elements_per_token(config) + 4 * config.heads * length**2)
 
 
 def state_bytes(config: ModelConfig) -> int:

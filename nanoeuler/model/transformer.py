@@ -113,6 +113,16 @@ class Cache:
             raise ValueError(f"row {row} holds {self.lengths[row]} tokens; it cannot be cut to {length}")
         self.lengths[row] = length
 
+    def remove(self, row: int) -> None:
+        """Give up `row`; the last row takes its place, and nothing else is copied."""
+        last = len(self.lengths) - 1
+        for layers in (self.keys, self.values):
+            for index, slots in enumerate(layers):
+                slots[row] = slots[last]
+                layers[index] = slots[:last]
+        self.lengths[row] = self.lengths[last]
+        self.lengths = self.lengths[:last]
+
 
 class Transformer:
     """A model's computation: parameters, and what one does with them."""

@@ -1,0 +1,6 @@
+"""Byte-level BPE: words, learning, encoding, decoding, the file format, and token shards on disk."""
+
+from nanoeuler.tokenizer.decoder import StreamDecoder
+from nanoeuler.tokenizer.tokenizer import Tokenizer
+
+__all__ = ["StreamDecoder", "Tokenizer"]

@@ -21,7 +21,7 @@ from nanoeuler import log, provenance
 from nanoeuler.errors import UserError
 from nanoeuler.model.check import check_all
 from nanoeuler.model.files import SavedModel, save_model
-from nanoeuler.model.spec import ModelConfig, activation_elements_per_token, parameter_count, training_flops_per_token
+from nanoeuler.model.spec import ModelConfig, activation_bytes_per_row, parameter_count, training_flops_per_token
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.lock import FolderLock
@@ -111,7 +111,11 @@ class Trainer:
             return None
         if state["fingerprint"] != job.fingerprint:
             kept = checkpoints.set_aside(state["fingerprint"])
-            log.line("fresh", f"settings, data or parent changed since the last run: its checkpoints are kept in {kept}, training starts from the beginning")
+            changed = changes(state["section"], job.section)
+            what = ", ".join(changed) or "data, model, seed or parent"
+            log.line("fresh", f"changed since the last run: {what}; its checkpoints are kept in {kept}, training starts from the beginning")
+            if len(changed) == 1 and changed[0].split()[0] in ("tokens", "epochs"):
+                log.line("fresh", f"a cosine schedule is planned for its whole length; to go on from the old weights set {job.stage}.init_from: {kept}")
             return None
         if state["total_steps"] != job.schedule.total_steps:  # WSD only: cosine has its length in the fingerprint
             limit = min(state["decay_start"], job.schedule.decay_start)
@@ -279,6 +283,11 @@ class Trainer:
         return folder
 
 
+def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """The keys whose values differ, as "key old → new"."""
+    return [f"{key} {before.get(key)} → {now.get(key)}" for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
+
+
 def micro_batch_rows(job: Job) -> int:
     """Rows computed at once: as given, or the most that an eighth of the machine's memory holds, up to 8,192 tokens.
 
@@ -286,10 +295,8 @@ def micro_batch_rows(job: Job) -> int:
     """
     rows, asked = job.stream.rows_per_step, job.section.get("micro_batch_rows", "auto")
     if asked == "auto":
-        length = job.stream.length
-        row_bytes = 4 * (length * activation_elements_per_token(job.config) + 4 * job.config.heads * length**2)
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        asked = max(1, min(8192 // length, memory // 8 // row_bytes))
+        asked = max(1, min(8192 // job.stream.length, memory // 8 // activation_bytes_per_row(job.config, job.stream.length)))
     return largest_divisor(rows, min(int(asked), rows))
 
 

@@ -93,22 +93,14 @@ def batch_tokens(asked: int, length: int) -> int:
 
 def check_fit(model: ModelConfig, tokenizer: Tokenizer, tokenizer_path: Path, store: TokenStore, tokens: Path) -> None:
     """Refuse a tokenizer of other shards, a vocabulary of another size, and text shorter than one row."""
-    if store.tokenizer_fingerprint != tokenizer.fingerprint:
-        raise UserError(
-            f"{tokens} was made with another tokenizer than {tokenizer_path}; tokenize the corpus again with this one, or name the one it was made with"
-        )
+    store.check_tokenizer(tokenizer, tokenizer_path)
     if model.vocab_size != tokenizer.vocab_size:
         raise UserError(
             f"model.vocab_size is {model.vocab_size} but {tokenizer_path} has {tokenizer.vocab_size} entries; make them equal (tokenizer.vocab_size sets both)"
         )
-    for split, total in (
-        ("train", len(store.tokens("train"))),
-        *((f"validation of {s}", len(store.tokens("validation", s))) for s in store.sources("validation")),
-    ):
-        if split == "train" and total <= model.context:
-            raise UserError(
-                f"{tokens}: the {split} split has {total:,} tokens, fewer than one row of model.context = {model.context}; add text or lower model.context"
-            )
+    total = len(store.tokens("train"))
+    if total <= model.context:
+        raise UserError(f"{tokens}: the text has {total:,} tokens, fewer than one row of model.context = {model.context}; add text or lower model.context")
 
 
 def describe_amount(text_tokens: int, budget: int, model: ModelConfig) -> None:

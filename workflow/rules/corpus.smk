@@ -1,18 +1,6 @@
-# Text in: books, web pages, your own files, instructions and questions.
-#
-# REQUIRED INPUTS   the addresses in the sources file; files of your own named in corpus.sources
-# OUTPUTS           data/gutenberg, data/fineweb, data/instructions, data/questions: shared by every run
-#                   data/corpora/<name>/manifest.json, beside it the text split into training and validation
-
-
-localrules:
-    write_sample,
-    fetch_book,
-    clean_book,
-    extract_fineweb,
-    fetch_instructions,
-    fetch_questions,
-    download,
+# Text in. REQUIRED INPUTS   the addresses in the sources file; files of your own named in corpus.sources
+#          OUTPUTS           data/gutenberg, data/fineweb, data/instructions, data/questions: shared by every run
+#                            data/corpora/<name>/manifest.json, beside it the text split into training and validation
 
 
 rule write_sample:
@@ -35,7 +23,7 @@ rule write_sample:
 
 rule fetch_book:
     input:
-        paths.before_download,
+        before=paths.before_download,
     output:
         book=paths.raw_book("{id}"),
     log:
@@ -66,15 +54,17 @@ rule clean_book:
         mem_mb=250,
     params:
         identity=lambda wildcards: stage_identity(config, "clean_book"),
+        about=lambda wildcards: paths.book(wildcards.id),
     message:
         "Cutting book {wildcards.id} out of its header, credits and licence"
     shell:
-        "python -m nanoeuler gutenberg clean --id {wildcards.id} --input {input.book:q} --output {output.book:q} --record {output.record:q} --log {log:q}"
+        "python -m nanoeuler gutenberg clean --id {wildcards.id} --input {input.book:q} --output {output.book:q} --record {output.record:q}"
+        " --title={params.about[title]:q} --author={params.about[author]:q} --log {log:q}"
 
 
 rule extract_fineweb:
     input:
-        paths.before_download,
+        before=paths.before_download,
     output:
         pages=paths.web_shard("{shard}"),
         record=paths.web_record("{shard}"),
@@ -95,7 +85,7 @@ rule extract_fineweb:
 
 rule fetch_instructions:
     input:
-        paths.before_download,
+        before=paths.before_download,
     output:
         manifest=f"{paths.instructions}/manifest.json",
     log:
@@ -116,7 +106,7 @@ rule fetch_instructions:
 
 rule fetch_questions:
     input:
-        paths.before_download,
+        before=paths.before_download,
     output:
         questions=f"{paths.data}/questions/{{name}}.jsonl",
     log:

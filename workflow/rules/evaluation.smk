@@ -1,7 +1,8 @@
 # What the models are worth.
 #
 # REQUIRED INPUTS   the model of every stage, the token manifest, held-out questions when there are some
-# OUTPUTS           results/<run>/evaluation/<stage>.json and results/<run>/report.html
+# OUTPUTS           results/<run>/evaluation/<stage>.json
+#                   results/<run>/{report.html,metrics.json}
 
 
 rule evaluate_model:
@@ -9,6 +10,7 @@ rule evaluate_model:
         unpack(lambda wildcards: paths.model(wildcards.stage)),
         tokens=paths.tokens,
         questions=paths.questions,
+        instructions=paths.instructions_manifest,
     output:
         scores=paths.evaluation("{stage}"),
     log:
@@ -22,15 +24,13 @@ rule evaluate_model:
         identity=lambda wildcards: stage_identity(config, "evaluate_model"),
         config=lambda wildcards, output: stage_config(config, "evaluate_model"),
         model=lambda wildcards, output: paths.model_folder(wildcards.stage),
-        questions=lambda wildcards, input: [
-            f"--questions {file}" for file in input.questions
-        ],
+        files=lambda wildcards, input: [*option("--questions", input.questions), *option("--instructions", input.instructions)],
         device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
     message:
         "Evaluating the model of {wildcards.stage}"
     shell:
-        "python -m nanoeuler evaluate --config {params.config:q} --model {params.model:q} --tokens {input.tokens:q} {params.questions}"
-        " --output {output.scores:q} {params.device} --log {log:q}"
+        "python -m nanoeuler evaluate --config {params.config:q} --model {params.model:q} --tokens {input.tokens:q}"
+        " {params.files:q} --output {output.scores:q} {params.device} --log {log:q}"
 
 
 rule evaluate:
@@ -44,8 +44,10 @@ rule write_report:
         gradients=paths.gradients,
         corpus=paths.corpus_manifest,
         tokens=paths.tokens,
+        instructions=paths.instructions_manifest,
     output:
         report=report(paths.report, category="Run"),
+        metrics=paths.metrics,
     log:
         paths.log("write_report"),
     threads: 1
@@ -59,4 +61,4 @@ rule write_report:
     message:
         "Writing the report of run {config[run]}"
     shell:
-        "python -m nanoeuler report --config {params.config:q} --run {params.run:q} --output {output.report:q} --log {log:q}"
+        "python -m nanoeuler report --config {params.config:q} --run {params.run:q}" " --output {output.report:q} --metrics {output.metrics:q} --log {log:q}"

@@ -44,4 +44,4 @@ rule tokenize:
     message:
         "Turning the corpus into token shards"
     shell:
-        "python -m nanoeuler tokenize --config {params.config:q} --corpus {input.corpus:q} --tokenizer {input.tokenizer:q} --output {params.folder:q} --log {log:q}"
+        "python -m nanoeuler tokenize --config {params.config:q} --corpus {input.corpus:q} --tokenizer {input.tokenizer:q} --output {params.folder:q} --threads {threads} --log {log:q}"

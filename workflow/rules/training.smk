@@ -66,8 +66,7 @@ rule sft:
     params:
         identity=lambda wildcards: stage_identity(config, "sft"),
         config=lambda wildcards, output: stage_config(config, "sft"),
-        parent=lambda wildcards: config["sft"]["init_from"]
-        or paths.model_folder("pretrain"),
+        parent=lambda wildcards: config["sft"]["init_from"] or paths.model_folder("pretrain"),
         folder=lambda wildcards, output: paths.stage("sft"),
         device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
     message:
@@ -80,7 +79,7 @@ rule sft:
 rule sft_scratch:
     input:
         instructions=f"{paths.instructions}/manifest.json",
-        tokenizer=ancient(paths.tokenizer),
+        tokenizer=paths.tokenizer,
     output:
         **paths.model("sft_scratch"),
     log:

@@ -1,0 +1,52 @@
+# nanoeuler, on any Linux or macOS (Windows: in WSL2) with Python 3.11 or uv; no compiler.
+#
+#   make demo       .venv, then the offline demo from raw text to a chatting model; ends by saying how to chat with it
+#   make test       .venv with the tools of development, then style, the workflow's own checks and the tests
+#   make lint       the checks without the tests
+#   make install    .venv only; `make install EXTRAS=slurm` for a cluster
+#   make lock       renew requirements/ from pyproject.toml (wants uv and the network)
+#   make clean      remove .venv and caches; what was downloaded and trained, data/ and results/, stays
+SHELL := bash
+BIN := .venv/bin
+LOCKS := core dev slurm cuda12 cuda13
+# The CUDA of the driver, when one answers.
+CUDA := $(shell nvidia-smi 2>/dev/null | sed -nE 's/.*CUDA Version: *12\..*/cuda12/p; s/.*CUDA Version: *1[3-9]\..*/cuda13/p')
+EXTRAS :=
+
+.PHONY: demo test lint install lock clean
+
+demo: .venv/core.stamp
+	$(BIN)/snakemake --cores all
+	@$(BIN)/python -m nanoeuler.config.closing config/config.yaml
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: .venv/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakemake --lint
+
+install:
+	requirements/install.sh $(EXTRAS) $(CUDA)
+
+.venv/core.stamp: pyproject.toml requirements/core.txt
+	requirements/install.sh $(CUDA)
+	@touch $@
+
+.venv/dev.stamp: pyproject.toml requirements/dev.txt
+	requirements/install.sh dev $(CUDA)
+	@touch $@ .venv/core.stamp
+
+# Versions and hashes, but not the index they came from. Wheels only, connection-pool (pure Python) excepted: it has none.
+lock:
+	for lock in $(LOCKS); do \
+	  uv pip compile pyproject.toml --quiet --group build $$([ $$lock = core ] || echo --extra $$lock) --universal --python-version 3.11 \
+	    --generate-hashes --no-emit-index-url --only-binary :all: --no-binary connection-pool \
+	    --custom-compile-command "make lock" --output-file requirements/$$lock.txt || exit 1; \
+	done
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,165 @@
+"""A trained model from Python: `nanoeuler.load(folder)`.
+
+    >>> import nanoeuler
+    >>> model = nanoeuler.load(folder)
+    >>> model
+    LanguageModel(1,049,216 parameters, stage sft, template alpaca, backend reference)
+    >>> answer = model.generate("Name a colour.", max_tokens=20, seed=3)  # in the template of a tuned model
+    >>> answer == model.generate("Name a colour.", max_tokens=20, seed=3)
+    True
+    >>> text = model.generate("The fox", raw=True, max_tokens=20)  # the prompt continued as it stands, as a base model always does
+
+What the model computes, for those who study it. A document starts with `</s>`, which `encode` never emits:
+
+    >>> ids = [model.tokenizer.end_id, *model.tokenizer.encode("The fox")]
+    >>> model.logits(ids).shape == (len(ids), model.config.vocab_size)
+    True
+    >>> activations = model.activations(ids)
+    >>> activations.residual.shape == (model.config.layers + 1, len(ids), model.config.dim)
+    True
+
+Each layer is two Euler steps in depth, so the residual stream at the next layer is the sum of three known terms:
+
+    >>> import numpy as np
+    >>> stream = activations.residual[0] + activations.attention[0] + activations.mlp[0]
+    >>> bool(np.allclose(stream, activations.residual[1], atol=1e-5))
+    True
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nanoeuler.backend import make_backend
+from nanoeuler.errors import UserError
+from nanoeuler.inference.generate import Reply, Writer
+from nanoeuler.inference.sampling import Sampling
+from nanoeuler.model.files import SavedModel, load_model
+from nanoeuler.model.spec import parameter_count
+from nanoeuler.model.template import TEMPLATES
+from nanoeuler.model.transformer import Batch, Transformer
+from nanoeuler.tokenizer import Tokenizer
+
+MAX_TOKENS = 200
+"""New tokens of a reply, unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class Activations:
+    """What happens to one sequence of T tokens on its way through L layers, in float32.
+
+    residual[l + 1] = residual[l] + attention[l] + mlp[l], up to rounding.
+    """
+
+    residual: np.ndarray  # (L + 1, T, dim): the stream at the input of each layer, and behind the last (before the final norm)
+    attention: np.ndarray  # (L, T, dim): h · attention(norm(x)), the first Euler step of each layer
+    mlp: np.ndarray  # (L, T, dim): h · mlp(norm(x)), the second
+
+
+class LanguageModel:
+    """A model folder, loaded: its configuration, tokenizer and weights, and what one does with them."""
+
+    def __init__(self, saved: SavedModel, tokenizer: Tokenizer, backend: Any):
+        self.config = saved.config
+        self.tokenizer = tokenizer
+        self.stage = saved.stage
+        self.template = saved.template
+        """Name of the prompt template that the model was tuned on; None for a base model, which continues text."""
+        self.info = saved.info
+        self.transformer = Transformer(saved.config, backend.from_host(saved.parameters), backend)
+        self.writer = Writer(self.transformer, tokenizer)
+
+    def __repr__(self) -> str:
+        template = f"template {self.template}" if self.template else "no template"
+        return f"LanguageModel({parameter_count(self.config):,} parameters, stage {self.stage}, {template}, backend {self.transformer.backend.name})"
+
+    # ---- writing
+
+    def generate(self, prompt: str, input: str = "", raw: bool = False, max_tokens: int = MAX_TOKENS, **sampling: Any) -> str:
+        """What the model writes behind `prompt`, up to `</s>` or `max_tokens`.
+
+        A tuned model answers `prompt` (and `input`, where there is one) in its template, unless `raw`; a base model continues it.
+        `sampling` are the fields of `Sampling`: temperature, top_k, top_p, seed. Raises `UserError` for one out of its range.
+        """
+        return "".join(self.stream(prompt, input, raw, max_tokens, **sampling))
+
+    def stream(self, prompt: str, input: str = "", raw: bool = False, max_tokens: int = MAX_TOKENS, **sampling: Any) -> Reply:
+        """Like `generate`, piece by piece: `for piece in model.stream("Once"): print(piece, end="", flush=True)`."""
+        return self.writer.stream(self.writer.frame(self.prompt(prompt, input, raw)), Sampling(**sampling), max_tokens)
+
+    def prompt(self, prompt: str, input: str = "", raw: bool = False) -> str:
+        """The text that the model is given to write on. Raises `UserError` for an `input` that has no place in it."""
+        if self.template is not None and not raw:
+            return TEMPLATES[self.template](prompt, input)
+        if input:
+            reason = "raw leaves the template out" if raw else f"this model (stage {self.stage}) is a base model and has none"
+            raise UserError(f"input fills a place in a tuned model's template, but {reason}; make it a part of the prompt")
+        return prompt
+
+    # ---- studying
+
+    def logits(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Logits of head 0 behind every token: (T,) → (T, V), (B, T) → (B, T, V), in float32.
+
+        Every token sees all tokens before it in its row; rows may be longer than the context that the model was trained for.
+        """
+        ids = self.checked(ids)
+        batch = self.batch(np.atleast_2d(ids))
+        buffers = self.transformer.forward(batch)
+        logits_NV = self.transformer.first_logits(buffers.hidden)
+        return np.array(self.transformer.backend.to_host(logits_NV), np.float32).reshape(*ids.shape, -1)
+
+    def activations(self, ids: Sequence[int] | np.ndarray) -> Activations:
+        """The residual stream and every Euler step of one sequence of token ids, (T,)."""
+        ids = self.checked(ids)
+        if ids.ndim != 1:
+            raise ValueError(f"activations takes the ids of one sequence, (T,); these have shape {ids.shape}")
+        model, backend, h = self.transformer, self.transformer.backend, self.config.step_size
+        buffers = model.forward(self.batch(ids[None]), training=True)
+
+        def host(array: Any) -> np.ndarray:
+            return np.array(backend.to_host(array), np.float32)
+
+        def step(inner: Any, weight: Any) -> np.ndarray:
+            backend.linear(inner, weight, buffers.delta)
+            return h * host(buffers.delta)
+
+        residual = np.stack([*(host(layer.x) for layer in buffers.layers), host(buffers.final)])
+        layers = list(zip(buffers.layers, model.weights.layers, strict=True))
+        attention = np.stack([step(layer.attention_out, weights.attention_output) for layer, weights in layers])
+        mlp = np.stack([step(layer.mlp_hidden, weights.down) for layer, weights in layers])
+        return Activations(residual, attention, mlp)
+
+    def checked(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+        ids = np.asarray(ids)
+        if ids.ndim not in (1, 2) or ids.size == 0 or ids.dtype.kind not in "iu":
+            raise ValueError(f"ids must be integers of shape (T,) or (B, T) with at least one token; these have shape {ids.shape} and type {ids.dtype}")
+        if ids.min() < 0 or ids.max() >= self.config.vocab_size:
+            raise ValueError(f"ids must lie from 0 to {self.config.vocab_size - 1}; these reach from {ids.min()} to {ids.max()}")
+        return ids.astype(np.int32)
+
+    def batch(self, ids_BT: np.ndarray) -> Batch:
+        """Rows of one document each."""
+        from_host = self.transformer.backend.from_host
+        positions = np.broadcast_to(np.arange(ids_BT.shape[1], dtype=np.int32), ids_BT.shape)
+        return Batch(from_host(ids_BT), from_host(positions), from_host(np.zeros_like(ids_BT)))
+
+
+def load(folder: str | Path, device: str = "auto", gpus: int | None = None) -> LanguageModel:
+    """Load a model folder, such as results/demo/sft/model, onto `device` (auto, cpu, cuda, reference).
+
+    Raises `UserError` when the folder is no model folder, or its files are damaged or do not belong together.
+    """
+    backend = make_backend(device, gpus)
+    saved = load_model(folder)
+    tokenizer = Tokenizer.load(saved.tokenizer_path)
+    if tokenizer.vocab_size > saved.config.vocab_size:
+        raise UserError(
+            f"{saved.tokenizer_path}: has {tokenizer.vocab_size} tokens where the model has {saved.config.vocab_size}; it is the tokenizer of another run"
+        )
+    if saved.template is not None and saved.template not in TEMPLATES:
+        raise UserError(f"{folder}: the model was tuned on the template {saved.template!r}, which this version does not have; it has {', '.join(TEMPLATES)}")
+    return LanguageModel(saved, tokenizer, backend)

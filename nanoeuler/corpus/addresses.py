@@ -1,0 +1,63 @@
+"""Where a file is: what the addresses in the sources file stand for.
+
+    https://HOST/PATH, http://…            a web server
+    hf://datasets/OWNER/NAME/PATH          Hugging Face: $HF_ENDPOINT, or https://huggingface.co; OWNER/NAME@REVISION pins a revision
+    file:///PATH                           this machine
+    PATH                                   this machine, relative to the working folder
+
+As in Hugging Face's own tools, `HF_ENDPOINT` names a mirror and `HF_TOKEN` opens gated data sets.
+"""
+
+import os
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from nanoeuler.errors import UserError
+
+HUGGING_FACE = "https://huggingface.co"
+
+
+def resolve(address: str, revision: str | None = None) -> str | Path:
+    """The web address (text) or local path (`Path`) that `address` means; `revision` is the one that hf:// takes unless it names its own.
+
+    Raises `UserError` for an address that this project cannot read.
+    """
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        return Path(address).expanduser()
+    if scheme in ("http", "https"):
+        return percent_encoded(address)
+    if scheme == "hf":
+        return hugging_face(address, rest, revision)
+    if scheme == "file":
+        host, slash, path = rest.partition("/")
+        if host not in ("", "localhost") or not slash:
+            raise UserError(f"{address}: a file address names no host; write file:///PATH, with three slashes")
+        return Path("/" + unquote(path))
+    raise UserError(f"{address}: addresses of the kind {scheme}:// cannot be read; give https://, hf://datasets/, file:/// or a local path")
+
+
+def hugging_face(address: str, rest: str, revision: str | None) -> str:
+    kind, _, path = rest.partition("/")
+    parts = path.split("/", 2)
+    if kind != "datasets" or len(parts) < 3 or not all(parts):
+        raise UserError(f"{address}: not the address of a file in a data set; write hf://datasets/OWNER/NAME/PATH")
+    owner, name, file = parts
+    name, _, pinned = name.partition("@")
+    return f"{endpoint()}/datasets/{owner}/{name}/resolve/{quote(pinned or revision or 'main', safe='')}/{quote(file)}"
+
+
+def percent_encoded(address: str) -> str:
+    """`address` with spaces and letters beyond ASCII as %XX, what is encoded already left alone."""
+    return quote(address, safe="%/:?#[]@!$&'()*+,;=~")
+
+
+def endpoint() -> str:
+    return (os.environ.get("HF_ENDPOINT") or HUGGING_FACE).rstrip("/")
+
+
+def authorization(address: str) -> dict[str, str]:
+    """The header that proves who asks, for addresses at Hugging Face; none for any other host, such as the one it redirects to."""
+    token = os.environ.get("HF_TOKEN", "").strip()
+    same_host = urlsplit(address)[:2] == urlsplit(endpoint())[:2]
+    return {"Authorization": f"Bearer {token}"} if token and same_host else {}

@@ -1,0 +1,68 @@
+"""From the bytes of a text file to clean Unicode, whatever wrote them.
+
+Most files are UTF-8, with or without a byte-order mark; older ones are Windows-1252, which contains Latin-1's letters.
+Some were damaged on the way: UTF-8 taken for Latin-1 and encoded again, line ends doubled, stray NULs.
+"""
+
+import codecs
+import re
+from dataclasses import dataclass
+
+WINDOWS = {byte: letter for byte in range(0x80, 0xA0) if (letter := bytes([byte]).decode("cp1252", "replace")) != "\ufffd"}
+TO_LATIN_1 = {ord(letter): byte for byte, letter in WINDOWS.items()}
+NOT_ASCII = re.compile("[^\x00-\x7f]")
+GARBLED = re.compile(f"[\xc2-\xf4][\x80-\xbf{re.escape(''.join(WINDOWS.values()))}]")  # a letter's UTF-8 bytes, taken for letters
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
+UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A file's text with "\\n" line ends and no control characters; its encoding; how many bytes no encoding could read (U+FFFD in the text)."""
+
+    text: str
+    encoding: str
+    unreadable: int
+
+
+def decode(raw: bytes) -> Decoded:
+    """Decode as UTF-8, UTF-16 with a byte-order mark, or else Windows-1252; mend what is known to go wrong. Never raises."""
+    text, encoding, unreadable = read_bytes(raw)
+    if (mended := undo_double_encoding(text)) is not None:
+        text, encoding = mended, "utf-8 twice"
+    text = re.sub(r"\r+\n|\r", "\n", text)
+    return Decoded(CONTROL.sub(mend_control, text), encoding, unreadable)
+
+
+def read_bytes(raw: bytes) -> tuple[str, str, int]:
+    """The text, its encoding, and how many places in it could not be read."""
+    if raw.startswith(UTF_16_MARKS):
+        text = raw.decode("utf-16", "replace")
+        return text, "utf-16", text.count("\ufffd")
+    try:
+        return raw.decode("utf-8"), "utf-8", 0
+    except UnicodeDecodeError:
+        text = raw.decode("utf-8", "replace")
+    unreadable = text.count("\ufffd")
+    if sum(map(len, re.findall("[^\x00-\x7f\ufffd]+", text))) > unreadable:  # Windows-1252 never looks that much like UTF-8: a few bytes are broken
+        return text, "utf-8", unreadable
+    text = raw.decode("cp1252", "replace")
+    return text, "cp1252", text.count("\ufffd")
+
+
+def undo_double_encoding(text: str) -> str | None:
+    """The text before its UTF-8 bytes were taken for Latin-1 or Windows-1252 and encoded again; None if that isn't what happened."""
+    text = text.removeprefix("\ufeff")
+    first = NOT_ASCII.search(text)
+    if first is None or not GARBLED.match(text, first.start()):
+        return None
+    try:
+        return text.translate(TO_LATIN_1).encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return None
+
+
+def mend_control(match: re.Match[str]) -> str:
+    """Page breaks become line ends, Windows-1252 letters that went through Latin-1 come back, all other control characters go."""
+    control = match.group()
+    return "\n" if control in "\v\f" else WINDOWS.get(ord(control), "")

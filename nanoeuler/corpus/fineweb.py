@@ -1,0 +1,90 @@
+"""Web pages out of a parquet file in FineWeb-Edu's schema: those that pass the filters, each text once, up to a budget.
+
+    nanoeuler fineweb --config config/small.yaml --shard 0 --output data/fineweb/x/shard-000.parquet --record data/fineweb/x/shard-000.json
+
+The file may lie on this machine (a path, folder or glob) or on a server. Of a remote file only the footer and the needed columns of the
+first row groups are fetched (parquet_ranges.py), one group at a time until the budget is used up; from a server that serves no ranges,
+the whole file. What is kept does not depend on the way it came. DuckDB's own httpfs is not used: it is an extension to be downloaded,
+knows neither Retry-After nor turns, and reads ahead of what is needed.
+"""
+
+import glob
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from nanoeuler import log
+from nanoeuler.corpus.download import Source, local_copy, only_process_at
+from nanoeuler.corpus.page_filters import Filters
+from nanoeuler.corpus.parquet_pages import Damaged, NothingLeft, Parquet, write_pages
+from nanoeuler.corpus.parquet_ranges import SparseCopy
+from nanoeuler.corpus.remote_file import Patience, RemoteFile, StartOver
+from nanoeuler.errors import UserError
+from nanoeuler.files import explain_os_errors, sha256_file, write_json
+
+
+def extract(sources: Mapping[str, Any], shard: int, filters: Filters, output: Path, record: Path, patience: Patience | None = None) -> dict[str, Any]:
+    """Write the pages of a shard that pass `filters` to `output` (parquet: id, url, text), and what became of all of them to `record`, last.
+
+    `sources` is the section fineweb of the sources file. Returns the record. Raises `UserError` when the shard cannot be read or nothing is left of it.
+    """
+    if not 0 <= shard < len(sources["shards"]):
+        raise UserError(f"--shard {shard}: the sources file lists {len(sources['shards'])} shards, counted from 0; add it there, or give a smaller number")
+    source = Source.from_entry(sources["shards"][shard], sources.get("revision"))
+    with explain_os_errors(output):
+        location = source.location
+        taken = extract_local(source, location, filters, output) if isinstance(location, Path) else extract_remote(source, location, filters, output, patience)
+    facts = {
+        "version": 1,
+        "shard": shard,
+        "url": source.url,
+        "revision": source.revision,
+        "licence": sources.get("licence"),
+        "filters": asdict(filters),
+        **taken,
+        "sha256": sha256_file(output),
+    }
+    write_json(record, facts)
+    log.line("fineweb", **{key: facts[key] for key in ("shard", "way", "rows_read", "kept", "text_bytes", "bytes_fetched", "stopped")})
+    return facts
+
+
+def find_files(location: Path) -> list[Path]:
+    """The files that a path, folder or glob stands for, sorted."""
+    if location.is_file():
+        return [location]
+    files = sorted(location.glob("*.parquet")) if location.is_dir() else [Path(path) for path in sorted(glob.glob(str(location), recursive=True))]
+    if not files:
+        raise UserError(f"{location}: no such parquet file, nor a folder or glob with some; correct the address in the sources file")
+    return files
+
+
+def extract_local(source: Source, location: Path, filters: Filters, output: Path) -> dict[str, Any]:
+    files = find_files(location)
+    if len(files) == 1 and (problem := source.mismatch(files[0])):
+        raise UserError(f"{files[0]}: {problem}; fetch it again, or correct the sources file")
+    return {"way": "local", "bytes_fetched": 0} | write_pages([Parquet(file, file.stem) for file in files], filters, output, source.url)
+
+
+def extract_remote(source: Source, location: str, filters: Filters, output: Path, patience: Patience | None) -> dict[str, Any]:
+    name = PurePosixPath(unquote(urlsplit(location).path)).stem
+    scratch = output.with_name(f".{output.name}.ranges")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with only_process_at(scratch):
+        try:
+            copy = SparseCopy(RemoteFile(location, patience=patience), scratch)
+            try:
+                if source.bytes not in (None, copy.size):
+                    raise Damaged(f"{source.url}: has {copy.size:,} bytes, where the sources file says {source.bytes:,}; correct the sources file")
+                taken = write_pages([Parquet(copy.path, name, copy.fetch)], filters, output, source.url)
+            except (Damaged, NothingLeft, StartOver):  # what was fetched is of no use to another attempt
+                copy.remove()
+                raise
+            copy.remove()
+            return {"way": "ranges", "bytes_fetched": copy.bytes_fetched} | taken
+        except StartOver as why:
+            log.line("whole", f"{source.url}: {why}; fetching all of it")
+        with local_copy(source, output.with_name(f".{output.name}.whole"), patience) as path:
+            return {"way": "whole file", "bytes_fetched": path.stat().st_size} | write_pages([Parquet(path, name)], filters, output, source.url)

@@ -1,0 +1,162 @@
+"""One Project Gutenberg file to the book alone: without header, licence, credits and notes about the transcription.
+
+A file is a header, a start marker, credits, the book, an end marker and the licence. The markers changed over the years, older files have just
+the end of their small print and a last line "End of the Project Gutenberg Etext of …", and some have neither: then the text is kept as it is
+and the record says so. Only what is recognised is cut.
+
+    from nanoeuler.corpus.gutenberg import clean
+    book = clean(Path("pg1342.txt").read_bytes())
+    print(book.title, book.text[:200])
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from nanoeuler.corpus.decode import decode
+from nanoeuler.corpus.gutenberg_credits import strip_credits, trim
+from nanoeuler.errors import UserError
+from nanoeuler.files import atomic_write, write_json
+
+HEADER = 60_000  # characters: no header, small print included, is longer
+LICENCE = 60_000  # characters: no licence is longer
+
+START = re.compile(
+    r"^[^\S\n]*\*{3,}\s*START OF (?:THE |THIS )?PROJECT GUTENBERG E-?(?:BOOK|TEXT)"
+    r"(?:[^*\n]*(?:\n[^*\n]*){0,2}?\*{3}|[^\n]*)",  # up to the closing stars, over a line end or two, or else the line
+    re.MULTILINE | re.IGNORECASE,
+)
+SMALL_PRINT_END = re.compile(r"^[^\S\n]*\*+\s*END\s*\*?\s*THE SMALL PRINT![^\n]*", re.MULTILINE | re.IGNORECASE)
+END = re.compile(r"^[^\S\n]*\*{3,}\s*END OF (?:THE |THIS )?PROJECT GUTENBERG E-?(?:BOOK|TEXT)[^\n]*", re.MULTILINE | re.IGNORECASE)
+END_LINE = re.compile(r"^(?:[^\w\n]|_){0,20}(?:this is the )?end of (?:the |this )?project gutenberg\b[^\n]*", re.MULTILINE | re.IGNORECASE)
+LICENCE_START = re.compile(r"^[^\S\n]*\*{3,}\s*START(?:: FULL LICENSE|\s*\*+\s*THE SMALL PRINT!)[^\n]*", re.MULTILINE | re.IGNORECASE)
+COPYRIGHTED = re.compile(
+    r"this is a copyrighted project gutenberg|the copyrighted project gutenberg|small print! for copyright protected|^copyright status:\s*copyrighted",
+    re.MULTILINE | re.IGNORECASE,
+)
+WEB_PAGE = re.compile(r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
+TITLE = re.compile(r"^Title:[^\S\n]*(?:Title:)?[^\S\n]*(\S[^\n]*)", re.MULTILINE)
+AUTHOR = re.compile(r"^Author:[^\S\n]*(\S[^\n]*)", re.MULTILINE)
+OLD_TITLE = re.compile(
+    r"^(?:[^\w\n]|_){0,20}(?:the )?project gutenberg(?:['’]s)? e-?(?:text|book)(?: of)?:? ([^\n*]+?)(?:,? by ([^\n*]+?))?[\s*]*$",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class CleanedBook:
+    """The book of a Gutenberg file, and what was found on the way to it.
+
+    `kept` is False, with a `reason` and an empty `text`, for a book that must not be used. `start_marker` and `end_marker` are the lines that
+    were found, or None. `removed` holds the credits, notes and notices that were taken out between them.
+    """
+
+    text: str
+    kept: bool
+    reason: str | None
+    title: str
+    author: str
+    encoding: str
+    unreadable: int
+    start_marker: str | None
+    end_marker: str | None
+    removed: tuple[str, ...]
+
+
+def clean(raw: bytes) -> CleanedBook:
+    """Return the book in `raw`, a Project Gutenberg file as it was served: its text as Unicode with "\\n" line ends.
+
+    Raises `UserError` when it is a web page (a server's refusal, mostly) instead of a book.
+    """
+    decoded = decode(raw)
+    whole = decoded.text
+    if WEB_PAGE.match(whole):
+        raise UserError("a web page instead of a plain-text book")
+    start, start_marker = find_start(whole)
+    end, end_marker = find_end(whole, start)
+    header = whole[:start]
+    title, author = title_and_author(header or whole[:HEADER])
+    text, removed = strip_credits(trim(whole[start:end]))
+    reason = None
+    if COPYRIGHTED.search(whole, 0, HEADER) or COPYRIGHTED.search(whole, end):
+        reason = "copyrighted: not in the public domain"
+    elif not text:
+        reason = "no text between the markers"
+    return CleanedBook(
+        text="" if reason else text,
+        kept=reason is None,
+        reason=reason,
+        title=title,
+        author=author,
+        encoding=decoded.encoding,
+        unreadable=decoded.unreadable,
+        start_marker=start_marker,
+        end_marker=end_marker,
+        removed=tuple(removed),
+    )
+
+
+def find_start(whole: str) -> tuple[int, str | None]:
+    """Where the book starts, and the marker in front of it. Where there are both kinds of markers, small print follows the newer one."""
+    start, marker = 0, None
+    for pattern in (START, SMALL_PRINT_END):
+        found = pattern.search(whole, start, HEADER)
+        if found and not END.search(whole, start, found.start()):
+            start, marker = found.end(), " ".join(found.group().split())
+    return start, marker
+
+
+def find_end(whole: str, start: int) -> tuple[int, str | None]:
+    """Where the book ends, and the marker behind it: the last one of the newest kind that there is."""
+    earliest = max(start, len(whole) - LICENCE)
+    for pattern in (END, END_LINE, LICENCE_START):
+        if found := list(pattern.finditer(whole, earliest)):
+            return found[-1].start(), " ".join(found[-1].group().split())
+    return len(whole), None
+
+
+def title_and_author(header: str) -> tuple[str, str]:
+    """From the header's fields, or from the first line of the old ones: "The Project Gutenberg Etext of Persuasion by Jane Austen"."""
+    title, author, old = TITLE.search(header), AUTHOR.search(header), OLD_TITLE.search(header)
+    return (
+        title.group(1).strip() if title else old.group(1).strip() if old else "",
+        author.group(1).strip() if author else (old.group(2) or "").strip() if old else "",
+    )
+
+
+def clean_file(input: str | Path, output: str | Path, record: str | Path, id: int, title: str = "", author: str = "") -> CleanedBook:
+    """Clean one downloaded book: its text to `output` (UTF-8), what was found to `record` (JSON, written last).
+
+    `title` and `author`, where given, go before those of the file's header. A book that must not be used leaves an empty `output`.
+    """
+    try:
+        raw = Path(input).read_bytes()
+    except OSError as error:
+        raise UserError(f"{input}: cannot be read ({error.strerror}); fetch the book first: nanoeuler gutenberg fetch --id {id}") from error
+    try:
+        book = clean(raw)
+    except UserError as error:
+        raise UserError(f"{input}: {error}; delete it and fetch it again: nanoeuler gutenberg fetch --id {id}") from error
+    text = book.text.encode("utf-8")
+    with atomic_write(output, "wb") as file:
+        file.write(text)
+    write_json(
+        record,
+        {
+            "version": 1,
+            "id": id,
+            "title": title or book.title,
+            "author": author or book.author,
+            "kept": book.kept,
+            "reason": book.reason,
+            "markers": {"start": book.start_marker, "end": book.end_marker},
+            "encoding": book.encoding,
+            "unreadable": book.unreadable,
+            "removed": [" ".join(piece.split())[:120] for piece in book.removed],
+            "bytes_in": len(raw),
+            "bytes_out": len(text),
+            "sha256": hashlib.sha256(text).hexdigest(),
+        },
+    )
+    return book

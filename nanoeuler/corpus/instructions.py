@@ -1,0 +1,128 @@
+"""Instructions in the shape of Stanford's Alpaca into checked records, some of them held out.
+
+    nanoeuler instructions --config config/small.yaml --name alpaca --output data/instructions/alpaca
+
+A record tells what to do (`instruction`), perhaps on what (`input`), and how it is done well (`output`); Dolly calls the last two `context`
+and `response`. Records that cannot be learned from are left out and counted. Which prompts are held out is decided by their hash: the
+lowest ones, whatever else is in the file, and all records of one prompt on one side.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nanoeuler import log
+from nanoeuler.corpus.download import Source, local_copy
+from nanoeuler.corpus.json_records import read_json_records
+from nanoeuler.corpus.remote_file import Patience
+from nanoeuler.errors import UserError
+from nanoeuler.files import atomic_folder, canonical_json, sha256_file, sha256_text, write_json
+
+NAMES = {"instruction": ("instruction",), "input": ("input", "context"), "output": ("output", "response")}
+TOLD = 5  # bad records named in the log
+Record = dict[str, str]
+
+
+def prepare(name: str, sources: Mapping[str, Any], validation_share: float, output: Path, patience: Patience | None = None) -> dict[str, Any]:
+    """Write {train,validation}.jsonl and, last, manifest.json to the folder `output`, and return the manifest.
+
+    `name` is one of `sources` (the section instructions of the sources file) or the path of a file. Raises `UserError` when that cannot be had, or when
+    more than half of its records are bad.
+    """
+    entry = sources.get(name)
+    if entry is None:
+        if not Path(name).is_file():
+            raise UserError(f"{name}: neither a name under instructions in the sources file (there: {', '.join(sources) or 'none'}) nor a file; correct it")
+        entry = {"url": name, "licence": "your own file"}
+    source = Source.from_entry(entry)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
+        records, bad, copies = check_records(path, source.url)
+        sha256 = sha256_file(path)
+    splits = split(records, validation_share, source.url)
+    manifest: dict[str, Any] = {
+        "version": 1,
+        "name": name,
+        "url": source.url,
+        "revision": source.revision,
+        "licence": entry.get("licence"),
+        "sha256": sha256,
+        "validation_share": validation_share,
+        "records": len(records),
+        "with_input": sum(bool(record["input"]) for record in records),
+        "bad": dict(bad),
+        "duplicates": copies,
+    }
+    with atomic_folder(output) as folder:
+        for part, members in splits.items():
+            lines = "".join(json.dumps(record) + "\n" for record in members)  # ASCII: no character that some reader takes for a line end
+            (folder / f"{part}.jsonl").write_text(lines, encoding="ascii")
+            manifest[part] = {"file": f"{part}.jsonl", "records": len(members), "bytes": len(lines), "sha256": sha256_text(lines)}
+        write_json(folder / "manifest.json", manifest)
+    log.line("instructions", name=name, records=len(records), validation=len(splits["validation"]), bad=bad.total(), duplicates=copies)
+    return manifest
+
+
+def check_records(path: Path, address: str) -> tuple[list[Record], Counter[str], int]:
+    """The good records of a file in their order, what is bad about the others, and how many were exact copies of earlier ones."""
+    records: dict[str, Record] = {}
+    bad: Counter[str] = Counter()
+    examples: list[str] = []
+    total = 0
+    for place, value in read_json_records(path, address):
+        total += 1
+        record, problem = check_record(value)
+        if problem:
+            bad[problem] += 1
+            examples.append(f"{place}: {problem}")
+        else:
+            records.setdefault(canonical_json(record), record)
+    told = "; ".join(examples[:TOLD]) + ("; …" if len(examples) > TOLD else "")
+    if not total:
+        raise UserError(f"{address}: holds no records; correct the address, or fetch it again")
+    if not records or bad.total() > total / 2:
+        raise UserError(
+            f"{address}: {bad.total():,} of {total:,} records are bad ({told}); give records with the texts instruction, output and, if there is one, input"
+        )
+    if bad:
+        log.line("bad", f"{address}: {bad.total():,} of {total:,} records are left out ({told})")
+    return list(records.values()), bad, total - bad.total() - len(records)
+
+
+def check_record(value: Any) -> tuple[Record, str | None]:
+    """The record in a JSON value, and what is wrong with it. No input at all is an empty one; its text is never changed."""
+    if not isinstance(value, Mapping):
+        return {}, "no JSON object"
+    record = {}
+    for field, names in NAMES.items():
+        text = next((value[name] for name in names if name in value), None)
+        if text is None and field == "input":
+            text = ""
+        if text is None:
+            return {}, f"{field} is missing"
+        if not isinstance(text, str):
+            return {}, f"{field} is not text"
+        if not text.strip() and field != "input":
+            return {}, f"{field} is empty"
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            return {}, f"{field} has half a character (a lone surrogate)"
+        record[field] = text
+    return record, None
+
+
+def split(records: Iterable[Record], validation_share: float, address: str) -> dict[str, list[Record]]:
+    """Training and validation records, in their order: held out are the prompts of lowest hash, at least one and never all."""
+    keyed = [(hashlib.sha256(canonical_json([record["instruction"], record["input"]]).encode()).digest(), record) for record in records]
+    keys = sorted(key for key, _ in keyed)
+    if len(set(keys)) < 2:
+        raise UserError(f"{address}: {len(keys)} records of one prompt are too few to train on some and hold out others; give at least two prompts")
+    last = min(keys[max(1, round(validation_share * len(keys))) - 1], max(key for key in keys if key != keys[-1]))
+    held_out = [key <= last for key, _ in keyed]
+    parts = zip(held_out, keyed, strict=True)
+    chosen: dict[str, list[Record]] = {"train": [], "validation": []}
+    for is_held_out, (_, record) in parts:
+        chosen["validation" if is_held_out else "train"].append(record)
+    return chosen

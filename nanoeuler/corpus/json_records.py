@@ -1,0 +1,50 @@
+"""Records out of a JSON file: a list, or one object a line, plain or compressed with gzip."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nanoeuler.errors import UserError
+
+GZIP = b"\x1f\x8b"
+
+
+def read_json_records(path: Path, address: str) -> Iterator[tuple[str, Any]]:
+    """Yield each record of the file at `path` with its place in it ("record 3", "line 3"), whatever JSON value it is.
+
+    A line that is not JSON gives its text, so that the caller may count it as a bad record. `address` names the file in errors.
+    """
+    text = read_text(path, address)
+    if text.lstrip()[:1] == "[":
+        try:
+            records = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UserError(
+                f"{address}: not valid JSON: {error.msg} in line {error.lineno}, column {error.colno}; it may have been cut off: fetch it again"
+            ) from error
+        yield from ((f"record {number}", record) for number, record in enumerate(records, 1))
+        return
+    if text.lstrip()[:1] != "{":
+        beginning = " ".join(text.split())[:60]
+        raise UserError(f"{address}: neither a JSON list nor lines of JSON objects; it begins with {beginning!r}: correct the address, or fetch it again")
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                yield f"line {number}", json.loads(line)
+            except json.JSONDecodeError:
+                yield f"line {number}", line
+
+
+def read_text(path: Path, address: str) -> str:
+    raw = path.read_bytes()
+    try:
+        if raw.startswith(GZIP):
+            raw = gzip.decompress(raw)
+        return raw.decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{address}: damaged gzip ({error}); fetch it again") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{address}: not UTF-8 text (byte {error.start:,}); save it as UTF-8, or correct the address") from error

@@ -1,0 +1,47 @@
+"""Held-out questions whose answers can be scored exactly.
+
+    nanoeuler questions --config config/config.yaml --name world --output data/questions/world.jsonl
+
+One JSON object a line: `instruction`, `answer` and, if there is one, `input`; `kind` groups questions in the report. A score is only worth
+something when every question counts, so that one bad line stops the stage.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nanoeuler import log
+from nanoeuler.corpus.download import Source, local_copy
+from nanoeuler.corpus.json_records import read_json_records
+from nanoeuler.corpus.remote_file import Patience
+from nanoeuler.errors import UserError
+from nanoeuler.files import atomic_write
+
+
+def prepare(name: str, sources: Mapping[str, Any], output: Path, patience: Patience | None = None) -> int:
+    """Write the checked questions `name` of `sources` (the section questions of the sources file) to `output` as JSON lines; return their number."""
+    if name not in sources:
+        raise UserError(f"{name}: no name under questions in the sources file (there: {', '.join(sources) or 'none'}); correct it, or add it there")
+    source = Source.from_entry(sources[name])
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
+        questions = [check_question(value, f"{source.url}, {place}") for place, value in read_json_records(path, source.url)]
+    if not questions:
+        raise UserError(f"{source.url}: holds no questions; correct the address, or fetch it again")
+    with atomic_write(output) as file:
+        file.writelines(json.dumps(question) + "\n" for question in questions)
+    log.line("questions", name=name, questions=len(questions))
+    return len(questions)
+
+
+def check_question(value: Any, place: str) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise UserError(f"{place}: not a JSON object; each line must hold one question as {{'instruction': …, 'answer': …}}")
+    question = {"input": "", **value}
+    for field in ("instruction", "input", "answer", *(["kind"] if "kind" in question else [])):
+        text = question.get(field)
+        if not isinstance(text, str) or not (text.strip() or field == "input"):
+            problem = "missing" if text is None else "not text" if not isinstance(text, str) else "empty"
+            raise UserError(f"{place}: {field} is {problem}; correct it, or take the question out")
+    return {field: question[field] for field in ("instruction", "input", "answer", "kind") if field in question}

@@ -1,0 +1,222 @@
+"""A file on a web server, read from any byte on, politely and persistently.
+
+One connection at a time to a host (turns.py), a User-Agent that names this project, a time-out when nothing comes, and after a failure a
+longer pause each time, or the one that the server asks for (Retry-After). A read that breaks off goes on at the byte where it stopped, and
+the server is asked to make sure that the file is still the same one (If-Range). Redirects are followed once and remembered: Hugging Face
+redirects to a signed address, which after a while answers 403 and is then asked for anew.
+"""
+
+import contextlib
+import email.utils
+import http.client
+import random
+import re
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import urljoin, urlsplit
+
+import nanoeuler
+from nanoeuler import log
+from nanoeuler.corpus.addresses import authorization, percent_encoded
+from nanoeuler.corpus.turns import LONGEST_WAIT, put_off, turn
+from nanoeuler.errors import UserError
+
+USER_AGENT = f"nanoeuler/{nanoeuler.__version__} (a language-model pipeline; one connection at a time)"
+CHUNK = 1 << 18  # bytes
+REDIRECTS = (301, 302, 303, 307, 308)
+MOST_REDIRECTS = 8
+REFUSALS = (400, 401, 403)
+WORTH_ANOTHER_TRY = (408, 425, 429, 500, 502, 503, 504)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a server is borne with: `attempts` in a row that bring nothing, a first pause that doubles each time, and silence, in seconds."""
+
+    attempts: int = 6
+    first_pause: float = 1.0
+    silence: float = 60.0
+
+
+class NotThere(UserError):
+    """The server has no file at this address."""
+
+
+class StartOver(Exception):
+    """Only the whole file can be had: it changed since its first bytes were read, or the server serves no ranges."""
+
+
+class Trouble(Exception):
+    """Something that may pass: worth another try, `retry_after` seconds later if the server says so."""
+
+    def __init__(self, what: str, retry_after: float | None = None):
+        super().__init__(what)
+        self.retry_after = retry_after
+
+
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Redirects are followed here, so that a header meant for one host never reaches another."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+OPENER = urllib.request.build_opener(NoRedirects)
+
+
+class RemoteFile:
+    """The file at `url`. After the first read `size` is its length and `validator` what identifies its content, as far as the server tells.
+
+    `pause` is left between two requests to one host. `received` counts the bytes that came, those of failed attempts included.
+    """
+
+    def __init__(self, url: str, pause: float = 0.0, patience: Patience | None = None):
+        self.url = url
+        self.pause = pause
+        self.patience = patience or Patience()
+        self.size: int | None = None
+        self.validator: str | None = None
+        self.received = 0
+        self.address = url  # where redirects led
+
+    def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """Yield the bytes from `start` up to `stop`, or to the end; a negative `start` counts from the end.
+
+        Raises `NotThere`, `StartOver`, or `UserError` when patience is at its end.
+        """
+        position, failures = start, 0
+        while True:
+            try:
+                for chunk in self.attempt(position, stop):
+                    yield chunk
+                    position += len(chunk)
+                    failures = 0
+                return
+            except Trouble as trouble:
+                failures += 1
+                self.recover(trouble, failures)
+            if position != start and not self.validator:
+                raise StartOver("the server does not tell whether the file is still the same")
+
+    def recover(self, trouble: Trouble, failures: int) -> None:
+        """Arrange the next attempt after `failures` in a row, or give up."""
+        if failures >= self.patience.attempts:
+            raise UserError(f"{self.url}: {trouble}, {failures} times in a row; check the network and the address, or try again later")
+        pause = self.patience.first_pause * 2 ** (failures - 1) * random.uniform(0.75, 1.25)
+        if trouble.retry_after is not None:
+            pause = trouble.retry_after
+            if pause > LONGEST_WAIT:
+                again = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() + pause))
+                raise UserError(f"{self.url}: {trouble} and asks to be left alone until {again}; run again then")
+        log.line("retry", f"{self.url}: {trouble}; trying again in {log.format_seconds(pause)}", attempt=f"{failures + 1}/{self.patience.attempts}")
+        put_off(urlsplit(self.address).netloc, pause)
+
+    def attempt(self, start: int, stop: int | None) -> Iterator[bytes]:
+        """Ask once and yield what comes. Raises `Trouble` if that is less than was asked for."""
+        headers = {"User-Agent": USER_AGENT}
+        if start != 0 or stop is not None:
+            headers["Range"] = f"bytes={start}" if start < 0 else f"bytes={start}-{'' if stop is None else stop - 1}"
+            if self.validator:
+                headers["If-Range"] = self.validator
+        try:
+            with self.open(headers) as response:
+                length = self.understand(response, start, stop)
+                came = 0
+                while (length is None or came < length) and (chunk := response.read1(CHUNK)):
+                    came += len(chunk)
+                    self.received += len(chunk)
+                    yield chunk
+        except TimeoutError as error:
+            raise Trouble(f"the server sent nothing for {log.format_seconds(self.patience.silence)}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise Trouble(f"the connection failed ({reason(error)})") from error
+        if length is not None and came < length:
+            raise Trouble(f"the connection ended after {came:,} of {length:,} bytes")
+
+    @contextlib.contextmanager
+    def open(self, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
+        """The answer of the host that redirects lead to, while it is this process's turn to talk to it."""
+        for _ in range(MOST_REDIRECTS):
+            with turn(urlsplit(self.address).netloc, self.pause):
+                request = urllib.request.Request(self.address, headers=headers | authorization(self.address))
+                try:
+                    with OPENER.open(request, timeout=self.patience.silence) as response:
+                        yield response
+                        return
+                except urllib.error.HTTPError as error:
+                    with error:
+                        answer = error
+                except urllib.error.URLError as error:
+                    if isinstance(error.reason, ssl.SSLCertVerificationError):
+                        raise UserError(f"{self.url}: the server's certificate is not to be trusted ({error.reason.verify_message})") from error
+                    if not isinstance(error.reason, OSError):
+                        raise UserError(f"{self.url}: not an address that can be asked ({error.reason}); correct it in the sources file") from error
+                    raise error.reason from error
+                except http.client.InvalidURL as error:
+                    raise UserError(f"{self.url}: not an address that can be asked ({error}); correct it in the sources file") from error
+            if answer.code not in REDIRECTS or "Location" not in answer.headers:
+                break
+            self.address = percent_encoded(urljoin(self.address, answer.headers["Location"]))
+            if urlsplit(self.address).scheme not in ("http", "https"):
+                raise UserError(f"{self.url}: redirects to {self.address}, which is no web address; correct the address in the sources file")
+        else:
+            raise UserError(f"{self.url}: redirects more than {MOST_REDIRECTS} times; correct the address in the sources file")
+        self.refused(answer)
+
+    def refused(self, answer: urllib.error.HTTPError) -> None:
+        """Raise what an answer without a file means."""
+        said = f"the server answers {answer.code} ({answer.reason})"
+        if answer.code == 416:
+            total = re.fullmatch(r"bytes \*/(\d+)", answer.headers.get("Content-Range", ""))
+            self.size = int(total.group(1)) if total else None
+            raise StartOver(said)
+        if answer.code in WORTH_ANOTHER_TRY:
+            raise Trouble(said, retry_after(answer.headers.get("Retry-After")))
+        if answer.code in (404, 410):
+            raise NotThere(f"{self.url}: {said}; correct the address in the sources file")
+        if answer.code in REFUSALS and self.address != self.url:  # a signed address expires
+            self.address = self.url
+            raise Trouble(f"{said} at the address it redirected to")
+        if answer.code in REFUSALS:
+            raise UserError(f"{self.url}: {said}; it blocks programs or wants a token; name another mirror, or set HF_TOKEN for Hugging Face")
+        raise UserError(f"{self.url}: {said}; correct the address in the sources file")
+
+    def understand(self, response: http.client.HTTPResponse, start: int, stop: int | None) -> int | None:
+        """Learn size and validator from the headers and return how many bytes must follow, if that is told. Raises `StartOver`."""
+        length = response.headers.get("Content-Length")
+        if response.status == 206:
+            given = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("Content-Range", "").strip())
+            if not given:
+                raise StartOver("the server serves ranges that it does not describe")
+            first, last, size = map(int, given.groups())
+            wanted = max(0, size + start) if start < 0 else start
+            if first != wanted or last + 1 != (size if stop is None else min(stop, size)) or self.size not in (None, size):
+                raise StartOver("the server serves another range than it was asked for")
+            self.size = size
+        elif start != 0 or stop is not None:
+            raise StartOver("the server sends the whole file")
+        else:
+            self.size = int(length) if length else None
+        tag = response.headers.get("ETag", "")
+        self.validator = tag if tag.startswith('"') else response.headers.get("Last-Modified")
+        return int(length) if length else None
+
+
+def retry_after(value: str | None) -> float | None:
+    """Seconds until the moment in a Retry-After header, which is a number of seconds or a date."""
+    if value is None:
+        return None
+    if value.strip().isdigit():
+        return float(value)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,112 @@
+"""Read what a run has left in its folders. Whatever is not there is None or empty: a report of half a run is still one."""
+
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nanoeuler.config.paths import Paths
+from nanoeuler.errors import UserError
+from nanoeuler.files import read_json
+
+STAGES = ("pretrain", "sft", "sft_scratch")
+"""In the order in which a report shows them; stages of other names follow."""
+
+
+@dataclass
+class Stage:
+    """One training stage: its metrics.jsonl, taken apart, and the evaluation of its model."""
+
+    name: str
+    header: dict[str, Any] = field(default_factory=dict)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    validations: list[dict[str, Any]] = field(default_factory=list)
+    finished: dict[str, Any] | None = None
+    evaluation: dict[str, Any] | None = None
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The newest line that knows step, tokens and seconds."""
+        return self.finished or max([*self.steps, *self.validations], key=lambda line: line["step"], default={})
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Median over the logged steps: a pause of the machine does not count."""
+        return self.median("tokens_per_second")
+
+    @property
+    def mfu(self) -> float | None:
+        """Share of the device's peak that the model's matrix products and attention reach; None where the peak is not known."""
+        return self.median("mfu")
+
+    def median(self, key: str) -> float | None:
+        values = [line[key] for line in self.steps if line.get(key) is not None]
+        return statistics.median(values) if values else None
+
+
+@dataclass
+class Run:
+    """All that is known of a run."""
+
+    name: str
+    config: Mapping[str, Any]
+    stages: dict[str, Stage]
+    gradients: dict[str, Any] | None = None
+    corpus: dict[str, Any] | None = None  # manifest of the corpus
+    tokens: dict[str, Any] | None = None  # manifest of the token shards
+    instructions: dict[str, Any] | None = None  # manifest of the instruction records
+    tokenizer: Path | None = None  # tokenizer.json of the first model that has one
+
+    @property
+    def bigram(self) -> dict[str, float]:
+        """Held-out bits per byte of a bigram model, per source: the floor."""
+        return self.stages["pretrain"].header.get("bigram_bits_per_byte", {}) if "pretrain" in self.stages else {}
+
+    @property
+    def evaluations(self) -> dict[str, dict[str, Any]]:
+        return {name: stage.evaluation for name, stage in self.stages.items() if stage.evaluation}
+
+
+def gather(config: Mapping[str, Any], folder: Path) -> Run:
+    """Read the run in `folder` (results/<run>). Raises `UserError` when it holds no stage, or a file is damaged."""
+    measured = {path.parent.name for path in folder.glob("*/metrics.jsonl")} | {path.stem for path in folder.glob("evaluation/*.json")}
+    names = [name for name in STAGES if name in measured] + sorted(measured - set(STAGES))
+    if not names:
+        raise UserError(f"{folder}: holds neither a stage's metrics.jsonl nor an evaluation; give the folder of a run, such as results/demo, after training")
+    run = Run(name=config.get("run", folder.name), config=config, stages={name: read_stage(folder, name) for name in names})
+    run.gradients = optional_json(folder / "gradients.json")
+    run.tokenizer = next((path for name in names if (path := folder / name / "model" / "tokenizer.json").is_file()), None)
+    if {"data_dir", "results_dir", "run", "corpus", "tokenizer", "sources"} <= config.keys():
+        paths = Paths(config)
+        run.corpus, run.tokens = optional_json(Path(paths.corpus_manifest)), optional_json(Path(paths.tokens))
+        if config.get("sft", {}).get("enabled"):
+            run.instructions = optional_json(Path(paths.instructions) / "manifest.json")
+    return run
+
+
+def read_stage(folder: Path, name: str) -> Stage:
+    stage = Stage(name, evaluation=optional_json(folder / "evaluation" / f"{name}.json"))
+    path = folder / name / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    for number, text in enumerate(lines, 1):
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError as error:
+            if number == len(lines):  # being written, or cut off by a kill
+                break
+            raise UserError(f"{path}, line {number}: not valid JSON ({error.msg}); take the line out, or run the stage again") from error
+        if "finished" in line:
+            stage.finished = line
+        elif "validation" in line:
+            stage.validations.append(line)
+        elif "loss" in line:
+            stage.steps.append(line)
+        else:
+            stage.header = line
+    return stage
+
+
+def optional_json(path: Path) -> dict[str, Any] | None:
+    return read_json(path) if path.is_file() else None

@@ -1,0 +1,161 @@
+"""The read-answer loop of `nanoeuler chat`.
+
+Every line is a turn. An empty line lets the last reply go on where it was broken off; a line that starts with `/` is a command.
+Ctrl-C stops the reply that is being written and nothing else; Ctrl-D leaves.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+from nanoeuler.errors import UserError
+from nanoeuler.inference.conversation import Conversation
+from nanoeuler.inference.sampling import Sampling
+
+HELP = """\
+/temperature X   0: always the likeliest token; 1: as the model is
+/top-k K         choose among the K likeliest tokens; 0: all
+/top-p P         choose among the fewest tokens that hold the share P; 1: all
+/seed N          the same seed and turns give the same replies
+/max-tokens N    longest reply
+/history on|off  whether earlier turns are seen
+/reset           forget the conversation
+/quit            leave, as Ctrl-D does
+An empty line goes on with a reply that was cut off.
+A space in front of a line that starts with / sends it as text."""
+
+
+class Chat:
+    """A conversation at a terminal. `write` shows text at once; notices are lines in parentheses."""
+
+    def __init__(self, conversation: Conversation, sampling: Sampling, max_tokens: int, write: Callable[[str], None]):
+        self.conversation, self.sampling, self.write = conversation, sampling, write
+        self.max_tokens = at_least_one(max_tokens)
+        self.commands: dict[str, Callable[[str], None]] = {
+            "/help": lambda _: self.write(HELP + "\n"),
+            "/reset": self.reset,
+            "/temperature": lambda value: self.set_sampling("temperature", float, value),
+            "/top-k": lambda value: self.set_sampling("top_k", int, value),
+            "/top-p": lambda value: self.set_sampling("top_p", float, value),
+            "/seed": self.set_seed,
+            "/max-tokens": self.set_max_tokens,
+            "/history": self.set_history,
+        }
+
+    def run(self, read_line: Callable[[], str]) -> None:
+        """Serve lines until `read_line` raises EOFError or the line is /quit."""
+        self.greet()
+        while True:
+            try:
+                line = read_line()
+                if line.strip() == "/quit":
+                    return
+                self.serve(line)
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                self.notice("nothing to stop; Ctrl-D or /quit leaves", fresh_line=True)
+            except UserError as error:
+                self.notice(str(error))
+
+    def greet(self) -> None:
+        if self.conversation.template is None:
+            self.notice("a base model, not tuned to answer: it continues the text that you type")
+        self.notice(f"{self.history_in_words()}; /help lists the commands, Ctrl-C stops a reply, Ctrl-D leaves")
+
+    def serve(self, line: str) -> None:
+        if line.startswith("/"):
+            self.obey(line)
+        elif line.strip():
+            self.conversation.say(line.strip())
+            self.answer()
+        elif self.conversation.unfinished:
+            self.answer()
+
+    def answer(self) -> None:
+        """Write the reply, or more of it, until it ends, the limit is reached or Ctrl-C is pressed."""
+        context = self.conversation.writer.model.config.context
+        if forgotten := self.conversation.forget(self.max_tokens):
+            self.notice(f"the context of {context} tokens is full: {count(forgotten, 'oldest turn')} dropped")
+        reply = self.conversation.reply(self.sampling, self.max_tokens)
+        stopped = False
+        try:
+            for piece in reply:
+                self.write(visible(piece))
+        except KeyboardInterrupt:
+            stopped = True
+        self.conversation.hear(reply)
+        self.write("\n")
+        if reply.dropped:
+            self.notice(f"the context of {context} tokens is full: its {count(reply.dropped, 'oldest token')} dropped")
+        if stopped:
+            self.notice("stopped; an empty line goes on")
+        elif not reply.ended:
+            self.notice(f"cut off at {count(self.max_tokens, 'token')}; an empty line goes on, /max-tokens N changes the limit")
+
+    def notice(self, text: str, fresh_line: bool = False) -> None:
+        self.write(("\n" if fresh_line else "") + f"({text})\n")
+
+    # ---- commands
+
+    def obey(self, line: str) -> None:
+        name, _, value = line.strip().partition(" ")
+        if name not in self.commands:
+            raise UserError(f"{name} is no command; there are {', '.join(self.commands)} and /quit, and a space in front sends the line as text")
+        self.commands[name](value.strip())
+
+    def reset(self, _: str) -> None:
+        self.conversation.reset()
+        self.notice("the conversation is forgotten")
+
+    def set_sampling(self, field: str, kind: Callable[[str], float], value: str) -> None:
+        name = field.replace("_", "-")
+        if value:
+            self.sampling = dataclasses.replace(self.sampling, **{field: number(kind, name, value)})
+        self.notice(f"{name} is {getattr(self.sampling, field)}")
+
+    def set_seed(self, value: str) -> None:
+        self.set_sampling("seed", int, value)
+        self.conversation.position = 0  # so that the same turns after the same /seed get the same replies
+
+    def set_max_tokens(self, value: str) -> None:
+        if value:
+            self.max_tokens = at_least_one(number(int, "max-tokens", value))
+        self.notice(f"max-tokens is {self.max_tokens}")
+
+    def set_history(self, value: str) -> None:
+        if value not in ("on", "off", ""):
+            raise UserError(f"/history {value}: it is on or off")
+        if value:
+            self.conversation.history = value == "on"
+        self.notice(self.history_in_words())
+
+    def history_in_words(self) -> str:
+        if self.conversation.history:
+            return "history is on: earlier turns are seen as far as the context allows"
+        return "history is off: every line is taken by itself"
+
+
+def number(kind: Callable[[str], float], name: str, value: str) -> float:
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise UserError(f"/{name} {value}: it takes a {'whole ' if kind is int else ''}number") from error
+
+
+def at_least_one(max_tokens: int) -> int:
+    if max_tokens < 1:
+        raise UserError(f"max-tokens is {max_tokens}: it must be at least 1")
+    return max_tokens
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def visible(text: str) -> str:
+    """`text` with control characters spelled out: a model of bytes may write any, and a terminal would obey them."""
+    return "".join(character if character in "\n\t" or character.isprintable() else escaped(character) for character in text)
+
+
+def escaped(character: str) -> str:
+    return character if ord(character) >= 0xA0 else f"\\x{ord(character):02x}"

@@ -1,0 +1,152 @@
+"""Continuing token sequences: many together, or one as a stream of text."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nanoeuler.inference.sampling import Sampling, choose
+from nanoeuler.inference.window import ContextWindow
+from nanoeuler.model.transformer import Transformer
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.decoder import StreamDecoder
+
+
+@dataclass
+class Continuation:
+    """What a model wrote behind one prompt."""
+
+    ids: list[int] = field(default_factory=list)  # `</s>` is not among them
+    ended: bool = False  # by `</s>`; False: at the limit, or not yet
+    dropped: int = 0  # tokens, oldest first, that left the context because it was full
+
+
+class Decoding:
+    """Prompts being continued together, a token a step each, until `</s>` or `max_tokens`; who has ended takes no more time."""
+
+    def __init__(
+        self, model: Transformer, prompts: Sequence[Sequence[int]], sampling: Sampling, max_tokens: int, end_id: int, allowed_V: np.ndarray, first_position: int
+    ):
+        """`first_position` is where, for the sampler, the prompts start (0, or further on in a conversation)."""
+        self.sampling, self.max_tokens, self.end_id, self.allowed_V = sampling, max_tokens, end_id, allowed_V
+        self.continuations = [Continuation() for _ in prompts]
+        self.active = list(range(len(prompts)))  # the continuation that each row of the window belongs to
+        self.window = ContextWindow(model, len(prompts), max(len(prompt) for prompt in prompts) + max_tokens)
+        self.unread: list[Sequence[int]] = [list(map(int, prompt)) for prompt in prompts]
+        self.positions = np.array([first_position + len(prompt) for prompt in prompts])
+
+    def step(self) -> bool:
+        """Choose a token for every continuation that goes on. Whether any of them grew: False means that all have ended."""
+        if not self.active or len(self.continuations[self.active[0]].ids) >= self.max_tokens:
+            return False
+        chosen = choose(self.window.read(self.unread), self.sampling, self.positions, self.allowed_V)
+        self.positions += 1
+        self.unread = [[int(token)] for token in chosen]
+        for row in reversed(range(len(self.active))):
+            continuation = self.continuations[self.active[row]]
+            continuation.dropped = self.window.dropped[row]
+            if chosen[row] == self.end_id:
+                continuation.ended = True
+                self.remove(row)
+            else:
+                continuation.ids.append(int(chosen[row]))
+        return bool(self.active)
+
+    def remove(self, row: int) -> None:
+        self.window.remove(row)
+        for values in (self.active, self.unread):
+            values[row] = values[-1]
+            values.pop()
+        self.positions[row] = self.positions[-1]
+        self.positions = self.positions[:-1]
+
+
+class Reply:
+    """One continuation as a stream: iterate over it for pieces of text, each as soon as its bytes are whole UTF-8.
+
+    The attributes hold for what was written so far, also when the iteration is broken off.
+    """
+
+    def __init__(self, decoding: Decoding, tokenizer: Tokenizer):
+        self.decoding, self.decoder = decoding, StreamDecoder(tokenizer)
+        (self.continuation,) = decoding.continuations
+        self.prompt_tokens = len(decoding.unread[0])
+        self.steps = 0
+        self.first_seconds = 0.0
+        """Time to the first token, most of it for reading the prompt."""
+        self.further_seconds = 0.0
+        """Time of the steps after the first; what the reader of the stream does in between is not counted."""
+
+    def __iter__(self) -> Iterator[str]:
+        while self.timed_step():
+            yield self.decoder.push(self.ids[-1])
+        yield self.decoder.flush()
+
+    def timed_step(self) -> bool:
+        began = time.perf_counter()
+        grew = self.decoding.step()
+        seconds = time.perf_counter() - began
+        if self.steps == 0:
+            self.first_seconds = seconds
+        elif grew or self.ended:
+            self.further_seconds += seconds
+        self.steps += grew or self.ended
+        return grew
+
+    @property
+    def ids(self) -> list[int]:
+        return self.continuation.ids
+
+    @property
+    def ended(self) -> bool:
+        """By `</s>`."""
+        return self.continuation.ended
+
+    @property
+    def dropped(self) -> int:
+        """Tokens, oldest first, that left the context because it was full."""
+        return self.continuation.dropped
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Speed of decoding after the first token (`</s>` counts as one); None before there is a second one."""
+        return (self.steps - 1) / self.further_seconds if self.steps > 1 else None
+
+
+class Writer:
+    """A transformer with its tokenizer, ready to continue token ids.
+
+    Only `</s>` of the reserved special tokens is ever chosen, and no id that the tokenizer lacks.
+    """
+
+    def __init__(self, model: Transformer, tokenizer: Tokenizer):
+        self.model, self.tokenizer = model, tokenizer
+        ids = np.arange(model.config.vocab_size)
+        reserved = [id for id in tokenizer.special_ids.values() if id != tokenizer.end_id]
+        self.allowed_V = (ids < tokenizer.vocab_size) & ~np.isin(ids, reserved)
+
+    def frame(self, text: str | bytes) -> list[int]:
+        """`text` as the start of a document: `</s>` and its tokens."""
+        return [self.tokenizer.end_id, *self.tokenizer.encode(text).tolist()]
+
+    def stream(self, prompt: Sequence[int], sampling: Sampling, max_tokens: int, first_position: int = 0) -> Reply:
+        """Continue one prompt of token ids, piece by piece."""
+        return Reply(self.decoding([prompt], sampling, max_tokens, first_position), self.tokenizer)
+
+    def batch(self, prompts: Sequence[Sequence[int]], sampling: Sampling, max_tokens: int, rows: int = 16) -> list[Continuation]:
+        """Continue many prompts, `rows` of like length at a time; results in the order of `prompts`."""
+        continuations: dict[int, Continuation] = {}
+        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+        for start in range(0, len(order), rows):
+            group = order[start : start + rows]
+            decoding = self.decoding([prompts[index] for index in group], sampling, max_tokens)
+            while decoding.step():
+                pass
+            continuations.update(zip(group, decoding.continuations, strict=True))
+        return [continuations[index] for index in range(len(prompts))]
+
+    def decoding(self, prompts: Sequence[Sequence[int]], sampling: Sampling, max_tokens: int, first_position: int = 0) -> Decoding:
+        if not all(len(prompt) for prompt in prompts):
+            raise ValueError("a prompt has no tokens; a text starts with at least </s>, see Writer.frame")
+        return Decoding(self.model, prompts, sampling, max_tokens, self.tokenizer.end_id, self.allowed_V, first_position)

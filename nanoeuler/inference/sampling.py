@@ -1,0 +1,76 @@
+"""Choosing the next token from its logits: greedy, temperature, top-k, top-p.
+
+Randomness is counter-based: the random number that decides a token is a function of (seed, position) alone. The same prompt
+and settings give the same text however the rows are batched, and a continuation resumed at a position draws what an
+uninterrupted one would have drawn there.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nanoeuler.errors import UserError
+
+STREAM = 0x73616D706C65
+"""Second word of the Philox key: keeps these numbers apart from those that other stages draw with the same seed."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen. Raises `UserError` for a setting out of its range."""
+
+    temperature: float = 0.7
+    """Logits are divided by it; 0 is greedy: always the likeliest token (of equals the lowest id)."""
+    top_k: int = 0
+    """Only the k likeliest tokens are candidates; 0: all."""
+    top_p: float = 0.95
+    """Of the candidates, only the fewest whose probabilities sum to at least p (nucleus sampling, Holtzman et al. 2020); 1: all."""
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise UserError(f"temperature is {self.temperature}: it must be 0 (greedy) or above, 1 samples from the model as it is")
+        if self.top_k < 0:
+            raise UserError(f"top-k is {self.top_k}: it must be 0 (all tokens) or the number of likeliest tokens to choose from")
+        if not 0 < self.top_p <= 1:
+            raise UserError(f"top-p is {self.top_p}: it must be above 0 and at most 1 (all tokens)")
+        if not 0 <= self.seed < 2**64:
+            raise UserError(f"seed is {self.seed}: it must be a whole number from 0 to 2**64 - 1")
+
+
+GREEDY = Sampling(temperature=0.0)
+
+
+def choose(logits_BV: np.ndarray, sampling: Sampling, positions_B: np.ndarray, allowed_V: np.ndarray | None = None) -> np.ndarray:
+    """One token id per row, (B,) int32.
+
+    `positions_B` numbers the token to be chosen in its row's sequence; `allowed_V` is True for the tokens that may be chosen
+    at all (default: every one). Raises `UserError` when a row has no finite candidate, as the logits of a broken model.
+    """
+    scores_BV = np.asarray(logits_BV, np.float64)
+    if allowed_V is not None:
+        scores_BV = np.where(allowed_V, scores_BV, -np.inf)
+    if not np.isfinite(scores_BV.max(axis=1)).all():
+        raise UserError("the model's logits are not finite: its weights are damaged or its training diverged; take an earlier model")
+    if sampling.temperature == 0:
+        return scores_BV.argmax(axis=1).astype(np.int32)
+    order_BV = np.argsort(-scores_BV, axis=1, kind="stable")
+    ranked_BV = np.take_along_axis(scores_BV, order_BV, axis=1)
+    with np.errstate(over="ignore"):  # at a temperature near 0 the unlikely tokens go to −inf, as they should
+        weights_BV = np.exp((ranked_BV - ranked_BV[:, :1]) / sampling.temperature)
+    if sampling.top_k:
+        weights_BV[:, sampling.top_k :] = 0
+    cumulative_BV = weights_BV.cumsum(axis=1)
+    before_BV = cumulative_BV - weights_BV  # of the likelier tokens: below p, this one is still needed to reach p
+    weights_BV[before_BV >= sampling.top_p * cumulative_BV[:, -1:]] = 0
+    cumulative_BV = weights_BV.cumsum(axis=1)
+    draws_B = np.array([uniform(sampling.seed, int(position)) for position in positions_B])
+    rank_B = (cumulative_BV <= draws_B[:, None] * cumulative_BV[:, -1:]).sum(axis=1)
+    rank_B = np.minimum(rank_B, (weights_BV > 0).sum(axis=1) - 1)  # a draw next to 1 may round up to the total
+    return np.take_along_axis(order_BV, rank_B[:, None], axis=1)[:, 0].astype(np.int32)
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) that depends on (seed, position) alone (Philox 4×64, Salmon et al. 2011)."""
+    bits = np.random.Philox(key=np.array([seed, STREAM], np.uint64), counter=position).random_raw()
+    return int(bits >> 11) * 2.0**-53

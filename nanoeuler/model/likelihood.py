@@ -1,0 +1,134 @@
+"""How well a model predicts held-out text: bits per byte, and how often each of its K heads is right.
+
+    bits per byte = nats of head 0, summed over all tokens, `</s>` included / (ln 2 · UTF-8 bytes of the text)
+
+The unit does not depend on the tokenizer, so models of different vocabularies compare. The text is read in windows that
+do not overlap: window w holds the tokens [w·T, (w+1)·T) and predicts each one's successor, the successor of the last
+being `</s>`. So every token but the very first `</s>` is predicted exactly once, and so is the end of the text.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nanoeuler.model.documents import frame, mask_padding, windows
+from nanoeuler.model.transformer import Batch, Transformer
+
+if TYPE_CHECKING:
+    from nanoeuler.tokenizer import Tokenizer
+
+BATCH_TOKENS = 8192
+"""Tokens of one forward pass, unless the caller says otherwise."""
+
+SLICE_ELEMENTS = 1 << 22
+"""Logits that exist at a time: 16 MB in float32, whatever the batch and the vocabulary."""
+
+
+@dataclass(frozen=True)
+class HeldOutScore:
+    """What `bits_per_byte` measured, as sums: nats of head 0 over `tokens` targets that stand for `text_bytes` bytes."""
+
+    nats: float
+    tokens: int
+    text_bytes: int
+    hits: tuple[int, ...]  # per head: targets that were its likeliest token
+    targets: tuple[int, ...]  # per head: targets that it had
+
+    @property
+    def bits_per_byte(self) -> float:
+        return self.nats / (math.log(2) * self.text_bytes)
+
+    @property
+    def nats_per_token(self) -> float:
+        return self.nats / self.tokens
+
+    @property
+    def accuracy(self) -> tuple[float, ...]:
+        """Share of each head's targets that it ranked first; head k's lie k + 1 tokens ahead, in the same document."""
+        return tuple(hits / max(targets, 1) for hits, targets in zip(self.hits, self.targets, strict=True))
+
+
+def token_byte_lengths(tokenizer: "Tokenizer") -> np.ndarray:
+    """UTF-8 bytes that each id stands for, (vocab_size,) int32; special tokens stand for none."""
+    return np.array([0 if tokenizer.is_special(id) else len(tokenizer.token_bytes(id)) for id in range(tokenizer.vocab_size)], np.int32)
+
+
+def bits_per_byte(
+    model: Transformer,
+    sequence: Any,
+    text_bytes: int,
+    tokenizer: "Tokenizer",
+    document_mask: bool,
+    limit_tokens: int | None = None,
+    batch_rows: int | None = None,
+    heads: int = 1,
+    window: int | None = None,
+    advance: Callable[[int], None] | None = None,
+) -> HeldOutScore:
+    """Score `sequence`, anything that has a length of at least 1 and slices to an integer array.
+
+    `text_bytes` are the UTF-8 bytes of its text. `limit_tokens` scores only as many whole windows as that holds (at least
+    one), spread evenly over the text, and takes the bytes of their targets instead. The first `heads` heads have their
+    accuracy measured; nats are head 0's. `window` is T, the model's context unless given. `advance` is told how many tokens
+    each forward pass has scored.
+    """
+    T, end_id = window or model.config.context, tokenizer.end_id
+    total_windows = -(-len(sequence) // T)
+    index_W = chosen_windows(total_windows, None if limit_tokens is None else max(1, limit_tokens // T))
+    byte_lengths_V = None if len(index_W) == total_windows else token_byte_lengths(tokenizer)
+    batches = -(-len(index_W) // (batch_rows or max(1, BATCH_TOKENS // T)))
+    rows = -(-len(index_W) // batches)  # equal batches: the model plans its buffers once, and little is padded
+    nats, tokens, scored_bytes = 0.0, 0, 0
+    hits_K, counts_K = np.zeros(heads, np.int64), np.zeros(heads, np.int64)
+    for first in range(0, len(index_W), rows):
+        index_B = index_W[first : first + rows]
+        ids_BT, following_BK, length_B = windows(sequence, index_B, T, heads, end_id)
+        positions_BT, starts_BT, targets_BTK = frame(ids_BT, following_BK, end_id, document_mask)
+        mask_padding(targets_BTK, length_B)
+        targets_NK = targets_BTK.reshape(-1, heads)
+        if len(index_B) < rows:  # fill up the last batch
+            ids_BT, positions_BT, starts_BT = (np.pad(x, ((0, rows - len(index_B)), (0, 0))) for x in (ids_BT, positions_BT, starts_BT))
+        batch_nats, batch_hits_K = score_batch(model, Batch(*map(model.backend.from_host, (ids_BT, positions_BT, starts_BT))), targets_NK)
+        scored = targets_NK[targets_NK[:, 0] >= 0, 0]
+        nats += batch_nats
+        tokens += len(scored)
+        scored_bytes += 0 if byte_lengths_V is None else int(byte_lengths_V[scored].sum())
+        hits_K += batch_hits_K
+        counts_K += (targets_NK >= 0).sum(axis=0)
+        if advance:
+            advance(len(scored))
+    return HeldOutScore(nats, tokens, text_bytes if byte_lengths_V is None else scored_bytes, tuple(hits_K.tolist()), tuple(counts_K.tolist()))
+
+
+def chosen_windows(windows: int, limit: int | None) -> np.ndarray:
+    """All window numbers, or `limit` of them at even distances from the first on."""
+    if limit is None or limit >= windows:
+        return np.arange(windows)
+    return np.arange(limit) * windows // limit
+
+
+def score_batch(model: Transformer, batch: Batch, targets_NK: np.ndarray) -> tuple[float, np.ndarray]:
+    """Nats of head 0 and hits of each head, (K,), over the batch's first N tokens. Targets of −1 count for nothing.
+
+    The logits are made slice by slice, so that memory does not grow with tokens × heads × vocabulary.
+    """
+    ops, columns = model.backend, model.columns
+    N, K = targets_NK.shape
+    hidden_ND = model.forward(batch).hidden[:N]
+    weight = model.weights.heads[: K * columns.head]
+    size = max(1, min(N, SLICE_ELEMENTS // (K * columns.head)))
+    logits = ops.empty((size, K * columns.head))
+    logprobs_R, lse_R = ops.empty((size * K,)), ops.empty((size * K,))
+    nats, hits_K = 0.0, np.zeros(K, np.int64)
+    for start in range(0, N, size):
+        part_NK = targets_NK[start : start + size]
+        n = len(part_NK)
+        ops.linear(hidden_ND[start : start + n], weight, logits[:n])
+        logits_RV = logits[:n].reshape(n * K, columns.head)[:, : model.config.vocab_size]
+        ops.cross_entropy(logits_RV, ops.from_host(part_NK.reshape(-1)), logprobs_R[: n * K], lse_R[: n * K])
+        nats -= float(ops.to_host(logprobs_R[: n * K])[::K].sum(dtype=np.float64))
+        hits_K += (ops.to_host(logits_RV.argmax(axis=1)).reshape(n, K) == part_NK).sum(axis=0)
+    return nats, hits_K

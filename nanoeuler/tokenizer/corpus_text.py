@@ -1,0 +1,83 @@
+"""The text of a corpus as this wing reads it: memory-mapped, document by document, and an even sample of it."""
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from nanoeuler.errors import UserError
+from nanoeuler.files import read_json
+from nanoeuler.tokenizer.pretokenizer import blocks
+
+SAMPLE_BLOCK = 1 << 14  # bytes: what a sample takes or leaves at a time
+
+
+@dataclass(frozen=True)
+class CorpusText:
+    """The documents of one source in one split: document i is `data[offsets[i]:offsets[i + 1]]`."""
+
+    split: str
+    source: str
+    data: mmap.mmap | bytes
+    offsets: np.ndarray  # int64 (documents + 1,)
+
+    @property
+    def documents(self) -> int:
+        return len(self.offsets) - 1
+
+    def borders(self) -> Iterator[tuple[int, int]]:
+        """Start and stop of each document."""
+        return pairwise(self.offsets.tolist())
+
+
+class Corpus:
+    """A corpus folder by its manifest. `texts[split]` lists the sources in the manifest's order."""
+
+    def __init__(self, manifest_path: str | Path):
+        self.path = Path(manifest_path)
+        manifest = read_json(self.path)
+        try:
+            self.fingerprint: str = manifest["fingerprint"]
+            self.texts = {
+                split: [self.open_text(split, name, source[split]) for name, source in manifest["sources"].items()] for split in ("train", "validation")
+            }
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{self.path}: not a corpus manifest ({error!r} is missing or wrong); run `nanoeuler assemble` again") from error
+
+    def open_text(self, split: str, source: str, entry: dict) -> CorpusText:
+        """Map the files of one source. Raises `UserError` when they are not what the manifest says."""
+        text, offsets = self.path.parent / entry["text"], self.path.parent / entry["offsets"]
+        for path, size in ((text, entry["bytes"]), (offsets, 8 * (entry["documents"] + 1))):
+            if not path.is_file() or path.stat().st_size != size:
+                found = f"{path.stat().st_size:,} bytes" if path.is_file() else "no such file"
+                raise UserError(f"{path}: {found} where {self.path.name} says {size:,} bytes; run `nanoeuler assemble` again")
+        borders = np.fromfile(offsets, "<u8").astype(np.int64)  # (documents + 1,)
+        if borders[0] != 0 or borders[-1] != entry["bytes"] or (np.diff(borders) <= 0).any():
+            raise UserError(f"{offsets}: damaged: the offsets do not rise from 0 to the size of {text.name}; run `nanoeuler assemble` again")
+        return CorpusText(split, source, map_file(text), borders)
+
+
+def map_file(path: Path) -> mmap.mmap | bytes:
+    """The content of a file, read as it is touched (nothing can be mapped of an empty one)."""
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
+
+
+def sample(texts: list[CorpusText], wanted: int) -> Iterator[bytes]:
+    """About `wanted` bytes spread evenly over all sources and documents, in order; all of the text when there is no more.
+
+    Documents are cut into blocks where words end. Going through a source, a block is taken when less than is due by then has been:
+    a long document gives blocks from all over it, of short ones every so-manyth is taken whole, and no source goes without.
+    """
+    total = sum(len(text.data) for text in texts)
+    for text in texts:
+        seen = taken = 0
+        for start, stop in text.borders():
+            for block in blocks(text.data, start, stop, SAMPLE_BLOCK):
+                seen += len(block)
+                if taken * total < seen * min(wanted, total):
+                    taken += len(block)
+                    yield block

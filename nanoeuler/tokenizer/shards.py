@@ -1,0 +1,155 @@
+"""Tokens on disk: plain arrays that are memory-mapped, and a small manifest that is written last.
+
+    store = TokenStore.open("data/corpora/sample/tokens-512/manifest.json")
+    store.tokens("train")[0:128]            # int32 (128,)
+
+A shard is the ids themselves, uint16 as long as 65,536 are enough and else uint32, little-endian, with nothing around them.
+"""
+
+import hashlib
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nanoeuler.errors import UserError
+from nanoeuler.files import canonical_json, read_json, sha256_text, write_json
+from nanoeuler.tokenizer.tokenizer import Tokenizer
+
+SHARD_TOKENS = 1 << 28  # 512 MB of uint16
+MANIFEST = "manifest.json"
+REMEDY = "run `nanoeuler tokenize` again"
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """The narrowest of the two kinds of shard that holds every id."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+class TokenSequence:
+    """The tokens of some shards, one after another, as if they were one array. Only what is sliced is read."""
+
+    def __init__(self, shards: list[np.ndarray]):
+        self.shards = shards
+        self.starts = [0, *accumulate(len(shard) for shard in shards)]  # (shards + 1,)
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    def __getitem__(self, wanted: slice) -> np.ndarray:
+        """int32 (stop - start,): a copy. Bounds are those of Python's slices, the step is 1."""
+        if not isinstance(wanted, slice) or wanted.step not in (None, 1):
+            raise TypeError(f"a TokenSequence is read by slices [start:stop], not by {wanted!r}")
+        start, stop, _ = wanted.indices(len(self))
+        result = np.empty(max(stop - start, 0), np.int32)
+        for shard, first in zip(self.shards, self.starts, strict=False):
+            low, high = max(start, first), min(stop, first + len(shard))
+            if low < high:
+                result[low - start : high - start] = shard[low - first : high - first]
+        return result
+
+
+class TokenStore:
+    """The tokens of a corpus: two splits, in each the sources by name."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any]):
+        self.path, self.manifest = path, manifest
+        self.fingerprint: str = manifest["fingerprint"]
+        self.tokenizer_fingerprint: str = manifest["tokenizer"]
+        self.vocab_size: int = manifest["vocab_size"]
+        self.dtype = token_dtype(self.vocab_size)
+
+    @classmethod
+    def open(cls, path: str | Path) -> "TokenStore":
+        """Read the manifest and check that every shard has the size it says. Raises `UserError` naming the file that does not."""
+        path = Path(path)
+        manifest = read_json(path)
+        try:
+            store = cls(path, manifest)
+            consistent = manifest["fingerprint"] == manifest_fingerprint(manifest) and manifest["dtype"] == store.dtype.name
+            shards = [shard for sources in manifest["splits"].values() for entry in sources.values() for shard in entry["shards"]]
+            sizes = {path.parent / shard["file"]: shard["tokens"] * store.dtype.itemsize for shard in shards}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path}: not a manifest of tokens ({error!r} is missing or wrong); {REMEDY}") from error
+        if not consistent:
+            raise UserError(f"{path}: damaged: its content and its fingerprint do not fit; {REMEDY}")
+        for shard, size in sizes.items():
+            if not shard.is_file() or shard.stat().st_size != size:
+                found = f"{shard.stat().st_size:,} bytes" if shard.is_file() else "no such file"
+                raise UserError(f"{shard}: {found} where {path.name} says {size:,} bytes; {REMEDY}")
+        return store
+
+    def check_tokenizer(self, tokenizer: Tokenizer, path: str | Path) -> None:
+        """Raise `UserError` unless the tokens were made with `tokenizer`, which was read from `path`."""
+        if tokenizer.fingerprint != self.tokenizer_fingerprint:
+            raise UserError(
+                f"{self.path}: these tokens were made with another tokenizer ({self.tokenizer_fingerprint[:12]}, {self.vocab_size} ids) "
+                f"than {path} ({tokenizer.fingerprint[:12]}, {tokenizer.vocab_size} ids); {REMEDY} or give the one that belongs to them"
+            )
+
+    def sources(self, split: str) -> list[str]:
+        """Names of the sources that have documents in this split."""
+        return [source for source, entry in self.manifest["splits"][split].items() if entry["tokens"]]
+
+    def tokens(self, split: str, source: str | None = None) -> TokenSequence:
+        """The tokens of one source, or of all of them one after another."""
+        shards = [shard for entry in self.entries(split, source) for shard in entry["shards"]]
+        return TokenSequence([np.memmap(self.path.parent / shard["file"], self.dtype, mode="r", shape=(shard["tokens"],)) for shard in shards])
+
+    def bytes(self, split: str, source: str | None = None) -> int:
+        """UTF-8 bytes of the documents that the tokens stand for (`</s>` is none)."""
+        return sum(entry["bytes"] for entry in self.entries(split, source))
+
+    def entries(self, split: str, source: str | None) -> list[dict[str, Any]]:
+        sources = self.manifest["splits"][split]
+        return list(sources.values()) if source is None else [sources[source]]
+
+
+class ShardWriter:
+    """Writes one source's tokens into `<stem>-000.bin`, `<stem>-001.bin`, … of `folder`, filling each before the next."""
+
+    def __init__(self, folder: Path, stem: str, dtype: np.dtype, shard_tokens: int = SHARD_TOKENS):
+        self.folder, self.stem, self.dtype, self.shard_tokens = folder, stem, dtype, shard_tokens
+        self.shards: list[dict[str, Any]] = []  # the manifest's entries of the shards, the last one perhaps not full
+        self.room = 0  # tokens that the last shard still takes
+
+    def write(self, ids: np.ndarray) -> None:
+        """Append ids (tokens,)."""
+        while len(ids):
+            if self.room == 0:
+                self.start_shard()
+            head, ids = ids[: self.room], ids[self.room :]
+            content = head.astype(self.dtype).tobytes()
+            with open(self.folder / self.shards[-1]["file"], "ab") as file:
+                file.write(content)
+            self.hash.update(content)
+            self.room -= len(head)
+            self.shards[-1]["tokens"] += len(head)
+            self.shards[-1]["sha256"] = self.hash.hexdigest()
+
+    def start_shard(self) -> None:
+        self.shards.append({"file": f"{self.stem}-{len(self.shards):03d}.bin", "tokens": 0, "sha256": ""})
+        self.room, self.hash = self.shard_tokens, hashlib.sha256()
+
+    def entry(self, documents: int, size: int) -> dict[str, Any]:
+        """The source's entry in the manifest, once all is written."""
+        return {"documents": documents, "tokens": sum(shard["tokens"] for shard in self.shards), "bytes": size, "shards": self.shards}
+
+
+def write_manifest(folder: Path, tokenizer: Tokenizer, corpus_fingerprint: str, splits: dict[str, dict[str, Any]]) -> None:
+    """Write the manifest of the shards in `folder`: after them, so that its presence says that they are whole."""
+    manifest = {
+        "version": 1,
+        "dtype": token_dtype(tokenizer.vocab_size).name,
+        "tokenizer": tokenizer.fingerprint,
+        "corpus": corpus_fingerprint,
+        "vocab_size": tokenizer.vocab_size,
+        "splits": splits,
+    }
+    write_json(folder / MANIFEST, manifest | {"fingerprint": manifest_fingerprint(manifest)})
+
+
+def manifest_fingerprint(manifest: dict[str, Any]) -> str:
+    """sha256 of all that the manifest says, the shards' hashes among it."""
+    return sha256_text(canonical_json({key: value for key, value in manifest.items() if key != "fingerprint"}))

@@ -1,0 +1,73 @@
+"""The two stages of this wing: learn a tokenizer from a corpus, and turn a corpus into tokens."""
+
+from pathlib import Path
+
+from nanoeuler import log
+from nanoeuler.errors import UserError
+from nanoeuler.files import atomic_folder
+from nanoeuler.tokenizer.bpe import count_words, learn
+from nanoeuler.tokenizer.chunks import ChunkEncoder, chunks, encode_in_processes
+from nanoeuler.tokenizer.corpus_text import Corpus, sample
+from nanoeuler.tokenizer.shards import MANIFEST, SHARD_TOKENS, ShardWriter, TokenStore, write_manifest
+from nanoeuler.tokenizer.tokenizer import Tokenizer
+from nanoeuler.tokenizer.vocabulary import SMALLEST, SPECIALS, build
+
+
+def learn_tokenizer(corpus_path: Path, vocab_size: int, sample_bytes: int, output: Path) -> Tokenizer:
+    """Learn from `sample_bytes` of the training split and write a tokenizer.json. Raises `UserError` when the vocabulary cannot be had."""
+    if vocab_size < SMALLEST:
+        raise UserError(
+            f"tokenizer.vocab_size is {vocab_size}: it must be at least {SMALLEST} ({len(SPECIALS)} reserved ids and 256 bytes); raise it in the config"
+        )
+    if sample_bytes < 1:
+        raise UserError(f"tokenizer.sample_bytes is {sample_bytes}: it must be at least 1; 100000000 is plenty for most vocabularies")
+    texts = Corpus(corpus_path).texts["train"]
+    available = sum(len(text.data) for text in texts)
+    with log.Progress("count words", min(sample_bytes, available), "MB", scale=1e-6) as progress:
+        counts = count_words(sample(texts, sample_bytes), progress=progress)
+    tokenizer = Tokenizer(build(learn(counts, vocab_size)))
+    if tokenizer.vocab_size < vocab_size:
+        more = "raise tokenizer.sample_bytes" if sample_bytes < available else "add text to the corpus"
+        raise UserError(
+            f"{corpus_path}: {min(sample_bytes, available):,} bytes of text yield {tokenizer.vocab_size} ids where tokenizer.vocab_size asks for {vocab_size}; "
+            f"set it to {tokenizer.vocab_size} or less, or {more}"
+        )
+    tokenizer.save(output)
+    log.line("bpe", vocab_size=vocab_size, sample_bytes=min(sample_bytes, available), distinct_words=len(counts), output=output)
+    return tokenizer
+
+
+def tokenize_corpus(corpus_path: Path, tokenizer_path: Path, output: Path, vocab_size: int, threads: int = 1, shard_tokens: int = SHARD_TOKENS) -> TokenStore:
+    """Write the shards of a corpus and their manifest to the folder `output`, with `threads` processes.
+
+    Raises `UserError` when the tokenizer has not the `vocab_size` ids that the model is to have.
+    """
+    if threads < 1:
+        raise UserError(f"--threads is {threads}: it must be at least 1")
+    corpus, tokenizer = Corpus(corpus_path), Tokenizer.load(tokenizer_path)
+    if tokenizer.vocab_size != vocab_size:
+        raise UserError(
+            f"{tokenizer_path}: it has {tokenizer.vocab_size} ids where tokenizer.vocab_size is {vocab_size}; change that or run `nanoeuler bpe` again"
+        )
+    encoder = ChunkEncoder(corpus, tokenizer)
+    found = list(chunks(corpus))
+    threads = min(threads, len(found))
+    total = sum(chunk.stop - chunk.start for chunk in found)
+    with atomic_folder(output) as folder, log.Progress("tokenize", total, "MB", scale=1e-6) as progress:
+        writers = {
+            split: [ShardWriter(folder, f"{split}-{text.source}", encoder.dtype, shard_tokens) for text in texts] for split, texts in corpus.texts.items()
+        }
+        encoded = encode_in_processes(found, corpus_path, tokenizer_path, threads) if threads > 1 else map(encoder.encode, found)
+        for chunk, ids in zip(found, encoded, strict=True):
+            writers[chunk.split][chunk.index].write(ids)
+            progress.update(chunk.stop - chunk.start)
+        splits = {
+            split: {text.source: writer.entry(text.documents, len(text.data)) for text, writer in zip(texts, writers[split], strict=True)}
+            for split, texts in corpus.texts.items()
+        }
+        write_manifest(folder, tokenizer, corpus.fingerprint, splits)
+    store = TokenStore.open(output / MANIFEST)
+    for split in corpus.texts:
+        tokens, size = len(store.tokens(split)), store.bytes(split)
+        log.line("tokenize", split=split, tokens=tokens, bytes=size, bytes_per_token=size / max(tokens, 1))
+    return store

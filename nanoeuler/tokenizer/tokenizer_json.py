@@ -1,0 +1,161 @@
+"""`tokenizer.json`, the file that the `tokenizers` library reads too, to and from a `Vocabulary`.
+
+What that library would do differently from this project is refused, not guessed: every setting is either the one that we write or an error
+that names it. Special tokens are listed as such, so that other tools know them; `tokenizers` then takes a literal `</s>` in a text
+for the token unless its `encode_special_tokens` is set, whereas our `encode` never emits a special id from text.
+"""
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+from nanoeuler.errors import UserError
+from nanoeuler.files import read_json, write_json
+from nanoeuler.tokenizer import pretokenizer
+from nanoeuler.tokenizer.vocabulary import BYTE_OF_CHARACTER, CHARACTER_OF_BYTE, END, Vocabulary
+
+PRETOKENIZER = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}  # how the file spells pretokenizer.NAME
+DECODER = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+MODEL_SETTINGS = {
+    "dropout": None,
+    "unk_token": None,
+    "continuing_subword_prefix": None,
+    "end_of_word_suffix": None,
+    "fuse_unk": False,
+    "byte_fallback": False,
+    "ignore_merges": False,
+}
+ADDED_TOKEN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+
+
+def to_json(vocabulary: Vocabulary) -> dict[str, Any]:
+    """The content of the file: a pure function of the vocabulary, so that it can be hashed."""
+    names = [token_name(token) for token in vocabulary.tokens]
+    for literal, index in vocabulary.specials.items():
+        names[index] = literal
+    specials = sorted(vocabulary.specials.items(), key=lambda item: item[1])
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": index, "content": literal, **ADDED_TOKEN} for literal, index in specials],
+        "normalizer": None,
+        "pre_tokenizer": PRETOKENIZER,
+        "post_processor": None,
+        "decoder": DECODER,
+        "model": {
+            "type": "BPE",
+            **MODEL_SETTINGS,
+            "vocab": {name: index for index, name in enumerate(names)},
+            "merges": [f"{names[left]} {names[right]}" for left, right, _ in vocabulary.merges],
+        },
+    }
+
+
+def write(path: str | Path, vocabulary: Vocabulary) -> None:
+    write_json(path, to_json(vocabulary))
+
+
+def read(path: str | Path) -> Vocabulary:
+    """Read a `tokenizer.json`. Raises `UserError` when it is damaged or asks for what this project does not do."""
+    return Reader(Path(path)).vocabulary(read_json(path))
+
+
+class Reader:
+    """Checks the content of one file and turns it into a vocabulary; every complaint names the file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def refuse(self, problem: str) -> NoReturn:
+        raise UserError(f"{self.path}: {problem}; run `nanoeuler bpe` to learn a tokenizer again, or give another file")
+
+    def vocabulary(self, content: Any) -> Vocabulary:
+        if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
+            self.refuse("not a tokenizer.json (it has no 'model' section)")
+        self.check_settings(content)
+        ids = self.ids(content["model"].get("vocab"))
+        specials = self.specials(content.get("added_tokens"), ids)
+        tokens = [b""] * len(ids)
+        for name, index in ids.items():
+            tokens[index] = name.encode() if name in specials else self.token(name)
+        missing = set(CHARACTER_OF_BYTE.values()) - (set(ids) - set(specials))
+        if missing:
+            self.refuse(f"damaged: its vocabulary lacks {len(missing)} of the 256 bytes, such as {min(missing)!r}")
+        return Vocabulary(tokens, specials, self.merges(content["model"].get("merges"), ids, specials))
+
+    def check_settings(self, content: dict[str, Any]) -> None:
+        model = content["model"]
+        if model.get("type", "BPE") != "BPE":
+            self.refuse(f"its model is {model['type']!r} where this project reads 'BPE'")
+        for key, ours in MODEL_SETTINGS.items():
+            if model.get(key) not in (ours, None, ""):
+                self.refuse(f"its model sets {key} to {model[key]!r}, which this project does not do")
+        for key in ("truncation", "padding", "normalizer"):
+            if content.get(key) is not None:
+                self.refuse(f"it sets a {key} ({describe(content[key])}), which this project does not do")
+        self.check_pretokenizer(content.get("pre_tokenizer"))
+        if describe(content.get("decoder")) != "ByteLevel":
+            self.refuse(f"its decoder is {describe(content.get('decoder'))} where this project reads ByteLevel")
+        if describe(content.get("post_processor")) not in ("none", "ByteLevel"):
+            self.refuse(f"it sets a post_processor ({describe(content['post_processor'])}), which this project does not do")
+
+    def check_pretokenizer(self, found: Any) -> None:
+        if describe(found) != PRETOKENIZER["type"]:
+            self.refuse(f"its pre_tokenizer {describe(found)} is not known here, only {PRETOKENIZER['type']} (the scanner {pretokenizer.NAME!r}) is")
+        for key, default in (("add_prefix_space", True), ("use_regex", True)):
+            if found.get(key, default) != PRETOKENIZER[key]:
+                self.refuse(f"its pre_tokenizer sets {key} to {found.get(key, default)!r}, where the scanner {pretokenizer.NAME!r} is {PRETOKENIZER[key]!r}")
+
+    def ids(self, vocab: Any) -> dict[str, int]:
+        """The model's vocabulary, whose ids must be 0, 1, 2, …"""
+        if not isinstance(vocab, dict) or not all(type(index) is int for index in vocab.values()):
+            self.refuse("damaged: its vocab is not a map from tokens to ids")
+        if sorted(vocab.values()) != list(range(len(vocab))):
+            self.refuse("damaged: the ids of its vocab are not 0, 1, 2, … without gaps")
+        return vocab
+
+    def specials(self, added: Any, ids: dict[str, int]) -> dict[str, int]:
+        specials = {}
+        for entry in added if isinstance(added, list) else []:
+            literal = entry.get("content") if isinstance(entry, dict) else None
+            if not isinstance(literal, str) or literal not in ids or ids[literal] != entry.get("id"):
+                self.refuse(f"damaged: its added token {entry!r} is not in its vocab with the same id")
+            if entry.get("special") is not True:
+                self.refuse(f"its added token {literal!r} is not a special one, which this project does not do")
+            specials[literal] = ids[literal]
+        if END not in specials:
+            self.refuse(f"it has no special token {END!r}, which frames documents")
+        return dict(sorted(specials.items(), key=lambda item: item[1]))
+
+    def token(self, name: str) -> bytes:
+        try:
+            return bytes(BYTE_OF_CHARACTER[character] for character in name)
+        except KeyError as error:
+            self.refuse(f"damaged: the token {name!r} holds {error.args[0]!r}, which stands for no byte")
+
+    def merges(self, found: Any, ids: dict[str, int], specials: dict[str, int]) -> list[tuple[int, int, int]]:
+        """Merges written as "left right" or ["left", "right"]."""
+        if not isinstance(found, list):
+            self.refuse("damaged: its merges are not a list")
+        merges = []
+        for index, merge in enumerate(found):
+            names = merge.split(" ") if isinstance(merge, str) else merge
+            if not isinstance(names, list) or len(names) != 2 or not all(isinstance(name, str) for name in names):
+                self.refuse(f"damaged: merge {index} is {merge!r} and not a pair of tokens")
+            for name in (*names, "".join(names)):
+                if name not in ids or name in specials:
+                    self.refuse(f"damaged: merge {index} is {' + '.join(names)}, but {name!r} is not in its vocab")
+            merges.append((ids[names[0]], ids[names[1]], ids["".join(names)]))
+        if len({merge[:2] for merge in merges}) < len(merges):
+            self.refuse("damaged: it lists a merge twice")
+        return merges
+
+
+def token_name(token: bytes) -> str:
+    """A token as the file spells it, one printing character for each byte."""
+    return "".join(map(CHARACTER_OF_BYTE.__getitem__, token))
+
+
+def describe(section: Any) -> str:
+    """The name of a section's type."""
+    return "none" if section is None else str(section.get("type")) if isinstance(section, dict) else repr(section)

@@ -1,0 +1,362 @@
+"""A gradient check is worth what it catches: mistakes of the kinds that people make, planted one at a time in each op.
+
+Each class below is the reference with one mistake: a sign, a swap or transpose, a term left out. `check_ops` has to fail, and
+to blame the right op; mistakes that need a whole model to show (sums that are overwritten) have to fail in `check_model`.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from nanoeuler.backend.reference import ReferenceBackend, by_group, from_groups, hidden_keys, sigmoid, store
+from nanoeuler.model.check import CASES, check_model, check_ops
+
+PLANTED = []
+
+
+def planted(op):
+    """Note the class below as a mistake in `op`."""
+
+    def note(mistaken):
+        PLANTED.append((op, mistaken))
+        return mistaken
+
+    return note
+
+
+# ---- linear
+
+
+@planted("linear")
+class LinearInputSign(ReferenceBackend):
+    def linear_backward_input(self, dout_NO, weight_OI, dx_NI, scale=1.0):
+        dx_NI[...] = -scale * (dout_NO @ weight_OI)
+
+
+@planted("linear")
+class LinearWeightTransposed(ReferenceBackend):
+    def linear_backward_weight(self, dout_NO, x_NI, dweight_OI, accumulate, scale=1.0):
+        store(dweight_OI, scale * (x_NI.T @ dout_NO).reshape(dweight_OI.shape), accumulate)
+
+
+@planted("linear")
+class LinearInputTransposed(ReferenceBackend):
+    def linear_backward_input(self, dout_NO, weight_OI, dx_NI, scale=1.0):
+        dx_NI[...] = scale * (dout_NO @ weight_OI.T.reshape(weight_OI.shape))
+
+
+@planted("linear")
+class LinearScaleMissing(ReferenceBackend):
+    def linear_backward_weight(self, dout_NO, x_NI, dweight_OI, accumulate, scale=1.0):
+        super().linear_backward_weight(dout_NO, x_NI, dweight_OI, accumulate)
+
+
+@planted("linear")
+class LinearLastRowMissing(ReferenceBackend):
+    def linear_backward_weight(self, dout_NO, x_NI, dweight_OI, accumulate, scale=1.0):
+        super().linear_backward_weight(dout_NO[:-1], x_NI[:-1], dweight_OI, accumulate, scale)
+
+
+@planted("linear")
+class LinearNotAccumulated(ReferenceBackend):
+    def linear_backward_weight(self, dout_NO, x_NI, dweight_OI, accumulate, scale=1.0):
+        super().linear_backward_weight(dout_NO, x_NI, dweight_OI, False, scale)
+
+
+# ---- embedding
+
+
+@planted("embedding")
+class EmbeddingSign(ReferenceBackend):
+    def embedding_backward(self, ids_N, dout_ND, dtable_VD, accumulate):
+        super().embedding_backward(ids_N, -dout_ND, dtable_VD, accumulate)
+
+
+@planted("embedding")
+class EmbeddingRowsSwapped(ReferenceBackend):
+    def embedding_backward(self, ids_N, dout_ND, dtable_VD, accumulate):
+        super().embedding_backward(ids_N[::-1], dout_ND, dtable_VD, accumulate)
+
+
+@planted("embedding")
+class EmbeddingRepeatsMissing(ReferenceBackend):
+    """What `table[ids] += dout` does in NumPy: of a repeated id only one row counts."""
+
+    def embedding_backward(self, ids_N, dout_ND, dtable_VD, accumulate):
+        if not accumulate:
+            dtable_VD[...] = 0
+        dtable_VD[ids_N] += dout_ND
+
+
+# ---- RMSNorm
+
+
+class NormGradient(ReferenceBackend):
+    """The backward pass of RMSNorm once more, with places for mistakes."""
+
+    def rms_norm_backward(self, dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, dweight_D, add_to_dx, accumulate):
+        unit, r = x_ND * inverse_rms_N[:, None], inverse_rms_N[:, None]
+        store(dweight_D, self.weight_gradient(dout_ND, x_ND, unit), accumulate)
+        store(dx_ND, self.input_gradient(dout_ND, unit, weight_D, r), add_to_dx)
+
+    def weight_gradient(self, dout, x, unit):
+        return (dout * unit).sum(axis=0)
+
+    def input_gradient(self, dout, unit, weight, r):
+        g = dout * weight
+        return (g - unit * (g * unit).mean(axis=1, keepdims=True)) * r
+
+
+@planted("add_rms_norm")
+class NormSign(NormGradient):
+    def input_gradient(self, dout, unit, weight, r):
+        g = dout * weight
+        return (g + unit * (g * unit).mean(axis=1, keepdims=True)) * r
+
+
+@planted("add_rms_norm")
+class NormProjectionMissing(NormGradient):
+    def input_gradient(self, dout, unit, weight, r):
+        return dout * weight * r
+
+
+@planted("add_rms_norm")
+class NormWeightMissing(NormGradient):
+    def input_gradient(self, dout, unit, weight, r):
+        return super().input_gradient(dout, unit, 1.0, r)
+
+
+@planted("add_rms_norm")
+class NormAxesSwapped(NormGradient):
+    def input_gradient(self, dout, unit, weight, r):
+        g = dout * weight
+        return (g - unit * (g * unit).mean(axis=0, keepdims=True)) * r
+
+
+@planted("add_rms_norm")
+class NormWeightFromUnnormedInput(NormGradient):
+    def weight_gradient(self, dout, x, unit):
+        return (dout * x).sum(axis=0)
+
+
+@planted("add_rms_norm")
+class NormResidualOverwritten(ReferenceBackend):
+    def rms_norm_backward(self, dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, dweight_D, add_to_dx, accumulate):
+        super().rms_norm_backward(dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, dweight_D, False, accumulate)
+
+
+# ---- rotary positions
+
+
+@planted("rope")
+class RopeSign(ReferenceBackend):
+    def rope(self, x_NHE, positions_N, table, inverse=False):
+        super().rope(x_NHE, positions_N, table)  # the backward pass turns the same way as the forward pass
+
+
+@planted("rope")
+class RopeHalvesSwapped(ReferenceBackend):
+    def rope(self, x_NHE, positions_N, table, inverse=False):
+        super().rope(x_NHE, positions_N, table, inverse)
+        if inverse:
+            x_NHE[...] = np.roll(x_NHE, x_NHE.shape[2] // 2, axis=2)
+
+
+@planted("rope")
+class RopeSineMissing(ReferenceBackend):
+    def rope(self, x_NHE, positions_N, table, inverse=False):
+        super().rope(x_NHE, positions_N, (table[0], 0 * table[1]) if inverse else table, inverse)
+
+
+@planted("rope")
+class RopePositionsOffByOne(ReferenceBackend):
+    def rope(self, x_NHE, positions_N, table, inverse=False):
+        super().rope(x_NHE, np.maximum(positions_N - 1, 0) if inverse else positions_N, table, inverse)
+
+
+# ---- attention
+
+
+class AttentionGradient(ReferenceBackend):
+    """The backward pass of attention once more, with places for mistakes."""
+
+    def attention_backward(self, dout, query, key, value, starts, out, lse, dquery, dkey, dvalue):
+        (B, T, H, E), G = query.shape, key.shape[2]
+        q, k, v, d = (by_group(x, G) for x in (query, key, value, dout))
+        scores = (q @ k.swapaxes(-1, -2) / math.sqrt(E)).reshape(B, H, T, T) + self.mask(starts, T)[:, None]
+        p = np.exp(scores - lse[..., None]).reshape(B, G, -1, T)
+        ds = self.score_gradient(p, d @ v.swapaxes(-1, -2))
+        dquery[...] = self.query_gradient(from_groups(ds @ k, H), E)
+        dkey[...] = self.key_gradient(from_groups(ds.swapaxes(-1, -2) @ q, G), E)
+        dvalue[...] = self.value_gradient(p, d, G)
+
+    def mask(self, starts, T):
+        return hidden_keys(starts, np.zeros(len(starts), np.int32), T, np.float64)
+
+    def score_gradient(self, p, dp):
+        return p * (dp - (p * dp).sum(axis=-1, keepdims=True))
+
+    def query_gradient(self, dquery, E):
+        return dquery / math.sqrt(E)
+
+    def key_gradient(self, dkey, E):
+        return dkey / math.sqrt(E)
+
+    def value_gradient(self, p, dout, G):
+        return from_groups(p.swapaxes(-1, -2) @ dout, G)
+
+
+@planted("attention")
+class AttentionSign(AttentionGradient):
+    def score_gradient(self, p, dp):
+        return p * (dp + (p * dp).sum(axis=-1, keepdims=True))
+
+
+@planted("attention")
+class AttentionSumMissing(AttentionGradient):
+    def score_gradient(self, p, dp):
+        return p * dp
+
+
+@planted("attention")
+class AttentionScaleMissing(AttentionGradient):
+    def query_gradient(self, dquery, E):
+        return dquery
+
+
+@planted("attention")
+class AttentionDocumentBordersMissing(AttentionGradient):
+    def mask(self, starts, T):
+        return super().mask(np.zeros_like(starts), T)
+
+
+@planted("attention")
+class AttentionOnlyFirstHeadOfGroup(AttentionGradient):
+    def value_gradient(self, p, dout, G):
+        T = p.shape[3]
+        return from_groups(p[:, :, :T].swapaxes(-1, -2) @ dout[:, :, :T], G)
+
+
+@planted("attention")
+class AttentionKeyAndValueSwapped(ReferenceBackend):
+    def attention_backward(self, dout, query, key, value, starts, out, lse, dquery, dkey, dvalue):
+        super().attention_backward(dout, query, key, value, starts, out, lse, dquery, dvalue, dkey)
+
+
+@planted("attention")
+class AttentionProbabilitiesTransposed(AttentionGradient):
+    def value_gradient(self, p, dout, G):
+        B, _, N, T = p.shape
+        transposed = p.reshape(B, G, N // T, T, T).swapaxes(-1, -2).reshape(p.shape)
+        return super().value_gradient(transposed, dout, G)
+
+
+# ---- SwiGLU
+
+
+@planted("swiglu")
+class SwigluSign(ReferenceBackend):
+    def swiglu_backward(self, dout_NF, gate_NF, up_NF, dgate_NF, dup_NF):
+        super().swiglu_backward(dout_NF, gate_NF, up_NF, dgate_NF, dup_NF)
+        sigma = sigmoid(gate_NF, np.empty_like(gate_NF))
+        dgate_NF[...] = dout_NF * up_NF * (sigma - gate_NF * sigma * (1 - sigma))
+
+
+@planted("swiglu")
+class SwigluGateAndUpSwapped(ReferenceBackend):
+    def swiglu_backward(self, dout_NF, gate_NF, up_NF, dgate_NF, dup_NF):
+        super().swiglu_backward(dout_NF, gate_NF, up_NF, dup_NF, dgate_NF)
+
+
+@planted("swiglu")
+class SwigluSlopeOfSigmoidMissing(ReferenceBackend):
+    def swiglu_backward(self, dout_NF, gate_NF, up_NF, dgate_NF, dup_NF):
+        super().swiglu_backward(dout_NF, gate_NF, up_NF, dgate_NF, dup_NF)
+        dgate_NF[...] = dout_NF * up_NF * sigmoid(gate_NF, np.empty_like(gate_NF))
+
+
+# ---- cross-entropy
+
+
+@planted("cross_entropy")
+class CrossEntropySign(ReferenceBackend):
+    def cross_entropy_backward(self, logits_RV, targets_R, weights_R, lse_R):
+        super().cross_entropy_backward(logits_RV, targets_R, -weights_R, lse_R)
+
+
+@planted("cross_entropy")
+class CrossEntropyTargetsSwapped(ReferenceBackend):
+    def cross_entropy_backward(self, logits_RV, targets_R, weights_R, lse_R):
+        super().cross_entropy_backward(logits_RV, np.where(targets_R < 0, -1, (targets_R + 1) % logits_RV.shape[1]), weights_R, lse_R)
+
+
+@planted("cross_entropy")
+class CrossEntropyTargetMissing(ReferenceBackend):
+    def cross_entropy_backward(self, logits_RV, targets_R, weights_R, lse_R):
+        weights = np.where(targets_R < 0, 0, weights_R)
+        logits_RV[...] = np.exp(logits_RV - lse_R[:, None]) * weights[:, None]
+
+
+@planted("cross_entropy")
+class CrossEntropyMaskMissing(ReferenceBackend):
+    def cross_entropy_backward(self, logits_RV, targets_R, weights_R, lse_R):
+        super().cross_entropy_backward(logits_RV, np.maximum(targets_R, 0), weights_R, lse_R)
+
+
+@planted("cross_entropy")
+class CrossEntropyWeightsMissing(ReferenceBackend):
+    def cross_entropy_backward(self, logits_RV, targets_R, weights_R, lse_R):
+        super().cross_entropy_backward(logits_RV, targets_R, np.ones_like(weights_R), lse_R)
+
+
+# ---- the checks
+
+
+def failures(comparisons):
+    return {comparison.case for comparison in comparisons if not comparison.passed}
+
+
+@pytest.mark.parametrize(("op", "mistaken"), PLANTED, ids=[f"{op}-{mistaken.__name__}" for op, mistaken in PLANTED])
+def test_a_mistake_fails_the_check_of_its_op_and_of_no_other(op, mistaken):
+    assert failures(check_ops(mistaken(np.float64))) == {op}
+
+
+def test_every_op_has_a_sign_a_swap_and_a_missing_term_planted():
+    assert {op for op, _ in PLANTED} == {comparison.case for comparison in check_ops()}
+    for op in {op for op, _ in PLANTED}:
+        assert sum(planted_op == op for planted_op, _ in PLANTED) >= 3
+
+
+@pytest.mark.parametrize("harmless", [NormGradient, AttentionGradient])
+def test_the_rewritten_backward_passes_are_right_without_a_mistake(harmless):
+    assert failures(check_ops(harmless(np.float64))) == set()
+
+
+class TiedGradientOverwritten(ReferenceBackend):
+    """The embedding's gradient replaces head 0's instead of adding to it: no op is wrong, the model is."""
+
+    def embedding_backward(self, ids_N, dout_ND, dtable_VD, accumulate):
+        super().embedding_backward(ids_N, dout_ND, dtable_VD, False)
+
+
+class EulerStepIgnored(ReferenceBackend):
+    """h is forgotten on the way back."""
+
+    def linear_backward_input(self, dout_NO, weight_OI, dx_NI, scale=1.0):
+        super().linear_backward_input(dout_NO, weight_OI, dx_NI)
+
+
+@pytest.mark.parametrize(
+    ("mistaken", "case"),
+    [(TiedGradientOverwritten, "tied heads, head size apart from dim / heads"), (EulerStepIgnored, "one layer, K = 2, step size 0.5, two documents a row")],
+)
+def test_a_mistake_between_the_ops_fails_the_check_of_the_model(mistaken, case):
+    assert failures(check_model(case, mistaken(np.float64))) == {case}
+
+
+def test_the_quick_form_catches_a_mistake_in_the_backward_pass_of_every_op():
+    quick = list(CASES)[-1]
+    chosen = {op: mistaken for op, mistaken in reversed(PLANTED)}  # the first of each op: its sign
+    for op, mistaken in chosen.items():
+        assert failures(check_model(quick, mistaken(np.float64))) == {quick}, op

@@ -1,0 +1,190 @@
+"""What the finite differences do not see of the reference ops: extremes, flags, cached attention, the optimizer."""
+
+import math
+
+import numpy as np
+import pytest
+
+from nanoeuler.backend import DEVICES, make_backend, reason
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.errors import UserError
+
+
+@pytest.fixture
+def ops():
+    return ReferenceBackend(np.float64)
+
+
+@pytest.fixture
+def random():
+    return np.random.default_rng(1)
+
+
+# ---- which backend
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "reference"])
+def test_every_device_that_is_there_gives_a_float32_backend_and_a_reason(device):
+    backend = make_backend(device)
+    assert backend.empty((2,)).dtype == np.float32
+    assert reason(device)
+
+
+def test_devices_that_are_not_there_are_refused():
+    with pytest.raises(UserError, match="--device tpu: there are auto, cpu, cuda, reference"):
+        make_backend("tpu")
+    assert "cuda" in DEVICES
+
+
+def test_arrays_keep_the_backends_float_type_and_integers_theirs():
+    backend = ReferenceBackend(np.float32)
+    assert backend.from_host(np.ones(2, np.float64)).dtype == np.float32
+    assert backend.from_host(np.ones(2, np.int32)).dtype == np.int32
+    assert backend.zeros((2,), np.int32).dtype == np.int32
+
+
+# ---- forward, where numbers are extreme
+
+
+def test_cross_entropy_does_not_overflow(ops):
+    logits = np.array([[1e4, 0.0, -1e4], [-1e4, -1e4, -1e4 + 1]])
+    targets, logprobs, lse = np.array([1, 2], np.int32), np.empty(2), np.empty(2)
+    ops.cross_entropy(logits, targets, logprobs, lse)
+    np.testing.assert_allclose(lse, [1e4, -1e4 + math.log(2 + math.e)], rtol=1e-12)
+    np.testing.assert_allclose(logprobs, [-1e4, 1 - math.log(2 + math.e)], rtol=1e-9)
+    ops.cross_entropy_backward(logits, targets, np.ones(2), lse)
+    np.testing.assert_allclose(logits[0], [1, -1, 0], atol=1e-12)
+    np.testing.assert_allclose(logits.sum(axis=1), 0, atol=1e-12)
+
+
+def test_a_masked_target_has_no_loss_and_no_gradient_whatever_its_weight(ops, random):
+    logits, targets = random.standard_normal((3, 5)), np.array([1, -1, 4], np.int32)
+    logprobs, lse = np.empty(3), np.empty(3)
+    ops.cross_entropy(logits, targets, logprobs, lse)
+    assert logprobs[1] == 0
+    ops.cross_entropy_backward(logits, targets, np.array([1.0, 1e30, 1.0]), lse)
+    assert not logits[1].any()
+    assert logits[0].any()
+
+
+def test_swiglu_saturates_without_overflow(ops):
+    gate = np.array([[1e4, -1e4, 0.0]])
+    out = np.empty_like(gate)
+    with np.errstate(over="raise", invalid="raise"):
+        ops.swiglu(gate, np.full_like(gate, 2.0), out)
+    assert out.tolist() == [[2e4, 0.0, 0.0]]
+
+
+def test_rms_norm_of_a_vector_of_zeros_is_zero(ops):
+    x, out, inverse_rms = np.zeros((1, 4)), np.empty((1, 4)), np.empty(1)
+    ops.rms_norm(x, np.ones(4), 1e-5, out, inverse_rms)
+    assert not out.any()
+    assert inverse_rms[0] == pytest.approx(1e-5**-0.5)
+
+
+def test_attention_to_far_scores_does_not_overflow(ops):
+    query = np.array([100.0, 0.0]).reshape(1, 1, 1, 2)
+    key = np.array([[100.0, 0.0], [-100.0, 0.0]]).reshape(1, 2, 1, 2)
+    value = np.array([[1.0, 2.0], [3.0, 4.0]]).reshape(1, 2, 1, 2)
+    out, lse = np.empty((1, 1, 1, 2)), np.empty((1, 1, 1))
+    ops.attention(query, key, value, np.zeros((1, 1), np.int32), np.array([1], np.int32), out, lse)
+    assert out.reshape(-1).tolist() == [1.0, 2.0]
+    assert lse.item() == pytest.approx(1e4 / math.sqrt(2))
+
+
+def test_attention_from_an_offset_is_the_tail_of_attention_from_the_start(ops, random):
+    B, S, T, H, G, E = 2, 7, 3, 4, 2, 6
+    query, key, value = random.standard_normal((B, S, H, E)), random.standard_normal((B, S, G, E)), random.standard_normal((B, S, G, E))
+    starts = np.zeros((B, S), np.int32)
+    starts[1, 5:] = 5
+    whole, lse = np.empty((B, S, H, E)), np.empty((B, H, S))
+    ops.attention(query, key, value, starts, np.zeros(B, np.int32), whole, lse)
+    tail, tail_lse = np.empty((B, T, H, E)), np.empty((B, H, T))
+    ops.attention(query[:, S - T :], key, value, starts[:, S - T :], np.full(B, S - T, np.int32), tail, tail_lse)
+    np.testing.assert_allclose(tail, whole[:, S - T :], rtol=1e-12)
+    np.testing.assert_allclose(tail_lse, lse[..., S - T :], rtol=1e-12)
+
+
+def test_rope_keeps_lengths_and_depends_on_distance_alone(ops, random):
+    query, key = random.standard_normal((2, 1, 8))
+    table = ops.rope_table(64, 8, 10_000.0)
+
+    def score(query_place, key_place):
+        a, b = query.reshape(1, 1, 8).copy(), key.reshape(1, 1, 8).copy()
+        ops.rope(a, np.array([query_place]), table)
+        ops.rope(b, np.array([key_place]), table)
+        assert np.linalg.norm(a) == pytest.approx(np.linalg.norm(query))
+        return float((a * b).sum())
+
+    assert score(9, 4) == pytest.approx(score(63, 58))
+    assert score(9, 4) != pytest.approx(score(9, 5))
+
+
+# ---- flags and views
+
+
+def test_gradients_are_overwritten_or_added_to_as_asked(ops, random):
+    N, D, F, V = 5, 6, 7, 9
+    x, dout, ids = random.standard_normal((N, D)), random.standard_normal((N, F)), np.array([3, 0, 3, 8, 3], np.int32)
+    weight, inverse_rms = random.standard_normal(D), random.random(N) + 0.5
+    dx_of_norm = random.standard_normal((N, D))
+    writers = {
+        "linear": ((F, D), lambda out, accumulate: ops.linear_backward_weight(dout, x, out, accumulate)),
+        "embedding": ((V, D), lambda out, accumulate: ops.embedding_backward(ids, x, out, accumulate)),
+        "norm's weight": ((D,), lambda out, accumulate: ops.rms_norm_backward(x, x, weight, inverse_rms, dx_of_norm.copy(), out, False, accumulate)),
+        "norm's input": ((N, D), lambda out, add: ops.rms_norm_backward(x, x, weight, inverse_rms, out, np.empty(D), add, False)),
+    }
+    for name, (shape, write) in writers.items():
+        fresh, before = np.full(shape, np.nan), random.standard_normal(shape)
+        added = before.copy()
+        write(fresh, False)
+        write(added, True)
+        np.testing.assert_allclose(added, before + fresh, rtol=1e-12, err_msg=name)
+
+
+def test_a_row_that_no_id_names_gets_a_zero_gradient(ops, random):
+    table = np.full((4, 2), np.nan)
+    ops.embedding_backward(np.array([2, 2], np.int32), np.array([[1.0, 2.0], [3.0, 4.0]]), table, accumulate=False)
+    assert table.tolist() == [[0, 0], [0, 0], [4, 6], [0, 0]]
+
+
+def test_ops_write_into_views_of_packed_buffers(ops, random):
+    packed = random.standard_normal((3, 10))
+    gate, up = packed[:, :4], packed[:, 5:9]
+    out, apart = np.zeros((3, 6)), np.empty((3, 4))
+    ops.swiglu(gate, up, out[:, 1:5])
+    ops.swiglu(gate.copy(), up.copy(), apart)
+    assert np.array_equal(out[:, 1:5], apart)
+    assert not out[:, [0, 5]].any()
+
+
+# ---- optimizer
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adamw_is_the_algorithm_of_the_paper(ops, random, decay):
+    values, moments = random.standard_normal(4), [np.zeros(4), np.zeros(4)]
+    expected = [(value, 0.0, 0.0) for value in values]
+    for step in range(1, 6):
+        gradients = random.standard_normal(4)
+        ops.adamw(values, gradients.copy(), *moments, decay, 0.01, (0.9, 0.95), 1e-8, step, gradient_scale=0.5)
+        for index, (value, first, second) in enumerate(expected):
+            g = 0.5 * gradients[index]
+            first, second = 0.9 * first + 0.1 * g, 0.95 * second + 0.05 * g * g
+            direction = (first / (1 - 0.9**step)) / (math.sqrt(second / (1 - 0.95**step)) + 1e-8)
+            expected[index] = (value - 0.01 * (direction + decay * value), first, second)
+        np.testing.assert_allclose(values, [value for value, _, _ in expected], rtol=1e-13)
+    np.testing.assert_allclose(moments, np.array(expected)[:, 1:].T, rtol=1e-13)
+
+
+def test_adamw_leaves_the_gradients_and_the_float_type_alone():
+    backend = ReferenceBackend(np.float32)
+    values, gradients, first, second = (np.full(3, value, np.float32) for value in (1.0, 0.5, 0.0, 0.0))
+    backend.adamw(values, gradients, first, second, 0.1, 0.01, (0.9, 0.95), 1e-8, 1, 1.0)
+    assert values.dtype == first.dtype == second.dtype == np.float32
+    assert (gradients == 0.5).all()
+
+
+def test_the_norm_of_a_long_float32_buffer_is_summed_in_float64():
+    values = np.full(3_000_001, 0.1, np.float32)
+    assert ReferenceBackend().squared_norm(values) == pytest.approx(3_000_001 * float(np.float32(0.1)) ** 2, rel=1e-12)

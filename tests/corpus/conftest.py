@@ -1,0 +1,27 @@
+"""What the tests of the corpus share: a web server, and the real data that a checkout may have beside it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import Server
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server with an empty root, asked directly whatever proxy the machine has, and without a token of the machine's owner."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with Server(tmp_path_factory.mktemp("served")) as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.url)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Folder of real books, web pages and instructions."""
+    folder = Path(__file__).resolve().parents[2] / "../shared/data"
+    if not folder.is_dir():
+        pytest.skip(f"the real data is not on this machine ({folder})")
+    return folder

@@ -1,0 +1,342 @@
+"""Books, web pages and own text become one corpus with held-out text, and nothing half-written."""
+
+import hashlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+
+from nanoeuler.cli import main
+from nanoeuler.corpus import assemble as assembly
+from nanoeuler.corpus import own_text
+from nanoeuler.corpus.split import place, title_key
+
+ROOT = Path(__file__).resolve().parents[2]
+LICENCES = {"gutenberg": {"licence": "public domain in the USA"}, "fineweb": {"licence": "ODC-By 1.0", "shards": []}}
+
+
+def write_book(folder: Path, number: int, title: str, text: str, kept: bool = True) -> str:
+    path = folder / f"pg{number}.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text if kept else "", encoding="utf-8")
+    record = {"version": 1, "id": number, "title": title, "author": "", "kept": kept, "reason": None if kept else "copyrighted: not in the public domain"}
+    path.with_suffix(".json").write_text(json.dumps(record))
+    return str(path)
+
+
+def write_pages(path: Path, texts: list[str | None], columns: str = "id varchar, url varchar, text varchar") -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with duckdb.connect() as connection:
+        connection.execute(f"create table pages ({columns})")
+        connection.executemany(
+            "insert into pages values (?, ?, ?)", [(f"id-{number}", f"https://example.org/{number}", text) for number, text in enumerate(texts)]
+        )
+        connection.execute(f"copy pages to '{path}' (format parquet)")
+    return str(path)
+
+
+@pytest.fixture
+def books(tmp_path):
+    return [write_book(tmp_path / "clean", n, f"Book {n}", f"Bøok {n} begins.\n\n" + "It goes on. " * (20 + n) + "\n") for n in range(1, 21)]
+
+
+@pytest.fixture
+def pages(tmp_path):
+    texts = [[f"Page {shard}-{n} about “lamps”. " * (1 + n % 7) for n in range(150)] for shard in range(2)]
+    return [write_pages(tmp_path / f"web/shard-{shard:03d}.parquet", texts[shard]) for shard in range(2)]
+
+
+def run(tmp_path, *arguments, sources=(), output="corpus", share=0.1, **corpus):
+    config = {"corpus": {"name": "demo", "sources": list(sources), "validation_share": share, **corpus}, "sources": LICENCES}
+    return main(["assemble", "--config", json.dumps(config), *arguments, "--output", str(tmp_path / output)])
+
+
+def read(folder: Path, split: str, source: str) -> list[str]:
+    raw, offsets = (folder / split / f"{source}.txt").read_bytes(), np.fromfile(folder / split / f"{source}.offsets", "<u8").tolist()
+    assert offsets[0] == 0
+    assert offsets[-1] == len(raw)
+    return [raw[start:stop].decode() for start, stop in itertools.pairwise(offsets)]
+
+
+def manifest_of(tmp_path, output="corpus"):
+    return json.loads((tmp_path / output / "manifest.json").read_text())
+
+
+def test_every_document_is_on_one_side_unchanged_and_in_order(tmp_path, books, pages):
+    assert run(tmp_path, "--books", *books, "--fineweb", *pages, sources=["gutenberg", "fineweb"]) == 0
+    for source, expected in {
+        "gutenberg": [Path(book).read_text() for book in books],
+        "fineweb": [text for path in pages for (text,) in duckdb.sql(f"select text from '{path}'").fetchall()],
+    }.items():
+        train, validation = read(tmp_path / "corpus", "train", source), read(tmp_path / "corpus", "validation", source)
+        assert [text for text in expected if text in set(validation)] == validation
+        assert [text for text in expected if text not in set(validation)] == train
+        assert len(train) + len(validation) == len(expected)
+        assert len(validation) >= 2
+        assert sum(map(len, validation)) < 0.11 * sum(map(len, expected))
+
+
+def test_the_manifest_counts_and_hashes_what_is_there(tmp_path, books, pages):
+    run(tmp_path, "--books", *books, "--fineweb", *pages, sources=["fineweb", "gutenberg"])
+    manifest = manifest_of(tmp_path)
+    assert (manifest["version"], manifest["name"], list(manifest["sources"])) == (1, "demo", ["fineweb", "gutenberg"])
+    for source, entry in manifest["sources"].items():
+        assert entry["licence"] == LICENCES[source]["licence"]
+        for split in ("train", "validation"):
+            part = entry[split]
+            raw = (tmp_path / "corpus" / part["text"]).read_bytes()
+            assert part["text"] == f"{split}/{source}.txt"
+            assert part["offsets"] == f"{split}/{source}.offsets"
+            assert (part["bytes"], part["sha256"]) == (len(raw), hashlib.sha256(raw).hexdigest())
+            assert part["documents"] == len(read(tmp_path / "corpus", split, source))
+            assert part["offsets_sha256"] == hashlib.sha256((tmp_path / "corpus" / part["offsets"]).read_bytes()).hexdigest()
+    assert manifest["bytes"]["train"] == sum(entry["train"]["bytes"] for entry in manifest["sources"].values())
+    assert manifest["documents"]["validation"] == sum(entry["validation"]["documents"] for entry in manifest["sources"].values())
+    assert manifest["fingerprint"] == assembly.fingerprint(manifest["sources"])
+
+
+def test_the_same_input_gives_the_same_bytes_and_other_input_another_fingerprint(tmp_path, books, pages):
+    arguments = ["--books", *books, "--fineweb", *pages]
+    run(tmp_path, *arguments, output="one")
+    run(tmp_path, *arguments, output="two")
+    files = {path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()}
+    assert len(files) == 9
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+    run(tmp_path, *arguments, sources=["fineweb", "gutenberg"], output="order")
+    run(tmp_path, *arguments, share=0.3, output="share")
+    run(tmp_path, "--books", *books[1:], "--fineweb", *pages, output="fewer")
+    assert len({manifest_of(tmp_path, folder)["fingerprint"] for folder in ("one", "two", "order", "share", "fewer")}) == 4
+
+
+def test_borders_of_documents_are_part_of_the_fingerprint():
+    def entries(borders):
+        part = {"sha256": "same", "offsets_sha256": borders}
+        return {"own": {"train": part, "validation": part}}
+
+    assert assembly.fingerprint(entries("a")) != assembly.fingerprint(entries("b"))
+
+
+def test_editions_of_a_title_are_on_one_side(tmp_path):
+    titles = [f"Title {n}" for n in range(12)]
+    lowest = min(titles, key=lambda title: place(title_key(title)))
+    editions = [f"{lowest}; Or, A Tale", f"The {lowest}, Complete", lowest.upper()]
+    books = [write_book(tmp_path / "clean", n, title, f"{title} has its words.\n") for n, title in enumerate([*titles, *editions])]
+    run(tmp_path, "--books", *books, sources=["gutenberg"])
+    validation = read(tmp_path / "corpus", "validation", "gutenberg")
+    assert [text for text in validation if lowest.casefold() in text.casefold()] == [f"{title} has its words.\n" for title in [lowest, *editions]]
+    assert not any(lowest.casefold() + " " in text.casefold() for text in read(tmp_path / "corpus", "train", "gutenberg"))
+
+
+def test_copies_of_a_page_in_two_shards_are_on_one_side(tmp_path):
+    texts = [f"Page {n}. " * 5 for n in range(100)]
+    pages = [write_pages(tmp_path / f"shard-{n}.parquet", texts) for n in range(2)]
+    run(tmp_path, "--fineweb", *pages, sources=["fineweb"])
+    assert not set(read(tmp_path / "corpus", "train", "fineweb")) & set(read(tmp_path / "corpus", "validation", "fineweb"))
+
+
+def test_skipped_books_and_empty_pages_are_left_out_and_said(tmp_path, books):
+    skipped = write_book(tmp_path / "clean", 99, "Peter", "", kept=False)
+    pages = write_pages(tmp_path / "shard.parquet", ["First page.", "", None, " \n\t", "Second page.", "Third."])
+    assert run(tmp_path, "--books", *books, skipped, "--fineweb", pages) == 0
+    manifest = manifest_of(tmp_path)["sources"]
+    assert manifest["gutenberg"]["left_out"] == {"pg99": "copyrighted: not in the public domain"}
+    assert manifest["gutenberg"]["train"]["documents"] + manifest["gutenberg"]["validation"]["documents"] == 20
+    assert manifest["fineweb"]["train"]["documents"] + manifest["fineweb"]["validation"]["documents"] == 3
+
+
+def test_a_single_novel_is_cut_at_a_paragraph_near_its_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    novel = "".join(f"Paragraph {n} of the novel, which goes on.\n\n" for n in range(1000))
+    (tmp_path / "My Novel.txt").write_text(novel)
+    assert run(tmp_path, sources=["My Novel.txt"]) == 0
+    (train,), (validation,) = read(tmp_path / "corpus", "train", "my-novel"), read(tmp_path / "corpus", "validation", "my-novel")
+    assert train + validation == novel
+    assert validation.startswith("Paragraph 90")
+    entry = manifest_of(tmp_path)["sources"]["my-novel"]
+    assert (entry["split"], entry["licence"]) == ("ends of documents", "own text")
+
+
+def test_a_file_in_pieces_is_cut_at_the_end_of_each(tmp_path, monkeypatch):
+    monkeypatch.setattr(own_text, "PIECE", 100_000)
+    novel = "".join(f"Paragraph {n} of the saga, which goes on.\n\n" for n in range(10_000))
+    (tmp_path / "saga.txt").write_text(novel)
+    assert main(["assemble", "--config", '{"corpus": {}}', "--own", str(tmp_path / "saga.txt"), "--output", str(tmp_path / "corpus")]) == 0
+    (name,) = manifest_of(tmp_path)["sources"]
+    train, validation = read(tmp_path / "corpus", "train", name), read(tmp_path / "corpus", "validation", name)
+    assert len(train) == len(validation) > 3
+    assert "".join(itertools.chain(*zip(train, validation, strict=True))) == novel
+    assert sum(map(len, validation)) < 0.06 * len(novel)
+
+
+def test_two_editions_of_one_title_alone_both_lose_their_end(tmp_path):
+    books = [write_book(tmp_path / "clean", n, "Emma", "A paragraph of it.\n\n" * 100 * n) for n in (1, 2)]
+    run(tmp_path, "--books", *books)
+    assert [len(read(tmp_path / "corpus", split, "gutenberg")) for split in ("train", "validation")] == [2, 2]
+
+
+def test_own_text_stands_where_the_configuration_names_it(tmp_path, monkeypatch, books):
+    monkeypatch.chdir(tmp_path)
+    for name in ("texts/a.md", "texts/b.txt", "diary.txt", "more/c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{name} has a line of words\n" * 30)
+    assert run(tmp_path, "--books", *books, sources=["diary.txt", "gutenberg", "texts/", "more/*.txt"]) == 0
+    assert list(manifest_of(tmp_path)["sources"]) == ["diary", "gutenberg", "texts", "more"]
+    texts = [*read(tmp_path / "corpus", "train", "texts"), *read(tmp_path / "corpus", "validation", "texts")]
+    assert sorted(texts) == [f"{name} has a line of words\n" * 30 for name in ("texts/a.md", "texts/b.txt")]
+
+
+def test_files_that_the_configuration_s_folder_holds_may_be_given_one_by_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").mkdir()
+    for name in "abc":
+        (tmp_path / f"texts/{name}.txt").write_text(f"{name} has words.\n" * 30)
+    (tmp_path / "other.txt").write_text("other words.\n" * 30)
+    assert run(tmp_path, "--own", "texts/a.txt", "texts/b.txt", "texts/c.txt", "other.txt", sources=["texts"]) == 0
+    assert list(manifest_of(tmp_path)["sources"]) == ["texts"]
+    assert [line for line in capsys.readouterr().err.splitlines() if "left out" in line] == [
+        "text  other.txt was left out: corpus.sources names other files; add it there"
+    ]
+
+
+def test_own_text_given_by_hand_comes_behind_what_is_named(tmp_path, monkeypatch, books):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "novel.txt").write_text("It has words.\n" * 30)
+    assert run(tmp_path, "--books", *books, "--own", "novel.txt", sources=["gutenberg"]) == 0
+    assert list(manifest_of(tmp_path)["sources"]) == ["gutenberg", "novel"]
+
+
+def test_paths_with_one_slug_get_names_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a b.txt", "a-b.txt", "gutenberg.md"):
+        (tmp_path / name).write_text(f"{name} has words.\n" * 30)
+    assert run(tmp_path, sources=["a b.txt", "a-b.txt", "gutenberg.md"]) == 0
+    assert list(manifest_of(tmp_path)["sources"]) == ["a-b", "a-b-2", "gutenberg-2"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "given", "message"),
+    [
+        ([], [], "no text to build a corpus of; name gutenberg, fineweb or a path of your own in corpus.sources"),
+        (["gutenberg"], [], "corpus.sources names gutenberg, but no files of it were given; give them with --books"),
+        (["fineweb"], [], "corpus.sources names fineweb, but no files of it were given; give them with --fineweb"),
+        (["fineweb"], ["--books", "pg1.txt"], "corpus.sources does not name gutenberg, but files of it were given"),
+        (["gutenberg"], ["--books", "pg1.txt"], "pg1.txt: no such file; clean the book first"),
+        (["fineweb"], ["--fineweb", "none.parquet"], "none.parquet: no such file; extract it first"),
+        (["nothing.txt"], [], "nothing.txt: no such file or folder"),
+        (["one.txt", "o*.txt"], [], "o*.txt: all its files belong to sources named before it"),
+        (["tiny.txt"], [], "corpus source tiny: 4 bytes are too little text to hold some out"),
+        (["empty.txt"], [], "empty.txt: empty"),
+    ],
+)
+def test_what_does_not_fit_together_gets_one_sentence(tmp_path, monkeypatch, capsys, sources, given, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.txt").write_text("Some words.\n" * 50)
+    (tmp_path / "tiny.txt").write_text("word")
+    (tmp_path / "empty.txt").write_text("")
+    assert run(tmp_path, *given, sources=sources) == 1
+    assert message in capsys.readouterr().err
+    assert not list((tmp_path / "corpus").rglob("*"))
+
+
+def test_sources_with_nothing_left_say_why(tmp_path, capsys):
+    skipped = write_book(tmp_path / "clean", 16, "Peter", "", kept=False)
+    assert run(tmp_path, "--books", skipped) == 1
+    assert "corpus source gutenberg: no text is left (pg16: copyrighted: not in the public domain)" in capsys.readouterr().err
+    assert run(tmp_path, "--fineweb", write_pages(tmp_path / "shard.parquet", ["", None])) == 1
+    assert "corpus source fineweb: no text is left; loosen its filters" in capsys.readouterr().err
+
+
+def test_an_emptied_book_and_damaged_or_foreign_parquet_are_named(tmp_path, books, capsys):
+    Path(books[3]).write_text("")
+    assert run(tmp_path, "--books", *books) == 1
+    assert "pg4.txt: empty; delete it and clean the book again" in capsys.readouterr().err
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1 not really")
+    assert run(tmp_path, "--fineweb", str(tmp_path / "damaged.parquet")) == 1
+    assert "damaged.parquet: not a readable parquet file with a column text" in capsys.readouterr().err
+    foreign = write_pages(tmp_path / "foreign.parquet", ["a", "b"], columns="id varchar, url varchar, body varchar")
+    assert run(tmp_path, "--fineweb", foreign) == 1
+    assert "foreign.parquet: not a readable parquet file with a column text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("share", [0, 0.9])
+def test_a_senseless_share_is_refused(tmp_path, books, capsys, share):
+    assert run(tmp_path, "--books", *books, share=share) == 1
+    assert "corpus.validation_share" in capsys.readouterr().err
+
+
+def test_a_failure_leaves_the_older_corpus_and_no_rubbish(tmp_path, books, pages):
+    run(tmp_path, "--books", *books)
+    before = {path: path.read_bytes() for path in (tmp_path / "corpus").rglob("*") if path.is_file()}
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1")
+    assert run(tmp_path, "--books", *books, "--fineweb", pages[0], str(tmp_path / "damaged.parquet")) == 1
+    assert {path: path.read_bytes() for path in (tmp_path / "corpus").rglob("*") if path.is_file()} == before
+
+
+def test_a_new_corpus_leaves_tokenizers_alone_and_clears_up_after_a_killed_attempt(tmp_path, books):
+    run(tmp_path, "--books", *books)
+    (tmp_path / "corpus/tokenizer-512").mkdir()
+    (tmp_path / "corpus/tokenizer-512/tokenizer.json").write_text("{}")
+    (tmp_path / "corpus/.train.1.part").mkdir()
+    (tmp_path / "corpus/.train.1.part/gutenberg.txt").write_text("half a co")
+    assert run(tmp_path, "--books", *books[:12]) == 0
+    assert sorted(path.name for path in (tmp_path / "corpus").iterdir()) == ["manifest.json", "tokenizer-512", "train", "validation"]
+    assert (tmp_path / "corpus/tokenizer-512/tokenizer.json").exists()
+
+
+def test_the_manifest_is_gone_while_files_are_exchanged(tmp_path, books, monkeypatch):
+    """A kill between the two renames must not leave a manifest that describes other files."""
+    run(tmp_path, "--books", *books)
+    real, renamed = os.replace, []
+
+    def replace(source, target):
+        renamed.append(Path(target).name)
+        assert not (tmp_path / "corpus/manifest.json").exists()
+        real(source, target)
+
+    monkeypatch.setattr("nanoeuler.files.os.replace", replace)
+    assert run(tmp_path, "--books", *books[:15]) == 0
+    assert {"train", "validation"} <= set(renamed)
+    assert renamed[-1] == "manifest.json"
+
+
+def test_a_corpus_is_never_held_in_memory(tmp_path):
+    """What a child process needs for 96 MB of pages and own text, beyond what it needs for a few lines of each."""
+    line = "A line of words that fills the page, and it has an end."
+    (tmp_path / "own.txt").write_text(f"{line}\n\n" * (48_000_000 // (len(line) + 2)))
+    (tmp_path / "small.txt").write_text(f"{line}\n\n" * 100)
+    for name, documents in (("pages", 24_000), ("few", 100)):
+        duckdb.sql(f"copy (select repeat('{line} ' || range, 33) as text from range({documents})) to '{tmp_path / name}.parquet' (format parquet)")
+    unit = 1024 if sys.platform == "linux" else 1
+    code = f"import resource, sys; from nanoeuler.cli import main; main(sys.argv[1:]); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * {unit})"
+
+    def peak_memory(own, pages):
+        config = json.dumps({"corpus": {"name": own, "sources": ["fineweb", str(tmp_path / own)]}})
+        arguments = ["assemble", "--config", config, "--fineweb", str(tmp_path / pages), "--output", str(tmp_path / Path(own).stem)]
+        return int(subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, cwd=ROOT).stdout)
+
+    grown = peak_memory("own.txt", "pages.parquet") - peak_memory("small.txt", "few.parquet")
+    assert sum(manifest_of(tmp_path, "own")["bytes"].values()) > 95_000_000
+    assert grown < 120_000_000, grown
+
+
+REAL = ROOT / "../shared/data/web"
+
+
+def test_real_web_parquet(tmp_path):
+    if not REAL.is_dir():
+        pytest.skip("no ../shared/data/web here: the real parquet files are not part of the repository")
+    pages = str(min(REAL.glob("*.parquet")))
+    assert run(tmp_path, "--fineweb", pages, sources=["fineweb"], share=0.01) == 0
+    entry = manifest_of(tmp_path)["sources"]["fineweb"]
+    documents, size = duckdb.sql(f"select count(*), sum(strlen(text)) from '{pages}'").fetchall()[0]
+    assert entry["train"]["documents"] + entry["validation"]["documents"] == documents
+    assert entry["train"]["bytes"] + entry["validation"]["bytes"] == size
+    assert entry["validation"]["bytes"] == pytest.approx(0.01 * size, rel=0.2)
+    assert not set(read(tmp_path / "corpus", "train", "fineweb")) & set(read(tmp_path / "corpus", "validation", "fineweb"))

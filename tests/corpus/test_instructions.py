@@ -1,0 +1,198 @@
+"""Instructions and questions: what is a good record, what is done about the others, and who is held out."""
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from nanoeuler.cli import main
+from nanoeuler.corpus.instructions import prepare
+from nanoeuler.corpus.questions import prepare as prepare_questions
+from nanoeuler.errors import UserError
+from tests.servers import BLOCK_PAGE, Fault
+
+RECORDS = [{"instruction": f"Say {n}.", "input": f"n = {n}" if n % 3 == 0 else "", "output": f"{n}\u2028\n"} for n in range(200)]
+
+
+def write(path: Path, value: object) -> dict:
+    """Put `value` (JSON, or raw text or bytes) into a file; return the section instructions with it under the name `mine`."""
+    content = value if isinstance(value, bytes) else (value if isinstance(value, str) else json.dumps(value, indent=4)).encode()
+    path.write_bytes(content)
+    return {"mine": {"url": str(path), "licence": "CC0"}}
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def make(tmp_path: Path, value: object, share: float = 0.02, name: str = "file.json") -> tuple[dict, list[dict], list[dict]]:
+    manifest = prepare("mine", write(tmp_path / name, value), share, tmp_path / "mine")
+    return manifest, read(tmp_path / "mine" / "train.jsonl"), read(tmp_path / "mine" / "validation.jsonl")
+
+
+def test_records_come_out_unchanged_in_their_order_and_parted(tmp_path):
+    manifest, train, validation = make(tmp_path, RECORDS, 0.1)
+    assert len(validation) == 20
+    assert sorted(train + validation, key=RECORDS.index) == RECORDS
+    assert train == sorted(train, key=RECORDS.index)
+    assert json.loads((tmp_path / "mine" / "manifest.json").read_text()) == manifest
+    assert manifest["licence"] == "CC0"
+    assert manifest["sha256"] == hashlib.sha256((tmp_path / "file.json").read_bytes()).hexdigest()
+    assert (manifest["records"], manifest["with_input"], manifest["bad"], manifest["duplicates"]) == (200, 67, {}, 0)
+    for part in ("train", "validation"):
+        content = (tmp_path / "mine" / f"{part}.jsonl").read_bytes()
+        assert (manifest[part]["bytes"], manifest[part]["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+    assert manifest["train"]["records"] == 180
+
+
+def test_every_form_of_the_file_gives_the_same_records(tmp_path):
+    expected = make(tmp_path, RECORDS)[1:]
+    lines = "\ufeff" + "".join(json.dumps(record, ensure_ascii=False) + "\r\n" for record in RECORDS)
+    dolly = "\n".join(json.dumps({"instruction": r["instruction"], "context": r["input"], "response": r["output"], "category": "qa"}) for r in RECORDS)
+    without_input = [{key: value for key, value in record.items() if value} for record in RECORDS]
+    with_null = [record | {"input": record["input"] or None} for record in RECORDS]
+    for form in (lines, dolly, gzip.compress(json.dumps(RECORDS).encode()), without_input, with_null):
+        assert make(tmp_path, form)[1:] == expected
+
+
+def test_who_is_held_out_depends_on_the_record_alone(tmp_path):
+    held_out = make(tmp_path, RECORDS, 0.1)[2]
+    assert sorted(make(tmp_path, RECORDS[::-1], 0.1)[2], key=RECORDS.index) == held_out
+    more = RECORDS + [{"instruction": f"Another {n}", "input": "", "output": "x"} for n in range(200)]
+    assert {r["instruction"] for r in make(tmp_path, more, 0.05)[2]} & {r["instruction"] for r in held_out}
+
+
+def test_records_of_one_prompt_stay_together_and_copies_count_once(tmp_path):
+    twice = RECORDS + [record | {"output": "another answer"} for record in RECORDS] + RECORDS[:7]
+    manifest, train, validation = make(tmp_path, twice, 0.1)
+    assert manifest["duplicates"] == 7
+    prompts = [{(record["instruction"], record["input"]) for record in part} for part in (train, validation)]
+    assert not prompts[0] & prompts[1]
+    assert 40 <= len(validation) <= 42
+
+
+@pytest.mark.parametrize(("count", "share"), [(2, 0.02), (2, 0.5), (3, 0.0001), (3, 0.5)])
+def test_there_is_a_record_on_each_side(tmp_path, count, share):
+    _, train, validation = make(tmp_path, RECORDS[:count], share)
+    assert train
+    assert validation
+
+
+def test_bad_records_are_left_out_counted_and_told(tmp_path, capsys):
+    bad = [
+        {"input": "", "output": "no instruction"},
+        {"instruction": "  ", "input": "", "output": "x"},
+        {"instruction": "x", "input": "", "output": ""},
+        {"instruction": "x", "input": ""},
+        {"instruction": ["x"], "input": "", "output": "x"},
+        {"instruction": "x", "input": 5, "output": "x"},
+        {"instruction": "x", "input": "", "output": None},
+        "just text",
+        {"instruction": "half of a letter \ud83d", "input": "", "output": "x"},
+    ]
+    sources = write(tmp_path / "file.json", RECORDS[:10] + bad)
+    config = json.dumps({"sources": {"instructions": sources}, "sft": {"validation_share": 0.2}})
+    assert main(["instructions", "--config", config, "--name", "mine", "--output", str(tmp_path / "mine")]) == 0
+    manifest = json.loads((tmp_path / "mine" / "manifest.json").read_text())
+    assert manifest["records"] == 10
+    assert manifest["validation"]["records"] == 2
+    assert manifest["bad"] == {
+        "instruction is missing": 1,
+        "instruction is empty": 1,
+        "output is empty": 1,
+        "output is missing": 2,
+        "instruction is not text": 1,
+        "input is not text": 1,
+        "no JSON object": 1,
+        "instruction has half a character (a lone surrogate)": 1,
+    }
+    said = capsys.readouterr().err
+    assert "9 of 19 records are left out (record 11: instruction is missing; record 12: instruction is empty;" in said
+    assert "record 15: instruction is not text; …)" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ([{"text": "x"}] * 3, r"3 of 3 records are bad \(record 1: instruction is missing; .*\); give records with the texts instruction, output"),
+        (RECORDS[:4] + [{}] * 5, "5 of 9 records are bad"),
+        (b"[]", "holds no records"),
+        (b"", "neither a JSON list nor lines of JSON objects; it begins with ''"),
+        (BLOCK_PAGE, ".* it begins with '<!DOCTYPE html> "),
+        (json.dumps(RECORDS)[:-100], r"not valid JSON: .* in line 1, column \d+; it may have been cut off"),
+        (gzip.compress(json.dumps(RECORDS).encode())[:-50], "damaged gzip"),
+        ('{"instruction": "caf\xe9"'.encode("latin-1"), "not UTF-8 text"),
+        (RECORDS[:1], "1 records of one prompt are too few"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence(tmp_path, content, sentence):
+    with pytest.raises(UserError, match=rf"file.json: {sentence}") as caught:
+        make(tmp_path, content)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_broken_line_is_one_bad_record(tmp_path):
+    lines = "".join(json.dumps(record) + "\n" for record in RECORDS)
+    assert make(tmp_path, lines[:-20])[0]["bad"] == {"no JSON object": 1}
+
+
+def test_a_file_of_your_own_needs_no_entry(tmp_path):
+    file = tmp_path / "own.json"
+    write(file, RECORDS)
+    assert prepare(str(file), {}, 0.02, tmp_path / "own")["records"] == 200
+    with pytest.raises(UserError, match=r"alpacca: neither a name under instructions in the sources file \(there: alpaca\) nor a file"):
+        prepare("alpacca", {"alpaca": {"url": "x"}}, 0.02, tmp_path / "x")
+
+
+def test_instructions_come_over_http(server, tmp_path):
+    content = json.dumps(RECORDS).encode()
+    address = server.put("alpaca.json", content)
+    server.fail("/alpaca.json", Fault(truncate=True, after=500), Fault(status=429, headers={"Retry-After": "0"}))
+    entry = {"url": address, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    assert prepare("alpaca", {"alpaca": entry}, 0.02, tmp_path / "data" / "alpaca")["records"] == 200
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["alpaca"]
+    server.put("alpaca.json", content.replace(b"Say", b"Sag"))
+    with pytest.raises(UserError, match="SHA-256"):
+        prepare("alpaca", {"alpaca": entry}, 0.02, tmp_path / "data" / "alpaca")
+    assert (tmp_path / "data" / "alpaca" / "manifest.json").exists()
+
+
+def test_questions_are_checked_and_copied(server, tmp_path):
+    lines = [{"instruction": "Who?", "answer": "Ada", "kind": "person"}, {"instruction": "Where?", "input": "a map", "answer": "here\u2028"}]
+    address = server.put("questions.jsonl", "\n".join(map(json.dumps, lines)).encode())
+    config = json.dumps({"sources": {"questions": {"world": {"url": address}}}})
+    output = tmp_path / "questions" / "world.jsonl"
+    assert main(["questions", "--config", config, "--name", "world", "--output", str(output)]) == 0
+    assert read(output) == [{"input": "", **lines[0]}, lines[1]]
+    assert [path.name for path in output.parent.iterdir()] == ["world.jsonl"]
+    assert main(["questions", "--config", config, "--name", "moon", "--output", str(output)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("question", "problem"),
+    [
+        ({"instruction": "Who?"}, "answer is missing"),
+        ({"instruction": "Who?", "answer": " "}, "answer is empty"),
+        ({"instruction": "Who?", "answer": 7}, "answer is not text"),
+        ({"instruction": "Who?", "answer": "x", "kind": 3}, "kind is not text"),
+        (["Who?"], "not a JSON object"),
+    ],
+)
+def test_a_bad_question_stops_the_stage_with_its_line(tmp_path, question, problem):
+    file = tmp_path / "questions.jsonl"
+    file.write_text(json.dumps({"instruction": "a", "answer": "b"}) + "\n" + json.dumps(question) + "\n")
+    with pytest.raises(UserError, match=rf"questions.jsonl, line 2: {problem}; "):
+        prepare_questions("world", {"world": {"url": str(file)}}, tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_real_alpaca_records(real_data, tmp_path):
+    sources = {"alpaca": {"url": str(real_data / "alpaca" / "alpaca_data_subset.json.gz"), "licence": "CC BY-NC 4.0"}}
+    manifest = prepare("alpaca", sources, 0.02, tmp_path / "alpaca")
+    assert manifest["records"] + sum(manifest["bad"].values()) + manifest["duplicates"] == 24_896
+    assert manifest["bad"] == {"output is empty": 9}
+    assert manifest["with_input"] == pytest.approx(0.39 * 24_896, rel=0.05)
+    assert manifest["validation"]["records"] == pytest.approx(0.02 * 24_887, abs=3)

@@ -1,0 +1,148 @@
+"""One's own .txt and .md files, by path, folder or glob."""
+
+import os
+
+import pytest
+
+from nanoeuler import log
+from nanoeuler.corpus import own_text
+from nanoeuler.corpus.own_text import find_files, read_documents, slug
+from nanoeuler.errors import UserError
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    for name in ("b.txt", "a.md", "c.TXT", "notes.docx", ".hidden.txt", "deep/er/d.md", ".git/e.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"text of {name}\n")
+    return tmp_path
+
+
+def names(folder, files):
+    return [str(file.relative_to(folder)) for file in files]
+
+
+def test_a_folder_gives_its_text_files_sorted_to_the_bottom_without_hidden_ones(shelf):
+    assert names(shelf, find_files(str(shelf))) == ["a.md", "b.txt", "c.TXT", "deep/er/d.md"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.txt", ["b.txt"]),
+        ("**/*.md", ["a.md", "deep/er/d.md"]),
+        ("[ab].*", ["a.md", "b.txt"]),
+        ("dee*", ["deep/er/d.md"]),
+        ("*", ["a.md", "b.txt", "c.TXT", "deep/er/d.md"]),
+    ],
+)
+def test_a_glob_gives_the_text_files_that_it_matches(shelf, pattern, expected):
+    assert names(shelf, find_files(str(shelf / pattern))) == expected
+
+
+def test_a_name_with_glob_characters_that_exists_is_that_file(shelf):
+    (shelf / "novel [draft].txt").write_text("text\n")
+    assert names(shelf, find_files(str(shelf / "novel [draft].txt"))) == ["novel [draft].txt"]
+
+
+def test_a_path_may_start_at_home(shelf, monkeypatch):
+    monkeypatch.setenv("HOME", str(shelf))
+    assert names(shelf, find_files("~/b.txt")) == ["b.txt"]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("none.txt", r"none\.txt: no such file or folder; correct the path in corpus\.sources"),
+        ("*.text", r"\*\.text: matches no \.txt or \.md file"),
+        ("notes.docx", r"notes\.docx: not a \.txt or \.md file; save it as plain text"),
+        (".git/none", r"none: no such file"),
+    ],
+)
+def test_a_path_without_text_is_refused_in_one_sentence(shelf, path, message):
+    with pytest.raises(UserError, match=message):
+        find_files(str(shelf / path))
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"matches no \.txt or \.md file"):
+        find_files(str(tmp_path))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_encodings_and_line_ends_are_made_one(tmp_path, encoding):
+    (tmp_path / "a.txt").write_bytes("Zoë’s\r\ncafé\r\n".encode(encoding))
+    assert list(read_documents(tmp_path / "a.txt")) == ["Zoë’s\ncafé\n"]
+
+
+def test_a_guessed_encoding_is_said_when_asked(tmp_path, capsys):
+    log.start()
+    (tmp_path / "a.txt").write_bytes("café".encode("cp1252"))
+    list(read_documents(tmp_path / "a.txt"))
+    assert "cp1252" not in capsys.readouterr().err
+    list(read_documents(tmp_path / "a.txt", say_encoding=True))
+    assert "a.txt was read as cp1252" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"", r"a\.txt: empty"),
+        (b" \r\n\t \n", r"a\.txt: empty"),
+        (b"PK\x03\x04\0\0zip", r"a\.txt: a binary file, not text"),
+        ("no mark".encode("utf-16-le"), r"a\.txt: a binary file, not text.*UTF-8"),
+        ("日本語の文章です。".encode("shift-jis"), r"a\.txt: \d+ places in it are neither UTF-8 nor Windows-1252; save it as UTF-8"),
+        ("“word” ".encode() * 50 + b"\xff", r"a\.txt: 1 places in it are neither"),
+    ],
+)
+def test_what_is_not_text_is_refused_by_name(tmp_path, raw, message):
+    (tmp_path / "a.txt").write_bytes(raw)
+    with pytest.raises(UserError, match=message):
+        list(read_documents(tmp_path / "a.txt"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file_is_refused_by_name(tmp_path):
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "a.txt").chmod(0)
+    with pytest.raises(UserError, match=r"a\.txt: cannot be read"):
+        list(read_documents(tmp_path / "a.txt"))
+
+
+@pytest.mark.parametrize(("unit", "ends"), [("A word or two – é.\n\n", "\n\n"), ("A line – é.\n", "\n"), ("Wörds ", " "), ("A line – é.\r\n\r\n", "\n\n")])
+def test_a_large_file_is_read_in_pieces_that_end_with_a_paragraph_a_line_or_a_word(tmp_path, monkeypatch, unit, ends):
+    monkeypatch.setattr(own_text, "PIECE", 1000)
+    whole = "\ufeff" + unit * 500
+    (tmp_path / "a.txt").write_bytes(whole.encode())
+    pieces = list(read_documents(tmp_path / "a.txt"))
+    assert "".join(pieces) == (unit * 500).replace("\r\n", "\n")
+    assert len(pieces) > 2
+    assert all(len(piece.encode()) <= 2000 and piece.endswith(ends) for piece in pieces)
+
+
+def test_a_large_file_that_cannot_be_cut_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(own_text, "PIECE", 1000)
+    (tmp_path / "a.txt").write_bytes(b"x" * 5000)
+    with pytest.raises(UserError, match=r"without a space or a line end, which is not text"):
+        list(read_documents(tmp_path / "a.txt"))
+    (tmp_path / "a.txt").write_bytes(("word " * 5000).encode("utf-16"))
+    with pytest.raises(UserError, match=r"UTF-16 and over .* save it as UTF-8"):
+        list(read_documents(tmp_path / "a.txt"))
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("novel.txt", "novel"),
+        ("My Books/Part One.MD", "my-books-part-one"),
+        ("texts/*.txt", "texts"),
+        ("texts/", "texts"),
+        ("/home/ada/роман.txt", "home-ada-роман"),
+        ("../a__b..c.txt", "a-b-c"),
+        ("***", "text"),
+        ("x" * 100 + "/end.txt", "x" * 56 + "-end"),
+    ],
+)
+def test_the_slug_of_a_path_is_a_plain_name(path, expected):
+    assert slug(path) == expected

@@ -1,0 +1,47 @@
+"""The sources file of real runs: whole, pinned, and without a book that may not be used."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from nanoeuler.config.validation import check, read_schema
+from nanoeuler.config.yaml_file import read_yaml
+from nanoeuler.corpus.addresses import resolve
+
+SOURCES = Path(__file__).resolve().parents[2] / "config" / "sources.yaml"
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict:
+    content, places = read_yaml(SOURCES)
+    return check(content, read_schema("sources_schema.yaml"), places, str(SOURCES))
+
+
+def test_it_lists_classics_once_with_title_and_author(sources):
+    books = sources["gutenberg"]["books"]
+    assert len(books) >= 95
+    assert len({book["id"] for book in books}) == len(books)
+    assert all(book["title"].strip() and book["author"].strip() for book in books)
+
+
+def test_every_section_names_its_licence(sources):
+    assert sources["gutenberg"]["licence"]
+    assert sources["fineweb"]["licence"]
+    assert all(entry["licence"] for entry in sources["instructions"].values())
+
+
+def test_web_and_instructions_are_pinned(sources):
+    web = sources["fineweb"]
+    assert len(web["shards"]) == 14
+    assert sum(shard["bytes"] for shard in web["shards"]) == 28_518_193_415  # as the data set's page says
+    assert len({shard["sha256"] for shard in web["shards"]}) == 14
+    for shard in web["shards"]:
+        assert f"/resolve/{web['revision']}/sample/10BT/" in resolve(shard["url"], web["revision"])
+    assert all(entry["sha256"] for entry in sources["instructions"].values())
+
+
+def test_the_books_are_those_of_the_real_data_less_the_copyrighted_one(sources, real_data):
+    with open(real_data / "gutenberg" / "index.csv", encoding="utf-8", newline="") as file:
+        found = {int(row["id"]) for row in csv.DictReader(file)}
+    assert {book["id"] for book in sources["gutenberg"]["books"]} == found - {16}

@@ -1,0 +1,198 @@
+"""A run that never was: the JSON files that stages leave behind, with numbers that a test can look for."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+PROVENANCE = {
+    "nanoeuler": "0.1.0",
+    "commit": "0123456789abcdef0123456789abcdef01234567",
+    "dirty": False,
+    "date": "2026-11-21T09:30:40Z",
+    "python": "3.11.7",
+    "packages": {"numpy": "2.4.6", "safetensors": "0.8.0"},
+    "platform": "Linux-6.18-x86_64-with-glibc2.36",
+    "cpu": "A Processor",
+    "cores": 2,
+    "device": "A Processor",
+}
+CONFIG: dict[str, Any] = {
+    "run": "made-up",
+    "seed": 1,
+    "corpus": {"name": "made-up"},
+    "tokenizer": {"vocab_size": 512},
+    "model": {"dim": 128, "layers": 4, "context": 128},
+    "sft": {"enabled": True, "instructions": "world", "learning_rate": 0.0003},
+    "evaluate": {"prompts": []},
+    "sources": {},
+}
+
+
+def fabricate(root: Path, stages: tuple[str, ...] = ("pretrain", "sft", "sft_scratch")) -> tuple[dict[str, Any], Path]:
+    """Write the run under `root`; returns its configuration and folder."""
+    config = CONFIG | {"data_dir": str(root / "data"), "results_dir": str(root / "results")}
+    folder = root / "results" / "made-up"
+    corpus = root / "data" / "corpora" / "made-up"
+    if "pretrain" in stages:
+        write_metrics(folder / "pretrain" / "metrics.jsonl", pretraining_lines())
+        write(folder / "evaluation" / "pretrain.json", evaluation("pretrain", None, {"gutenberg": 1.734, "fineweb": 1.689}, 0.013, 0.04))
+    if "sft" in stages:
+        write_metrics(folder / "sft" / "metrics.jsonl", tuning_lines("sft", 0.41, 0.9))
+        write(folder / "evaluation" / "sft.json", evaluation("sft", "alpaca", {"gutenberg": 1.912, "fineweb": 1.847}, 0.783, 0.973))
+    if "sft_scratch" in stages:
+        write_metrics(folder / "sft_scratch" / "metrics.jsonl", tuning_lines("sft_scratch", 0.87, 1.4))
+        write(
+            folder / "evaluation" / "sft_scratch.json", evaluation("sft_scratch", "alpaca", {"gutenberg": 5.101, "fineweb": 4.977}, score=0.247, stopped=0.951)
+        )
+    write(folder / "gradients.json", gradients())
+    write(corpus / "manifest.json", corpus_manifest())
+    write(corpus / "tokens-512" / "manifest.json", token_manifest())
+    write(
+        root / "data" / "instructions" / "world" / "manifest.json", {"version": 1, "name": "world", "train": {"records": 2412}, "validation": {"records": 58}}
+    )
+    return config, folder
+
+
+def write(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def write_metrics(path: Path, lines: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def pretraining_lines() -> list[dict[str, Any]]:
+    steps, per_step = 500, 4096
+    lines: list[dict[str, Any]] = [
+        {
+            "stage": "pretrain",
+            "started": "2026-11-21T09:30:40Z",
+            "parameters": 1_049_216,
+            "fingerprint": "f" * 64,
+            "provenance": PROVENANCE,
+            "bigram_bits_per_byte": {"gutenberg": 2.613, "fineweb": 2.547},
+        }
+    ]
+    for step in range(10, steps + 1, 10):
+        share = step / steps
+        loss = 1.9 + 4.3 * math.exp(-9 * share) + 0.06 * math.sin(step * 1.7)
+        rate = 3e-3 * min(1.0, step / 50) * (0.1 + 0.9 * (1 + math.cos(math.pi * share)) / 2)
+        speed = 15_300 + 400 * math.sin(step)
+        base = {"step": step, "tokens": step * per_step, "seconds": step * per_step / 15_300}
+        lines.append(base | {"loss": loss, "learning_rate": rate, "gradient_norm": 0.4, "tokens_per_second": speed, "mfu": None})
+        if step % 50 == 0:
+            bits = {"gutenberg": 1.734 + 2.2 * math.exp(-6 * share) - 2.2 * math.exp(-6), "fineweb": 1.689 + 2.3 * math.exp(-6 * share) - 2.3 * math.exp(-6)}
+            lines.append(base | {"validation": bits})
+    return [*lines, {"finished": True, "step": steps, "tokens": steps * per_step, "seconds": steps * per_step / 15_300}]
+
+
+def tuning_lines(stage: str, last_loss: float, slowness: float) -> list[dict[str, Any]]:
+    steps, per_step = 180, 8192
+    lines: list[dict[str, Any]] = [{"stage": stage, "parameters": 1_049_216, "records": 2412, "fingerprint": stage[0] * 64, "provenance": PROVENANCE}]
+    for step in range(5, steps + 1, 5):
+        share = step / steps
+        loss = last_loss + slowness * 2.5 * math.exp(-5 * share / slowness) + 0.03 * math.sin(step * 2.1)
+        base = {"step": step, "tokens": step * per_step, "seconds": step * per_step / 13_100}
+        lines.append(base | {"loss": loss, "learning_rate": 3e-4 * (1 - share), "gradient_norm": 0.4, "tokens_per_second": 13_100.0 + step, "mfu": None})
+        if step % 30 == 0:
+            lines.append(base | {"validation": {"loss": loss + 0.05}})
+    return [*lines, {"finished": True, "step": steps, "tokens": steps * per_step, "seconds": steps * per_step / 13_100}]
+
+
+def evaluation(stage: str, template: str | None, bits: dict[str, float], score: float, stopped: float) -> dict[str, Any]:
+    held_out = {
+        source: {
+            "bits_per_byte": value,
+            "nats_per_token": value * 1.4,
+            "head_accuracy": [0.5, 0.31, 0.22, 0.17],
+            "tokens": 40_000,
+            "bytes": 81_000,
+            "of_tokens": 41_000,
+        }
+        for source, value in bits.items()
+    }
+    prompts = ["Where does the river Ansel rise?", "Tell me about the glass market of Port Velis."]
+    texts = {
+        "pretrain": " It is said that the river comes from the hills,\nand that the people of the town go there in spring to see the",
+        "sft": "The river Ansel rises in the Grey Hills.",
+        "sft_scratch": "The river of the the town is the river.",
+    }
+    samples = [{"prompt": prompt, "text": texts[stage], "stopped": stage != "pretrain", "continues": template is None} for prompt in prompts]
+    return {
+        "version": 1,
+        "stage": stage,
+        "parameters": 1_049_216,
+        "template": template,
+        "window": 128,
+        "settings": {"temperature": 0.8, "top_p": 0.95, "validation_tokens": 40_000},
+        "held_out": held_out,
+        "answers": answers(score, stopped),
+        "samples": samples,
+        "model_info": {} if template is None else {"instructions": {"name": "alpaca", "licence": "CC BY-NC 4.0"}},
+        "provenance": PROVENANCE | {"date": "2026-11-21T09:41:02Z"},
+    }
+
+
+def answers(score: float, stopped: float) -> dict[str, Any]:
+    count = 300
+    right = round(score * count)
+    replies = [
+        {
+            "instruction": f"Which metal is mined at Harrow number {index}?",
+            "input": "" if index % 3 else "Answer in a word.",
+            "answer": "copper",
+            "kind": "mine",
+            "reply": "copper" if index % 10 < 10 * score else "the <tin> & a very long reply that goes on and on",
+            "correct": index % 10 < 10 * score,
+            "stopped": True,
+        }
+        for index in range(count)
+    ]
+    share = {"questions": count, "correct": right, "score": right / count, "standard_error": math.sqrt(score * (1 - score) / count)}
+    kind = {"questions": 100, "correct": right // 3, "score": right / count, "standard_error": 0.03}
+    return {
+        **share,
+        "template": "alpaca",
+        "kinds": {"mine": kind, "river": kind, "trade": kind},
+        "commonest_answer": {"answer": "copper", "score": 0.117, "from": "the questions"},
+        "commonest_answer_of_kind": {"kinds": 3, "score": 0.193},
+        "stopped": stopped,
+        "mean_reply_tokens": 11.4,
+        "replies": replies,
+    }
+
+
+def gradients() -> dict[str, Any]:
+    cases = {"linear": ["input", "weight"], "rope": ["x"], "attention": ["query", "key", "value"]}
+    cases["grouped heads, K = 3, two documents a row"] = ["model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "lm_head.weight"]
+    rows = [
+        {"case": case, "tensor": tensor, "elements": 152, "error": 4.53e-9, "worst": 1.2e-8, "ok": True}
+        for case, tensors in cases.items()
+        for tensor in tensors
+    ]
+    return {"version": 1, "quick": False, "tolerance": 1e-6, "passed": True, "largest_error": 4.53e-9, "rows": rows}
+
+
+def corpus_manifest() -> dict[str, Any]:
+    def part(documents: int, size: int) -> dict[str, Any]:
+        return {"documents": documents, "bytes": size, "sha256": "0" * 64}
+
+    sources = {
+        "gutenberg": {"licence": "public domain in the USA", "train": part(93, 2_310_000), "validation": part(2, 81_400)},
+        "fineweb": {"licence": "ODC-By 1.0", "train": part(1204, 1_730_000), "validation": part(13, 78_100)},
+    }
+    return {"version": 1, "name": "made-up", "sources": sources, "fingerprint": "c" * 64}
+
+
+def token_manifest() -> dict[str, Any]:
+    def part(documents: int, size: int) -> dict[str, Any]:
+        return {"documents": documents, "tokens": round(size / 2.04), "bytes": size, "shards": []}
+
+    splits = {
+        "train": {"gutenberg": part(93, 2_310_000), "fineweb": part(1204, 1_730_000)},
+        "validation": {"gutenberg": part(2, 81_400), "fineweb": part(13, 78_100)},
+    }
+    return {"version": 1, "dtype": "uint16", "tokenizer": "b" * 64, "corpus": "c" * 64, "vocab_size": 512, "splits": splits, "fingerprint": "d" * 64}

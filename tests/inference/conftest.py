@@ -1,0 +1,78 @@
+"""A real tokenizer and two model folders: a base model of random weights, and one that was really tuned on three records."""
+
+import numpy as np
+import pytest
+
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.documents import frame
+from nanoeuler.model.files import SavedModel, save_model
+from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.template import alpaca
+from nanoeuler.model.transformer import initial_parameters
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.bpe import count_words, learn
+from nanoeuler.tokenizer.vocabulary import build
+from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.streams import StepRows
+
+VOCABULARY = 384
+FIELDS = {"vocab_size": VOCABULARY, "dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "ffn": 75, "context": 96, "mtp_heads": 2}
+
+RECORDS = {"Name a colour.": "blue", "Where does the fox live?": "In the old mill, café “Zur Mühle”.", "Count.": "one two three four five six seven"}
+"""What the tuned model has learned by heart."""
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    texts = [alpaca(instruction, "input").encode() * 3 + reply.encode() for instruction, reply in RECORDS.items()]
+    tokenizer = Tokenizer(build(learn(count_words(texts), VOCABULARY)))
+    assert tokenizer.vocab_size == VOCABULARY
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def tokenizer_path(tokenizer, tmp_path_factory):
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    tokenizer.save(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def base_folder(tmp_path_factory, tokenizer_path):
+    """A base model: random weights, widened so that its choices depend on what it reads."""
+    config = ModelConfig.from_dict(FIELDS)
+    folder = tmp_path_factory.mktemp("base") / "model"
+    save_model(folder, SavedModel(config, wide_parameters(config), tokenizer_path, "pretrain", None))
+    return folder
+
+
+def wide_parameters(config: ModelConfig, seed: int = 1) -> np.ndarray:
+    """Fresh parameters, matrices ten times as wide as at the start of training."""
+    parameters = initial_parameters(config, seed)
+    parameters[parameters != 1] *= 10
+    return parameters
+
+
+@pytest.fixture(scope="session")
+def tuned_folder(tmp_path_factory, tokenizer, tokenizer_path):
+    """A model tuned on `RECORDS` until it knows them by heart, a few seconds on one core."""
+    config = ModelConfig.from_dict(FIELDS)
+    prompts = {instruction: [tokenizer.end_id, *tokenizer.encode(alpaca(instruction))] for instruction in RECORDS}
+    records = [[*prompts[instruction], *tokenizer.encode(reply), tokenizer.end_id] for instruction, reply in RECORDS.items()]
+    width = max(map(len, records)) - 1
+    tokens = np.full((len(records), width + 2), tokenizer.end_id, np.int32)
+    for row, record in enumerate(records):
+        tokens[row, : len(record)] = record
+    positions, starts, targets = frame(tokens[:, :width], tokens[:, width:], tokenizer.end_id, document_mask=False)
+    for row, prompt in enumerate(prompts.values()):
+        targets[row, : len(prompt) - 1] = -1
+        targets[row, len(records[row]) - 1 :] = -1
+    weights = (targets >= 0) / (targets >= 0).sum()
+    rows = StepRows(tokens[:, :width], positions, starts, targets, weights.astype(np.float32))
+    state = TrainingState(config, ReferenceBackend(), initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.0, 1.0))
+    for _ in range(90):
+        result = state.train_step(rows, len(records), 5e-3)
+    assert result.first_head_loss < 0.02
+    folder = tmp_path_factory.mktemp("tuned") / "model"
+    save_model(folder, SavedModel(config, state.parameters, tokenizer_path, "sft", "alpaca"))
+    return folder

@@ -1,0 +1,165 @@
+import doctest
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nanoeuler
+from nanoeuler import api
+from nanoeuler.errors import UserError
+from nanoeuler.model.files import SavedModel, load_model, save_model
+from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.transformer import initial_parameters
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def base(base_folder):
+    return nanoeuler.load(base_folder)
+
+
+@pytest.fixture(scope="module")
+def tuned(tuned_folder):
+    return nanoeuler.load(tuned_folder)
+
+
+def test_the_examples_of_the_module_are_true(tmp_path, tokenizer_path):
+    config = ModelConfig.from_dict({"preset": "small"})
+    save_model(tmp_path / "model", SavedModel(config, initial_parameters(config, 1), tokenizer_path, "sft", "alpaca"))
+    results = doctest.testmod(api, extraglobs={"folder": tmp_path / "model"})
+    assert results.attempted >= 10
+    assert results.failed == 0
+
+
+def test_importing_the_package_is_cheap():
+    script = "import sys, nanoeuler; print([name for name in ('numpy', 'safetensors', 'yaml', 'nanoeuler.api') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=CHECKOUT).stdout.strip() == "[]"
+
+
+# ---- writing
+
+
+def test_a_tuned_model_answers_in_its_template(tuned):
+    assert tuned.generate("Name a colour.", temperature=0) == "blue"
+    assert tuned.generate("Where does the fox live?", temperature=0) == "In the old mill, café “Zur Mühle”."
+    assert "### Input:\nthis\n" in tuned.prompt("Do it.", "this")
+
+
+def test_raw_continues_the_prompt_as_it_stands(tuned):
+    assert tuned.generate(tuned.prompt("Name a colour."), raw=True, temperature=0) == "blue"
+    assert tuned.generate("Name a colour.", raw=True, max_tokens=5, temperature=0) != "blue"
+
+
+def test_a_base_model_continues_the_prompt(base):
+    assert base.prompt("Once") == "Once"
+    assert base.generate("Once", max_tokens=9) == base.generate("Once", raw=True, max_tokens=9)
+
+
+def test_an_input_without_a_template_is_refused(base, tuned):
+    with pytest.raises(UserError, match=r"\(stage pretrain\) is a base model and has none; make it a part of the prompt"):
+        base.generate("Translate.", "Hund")
+    with pytest.raises(UserError, match="raw leaves the template out"):
+        tuned.generate("Translate.", "Hund", raw=True)
+
+
+def test_stream_gives_the_same_text_in_pieces(base):
+    assert "".join(base.stream("Once", max_tokens=20, seed=4)) == base.generate("Once", max_tokens=20, seed=4)
+
+
+def test_sampling_settings_out_of_range_are_refused(base):
+    with pytest.raises(UserError, match="top-p is 2"):
+        base.generate("Once", top_p=2)
+
+
+# ---- studying
+
+
+def test_logits_have_the_shape_of_the_ids(base):
+    ids = np.arange(16, 28).reshape(2, 6)
+    both = base.logits(ids)
+    assert both.shape == (2, 6, 384)
+    assert both.dtype == np.float32
+    one = base.logits(ids[1].tolist())
+    assert one.shape == (6, 384)
+    np.testing.assert_allclose(one, both[1], rtol=1e-4, atol=1e-4)  # float32 products of other shapes
+
+
+def test_logits_lead_to_the_tokens_of_greedy_decoding(tuned):
+    ids = [tuned.tokenizer.end_id, *tuned.tokenizer.encode(tuned.prompt("Name a colour."))]
+    reply = []
+    while (token := int(tuned.logits(ids + reply)[-1].argmax())) != tuned.tokenizer.end_id:
+        reply.append(token)
+    assert tuned.tokenizer.decode(reply) == "blue"
+
+
+def test_logits_are_a_copy_that_later_calls_leave_alone(base):
+    first = base.logits([1, 2, 3])
+    kept = first.copy()
+    base.logits([4, 5, 6])
+    assert np.array_equal(first, kept)
+
+
+def test_activations_are_the_euler_steps_from_embedding_to_final_state(base):
+    ids = [0, 20, 30, 40, 50]
+    activations = base.activations(ids)
+    assert activations.residual.shape == (3, 5, 32)
+    assert activations.attention.shape == activations.mlp.shape == (2, 5, 32)
+    weights = base.transformer.weights
+    np.testing.assert_array_equal(activations.residual[0], weights.embedding[ids])
+    steps = activations.attention + activations.mlp
+    np.testing.assert_allclose(activations.residual[1:], activations.residual[:-1] + steps, rtol=1e-4, atol=1e-4)
+    final = activations.residual[-1]
+    normed = final / np.sqrt((final**2).mean(axis=1, keepdims=True) + 1e-5) * weights.final_norm
+    np.testing.assert_allclose(normed @ weights.first_head[:384].T, base.logits(ids), rtol=1e-3, atol=1e-3)
+
+
+def test_the_steps_carry_h(tmp_path, tokenizer_path):
+    def steps(step_size):
+        config = ModelConfig.from_dict({"preset": "small", "step_size": step_size, "layers": 1})
+        save_model(tmp_path / "model", SavedModel(config, initial_parameters(config, 1), tokenizer_path, "pretrain", None))
+        return nanoeuler.load(tmp_path / "model").activations([0, 20, 30])
+
+    whole, half = steps(1.0), steps(0.5)
+    np.testing.assert_allclose(half.attention, 0.5 * whole.attention, rtol=1e-5)
+    np.testing.assert_allclose(half.residual[1], half.residual[0] + half.attention[0] + half.mlp[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("ids", [[], [[[1]]], [1.5], [-1, 2], [384], "text"])
+def test_ids_that_are_none_are_refused(base, ids):
+    with pytest.raises(ValueError, match="ids must"):
+        base.logits(ids)
+
+
+def test_activations_take_one_sequence(base):
+    with pytest.raises(ValueError, match=r"one sequence, \(T,\); these have shape \(1, 2\)"):
+        base.activations([[1, 2]])
+
+
+# ---- folders that do not do
+
+
+def test_a_tokenizer_of_another_run_is_refused(tmp_path, tokenizer_path):
+    config = ModelConfig.from_dict({"preset": "small", "vocab_size": 300})
+    save_model(tmp_path / "model", SavedModel(config, initial_parameters(config, 1), tokenizer_path, "pretrain", None))
+    with pytest.raises(UserError, match="has 384 tokens where the model has 300; it is the tokenizer of another run"):
+        nanoeuler.load(tmp_path / "model")
+
+
+def test_a_template_that_this_version_lacks_is_refused(tmp_path, base_folder):
+    saved = load_model(base_folder)
+    saved.template = "haiku"
+    save_model(tmp_path / "model", saved)
+    with pytest.raises(UserError, match="tuned on the template 'haiku', which this version does not have; it has alpaca"):
+        nanoeuler.load(tmp_path / "model")
+
+
+def test_a_config_of_another_kind_is_refused(tmp_path, base_folder):
+    folder = tmp_path / "model"
+    save_model(folder, load_model(base_folder))
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(UserError, match="not the config of a nanoeuler model"):
+        nanoeuler.load(folder)

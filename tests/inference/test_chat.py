@@ -1,0 +1,291 @@
+"""The chat: first its lines, one by one, then the program at a real terminal."""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import nanoeuler
+from nanoeuler.inference.chat import Chat, visible
+from nanoeuler.inference.conversation import Conversation
+from nanoeuler.inference.sampling import GREEDY, Sampling
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+class Terminal:
+    """Lines to be typed, and all that was shown. A line may be an exception to raise, as Ctrl-C and Ctrl-D do."""
+
+    def __init__(self, *lines):
+        self.lines, self.shown = list(lines), ""
+
+    def read_line(self):
+        line = self.lines.pop(0) if self.lines else EOFError()
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    def write(self, text):
+        self.shown += text
+
+
+@pytest.fixture
+def chat(tuned_folder):
+    """chat(*lines) → what the terminal shows after the greeting, with the tuned model and greedy sampling."""
+    model = nanoeuler.load(tuned_folder)
+
+    def run(*lines, history=False, sampling=GREEDY, max_tokens=30):
+        terminal = Terminal(*lines)
+        Chat(Conversation(model.writer, model.prompt, history), sampling, max_tokens, terminal.write).run(terminal.read_line)
+        greeting, _, rest = terminal.shown.partition("Ctrl-D leaves)\n")
+        assert "history" in greeting
+        return rest
+
+    return run
+
+
+@pytest.fixture
+def base_chat(base_folder):
+    model = nanoeuler.load(base_folder)
+
+    def run(*lines, **settings):
+        terminal = Terminal(*lines)
+        Chat(Conversation(model.writer, None, settings.pop("history", False)), GREEDY, 5, terminal.write).run(terminal.read_line)
+        return terminal.shown
+
+    return run
+
+
+# ---- lines
+
+
+def test_each_line_is_answered(chat):
+    assert chat("Name a colour.", "Count.", "Name a colour.") == "blue\none two three four five six seven\nblue\n"
+
+
+def test_empty_lines_are_passed_over(chat):
+    assert chat("", "   ", "Name a colour.", "", "") == "blue\n"
+
+
+def test_an_empty_line_goes_on_with_a_reply_that_was_cut_off(chat):
+    shown = chat("Count.", "", "", "", "", max_tokens=5)
+    replies = [line for line in shown.splitlines() if not line.startswith("(")]
+    assert "".join(replies) == "one two three four five six seven"
+    assert shown.count("(cut off at 5 tokens; an empty line goes on") == 4
+
+
+def test_quit_and_end_of_input_leave(chat):
+    assert chat("/quit", "Count.") == ""
+    assert chat(EOFError(), "Count.") == ""
+
+
+def test_ctrl_c_at_the_prompt_leaves_nothing_but_a_hint(chat):
+    assert chat(KeyboardInterrupt(), "Name a colour.") == "\n(nothing to stop; Ctrl-D or /quit leaves)\nblue\n"
+
+
+def test_ctrl_c_stops_the_reply_and_an_empty_line_takes_it_up(tuned_folder):
+    model = nanoeuler.load(tuned_folder)
+    terminal = Terminal("Count.", "", "Name a colour.")
+
+    def write(text):
+        terminal.write(text)
+        if terminal.shown.endswith("three"):
+            raise KeyboardInterrupt
+
+    Chat(Conversation(model.writer, model.prompt, False), GREEDY, 30, write).run(terminal.read_line)
+    assert re.search(r"one two three\n\(stopped; an empty line goes on\)\n four five six seven\nblue\n$", terminal.shown)
+
+
+def test_commands_set_what_they_say(chat):
+    shown = chat("/temperature 0.5", "/top-k 3", "/top-p 0.9", "/seed 7", "/max-tokens 12", "/history on", "/history off", "/history", "/reset", "/temperature")
+    assert shown.splitlines() == [
+        "(temperature is 0.5)",
+        "(top-k is 3)",
+        "(top-p is 0.9)",
+        "(seed is 7)",
+        "(max-tokens is 12)",
+        "(history is on: earlier turns are seen as far as the context allows)",
+        "(history is off: every line is taken by itself)",
+        "(history is off: every line is taken by itself)",
+        "(the conversation is forgotten)",
+        "(temperature is 0.5)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("/foo", "(/foo is no command; there are /help, /reset, /temperature"),
+        ("/", "(/ is no command"),
+        ("/temperature hot", "(/temperature hot: it takes a number)"),
+        ("/temperature -1", "(temperature is -1.0: it must be 0 (greedy) or above"),
+        ("/top-k 1.5", "(/top-k 1.5: it takes a whole number)"),
+        ("/max-tokens 0", "(max-tokens is 0: it must be at least 1)"),
+        ("/history maybe", "(/history maybe: it is on or off)"),
+    ],
+)
+def test_a_bad_command_gets_one_sentence_and_the_chat_goes_on(chat, line, words):
+    shown = chat(line, "Name a colour.")
+    assert shown.startswith(words)
+    assert shown.count("\n") == 2
+    assert shown.endswith("\nblue\n")
+
+
+def test_help_names_every_command(chat):
+    shown = chat("/help")
+    for name in ("/temperature", "/top-k", "/top-p", "/seed", "/max-tokens", "/reset", "/history", "/quit"):
+        assert name in shown
+
+
+def test_a_space_in_front_sends_a_slash_as_text(chat):
+    assert "no command" not in chat(" /foo")
+
+
+def test_a_line_that_cannot_be_encoded_gets_one_sentence(chat):
+    shown = chat("\ud800", "Name a colour.")
+    assert "surrogate" in shown.splitlines()[0]
+    assert shown.endswith("\nblue\n")
+
+
+def test_a_full_context_is_said_aloud(chat):
+    shown = chat("Count.", "Count.", "Name a colour.", history=True)
+    assert "(the context of 96 tokens is full: 1 oldest turn dropped)" in shown
+    assert "oldest tokens dropped)" in chat("word " * 100)
+
+
+def test_history_is_kept_when_it_is_on(chat):
+    # the tuned model never saw two records in a row, so only what it reads is looked at: the same question reads otherwise
+    sampling = Sampling(temperature=3.0, top_p=1.0)
+    alone = chat("Count.", "/seed 1", "Name a colour.", sampling=sampling)
+    behind = chat("Count.", "/seed 1", "Name a colour.", sampling=sampling, history=True)
+    assert alone != behind
+    assert behind != chat("Count.", "/reset", "/seed 1", "Name a colour.", sampling=sampling, history=True)
+
+
+def test_the_same_seed_and_turns_give_the_same_replies(chat):
+    sampling = Sampling(temperature=2.0, top_p=1.0)
+    first, second = chat("/seed 5", "Count.", "/seed 5", "Count.", sampling=sampling).split("(seed is 5)\n")[1:]
+    assert first == second
+
+
+def test_a_base_model_says_that_it_continues_text(base_chat):
+    shown = base_chat("Once", "")
+    assert shown.startswith("(a base model, not tuned to answer: it continues the text that you type)\n")
+    assert shown.count("(cut off at 5 tokens") == 2
+
+
+def test_control_characters_are_shown_not_obeyed():
+    assert visible("a\tb\nc\x1b[2Jd\x7f\x00é…\x9b") == "a\tb\nc\\x1b[2Jd\\x7f\\x00é…\\x9b"
+
+
+# ---- the program at a terminal
+
+
+class Session:
+    """`nanoeuler chat` at a pseudo-terminal of its own."""
+
+    def __init__(self, *options):
+        self.terminal, program_side = pty.openpty()
+        command = [sys.executable, "-m", "nanoeuler", "chat", *map(str, options)]
+        environment = os.environ | {"TERM": "dumb", "PYTHONPATH": str(CHECKOUT), "INPUTRC": os.devnull}
+        self.process = subprocess.Popen(
+            command,
+            stdin=program_side,
+            stdout=program_side,
+            stderr=program_side,
+            cwd=CHECKOUT,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=take_terminal,
+        )
+        os.close(program_side)
+        self.shown = ""
+
+    def expect(self, pattern, seconds=30.0):
+        """Read until `pattern` has been shown since the last `expect`; returns what came up to it."""
+        end = time.monotonic() + seconds
+        while not (match := re.search(pattern, self.shown)):
+            if not select.select([self.terminal], [], [], max(0, end - time.monotonic()))[0]:
+                pytest.fail(f"{pattern!r} was not shown within {seconds} s, but {self.shown[-500:]!r}")
+            try:
+                self.shown += os.read(self.terminal, 65536).decode(errors="replace").replace("\r\n", "\n")
+            except OSError:  # the program has left
+                pytest.fail(f"the program left with {self.shown[-500:]!r}")
+        before, self.shown = self.shown[: match.end()], self.shown[match.end() :]
+        return before
+
+    def type(self, text):
+        os.write(self.terminal, text.encode())
+
+    def rest(self):
+        """Wait as a person would: for a moment after its prompt, readline takes keys but does not notice signals."""
+        time.sleep(0.5)
+
+    def leave(self):
+        status = self.process.wait(timeout=20)
+        os.close(self.terminal)
+        return status
+
+
+def take_terminal():
+    """Make standard input the controlling terminal, so that Ctrl-C becomes SIGINT."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.fixture
+def session():
+    sessions = []
+
+    def start(*options):
+        sessions.append(Session(*options))
+        return sessions[-1]
+
+    yield start
+    for session in sessions:
+        if session.process.poll() is None:
+            session.process.send_signal(signal.SIGKILL)
+            session.process.wait()
+
+
+def test_a_tuned_model_at_a_terminal(session, tuned_folder):
+    chat = session("--model", tuned_folder, "--temperature", "0")
+    chat.expect(r"Ctrl-D leaves\)\n> ")
+    chat.type("Name a colour.\n")
+    assert "\nblue\n" in chat.expect(r"blue\n> ")
+    chat.type("\n")
+    chat.expect(r"\n> ")
+    chat.type("/nonsense\n")
+    chat.expect(r"/nonsense is no command.*\n> ")
+    chat.type("Where does the fox live?\n")
+    chat.expect("In the old mill, café “Zur Mühle”.\n> ")
+    chat.type("\x04")
+    assert chat.leave() == 0
+
+
+def test_ctrl_c_at_a_terminal_stops_the_reply_alone(session, base_folder):
+    chat = session("--model", base_folder, "--max-tokens", "1000000", "--temperature", "1", "--top-p", "1")
+    chat.expect(r"it continues the text that you type\)\n")
+    chat.expect("> ")
+    chat.type("Once upon a time\n")
+    chat.expect(r"Once upon a time\n[^(]{40}")  # it is writing
+    chat.type("\x03")
+    chat.expect(r"\(stopped; an empty line goes on\)\n> ")
+    chat.rest()
+    chat.type("\x03")
+    chat.expect(r"nothing to stop; Ctrl-D or /quit leaves\)\n> ")
+    chat.type("/max-tokens 3\n")
+    chat.expect(r"\(max-tokens is 3\)\n> ")
+    chat.type("And then\n")
+    chat.expect(r"cut off at 3 tokens.*\n> ")
+    chat.type("/quit\n")
+    assert chat.leave() == 0

@@ -1,0 +1,109 @@
+import numpy as np
+import pytest
+
+from nanoeuler.errors import UserError
+from nanoeuler.inference.sampling import GREEDY, Sampling, choose, uniform
+
+LOGITS = np.log(np.array([[0.5, 0.25, 0.15, 0.1]]))
+
+
+def draws(sampling, logits=LOGITS, count=4000, allowed=None):
+    """Frequencies of `count` choices at positions 0, 1, 2, …"""
+    chosen = choose(np.repeat(logits, count, axis=0), sampling, np.arange(count), allowed)
+    return np.bincount(chosen, minlength=logits.shape[1]) / count
+
+
+def test_greedy_takes_the_likeliest_and_of_equals_the_first():
+    assert choose(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 1.0]]), GREEDY, np.zeros(2)).tolist() == [1, 0]
+
+
+def test_sampling_follows_the_probabilities():
+    # four standard errors of a share of 4,000 draws are at most 0.032
+    np.testing.assert_allclose(draws(Sampling(temperature=1.0, top_p=1.0)), [0.5, 0.25, 0.15, 0.1], atol=0.032)
+
+
+def test_temperature_sharpens_and_flattens():
+    for temperature in (0.5, 2.0):
+        expected = np.array([0.5, 0.25, 0.15, 0.1]) ** (1 / temperature)
+        np.testing.assert_allclose(draws(Sampling(temperature=temperature, top_p=1.0)), expected / expected.sum(), atol=0.032)
+
+
+def test_a_temperature_near_zero_is_greedy_without_a_warning():
+    with np.errstate(all="raise", under="ignore"):
+        assert draws(Sampling(temperature=1e-300), count=100)[0] == 1
+
+
+def test_top_k_keeps_the_k_likeliest():
+    np.testing.assert_allclose(draws(Sampling(temperature=1.0, top_k=2, top_p=1.0)), [2 / 3, 1 / 3, 0, 0], atol=0.032)
+    assert draws(Sampling(temperature=1.0, top_k=1), count=100)[0] == 1
+    assert (draws(Sampling(temperature=1.0, top_k=99, top_p=1.0)) > 0).all()
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(0.001, 1), (0.49, 1), (0.51, 2), (0.74, 2), (0.76, 3), (0.95, 4), (1.0, 4)])
+def test_top_p_keeps_the_fewest_tokens_that_hold_p(top_p, kept):
+    shares = draws(Sampling(temperature=1.0, top_p=top_p))
+    assert (shares > 0).tolist() == [rank < kept for rank in range(4)]
+
+
+def test_top_p_counts_within_the_top_k():
+    # of the three likeliest, rescaled to 0.556, 0.278, 0.167, the first two hold 0.8
+    assert (draws(Sampling(temperature=1.0, top_k=3, top_p=0.8)) > 0).tolist() == [True, True, False, False]
+
+
+def test_a_token_depends_on_seed_and_position_alone():
+    random = np.random.default_rng(1)
+    logits, positions = random.standard_normal((6, 50)), np.array([3, 1, 4, 1, 5, 9])
+    together = choose(logits, Sampling(seed=7), positions)
+    alone = [choose(logits[row : row + 1], Sampling(seed=7), positions[row : row + 1])[0] for row in range(6)]
+    assert together.tolist() == alone
+
+
+def test_seeds_and_positions_give_different_draws():
+    numbers = [uniform(seed, position) for seed in range(20) for position in range(20)]
+    assert len(set(numbers)) == 400
+    assert all(0 <= number < 1 for number in numbers)
+    assert np.mean(numbers) == pytest.approx(0.5, abs=4 * 12**-0.5 / 20)
+
+
+def test_the_random_numbers_are_pinned():
+    # A changed generator would change every sampled text that somebody has written down.
+    assert uniform(1, 0) == 0.5640363114369342
+    assert uniform(2**64 - 1, 10**6) == 0.7168538076467527
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=5.0, top_p=1.0)])
+def test_what_is_not_allowed_is_never_chosen(sampling):
+    allowed = np.array([False, True, False, True])
+    shares = draws(sampling, allowed=allowed)
+    assert (shares[~allowed] == 0).all()
+    assert shares[1] > 0
+
+
+def test_more_of_top_k_than_is_allowed_never_reaches_a_forbidden_token():
+    shares = draws(Sampling(temperature=1.0, top_k=4, top_p=1.0), allowed=np.array([True, False, False, False]), count=100)
+    assert shares.tolist() == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_logits_that_are_no_numbers_are_refused(broken):
+    with pytest.raises(UserError, match="not finite"):
+        choose(np.array([[0.0, broken]]), Sampling(), np.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"temperature": -0.1}, "temperature is -0.1"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": float("inf")}, "temperature is inf"),
+        ({"top_k": -1}, "top-k is -1"),
+        ({"top_p": 0.0}, "top-p is 0.0"),
+        ({"top_p": 1.5}, "top-p is 1.5"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": 2**64}, "seed is 18446744073709551616"),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(setting, words):
+    with pytest.raises(UserError) as caught:
+        Sampling(**setting)
+    assert words in str(caught.value)

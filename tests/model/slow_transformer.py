@@ -1,0 +1,88 @@
+"""The model a second time, straight from the papers' formulas: Python numbers, one document, one head, one token at a time.
+
+It shares no code with the package. It knows no batches, no masks (a document is a sequence of its own), no packed products, no
+cache and no buffers, so a mistake in any of those shows as a difference.
+"""
+
+import math
+
+Vector = list[float]
+Matrix = list[Vector]
+
+
+def slow_logits(config, tensors, ids) -> list[list[Vector]]:
+    """Logits of every head behind every token of one document: [token][head][vocabulary entry].
+
+    `tensors` maps the names of Hugging Face's Llama (and mtp_heads.k.weight) to nested lists, matrices as (out, in).
+    """
+    c = config
+    stream = [list(tensors["model.embed_tokens.weight"][id]) for id in ids]
+    for layer in range(c.layers):
+        weights = {
+            name.removeprefix(f"model.layers.{layer}.").removesuffix(".weight"): value
+            for name, value in tensors.items()
+            if name.startswith(f"model.layers.{layer}.")
+        }
+        attended = slow_attention(c, weights, [rms_norm(x, weights["input_layernorm"], c.norm_epsilon) for x in stream])
+        stream = [euler_step(x, c.step_size, f) for x, f in zip(stream, attended, strict=True)]
+        transformed = [swiglu_mlp(weights, rms_norm(x, weights["post_attention_layernorm"], c.norm_epsilon)) for x in stream]
+        stream = [euler_step(x, c.step_size, f) for x, f in zip(stream, transformed, strict=True)]
+    first = tensors["model.embed_tokens.weight"] if c.tied else tensors["lm_head.weight"]
+    heads = [first, *(tensors[f"mtp_heads.{head}.weight"] for head in range(1, c.mtp_heads))]
+    return [[apply(head, rms_norm(x, tensors["model.norm.weight"], c.norm_epsilon)) for head in heads] for x in stream]
+
+
+def slow_attention(c, weights, xs: list[Vector]) -> list[Vector]:
+    """Causal grouped-query attention: query head h reads key/value head h // (heads / kv_heads)."""
+    size = c.head_size
+    queries = [[rotate(part, place, c.rope_theta) for part in split(apply(weights["self_attn.q_proj"], x), size)] for place, x in enumerate(xs)]
+    keys = [[rotate(part, place, c.rope_theta) for part in split(apply(weights["self_attn.k_proj"], x), size)] for place, x in enumerate(xs)]
+    values = [split(apply(weights["self_attn.v_proj"], x), size) for x in xs]
+    outputs = []
+    for place in range(len(xs)):
+        joined: Vector = []
+        for head in range(c.heads):
+            group = head // (c.heads // c.kv_heads)
+            scores = [dot(queries[place][head], keys[other][group]) / math.sqrt(size) for other in range(place + 1)]
+            exponentials = [math.exp(score) for score in scores]
+            shares = [value / sum(exponentials) for value in exponentials]
+            joined += [sum(share * values[other][group][i] for other, share in enumerate(shares)) for i in range(size)]
+        outputs.append(apply(weights["self_attn.o_proj"], joined))
+    return outputs
+
+
+def swiglu_mlp(weights, x: Vector) -> Vector:
+    gate, up = apply(weights["mlp.gate_proj"], x), apply(weights["mlp.up_proj"], x)
+    return apply(weights["mlp.down_proj"], [g / (1 + math.exp(-g)) * u for g, u in zip(gate, up, strict=True)])
+
+
+def rms_norm(x: Vector, weight: Vector, epsilon: float) -> Vector:
+    root = math.sqrt(sum(value * value for value in x) / len(x) + epsilon)
+    return [w * value / root for w, value in zip(weight, x, strict=True)]
+
+
+def rotate(x: Vector, place: int, theta: float) -> Vector:
+    """Element i of the first half and element i of the second are a point in the plane, turned by place · θ^(−2i/E)."""
+    half = len(x) // 2
+    turned = [0.0] * len(x)
+    for i in range(half):
+        angle = place * theta ** (-2 * i / len(x))
+        turned[i] = x[i] * math.cos(angle) - x[i + half] * math.sin(angle)
+        turned[i + half] = x[i] * math.sin(angle) + x[i + half] * math.cos(angle)
+    return turned
+
+
+def euler_step(x: Vector, h: float, f: Vector) -> Vector:
+    return [a + h * b for a, b in zip(x, f, strict=True)]
+
+
+def apply(matrix: Matrix, x: Vector) -> Vector:
+    return [dot(row, x) for row in matrix]
+
+
+def dot(a: Vector, b: Vector) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def split(x: Vector, size: int) -> list[Vector]:
+    return [x[start : start + size] for start in range(0, len(x), size)]

@@ -1,0 +1,88 @@
+"""The KV cache: any way of feeding a sequence in gives the logits of the whole forward pass."""
+
+import numpy as np
+import pytest
+
+# Float64 with products of other shapes: the order of a sum may differ, nothing else.
+CLOSE = {"rtol": 1e-11, "atol": 1e-12}
+
+
+def random_ids(rows, length, seed=5):
+    return np.random.default_rng(seed).integers(0, 19, (rows, length)).astype(np.int32)
+
+
+@pytest.fixture(params=[{}, {"kv_heads": 1, "tied": True, "head_size": 6}, {"mtp_heads": 1, "step_size": 0.5}], ids=["grouped", "tied", "half steps"])
+def model(request, make_model):
+    return make_model(**request.param)
+
+
+def whole(model, make_batch, ids):
+    """Logits behind every token, uncached: (B, T, V)."""
+    return model.first_logits(model.forward(make_batch(ids)).hidden).reshape(*ids.shape, -1)
+
+
+def test_prefill_gives_the_logits_behind_every_token(model, make_batch):
+    ids = random_ids(3, 8)
+    expected = whole(model, make_batch, ids)
+    np.testing.assert_allclose(model.extend(model.new_cache(3, 8), ids, every=True), expected, **CLOSE)
+    np.testing.assert_allclose(model.extend(model.new_cache(3, 8), ids), expected[:, -1], **CLOSE)
+
+
+@pytest.mark.parametrize("pieces", [[1] * 8, [3, 1, 4], [7, 1], [2, 6]])
+def test_any_pieces_give_the_logits_of_the_whole(model, make_batch, pieces):
+    ids = random_ids(2, 8)
+    cache = model.new_cache(2, 8)
+    parts = [model.extend(cache, part, every=True) for part in np.split(ids, np.cumsum(pieces)[:-1], axis=1)]
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), whole(model, make_batch, ids), **CLOSE)
+    assert cache.lengths.tolist() == [8, 8]
+
+
+def test_rows_of_unequal_lengths_do_not_disturb_each_other(model, make_batch):
+    ids = random_ids(3, 8)
+    expected = whole(model, make_batch, ids)
+    cache = model.new_cache(3, 8)
+    taken = np.zeros(3, np.int32)
+    for counts in ([4, 1, 2], [1, 1, 3], [2, 1, 2], [1, 4, 1]):  # padding reaches past the cache's end in the last
+        padded = np.full((3, max(counts)), 18, np.int32)
+        for row, count in enumerate(counts):
+            padded[row, :count] = ids[row, taken[row] : taken[row] + count]
+        taken += counts
+        logits = model.extend(cache, padded, np.array(counts))
+        np.testing.assert_allclose(logits, expected[np.arange(3), taken - 1], **CLOSE)
+        assert cache.lengths.tolist() == taken.tolist()
+
+
+def test_truncate_takes_tokens_back(model, make_batch):
+    ids, other = random_ids(2, 8), random_ids(2, 3, seed=6)
+    cache = model.new_cache(2, 8)
+    model.extend(cache, ids)
+    cache.truncate(0, 5)
+    cache.truncate(1, 5)
+    logits = model.extend(cache, other, every=True)
+    changed = np.concatenate([ids[:, :5], other], axis=1)
+    np.testing.assert_allclose(logits, whole(model, make_batch, changed)[:, 5:], **CLOSE)
+
+
+def test_remove_puts_the_last_row_in_the_place(model, make_batch):
+    ids = random_ids(3, 8)
+    cache = model.new_cache(3, 8)
+    model.extend(cache, ids[:, :6], np.array([6, 3, 5]))
+    cache.remove(0)
+    assert cache.lengths.tolist() == [5, 3]
+    logits = model.extend(cache, np.array([[ids[2, 5]], [ids[1, 3]]]))
+    expected = whole(model, make_batch, ids)
+    np.testing.assert_allclose(logits, expected[[2, 1], [5, 3]], **CLOSE)
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing(model):
+    cache = model.new_cache(2, 4)
+    model.extend(cache, random_ids(2, 3))
+    with pytest.raises(ValueError, match="the cache holds 4 tokens"):
+        model.extend(cache, random_ids(2, 2))
+    with pytest.raises(ValueError, match="do not fit a cache of 2 rows"):
+        model.extend(cache, random_ids(3, 1))
+    with pytest.raises(ValueError, match="counts"):
+        model.extend(cache, random_ids(2, 1), np.array([1, 0]))
+    with pytest.raises(ValueError, match="cannot be cut to 5"):
+        cache.truncate(0, 5)
+    assert cache.lengths.tolist() == [3, 3]

@@ -1,0 +1,165 @@
+import json
+import struct
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from nanoeuler.errors import UserError
+from nanoeuler.model.check import CASES, TINY
+from nanoeuler.model.files import SavedModel, load_config, load_model, save_model
+from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.spec import ModelConfig, tensor_table
+from nanoeuler.model.transformer import initial_parameters
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A model folder on disk and what was put into it."""
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text('{"version": "1.0"}')
+    config = ModelConfig.from_dict(TINY)
+    model = SavedModel(config, initial_parameters(config, 1), tokenizer, "sft", "alpaca", {"licence": "MIT"})
+    save_model(tmp_path / "model", model)
+    return tmp_path / "model", model
+
+
+def refusal(folder):
+    with pytest.raises(UserError) as caught:
+        load_model(folder)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_model_survives_its_folder_bit_for_bit(tmp_path, case):
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text("{}")
+    config = ModelConfig.from_dict(TINY | CASES[case][0])
+    parameters = initial_parameters(config, 3)
+    save_model(tmp_path / "model", SavedModel(config, parameters, tokenizer, "pretrain", None))
+    loaded = load_model(tmp_path / "model")
+    assert loaded.config == config
+    assert load_config(tmp_path / "model") == config
+    assert np.array_equal(loaded.parameters, parameters)
+    assert loaded.tokenizer_path.read_text() == "{}"
+    assert (loaded.stage, loaded.template, loaded.info) == ("pretrain", None, {})
+
+
+def test_stage_template_and_info_are_kept(saved):
+    loaded = load_model(saved[0])
+    assert (loaded.stage, loaded.template, loaded.info) == ("sft", "alpaca", {"licence": "MIT"})
+
+
+def test_the_folder_holds_three_files_and_nothing_temporary_is_left(saved):
+    folder, _ = saved
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["model", "tokenizer.json"]
+
+
+def test_the_weights_are_llamas_to_any_reader(saved):
+    folder, model = saved
+    tensors = load_file(folder / "model.safetensors")
+    c = model.config
+    assert {name: value.shape for name, value in tensors.items() if ".0." in name or "layers" not in name} == {
+        "model.embed_tokens.weight": (c.vocab_size, c.dim),
+        "model.layers.0.input_layernorm.weight": (c.dim,),
+        "model.layers.0.self_attn.q_proj.weight": (c.heads * c.head_size, c.dim),
+        "model.layers.0.self_attn.k_proj.weight": (c.kv_heads * c.head_size, c.dim),
+        "model.layers.0.self_attn.v_proj.weight": (c.kv_heads * c.head_size, c.dim),
+        "model.layers.0.self_attn.o_proj.weight": (c.dim, c.heads * c.head_size),
+        "model.layers.0.post_attention_layernorm.weight": (c.dim,),
+        "model.layers.0.mlp.gate_proj.weight": (c.ffn, c.dim),
+        "model.layers.0.mlp.up_proj.weight": (c.ffn, c.dim),
+        "model.layers.0.mlp.down_proj.weight": (c.dim, c.ffn),
+        "model.norm.weight": (c.dim,),
+        "lm_head.weight": (c.vocab_size, c.dim),
+        "mtp_heads.1.weight": (c.vocab_size, c.dim),
+        "mtp_heads.2.weight": (c.vocab_size, c.dim),
+    }
+    buffer = FlatBuffer(c, model.parameters)
+    for name, value in tensors.items():  # padded storage is where a strided view could be written wrong
+        assert value.dtype == np.float32
+        assert np.array_equal(value, buffer[name])
+    with safe_open(folder / "model.safetensors", framework="numpy") as file:
+        assert set(file.keys()) == {tensor.name for tensor in tensor_table(c)}
+
+
+def test_the_config_is_llamas_where_the_model_is(saved, tmp_path):
+    folder, model = saved
+    keys = json.loads((folder / "config.json").read_text())
+    assert keys["architectures"] == ["LlamaForCausalLM"]
+    assert (keys["hidden_size"], keys["num_key_value_heads"], keys["intermediate_size"]) == (8, 2, 11)
+    half = ModelConfig.from_dict(TINY | {"step_size": 0.5})
+    save_model(tmp_path / "half", SavedModel(half, model.parameters, model.tokenizer_path, "pretrain", None))
+    assert "architectures" not in json.loads((tmp_path / "half" / "config.json").read_text())
+
+
+def test_saving_again_replaces_the_folder(saved):
+    folder, model = saved
+    model.parameters = initial_parameters(model.config, 2)
+    save_model(folder, model)
+    assert np.array_equal(load_model(folder).parameters, model.parameters)
+
+
+# ---- damage
+
+
+def test_no_folder():
+    assert refusal("/nowhere/model").startswith("/nowhere/model: no such folder; give the model folder")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_missing_file_is_named(saved, name):
+    (saved[0] / name).unlink()
+    assert f"{name}: no such file" in refusal(saved[0])
+
+
+@pytest.mark.parametrize("kept", [0, 5, 100, -1])
+def test_weights_that_are_cut_off(saved, kept):
+    weights = saved[0] / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:kept])
+    assert "model.safetensors: damaged or cut off" in refusal(saved[0])
+
+
+def test_weights_with_a_damaged_header(saved):
+    weights = saved[0] / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[20] ^= 0xFF
+    weights.write_bytes(content)
+    assert "model.safetensors: damaged or cut off" in refusal(saved[0])
+
+
+def test_weights_of_another_type(saved):
+    weights = saved[0] / "model.safetensors"
+    content = weights.read_bytes()
+    header_size = struct.unpack("<Q", content[:8])[0]
+    header = content[8 : 8 + header_size].replace(b'"F32"', b'"I32"')
+    weights.write_bytes(content[:8] + header + content[8 + header_size :])
+    assert "has type I32; a nanoeuler model is stored in float32" in refusal(saved[0])
+
+
+def test_weights_of_another_shape_or_without_a_tensor(saved):
+    weights = saved[0] / "model.safetensors"
+    tensors = load_file(weights)
+    save_file(tensors | {"model.norm.weight": np.ones(9, np.float32)}, weights)
+    assert "tensor model.norm.weight has shape [9] where the config asks for [8]" in refusal(saved[0])
+    del tensors["mtp_heads.2.weight"]
+    save_file(tensors, weights)
+    assert "tensor mtp_heads.2.weight is missing" in refusal(saved[0])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "config.json: not valid JSON"),
+        ("[]", "not the config of a nanoeuler model"),
+        ('{"model_type": "llama"}', "not the config of a nanoeuler model"),
+        ('{"nanoeuler": {"model": 3}}', "not the config of a nanoeuler model"),
+        ('{"nanoeuler": {"model": {"preset": "small", "wide": 1}}}', "config.json: model.wide is no field"),
+        ('{"nanoeuler": {"model": {"preset": "small", "layers": "4"}}}', "config.json: model.layers is '4'"),
+    ],
+)
+def test_a_bad_config_gets_a_sentence_with_its_path(saved, content, words):
+    (saved[0] / "config.json").write_text(content)
+    assert words in refusal(saved[0])

@@ -1,0 +1,218 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.errors import UserError
+from nanoeuler.model.check import CASES, TINY
+from nanoeuler.model.spec import (
+    BLOCK,
+    PRESETS,
+    ModelConfig,
+    activation_elements_per_token,
+    forward_flops_per_token,
+    parameter_count,
+    parameters_by_kind,
+    state_bytes,
+    storage_elements,
+    tensor_table,
+    training_flops_per_token,
+)
+from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
+
+CONFIGS = {name: {"preset": name} for name in PRESETS} | {name: TINY | fields for name, (fields, _) in CASES.items()}
+
+
+@pytest.fixture(params=CONFIGS)
+def config(request):
+    return ModelConfig.from_dict(CONFIGS[request.param])
+
+
+@pytest.mark.parametrize(("preset", "parameters"), [("small", 1_049_216), ("medium", 11_010_304), ("base", 116_417_280), ("large", 267_428_864)])
+def test_presets_have_the_parameters_that_the_design_states(preset, parameters):
+    assert parameter_count(ModelConfig.from_dict({"preset": preset})) == parameters
+
+
+def test_a_longer_context_costs_no_parameters():
+    assert parameter_count(ModelConfig.from_dict({"preset": "small", "context": 512})) == 1_049_216
+
+
+def test_kinds_of_parameters_add_up(config):
+    assert sum(parameters_by_kind(config).values()) == parameter_count(config)
+
+
+def test_kinds_of_parameters_of_small():
+    expected = {"embedding": 512 * 128, "attention": 4 * 128 * (128 + 64 + 64 + 128), "mlp": 4 * 3 * 128 * 341, "norms": 9 * 128, "heads": 4 * 512 * 128}
+    assert parameters_by_kind(ModelConfig.from_dict({"preset": "small"})) == expected
+
+
+def test_tensors_have_the_names_of_llama(config):
+    names = {tensor.name for tensor in tensor_table(config)}
+    layer = [
+        "input_layernorm",
+        *(f"self_attn.{part}_proj" for part in "qkvo"),
+        "post_attention_layernorm",
+        *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
+    ]
+    expected = {f"model.layers.{index}.{part}.weight" for index in range(config.layers) for part in layer}
+    expected |= {"model.embed_tokens.weight", "model.norm.weight"} | {f"mtp_heads.{head}.weight" for head in range(1, config.mtp_heads)}
+    assert names == expected | (set() if config.tied else {"lm_head.weight"})
+
+
+def test_tensors_start_on_blocks_and_do_not_overlap(config):
+    table = tensor_table(config)
+    assert all(tensor.offset % BLOCK == 0 for tensor in table)
+    assert all(first.stop <= second.offset for first, second in itertools.pairwise(table))
+    assert table[0].offset == 0
+    assert storage_elements(table) >= table[-1].stop
+    assert storage_elements(table) % BLOCK == 0
+
+
+def test_members_of_a_packed_product_are_adjacent(config):
+    rows = {tensor.name: tensor for tensor in tensor_table(config)}
+    first = "model.embed_tokens.weight" if config.tied else "lm_head.weight"
+    packs = [[first, *(f"mtp_heads.{head}.weight" for head in range(1, config.mtp_heads))]]
+    for layer in range(config.layers):
+        packs.append([f"model.layers.{layer}.self_attn.{part}_proj.weight" for part in "qkv"])
+        packs.append([f"model.layers.{layer}.mlp.{part}_proj.weight" for part in ("gate", "up")])
+    for before, after in (pair for pack in packs for pair in itertools.pairwise(pack)):
+        assert rows[before].stop == rows[after].offset
+        assert rows[before].storage_shape[1] == rows[after].storage_shape[1]
+
+
+def test_storage_pads_but_never_cuts(config):
+    for tensor in tensor_table(config):
+        assert all(stored >= size for stored, size in zip(tensor.storage_shape, tensor.shape, strict=True))
+
+
+def test_matrices_decay_and_norms_do_not(config):
+    assert all(tensor.decay == (len(tensor.shape) == 2) for tensor in tensor_table(config))
+
+
+def test_residual_outputs_start_narrower():
+    config = ModelConfig.from_dict({"preset": "medium"})
+    spreads = {tensor.name: tensor.initial_std for tensor in tensor_table(config)}
+    for name, spread in spreads.items():
+        residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+        assert spread is None if "norm" in name else spread == pytest.approx(0.02 / math.sqrt(16) if residual else 0.02)
+
+
+# ---- what it costs
+
+
+class CountingBackend(ReferenceBackend):
+    """Adds up the operations of the forward products that are really carried out."""
+
+    def __init__(self):
+        super().__init__(np.float32)
+        self.operations = 0
+
+    def linear(self, x_NI, weight_OI, out_NO):
+        self.operations += 2 * x_NI.shape[0] * weight_OI.size
+        super().linear(x_NI, weight_OI, out_NO)
+
+
+def test_forward_flops_are_those_of_the_products_and_of_causal_attention():
+    # base has no padding in any product, so what is carried out is what is counted
+    config = ModelConfig.from_dict({"preset": "base", "layers": 2})
+    backend, T = CountingBackend(), 8
+    model = Transformer(config, initial_parameters(config, 1), backend)
+    ids = np.zeros((1, T), np.int32)
+    model.all_logits(model.forward(Batch(ids, ids, ids), training=True))
+    scores_and_mixing = sum(2 * 2 * config.layers * config.heads * config.head_size * (query + 1) for query in range(T))
+    assert forward_flops_per_token(config, T) * T == backend.operations + scores_and_mixing
+    assert training_flops_per_token(config, T) == 3 * forward_flops_per_token(config, T)
+
+
+@pytest.mark.parametrize("preset", ["small", "medium"])
+def test_activation_estimate_is_what_the_buffers_take(preset):
+    config = ModelConfig.from_dict({"preset": preset})
+    model = Transformer(config, initial_parameters(config, 1), ReferenceBackend())
+    buffers = model.plan(2, 64, training=True)
+    held = [buffers, *buffers.layers]
+    elements = sum(value.size for holder in held for value in vars(holder).values() if isinstance(value, np.ndarray))
+    assert elements / (2 * 64) == pytest.approx(activation_elements_per_token(config), rel=0.02)  # padding between packed parts
+
+
+def test_state_is_four_buffers_of_float32():
+    config = ModelConfig.from_dict({"preset": "small"})
+    assert state_bytes(config) == 4 * initial_parameters(config, 1).nbytes
+
+
+# ---- bad fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"preset": "tiny"}, "model.preset is 'tiny'; there are small, medium"),
+        ({"preset": "small", "width": 3}, "model.width is no field"),
+        ({"dim": 64}, "lacks vocab_size, layers"),
+        ({"preset": "small", "heads": 3}, "model.heads is 3, which does not divide model.dim = 128"),
+        ({"preset": "small", "kv_heads": 3}, "model.kv_heads is 3, which does not divide model.heads = 4"),
+        ({"preset": "small", "head_size": 7}, "model.head_size is 7"),
+        ({"preset": "small", "head_size": -2}, "model.head_size is -2"),
+        ({"preset": "small", "layers": 0}, "model.layers is 0: it must be at least 1"),
+        ({"preset": "small", "layers": "4"}, "model.layers is '4': it must be a whole number"),
+        ({"preset": "small", "layers": 4.5}, "model.layers is 4.5: it must be a whole number"),
+        ({"preset": "small", "tied": 1}, "model.tied is 1: it must be true or false"),
+        ({"preset": "small", "rope_theta": "1e4"}, "model.rope_theta is '1e4': it must be a number"),
+        ({"preset": "small", "rope_theta": math.nan}, "model.rope_theta is nan"),
+        ({"preset": "small", "step_size": 0}, "model.step_size must be above 0"),
+        ({"preset": "small", "mtp_weights": [1, 1]}, "one weight ≥ 0 for each of the 4 heads"),
+        ({"preset": "small", "mtp_weights": "equal"}, "model.mtp_weights is 'equal': it must be a list of numbers"),
+        ({"preset": "small", "mtp_weights": [0, 1, 1, 1]}, "head 0's above 0"),
+    ],
+)
+def test_a_bad_field_gets_a_sentence_that_names_it(fields, words):
+    with pytest.raises(UserError) as caught:
+        ModelConfig.from_dict(fields)
+    assert words in str(caught.value)
+
+
+def test_a_config_survives_its_dictionary(config):
+    assert ModelConfig.from_dict(config.to_dict()) == config
+
+
+def test_fields_that_are_null_take_the_preset():
+    assert ModelConfig.from_dict({"preset": "small", "dim": None}) == ModelConfig.from_dict({"preset": "small"})
+
+
+# ---- fresh parameters
+
+
+@pytest.mark.parametrize("name", ["small", *CASES])
+def test_fresh_parameters_depend_on_the_seed_alone(name):
+    config = ModelConfig.from_dict(CONFIGS[name])
+    first = initial_parameters(config, 7)
+    assert np.array_equal(first, initial_parameters(config, 7))
+    assert not np.array_equal(first, initial_parameters(config, 8))
+    assert first.dtype == np.float32
+
+
+def test_fresh_parameters_have_the_spread_of_the_table_and_zero_padding():
+    config = ModelConfig.from_dict({"preset": "small"})
+    parameters = initial_parameters(config, 1)
+    padding = np.ones(parameters.shape, bool)
+    for tensor in tensor_table(config):
+        stored = parameters[tensor.offset : tensor.stop].reshape(tensor.storage_shape)
+        inside = tuple(slice(size) for size in tensor.shape)
+        values = stored[inside]
+        padding[tensor.offset : tensor.stop].reshape(tensor.storage_shape)[inside] = False
+        if tensor.initial_std is None:
+            assert (values == 1).all()
+        else:
+            # five standard errors of a standard deviation and of a mean
+            assert values.std() == pytest.approx(tensor.initial_std, rel=5 / math.sqrt(2 * values.size))
+            assert abs(values.mean()) < 5 * tensor.initial_std / math.sqrt(values.size)
+    assert padding.any()
+    assert (parameters[padding] == 0).all()
+
+
+def test_tensors_of_equal_shape_start_different():
+    config = ModelConfig.from_dict({"preset": "small"})
+    parameters = initial_parameters(config, 1)
+    rows = [parameters[tensor.offset : tensor.offset + 64].tobytes() for tensor in tensor_table(config) if tensor.initial_std is not None]
+    assert len(set(rows)) == len(rows)

@@ -1,0 +1,89 @@
+"""The fast learner is the slow one of `slow_bpe.py`, and the `tokenizers` library learns the same."""
+
+import json
+
+import pytest
+import slow_bpe
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizer_samples import PROSE
+
+from nanoeuler.tokenizer.bpe import count_words, learn
+from nanoeuler.tokenizer.pretokenizer import word_bytes
+from nanoeuler.tokenizer.vocabulary import BYTE_OF_CHARACTER, SMALLEST, SPECIALS, build
+
+
+def slowly(counts: dict[str, int], vocab_size: int) -> list[tuple[int, int]]:
+    return slow_bpe.learn({word_bytes(word): count for word, count in counts.items()}, vocab_size)
+
+
+def test_the_example_of_the_paper():
+    pairs = learn({"low": 5, "lower": 2, "newest": 6, "widest": 3}, SMALLEST + 4)
+    assert build(pairs).tokens[SMALLEST:] == [b"es", b"est", b"lo", b"low"]
+
+
+def test_ties_go_to_the_smallest_ids():
+    pairs = learn({"xy": 3, "ab": 3, "ac": 3}, SMALLEST + 3)
+    assert build(pairs).tokens[SMALLEST:] == [b"ab", b"ac", b"xy"]
+
+
+def test_overlapping_pairs_merge_from_the_left():
+    pairs = learn({"aaaaa": 2}, SMALLEST + 9)
+    assert build(pairs).tokens[SMALLEST:] == [b"aa", b"aaa", b"aaaaa"]  # aa aa a, then aa aaa
+
+
+def test_a_pair_that_stands_once_is_not_merged():
+    assert learn({"abc": 1}, 1000) == []
+
+
+@given(st.dictionaries(st.text("ab", min_size=1, max_size=24) | st.text("abcé", min_size=1, max_size=12), st.integers(1, 9), max_size=12))
+@settings(deadline=None)
+def test_fast_equals_slow_on_random_words(counts: dict[str, int]):
+    assert learn(counts, SMALLEST + 30) == slowly(counts, SMALLEST + 30)
+
+
+def test_fast_equals_slow_on_prose():
+    counts = count_words([PROSE.encode() * 2])
+    pairs = learn(counts, 10_000)
+    assert len(pairs) > 100
+    assert pairs == slowly(counts, 10_000)
+
+
+def test_fast_equals_slow_on_real_text(books: list[bytes], web: list[str]):
+    counts = count_words([books[0][50_000:80_000], *(text.encode() for text in web[:3])])
+    assert learn(counts, SMALLEST + 120) == slowly(counts, SMALLEST + 120)
+
+
+def test_tokenizers_learns_the_same(books: list[bytes], web: list[str]):
+    texts = [book.decode("utf-8", "replace") for book in books] + web[:300]
+    peer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    peer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=8192, min_frequency=2, show_progress=False, special_tokens=list(SPECIALS), initial_alphabet=list(BYTE_OF_CHARACTER)
+    )
+    peer.train_from_iterator(texts, trainer)
+    theirs = json.loads(peer.to_str())["model"]
+    assert learn(count_words(text.encode() for text in texts), 8192) == [(theirs["vocab"][left], theirs["vocab"][right]) for left, right in theirs["merges"]]
+
+
+def test_words_are_counted_in_bounded_memory():
+    often = b" the" * 500 + b" sea" * 300
+    rare = b"".join(f" {index:x}".encode() for index in range(5_000))
+    exact = count_words([often, rare])
+    assert exact[" the"] == 500
+    bounded = count_words([piece for index in range(10) for piece in (often, rare[index * 2000 :][:2000])], most=1_000)
+    assert len(bounded) <= 1_000
+    assert 4_900 < bounded[" the"] <= 5_000
+    assert 2_900 < bounded[" sea"] <= 3_000
+
+
+def test_words_do_not_cross_texts():
+    assert count_words([b"ab", b"cd", b"ab"]) == {"ab": 2, "cd": 1}
+
+
+@pytest.mark.parametrize("word", ["a" * 100_000, "ab" * 50_000, " " * 100_000])
+def test_one_long_word_is_learned_in_little_time(word: str):
+    tokens = build(learn({word: 1}, SMALLEST + 12)).tokens
+    assert len(tokens) == SMALLEST + 12
+    assert max(map(len, tokens)) > 1_000

@@ -1,0 +1,130 @@
+"""Words: GPT-2's pattern on Unicode 16, over text and over any bytes."""
+
+import mmap
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizer_samples import CODE_POINTS, ONE_OF_EACH_CLASS, PROSE, texts
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import ByteLevel, Split
+
+from nanoeuler.errors import UserError
+from nanoeuler.tokenizer import pretokenizer, unicode16
+
+PEER = ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+def peer_words(text: str) -> list[str]:
+    return [text[start:stop] for _, (start, stop) in PEER.pre_tokenize_str(text)]
+
+
+def expand(table: str) -> set[int]:
+    ranges = [item.split("-") for item in table.split()]
+    return {code for bounds in ranges for code in range(int(bounds[0], 16), int(bounds[-1], 16) + 1)}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Hello world", ["Hello", " world"]),
+        ("they're I'll don't", ["they", "'re", " I", "'ll", " don", "'t"]),
+        ("DON'T 'tis", ["DON", "'", "T", " '", "tis"]),
+        ("a  b", ["a", " ", " b"]),
+        ("a \n b  ", ["a", " \n", " b", "  "]),
+        ("\n\n\nx", ["\n\n", "\n", "x"]),
+        ("r2d2 = 3.14!", ["r", "2", "d", "2", " =", " 3", ".", "14", "!"]),
+        ("", []),
+    ],
+)
+def test_words_by_hand(text: str, words: list[str]):
+    assert pretokenizer.words(text) == words
+
+
+def test_table_agrees_with_python_where_both_know_a_character():
+    """Python's own Unicode is older or newer than 16: it agrees on whatever it assigns a letter or number in both."""
+    letters, numbers = expand(unicode16.LETTERS), expand(unicode16.NUMBERS)
+    assert not letters & numbers
+    for code in (*range(0x3000), *range(0x1D400, 0x1D800)):
+        category = unicodedata.category(chr(code))
+        if category != "Cn":
+            assert (code in letters, code in numbers) == (category[0] == "L", category[0] == "N"), hex(code)
+
+
+def test_every_code_point_is_classified_as_tokenizers_does():
+    """In a text of "a?!?1" for each code point "?", a letter joins the a, a number the 1, another mark the !, and white space none."""
+    for start in range(0, len(CODE_POINTS), 50_000):
+        text = "".join(f"a{character}!{character}1" for character in map(chr, CODE_POINTS[start : start + 50_000]))
+        assert pretokenizer.words(text) == peer_words(text)
+
+
+def test_every_triple_of_classes_is_cut_as_tokenizers_does():
+    for first in ONE_OF_EACH_CLASS:
+        for second in ONE_OF_EACH_CLASS:
+            for third in ONE_OF_EACH_CLASS:
+                text = first + second + third
+                assert pretokenizer.words(text) == peer_words(text), text
+
+
+@given(texts)
+@settings(deadline=None)
+def test_random_text_is_cut_as_tokenizers_does(text: str):
+    assert pretokenizer.words(text) == peer_words(text)
+
+
+@given(texts)
+@settings(deadline=None)
+def test_text_is_cut_by_the_published_pattern(text: str):
+    published = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+    assert pretokenizer.words(text) == [piece for piece, _ in Split(Regex(published), "isolated").pre_tokenize_str(text)]
+
+
+def test_real_text_is_cut_as_tokenizers_does(books: list[bytes], web: list[str]):
+    for text in [book.decode("utf-8", "replace") for book in books[:2]] + web[:200]:
+        assert pretokenizer.words(text) == peer_words(text)
+
+
+@given(
+    st.one_of(
+        st.binary(),
+        texts.map(str.encode),
+        st.lists(st.sampled_from([b"ab", b" ", b"\xc3", b"\xa9", b"\xff", b"\xf0\x9f", b"\xed\xa0\x80", b"1", b"\n"])).map(b"".join),
+    )
+)
+@settings(deadline=None)
+def test_words_of_any_bytes_join_to_those_bytes(data: bytes):
+    words = [word for words in pretokenizer.words_of_bytes(data) for word in words]
+    assert b"".join(map(pretokenizer.word_bytes, words)) == data
+
+
+def test_invalid_bytes_are_of_class_other():
+    cut = lambda data: [pretokenizer.word_bytes(word) for words in pretokenizer.words_of_bytes(data) for word in words]  # noqa: E731
+    assert cut(b"caf\xc3\xa9 caf\xe9s") == [b"caf\xc3\xa9", b" caf", b"\xe9", b"s"]
+    assert cut(b"a \xff\xfe! \xed\xa0\x80") == [b"a", b" \xff\xfe!", b" \xed\xa0\x80"]
+    assert cut(b"\xe2\x82") == [b"\xe2\x82"]
+
+
+@pytest.mark.parametrize("text", ["a\ud800b", "\udcff"])
+def test_a_lone_surrogate_gets_one_sentence(text: str):
+    with pytest.raises(UserError, match="lone surrogate"):
+        pretokenizer.to_bytes(text)
+
+
+@given(st.text("ab 1!'\n\u00a0\u3000é"), st.integers(1, 20))
+@settings(deadline=None)
+def test_blocks_have_the_words_of_the_whole(text: str, size: int):
+    data = text.encode()
+    parts = list(pretokenizer.blocks(data, size=size))
+    assert b"".join(parts) == data
+    assert [word for part in parts for word in pretokenizer.words(part.decode())] == pretokenizer.words(text)
+
+
+def test_blocks_of_a_mapped_file(tmp_path: Path):
+    path = tmp_path / "prose.txt"
+    path.write_bytes(PROSE.encode() * 50)
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        parts = list(pretokenizer.blocks(data, 100, 9_000, size=500))
+        assert b"".join(parts) == data[100:9_000]
+        assert len(parts) > 10

@@ -1,0 +1,37 @@
+"""Streams of ids become text without ever showing half a character."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizer_samples import PROSE
+
+from nanoeuler.tokenizer import StreamDecoder, Tokenizer
+from nanoeuler.tokenizer.vocabulary import BYTE_ORDER
+
+id_of_byte = [16 + BYTE_ORDER.index(byte) for byte in range(256)]
+
+
+def test_half_a_character_is_held_back(tokenizer: Tokenizer):
+    decoder = StreamDecoder(tokenizer)
+    assert [decoder.push(id_of_byte[byte]) for byte in "a€😀".encode()] == ["a", "", "", "€", "", "", "", "😀"]
+    assert decoder.flush() == ""
+
+
+def test_flush_shows_what_never_became_whole_and_starts_afresh(tokenizer: Tokenizer):
+    decoder = StreamDecoder(tokenizer)
+    assert [decoder.push(id_of_byte[byte]) for byte in b"\xe2\x82"] == ["", ""]
+    assert decoder.flush() == "\ufffd"
+    assert decoder.push(id_of_byte[ord("b")]) == "b"
+
+
+def test_prose_is_never_shown_with_a_replacement_character(tokenizer: Tokenizer):
+    decoder = StreamDecoder(tokenizer)
+    parts = [decoder.push(index) for index in tokenizer.encode(PROSE)]
+    assert "".join(parts) == PROSE
+    assert "\ufffd" not in "".join(parts)
+
+
+@given(st.lists(st.integers(0, 280), max_size=40))
+@settings(deadline=None)
+def test_parts_join_to_the_whole(tokenizer: Tokenizer, ids: list[int]):
+    decoder = StreamDecoder(tokenizer)
+    assert "".join([decoder.push(index) for index in ids]) + decoder.flush() == tokenizer.decode(ids)

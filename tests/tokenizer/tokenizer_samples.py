@@ -1,0 +1,64 @@
+"""What the tests of this room are made of: texts, a corpus by hand in the layout of `nanoeuler assemble`, tokenizers learned from little."""
+
+import hashlib
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from hypothesis import strategies as st
+
+from nanoeuler.files import canonical_json, sha256_file, sha256_text, write_json
+from nanoeuler.tokenizer.bpe import count_words, learn
+from nanoeuler.tokenizer.tokenizer import Tokenizer
+from nanoeuler.tokenizer.vocabulary import build
+
+PROSE = """\
+It isn't late; they're here, we've 3 or 12 rooms, I'll pay, he'd pay, and I'm sure of it. Don't!
+    The naïve café — “Ωmega”, 東京, 12½ and ² — costs €9.99…  (see § 7)\t\tSo\u00a0it\u3000is.
+
+\r\nהשלום नमस्ते สวัสดี 👩🏽\u200d🚀🇫🇷 e\u0301 x₁² ٣٤ Ⅷ 𝔘𝔫𝔦 𞤀 \x00\x1c\x85 'S 'T ''s 's's\n\n\n   end   """
+
+CODE_POINTS = [*range(0xD800), *range(0xE000, 0x110000)]
+ONE_OF_EACH_CLASS = ["a", "é", "東", "𝔘", "7", "²", "𞥐", " ", "\n", "\u00a0", "\u3000", "\x85", "\x1c", "!", "'", "\u0301", "😀", "\ue000", "\x00"]
+texts = st.text(st.one_of(st.sampled_from([*ONE_OF_EACH_CLASS, *"strevmld'"]), st.characters(exclude_categories=["Cs"])))
+
+
+def tokenizer_of(texts: list[bytes], vocab_size: int) -> Tokenizer:
+    return Tokenizer(build(learn(count_words(texts), vocab_size)))
+
+
+def read_by_peer(tokenizer: Tokenizer, path: Path) -> tokenizers.Tokenizer:
+    tokenizer.save(path)
+    peer = tokenizers.Tokenizer.from_file(str(path))
+    peer.encode_special_tokens = True  # a literal </s> is text, as in our encode
+    return peer
+
+
+def write_corpus(folder: Path, sources: dict[str, dict[str, list[bytes]]]) -> Path:
+    """Write {source: {split: documents}} as a corpus. Returns the path of its manifest."""
+    manifest: dict[str, Any] = {"version": 1, "name": folder.name, "sources": {}}
+    for source, splits in sources.items():
+        entries: dict[str, Any] = {"licence": "none"}
+        for split, documents in splits.items():
+            text, offsets = f"{split}/{source}.txt", f"{split}/{source}.offsets"
+            (folder / split).mkdir(parents=True, exist_ok=True)
+            (folder / text).write_bytes(b"".join(documents))
+            np.array([0, *accumulate(map(len, documents))], "<u8").tofile(folder / offsets)
+            size = sum(map(len, documents))
+            entries[split] = {"documents": len(documents), "bytes": size, "sha256": sha256_file(folder / text), "text": text, "offsets": offsets}
+        manifest["sources"][source] = entries
+    manifest["fingerprint"] = sha256_text(canonical_json(manifest["sources"]))
+    write_json(folder / "manifest.json", manifest)
+    return folder / "manifest.json"
+
+
+def prose_documents(count: int, seed: int = 0) -> list[bytes]:
+    """Documents of 3 to 60 words made of the prose's, each another, the same for the same seed."""
+    words = PROSE.split()
+    documents = []
+    for index in range(count):
+        digest = hashlib.sha256(f"{seed} {index}".encode()).digest()
+        documents.append(" ".join([str(index), *(words[byte % len(words)] for byte in digest[: 1 + digest[0] % 31] * 2)]).encode())
+    return documents

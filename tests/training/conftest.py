@@ -1,0 +1,148 @@
+"""A tiny corpus, tokenizer, token shards and instructions, made by the real stages; and trainers as real processes."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+TRAINING = {
+    "micro_batch_rows": "auto",
+    "minimum_learning_rate_share": 0.1,
+    "warmup_steps": 5,
+    "schedule": "cosine",
+    "decay_share": 0.2,
+    "weight_decay": 0.1,
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "epsilon": 1e-8,
+    "clip_norm": 1.0,
+    "validate_every": 20,
+    "checkpoint_minutes": 10,
+    "log_every": 1,
+    "init_from": None,
+    "keep": "final",
+}
+CONFIG: dict[str, Any] = {
+    "seed": 1,
+    "model": {"dim": 16, "layers": 1, "heads": 2, "kv_heads": 1, "ffn": 20, "context": 16, "vocab_size": 288, "mtp_heads": 2},
+    "pretrain": TRAINING | {"tokens": 60 * 128, "batch_tokens": 128, "learning_rate": 1e-2, "document_mask": True, "validation_tokens": 1000},
+    "sft": TRAINING
+    | {
+        "context": 256,
+        "epochs": 4,
+        "batch_tokens": 1024,
+        "learning_rate": 1e-2,
+        "template": "alpaca",
+        "minimum_fit_share": 0.5,
+        "keep": "best",
+        "validate_every": 4,
+    },
+}
+
+
+class Trainer:
+    """Runs `nanoeuler pretrain` or `sft` on the tiny data into a folder of its own."""
+
+    def __init__(self, data: Path, output: Path):
+        self.data, self.output, self.config = data, output, json.loads(json.dumps(CONFIG))
+
+    def command(self, stage: str, *extra: str) -> list[str]:
+        inputs = ["--tokens", "tokens/manifest.json"] if stage == "pretrain" else ["--instructions", "instructions/manifest.json"]
+        paths = [str(self.data / part) if part.endswith(".json") else part for part in inputs]
+        common = [
+            "--config",
+            json.dumps(self.config),
+            "--tokenizer",
+            str(self.data / "tokenizer.json"),
+            "--output",
+            str(self.output / stage),
+            "--device",
+            "reference",
+        ]
+        return [sys.executable, "-m", "nanoeuler", stage, *paths, *common, *extra]
+
+    def start(self, stage: str = "pretrain", *extra: str, **arguments: Any) -> subprocess.Popen:
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+        return subprocess.Popen(self.command(stage, *extra), stderr=subprocess.PIPE, text=True, env=environment, **arguments)
+
+    def run(self, stage: str = "pretrain", *extra: str, status: int = 0, **arguments: Any) -> str:
+        """Run to the end; returns what was said on standard error."""
+        process = self.start(stage, *extra, **arguments)
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == status, said
+        return said
+
+    def weights(self, stage: str = "pretrain") -> str:
+        return hashlib.sha256((self.output / stage / "model" / "model.safetensors").read_bytes()).hexdigest()
+
+    def metrics(self, stage: str = "pretrain") -> list[dict[str, Any]]:
+        path = self.output / stage / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
+
+    def last_step(self, stage: str = "pretrain") -> int:
+        return max((entry.get("step", 0) for entry in self.metrics(stage)), default=0)
+
+    def checkpoints(self, stage: str = "pretrain") -> list[Path]:
+        return sorted((self.output / stage / "checkpoints").glob("step-*"))
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory) -> Path:
+    """tokenizer.json, tokens/ and instructions/ of a small invented text."""
+    folder = tmp_path_factory.mktemp("data")
+    random = np.random.default_rng(1)
+    nouns, verbs, places = ["cat", "dog", "fox", "hen", "owl", "pig"], ["sees", "likes", "finds", "follows"], ["the barn", "the hill", "the lake"]
+
+    def sentence() -> str:
+        return f"The {random.choice(nouns)} {random.choice(verbs)} the {random.choice(nouns)} near {random.choice(places)}. "
+
+    for split, count in (("train", 40), ("validation", 6)):
+        documents = ["".join(sentence() for _ in range(random.integers(2, 9))).encode() for _ in range(count)]
+        (folder / "corpus" / split).mkdir(parents=True)
+        (folder / "corpus" / split / "tales.txt").write_bytes(b"".join(documents))
+        np.cumsum([0, *map(len, documents)]).astype("<u8").tofile(folder / "corpus" / split / "tales.offsets")
+    entry = {}
+    for split in ("train", "validation"):
+        text = folder / "corpus" / split / "tales.txt"
+        entry[split] = {
+            "documents": len(np.fromfile(text.with_suffix(".offsets"), "<u8")) - 1,
+            "bytes": text.stat().st_size,
+            "sha256": hashlib.sha256(text.read_bytes()).hexdigest(),
+            "text": f"{split}/tales.txt",
+            "offsets": f"{split}/tales.offsets",
+        }
+    manifest = {"version": 1, "name": "tales", "sources": {"tales": {"licence": "none", **entry}}, "fingerprint": "tales"}
+    (folder / "corpus" / "manifest.json").write_text(json.dumps(manifest))
+    config = json.dumps({"tokenizer": {"vocab_size": 288, "sample_bytes": 1_000_000}})
+    corpus, tokenizer = ["--corpus", str(folder / "corpus" / "manifest.json")], str(folder / "tokenizer.json")
+    stages = [
+        ["bpe", "--config", config, *corpus, "--output", tokenizer],
+        ["tokenize", "--config", config, *corpus, "--tokenizer", tokenizer, "--output", str(folder / "tokens")],
+    ]
+    for stage in stages:
+        subprocess.run([sys.executable, "-m", "nanoeuler", *stage], check=True, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])})
+    (folder / "instructions").mkdir()
+    for split, count in (("train", 60), ("validation", 8)):
+        records = [{"instruction": f"Say {noun}.", "input": "", "output": noun} for noun in random.choice(nouns, count)]
+        (folder / "instructions" / f"{split}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "instructions" / "manifest.json").write_text(json.dumps({"version": 1, "name": "words", "licence": "none"}))
+    return folder
+
+
+@pytest.fixture
+def trainer(data, tmp_path) -> Trainer:
+    return Trainer(data, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(data, tmp_path_factory) -> Trainer:
+    """A pretraining run that nothing disturbed."""
+    trainer = Trainer(data, tmp_path_factory.mktemp("uninterrupted"))
+    trainer.run()
+    return trainer

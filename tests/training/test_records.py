@@ -1,0 +1,100 @@
+"""Rows of instruction records: what is supervised is the response, and records that share a row are apart."""
+
+import json
+
+import numpy as np
+import pytest
+
+from nanoeuler.model.template import TEMPLATES
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.training.records import RecordStream, encode_records, pack
+
+CONTEXT = 420
+RECORDS = [
+    {"instruction": "Say hen.", "input": "", "output": "hen"},
+    {"instruction": "Name it.", "input": "a fox", "output": "The fox is near the lake.\nIt is a fox."},
+    {"instruction": "Count.", "input": "", "output": "one two three four five six"},
+    {"instruction": "Héllo?", "input": "", "output": "Grüße 🙂"},
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(data):
+    return Tokenizer.load(data / "tokenizer.json")
+
+
+def write(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.fixture
+def stream(tokenizer, tmp_path):
+    records, _ = encode_records(write(tmp_path / "records.jsonl", RECORDS), tokenizer, "alpaca", CONTEXT)
+    return RecordStream(records, CONTEXT, 4 * CONTEXT, (1.0, 1.0, 1.0), tokenizer.end_id, 1, "sft")
+
+
+def test_the_supervised_tokens_of_packed_rows_are_the_responses(tokenizer, stream):
+    assert stream.rows < len(RECORDS)
+    rows = stream.frame_rows(np.arange(stream.rows))
+    for head in range(3):
+        found = []
+        for row in range(stream.rows):
+            for start in np.unique(rows.starts[row]):
+                targets = rows.targets[row, rows.starts[row] == start, head]
+                targets = targets[targets >= 0]
+                if len(targets):
+                    assert targets[-1] == tokenizer.end_id
+                    found.append(tokenizer.decode(targets[:-1]))
+        assert sorted(found) == sorted(record["output"] for record in RECORDS)
+
+
+def test_each_record_in_a_row_starts_at_position_zero_with_its_own_prompt(tokenizer, stream):
+    rows = stream.frame_rows(np.arange(stream.rows))
+    prompts = []
+    for row in range(stream.rows):
+        for start in np.unique(rows.starts[row]):
+            inside = rows.starts[row] == start
+            if (rows.targets[row, inside, 0] >= 0).any():
+                assert rows.positions[row, inside].tolist() == list(range(inside.sum()))
+                assert rows.ids[row, start] == tokenizer.end_id
+                prompts.append(tokenizer.decode(rows.ids[row, inside][1:]))
+    expected = [TEMPLATES["alpaca"](record["instruction"], record["input"]) + record["output"] for record in RECORDS]
+    assert sorted(prompts) == sorted(expected)
+
+
+def test_a_long_response_loses_its_end_and_is_not_told_to_stop(tokenizer, tmp_path):
+    path = write(tmp_path / "long.jsonl", [{"instruction": "Count.", "input": "", "output": "one two three " * 100}])
+    records, fit = encode_records(path, tokenizer, "alpaca", CONTEXT)
+    assert (fit.records, fit.whole, fit.without_response) == (1, 0, 0)
+    assert 0 < fit.kept_share < 1
+    rows = RecordStream(records, CONTEXT, CONTEXT, (1.0, 1.0), tokenizer.end_id, 1, "sft").frame_rows(np.array([0]))
+    for head in range(2):
+        targets = rows.targets[0, :, head]
+        assert tokenizer.end_id not in targets
+        assert ("one two three " * 100).startswith(tokenizer.decode(targets[targets >= 0]))
+    assert (rows.targets[0, -1] >= 0).tolist() == [True, False]
+
+
+def test_a_record_whose_prompt_fills_the_context_is_dropped(tokenizer, tmp_path):
+    path = write(tmp_path / "prompt.jsonl", [{"instruction": "Count. " * 200, "input": "", "output": "one"}, RECORDS[0]])
+    records, fit = encode_records(path, tokenizer, "alpaca", CONTEXT)
+    assert (len(records), fit.without_response) == (1, 1)
+
+
+def test_braces_in_a_record_are_text():
+    assert "{input} {x}" in TEMPLATES["alpaca"]("{input} {x}", "")
+
+
+def test_packing_holds_every_record_once_and_no_row_too_many_tokens():
+    lengths = np.random.default_rng(1).integers(1, 100, 500).tolist()
+    rows = pack(lengths, 100)
+    assert sorted(index for row in rows for index in row) == list(range(500))
+    assert max(sum(lengths[index] for index in row) for row in rows) <= 100
+    assert len(rows) <= 1.1 * sum(lengths) / 100
+
+
+def test_masked_targets_weigh_nothing(stream):
+    rows = stream.step(0)
+    assert np.all((rows.weights > 0) == (rows.targets >= 0))
+    assert rows.weights.sum() == pytest.approx(1, abs=1e-5)

@@ -1,0 +1,176 @@
+"""A run that is stopped at any moment ends with the very weights of one that wasn't: real processes, really killed."""
+
+import json
+import resource
+import shutil
+import signal
+import time
+
+import pytest
+
+FREQUENT = 0.001  # minutes between checkpoints
+
+
+def stop_at(trainer, step, number, stage="pretrain"):
+    """Start training and send the signal once `step` is reached; returns the exit status and what was said."""
+    process = trainer.start(stage)
+    deadline = time.monotonic() + 60
+    while trainer.last_step(stage) < step:
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.002)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("steps", [(1,), (7, 23, 41)])
+def test_kill_9_at_any_moment_changes_nothing(trainer, uninterrupted, steps):
+    trainer.config["pretrain"]["checkpoint_minutes"] = FREQUENT
+    for step in steps:
+        status, _ = stop_at(trainer, step, signal.SIGKILL)
+        assert status == -signal.SIGKILL
+    said = trainer.run()
+    assert trainer.weights() == uninterrupted.weights()
+    if max(steps) > 20:
+        assert "resume  going on from step" in said
+    expected = [(entry["step"], entry.get("loss"), entry.get("validation")) for entry in uninterrupted.metrics() if "step" in entry]
+    assert [(entry["step"], entry.get("loss"), entry.get("validation")) for entry in trainer.metrics() if "step" in entry] == expected
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_polite_stop_saves_and_goes_on(trainer, uninterrupted, number, status):
+    stopped, said = stop_at(trainer, 13, number)
+    assert stopped == status
+    assert "saving after this step" in said
+    (checkpoint,) = trainer.checkpoints()
+    step = json.loads((checkpoint / "state.json").read_text())["step"]
+    assert f"going on from step {step} of 60" in trainer.run()
+    assert trainer.weights() == uninterrupted.weights()
+
+
+def test_sft_resumes_to_the_bit(trainer, uninterrupted):
+    parent = str(uninterrupted.output / "pretrain" / "model")
+    trainer.run("sft", "--parent", parent)
+    whole = trainer.weights("sft")
+    shutil.rmtree(trainer.output / "sft")
+    process = trainer.start("sft", "--parent", parent)
+    while trainer.last_step("sft") < 5:
+        time.sleep(0.002)
+    process.kill()
+    process.communicate()
+    trainer.run("sft", "--parent", parent)
+    assert trainer.weights("sft") == whole
+
+
+def test_a_finished_run_is_only_exported_again(trainer, uninterrupted):
+    shutil.copytree(uninterrupted.output, trainer.output, dirs_exist_ok=True)
+    shutil.rmtree(trainer.output / "pretrain" / "model")
+    assert "exporting its model again" in trainer.run()
+    assert trainer.weights() == uninterrupted.weights()
+
+
+def test_another_learning_rate_trains_afresh_and_keeps_the_old_checkpoints(trainer, uninterrupted):
+    shutil.copytree(uninterrupted.output, trainer.output, dirs_exist_ok=True)
+    trainer.config["pretrain"]["learning_rate"] = 5e-3
+    assert "its checkpoints are kept in" in trainer.run()
+    assert trainer.weights() != uninterrupted.weights()
+    (stale,) = (trainer.output / "pretrain").glob("checkpoints.stale-*")
+    assert [path.name for path in stale.iterdir()] == ["step-00000060"]
+
+
+@pytest.mark.parametrize("key", ["log_every", "checkpoint_minutes", "validate_every", "micro_batch_rows"])
+def test_what_cannot_change_the_weights_does_not_retrain(trainer, uninterrupted, key):
+    shutil.copytree(uninterrupted.output, trainer.output, dirs_exist_ok=True)
+    trainer.config["pretrain"][key] = 3
+    assert "exporting its model again" in trainer.run()
+
+
+@pytest.mark.parametrize("damage", ["flip a byte", "cut off", "lose the state"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(trainer, uninterrupted, damage):
+    trainer.config["pretrain"]["checkpoint_minutes"] = FREQUENT
+    stop_at(trainer, 30, signal.SIGKILL)
+    newest = trainer.checkpoints()[-1]
+    weights = newest / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    if damage == "flip a byte":
+        content[len(content) // 2] ^= 1
+        weights.write_bytes(content)
+    elif damage == "cut off":
+        weights.write_bytes(content[:-100])
+    else:
+        (newest / "state.json").write_text("{")
+    said = trainer.run()
+    assert f"{newest}: " in said
+    assert "is damaged; falling back to the checkpoint before it" in said
+    assert trainer.weights() == uninterrupted.weights()
+
+
+def test_a_second_trainer_is_refused(trainer):
+    trainer.config["pretrain"]["tokens"] *= 1000
+    first = trainer.start()
+    try:
+        while trainer.last_step() < 1:
+            time.sleep(0.01)
+        assert "another trainer is at work there since" in trainer.run(status=1)
+    finally:
+        first.kill()
+        first.communicate()
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(trainer):
+    trainer.config["pretrain"] |= {"checkpoint_minutes": FREQUENT, "learning_rate": 1e12, "warmup_steps": 30, "clip_norm": 1e30, "weight_decay": 0.0}
+    said = trainer.run(status=1)
+    assert "the loss is not a number at step" in said
+    assert "lower pretrain.learning_rate" in said
+    assert said.count("Traceback") == 0
+    assert not (trainer.output / "pretrain" / "model").exists()
+
+
+def test_a_full_disk_is_said_in_one_sentence_and_leaves_nothing_half_written(trainer):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+    said = trainer.run(status=1, preexec_fn=limit)
+    assert "the disk is full" in said
+    assert "Traceback" not in said
+    assert not (trainer.output / "pretrain" / "model").exists()
+    assert trainer.checkpoints() == []
+    assert [path.name for path in (trainer.output / "pretrain" / "checkpoints").iterdir()] == []
+
+
+def test_a_wsd_run_can_be_made_longer(trainer):
+    trainer.config["pretrain"]["schedule"] = "wsd"
+    trainer.run()
+    trainer.config["pretrain"]["tokens"] = 100 * 128
+    assert "now 100 steps: going on from step 48" in trainer.run()
+    longer = trainer.weights()
+    shutil.rmtree(trainer.output / "pretrain")
+    trainer.run()
+    assert trainer.weights() == longer
+
+
+def test_init_from_starts_from_a_checkpoint_or_a_model(trainer, uninterrupted):
+    stage = uninterrupted.output / "pretrain"
+    weights = set()
+    for folder in (stage / "checkpoints" / "step-00000060", stage / "model", stage):
+        trainer.config["pretrain"]["init_from"] = str(folder)
+        shutil.rmtree(trainer.output / "pretrain", ignore_errors=True)
+        trainer.run()
+        weights.add(trainer.weights())
+    assert len(weights) == 1
+    assert weights != {uninterrupted.weights()}
+
+
+def test_init_from_a_model_of_another_size_is_refused(trainer, uninterrupted):
+    trainer.config["model"]["ffn"] = 24
+    trainer.config["pretrain"]["init_from"] = str(uninterrupted.output / "pretrain" / "model")
+    assert "its model has other fields than this config's (ffn 20 there, 24 here)" in trainer.run(status=1)
+
+
+def test_a_longer_cosine_run_says_how_to_go_on(trainer, uninterrupted):
+    shutil.copytree(uninterrupted.output, trainer.output, dirs_exist_ok=True)
+    trainer.config["pretrain"]["tokens"] = 70 * 128
+    said = trainer.run()
+    assert "changed since the last run: tokens 7680 → 8960; its checkpoints are kept in" in said
+    assert "set pretrain.init_from: " in said

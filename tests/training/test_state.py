@@ -1,0 +1,89 @@
+"""One step does the same whatever its micro-batches, and AdamW is AdamW."""
+
+import numpy as np
+import pytest
+
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.transformer import initial_parameters
+from nanoeuler.training.state import AdamW, TrainingState, decay_slices
+from nanoeuler.training.streams import TextStream
+
+CONFIG = ModelConfig(vocab_size=50, dim=16, layers=2, heads=4, kv_heads=2, ffn=20, context=8, mtp_heads=2)
+
+
+def make_state(dtype=np.float64, **changes):
+    constants = {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "clip_norm": 1.0} | changes
+    return TrainingState(CONFIG, ReferenceBackend(dtype), initial_parameters(CONFIG, 1), AdamW(**constants))
+
+
+@pytest.fixture
+def rows():
+    tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
+    return TextStream(tokens, 8, 96, CONFIG.mtp_weights, 0, True, 1, "text").step(0)
+
+
+@pytest.mark.parametrize("micro_batch_rows", [1, 4, 6])
+def test_micro_batches_change_a_step_only_by_rounding(rows, micro_batch_rows):
+    whole, parts = make_state(), make_state()
+    expected, found = whole.train_step(rows, 12, 1e-2), parts.train_step(rows, micro_batch_rows, 1e-2)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-7)
+    np.testing.assert_allclose(parts.gradients, whole.gradients, rtol=1e-5, atol=1e-9)
+
+
+def test_adamw_follows_its_definition(rows):
+    state = make_state(clip_norm=1e9)
+    parameters, first, second = state.parameters.copy(), 0.0, 0.0
+    for step in range(1, 4):
+        state.train_step(rows, 12, 1e-2)
+        gradient = state.gradients
+        first, second = 0.9 * first + 0.1 * gradient, 0.95 * second + 0.05 * gradient**2
+        decay = np.zeros_like(parameters)
+        for part, decays in decay_slices(CONFIG):
+            decay[part] = 0.1 if decays else 0.0
+        parameters = parameters - 1e-2 * (first / (1 - 0.9**step) / (np.sqrt(second / (1 - 0.95**step)) + 1e-8) + decay * parameters)
+        np.testing.assert_allclose(state.parameters, parameters, rtol=1e-10, atol=1e-13)
+
+
+def test_a_long_gradient_is_cut_to_the_clip_norm(rows):
+    free, clipped = make_state(clip_norm=1e9), make_state(clip_norm=1e-3)
+    norm = free.train_step(rows, 12, 1e-2).gradient_norm
+    assert clipped.train_step(rows, 12, 1e-2).gradient_norm == norm
+    np.testing.assert_allclose(clipped.first_moment, free.first_moment * 1e-3 / norm, rtol=1e-5)
+
+
+def test_norms_do_not_decay_and_matrices_do():
+    state = make_state()
+    before = FlatBuffer(CONFIG, state.parameters.copy())
+    state.update(1e-2, 1.0)  # all gradients are zero
+    after = FlatBuffer(CONFIG, state.parameters)
+    for tensor in before.table:
+        factor = 1 - 1e-2 * 0.1 if len(tensor.shape) == 2 else 1.0
+        np.testing.assert_allclose(after[tensor.name], before[tensor.name] * factor, rtol=1e-12, err_msg=tensor.name)
+
+
+def test_padding_stays_zero(rows):
+    state = make_state()
+    for _ in range(3):
+        state.train_step(rows, 12, 1e-2)
+    inside = FlatBuffer(CONFIG, np.zeros(state.parameters.shape, bool))
+    for tensor in inside.table:
+        inside[tensor.name][...] = True
+    for array in (state.parameters, state.gradients, state.first_moment, state.second_moment):
+        assert not array[~inside.array].any()
+
+
+def test_an_update_that_is_not_finite_is_not_made(rows):
+    state = make_state()
+    state.parameters[0] = np.nan
+    before = state.parameters.copy()
+    assert not np.isfinite(state.train_step(rows, 12, 1e-2).loss)
+    np.testing.assert_array_equal(state.parameters, before)
+    assert state.step == 0
+
+
+def test_it_learns_a_repeated_row(rows):
+    state = make_state(np.float32)
+    losses = [state.train_step(rows, 12, 1e-2).loss for _ in range(40)]
+    assert losses[-1] < 0.3 * losses[0]

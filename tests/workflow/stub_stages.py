@@ -1,0 +1,40 @@
+"""Stands in for `python -m nanoeuler` in tests of the workflow: writes the files that a stage promises, in no time.
+
+A stage's output depends on its arguments, as a real one's does. With NANOEULER_STUB_FAIL=<stage> that stage fails.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+FILES = {
+    "sample": ["manifest.json"],
+    "instructions": ["train.jsonl", "validation.jsonl", "manifest.json"],
+    "assemble": ["train/gutenberg.txt", "manifest.json"],
+    "tokenize": ["train-gutenberg-000.bin", "manifest.json"],
+    "pretrain": ["model/model.safetensors", "model/config.json", "model/tokenizer.json"],
+    "sft": ["model/model.safetensors", "model/config.json", "model/tokenizer.json"],
+}
+
+
+def main() -> int:
+    stage = next(argument for argument in sys.argv[1:])
+    parser = argparse.ArgumentParser()
+    for option in ("--output", "--record", "--metrics", "--log"):
+        parser.add_argument(option, type=Path)
+    options, _ = parser.parse_known_args()
+    with Path(os.environ["NANOEULER_STUB_CALLS"]).open("a") as calls:
+        calls.write(" ".join(sys.argv[1:]) + "\n")
+    if stage == os.environ.get("NANOEULER_STUB_FAIL"):
+        print(f"the stub of {stage} fails as it was told", file=sys.stderr)
+        return 1
+    text = f"{sys.executable} {__file__} {sys.argv[1:]}"
+    for file in [options.output / name for name in FILES[stage]] if stage in FILES else filter(None, [options.output, options.record, options.metrics]):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,289 @@
+"""A configuration is resolved until nothing is left to guess, and every mistake in it gets one sentence with place, key and remedy."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nanoeuler.config import Paths, load, load_files
+from nanoeuler.corpus.sample.settings import LEAST, Settings
+from nanoeuler.errors import UserError
+
+SOURCES = """
+gutenberg: {collection: classics, mirror: "{data_dir}/mirror", licence: Public domain, books: [{id: 1342, title: Pride and Prejudice}, {id: 84}]}
+fineweb: {collection: web, shards: [{url: "https://example.org/000.parquet"}]}
+instructions: {alpaca: {url: alpaca.json}}
+questions: {world: {url: questions.jsonl}}
+"""
+CONFIG = """
+run: trial
+sources: {sources}
+model: {{preset: small}}
+pretrain:
+  tokens: 1000000
+  batch_tokens: 4096
+  learning_rate: 3.0e-3
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A function that writes the trial configuration, some of its text replaced and some added, and returns its path."""
+    (tmp_path / "sources.yaml").write_text(SOURCES)
+
+    def write(added: str = "", name: str = "config.yaml", **replaced: str) -> str:
+        text = CONFIG.format(sources=tmp_path / "sources.yaml") + added
+        for old, new in replaced.items():
+            lines = [f"{line.split(old + ':')[0]}{old}: {new}" if line.strip().startswith(old + ":") else line for line in text.splitlines()]
+            text = "\n".join(lines)
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
+
+    return write
+
+
+def test_defaults_are_filled_in_and_the_preset_is_expanded(write):
+    config = load(write())
+    assert config["pretrain"]["beta2"] == 0.95
+    assert config["corpus"]["name"] == "trial"
+    assert config["model"]["dim"] == 128
+    assert config["model"]["head_size"] == 32
+    assert config["model"]["mtp_weights"] == [1.0] * 4
+    assert config["tokenizer"]["vocab_size"] == config["model"]["vocab_size"] == 512
+    assert config["sft"]["enabled"] is False
+
+
+def test_a_section_that_is_there_counts_as_wanted(write):
+    config = load(write("sft: {epochs: 2}"))
+    assert config["sft"]["enabled"] is True
+    assert config["sft"]["context"] == config["model"]["context"]
+
+
+def test_the_sources_file_is_read_in_place(write):
+    config = load(write("data_dir: /elsewhere"))
+    assert config["sources"]["gutenberg"]["mirror"] == "/elsewhere/mirror"
+    assert config["sources"]["gutenberg"]["delay_seconds"] == 2
+
+
+def test_the_resolved_configuration_can_be_written_down_and_passed_inline(write):
+    config = load(write())
+    assert load(json.dumps(config)) == config
+
+
+def test_inline_json_is_taken_as_it_is():
+    assert load('{"tokenizer": {"vocab_size": 300}}') == {"tokenizer": {"vocab_size": 300}}
+
+
+def test_fields_override_the_preset(write):
+    assert (
+        load(write(model="{preset: small, layers: 2, tied: true}"))["model"] | {"layers": 2, "tied": True, "dim": 128}
+        == load(write(model="{preset: small, layers: 2, tied: true}"))["model"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("3e-4", 3e-4), ("'3.0e-4'", 3e-4), ("1", 1)],
+)
+def test_a_number_that_yaml_reads_as_text_is_a_number(write, written, meant):
+    assert load(write(learning_rate=written))["pretrain"]["learning_rate"] == meant
+
+
+@pytest.mark.parametrize("written", ["1e6", "1.0e+6", "1_000_000", "'1000000'", "1e+6"])
+def test_a_whole_number_may_be_written_in_every_common_way(write, written):
+    tokens = load(write(tokens=written))["pretrain"]["tokens"]
+    assert tokens == 1_000_000
+    assert isinstance(tokens, int)
+
+
+@pytest.mark.parametrize(("written", "meant"), [("2026-11-05", "2026-11-05"), ("42", "42"), ("first", "first")])
+def test_a_run_may_be_named_like_a_date_or_a_number(write, written, meant):
+    assert load(write(run=written))["run"] == meant
+
+
+def test_what_a_command_line_gives_as_text_is_coerced(write):
+    config = load_files(
+        [write()], {"pretrain": {"document_mask": "false", "init_from": "null", "micro_batch_rows": "8"}, "seed": "7", "corpus": {"books": ["84"]}}
+    )
+    assert config["pretrain"]["document_mask"] is False
+    assert config["pretrain"]["init_from"] is None
+    assert config["pretrain"]["micro_batch_rows"] == 8
+    assert config["seed"] == 7
+    assert config["corpus"]["books"] == [84]
+
+
+def test_overrides_reach_into_sections(write):
+    config = load(write(), overrides=["pretrain.learning_rate=1e-3", "corpus.books=[84]"])
+    assert config["pretrain"]["learning_rate"] == 1e-3
+    assert Paths(config).books == [84]
+
+
+def test_a_later_file_wins_key_by_key(write, tmp_path):
+    first = write()
+    (tmp_path / "more.yaml").write_text("pretrain: {learning_rate: 1e-3}\ncorpus: {books: [84]}")
+    config = load_files([first, tmp_path / "more.yaml"])
+    assert config["pretrain"]["learning_rate"] == 1e-3
+    assert config["pretrain"]["tokens"] == 1_000_000
+
+
+MISTAKES = {
+    "an unknown key": ({"learning_rate": "1", "added": "pretran: {}"}, r"line 9: unknown key pretran; did you mean pretrain\?"),
+    "a key of another section": ({"added": "warmup_steps: 3"}, r"line 9: unknown key warmup_steps; did you mean pretrain.warmup_steps or sft.warmup_steps\?"),
+    "an unknown key inside": (
+        {"added": "corpus: {fineweb: {min_scor: 3}}"},
+        r"line 9: unknown key corpus.fineweb.min_scor; did you mean corpus.fineweb.min_score\?",
+    ),
+    "an unknown key like no other": ({"added": "zzz: 1"}, r"unknown key zzz; known here: run, seed"),
+    "text for a number": (
+        {"learning_rate": "fast"},
+        r'line 8: pretrain.learning_rate must be a number above 0 and at most 1, not "fast" \(peak learning rate\)',
+    ),
+    "a number out of range": ({"learning_rate": "30"}, r"pretrain.learning_rate must be a number above 0 and at most 1, not 30"),
+    "infinity": ({"learning_rate": ".inf"}, r"pretrain.learning_rate must be a number above 0 and at most 1, not Infinity"),
+    "nan": ({"learning_rate": ".nan"}, r"pretrain.learning_rate must be a number above 0 and at most 1, not NaN"),
+    "a fraction for a count": ({"tokens": "1.5"}, r"line 6: pretrain.tokens must be a whole number of at least 1, not 1.5"),
+    "truth for a count": ({"tokens": "yes"}, r"pretrain.tokens must be a whole number of at least 1, not true"),
+    "yes and no for text": (
+        {"run": "no"},
+        r"line 2: run must be a name .* not false; YAML reads yes, no, on and off as true and false: put the text in quotes",
+    ),
+    "a run that is no file name": ({"run": "a/b"}, r'run must be a name of letters, digits, dots, dashes and underscores, not "a/b"'),
+    "an unknown preset": ({"model": "{preset: huge}"}, r'line 4: model.preset must be "small", "medium", "base", "large" or null, not "huge"'),
+    "heads that do not divide": ({"model": "{preset: small, heads: 5}"}, r"line 4: model.heads is 5, which does not divide model.dim = 128"),
+    "key heads that do not divide": ({"model": "{preset: small, kv_heads: 3}"}, r"line 4: model.kv_heads is 3, which does not divide model.heads = 4"),
+    "a model without fields": ({"model": "{dim: 64}"}, r"line 4: the model section lacks"),
+    "a vocabulary too small": (
+        {"added": "tokenizer: {vocab_size: 271}"},
+        r"tokenizer.vocab_size must be a whole number of at least 272 .* not 271 .*16 reserved ids and the 256 bytes",
+    ),
+    "two vocabularies": (
+        {"model": "{preset: small, vocab_size: 512}", "added": "tokenizer: {vocab_size: 1024}"},
+        r"line 4: model.vocab_size is 512 and tokenizer.vocab_size 1024; leave out model.vocab_size",
+    ),
+    "a batch below a row": ({"batch_tokens": "64"}, r"line 7: pretrain.batch_tokens is 64, less than one row of 128 tokens; give a multiple of 128"),
+    "a book that is not listed": ({"added": "corpus: {books: [84, 5]}"}, r"corpus.books names book 5, which the sources file does not list; add it there"),
+    "more shards than there are": ({"added": "corpus: {fineweb: {shards: 3}}"}, r"corpus.fineweb.shards is 3, but the sources file lists 1; add shards there"),
+    "page lengths exchanged": ({"added": "corpus: {fineweb: {min_characters: 9, max_characters: 8}}"}, r"min_characters is above max_characters"),
+    "unknown instructions": (
+        {"added": "sft: {instructions: dolly}"},
+        r"sft.instructions is 'dolly', neither a name in the sources file \(there: alpaca\) nor a file",
+    ),
+    "unknown questions": ({"added": "evaluate: {questions: trivia}"}, r"evaluate.questions is 'trivia', which the sources file does not have \(there: world\)"),
+    "own text that is not there": (
+        {"added": "corpus: {sources: [gutenberg, novel.txt]}"},
+        r"line 9: novel.txt: no such file or folder; correct the path in corpus.sources",
+    ),
+    "a key given twice": ({"added": "run: again"}, r"line 9: run is given twice; keep one of them"),
+    "a tab": ({"added": "corpus:\n\tname: x"}, r"line 10: not valid YAML"),
+    "a missing sources file": ({"sources": "nowhere.yaml"}, r"line 3: sources is nowhere.yaml, and there is no such file"),
+    "a section that is none": ({"added": "corpus: all"}, r'line 9: corpus must be a section of keys, not "all"'),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named_with_place_and_remedy(write, mistake):
+    arguments, message = MISTAKES[mistake]
+    path = write(**arguments)
+    with pytest.raises(UserError, match=message) as caught:
+        load(path)
+    assert str(caught.value).startswith(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_key_is_named_with_its_meaning(write, tmp_path):
+    path = Path(write())
+    path.write_text(path.read_text().replace("  tokens: 1000000\n", ""))
+    with pytest.raises(UserError, match=r"pretrain.tokens is missing; give it \(tokens to train on"):
+        load(path)
+
+
+def test_a_mistake_on_the_command_line_is_told_from_one_in_the_file(write):
+    with pytest.raises(UserError, match=r"^the command line: unknown key sft.learnin_rate; did you mean sft.learning_rate\?"):
+        load(write("sft: {epochs: 1}"), overrides=["sft.learnin_rate=1"])
+    with pytest.raises(UserError, match=r"write section.key=value"):
+        load(write(), overrides=["seed"])
+
+
+def test_a_mistake_in_the_sources_file_is_named_there(write, tmp_path):
+    path = write()
+    (tmp_path / "sources.yaml").write_text(SOURCES.replace("mirror:", "miror:"))
+    with pytest.raises(UserError, match=r"sources.yaml, line 2: unknown key gutenberg.miror; did you mean gutenberg.mirror\?"):
+        load(path)
+    (tmp_path / "sources.yaml").write_text(SOURCES.replace("alpaca.json", "alpaca.json, sha256: abc"))
+    with pytest.raises(UserError, match=r"instructions.alpaca.sha256 must be 64 hexadecimal digits or null, not \"abc\""):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("", "run is missing"), ("- a\n- b", "holds list instead of keys"), ("a: [1, 2", "not valid YAML"), (b"run: \xff", "not UTF-8")],
+)
+def test_a_file_that_is_no_configuration_is_refused(tmp_path, content, message):
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(UserError, match=message):
+        load(path)
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        load(tmp_path / "missing.yaml")
+    with pytest.raises(UserError, match="a folder"):
+        load(tmp_path)
+    with pytest.raises(UserError, match="inline JSON"):
+        load('{"run": ')
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def keys(schema: dict, prefix: str = "") -> dict[str, dict]:
+    """Every key of a schema, dotted, with its rule."""
+    found = {}
+    for name, rule in schema.get("properties", {}).items():
+        found[prefix + name] = rule
+        found |= keys(rule, f"{prefix}{name}.")
+    return found
+
+
+def written(value: object) -> str:
+    """A value as YAML, on one line."""
+    return yaml.safe_dump(value, default_flow_style=True).strip().removesuffix("...").strip()
+
+
+def test_the_schema_and_the_sample_agree_on_its_size():
+    properties = yaml.safe_load((ROOT / "nanoeuler/config/schema.yaml").read_text())["properties"]["sample"]["properties"]
+    assert {key: rule["default"] for key, rule in properties.items()} == dataclasses.asdict(Settings())
+    assert {key: rule["minimum"] for key, rule in properties.items()} == LEAST
+
+
+def test_every_key_of_the_schema_says_what_it_means():
+    for name in ("schema.yaml", "sources_schema.yaml"):
+        schema = yaml.safe_load((ROOT / "nanoeuler/config" / name).read_text())
+        for key, rule in keys(schema).items():
+            assert rule.get("description"), f"{name}: {key} has no description"
+
+
+def test_the_readme_of_the_configuration_explains_every_key_with_its_default():
+    text = (ROOT / "config/README.md").read_text()
+    rows = {}
+    for line in text.splitlines():
+        if line.startswith("| `") and ".yaml`" not in line:
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            rows[cells[0].strip("`")] = cells[1]
+    schema = yaml.safe_load((ROOT / "nanoeuler/config/schema.yaml").read_text())
+    known = {key: rule for key, rule in keys(schema).items() if "properties" not in rule}
+    assert sorted(rows) == sorted(known)
+    for key, rule in known.items():
+        assert rows[key] == (f"`{written(rule['default'])}`" if "default" in rule else ""), key
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.yaml")), ids=lambda path: path.name)
+def test_the_configurations_that_come_with_the_project_are_valid(path, monkeypatch):
+    if path.name in ("sources.yaml", "sample.yaml"):
+        pytest.skip("a file of sources, which the configurations name")
+    monkeypatch.chdir(ROOT)
+    config = load(path)
+    assert config["run"] == ("demo" if path.stem == "config" else path.stem)

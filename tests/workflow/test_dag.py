@@ -1,0 +1,159 @@
+"""What runs again, and what does not: asked of real Snakemake processes, with stubs for the stages."""
+
+import os
+import time
+
+import pytest
+from stub_checkout import EVERY_STAGE
+
+REPORT = {"write_report": 1, "all": 1}
+SFT = {"sft": 1, "sft_scratch": 1, "evaluate_model": 2} | REPORT
+PRETRAIN = {"pretrain": 1, "sft": 1, "evaluate_model": 2} | REPORT
+TRAINING = {"pretrain": 1, "sft": 1, "sft_scratch": 1, "evaluate_model": 3} | REPORT
+TOKENS = {"learn_bpe": 1, "tokenize": 1} | TRAINING
+
+
+def test_a_fresh_checkout_runs_every_stage(checkout):
+    assert checkout.planned() == EVERY_STAGE
+
+
+def test_a_second_run_does_nothing(done):
+    before = done.calls
+    assert "Nothing to be done" in done.run()
+    assert done.calls == before
+
+
+CHANGES = {
+    "the learning rate of fine-tuning": ("sft: {", "sft: {learning_rate: 1e-4, ", SFT),
+    "the learning rate of pretraining": ("3.0e-3", "1e-3", PRETRAIN),
+    "the size of the model": ("{preset: small}", "{preset: small, layers: 2}", TRAINING),
+    "the vocabulary": ("run: trial", "run: trial\ntokenizer: {vocab_size: 1024}", TOKENS),
+    "one more shard": ("{name: shared}", "{name: shared, fineweb: {shards: 2}}", {"extract_fineweb": 1, "build_corpus": 1} | TOKENS),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_the_configuration_reruns_what_it_can_change(done, change):
+    old, new, expected = CHANGES[change]
+    done.replace("config/config.yaml", old, new)
+    assert done.planned() == expected
+
+
+def test_a_change_that_cannot_change_a_result_reruns_nothing(done):
+    done.replace("config/config.yaml", "run: trial", "run: trial\ndevice: cpu\nmax_hours: 1\nslurm: {account: abc, hours: 3}")
+    done.replace("config/config.yaml", "4096,", "4096, log_every: 1, checkpoint_minutes: 1, validate_every: 7, micro_batch_rows: 2,")
+    done.replace("config/config.yaml", "{preset: small}", "{dim: 128, heads: 4, kv_heads: 2, layers: 4, context: 128, ffn: 341, vocab_size: 512}")
+    done.replace("sources.yaml", "https://mirror.example", "https://other.example")
+    for name in ("corpus", "tokenizer", "training", "evaluation"):
+        done.replace(f"workflow/rules/{name}.smk", "python -m nanoeuler ", "python  -m  nanoeuler ")
+    assert done.planned() == {}
+
+
+def test_one_more_book_fetches_that_book_only(done):
+    done.replace("sources.yaml", "{id: 1342}", "{id: 1342}, {id: 11}")
+    assert done.planned() == {"fetch_book": 1, "clean_book": 1, "build_corpus": 1} | TOKENS
+
+
+def test_a_second_run_of_another_size_shares_the_data(done):
+    done.write(
+        "other.yaml",
+        (done.path / "config/config.yaml").read_text().replace("run: trial", "run: other").replace("preset: small", "preset: small, layers: 2"),
+    )
+    assert done.planned("--configfile", "other.yaml") == TRAINING | {"check_gradients": 1}
+    done.run("--configfile", "other.yaml")
+    assert done.planned() == {}
+
+
+def later(path) -> None:
+    os.utime(path, (time.time() + 10, time.time() + 10))
+
+
+def test_touching_files_costs_no_training(done):
+    for path in [*done.path.glob("data/gutenberg/classics/*/*.txt"), *done.path.glob("data/fineweb/web/*/*.parquet")]:
+        path.write_bytes(b"x" * 1_100_000)  # above this size Snakemake compares times, not content
+    for pattern in (
+        "data/gutenberg/*/*/*",
+        "data/fineweb/*/*/*",
+        "data/corpora/*/*.json",
+        "data/corpora/*/*/*",
+        "data/instructions/*/*",
+        "sources.yaml",
+        "config/config.yaml",
+    ):
+        for path in done.path.glob(pattern):
+            later(path)
+    assert done.planned() == {}
+
+
+def test_changed_code_of_the_model_checks_the_gradients_again_and_trains_nothing(done):
+    with (done.path / "nanoeuler/model/spec.py").open("a") as file:
+        file.write("# changed\n")
+    assert done.planned() == {"check_gradients": 1, "write_report": 1, "all": 1}
+
+
+def test_own_text_joins_the_corpus_and_a_change_of_it_counts(done):
+    done.write("my texts/novel.txt", "It was a dark night.")
+    done.replace("config/config.yaml", "{name: shared}", "{name: shared, sources: [gutenberg, fineweb, my texts]}")
+    expected = {"build_corpus": 1} | TOKENS
+    assert done.planned() == expected
+    done.run()
+    assert "--own my texts/novel.txt --output" in next(call for call in reversed(done.calls) if call.startswith("assemble"))
+    done.write("my texts/sequel.md", "It was evening.")
+    assert done.planned() == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "stages"),
+    [
+        ("download", {"fetch_book", "extract_fineweb", "fetch_instructions", "fetch_questions", "download"}),
+        ("pretrain", {"fetch_book", "clean_book", "extract_fineweb", "build_corpus", "learn_bpe", "tokenize", "pretrain"}),
+        ("sft", set(EVERY_STAGE) - {"fetch_questions", "check_gradients", "sft_scratch", "evaluate_model", "write_report", "all"}),
+        ("evaluate", set(EVERY_STAGE) - {"check_gradients", "write_report", "all"} | {"evaluate"}),
+        ("check_gradients", {"check_gradients"}),
+    ],
+)
+def test_a_stage_can_be_named_on_the_command_line(checkout, target, stages):
+    assert set(checkout.planned(target)) == stages
+
+
+def test_the_offline_sample_is_written_before_anything_is_fetched(done):
+    done.replace("config/config.yaml", "run: trial", "run: trial\nsample: {seed: 1}\ndata_dir: offline")
+    assert done.planned() == {name: count for name, count in EVERY_STAGE.items() if name != "check_gradients"} | {"write_sample": 1}
+
+
+def test_the_default_configuration_does_not_leak_into_another(checkout):
+    checkout.replace("config/config.yaml", "run: trial", "run: trial\nsample: {seed: 1}\nseed: 5")
+    checkout.write("other.yaml", (checkout.path / "config/config.yaml").read_text().replace("sample: {seed: 1}\nseed: 5", "").replace("trial", "other"))
+    assert "write_sample" not in checkout.planned("--configfile", "other.yaml")
+
+
+def test_the_command_line_overrides_a_file(checkout):
+    printed = checkout.run("-n", "-p", "pretrain", "--config", "pretrain={learning_rate: 1e-4, tokens: 2e6}", "seed=9")
+    assert '"learning_rate":0.0001' in printed
+    assert '"tokens":2000000' in printed
+    assert '"seed":9' in printed
+
+
+def test_a_stage_that_fails_is_told_and_what_was_done_is_kept(checkout):
+    failed = checkout.snakemake("pretrain", environment={"NANOEULER_STUB_FAIL": "tokenize"})
+    assert failed.returncode != 0
+    assert set(checkout.planned("pretrain")) == {"tokenize", "pretrain"}
+
+
+def test_a_mistake_in_the_configuration_stops_before_anything_runs(checkout):
+    checkout.replace("config/config.yaml", "sft: {", "sft: {lerning_rate: 1, ")
+    refused = checkout.snakemake()
+    assert refused.returncode != 0
+    mistake = "error  config/config.yaml, line 7: unknown key sft.lerning_rate; did you mean sft.learning_rate?"
+    assert refused.stderr.splitlines()[1:] == [mistake]  # the first line is Snakemake's, about its profile
+    assert checkout.calls == []
+
+
+def test_snakemake_finds_nothing_to_criticise(checkout):
+    assert "your workflow is in a good condition" in checkout.run("--lint")
+
+
+def test_the_graph_of_the_rules_can_be_drawn_and_the_report_written(done):
+    assert "flowchart TB" in done.run("--rulegraph", "mermaid-js")
+    done.run("--report", "report.html")
+    assert (done.path / "report.html").stat().st_size > 100_000

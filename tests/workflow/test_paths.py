@@ -1,0 +1,83 @@
+"""Where files lie, and which of them a stage takes in."""
+
+from pathlib import Path
+
+import pytest
+from stub_checkout import CONFIG, SOURCES
+
+from nanoeuler.config import Paths, load
+from nanoeuler.config.paths import option
+
+
+@pytest.fixture
+def paths(tmp_path, monkeypatch):
+    """A function that gives the paths of the trial configuration under changes such as "run=other"."""
+    monkeypatch.chdir(tmp_path)
+    Path("sources.yaml").write_text(SOURCES)
+    Path("config.yaml").write_text(CONFIG)
+    return lambda *changes: Paths(load("config.yaml", overrides=changes))
+
+
+def test_data_is_shared_and_results_belong_to_the_run(paths):
+    mine, other = paths(), paths("run=other")
+    assert mine.tokens == other.tokens == "data/corpora/shared/tokens-512/manifest.json"
+    assert mine.model("sft")["weights"] == "results/trial/sft/model/model.safetensors"
+    assert other.report == "results/other/report.html"
+
+
+def test_data_and_results_may_lie_elsewhere(paths):
+    elsewhere = paths("data_dir=/scratch/data/", "results_dir=/home/me/runs")
+    assert elsewhere.raw_book(84) == "/scratch/data/gutenberg/classics/raw/pg84.txt"
+    assert elsewhere.stage("sft") == "/home/me/runs/trial/sft"
+
+
+def test_other_filters_extract_into_another_folder(paths):
+    assert paths().web_shard(0) == paths("corpus.fineweb.shards=2").web_shard("000")
+    assert paths().web_shard(0) != paths("corpus.fineweb.min_score=4").web_shard(0)
+    assert paths().web_record(0).endswith("/shard-000.json")
+
+
+def test_books_are_those_asked_for_in_the_order_of_the_sources_file(paths):
+    assert paths().books == [84, 1342]
+    assert paths("corpus.books=[1342]").books == [1342]
+    assert paths('corpus.sources=["fineweb"]').books == []
+    assert paths().book("84") == {"title": "Frankenstein", "author": ""}
+
+
+def test_own_text_is_found_by_file_folder_and_glob(paths):
+    for name in ("novel.txt", "notes/a.md", "notes/deep/b.TXT", "notes/picture.png", "notes/.hidden/c.txt", "letters/1/d.txt"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("text")
+    assert paths('corpus.sources=["novel.txt", "gutenberg", "notes", "letters/**/*.txt"]').own_text == [
+        "novel.txt",
+        "notes/a.md",
+        "notes/deep/b.TXT",
+        "letters/1/d.txt",
+    ]
+
+
+def test_stages_follow_the_configuration(paths):
+    assert paths().stages == ["pretrain", "sft", "sft_scratch"]
+    assert paths("sft.baseline_from_scratch=false").stages == ["pretrain", "sft"]
+    assert paths("sft.enabled=false").stages == ["pretrain"]
+    assert paths("sft.enabled=false", "evaluate.questions=null").downloads == [
+        "data/gutenberg/classics/raw/pg84.txt",
+        "data/gutenberg/classics/raw/pg1342.txt",
+        paths().web_shard(0),
+    ]
+
+
+def test_fine_tuning_may_start_from_another_model(paths):
+    assert paths().sft_parent == ["results/trial/pretrain/model/model.safetensors"]
+    assert paths("sft.init_from=elsewhere/model").sft_parent == []
+
+
+def test_instructions_of_your_own_lie_under_a_name_made_of_their_path(paths):
+    Path("my data.json").write_text("[]")
+    assert paths("sft.instructions=alpaca").instructions == "data/instructions/alpaca"
+    assert paths("sft.instructions=my data.json").instructions == "data/instructions/my-data-json"
+
+
+def test_an_option_without_files_is_left_out():
+    assert option("--questions", []) == []
+    assert option("--questions", ["a b"]) == ["--questions", "a b"]

@@ -1,0 +1,76 @@
+"""The whole pipeline for real, on a sample smaller than the demo's: every rule and every stage, from raw text to a model that answers."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from stub_checkout import ROOT, Checkout
+
+from nanoeuler.files import sha256_file
+
+CI = ("--configfile", "ci.yaml")
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory) -> Checkout:
+    """A checkout in which `snakemake` has run on ci.yaml."""
+    path = tmp_path_factory.mktemp("pipeline")
+    for part in ("workflow", "profiles", "nanoeuler", "config"):
+        shutil.copytree(ROOT / part, path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "Snakefile", path)
+    shutil.copy(Path(__file__).parent / "ci.yaml", path)
+    checkout = Checkout(path)
+    checkout.run(*CI)
+    return checkout
+
+
+@pytest.mark.slow
+def test_every_stage_leaves_what_it_promises(pipeline):
+    results = pipeline.path / "results/ci"
+    assert json.loads((results / "gradients.json").read_text())["passed"] is True
+    metrics = json.loads((results / "metrics.json").read_text())
+    assert set(metrics["stages"]) == {"pretrain", "sft", "sft_scratch"}
+    page = (results / "report.html").read_text()
+    assert "sft_scratch" in page
+    assert "<script src" not in page
+    for stage in ("pretrain", "sft", "sft_scratch"):
+        assert {file.name for file in (results / stage / "model").iterdir()} == {"model.safetensors", "config.json", "tokenizer.json"}
+
+
+@pytest.mark.slow
+def test_a_second_run_of_the_whole_does_nothing(pipeline):
+    assert pipeline.planned(*CI) == {}
+
+
+@pytest.mark.slow
+def test_the_model_answers_on_the_command_line(pipeline):
+    command = [
+        sys.executable,
+        "-m",
+        "nanoeuler",
+        "generate",
+        "--model",
+        "results/ci/sft/model",
+        "--prompt",
+        "Where?",
+        "--max-tokens",
+        "5",
+        "--temperature",
+        "0",
+    ]
+    environment = os.environ | {"PYTHONPATH": str(pipeline.path)}
+    subprocess.run(command, cwd=pipeline.path, env=environment, check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.slow
+def test_another_learning_rate_gives_other_weights_and_the_old_one_the_old_weights(pipeline):
+    weights = pipeline.path / "results/ci/sft/model/model.safetensors"
+    first = sha256_file(weights)
+    pipeline.run("sft", *CI, "--config", "sft={learning_rate: 1e-3}")
+    assert sha256_file(weights) != first
+    pipeline.run("sft", *CI)
+    assert sha256_file(weights) == first

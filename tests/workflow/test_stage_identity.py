@@ -1,0 +1,83 @@
+"""What a stage reads of the configuration, and what makes it run again."""
+
+import json
+from pathlib import Path
+
+import pytest
+from stub_checkout import CONFIG, SOURCES
+
+from nanoeuler.config import load, stage_config, stage_identity
+from nanoeuler.config.stages import STAGES, code_fingerprint
+
+
+@pytest.fixture
+def resolve(tmp_path, monkeypatch):
+    """A function that resolves the trial configuration under changes such as "sft.epochs=2"."""
+    monkeypatch.chdir(tmp_path)
+    Path("sources.yaml").write_text(SOURCES)
+    Path("config.yaml").write_text(CONFIG)
+    return lambda *changes: load("config.yaml", overrides=changes)
+
+
+def rerun(before: dict, after: dict) -> set[str]:
+    """The stages whose identity differs; the report reads everything and is left out."""
+    return {stage for stage in STAGES if stage_identity(before, stage) != stage_identity(after, stage)} - {"plan", "write_report"}
+
+
+@pytest.mark.parametrize(
+    ("change", "stages"),
+    [
+        ("seed=2", {"pretrain", "sft", "evaluate_model"}),
+        ("pretrain.learning_rate=1e-3", {"pretrain"}),
+        ("pretrain.document_mask=false", {"pretrain", "evaluate_model"}),
+        ("pretrain.keep=best", {"pretrain"}),
+        ("pretrain.validate_every=7", set()),
+        ("sft.validate_every=7", {"sft"}),
+        ("sft.learning_rate=1e-3", {"sft"}),
+        ("sft.validation_share=0.1", {"fetch_instructions", "sft"}),
+        ("sft.baseline_from_scratch=false", set()),
+        ("sft.enabled=false", set()),
+        ("model.layers=2", {"pretrain", "sft"}),
+        ("tokenizer.vocab_size=1024", {"learn_bpe", "tokenize", "pretrain", "sft"}),
+        ("tokenizer.sample_bytes=5", {"learn_bpe"}),
+        ("corpus.validation_share=0.1", {"build_corpus"}),
+        ("corpus.name=other", {"build_corpus"}),
+        ("corpus.fineweb.min_score=4", {"extract_fineweb"}),
+        ("corpus.fineweb.shards=2", set()),
+        ("evaluate.temperature=0", {"evaluate_model"}),
+        ("device=cpu", set()),
+        ("data_dir=elsewhere", set()),
+        ("results_dir=elsewhere", set()),
+        ("run=other", set()),
+        ("pretrain.micro_batch_rows=2", set()),
+        ("pretrain.log_every=1", set()),
+        ("pretrain.checkpoint_minutes=1", set()),
+        ("slurm.account=abc", set()),
+        ("max_hours=1", set()),
+    ],
+)
+def test_a_key_reruns_the_stages_that_read_it(resolve, change, stages):
+    assert rerun(resolve(), resolve(change)) == stages
+
+
+def test_what_is_handed_over_holds_the_intervals_too(resolve):
+    handed = json.loads(stage_config(resolve("pretrain.log_every=3"), "pretrain"))
+    assert handed["pretrain"]["log_every"] == 3
+    assert set(handed) == {"seed", "model", "pretrain", "revision"}
+
+
+def test_a_stage_sees_only_the_data_set_that_it_fetches(resolve):
+    handed = json.loads(stage_config(resolve(), "fetch_questions"))
+    assert handed["sources"] == {"questions": {"world": {"bytes": None, "sha256": None, "url": "questions.jsonl"}}}
+    assert "sources" not in json.loads(stage_config(resolve("evaluate.questions=null"), "fetch_questions"))
+
+
+def test_the_order_of_keys_does_not_matter(resolve):
+    config = resolve()
+    shuffled = dict(reversed(config.items())) | {"pretrain": dict(reversed(config["pretrain"].items()))}
+    assert stage_config(shuffled, "pretrain") == stage_config(config, "pretrain")
+
+
+def test_the_fingerprint_of_code_follows_its_content():
+    assert code_fingerprint("model") == code_fingerprint("model")
+    assert code_fingerprint("model") != code_fingerprint("model", "backend")

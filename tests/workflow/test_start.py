@@ -1,0 +1,50 @@
+"""A run is planned before its first job, and a finished one says where its results are."""
+
+import json
+from pathlib import Path
+
+import pytest
+from stub_checkout import CONFIG, SOURCES
+
+from nanoeuler.config import load
+from nanoeuler.config.closing import closing_words
+from nanoeuler.config.start import plan_command
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch) -> dict:
+    monkeypatch.chdir(tmp_path)
+    Path("sources.yaml").write_text(SOURCES)
+    Path("config.yaml").write_text(CONFIG)
+    return load("config.yaml", overrides=['evaluate.prompts=["Who lives here?", "Why?", "When?", "Where?"]'])
+
+
+def test_the_plan_counts_the_stages_that_will_run(config):
+    command = plan_command(config, {"fetch_book", "sft_scratch", "pretrain"}, ["config.yaml"], gpus=1, local=True)
+    assert command[-6:] == ["--name", "config.yaml", "--stages", "pretrain,sft_scratch", "--gpus", "1"]
+    assert json.loads(command[command.index("--config") + 1])["max_hours"] == 24
+
+
+def test_where_only_downloads_happen_no_stage_counts(config):
+    command = plan_command(config, {"fetch_book", "download"}, ["config.yaml"], gpus=0, local=True)
+    assert command[-4:] == ["--stages", "", "--gpus", "0"]
+
+
+def test_small_work_and_work_for_other_machines_is_not_planned(config):
+    assert plan_command(config, {"write_report", "all"}, ["config.yaml"], gpus=0, local=True) == []
+    assert plan_command(config, {"pretrain"}, ["config.yaml"], gpus=0, local=False) == []
+
+
+def test_a_plan_that_says_no_stops_the_run_before_its_first_job(checkout):
+    stopped = checkout.snakemake(environment={"NANOEULER_STUB_FAIL": "plan"})
+    assert stopped.returncode != 0
+    assert "this machine won't do for this run, see above; nothing was downloaded or started" in stopped.stdout + stopped.stderr
+    assert [call.split()[0] for call in checkout.calls] == ["plan"]
+
+
+def test_the_closing_words_say_where_things_are_and_how_to_chat(config):
+    lines = closing_words(config).split("\n")
+    assert lines[1] == "report   results/trial/report.html"
+    assert lines[2] == "model    results/trial/sft/model"
+    assert lines[3].endswith("nanoeuler chat --model results/trial/sft/model")
+    assert [line.removeprefix("try").strip() for line in lines[4:]] == ["Who lives here?", "Why?", "When?"]
