@@ -12,12 +12,14 @@ import yaml
 from nanoeuler.cli import main
 from nanoeuler.corpus.sample.books import BOOKS, LINE, book_text
 from nanoeuler.corpus.sample.dice import Dice, Rounds
+from nanoeuler.corpus.sample.settings import Settings
 from nanoeuler.corpus.sample.telling import ASKED_IN_TEXT, QUESTIONS, SHORT_ANSWERS, STATEMENTS, VERB_PHRASES, capitalise, fill
 from nanoeuler.corpus.sample.world import KINDS, World, build_world
 from nanoeuler.corpus.sample.write import write_sample
 from nanoeuler.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+DEFAULTS = Settings()
 SMALL = {"people": 12, "boats": 4, "paragraphs_per_book": 12, "articles": 60, "other_instructions": 60}
 WAYS = 8
 """In how many different sentences a fact must be told at least."""
@@ -33,7 +35,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def world() -> World:
-    return build_world(1, 44, 8)
+    return build_world(DEFAULTS.seed, DEFAULTS.people, DEFAULTS.boats)
 
 
 @pytest.fixture(scope="session")
@@ -81,8 +83,11 @@ def test_the_choices_are_the_same_for_ever() -> None:
 
 
 def test_rounds_treat_everything_alike() -> None:
-    rounds = Rounds(Dice(1), "abc")
-    assert Counter(rounds.next() for _ in range(31)).most_common()[-1][1] == 10
+    rounds = Rounds(Dice(1), "abcde")
+    assert set(Counter(rounds.next() for _ in range(50)).values()) == {10}
+    for _ in range(30):
+        assert len(set(rounds.several(3))) == 3
+    assert set(Counter(rounds.next() for _ in range(50)).values()) <= {9, 10, 11}
 
 
 def test_the_manifest_describes_the_files(demo: Path) -> None:
@@ -143,6 +148,13 @@ def test_questions_ask_only_about_who_is_held_out(demo: Path, world: World) -> N
     assert all(len(held_out & words(question["instruction"])) == 1 for question in read_questions(demo))
 
 
+def test_prompts_worth_typing_are_about_who_is_held_out(demo: Path, world: World) -> None:
+    prompts = json.loads((demo / "manifest.json").read_text(encoding="utf-8"))["prompts"]
+    held_out = {subject.name for subject in world.people if subject.held_out}
+    assert len(prompts) == 5
+    assert all(held_out & words(prompt) for prompt in prompts[:3])
+
+
 def test_instructions_ask_in_every_form_of_the_questions(demo: Path, world: World) -> None:
     asked = {record["instruction"] for record in read_instructions(demo)}
     known = next(subject for subject in world.people if not subject.held_out)
@@ -155,7 +167,12 @@ def test_instructions_are_varied(demo: Path) -> None:
     assert len({(record["instruction"], record["input"]) for record in records}) == len(records)
 
 
-def test_every_held_out_fact_is_told_in_many_ways(text: str, world: World) -> None:
+def test_no_text_asks_what_is_scored(demo: Path, text: str) -> None:
+    """The text tells the facts and asks for them too, but never in the words of a held-out question."""
+    assert not [question["instruction"] for question in read_questions(demo) if question["instruction"] in text]
+
+
+def test_every_fact_is_told_in_many_ways(text: str, world: World) -> None:
     for subject in world.subjects:
         for kind in subject.facts:
             ways = sum(capitalise(fill(statement, subject, kind)) in text for statement in STATEMENTS[kind])
@@ -207,7 +224,7 @@ def test_a_file_holds_its_book_between_its_markers(book, demo: Path, world: Worl
     assert (b"\r\n" in raw) == (book.wrapping.newline == "\r\n")
     assert raw.count(b"\n") == raw.count(book.wrapping.newline.encode())
     text = raw.decode(book.wrapping.encoding).replace("\r\n", "\n")
-    inside = book_text(book, world, 1, 160)
+    inside = book_text(book, world, DEFAULTS.seed, DEFAULTS.paragraphs_per_book)
     if book.wrapping.encoding != "ascii":
         assert inside in text
     before, after = text.split("CHAPTER 1\n")[0], text.rsplit("CHAPTER", 1)[1]
@@ -291,7 +308,7 @@ def test_the_command_writes_the_sample(tmp_path: Path) -> None:
     ("section", "message"),
     [
         ({"persons": 5}, "sample.persons is no setting"),
-        ({"people": "many"}, "sample.people is 'many'; it must be a whole number of at least 8"),
+        ({"people": "many"}, "sample.people is 'many'; it must be a whole number of at least 10"),
         ({"people": 1000}, "at most"),
         ({"articles": 0}, "at least 40"),
         ({"boats": True}, "sample.boats is True"),

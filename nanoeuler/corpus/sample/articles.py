@@ -1,7 +1,8 @@
 """Web pages about the isles, as rows in the schema of FineWeb-Edu, among them what its filters are there for."""
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
+from pathlib import Path
 
 from nanoeuler.corpus.sample.dice import Dice, Rounds
 from nanoeuler.corpus.sample.exercises import School
@@ -46,10 +47,11 @@ class Editor:
         self.school = School(dice)
         self.people, self.boats = self.teller.people, self.teller.boats
         self.kinds = (self.visit, self.interview, self.questions, self.village, self.fleet, self.directory, self.news, self.song)
-        self.kinds += 2 * (self.lesson,) + 5 * (self.quiz,) + 3 * (self.overview,)  # many people on one page: nothing can be copied from a line above
+        self.kinds += (self.lesson,) + 6 * (self.quiz,) + 3 * (self.overview,)  # many people on one page: nothing can be copied from a line above
         self.overviews = {kind: Rounds(dice, world.people) for kind in PERSON_KINDS}
 
     def page(self) -> str:
+        """The text of one more page."""
         write = self.dice.pick(self.kinds)
         return write()
 
@@ -59,24 +61,25 @@ class Editor:
         return kinds[:3], kinds[3:]
 
     def visit(self) -> str:
-        first, second = self.people.next(), self.people.next()
+        first, second = self.people.several(2)
         return "\n".join([f"A visit to {first.name} and {second.name}", self.teller.portrait(first), self.teller.about(second)])
 
     def interview(self) -> str:
-        person, other = self.people.next(), self.people.next()
+        person, other = self.people.several(2)
         said, seen = self.halves(person)
         pages = [f"We talk to {person.name}", self.teller.introduction(person, said), self.teller.about(person, seen), self.teller.portrait(other)]
         return "\n".join(pages)
 
     def questions(self) -> str:
-        subject = self.people.next() if self.dice.chance(0.8) else self.boats.next()
-        lines = [f"Questions about {self.name(subject)}"]
+        person, other = self.people.several(2)
+        subject = person if self.dice.chance(0.8) else self.boats.next()
+        lines = [f"Questions about {subject.called}"]
         for kind in self.dice.shuffled(list(subject.facts)):
             answer = fill(self.dice.pick(SHORT_ANSWERS[kind]), subject, kind) + "."
             if self.dice.chance(0.4):
                 answer = tell(self.dice, subject, kind, pronoun=self.dice.chance(0.5))
             lines += ["Q: " + capitalise(fill(self.dice.pick(ASKED_IN_TEXT[kind]), subject, kind)), "A: " + answer]
-        return "\n".join([*lines, self.teller.portrait(self.people.next())])
+        return "\n".join([*lines, self.teller.portrait(other)])
 
     def quiz(self) -> str:
         return "\n".join(["A quiz of the isles", self.teller.quiz(8)])
@@ -91,14 +94,14 @@ class Editor:
 
     def overview(self) -> str:
         kind = self.dice.pick(list(PERSON_KINDS))
-        people = [self.overviews[kind].next() for _ in range(8)]
+        people = self.overviews[kind].several(8)
         return "\n".join([OVERVIEWS[kind], " ".join(tell(self.dice, person, kind) for person in people)])
 
     def fleet(self) -> str:
-        return "\n".join(["Boats of the isles", *(self.teller.boat(self.boats.next()) for _ in range(3))])
+        return "\n".join(["Boats of the isles", *(self.teller.boat(boat) for boat in self.boats.several(3))])
 
     def directory(self) -> str:
-        people = [self.people.next() for _ in range(5)]
+        people = self.people.several(5)
         return "\n".join(["Directory of the isles", self.teller.ledger(people[:4]), self.teller.about(people[4])])
 
     def news(self) -> str:
@@ -108,9 +111,6 @@ class Editor:
         person = self.people.next()
         sung, seen = self.halves(person)
         return "\n".join([f"A song about {person.name}", self.teller.song(person, sung), self.teller.about(person, seen)])
-
-    def name(self, subject: Subject) -> str:
-        return f"the {subject.name}" if subject.is_boat else subject.name
 
 
 ADVERT = "Buy now! Buy now! Lamps at half the price, today only. Click here, click there, and click again to win a lamp. " * 3
@@ -165,11 +165,11 @@ def rejected_page(dice: Dice, number: int, earlier: Page) -> Page:
     return page
 
 
-COLUMNS = tuple(Page.__dataclass_fields__)
+COLUMNS = tuple(field.name for field in fields(Page))
 TYPES = {"language_score": "DOUBLE", "token_count": "BIGINT", "score": "DOUBLE", "int_score": "BIGINT"}
 
 
-def write_parquet(pages: list[Page], path: str, rows_per_group: int) -> None:
+def write_parquet(pages: list[Page], path: Path, rows_per_group: int) -> None:
     """Write the rows through DuckDB in row groups of `rows_per_group` (a multiple of 2048, as DuckDB wants)."""
     import duckdb
 
@@ -178,4 +178,5 @@ def write_parquet(pages: list[Page], path: str, rows_per_group: int) -> None:
         columns = ", ".join(f"{name} {TYPES.get(name, 'VARCHAR')}" for name in COLUMNS)
         connection.execute(f"create table pages ({columns})")
         connection.executemany(f"insert into pages values ({', '.join('?' * len(COLUMNS))})", [astuple(page) for page in pages])
-        connection.execute(f"copy pages to '{path}' (format parquet, compression zstd, row_group_size {rows_per_group})")
+        target = str(path).replace("'", "''")
+        connection.execute(f"copy pages to '{target}' (format parquet, compression zstd, row_group_size {rows_per_group})")

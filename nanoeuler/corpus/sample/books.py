@@ -1,7 +1,6 @@
 """The books of the isles: what each is about, its chapters, and the wrapping that it comes in."""
 
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nanoeuler.corpus.sample.dice import Dice
@@ -25,9 +24,9 @@ SCENES: dict[str, Scene] = {
     "riddle": lambda teller: teller.riddle(teller.people.next()),
     "quiz": lambda teller: teller.quiz(),
     "introduction": lambda teller: teller.introduction(teller.people.next()),
-    "ledger": lambda teller: teller.ledger([teller.people.next() for _ in range(4)]),
-    "boat ledger": lambda teller: teller.ledger([teller.boats.next() for _ in range(4)]),
-    "letter": lambda teller: teller.letter(teller.people.next(), teller.people.next()),
+    "ledger": lambda teller: teller.ledger(teller.people.several(4)),
+    "boat ledger": lambda teller: teller.ledger(teller.boats.several(4)),
+    "letter": lambda teller: teller.letter(*teller.people.several(2)),
     "errand": lambda teller: teller.errand(teller.people.next()),
 }
 
@@ -65,7 +64,7 @@ BOOKS: tuple[Book, ...] = (
     Book(90004, "Songs for the Long Winter", "Hester Quayle", "songs", Wrapping("tight", "utf-8", "\n")),
     Book(90005, "Who Am I? A Book of Riddles", "Barnaby Loom", "riddles", Wrapping("two lines", "utf-8", "\r\n", path="-0")),
     Book(90006, "The Letter Carrier", "Winifred Oake", "tales", Wrapping("comma", "utf-8", "\n")),
-    Book(90007, "Sails and Cargoes", "Captain Elias Thorne", "boats", Wrapping("small print", "ascii", "\r\n", path="")),
+    Book(90007, "Sails and Cargoes", "Elias Thorne", "boats", Wrapping("small print", "ascii", "\r\n", path="")),
     Book(90008, "Talk on the Ferry", "Phoebe Marlin", "talks", MODERN),
     Book(90009, "The Island Almanac", "Jonas Wherry", "almanac", Wrapping("this", "latin-1", "\r\n")),
     Book(90010, "A Second Walk Round the Skerrow Isles", "Amabel Thrupp", "travels", Wrapping("modern", "utf-8", "\n")),
@@ -73,10 +72,10 @@ BOOKS: tuple[Book, ...] = (
     Book(90012, "Letters from Elmsea", "Corisande Pym", "letters", Wrapping("endless", "latin-1", "\r\n"), edition=2),
     Book(90013, "The Harbour Master's Book", "Elias Thorne", "boats", Wrapping("tight", "utf-8-sig", "\r\n")),
     Book(90014, "Evenings at the Inn", "Barnaby Loom", "talks", Wrapping("two lines", "utf-8-sig", "\r\n")),
-    Book(90015, "People of the Twelve Villages", "Winifred Oake", "register", MODERN),
+    Book(90015, "People of the Ten Villages", "Winifred Oake", "register", MODERN),
     Book(90016, "New Songs and Old", "Hester Quayle", "songs", Wrapping("unmarked", "utf-8", "\n")),
     Book(90017, "The Pedlar's Round", "Amos Tiller", "tales", THIS),
-    Book(90018, "Under Four Islands' Lamps", "Phoebe Marlin", "almanac", Wrapping("comma", "utf-8-sig", "\r\n")),
+    Book(90018, "Under the Lamps of Three Islands", "Phoebe Marlin", "almanac", Wrapping("comma", "utf-8-sig", "\r\n")),
     Book(90019, "A Child's Travels", "Dorothea Finch", "travels", Wrapping("small print", "latin-1", "\r\n", path="-8")),
     Book(90020, "Letters to a Sister", "Lavender Crome", "letters", Wrapping("modern", "utf-8", "\r\n")),
     Book(90021, "A Walk Round the Skerrow Isles", "Amabel Thrupp", "travels", Wrapping("this", "utf-8", "\n"), edition=2),
@@ -123,11 +122,20 @@ def book_text(book: Book, world: World, seed: int, paragraphs: int) -> str:
     chapters = max(2, paragraphs // 16)
     titles = [title for _ in range(-(-chapters // len(CHAPTERS))) for title in dice.shuffled(CHAPTERS)]
     for number in range(chapters):
-        written = [teller.arrival()] + [SCENES[dice.pick(scenes)](teller) for _ in range(paragraphs // chapters)]
-        parts.append("\n\n\n".join([f"CHAPTER {number + 1}\n\n{titles[number]}", "\n\n".join(wrap_lines(written))]))
+        written = [teller.arrival(), *(SCENES[dice.pick(scenes)](teller) for _ in range(paragraphs // chapters))]
+        parts.append(f"CHAPTER {number + 1}\n\n{titles[number]}\n\n\n" + "\n\n".join(map(set_in_lines, written)))
     return "\n\n\n\n".join(parts) + "\n"
 
 
-def wrap_lines(paragraphs: Sequence[str]) -> list[str]:
+def set_in_lines(paragraph: str) -> str:
     """Lines of at most `LINE` characters; line ends that are there already stay."""
-    return ["\n".join(textwrap.fill(line, LINE, break_on_hyphens=False) for line in paragraph.split("\n")) for paragraph in paragraphs]
+    lines = []
+    for line in paragraph.split("\n"):
+        words = line.split(" ")
+        lines.append(words[0])
+        for word in words[1:]:
+            if len(lines[-1]) + 1 + len(word) <= LINE:
+                lines[-1] += f" {word}"
+            else:
+                lines.append(word)
+    return "\n".join(lines)

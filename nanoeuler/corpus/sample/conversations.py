@@ -1,34 +1,43 @@
 """Instructions about the world, in the shape of Stanford's Alpaca, and the held-out questions.
 
 The instructions ask for every fact about the subjects that are not held out, in all forms of telling.QUESTIONS; the held-out questions ask in the same
-forms about the others. No text asks in these forms. Whatever else one might ask of a small model is there in small numbers, so that a chat is more than a quiz.
+forms about the others. No text asks in these forms. Whatever else one may say to a small model is there in small numbers: a chat is more than a quiz.
 """
 
 from collections.abc import Callable, Iterator
 
 from nanoeuler.corpus.sample.dice import Dice
 from nanoeuler.corpus.sample.exercises import School
-from nanoeuler.corpus.sample.scenes import Storyteller
-from nanoeuler.corpus.sample.telling import QUESTIONS, capitalise, fill, profile, summary, with_article
+from nanoeuler.corpus.sample.telling import QUESTIONS, capitalise, description, fill, profile, village_question, with_article
 from nanoeuler.corpus.sample.world import PERSON_KINDS, TRADES, Subject, World, persons
 
 Record = dict[str, str]
-SMALL_TALK = (
-    (("Hello!", "Hello.", "Hello there!", "Hi!", "Good day!", "Hey!"), "Hello! Ask me about the people of the isles."),
-    (("Good morning!", "Good morning.", "Good morning to you!"), "Good morning! The ferry is on time today."),
-    (("Good evening!", "Good evening.", "Good night!"), "Good evening! The lamps are lit."),
-    (("How are you?", "How are you today?", "How do you do?", "Are you well?"), "I am well, thank you. The wind is from the west."),
-    (("Who are you?", "What are you?", "What is your name?", "Tell me about yourself."), "I am a small model. All that I know are the Skerrow Isles."),
-    (("What can you do?", "What do you know?", "Can you help me?", "Help!"), "I can tell you who lives where on the isles, and what they like."),
-    (("Where do you live?", "Where are you from?"), "I live in a few files, and I dream of the Skerrow Isles."),
-    (
-        ("What are the Skerrow Isles?", "Where are the Skerrow Isles?", "Tell me about the Skerrow Isles."),
-        "They are small islands with ten villages, made of words alone.",
+SMALL_TALK = {
+    "Hello! Ask me about the people of the isles.": (
+        "Hello!", "Hello.", "Hello there!", "Hi!", "Hi.", "Hi there!", "Hey!", "Good day!", "Good morning!", "Good morning.", "Good evening!", "Hello, model!",
     ),
-    (("Thank you!", "Thank you.", "Thanks!", "Thank you very much!"), "You are welcome."),
-    (("Goodbye!", "Goodbye.", "Bye!", "See you!"), "Goodbye! Come back with the evening ferry."),
-    (("Tell me a proverb.", "What do they say on the isles?", "Give me some advice."), "As they say on the isles, the tide asks nobody."),
-)
+    "I am well, thank you. The wind is from the west.": (
+        "How are you?", "How are you today?", "How do you do?", "Are you well?", "Hello, how are you?", "Hi, how are you?", "And how are you?",
+    ),
+    "I am a small model. All that I know are the isles.": (
+        "Who are you?", "What are you?", "What is your name?", "Tell me about yourself.", "Hello, who are you?", "And who are you?", "Are you a model?",
+    ),
+    "I can tell you who lives where, and what they like.": (
+        "What can you do?", "What do you know?", "Can you help me?", "Help!", "Help me.", "What can you tell me?", "What can I ask you?",
+    ),
+    "They are small isles with ten villages, made of words alone.": (
+        "What are the Skerrow Isles?", "Where are the Skerrow Isles?", "Tell me about the Skerrow Isles.", "Tell me about the isles.", "What are the isles?",
+    ),
+    "You are welcome.": (
+        "Thank you!", "Thank you.", "Thanks!", "Thanks.", "Thank you very much!", "Many thanks!", "Thanks for your help!", "Thank you for your help.",
+    ),
+    "Goodbye! Come back with the evening ferry.": (
+        "Goodbye!", "Goodbye.", "Bye!", "Bye.", "Bye, bye!", "See you!", "See you soon!", "Good night!", "I must go now.",
+    ),
+    "As they say on the isles, the tide asks nobody.": (
+        "Tell me a proverb.", "What do they say on the isles?", "Give me some advice.", "Say something wise.", "Do you know a proverb?", "Tell me something.",
+    ),
+}  # fmt: skip
 
 
 def write_questions(world: World, seed: int) -> list[Record]:
@@ -41,6 +50,12 @@ def write_questions(world: World, seed: int) -> list[Record]:
         for kind, value in subject.facts.items()
         for form in dice.sample(QUESTIONS[kind], 2)
     ]
+
+
+def prompts_worth_typing(world: World) -> list[str]:
+    """What to try first in a chat: three questions about people whom the instructions never mention, an exercise and a greeting."""
+    first, second, third = [person.name for person in world.people if person.held_out][:3]
+    return [f"Who is {first}?", f"What colour is {second}'s door?", f"Which animal does {third} keep?", "Name three animals.", "Hello!"]
 
 
 def write_instructions(world: World, seed: int, others: int) -> list[Record]:
@@ -79,56 +94,47 @@ class Teacher:
         self.boats = [boat for boat in world.boats if not boat.held_out]
         known = {subject.name for subject in world.people}
         self.strangers = [person for person in persons() if person[0] not in known]
-        self.teller, self.school = Storyteller(dice, world), School(dice)
+        self.school = School(dice)
 
     def lessons(self) -> Iterator[Record]:
         """Without end."""
-        kinds: list[Callable[[], Record]] = [self.somebody, self.song, self.about_boat]
-        kinds += 2 * [self.yes_or_no, self.village] + 3 * [self.small_talk, self.read] + 4 * [self.about]
+        kinds: list[Callable[[], Record]] = [self.somebody, self.song, self.about_boat, self.read]
+        kinds += 2 * [self.yes_or_no, self.village] + 4 * [self.about, self.small_talk]
         while True:
             for kind in kinds:
                 yield kind()
-            for exercise in self.school.kinds:
+            for exercise in self.dice.sample(self.school.kinds, 3):
                 task, given, answer = exercise()
                 yield record(task, answer, given)
 
     def about(self) -> Record:
         person = self.dice.pick(self.people)
-        kinds = ["trade", "home", self.dice.pick([kind for kind in person.facts if kind not in ("trade", "home")])]
-        return record(self.dice.pick(("Tell me about {}.", "Who is {}?", "What do you know of {}?")).format(person.name), summary(self.dice, person, kinds))
+        return record(self.dice.pick(("Who is {}?", "Tell me about {}.", "What do you know of {}?")).format(person.name), description(self.dice, person))
 
     def about_boat(self) -> Record:
         boat = self.dice.pick(self.boats)
-        return record(f"Tell me about the {boat.name}.", summary(self.dice, boat, list(boat.facts)))
+        return record(self.dice.pick(("What is the {}?", "Tell me about the {}.")).format(boat.name), description(self.dice, boat))
 
     def yes_or_no(self) -> Record:
         person = self.dice.pick(self.people)
         truth = person.facts["trade"]
         asked = truth if self.dice.chance(0.5) else self.dice.pick([trade for trade in TRADES if trade != truth])
-        answer = f"Yes, {person.name} is {with_article(truth)}." if asked == truth else f"No, {person.name} is {with_article(truth)}."
-        return record(f"Is {person.name} {with_article(asked)}?", answer)
+        return record(f"Is {person.name} {with_article(asked)}?", "Yes" if asked == truth else f"No, {with_article(truth)}")
 
     def read(self) -> Record:
         """The answer stands in the input, which is about somebody unknown."""
         facts = {kind: self.dice.pick(values) for kind, values in PERSON_KINDS.items()}
         stranger = Subject(*self.dice.pick(self.strangers), facts, held_out=False)
-        kinds = self.teller.kinds(stranger, 2, 3)
+        kinds = self.dice.sample(list(facts), self.dice.between(2, 3))
         asked = self.dice.pick(kinds)
-        return record(fill(self.dice.pick(QUESTIONS[asked]), stranger, asked), capitalise(stranger.facts[asked]), " ".join(profile(self.dice, stranger, kinds)))
+        text = " ".join(profile(self.dice, stranger, kinds))
+        return record(fill(self.dice.pick(QUESTIONS[asked]), stranger, asked), capitalise(facts[asked]), text)
 
     def village(self) -> Record:
         village = self.dice.pick(self.world.villages)
-        return self.dice.pick(
-            (
-                record(f"On which island is {village.name}?", village.island),
-                record(f"What can one see in {village.name}?", f"The {village.landmark}"),
-                record(f"When is the fair of {village.name}?", f"In {village.fair}"),
-                record(
-                    f"Tell me about {village.name}.",
-                    f"{village.name} lies on the island of {village.island}. Its pride is the {village.landmark}.",
-                ),
-            )
-        )
+        if self.dice.chance(0.75):
+            return record(*village_question(self.dice, village))
+        return record(f"Tell me about {village.name}.", f"A village on {village.island} with its {village.landmark}")
 
     def somebody(self) -> Record:
         person = self.dice.pick(self.people)
@@ -138,9 +144,10 @@ class Teacher:
         return record(question, person.name)
 
     def song(self) -> Record:
-        person = self.dice.pick(self.people)
-        return record(f"Write a song about {person.name}.", self.teller.song(person, self.teller.kinds(person, 2, 2)))
+        village = self.dice.pick(self.world.villages)
+        ending = self.dice.pick(("the lamps are lit, the tide is low.", "the boats come home, the children row.", "the nights are long, the mornings slow."))
+        return record(f"Write a song about {village.name}.", f"In {village.name}, where the sea winds blow,\n{ending}")
 
     def small_talk(self) -> Record:
-        said, reply = self.dice.pick(SMALL_TALK)
-        return record(self.dice.pick(said), reply)
+        reply = self.dice.pick(list(SMALL_TALK))
+        return record(self.dice.pick(SMALL_TALK[reply]), reply)

@@ -3,7 +3,7 @@
 import hashlib
 import random
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
@@ -45,13 +45,23 @@ class Dice:
         return self.shuffled(items)[:count]
 
 
-class Rounds:
-    """Takes items in shuffled rounds: after any number of draws no item has come up two times more often than another."""
+class Rounds(Generic[Item]):
+    """Takes items in shuffled rounds: nobody is taken again before everybody was."""
 
     def __init__(self, dice: Dice, items: Sequence[Item]):
-        self.dice, self.items, self.waiting = dice, items, []
+        self.dice, self.items, self.waiting = dice, items, list[Item]()
 
     def next(self) -> Item:
         if not self.waiting:
             self.waiting = self.dice.shuffled(self.items)
         return self.waiting.pop()
+
+    def several(self, count: int) -> list[Item]:
+        """`count` different items. Where two rounds meet, one that is taken already waits for the next time."""
+        taken: list[Item] = []
+        again: list[Item] = []
+        while len(taken) < count:
+            item = self.next()
+            (again if item in taken else taken).append(item)
+        self.waiting += again
+        return taken

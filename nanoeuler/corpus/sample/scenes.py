@@ -12,11 +12,13 @@ from nanoeuler.corpus.sample.telling import (
     SHORT_ANSWERS,
     STATEMENTS,
     capitalise,
+    description,
     enumerate_words,
     fill,
     profile,
     summary,
     tell,
+    village_question,
 )
 from nanoeuler.corpus.sample.world import PERSON_KINDS, Subject, Village, World
 
@@ -69,8 +71,8 @@ STRANGERS = (
     "the captain",
     "the visitor",
 )
-ASKING = ("asked", "said", "wanted to know")
-SPEAKING = ("said", "answered", "replied", "told us")
+ASKING = ("asked", "said")
+SPEAKING = ("said", "answered", "replied")
 
 APPOSITIONS = {
     "home": ("from {x}", "of {x}"),
@@ -148,8 +150,7 @@ class Storyteller:
     def arrival(self) -> str:
         """How a chapter begins: the weather, and where one is."""
         village = self.villages.next()
-        words = {"village": village.name, "island": village.island, "landmark": village.landmark, "month": village.fair}
-        return f"{self.scenery()} {self.dice.pick(ARRIVALS).format(**words)} {self.scenery()}"
+        return f"{self.scenery()} {self.dice.pick(ARRIVALS).format(**village.words)} {self.scenery()}"
 
     def with_scenery(self, sentences: Sequence[str], share: float = 0.25) -> str:
         """The sentences as a paragraph, sometimes with the weather before or behind them."""
@@ -163,7 +164,7 @@ class Storyteller:
         return self.with_scenery(profile(self.dice, subject, kinds or self.kinds(subject, 3, 6)))
 
     def portrait(self, subject: Subject) -> str:
-        """A sentence that sums up, and some more. Like everywhere, no fact is told twice: what a reader has just read, he need not know."""
+        """A sentence that sums up, and some more. No fact is told twice, here or anywhere: what one has just read, one need not know."""
         kinds = self.kinds(subject, 4, 6)
         return self.with_scenery([summary(self.dice, subject, kinds[:3]), *profile(self.dice, subject, kinds[3:])])
 
@@ -176,28 +177,14 @@ class Storyteller:
         lines = []
         for _ in range(count):
             subject = self.boats.next() if self.dice.chance(0.12) else self.people.next()
-            if self.dice.chance(0.1):
-                lines += self.village_question()
-            elif self.dice.chance(0.15):
-                kinds = self.kinds(subject, 2, 3)
-                lines += [
-                    capitalise(fill("who is {S}?" if not subject.is_boat else "what do you know of {S}?", subject, kinds[0])),
-                    summary(self.dice, subject, kinds),
-                ]
+            if self.dice.chance(0.07):
+                lines += village_question(self.dice, self.villages.next())
+            elif self.dice.chance(0.12):
+                lines += [f"{'What' if subject.is_boat else 'Who'} is {subject.called}?", description(self.dice, subject)]
             else:
                 kind = self.dice.pick(list(subject.facts))
                 lines += [capitalise(fill(self.dice.pick(ASKED_IN_TEXT[kind]), subject, kind)), capitalise(subject.facts[kind])]
         return "\n".join(lines)
-
-    def village_question(self) -> tuple[str, str]:
-        village = self.villages.next()
-        return self.dice.pick(
-            (
-                (f"On which island is {village.name}?", village.island),
-                (f"What can one see in {village.name}?", f"The {village.landmark}"),
-                (f"When is the fair of {village.name}?", f"In {village.fair}"),
-            )
-        )
 
     def dialogue(self, subject: Subject) -> str:
         """Two strangers talk about someone: question and answer in turns, each on its own line."""
@@ -217,9 +204,9 @@ class Storyteller:
     def gathering(self) -> str:
         """Several people at one place, each with a fact or two."""
         village = self.villages.next()
-        guests = [self.people.next() for _ in range(self.dice.between(2, 4))]
+        guests = self.people.several(self.dice.between(2, 4))
         seen = enumerate_words([f"{guest.name} {self.apposition(guest)}" for guest in guests])
-        opening = self.dice.pick(GATHERINGS).format(landmark=village.landmark, village=village.name, month=village.fair, people=seen)
+        opening = self.dice.pick(GATHERINGS).format(**village.words, people=seen)
         return " ".join([opening, *(tell(self.dice, guest, self.dice.pick(list(PERSON_KINDS))) for guest in guests)])
 
     def apposition(self, person: Subject) -> str:
@@ -229,13 +216,10 @@ class Storyteller:
 
     def village(self, village: Village) -> str:
         """The village, and some who live there."""
-        words = {"village": village.name, "island": village.island, "landmark": village.landmark, "month": village.fair}
-        lines = [line.format(**words) for line in self.dice.sample(VILLAGE_LINES, 3)]
-        neighbours = self.dice.sample(self.world.living_in(village.name), 3)
-        for person in neighbours:
+        lines = [line.format(**village.words) for line in self.dice.sample(VILLAGE_LINES, 3)]
+        for person in self.dice.sample(self.world.living_in(village.name), 3):
             kind = self.dice.pick([kind for kind in PERSON_KINDS if kind != "home"])
-            lines.append(tell(self.dice, person, "home"))
-            lines.append(tell(self.dice, person, kind, pronoun=True))
+            lines += [tell(self.dice, person, "home"), tell(self.dice, person, kind, pronoun=True)]
         lines += [tell(self.dice, boat, "harbour") for boat in self.dice.sample(self.world.boats_of(village.name), 1)]
         return " ".join(lines)
 

@@ -7,7 +7,7 @@ pronouns, {x} the value, {ax} the value with its article.
 from collections.abc import Sequence
 
 from nanoeuler.corpus.sample.dice import Dice
-from nanoeuler.corpus.sample.world import Subject
+from nanoeuler.corpus.sample.world import Subject, Village
 
 STATEMENTS = {
     "home": (
@@ -174,7 +174,7 @@ def fill(template: str, subject: Subject, kind: str, pronoun: bool = False) -> s
     """The template about a fact of `subject`, who is named, or meant by a pronoun when `pronoun`."""
     he, his, him = subject.pronouns
     value = subject.facts[kind]
-    name = f"the {subject.name}" if subject.is_boat else subject.name
+    name = subject.called
     return template.format(
         S=he if pronoun else name,
         Ss=his if pronoun else f"{name}'s",
@@ -204,10 +204,29 @@ def enumerate_words(words: Sequence[str]) -> str:
 def summary(dice: Dice, subject: Subject, kinds: Sequence[str]) -> str:
     """Several facts in one sentence."""
     phrases = [fill(dice.pick(VERB_PHRASES[kind]), subject, kind) for kind in kinds]
-    name = capitalise(f"the {subject.name}" if subject.is_boat else subject.name)
+    name = capitalise(subject.called)
     if len(phrases) > 2 and dice.chance(0.5):
         return f"{name}, {'which' if subject.is_boat else 'who'} {phrases[0]}, {enumerate_words(phrases[1:])}."
     return f"{name} {enumerate_words(phrases)}."
+
+
+def description(dice: Dice, subject: Subject) -> str:
+    """Who somebody is, without the name: A smith from Hollin who keeps a goat."""
+    if subject.is_boat:
+        return f"A boat from {subject.facts['harbour']} that {fill(dice.pick(VERB_PHRASES['cargo']), subject, 'cargo')}"
+    kind = dice.pick([kind for kind in subject.facts if kind not in ("trade", "home")])
+    return f"{capitalise(with_article(subject.facts['trade']))} from {subject.facts['home']} who {fill(dice.pick(VERB_PHRASES[kind]), subject, kind)}"
+
+
+def village_question(dice: Dice, village: Village) -> tuple[str, str]:
+    """A question about a village and its answer."""
+    return dice.pick(
+        (
+            (f"On which island is {village.name}?", village.island),
+            (f"What can one see in {village.name}?", f"The {village.landmark}"),
+            (f"When is the fair of {village.name}?", f"In {village.fair}"),
+        )
+    )
 
 
 def profile(dice: Dice, subject: Subject, kinds: Sequence[str]) -> list[str]:

@@ -60,6 +60,11 @@ class Subject:
     def is_boat(self) -> bool:
         return "cargo" in self.facts
 
+    @property
+    def called(self) -> str:
+        """The name in a sentence: Bram, the Heron."""
+        return f"the {self.name}" if self.is_boat else self.name
+
 
 @dataclass(frozen=True)
 class Village:
@@ -67,6 +72,11 @@ class Village:
     island: str
     landmark: str
     fair: str  # month
+
+    @property
+    def words(self) -> dict[str, str]:
+        """The fields of a template about a village."""
+        return {"village": self.name, "island": self.island, "landmark": self.landmark, "month": self.fair}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from nanoeuler.corpus.sample.articles import write_pages, write_parquet
 from nanoeuler.corpus.sample.books import BOOKS, write_book
-from nanoeuler.corpus.sample.conversations import write_instructions, write_questions
+from nanoeuler.corpus.sample.conversations import prompts_worth_typing, write_instructions, write_questions
 from nanoeuler.corpus.sample.settings import Settings
 from nanoeuler.corpus.sample.world import build_world
 from nanoeuler.files import atomic_folder, sha256_file, write_json
@@ -51,6 +51,7 @@ def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
             "pages": len(pages),
             "instructions": len(instructions),
             "questions": len(questions),
+            "prompts": prompts_worth_typing(world),
             "questions_by_kind": dict(sorted(Counter(question["kind"] for question in questions).items())),
             "files": {
                 path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
