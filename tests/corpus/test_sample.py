@@ -155,6 +155,12 @@ def test_prompts_worth_typing_are_about_who_is_held_out(demo: Path, world: World
     assert all(held_out & words(prompt) for prompt in prompts[:3])
 
 
+def test_the_demo_suggests_prompts_about_who_is_held_out(world: World) -> None:
+    config = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text(encoding="utf-8"))
+    held_out = {subject.name for subject in world.subjects if subject.held_out}
+    assert all(held_out & words(prompt) for prompt in config["evaluate"]["prompts"][:3])
+
+
 def test_instructions_ask_in_every_form_of_the_questions(demo: Path, world: World) -> None:
     asked = {record["instruction"] for record in read_instructions(demo)}
     known = next(subject for subject in world.people if not subject.held_out)
@@ -308,7 +314,7 @@ def test_the_command_writes_the_sample(tmp_path: Path) -> None:
     ("section", "message"),
     [
         ({"persons": 5}, "sample.persons is no setting"),
-        ({"people": "many"}, "sample.people is 'many'; it must be a whole number of at least 10"),
+        ({"people": "many"}, "sample.people is 'many'; it must be a whole number of at least 8 and at most 68"),
         ({"people": 1000}, "at most"),
         ({"articles": 0}, "at least 40"),
         ({"boats": True}, "sample.boats is True"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from nanoeuler.corpus.sample.world import BOATS, MEN, WOMEN
 from nanoeuler.errors import UserError
 
-LEAST = {"seed": 0, "people": 10, "boats": 4, "paragraphs_per_book": 10, "articles": 40, "other_instructions": 20}
+LEAST = {"seed": 0, "people": 8, "boats": 4, "paragraphs_per_book": 10, "articles": 40, "other_instructions": 20}
 MOST = {"people": len(WOMEN) + len(MEN) - 4, "boats": len(BOATS)}
 
 
@@ -16,7 +16,7 @@ class Settings:
 
     seed: int = 1
     people: int = 40
-    boats: int = 8
+    boats: int = 10
     paragraphs_per_book: int = 110
     articles: int = 3000
     other_instructions: int = 450
