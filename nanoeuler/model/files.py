@@ -85,14 +85,14 @@ def load_model(folder: str | Path) -> SavedModel:
     """Read a model folder. Raises `UserError` when it is none, or damaged."""
     folder = Path(folder)
     config, description = read_description(folder)
-    for name, expected in description.get("sha256", {}).items():
-        if (folder / name).is_file() and sha256_file(folder / name) != expected:
-            raise UserError(f"{folder / name}: damaged, it is not what its stage wrote; run the stage again, which exports the model from its checkpoint")
     parameters = np.zeros(storage_elements(tensor_table(config)), np.float32)
     load_tensors(folder / WEIGHTS, {"": FlatBuffer(config, parameters)})
     tokenizer = folder / TOKENIZER
     if not tokenizer.is_file():
         raise UserError(f"{tokenizer}: no such file; the folder is not whole, run its stage again")
+    for name, expected in description.get("sha256", {}).items():
+        if sha256_file(folder / name) != expected:
+            raise UserError(f"{folder / name}: damaged, it is not what its stage wrote; run the stage again, which exports the model from its checkpoint")
     return SavedModel(config, parameters, tokenizer, description.get("stage", "unknown"), description.get("template"), description.get("info", {}))
 
 
