@@ -69,21 +69,27 @@ def encode_records(path: Path, tokenizer: Tokenizer, template: str, context: int
 
 
 def pack(lengths: list[int], context: int) -> list[list[int]]:
-    """First-fit decreasing: indices of records that share a row of `context` tokens. Deterministic."""
+    """Best-fit decreasing: indices of records that share a row of `context` tokens. Deterministic.
+
+    Rows wait in stacks by the room that they have left; a bit for each stack that is not empty finds the tightest fit at once.
+    """
     rows: list[list[int]] = []
-    room: list[int] = []
-    open_from = 0
+    waiting: list[list[int]] = [[] for _ in range(context + 1)]
+    stacks = 0
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        while open_from < len(rows) and room[open_from] < 8:  # as good as full: not looked at again
-            open_from += 1
-        for row in range(open_from, min(len(rows), open_from + 512)):  # a bounded search keeps many thousand records quick
-            if room[row] >= lengths[index]:
-                rows[row].append(index)
-                room[row] -= lengths[index]
-                break
+        fitting = stacks >> lengths[index]
+        if fitting:
+            room = lengths[index] + (fitting & -fitting).bit_length() - 1
+            row = waiting[room].pop()
+            if not waiting[room]:
+                stacks ^= 1 << room
         else:
-            rows.append([index])
-            room.append(context - lengths[index])
+            room, row = context, len(rows)
+            rows.append([])
+        rows[row].append(index)
+        left = room - lengths[index]
+        waiting[left].append(row)
+        stacks |= 1 << left
     return rows
 
 
