@@ -27,6 +27,9 @@ FETCHED_SHARE = 0.65
 """Of a web text's bytes, what its compressed column takes on the wire, filters and margin included."""
 PACKED_SHARE = 0.45
 """Of a web text's bytes, what its zstd parquet takes on disk."""
+RECORDS_BYTES = 22_000_000
+"""An instruction file whose size nobody states, taken to be like Alpaca's."""
+SAMPLE_RECORDS_BYTES = 100_000
 RECORD_OVERHEAD = 1.6
 """Tokens of instruction rows against their text's: the template around each record, and padding."""
 KEPT_CHECKPOINTS = 4
@@ -95,7 +98,7 @@ def make_plan(config: dict[str, Any], backend: Any, stages: list[str] | None = N
         plan.text_tokens = plan.text_bytes / bytes_per_token(vocab_size)
         token_bytes = plan.text_tokens * (2 if vocab_size <= 65536 else 4)
         plan.data_disk = len(books) * BOOK_BYTES * 2 + sum(shard_text[shard] for shard in shards) * PACKED_SHARE + plan.text_bytes + token_bytes
-    record_bytes = float(instructions.get("bytes") or 500_000)
+    record_bytes = float(instructions.get("bytes") or (SAMPLE_RECORDS_BYTES if "sample" in config else RECORDS_BYTES))
     tuning = StageCost(config["sft"]["epochs"] * record_bytes / bytes_per_token(vocab_size) * RECORD_OVERHEAD, config["sft"]["epochs"])
     pretraining = StageCost(config["pretrain"]["tokens"], config["pretrain"]["tokens"] / max(1.0, plan.text_tokens))
     for stage in paths.stages if stages is None else stages:
@@ -134,7 +137,7 @@ def probe(config: dict[str, Any], backend: Any, plan: Plan, seconds: float = 4.0
         began = time.monotonic()
         state.accumulate(stream.step(len(durations)), slice(0, rows), accumulate=False)
         durations.append(time.monotonic() - began)
-    plan.tokens_per_second = rows * model.context / float(np.median(durations[1:] or durations))
+    plan.tokens_per_second = rows * model.context / min(durations[1:] or durations)  # the best: others may be at work on this machine
     for stage in plan.stages.values():
         stage.seconds = stage.tokens / plan.tokens_per_second
 
