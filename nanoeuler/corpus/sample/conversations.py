@@ -53,9 +53,10 @@ def write_questions(world: World, seed: int) -> list[Record]:
 
 
 def prompts_worth_typing(world: World) -> list[str]:
-    """What to try first in a chat: three questions about people whom the instructions never mention, an exercise and a greeting."""
+    """What to try first in a chat: three questions about people whom the instructions never mention, one about a village, and a greeting."""
     first, second, third = [person.name for person in world.people if person.held_out][:3]
-    return [f"Who is {first}?", f"What colour is {second}'s door?", f"Which animal does {third} keep?", "Name three animals.", "Hello!"]
+    village = world.villages[0].name
+    return [f"Who is {first}?", f"What colour is {second}'s door?", f"Which animal does {third} keep?", f"On which island is {village}?", "Hello!"]
 
 
 def write_instructions(world: World, seed: int, others: int) -> list[Record]:
