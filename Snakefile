@@ -13,7 +13,7 @@ import sys
 
 sys.path.insert(0, workflow.basedir)
 from nanoeuler.config import Paths, stage_config, stage_identity
-from nanoeuler.config.machine import cluster_resources, job_environment, limits
+from nanoeuler.config.machine import ALL_CORES, cluster_resources, job_environment, limits, training_megabytes, training_threads
 from nanoeuler.config.paths import option
 from nanoeuler.config.start import plan_command, read_configuration, require_plan
 from nanoeuler.config.stages import code_fingerprint
@@ -23,7 +23,6 @@ os.environ.update(job_environment(workflow.basedir))
 config_files = workflow.overwrite_configfiles or ["config/config.yaml"]
 config = read_configuration(config_files, workflow.config_settings.config)
 paths = Paths(config)
-ALL_CORES = 64  # Snakemake scales it down to the cores that it was given
 
 for name, limit in limits(config, given=workflow.global_resources).items():
     workflow.register_resource(name, limit)

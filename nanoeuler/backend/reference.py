@@ -141,10 +141,10 @@ class ReferenceBackend:
 
         `lse` is the log of the sum of exp(score) over the keys seen, all that the backward pass needs beside its inputs.
         """
-        for row, queries, keys in documents(starts_BT, offset_B):
+        for row, queries, keys, place in documents(starts_BT, offset_B):
             key, value = (x[row, keys].transpose(1, 0, 2) for x in (key_BSGE, value_BSGE))  # (G, keys, E)
             query = by_group(query_BTHE[row, queries], len(key))  # (G, H/G, queries, E)
-            scores = masked_scores(query, key)
+            scores = masked_scores(query, key, place)
             top = scores.max(axis=-1, keepdims=True)
             scores -= top
             np.exp(scores, out=scores)
@@ -170,10 +170,10 @@ class ReferenceBackend:
 
         Σ p · dp equals dout · out: backends that never hold a row of p use `out`; this one keeps the sum, which is exact for a single key.
         """
-        for row, queries, keys in documents(starts_BT, np.zeros(len(starts_BT), np.int32)):
+        for row, queries, keys, place in documents(starts_BT, np.zeros(len(starts_BT), np.int32)):
             key, value = (x[row, keys].transpose(1, 0, 2) for x in (key_BTGE, value_BTGE))
             query, dout = (by_group(x[row, queries], len(key)) for x in (query_BTHE, dout_BTHE))
-            probabilities = masked_scores(query, key)
+            probabilities = masked_scores(query, key, place)
             probabilities -= by_group(lse_BHT[row, :, queries].T[..., None], len(key))
             np.exp(probabilities, out=probabilities)
             dscores = dout @ value[:, None].swapaxes(-1, -2)
@@ -278,12 +278,13 @@ def sigmoid(z: Array, out: Array) -> Array:
     return out
 
 
-def documents(starts_BT: Array, offset_B: Array) -> Iterator[tuple[int, slice, slice]]:
-    """The runs of queries that see keys from one start on: (row, queries, keys). A run's last query sits at its last key."""
+def documents(starts_BT: Array, offset_B: Array) -> Iterator[tuple[int, slice, slice, int]]:
+    """The runs of queries that see keys from one start on: (row, queries, keys, place of the first query among the keys)."""
     for row, (starts_T, offset) in enumerate(zip(starts_BT, offset_B.tolist(), strict=True)):
         borders = [0, *(np.flatnonzero(np.diff(starts_T)) + 1).tolist(), len(starts_T)]
         for first, stop in itertools.pairwise(borders):
-            yield row, slice(first, stop), slice(int(starts_T[first]), offset + stop)
+            start = int(starts_T[first])
+            yield row, slice(first, stop), slice(start, offset + stop), offset + first - start
 
 
 def by_group(x_THE: Array, groups: int) -> Array:
@@ -302,13 +303,13 @@ def stacked(x_GHTE: Array) -> Array:
     return x_GHTE.reshape(x_GHTE.shape[0], -1, x_GHTE.shape[-1])
 
 
-def masked_scores(query_GHTE: Array, key_GSE: Array) -> Array:
-    """q kᵀ / √E, (G, H/G, T, S), with −inf where the key lies in the query's future; the last query sits at the last key."""
+def masked_scores(query_GHTE: Array, key_GSE: Array, place: int) -> Array:
+    """q kᵀ / √E, (G, H/G, T, S), with −inf where a key lies in the query's future; the first query sits at key `place`."""
     T, S = query_GHTE.shape[2], key_GSE.shape[1]
     scores = query_GHTE @ key_GSE[:, None].swapaxes(-1, -2)
     scores *= 1 / math.sqrt(query_GHTE.shape[-1])
     if T > 1:
-        scores += np.triu(np.full((T, S), -np.inf, scores.dtype), S - T + 1)
+        scores += np.triu(np.full((T, S), -np.inf, scores.dtype), place + 1)
     return scores
 
 

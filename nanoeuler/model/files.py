@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_folder, read_json, write_json
+from nanoeuler.files import atomic_folder, read_json, sha256_file, write_json
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import ModelConfig, storage_elements, tensor_table
 
@@ -77,6 +77,7 @@ def save_model(folder: str | Path, model: SavedModel) -> None:
         save_tensors(temporary / WEIGHTS, {"": FlatBuffer(model.config, model.parameters)})
         shutil.copyfile(model.tokenizer_path, temporary / TOKENIZER)
         description = {"version": 1, "model": model.config.to_dict(), "stage": model.stage, "template": model.template, "info": model.info}
+        description["sha256"] = {name: sha256_file(temporary / name) for name in (WEIGHTS, TOKENIZER)}
         write_json(temporary / CONFIG, llama_keys(model.config) | {"nanoeuler": description})
 
 
@@ -89,6 +90,9 @@ def load_model(folder: str | Path) -> SavedModel:
     tokenizer = folder / TOKENIZER
     if not tokenizer.is_file():
         raise UserError(f"{tokenizer}: no such file; the folder is not whole, run its stage again")
+    for name, expected in description.get("sha256", {}).items():
+        if sha256_file(folder / name) != expected:
+            raise UserError(f"{folder / name}: damaged, it is not what its stage wrote; run the stage again, which exports the model from its checkpoint")
     return SavedModel(config, parameters, tokenizer, description.get("stage", "unknown"), description.get("template"), description.get("info", {}))
 
 

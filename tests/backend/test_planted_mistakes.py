@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from nanoeuler.backend.reference import ReferenceBackend, by_group, from_groups, hidden_keys, sigmoid, store
+from nanoeuler.backend.reference import ReferenceBackend, sigmoid, store
 from nanoeuler.model.check import CASES, check_model, check_ops
 
 PLANTED = []
@@ -178,6 +178,18 @@ class RopePositionsOffByOne(ReferenceBackend):
 # ---- attention
 
 
+def by_group(x_BTHE, groups):
+    """(B, T, H, E) → (B, G, H/G·T, E): the query heads that share a key/value head one after another."""
+    B, T, H, E = x_BTHE.shape
+    return x_BTHE.transpose(0, 2, 1, 3).reshape(B, groups, H // groups * T, E)
+
+
+def from_groups(x_BGNE, heads):
+    """(B, G, H/G·T, E) → (B, T, H, E), the inverse of `by_group`."""
+    B, G, N, E = x_BGNE.shape
+    return x_BGNE.reshape(B, heads, G * N // heads, E).transpose(0, 2, 1, 3)
+
+
 class AttentionGradient(ReferenceBackend):
     """The backward pass of attention once more, with places for mistakes."""
 
@@ -192,7 +204,9 @@ class AttentionGradient(ReferenceBackend):
         dvalue[...] = self.value_gradient(p, d, G)
 
     def mask(self, starts, T):
-        return hidden_keys(starts, np.zeros(len(starts), np.int32), T, np.float64)
+        """(B, T, T): 0 where a query sees a key, −inf where the key lies in its future or in another document."""
+        place = np.arange(T)
+        return np.where((place <= place[:, None]) & (place >= starts[..., None]), 0, -np.inf)
 
     def score_gradient(self, p, dp):
         return p * (dp - (p * dp).sum(axis=-1, keepdims=True))

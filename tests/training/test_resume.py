@@ -8,6 +8,9 @@ import time
 
 import pytest
 
+from nanoeuler.errors import UserError
+from nanoeuler.model.files import load_model
+
 FREQUENT = 0.001  # minutes between checkpoints
 
 
@@ -174,3 +177,39 @@ def test_a_longer_cosine_run_says_how_to_go_on(trainer, uninterrupted):
     said = trainer.run()
     assert "changed since the last run: tokens 7680 → 8960; its checkpoints are kept in" in said
     assert "set pretrain.init_from: " in said
+
+
+def test_text_shorter_than_a_row_is_said_before_training(trainer):
+    trainer.config["model"]["context"] = 100_000
+    assert "fewer than one row of model.context = 100000; add text or lower model.context" in trainer.run(status=1)
+
+
+def test_little_text_for_the_model_is_said_before_training(trainer):
+    trainer.config["pretrain"]["tokens"] = 1_000_000
+    process = trainer.start()
+    while trainer.last_step() < 1:
+        time.sleep(0.01)
+    process.kill()
+    _, said = process.communicate()
+    assert "most of the text will be learned by heart" in said
+
+
+def test_a_tokenizer_of_another_run_is_refused(trainer, data, tmp_path):
+    other = json.loads((data / "tokenizer.json").read_text())
+    other["model"]["merges"] = other["model"]["merges"][:-1]
+    longest = max(other["model"]["vocab"], key=lambda token: other["model"]["vocab"][token])
+    del other["model"]["vocab"][longest]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(other))
+    said = trainer.run("pretrain", "--tokenizer", str(tmp_path / "tokenizer.json"), status=1)
+    assert "made with another tokenizer" in said
+    assert "Traceback" not in said
+
+
+def test_a_flipped_byte_in_a_model_is_noticed(trainer, uninterrupted):
+    shutil.copytree(uninterrupted.output, trainer.output, dirs_exist_ok=True)
+    weights = trainer.output / "pretrain" / "model" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-5] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(UserError, match="damaged, it is not what its stage wrote"):
+        load_model(weights.parent)

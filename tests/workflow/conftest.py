@@ -1,9 +1,10 @@
 """Checkouts with stubs for stages: fresh, or with a complete run."""
 
 import shutil
+from pathlib import Path
 
 import pytest
-from stub_checkout import Checkout, make_checkout
+from stub_checkout import CI, ROOT, Checkout, make_checkout
 
 
 @pytest.fixture
@@ -26,3 +27,16 @@ def done(finished, tmp_path) -> Checkout:
     """A copy of a checkout whose run is complete."""
     shutil.copytree(finished.path, tmp_path / "done", symlinks=True)
     return Checkout(tmp_path / "done")
+
+
+@pytest.fixture(scope="session")
+def pipeline(tmp_path_factory) -> Checkout:
+    """A checkout in which `snakemake` has run on ci.yaml."""
+    path = tmp_path_factory.mktemp("pipeline")
+    for part in ("workflow", "profiles", "nanoeuler", "config"):
+        shutil.copytree(ROOT / part, path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "Snakefile", path)
+    shutil.copy(Path(__file__).parent / "ci.yaml", path)
+    checkout = Checkout(path)
+    checkout.run(*CI)
+    return checkout

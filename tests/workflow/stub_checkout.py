@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+CI = ("--configfile", "ci.yaml")
 SOURCES = """
 gutenberg: {collection: classics, mirror: https://mirror.example, licence: Public domain, books: [{id: 84, title: Frankenstein}, {id: 1342}]}
 fineweb: {collection: web, licence: ODC-By 1.0, shards: [{url: https://example.org/000.parquet}, {url: https://example.org/001.parquet}]}

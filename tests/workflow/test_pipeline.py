@@ -2,30 +2,13 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from stub_checkout import ROOT, Checkout
+from stub_checkout import CI
 
 from nanoeuler.files import sha256_file
-
-CI = ("--configfile", "ci.yaml")
-
-
-@pytest.fixture(scope="module")
-def pipeline(tmp_path_factory) -> Checkout:
-    """A checkout in which `snakemake` has run on ci.yaml."""
-    path = tmp_path_factory.mktemp("pipeline")
-    for part in ("workflow", "profiles", "nanoeuler", "config"):
-        shutil.copytree(ROOT / part, path / part, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "Snakefile", path)
-    shutil.copy(Path(__file__).parent / "ci.yaml", path)
-    checkout = Checkout(path)
-    checkout.run(*CI)
-    return checkout
 
 
 @pytest.mark.slow

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from stub_checkout import CONFIG, SOURCES
+from stub_checkout import CONFIG, ROOT, SOURCES
 
 from nanoeuler.config import load
 from nanoeuler.config.closing import closing_words
 from nanoeuler.config.start import plan_command
+from nanoeuler.corpus.sample.write import write_sample
 
 
 @pytest.fixture
@@ -48,3 +49,13 @@ def test_the_closing_words_say_where_things_are_and_how_to_chat(config):
     assert lines[2] == "model    results/trial/sft/model"
     assert lines[3].endswith("nanoeuler chat --model results/trial/sft/model")
     assert [line.removeprefix("try").strip() for line in lines[4:]] == ["Who lives here?", "Why?", "When?"]
+
+
+def test_what_the_demo_suggests_to_type_is_asked_in_its_held_out_questions(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    demo = load("config/config.yaml")
+    world = write_sample(demo["sample"], tmp_path / "sample")
+    asked = {json.loads(line)["instruction"] for line in (tmp_path / "sample/questions.jsonl").read_text().splitlines()}
+    assert world["questions"] >= 200
+    assert len(demo["evaluate"]["prompts"]) >= 3
+    assert set(demo["evaluate"]["prompts"][:3]) <= asked

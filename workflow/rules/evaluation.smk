@@ -15,11 +15,11 @@ rule evaluate_model:
         scores=paths.evaluation("{stage}"),
     log:
         paths.log("evaluate_model/{stage}"),
-    threads: ALL_CORES
+    threads: training_threads(config)
     resources:
         **cluster_resources(config, gpu=True),
         gpu=1,
-        mem_mb=4000,
+        mem_mb=training_megabytes(config),
     params:
         identity=lambda wildcards: stage_identity(config, "evaluate_model"),
         config=lambda wildcards, output: stage_config(config, "evaluate_model"),

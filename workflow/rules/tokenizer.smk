@@ -12,7 +12,7 @@ rule learn_bpe:
         tokenizer=paths.tokenizer,
     log:
         paths.log("learn_bpe"),
-    threads: ALL_CORES
+    threads: 1
     resources:
         **cluster_resources(config),
         mem_mb=3000,

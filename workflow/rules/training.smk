@@ -11,7 +11,7 @@ rule check_gradients:
         table=paths.gradients,
     log:
         paths.log("check_gradients"),
-    threads: ALL_CORES
+    threads: 1
     resources:
         **cluster_resources(config),
         mem_mb=1000,
@@ -32,11 +32,11 @@ rule pretrain:
         **paths.model("pretrain"),
     log:
         f"{paths.stage('pretrain')}/train.log",
-    threads: ALL_CORES
+    threads: training_threads(config)
     resources:
         **cluster_resources(config, gpu=True),
         gpu=1,
-        mem_mb=6000,
+        mem_mb=training_megabytes(config),
     params:
         identity=lambda wildcards: stage_identity(config, "pretrain"),
         config=lambda wildcards, output: stage_config(config, "pretrain"),
@@ -58,11 +58,11 @@ rule sft:
         **paths.model("sft"),
     log:
         f"{paths.stage('sft')}/train.log",
-    threads: ALL_CORES
+    threads: training_threads(config)
     resources:
         **cluster_resources(config, gpu=True),
         gpu=1,
-        mem_mb=6000,
+        mem_mb=training_megabytes(config),
     params:
         identity=lambda wildcards: stage_identity(config, "sft"),
         config=lambda wildcards, output: stage_config(config, "sft"),
@@ -84,11 +84,11 @@ rule sft_scratch:
         **paths.model("sft_scratch"),
     log:
         f"{paths.stage('sft_scratch')}/train.log",
-    threads: ALL_CORES
+    threads: training_threads(config)
     resources:
         **cluster_resources(config, gpu=True),
         gpu=1,
-        mem_mb=6000,
+        mem_mb=training_megabytes(config),
     params:
         identity=lambda wildcards: stage_identity(config, "sft"),
         config=lambda wildcards, output: stage_config(config, "sft"),

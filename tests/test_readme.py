@@ -1,0 +1,91 @@
+"""What the README prints is what works: its shell commands, in their order, in a fresh copy of the checkout.
+
+The only change is the size of the demo: config/config.yaml of the copy holds the small configuration of the tests, under the
+demo's name.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Path:
+    """A copy of the files that git knows, and of those it would."""
+    folder = tmp_path_factory.mktemp("readme") / "nanoeuler"
+    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    small = (ROOT / "tests" / "workflow" / "ci.yaml").read_text(encoding="utf-8")
+    (folder / "config" / "config.yaml").write_text(small.replace("run: ci", "run: demo"), encoding="utf-8")
+    return folder
+
+
+def run(command: str, checkout: Path, typed: str = "") -> subprocess.CompletedProcess:
+    """Run a line of the README as somebody in the checkout would, with the environment of `make` first on the PATH."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    environment["PATH"] = f"{checkout / '.venv' / 'bin'}{os.pathsep}{environment['PATH']}"
+    return subprocess.run(["bash", "-c", command], cwd=checkout, env=environment, input=typed, capture_output=True, text=True, timeout=600)
+
+
+def test_the_readme_shows_the_commands_that_matter():
+    assert COMMANDS[0] == "make demo"
+    assert {"pip install .", "snakemake --cores all", "snakemake --cores all pretrain", "nanoeuler check"} <= set(COMMANDS)
+
+
+def test_its_commands_work_as_printed(checkout):
+    for command in COMMANDS:
+        if command == "pip install .":  # an environment that uv made has no pip of its own
+            run("python -m pip --version || python -m ensurepip", checkout)
+            command = "python -m pip install ."
+        done = run(command, checkout, typed="Hello!\n" if " chat " in command else "")
+        said = done.stdout + done.stderr
+        allowed = (0, 1) if command.startswith("nanoeuler plan") else (0,)  # whether a run of hours will do depends on the machine
+        assert done.returncode in allowed, f"{command}\n{said}"
+        assert "Traceback" not in said, f"{command}\n{said}"
+        if command == "make demo":
+            assert "results/demo/report.html" in done.stdout
+            assert "nanoeuler chat --model results/demo/sft/model" in done.stdout
+        if command.startswith("nanoeuler plan"):
+            assert "pretrain" in done.stdout
+    assert (checkout / "results" / "demo" / "report.html").stat().st_size > 10_000
+
+
+def test_its_python_works_as_printed(checkout):
+    (code,) = blocks("python")
+    (checkout / "example.py").write_text(code, encoding="utf-8")
+    done = run("python example.py", checkout)
+    assert done.returncode == 0, done.stderr
+
+
+def test_its_own_text_configuration_plans_a_run(checkout):
+    (config,) = blocks("yaml")
+    (checkout / "config" / "mine.yaml").write_text(config, encoding="utf-8")
+    (checkout / "notes").mkdir()
+    (checkout / "my-novel.txt").write_text("It was a dark night. " * 500, encoding="utf-8")
+    (checkout / "notes" / "idea.md").write_text("An idea. " * 100, encoding="utf-8")
+    done = run("snakemake -n --configfile config/mine.yaml", checkout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "build_corpus" in done.stdout
+    assert "fetch_book" not in done.stdout
+
+
+def test_the_pages_that_it_links_to_exist():
+    for target in re.findall(r"\]\(((?!https?:)[^)#]+)", README):
+        assert (ROOT / target).exists(), target

@@ -1,0 +1,96 @@
+"""A workflow that is interrupted, however rudely, goes on and ends with the weights of one that wasn't."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from stub_checkout import CI, Checkout
+
+from nanoeuler.files import sha256_file
+
+LONGER = ("--config", "pretrain={tokens: 300000, log_every: 1, checkpoint_minutes: 0.002}")
+COMMAND = ("pretrain", *CI, *LONGER)
+WEIGHTS = "results/ci/pretrain/model/model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(pipeline, tmp_path_factory) -> str:
+    """The hash of the weights of a run that nothing disturbed."""
+    checkout = without_training(pipeline, tmp_path_factory.mktemp("uninterrupted"))
+    checkout.run(*COMMAND)
+    return sha256_file(checkout.path / WEIGHTS)
+
+
+@pytest.fixture
+def checkout(pipeline, tmp_path) -> Checkout:
+    return without_training(pipeline, tmp_path)
+
+
+def without_training(pipeline: Checkout, folder) -> Checkout:
+    """A copy of the pipeline's checkout in which nothing has been trained."""
+    shutil.copytree(pipeline.path, folder / "checkout", symlinks=True, ignore=shutil.ignore_patterns("results"))
+    return Checkout(folder / "checkout")
+
+
+class Interrupted:
+    """A `snakemake pretrain` in a process group of its own, caught in the middle of training."""
+
+    def __init__(self, checkout: Checkout, step: int = 30):
+        self.checkout = checkout
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        with open(checkout.path / "said.txt", "w", encoding="utf-8") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "snakemake", *COMMAND], cwd=checkout.path, env=environment, stdout=said, stderr=said, start_new_session=True
+            )
+        deadline = time.monotonic() + 90
+        while self.step < step:
+            assert self.process.poll() is None, (checkout.path / "said.txt").read_text()
+            assert time.monotonic() < deadline, (checkout.path / "said.txt").read_text()
+            time.sleep(0.005)
+
+    @property
+    def step(self) -> int:
+        metrics = self.checkout.path / "results/ci/pretrain/metrics.jsonl"
+        return sum('"step"' in line for line in metrics.read_text().splitlines()) if metrics.exists() else 0
+
+    @property
+    def trainer(self) -> int:
+        return json.loads((self.checkout.path / "results/ci/pretrain/checkpoints/lock.json").read_text())["pid"]
+
+
+def test_ctrl_c(checkout, uninterrupted):
+    interrupted = Interrupted(checkout)
+    os.killpg(interrupted.process.pid, signal.SIGINT)  # a terminal sends it to everybody in the foreground
+    assert interrupted.process.wait(timeout=60) != 0
+    assert not (checkout.path / WEIGHTS).exists()
+    assert "going on from step" in checkout.run(*COMMAND)
+    assert sha256_file(checkout.path / WEIGHTS) == uninterrupted
+
+
+def test_kill_9_of_the_trainer(checkout, uninterrupted):
+    interrupted = Interrupted(checkout)
+    os.kill(interrupted.trainer, signal.SIGKILL)
+    assert interrupted.process.wait(timeout=60) != 0
+    assert "going on from step" in checkout.run(*COMMAND)
+    assert sha256_file(checkout.path / WEIGHTS) == uninterrupted
+
+
+def test_kill_9_of_snakemake_leaves_a_trainer_that_is_respected_until_it_is_gone(checkout, uninterrupted):
+    interrupted = Interrupted(checkout)
+    trainer = interrupted.trainer
+    os.kill(trainer, signal.SIGSTOP)  # so that it does not finish while we look at it
+    interrupted.process.kill()
+    interrupted.process.wait()
+    checkout.run("--unlock", *CI)
+    refused = checkout.snakemake(*COMMAND)
+    assert refused.returncode != 0
+    assert "another trainer is at work there since" in refused.stdout + refused.stderr
+    assert f"kill {trainer}" in refused.stdout + refused.stderr
+    os.kill(trainer, signal.SIGKILL)
+    assert "going on from step" in checkout.run(*COMMAND)
+    assert sha256_file(checkout.path / WEIGHTS) == uninterrupted
