@@ -52,10 +52,10 @@ def write_questions(world: World, seed: int) -> list[Record]:
     ]
 
 
-def prompts_worth_typing(world: World) -> list[str]:
-    """What to try first in a chat: three questions about people whom the instructions never mention, an exercise and a greeting."""
-    first, second, third = [person.name for person in world.people if person.held_out][:3]
-    return [f"Who is {first}?", f"What colour is {second}'s door?", f"Which animal does {third} keep?", "Name three animals.", "Hello!"]
+def prompts_worth_typing(world: World, questions: list[Record]) -> list[str]:
+    """What to try first in a chat: three held-out questions, one more about somebody, and a greeting."""
+    asked = [next(question["instruction"] for question in questions if question["kind"] == kind) for kind in ("door", "home", "instrument")]
+    return [*asked, f"Who is {next(person.name for person in world.people if person.held_out)}?", "Hello!"]
 
 
 def write_instructions(world: World, seed: int, others: int) -> list[Record]:

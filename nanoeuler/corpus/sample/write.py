@@ -51,7 +51,7 @@ def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
             "pages": len(pages),
             "instructions": len(instructions),
             "questions": len(questions),
-            "prompts": prompts_worth_typing(world),
+            "prompts": prompts_worth_typing(world, questions),
             "questions_by_kind": dict(sorted(Counter(question["kind"] for question in questions).items())),
             "files": {
                 path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
