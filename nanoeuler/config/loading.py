@@ -48,9 +48,16 @@ def load_files(files: Sequence[str | Path], overrides: Mapping[str, Any] | None 
     return config
 
 
+class Section(dict):
+    """A part of an inline configuration: a key that it lacks is the user's mistake."""
+
+    def __missing__(self, key: str) -> Any:
+        raise UserError(f"--config is inline JSON without the key {key!r}; add it, or give the path of a YAML file, whose missing keys take their defaults")
+
+
 def read_inline(text: str) -> Config:
     try:
-        config = json.loads(text)
+        config = json.loads(text, object_hook=Section)
     except json.JSONDecodeError as error:
         raise UserError(
             f"--config is inline JSON (it starts with a brace) but is not valid: {error}; quote it for the shell, or give the path of a YAML file"

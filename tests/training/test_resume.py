@@ -213,3 +213,14 @@ def test_a_flipped_byte_in_a_model_is_noticed(trainer, uninterrupted):
     weights.write_bytes(content)
     with pytest.raises(UserError, match="damaged, it is not what its stage wrote"):
         load_model(weights.parent)
+
+
+@pytest.mark.parametrize("missing", [("pretrain",), ("pretrain", "learning_rate"), ("seed",)])
+def test_an_inline_configuration_that_lacks_a_key_is_told_which(trainer, missing):
+    section = trainer.config
+    for key in missing[:-1]:
+        section = section[key]
+    del section[missing[-1]]
+    said = trainer.run(status=1)
+    assert f"inline JSON without the key '{missing[-1]}'" in said
+    assert "Traceback" not in said
