@@ -6,12 +6,9 @@ learning rate would silently hand back the old weights.
 
 from typing import Any
 
-from nanoeuler.config.stages import lasting
+from nanoeuler.config.stages import STAGES, lasting
 from nanoeuler.config.validation import read_schema
 from nanoeuler.files import canonical_json, sha256_text
-
-REVISION = {"pretrain": 1, "sft": 1}
-"""Raised when a stage's code changes what it computes, so that old checkpoints are not taken for new ones."""
 
 DURATION = {"tokens", "epochs"}
 BY_CONTENT = {"init_from"}
@@ -19,11 +16,11 @@ BY_CONTENT = {"init_from"}
 
 
 def fingerprint(stage: str, section: dict[str, Any], **inputs: Any) -> str:
-    """Hash of what the schema says can change the result of the stage's section, and of `inputs` (JSON values).
+    """Hash of what the schema says can change the result of the stage's section, of the stage's revision, and of `inputs` (JSON values).
 
     `inputs` are the model section, the seed, and hashes of data, tokenizer and parent. How long to train is left out for a
     WSD schedule, which can be made longer.
     """
     ignored = BY_CONTENT | (DURATION if section.get("schedule") == "wsd" else set())
     kept = {key: value for key, value in lasting(section, read_schema("schema.yaml")["properties"][stage]).items() if key not in ignored}
-    return sha256_text(canonical_json({"stage": stage, "revision": REVISION[stage], "section": kept, "inputs": inputs}))
+    return sha256_text(canonical_json({"stage": stage, "revision": STAGES[stage].revision, "section": kept, "inputs": inputs}))
