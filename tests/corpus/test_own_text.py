@@ -1,6 +1,9 @@
 """One's own .txt and .md files, by path, folder or glob."""
 
+import contextlib
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -102,12 +105,26 @@ def test_what_is_not_text_is_refused_by_name(tmp_path, raw, message):
         list(read_documents(tmp_path / "a.txt"))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_file_is_refused_by_name(tmp_path):
-    (tmp_path / "a.txt").write_text("text")
-    (tmp_path / "a.txt").chmod(0)
-    with pytest.raises(UserError, match=r"a\.txt: cannot be read"):
-        list(read_documents(tmp_path / "a.txt"))
+@contextlib.contextmanager
+def ordinary_user():
+    """Root may read everything; for this while it is nobody."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_an_unreadable_file_is_refused_by_name():
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "a.txt"
+        file.write_text("text")
+        file.chmod(0)
+        Path(folder).chmod(0o755)
+        with ordinary_user(), pytest.raises(UserError, match=r"a\.txt: cannot be read"):
+            list(read_documents(file))
 
 
 @pytest.mark.parametrize(("unit", "ends"), [("A word or two – é.\n\n", "\n\n"), ("A line – é.\n", "\n"), ("Wörds ", " "), ("A line – é.\r\n\r\n", "\n\n")])
