@@ -1,0 +1,104 @@
+"""What a run will cost is said before it costs anything, and what this machine won't do is refused with the line to type."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nanoeuler import planning
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.cli import main
+from nanoeuler.config import load
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+
+
+def plan_of(name, *overrides):
+    config = load(f"config/{name}.yaml", overrides)
+    return config, planning.make_plan(config, ReferenceBackend())
+
+
+def test_a_real_run_counts_downloads_disk_memory_tokens_and_epochs():
+    config, plan = plan_of("small")
+    assert plan.parameters == 1_049_216
+    assert plan.download["books"] == pytest.approx(139 * 700_000)
+    assert plan.download["web pages"] == pytest.approx(65e6)
+    assert plan.text_bytes == pytest.approx(194e6, rel=0.02)
+    assert plan.stages["pretrain"].tokens == 100_000_000
+    assert plan.stages["pretrain"].epochs == pytest.approx(1, rel=0.1)
+    assert plan.data_disk > plan.text_bytes
+    assert plan.results_disk > 4 * plan.parameters
+    assert 1e8 < plan.memory < 1e9
+    assert planning.shortages(config, plan, "config/small.yaml") == []
+
+
+def test_the_demo_downloads_nothing():
+    _, plan = plan_of("config")
+    assert plan.download == {}
+
+
+def test_what_is_there_already_is_not_downloaded_again():
+    config, before = plan_of("small")
+    book = Path(planning.Paths(config).raw_book(1342))
+    book.parent.mkdir(parents=True)
+    book.write_text("a book")
+    _, after = plan_of("small")
+    assert before.download["books"] - after.download["books"] == pytest.approx(700_000)
+
+
+def test_only_the_stages_that_will_run_are_counted():
+    config = load("config/small.yaml")
+    assert list(planning.make_plan(config, ReferenceBackend(), ["sft"]).stages) == ["sft"]
+    assert planning.make_plan(config, ReferenceBackend(), []).memory == 0
+
+
+def test_a_disk_that_is_too_small_is_named_with_the_remedy():
+    free = shutil.disk_usage(".").free
+    config, plan = plan_of("small", f"corpus.fineweb.max_bytes_per_shard={free}", "corpus.fineweb.shards=14")
+    plan.data_disk = free * 2
+    (sentence,) = planning.shortages(config, plan, "config/small.yaml")
+    assert "free and the run needs about" in sentence
+    assert "put data_dir or results_dir elsewhere" in sentence
+
+
+def test_a_model_that_the_memory_does_not_hold_is_refused_with_a_smaller_one():
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    layers = int(memory / (16 * 12 * 4096**2)) + 1
+    config, plan = plan_of("large", "model.dim=4096", "model.heads=32", f"model.layers={layers}", "model.ffn=11008")
+    assert plan.memory > memory
+    assert any("snakemake --configfile config/base.yaml" in sentence for sentence in planning.shortages(config, plan, "config/large.yaml"))
+
+
+def test_a_run_of_more_than_the_hours_allowed_is_refused_with_the_lines_to_type():
+    config, plan = plan_of("small")
+    plan.tokens_per_second = 500.0
+    for stage in plan.stages.values():
+        stage.seconds = stage.tokens / plan.tokens_per_second
+    (sentence,) = planning.shortages(config, plan, "config/small.yaml")
+    assert "more than max_hours = 24" in sentence
+    assert "snakemake --configfile config/config.yaml" in sentence
+    assert "--config max_hours=" in sentence
+    config["max_hours"] = None
+    assert planning.shortages(config, plan, "config/small.yaml") == []
+
+
+def test_the_command_prints_the_plan_of_the_demo(capsys):
+    assert main(["plan", "--config", "config/config.yaml", "--device", "reference"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("run demo: 1,049,216 parameters on reference, about ")
+    assert "pretrain   2.2 M tokens" in said
+
+
+def test_the_command_fails_with_one_sentence(capsys):
+    assert main(["plan", "--config", "config/config.yaml", "--device", "reference", "--stages", "pretrain"]) == 0
+    text = Path("config/config.yaml").read_text().replace("run: demo", "run: demo\nmax_hours: 0.001")
+    Path("config/config.yaml").write_text(text)
+    assert main(["plan", "--config", "config/config.yaml", "--device", "reference"]) == 1
+    assert capsys.readouterr().err.count("error") == 1
