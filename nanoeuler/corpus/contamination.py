@@ -1,0 +1,123 @@
+"""Training documents that quote what a model is measured on: any `GRAM` words in a row in common with held-out text or an evaluation set.
+
+Words are those of words.py: lower case, without punctuation. A text with fewer words than that can be neither found nor quoted. Hashes of 64 bits stand
+for the runs of words: one comparison in 10¹⁹ takes different runs for the same.
+
+Memory: 9 bytes for each run of words in the texts that are measured on, and 4 to 8 for a table of bits that spares most searches.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nanoeuler.compiling import compiled
+from nanoeuler.corpus.words import finalise
+from nanoeuler.errors import UserError
+
+GRAM = 13  # words (Brown et al. 2020, appendix C)
+ROLL = np.uint64(0xD6E8FEB86659FD93)
+ROLL_OUT = np.uint64(pow(int(ROLL), GRAM, 2**64))
+NONE = 255
+BITS = 32  # of the table, per run of words
+
+
+class Measured:
+    """Texts that models are measured on, as a sorted row of hashes: sets of (name, hashes of their runs of words), several of one name being one set.
+
+    A run of words that several sets have belongs to the first.
+    """
+
+    def __init__(self, sets: Sequence[tuple[str, np.ndarray]]):
+        self.names = list(dict.fromkeys(name for name, _ in sets))
+        assert len(self.names) < NONE
+        sets = sorted(sets, key=lambda item: self.names.index(item[0]))
+        grams = np.concatenate([np.zeros(0, np.uint64), *(grams for _, grams in sets)])
+        owners = np.concatenate([np.zeros(0, np.uint8), *(np.full(len(grams), self.names.index(name), np.uint8) for name, grams in sets)])
+        order = np.argsort(grams, kind="stable")
+        grams, owners = grams[order], owners[order]
+        first = np.ones(len(grams), bool)
+        first[1:] = grams[1:] != grams[:-1]
+        self.grams, self.owners = grams[first], owners[first]
+        self.bits = np.zeros(1 << max(6, (BITS * len(self.grams)).bit_length() - 4), np.uint8)
+        set_bits(self.grams, self.bits)
+
+    def find(self, hashes: np.ndarray, borders: np.ndarray) -> np.ndarray:
+        """For each document, given by its words, the first of the sets that it quotes (an index into `names`), or `NONE`."""
+        found = np.full(len(borders) - 1, NONE, np.uint8)
+        find_grams(hashes, borders, self.grams, self.owners, self.bits, found)
+        return found
+
+
+def read_evaluation_set(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The items of a file of JSON lines as documents: each one's texts together, in their order (a question, its input, its answer)."""
+    documents = []
+    try:
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                documents.append("\n".join(texts_in(json.loads(line))).encode("utf-8", "replace"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); fetch the questions first: nanoeuler questions") from error
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON lines ({error}); delete it and run the questions stage again") from error
+    return np.frombuffer(b"".join(documents), np.uint8), np.cumsum([0, *map(len, documents)])
+
+
+def texts_in(value: object) -> list[str]:
+    """All texts in a JSON value, in their order."""
+    if isinstance(value, str):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for item in inner for text in texts_in(item)]
+
+
+def hash_grams(hashes: np.ndarray, borders: np.ndarray) -> np.ndarray:
+    """The hashes (uint64) of all runs of `GRAM` words within the documents."""
+    grams = np.empty(len(hashes), np.uint64)
+    return grams[: fill_grams(hashes, borders, grams)]
+
+
+@compiled()
+def fill_grams(hashes, borders, grams):
+    count = 0
+    for document in range(len(borders) - 1):
+        rolling = np.uint64(0)
+        for at in range(borders[document], borders[document + 1]):
+            rolling = rolling * ROLL + hashes[at]
+            if at - borders[document] >= GRAM:
+                rolling -= hashes[at - GRAM] * ROLL_OUT
+            if at - borders[document] >= GRAM - 1:
+                grams[count] = finalise(rolling)
+                count += 1
+    return count
+
+
+@compiled()
+def set_bits(grams, bits):
+    mask = np.uint64(8 * len(bits) - 1)
+    for gram in grams:
+        place = gram & mask
+        bits[place >> np.uint64(3)] |= np.uint8(1 << (place & np.uint64(7)))
+
+
+@compiled()
+def find_grams(hashes, borders, grams, owners, bits, found):
+    mask = np.uint64(8 * len(bits) - 1)
+    for document in range(len(borders) - 1):
+        rolling = np.uint64(0)
+        for at in range(borders[document], borders[document + 1]):
+            rolling = rolling * ROLL + hashes[at]
+            if at - borders[document] >= GRAM:
+                rolling -= hashes[at - GRAM] * ROLL_OUT
+            if at - borders[document] < GRAM - 1:
+                continue
+            gram = finalise(rolling)
+            place = gram & mask
+            if bits[place >> np.uint64(3)] >> np.uint8(place & np.uint64(7)) & 1 == 0:
+                continue
+            where = np.searchsorted(grams, gram)
+            if where < len(grams) and grams[where] == gram:
+                found[document] = min(found[document], owners[where])
+                if found[document] == 0:
+                    break
