@@ -3,7 +3,7 @@
 Words are those of words.py: lower case, without punctuation. A text with fewer words than that can be neither found nor quoted. Hashes of 64 bits stand
 for the runs of words: one comparison in 10¹⁹ takes different runs for the same.
 
-Memory: 9 bytes for each run of words in the texts that are measured on, and 4 to 8 for a table of bits that spares most searches.
+Memory: 9 bytes for each run of words in the texts that are measured on (40 while they are sorted), and 2 to 4 for a filter that spares most searches.
 """
 
 import json
@@ -20,7 +20,7 @@ GRAM = 13  # words (Brown et al. 2020, appendix C)
 ROLL = np.uint64(0xD6E8FEB86659FD93)
 ROLL_OUT = np.uint64(pow(int(ROLL), GRAM, 2**64))
 NONE = 255
-BITS = 32  # of the table, per run of words
+KEYS_OF_A_CELL = 4  # runs of words at most, on average, that share 64 bits of the filter
 
 
 class Measured:
@@ -40,13 +40,13 @@ class Measured:
         first = np.ones(len(grams), bool)
         first[1:] = grams[1:] != grams[:-1]
         self.grams, self.owners = grams[first], owners[first]
-        self.bits = np.zeros(1 << max(6, (BITS * len(self.grams)).bit_length() - 4), np.uint8)
-        set_bits(self.grams, self.bits)
+        self.cells = np.zeros(1 << (len(self.grams) // KEYS_OF_A_CELL).bit_length(), np.uint64)
+        fill_filter(self.grams, self.cells)
 
     def find(self, hashes: np.ndarray, borders: np.ndarray) -> np.ndarray:
         """For each document, given by its words, the first of the sets that it quotes (an index into `names`), or `NONE`."""
         found = np.full(len(borders) - 1, NONE, np.uint8)
-        find_grams(hashes, borders, self.grams, self.owners, self.bits, found)
+        find_grams(hashes, borders, self.grams, self.owners, self.cells, found)
         return found
 
 
@@ -94,27 +94,34 @@ def fill_grams(hashes, borders, grams):
 
 
 @compiled()
-def set_bits(grams, bits):
-    mask = np.uint64(8 * len(bits) - 1)
-    for gram in grams:
-        place = gram & mask
-        bits[place >> np.uint64(3)] |= np.uint8(1 << (place & np.uint64(7)))
+def bits_of(gram):
+    """The four bits of a cell that stand for a hash (a Bloom filter in blocks of 64 bits; Putze, Sanders and Singler 2007)."""
+    one, six = np.uint64(1), np.uint64(0x3F)
+    return one << (gram >> np.uint64(58)) | one << (gram >> np.uint64(52) & six) | one << (gram >> np.uint64(46) & six) | one << (gram >> np.uint64(40) & six)
 
 
 @compiled()
-def find_grams(hashes, borders, grams, owners, bits, found):
-    mask = np.uint64(8 * len(bits) - 1)
+def fill_filter(grams, cells):
+    mask = np.uint64(len(cells) - 1)
+    for gram in grams:
+        cells[gram & mask] |= bits_of(gram)
+
+
+@compiled()
+def find_grams(hashes, borders, grams, owners, cells, found):
+    mask = np.uint64(len(cells) - 1)
     for document in range(len(borders) - 1):
         rolling = np.uint64(0)
-        for at in range(borders[document], borders[document + 1]):
+        first = borders[document]
+        for at in range(first, borders[document + 1]):
             rolling = rolling * ROLL + hashes[at]
-            if at - borders[document] >= GRAM:
+            if at - first >= GRAM:
                 rolling -= hashes[at - GRAM] * ROLL_OUT
-            if at - borders[document] < GRAM - 1:
+            if at - first < GRAM - 1:
                 continue
             gram = finalise(rolling)
-            place = gram & mask
-            if bits[place >> np.uint64(3)] >> np.uint8(place & np.uint64(7)) & 1 == 0:
+            bits = bits_of(gram)
+            if cells[gram & mask] & bits != bits:
                 continue
             where = np.searchsorted(grams, gram)
             if where < len(grams) and grams[where] == gram:

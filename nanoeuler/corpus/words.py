@@ -5,7 +5,7 @@ A word is a run of letters, digits and combining marks, in lower case; everythin
 spaces, are a word each. What a letter is comes from Unicode 3.2, which every Python carries beside its own version and which never
 changes; code points that are younger count as letters outside the areas of symbols.
 
-A word's hash is FNV-1a (64 bits) over its code points, and the finaliser of MurmurHash3 over that.
+A word's hash is FNV-1a (64 bits) over its code points.
 """
 
 import functools
@@ -41,7 +41,7 @@ def within(code: int, areas: tuple[tuple[int, int], ...]) -> bool:
 
 def hash_words(text: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The hashes (uint64) of all words of the documents text[offsets[i]:offsets[i + 1]] (UTF-8 bytes), and where each document's begin among them."""
-    hashes = np.empty(len(text) // 2 + len(offsets), np.uint64)  # a word has a byte and something that parts it, or three bytes
+    hashes = np.empty(len(text) // 2 + len(offsets) + 1, np.uint64)  # a word has a byte and one that parts it, or three bytes
     borders = np.empty(len(offsets), np.int64)
     count = fill_words(text, offsets, letter_table(), hashes, borders)
     return hashes[:count], borders
@@ -59,38 +59,46 @@ def finalise(value):
 
 @compiled()
 def fill_words(text, offsets, table, hashes, borders):
-    count = 0
+    """The loop over ASCII has no branch that text could mislead: every byte's hash is written, and counted where a word ends."""
+    count = np.uint64(0)
+    one = np.uint64(1)
+    ascii = table[:128].astype(np.uint64)
     for document in range(len(offsets) - 1):
         borders[document] = count
-        at, end = offsets[document], offsets[document + 1]
-        word, inside = FNV_OFFSET, False
+        at, end = np.uint64(offsets[document]), np.uint64(offsets[document + 1])
+        word, inside = FNV_OFFSET, np.uint64(0)
         while at < end:
-            code = np.uint32(text[at])
-            at += 1
-            if code >= 0x80:  # UTF-8: the first byte says how many follow, each with six bits
-                following = 1 if code < 0xE0 else 2 if code < 0xF0 else 3
-                code &= np.uint32(0x3F >> following)
-                while following > 0 and at < end:
-                    code = np.uint32((code << 6) | (text[at] & 0x3F))
-                    at += 1
-                    following -= 1
-            if code < TABLE:
-                letter = table[code]
-            else:
-                letter = np.uint32(code | ALONE) if code < TAGS else np.uint32(0)
-            if letter != 0 and letter < ALONE:
-                word = (word ^ np.uint64(letter)) * FNV_PRIME
-                inside = True
+            byte = np.uint32(text[at])
+            at += one
+            if byte < 0x80:
+                letter = ascii[byte]
+                hashes[count] = word
+                is_letter = np.uint64(letter != 0)
+                count += inside & (is_letter ^ one)
+                word = (word ^ letter) * FNV_PRIME if letter != 0 else FNV_OFFSET
+                inside = is_letter
                 continue
-            if inside:
-                hashes[count] = finalise(word)
-                count += 1
-                word, inside = FNV_OFFSET, False
+            following = np.uint32(1 if byte < 0xE0 else 2 if byte < 0xF0 else 3)  # UTF-8: so many bytes follow, each with six bits
+            code = byte & (np.uint32(0x3F) >> following)
+            while following > 0 and at < end:
+                code = np.uint32((code << np.uint32(6)) | (np.uint32(text[at]) & np.uint32(0x3F)))
+                at += one
+                following -= np.uint32(1)
+            if code < TABLE:
+                letter = np.uint64(table[code])
+            else:
+                letter = np.uint64(code | ALONE) if code < TAGS else np.uint64(0)
+            if letter != 0 and letter < ALONE:
+                word = (word ^ letter) * FNV_PRIME
+                inside = one
+                continue
+            hashes[count] = word
+            count += inside
             if letter != 0:
-                hashes[count] = finalise((FNV_OFFSET ^ np.uint64(letter)) * FNV_PRIME)
-                count += 1
-        if inside:
-            hashes[count] = finalise(word)
-            count += 1
+                hashes[count] = (FNV_OFFSET ^ letter) * FNV_PRIME
+                count += one
+            word, inside = FNV_OFFSET, np.uint64(0)
+        hashes[count] = word
+        count += inside
     borders[len(offsets) - 1] = count
     return count

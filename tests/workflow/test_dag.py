@@ -97,7 +97,9 @@ def test_own_text_joins_the_corpus_and_a_change_of_it_counts(done):
     expected = {"build_corpus": 1} | TOKENS
     assert done.planned() == expected
     done.run()
-    assert "--own my texts/novel.txt --questions data/questions/world.jsonl --threads" in next(call for call in reversed(done.calls) if call.startswith("assemble"))
+    assert "--own my texts/novel.txt --questions data/questions/world.jsonl --threads" in next(
+        call for call in reversed(done.calls) if call.startswith("assemble")
+    )
     done.write("my texts/sequel.md", "It was evening.")
     assert done.planned() == expected
 
