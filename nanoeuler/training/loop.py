@@ -178,9 +178,14 @@ class Trainer:
         with catch_signals() as received, log.Progress(job.stage, total * tokens_per_step, "tokens", done=state.step * tokens_per_step) as progress:
             if not self.finished and state.step and state.step % job.section["validate_every"] == 0 and self.validated != state.step:
                 self.validate()  # the earlier attempt was stopped between checkpoint and validation
+            if state.step < total:
+                state.stage(job.stream.step(state.step))
             while state.step < total:
                 learning_rate = job.schedule.rate(state.step)
-                result = state.train_step(job.stream.step(state.step), self.micro_batch_rows, learning_rate)
+                state.start(self.micro_batch_rows, learning_rate)
+                if state.step + 1 < total:
+                    state.stage(job.stream.step(state.step + 1))  # made and copied while a device computes
+                result = state.finish()
                 if not (math.isfinite(result.loss) and math.isfinite(result.gradient_norm)):
                     last = self.checkpoints.steps()
                     kept = f"the checkpoint of step {last[-1]} is kept" if last else "no checkpoint was written yet"
