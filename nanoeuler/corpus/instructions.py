@@ -36,34 +36,54 @@ def prepare(name: str, sources: Mapping[str, Any], validation_share: float, outp
     more than half of its records are bad.
     """
     entry = find_entry(name, sources, "instructions")
-    source = Source.from_entry(entry)
     output.parent.mkdir(parents=True, exist_ok=True)
-    with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
-        records, bad, copies = check_records(path, source.url)
-        sha256 = sha256_file(path)
-    splits = split(records, validation_share, source.url)
+    members = entry.get("mixture") or [entry]
+    if not all("url" in member for member in members):
+        raise UserError(f"instructions.{name} in the sources file has neither a url nor a mixture of files with one; give it one of them")
+    records: dict[str, tuple[Record, float]] = {}  # by their content: the record, and how often it is seen
+    bad: Counter[str] = Counter()
+    mixture, copies = [], 0
+    for member in members:
+        source, weight = Source.from_entry(member), member.get("weight", 1)
+        with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
+            found, problems, twice = check_records(path, source.url)
+            mixture.append({"url": source.url, "revision": source.revision, "licence": member.get("licence"), "sha256": sha256_file(path)})
+        mixture[-1] |= {"weight": weight, "records": len(found)}
+        bad += problems
+        before = len(records)
+        for record in found:
+            records.setdefault(canonical_json(record), (record, weight))
+        copies += twice + before + len(found) - len(records)
+    splits = split([record for record, _ in records.values()], validation_share, ", ".join(member["url"] for member in mixture))
+    splits["train"] = [record for record in splits["train"] for _ in range(times(record, records[canonical_json(record)][1]))]
+    licences = list(dict.fromkeys(filter(None, [entry.get("licence"), *(member["licence"] for member in mixture)])))
     manifest: dict[str, Any] = {
         "version": 1,
         "name": name,
-        "url": source.url,
-        "revision": source.revision,
-        "licence": entry.get("licence"),
-        "sha256": sha256,
+        "licence": "; ".join(licences) or None,
+        **(mixture[0] if len(mixture) == 1 else {"mixture": mixture}),
         "validation_share": validation_share,
         "records": len(records),
-        "with_input": sum(bool(record["input"]) for record in records),
-        "conversations": sum("earlier" in record for record in records),
+        "with_input": sum(bool(record["input"]) for record, _ in records.values()),
+        "conversations": sum("earlier" in record for record, _ in records.values()),
         "bad": dict(bad),
         "duplicates": copies,
     }
     with atomic_folder(output) as folder:
-        for part, members in splits.items():
-            lines = "".join(json.dumps(record) + "\n" for record in members)  # ASCII: no character that some reader takes for a line end
+        for part, chosen in splits.items():
+            lines = "".join(json.dumps(record) + "\n" for record in chosen)  # ASCII: no character that some reader takes for a line end
             (folder / f"{part}.jsonl").write_text(lines, encoding="ascii")
-            manifest[part] = {"file": f"{part}.jsonl", "records": len(members), "bytes": len(lines), "sha256": sha256_text(lines)}
+            manifest[part] = {"file": f"{part}.jsonl", "records": len(chosen), "bytes": len(lines), "sha256": sha256_text(lines)}
         write_json(folder / "manifest.json", manifest)
     log.line("instructions", name=name, records=len(records), validation=len(splits["validation"]), bad=bad.total(), duplicates=copies)
     return manifest
+
+
+def times(record: Record, weight: float) -> int:
+    """How often `record` is among the training records: `weight` times on average, its fraction decided by the record's hash."""
+    whole = int(weight)
+    place = int.from_bytes(hashlib.sha256(canonical_json(record).encode()).digest()[8:16], "big") / 2**64
+    return whole + (place < weight - whole)
 
 
 def check_records(path: Path, address: str) -> tuple[list[Record], Counter[str], int]:
