@@ -23,6 +23,9 @@ class Stage(NamedTuple):
 WHOLE_RUN = ("run", "seed", "device", "max_hours", "data_dir", "results_dir")
 WHOLE_RUN += ("sample", "corpus", "tokenizer", "model", "pretrain", "sft", "evaluate", "sources")
 
+BUILD_CORPUS = ("corpus.name", "corpus.sources", "corpus.validation_share", "corpus.deduplicate", "corpus.decontaminate")
+BUILD_CORPUS += ("sources.gutenberg.licence", "sources.fineweb.licence")
+
 STAGES = {
     "plan": Stage(1, WHOLE_RUN),
     "write_sample": Stage(1, ("sample",)),
@@ -31,7 +34,7 @@ STAGES = {
     "extract_fineweb": Stage(1, ("corpus.fineweb", "sources.fineweb.collection", "sources.fineweb.revision", "sources.fineweb.shards")),
     "fetch_instructions": Stage(1, ("sft.instructions", "sft.validation_share", "sources.instructions.{sft.instructions}")),
     "fetch_questions": Stage(1, ("evaluate.questions", "sources.questions.{evaluate.questions}")),
-    "build_corpus": Stage(1, ("corpus.name", "corpus.sources", "corpus.validation_share", "sources.gutenberg.licence", "sources.fineweb.licence")),
+    "build_corpus": Stage(2, BUILD_CORPUS),
     "learn_bpe": Stage(1, ("tokenizer",)),
     "tokenize": Stage(1, ("tokenizer.vocab_size",)),
     "check_gradients": Stage(1, ()),
