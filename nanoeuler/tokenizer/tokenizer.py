@@ -7,14 +7,17 @@ tokenizer.decode(tokenizer.encode("a book"))
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nanoeuler.files import canonical_json, sha256_text
 from nanoeuler.tokenizer import tokenizer_json
-from nanoeuler.tokenizer.encoder import Encoder
 from nanoeuler.tokenizer.pretokenizer import to_bytes
 from nanoeuler.tokenizer.vocabulary import END, Vocabulary
+
+if TYPE_CHECKING:
+    from nanoeuler.tokenizer.encoder import Encoder
 
 
 class Tokenizer:
@@ -39,7 +42,9 @@ class Tokenizer:
         return len(self.vocabulary.tokens)
 
     @cached_property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> "Encoder":
+        from nanoeuler.tokenizer.encoder import Encoder  # loads Numba, which nothing else here needs
+
         return Encoder(self.vocabulary)
 
     @cached_property
