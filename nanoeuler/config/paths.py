@@ -96,6 +96,11 @@ class Paths:
     # What the corpus is made of.
 
     @property
+    def kept_out(self) -> list[str]:
+        """The evaluation sets that the corpus must not quote."""
+        return self.questions if self.config["corpus"]["decontaminate"] else []
+
+    @property
     def books(self) -> list[int]:
         """Ids of the books in the corpus, in the order of the sources file."""
         if "gutenberg" not in self.config["corpus"]["sources"]:

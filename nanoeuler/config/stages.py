@@ -23,6 +23,9 @@ class Stage(NamedTuple):
 WHOLE_RUN = ("run", "seed", "device", "max_hours", "data_dir", "results_dir")
 WHOLE_RUN += ("sample", "corpus", "tokenizer", "model", "pretrain", "sft", "dpo", "evaluate", "sources")
 
+BUILD_CORPUS = ("corpus.name", "corpus.sources", "corpus.validation_share", "corpus.deduplicate", "corpus.decontaminate")
+BUILD_CORPUS += ("sources.gutenberg.licence", "sources.fineweb.licence")
+
 STAGES = {
     "plan": Stage(1, WHOLE_RUN),
     "write_sample": Stage(2, ("sample",)),
@@ -32,7 +35,7 @@ STAGES = {
     "fetch_instructions": Stage(1, ("sft.instructions", "sft.validation_share", "sources.instructions.{sft.instructions}")),
     "fetch_preferences": Stage(1, ("dpo.preferences", "dpo.validation_share", "sources.preferences.{dpo.preferences}")),
     "fetch_questions": Stage(2, ("evaluate.questions", "sources.questions.{evaluate.questions}")),
-    "build_corpus": Stage(1, ("corpus.name", "corpus.sources", "corpus.validation_share", "sources.gutenberg.licence", "sources.fineweb.licence")),
+    "build_corpus": Stage(2, BUILD_CORPUS),
     "learn_bpe": Stage(1, ("tokenizer",)),
     "tokenize": Stage(1, ("tokenizer.vocab_size",)),
     "check_gradients": Stage(1, ()),

@@ -1,5 +1,8 @@
 """Encoding and decoding: exact round trips, and the ids of `tokenizers` on any text."""
 
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import slow_bpe
@@ -99,10 +102,25 @@ def test_merges_in_any_order_follow_the_slow_encoder_and_tokenizers(tmp_path_fac
 
 
 def test_forgetting_words_changes_nothing(tokenizer: Tokenizer):
-    forgetful = Encoder(tokenizer.vocabulary, most=3)
-    words = [f" w{index % 7}" for index in range(50)]
-    assert [forgetful[word] for word in words] == [Encoder(tokenizer.vocabulary)[word] for word in words]
-    assert len(forgetful) <= 3
+    text = "".join(f" w{index % 7}{PROSE}" for index in range(50)).encode()
+    borders = np.array([0, len(text)])
+    forgetful, usual = (Encoder(tokenizer.vocabulary, cache_slots).encode(text, borders, 0, 1) for cache_slots in (2, 1 << 12))
+    assert forgetful.tolist() == usual.tolist()
+
+
+def test_threads_encode_with_one_tokenizer_at_once(tokenizer: Tokenizer):
+    texts = [f"{PROSE}{index}" * 20 for index in range(40)]
+    with ThreadPoolExecutor(4) as pool:
+        assert [ids.tolist() for ids in pool.map(tokenizer.encode, texts)] == [tokenizer.encode(text).tolist() for text in texts]
+
+
+def test_pieces_are_framed_and_no_word_crosses_them(tokenizer: Tokenizer):
+    long = b"x" * 3_000  # finds no room at first
+    for content, starts in ((b"ab abab", [0, 2, 4]), (long + b"the" + long, [0, 3_000, 3_003])):
+        pieces = [content[start:stop] for start, stop in pairwise([*starts, len(content)])]
+        for framed in (0, 1, 3):
+            ids = Encoder(tokenizer.vocabulary).encode(content, np.array([*starts, len(content)]), 7, framed)
+            assert ids.tolist() == [index for number, piece in enumerate(pieces) for index in [7] * (number >= framed) + tokenizer.encode(piece).tolist()]
 
 
 def test_a_long_word_is_encoded_in_little_time(tokenizer: Tokenizer, peer: tokenizers.Tokenizer):

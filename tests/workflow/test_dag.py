@@ -99,18 +99,27 @@ def test_own_text_joins_the_corpus_and_a_change_of_it_counts(done):
     expected = {"build_corpus": 1} | TOKENS
     assert done.planned() == expected
     done.run()
-    assert "--own my texts/novel.txt --output" in next(call for call in reversed(done.calls) if call.startswith("assemble"))
+    assert "--own my texts/novel.txt --questions data/questions/world.jsonl --threads" in next(
+        call for call in reversed(done.calls) if call.startswith("assemble")
+    )
     done.write("my texts/sequel.md", "It was evening.")
     assert done.planned() == expected
+
+
+def test_other_questions_make_the_corpus_again_while_it_must_not_quote_them(done):
+    assert done.planned("build_corpus", "--config", "evaluate={questions: null}") == {"build_corpus": 1}
+    done.replace("config/config.yaml", "{name: shared}", "{name: shared, decontaminate: false}")
+    done.run("build_corpus")
+    assert done.planned("build_corpus", "--config", "evaluate={questions: null}") == {}
 
 
 @pytest.mark.parametrize(
     ("target", "stages"),
     [
         ("download", {"fetch_book", "extract_fineweb", "fetch_instructions", "fetch_preferences", "fetch_questions", "download"}),
-        ("pretrain", {"fetch_book", "clean_book", "extract_fineweb", "build_corpus", "learn_bpe", "tokenize", "pretrain"}),
-        ("sft", set(EVERY_STAGE) - {"fetch_preferences", "fetch_questions", "check_gradients", "sft_scratch", "dpo", "evaluate_model", "write_report", "all"}),
-        ("dpo", set(EVERY_STAGE) - {"fetch_questions", "check_gradients", "sft_scratch", "evaluate_model", "write_report", "all"}),
+        ("pretrain", {"fetch_book", "clean_book", "extract_fineweb", "fetch_questions", "build_corpus", "learn_bpe", "tokenize", "pretrain"}),
+        ("sft", set(EVERY_STAGE) - {"fetch_preferences", "check_gradients", "sft_scratch", "dpo", "evaluate_model", "write_report", "all"}),
+        ("dpo", set(EVERY_STAGE) - {"check_gradients", "sft_scratch", "evaluate_model", "write_report", "all"}),
         ("evaluate", set(EVERY_STAGE) - {"check_gradients", "write_report", "all"} | {"evaluate"}),
         ("check_gradients", {"check_gradients"}),
     ],

@@ -151,11 +151,12 @@ rule build_corpus:
         pages=ancient([paths.web_shard(shard) for shard in paths.web_shards]),
         page_records=[paths.web_record(shard) for shard in paths.web_shards],
         own=paths.own_text,
+        questions=paths.kept_out,
     output:
         manifest=paths.corpus_manifest,
     log:
         paths.log("build_corpus"),
-    threads: 1
+    threads: ALL_CORES
     resources:
         **cluster_resources(config),
         mem_mb=2000,
@@ -164,7 +165,7 @@ rule build_corpus:
         config=lambda wildcards, output: stage_config(config, "build_corpus"),
         folder=lambda wildcards, output: paths.corpus,
     message:
-        "Splitting the documents into training and validation text"
+        "Splitting the documents into training and validation text, less repetitions and quotations"
     shell:
         "python -m nanoeuler assemble --config {params.config:q} --books {input.books:q} --fineweb {input.pages:q} --own {input.own:q}"
-        " --output {params.folder:q} --log {log:q}"
+        " --questions {input.questions:q} --threads {threads} --output {params.folder:q} --log {log:q}"
