@@ -1,10 +1,11 @@
-"""Instructions in the shape of Stanford's Alpaca into checked records, some of them held out.
+"""Instructions in the shape of Stanford's Alpaca, or conversations, into checked records, some of them held out.
 
     nanoeuler instructions --config config/small.yaml --name alpaca --output data/instructions/alpaca
 
 A record tells what to do (`instruction`), perhaps on what (`input`), and how it is done well (`output`); Dolly calls the last two `context`
-and `response`. Records that cannot be learned from are left out and counted. Which prompts are held out is decided by their hash: the
-lowest ones, whatever else is in the file, and all records of one prompt on one side.
+and `response`. A conversation, a list `messages` (or `conversations`), becomes its last turn, with the turns before as `earlier`. Records
+that cannot be learned from are left out and counted. Which prompts are held out is decided by their hash: the lowest ones, whatever else is
+in the file, and all records of one prompt on one side.
 """
 
 import hashlib
@@ -15,15 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler import log
+from nanoeuler.corpus.dialogue import Unusable, check_text, read_conversation
 from nanoeuler.corpus.download import Source, local_copy
-from nanoeuler.corpus.json_records import read_json_records
+from nanoeuler.corpus.record_files import read_records
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_folder, canonical_json, sha256_file, sha256_text, write_json
 
 NAMES = {"instruction": ("instruction",), "input": ("input", "context"), "output": ("output", "response")}
 TOLD = 5  # bad records named in the log
-Record = dict[str, str]
+Record = dict[str, Any]
+"""instruction, input, output and, in a conversation, `earlier`: its turns before."""
 
 
 def prepare(name: str, sources: Mapping[str, Any], validation_share: float, output: Path, patience: Patience | None = None) -> dict[str, Any]:
@@ -32,11 +35,7 @@ def prepare(name: str, sources: Mapping[str, Any], validation_share: float, outp
     `name` is one of `sources` (the section instructions of the sources file) or the path of a file. Raises `UserError` when that cannot be had, or when
     more than half of its records are bad.
     """
-    entry = sources.get(name)
-    if entry is None:
-        if not Path(name).is_file():
-            raise UserError(f"{name}: neither a name under instructions in the sources file (there: {', '.join(sources) or 'none'}) nor a file; correct it")
-        entry = {"url": name, "licence": "your own file"}
+    entry = find_entry(name, sources, "instructions")
     source = Source.from_entry(entry)
     output.parent.mkdir(parents=True, exist_ok=True)
     with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
@@ -53,6 +52,7 @@ def prepare(name: str, sources: Mapping[str, Any], validation_share: float, outp
         "validation_share": validation_share,
         "records": len(records),
         "with_input": sum(bool(record["input"]) for record in records),
+        "conversations": sum("earlier" in record for record in records),
         "bad": dict(bad),
         "duplicates": copies,
     }
@@ -72,50 +72,63 @@ def check_records(path: Path, address: str) -> tuple[list[Record], Counter[str],
     bad: Counter[str] = Counter()
     examples: list[str] = []
     total = 0
-    for place, value in read_json_records(path, address):
+    for place, value in read_records(path, address):
         total += 1
-        record, problem = check_record(value)
-        if problem:
-            bad[problem] += 1
-            examples.append(f"{place}: {problem}")
-        else:
+        try:
+            record = check_record(value)
             records.setdefault(canonical_json(record), record)
-    told = "; ".join(examples[:TOLD]) + ("; …" if len(examples) > TOLD else "")
-    if not total:
-        raise UserError(f"{address}: holds no records; correct the address, or fetch it again")
-    if not records or bad.total() > total / 2:
-        raise UserError(
-            f"{address}: {bad.total():,} of {total:,} records are bad ({told}); give records with the texts instruction, output and, if there is one, input"
-        )
-    if bad:
-        log.line("bad", f"{address}: {bad.total():,} of {total:,} records are left out ({told})")
+        except Unusable as problem:
+            bad[str(problem)] += 1
+            examples.append(f"{place}: {problem}")
+    tell_bad(address, total, bad, examples, len(records), "the texts instruction, output and, if there is one, input, or with a list messages")
     return list(records.values()), bad, total - bad.total() - len(records)
 
 
-def check_record(value: Any) -> tuple[Record, str | None]:
-    """The record in a JSON value, and what is wrong with it. No input at all is an empty one; its text is never changed."""
+def find_entry(name: str, sources: Mapping[str, Any], section: str) -> Mapping[str, Any]:
+    """What the sources file says of `name`, or of a file of the user's own. Raises `UserError` when it is neither."""
+    if name in sources:
+        return sources[name]
+    if not Path(name).is_file():
+        raise UserError(f"{name}: neither a name under {section} in the sources file (there: {', '.join(sources) or 'none'}) nor a file; correct it")
+    return {"url": name, "licence": "your own file"}
+
+
+def tell_bad(address: str, total: int, bad: Counter[str], examples: list[str], good: int, wanted: str) -> None:
+    """Say which records are left out; refuse a file of which more than half are, or that has none."""
+    told = "; ".join(examples[:TOLD]) + ("; …" if len(examples) > TOLD else "")
+    if not total:
+        raise UserError(f"{address}: holds no records; correct the address, or fetch it again")
+    if not good or bad.total() > total / 2:
+        raise UserError(f"{address}: {bad.total():,} of {total:,} records are bad ({told}); give records with {wanted}")
+    if bad:
+        log.line("bad", f"{address}: {bad.total():,} of {total:,} records are left out ({told})")
+
+
+def check_record(value: Any) -> Record:
+    """The record in a JSON value. No input at all is an empty one; its text is never changed. Raises `Unusable`."""
     if not isinstance(value, Mapping):
-        return {}, "no JSON object"
-    record = {}
+        raise Unusable("no JSON object")
+    conversation = value.get("messages", value.get("conversations"))
+    if conversation is not None:
+        *earlier, last = read_conversation(conversation)
+        return {"instruction": last["instruction"], "input": "", "output": last["output"]} | ({"earlier": earlier} if earlier else {})
+    record: Record = {}
     for field, names in NAMES.items():
         text = next((value[name] for name in names if name in value), None)
-        if text is None and field == "input":
-            text = ""
-        if text is None:
-            return {}, f"{field} is missing"
-        if not isinstance(text, str):
-            return {}, f"{field} is not text"
-        if not text.strip() and field != "input":
-            return {}, f"{field} is empty"
-        if any("\ud800" <= letter <= "\udfff" for letter in text):
-            return {}, f"{field} has half a character (a lone surrogate)"
-        record[field] = text
-    return record, None
+        is_input = field == "input"
+        record[field] = check_text("" if text is None and is_input else text, field, may_be_empty=is_input)
+    return record
+
+
+def prompt_key(record: Record) -> str:
+    """What decides the side of a record: the prompt that its conversation opens with."""
+    first = record["earlier"][0] if record.get("earlier") else record
+    return canonical_json([first["instruction"], first.get("input", "")])
 
 
 def split(records: Iterable[Record], validation_share: float, address: str) -> dict[str, list[Record]]:
     """Training and validation records, in their order: held out are the prompts of lowest hash, at least one and never all."""
-    keyed = [(hashlib.sha256(canonical_json([record["instruction"], record["input"]]).encode()).digest(), record) for record in records]
+    keyed = [(hashlib.sha256(prompt_key(record).encode()).digest(), record) for record in records]
     keys = sorted(key for key, _ in keyed)
     if len(set(keys)) < 2:
         raise UserError(f"{address}: {len(keys)} records of one prompt are too few to train on some and hold out others; give at least two prompts")

@@ -26,6 +26,7 @@ from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.lock import FolderLock
 from nanoeuler.training.metrics import Metrics
+from nanoeuler.training.objectives import KnownWeights, Objective
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.state import AdamW, TrainingState
 from nanoeuler.training.streams import Stream
@@ -48,6 +49,7 @@ class Job:
     score: Callable[[dict[str, float]], float]  # of a validation; lower is better
     tokenizer_path: Path
     template: str | None
+    objective: Objective = field(default_factory=KnownWeights)
     facts: dict[str, Any] = field(default_factory=dict)  # for the first line of metrics.jsonl
     info: dict[str, Any] = field(default_factory=dict)  # for the model folder: licences, parent
 
@@ -95,7 +97,7 @@ class Trainer:
         optimizer = AdamW(o["beta1"], o["beta2"], o["epsilon"], o["weight_decay"], o["clip_norm"])
         resumed = self.find_checkpoint()
         initial = job.initial() if resumed is None else np.zeros_like(job.initial())
-        self.state = TrainingState(job.config, job.backend, initial, optimizer)
+        self.state = TrainingState(job.config, job.backend, initial, optimizer, objective=job.objective)
         if resumed is None:
             self.metrics.restart(self.header())
         else:
@@ -178,9 +180,14 @@ class Trainer:
         with catch_signals() as received, log.Progress(job.stage, total * tokens_per_step, "tokens", done=state.step * tokens_per_step) as progress:
             if not self.finished and state.step and state.step % job.section["validate_every"] == 0 and self.validated != state.step:
                 self.validate()  # the earlier attempt was stopped between checkpoint and validation
+            if state.step < total:
+                state.stage(job.stream.step(state.step))
             while state.step < total:
                 learning_rate = job.schedule.rate(state.step)
-                result = state.train_step(job.stream.step(state.step), self.micro_batch_rows, learning_rate)
+                state.start(self.micro_batch_rows, learning_rate)
+                if state.step + 1 < total:
+                    state.stage(job.stream.step(state.step + 1))  # made and copied while a device computes
+                result = state.finish()
                 if not (math.isfinite(result.loss) and math.isfinite(result.gradient_norm)):
                     last = self.checkpoints.steps()
                     kept = f"the checkpoint of step {last[-1]} is kept" if last else "no checkpoint was written yet"

@@ -196,3 +196,19 @@ def test_real_alpaca_records(real_data, tmp_path):
     assert manifest["bad"] == {"output is empty": 9}
     assert manifest["with_input"] == pytest.approx(0.39 * 24_896, rel=0.05)
     assert manifest["validation"]["records"] == pytest.approx(0.02 * 24_887, abs=3)
+
+
+def test_conversations_become_their_last_turn_with_the_earlier_ones(tmp_path):
+    def said(role, text):
+        return {"role": role, "content": text}
+
+    talk = [said("system", "Be brief."), said("user", "Hello!"), said("assistant", "Hi."), said("user", "Who?"), said("assistant", "I."), said("user", "Bye.")]
+    share_gpt = [{"from": "human", "value": "Hello!"}, {"from": "gpt", "value": "Hi."}]
+    bad = [{"messages": [said("user", "Hello!")]}, {"messages": [said("assistant", "Hi.")]}, {"messages": "Hello!"}]
+    manifest, train, validation = make(tmp_path, [{"messages": talk}, {"conversations": share_gpt}, *bad, *RECORDS[:5]], 0.2)
+    records = train + validation
+    earlier = [{"instruction": "Be brief.\n\nHello!", "output": "Hi."}]
+    assert {"instruction": "Who?", "input": "", "output": "I.", "earlier": earlier} in records
+    assert {"instruction": "Hello!", "input": "", "output": "Hi."} in records
+    assert (manifest["conversations"], manifest["records"]) == (1, 7)
+    assert manifest["bad"] == {"messages has no reply": 1, "messages is empty": 1, "messages is not a list": 1}
