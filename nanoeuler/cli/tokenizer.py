@@ -24,6 +24,12 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     tokenize.add_argument("--log", metavar="PATH", help="append what is shown to this file as well")
     tokenize.set_defaults(handler=run_tokenize)
 
+    imported = subparsers.add_parser("import-gpt2", help="turn the files of GPT-2's own vocabulary into a tokenizer.json")
+    imported.add_argument("folder", type=Path, help="the folder with encoder.json and vocab.bpe")
+    imported.add_argument("--output", required=True, type=Path, metavar="FILE", help="the tokenizer.json to write")
+    imported.add_argument("--log", metavar="PATH", help="append what is shown to this file as well")
+    imported.set_defaults(handler=run_import)
+
 
 def run_bpe(options: argparse.Namespace) -> None:
     from nanoeuler.tokenizer.stages import learn_tokenizer
@@ -38,6 +44,12 @@ def run_tokenize(options: argparse.Namespace) -> None:
 
     vocab_size = whole_number(tokenizer_settings(options.config), "vocab_size")
     tokenize_corpus(options.corpus, options.tokenizer, options.output, vocab_size=vocab_size, threads=options.threads)
+
+
+def run_import(options: argparse.Namespace) -> None:
+    from nanoeuler.tokenizer.stages import import_gpt2
+
+    import_gpt2(options.folder, options.output)
 
 
 def tokenizer_settings(source: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_folder
+from nanoeuler.tokenizer import gpt2_files
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.chunks import ChunkEncoder, chunks
 from nanoeuler.tokenizer.corpus_text import Corpus, sample
@@ -71,6 +72,14 @@ def tokenize_corpus(corpus_path: Path, tokenizer_path: Path, output: Path, vocab
         tokens, size = len(store.tokens(split)), store.bytes(split)
         log.line("tokenize", split=split, tokens=tokens, bytes=size, bytes_per_token=size / max(tokens, 1))
     return store
+
+
+def import_gpt2(folder: Path, output: Path) -> Tokenizer:
+    """Write the tokenizer.json of the vocabulary in `folder`. Raises `UserError` when its files are missing or damaged."""
+    tokenizer = Tokenizer(gpt2_files.read(folder))
+    tokenizer.save(output)
+    log.line("import-gpt2", vocab_size=tokenizer.vocab_size, merges=len(tokenizer.vocabulary.merges), output=output)
+    return tokenizer
 
 
 def check_threads(threads: int) -> None:

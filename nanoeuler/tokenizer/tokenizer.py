@@ -14,7 +14,7 @@ import numpy as np
 from nanoeuler.files import canonical_json, sha256_text
 from nanoeuler.tokenizer import tokenizer_json
 from nanoeuler.tokenizer.pretokenizer import to_bytes
-from nanoeuler.tokenizer.vocabulary import END, Vocabulary
+from nanoeuler.tokenizer.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from nanoeuler.tokenizer.encoder import Encoder
@@ -26,7 +26,7 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary):
         self.vocabulary = vocabulary
         self.special_ids = vocabulary.specials
-        self.end_id = vocabulary.specials[END]
+        self.end_id = vocabulary.end_id
         self._special = frozenset(vocabulary.specials.values())
 
     @classmethod

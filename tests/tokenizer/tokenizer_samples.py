@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tiktoken
 import tokenizers
 from hypothesis import strategies as st
 
@@ -99,3 +100,20 @@ def prose_documents(count: int, seed: int = 0) -> list[bytes]:
         digest = hashlib.sha256(f"{seed} {index}".encode()).digest()
         documents.append(" ".join([str(index), *(words[byte % len(words)] for byte in digest[: 1 + digest[0] % 31] * 2)]).encode())
     return documents
+
+
+TIKTOKEN_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+
+
+def read_by_tiktoken(tokenizer: Tokenizer) -> tiktoken.Encoding:
+    """A learned tokenizer as `tiktoken` has it: ranks are ids less the special ones."""
+    tokens = tokenizer.vocabulary.tokens[len(tokenizer.special_ids) :]
+    return tiktoken.Encoding("ours", pat_str=TIKTOKEN_PATTERN, mergeable_ranks={token: rank for rank, token in enumerate(tokens)}, special_tokens={})
+
+
+def encode_each(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    """The ids of many short texts, encoded as pieces of one."""
+    pieces = [text.encode() for text in texts]
+    ids = tokenizer.encoder.encode(b"".join(pieces), np.array([0, *accumulate(map(len, pieces))]), frame=-1, framed=0)
+    starts = np.flatnonzero(ids == -1)
+    return [part[1:].tolist() for part in np.split(ids, starts[1:])]
