@@ -10,7 +10,7 @@ name means the gradient of the loss with respect to it. Gradients of weights are
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,8 @@ class ReferenceBackend:
     name = "reference"
 
     def __init__(self, dtype: Any = np.float32):
-        self.dtype = np.dtype(dtype)
+        self.dtype = self.activation = self.residual = np.dtype(dtype)
+        """Type of parameters and statistics; of what the products read and write; of the residual stream. Here they are one."""
 
     # ---- memory
 
@@ -40,6 +41,28 @@ class ReferenceBackend:
 
     def to_host(self, array: Array) -> Array:
         return np.asarray(array)
+
+    def working_copy(self, parameters: Array) -> Array:
+        """The parameters in the type that matrix products read: an array of its own where that is another type than theirs."""
+        return parameters
+
+    def refresh(self, working: Array, parameters: Array) -> None:
+        """Bring a working copy up to date after `parameters` were written otherwise than by `update`."""
+
+    # ---- a step as a whole: a device records the work of `function` once and replays it
+
+    def load(self, arrays: list[Array], values: list[Array]) -> None:
+        """Copy host `values` into `arrays` before the next `run`; a device copies while it computes."""
+        for array, value in zip(arrays, values, strict=True):
+            array[...] = value
+
+    def run(self, function: Callable[[], None], recorded: Any = None) -> Any:
+        """Do the work of `function`, which always uses the same arrays. Returns what the next such call passes as `recorded`."""
+        function()
+        return None
+
+    def finish(self) -> None:
+        """Wait until everything asked for is done."""
 
     # ---- matrix products:  out = x Wᵀ
 
@@ -96,15 +119,27 @@ class ReferenceBackend:
         self.rms_norm(sum_ND, weight_D, epsilon, out_ND, inverse_rms_N)
 
     def rms_norm_backward(
-        self, dout_ND: Array, x_ND: Array, weight_D: Array, inverse_rms_N: Array, dx_ND: Array, dweight_D: Array, add_to_dx: bool, accumulate: bool
+        self,
+        dout_ND: Array,
+        x_ND: Array,
+        weight_D: Array,
+        inverse_rms_N: Array,
+        dx_ND: Array,
+        dweight_D: Array,
+        add_to_dx: bool,
+        accumulate: bool,
+        out_ND: Array | None = None,
     ) -> None:
         """With u = x / r and g = w · dout:  dx = (g − u · mean(g · u)) / r,  dw = Σₙ dout · u.
 
-        `add_to_dx`: dx already holds the gradient that flows past the norm along the residual stream.
+        `add_to_dx`: dx already holds the gradient that flows past the norm along the residual stream. `out` receives what the
+        forward pass gave, w · u, so that nobody has to keep it; it may be the array of `dout`.
         """
         unit = x_ND * inverse_rms_N[:, None]
         store(dweight_D, np.einsum("nd,nd->d", dout_ND, unit), accumulate)
         gradient = dout_ND * weight_D
+        if out_ND is not None:
+            np.multiply(unit, weight_D, out=out_ND)
         mean = np.einsum("nd,nd->n", gradient, unit)
         mean /= x_ND.shape[1]
         unit *= mean[:, None]
@@ -192,15 +227,23 @@ class ReferenceBackend:
         out_NF *= gate_NF
         out_NF *= up_NF
 
-    def swiglu_backward(self, dout_NF: Array, gate_NF: Array, up_NF: Array, dgate_NF: Array, dup_NF: Array) -> None:
-        """dup = dout · silu(gate),  dgate = dout · up · (σ + silu(gate) (1 − σ))"""
+    def swiglu_backward(self, dout_NF: Array, gate_NF: Array, up_NF: Array, dgate_NF: Array, dup_NF: Array, out_NF: Array | None = None) -> None:
+        """dup = dout · silu(gate),  dgate = dout · up · (σ + silu(gate) (1 − σ))
+
+        The gradients may take the places of `gate` and `up`. `out` receives what the forward pass gave; it may be the array of `dout`.
+        """
         sigma = sigmoid(gate_NF, np.empty_like(dout_NF))
         silu = gate_NF * sigma
-        np.multiply(dout_NF, silu, out=dup_NF)
-        silu *= 1 - sigma
-        silu += sigma
-        silu *= up_NF
-        np.multiply(dout_NF, silu, out=dgate_NF)
+        slope = 1 - sigma
+        slope *= silu
+        slope += sigma
+        slope *= up_NF
+        slope *= dout_NF
+        dup = dout_NF * silu
+        if out_NF is not None:
+            np.multiply(silu, up_NF, out=out_NF)
+        dgate_NF[...] = slope
+        dup_NF[...] = dup
 
     # ---- cross-entropy of R rows of logits; a target of −1 has no loss and no gradient
 
@@ -222,7 +265,73 @@ class ReferenceBackend:
         logits_RV[np.arange(len(targets_R)), np.maximum(targets_R, 0)] -= 1
         logits_RV *= weights[:, None]
 
+    def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
+        """Add −Σ weights · logprobs, of all heads and of head 0, to `losses` (float64)."""
+        nats_NK = logprobs_NK * weights_NK
+        losses_2[0] -= nats_NK.sum(dtype=np.float64)
+        losses_2[1] -= nats_NK[:, 0].sum(dtype=np.float64)
+
+    def preference(
+        self,
+        logprobs_RTK: Array,
+        spans_RP3: Array,
+        reference_RP2: Array,
+        scales_RP2: Array,
+        shares_RP: Array,
+        margin: float,
+        smoothing: float,
+        weights_RTK: Array,
+        losses_2: Array,
+    ) -> None:
+        """The weights of head 0 by which −Σ weights · logprobs descends the preference loss; that loss is added to `losses` (float64).
+
+        Pair p of row r has its chosen tokens from span 0 to span 1 and its rejected ones from there to span 2. In float64, with the reward
+        r = scale · (Σ logprobs − reference) of a side and z = r_chosen − r_rejected − margin (Rafailov et al. 2023, eq. 7; smoothing ε as in
+        Mitchell 2023; scale β/tokens, reference 0 and a margin make it Meng et al. 2024, eq. 6):
+
+            loss = share · (−(1 − ε) log σ(z) − ε log σ(−z)),    −∂loss/∂logprob = ± share · scale · (1 − ε − σ(z)), + for the chosen
+        """
+        for row, pair in zip(*np.nonzero(shares_RP), strict=True):
+            first, middle, last = spans_RP3[row, pair]
+            chosen, rejected = (float(logprobs_RTK[row, side, 0].sum(dtype=np.float64)) for side in (slice(first, middle), slice(middle, last)))
+            scales, share = scales_RP2[row, pair], float(shares_RP[row, pair])
+            z = scales[0] * (chosen - reference_RP2[row, pair, 0]) - scales[1] * (rejected - reference_RP2[row, pair, 1]) - margin
+            pull = 1 - smoothing - np.exp(-np.logaddexp(0, -z))
+            weights_RTK[row, first:middle, 0] = share * scales[0] * pull
+            weights_RTK[row, middle:last, 0] = -share * scales[1] * pull
+            losses_2 += share * ((1 - smoothing) * np.logaddexp(0, -z) + smoothing * np.logaddexp(0, z))
+
     # ---- optimizer
+
+    def update(
+        self,
+        parameters: Array,
+        working: Array,
+        gradients: Array,
+        first_moment: Array,
+        second_moment: Array,
+        decay_slices: list[tuple[slice, bool]],
+        optimizer: Any,
+        schedule_2: Array,
+        losses_2: Array,
+        report_2: Array,
+    ) -> None:
+        """One step of AdamW on the flat buffers with the gradient's norm clipped; nothing changes when loss or norm are not finite.
+
+        `schedule` (float64) holds the learning rate and the number of updates done so far; `report` (float64) receives the
+        gradient's norm before clipping, and in its second place counts the updates left out. `working` follows `parameters`.
+        """
+        learning_rate, done = schedule_2.tolist()
+        norm = report_2[0] = math.sqrt(self.squared_norm(gradients))
+        if not (math.isfinite(norm) and math.isfinite(losses_2[0])):
+            report_2[1] += 1
+            return
+        o, scale = optimizer, min(1.0, optimizer.clip_norm / (norm + 1e-6))
+        for part, decays in decay_slices:
+            flat = parameters[part], gradients[part], first_moment[part], second_moment[part]
+            decay = o.weight_decay if decays else 0.0
+            self.adamw(*flat, decay, learning_rate, (o.beta1, o.beta2), o.epsilon, int(done) + 1, scale)
+        self.refresh(working, parameters)
 
     def squared_norm(self, values: Array) -> float:
         """Σ values², in float64."""

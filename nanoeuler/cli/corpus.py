@@ -25,7 +25,7 @@ def run_sample(options: argparse.Namespace) -> None:
     from nanoeuler.corpus.sample.write import write_sample
 
     manifest = write_sample(load(options.config).get("sample") or {}, Path(options.output))
-    log.line("sample", **{key: manifest[key] for key in ("people", "boats", "facts", "books", "pages", "instructions", "questions")})
+    log.line("sample", **{key: manifest[key] for key in ("people", "boats", "facts", "books", "pages", "instructions", "preferences", "questions")})
 
 
 def register_assemble(subparsers: argparse._SubParsersAction) -> None:

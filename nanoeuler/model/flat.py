@@ -42,12 +42,12 @@ class FlatBuffer:
 class LayerViews:
     """The tensors of one layer in the form in which the forward and backward passes use them."""
 
-    def __init__(self, buffer: FlatBuffer, layer: int):
+    def __init__(self, buffer: FlatBuffer, norms: FlatBuffer, layer: int):
         prefix = f"model.layers.{layer}"
-        self.attention_norm = buffer[f"{prefix}.input_layernorm.weight"]
+        self.attention_norm = norms[f"{prefix}.input_layernorm.weight"]
         self.query_key_value = buffer.packed(*(f"{prefix}.self_attn.{part}_proj.weight" for part in "qkv"))
         self.attention_output = buffer[f"{prefix}.self_attn.o_proj.weight"]
-        self.mlp_norm = buffer[f"{prefix}.post_attention_layernorm.weight"]
+        self.mlp_norm = norms[f"{prefix}.post_attention_layernorm.weight"]
         self.gate_up = buffer.packed(f"{prefix}.mlp.gate_proj.weight", f"{prefix}.mlp.up_proj.weight")
         self.down = buffer.storage(f"{prefix}.mlp.down_proj.weight")
 
@@ -55,12 +55,13 @@ class LayerViews:
 class ModelViews:
     """All tensors of a model in the form in which the forward and backward passes use them."""
 
-    def __init__(self, config: ModelConfig, array: Any):
-        buffer = FlatBuffer(config, array)
+    def __init__(self, config: ModelConfig, array: Any, norms: Any = None):
+        """`norms`: another flat buffer that the weights of the norms are taken from, where `array` holds matrices for products."""
+        buffer, norms = FlatBuffer(config, array), FlatBuffer(config, array if norms is None else norms)
         self.buffer = buffer
         self.embedding = buffer["model.embed_tokens.weight"]
-        self.layers = [LayerViews(buffer, layer) for layer in range(config.layers)]
-        self.final_norm = buffer["model.norm.weight"]
+        self.layers = [LayerViews(buffer, norms, layer) for layer in range(config.layers)]
+        self.final_norm = norms["model.norm.weight"]
         first = "model.embed_tokens.weight" if config.tied else head_name(0)
         names = [first, *(head_name(head) for head in range(1, config.mtp_heads))]
         self.heads = buffer.packed(*names)

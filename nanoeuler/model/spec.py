@@ -230,8 +230,8 @@ def activation_elements_per_token(config: ModelConfig) -> int:
     """Elements that a training step keeps per token: what `Transformer` saves for the backward pass, its scratch and the logits."""
     c = config
     qkv = (c.heads + 2 * c.kv_heads) * c.head_size
-    saved = c.layers * (4 * c.dim + 2 + qkv + c.heads * (c.head_size + 1) + 3 * c.ffn_storage)
-    scratch = 5 * c.dim + qkv + c.heads * c.head_size + 3 * c.ffn_storage
+    saved = c.layers * (2 * c.dim + 2 + qkv + c.heads * (c.head_size + 1) + 2 * c.ffn_storage)
+    scratch = 5 * c.dim + qkv + c.heads * c.head_size + c.ffn_storage
     return saved + scratch + c.mtp_heads * c.vocab_storage
 
 

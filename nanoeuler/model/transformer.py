@@ -7,7 +7,8 @@ One layer is two Euler steps in depth (h = `step_size`):
 
 The residual add is fused with the norm that follows it, so a layer's step reads: product, `add_rms_norm`, product, …
 The backward pass walks the same lines in reverse order; each op's gradient formula stands beside the op in
-`backend/reference.py`.
+`backend/reference.py`. What an op of the backward pass can compute again while it has its inputs at hand (the output of a
+norm, of SwiGLU) is not kept from the forward pass, and gradients take the place of what is no longer needed.
 """
 
 from dataclasses import dataclass
@@ -27,16 +28,13 @@ class LayerActivations:
     """What the backward pass of a layer needs of its forward pass."""
 
     x: Array  # (N, D) residual stream at the layer's input
-    attention_in: Array  # (N, D) normed
     attention_inverse_rms: Array  # (N,)
     query_key_value: Array  # (N, packed columns), rotated
     attention_out: Array  # (N, H·E)
     lse: Array  # (B, H, T)
     middle: Array  # (N, D) residual stream between attention and MLP
-    mlp_in: Array  # (N, D) normed
     mlp_inverse_rms: Array  # (N,)
-    gate_up: Array  # (N, packed columns)
-    mlp_hidden: Array  # (N, F)
+    gate_up: Array  # (N, packed columns); the backward pass puts its gradient there
 
 
 class Activations:
@@ -45,40 +43,44 @@ class Activations:
     With `training` every layer has buffers of its own and gradients have theirs; without, the layers share one set.
     """
 
-    def __init__(self, config: ModelConfig, columns: PackedColumns, backend: Any, batch: int, length: int, training: bool):
+    def __init__(self, config: ModelConfig, columns: PackedColumns, backend: Any, batch: int, length: int, training: bool, recompute: bool):
         c, N = config, batch * length
-        empty = backend.empty
         self.batch, self.length, self.training = batch, length, training
+
+        def empty(*shape: int) -> Array:
+            return backend.empty(shape, backend.activation)
+
+        def stream() -> Array:
+            return backend.empty((N, c.dim), backend.residual)
+
+        gate_up = empty(N, columns.gate_up) if recompute else None
 
         def layer() -> LayerActivations:
             return LayerActivations(
-                x=empty((N, c.dim)),
-                attention_in=empty((N, c.dim)),
-                attention_inverse_rms=empty((N,)),
-                query_key_value=empty((N, columns.query_key_value)),
-                attention_out=empty((N, c.heads * c.head_size)),
-                lse=empty((batch, c.heads, length)),
-                middle=empty((N, c.dim)),
-                mlp_in=empty((N, c.dim)),
-                mlp_inverse_rms=empty((N,)),
-                gate_up=empty((N, columns.gate_up)),
-                mlp_hidden=empty((N, c.ffn_storage)),
+                x=stream(),
+                attention_inverse_rms=backend.empty((N,)),
+                query_key_value=empty(N, columns.query_key_value),
+                attention_out=empty(N, c.heads * c.head_size),
+                lse=backend.empty((batch, c.heads, length)),
+                middle=stream(),
+                mlp_inverse_rms=backend.empty((N,)),
+                gate_up=empty(N, columns.gate_up) if gate_up is None else gate_up,
             )
 
         self.layers = [layer() for _ in range(c.layers)] if training else [layer()] * c.layers
-        self.delta = empty((N, c.dim))
-        self.final = empty((N, c.dim))
-        self.final_inverse_rms = empty((N,))
-        self.hidden = empty((N, c.dim))  # normed, what the heads read
-        self.logits = empty((N, columns.heads)) if training else None
+        self.offset = backend.zeros((batch,), np.int32)  # of the queries among the keys: none, outside of a cache
+        self.normed = empty(N, c.dim)  # input of a layer's next product
+        self.mlp_hidden = empty(N, c.ffn_storage)
+        self.delta = empty(N, c.dim)
+        self.final = stream()
+        self.final_inverse_rms = backend.empty((N,))
+        self.hidden = empty(N, c.dim)  # normed, what the heads read
+        self.logits = empty(N, columns.heads) if training else None
         if training:
-            self.dx = empty((N, c.dim))
-            self.dnorm = empty((N, c.dim))
-            self.dattention_out = empty((N, c.heads * c.head_size))
-            self.dmlp_hidden = empty((N, c.ffn_storage))
+            self.dx = empty(N, c.dim)
+            self.dattention_out = empty(N, c.heads * c.head_size)
             # zeroed once: the ops never write the padding between packed parts, and its gradient must be zero
-            self.dquery_key_value = backend.zeros((N, columns.query_key_value))
-            self.dgate_up = backend.zeros((N, columns.gate_up))
+            self.dquery_key_value = backend.zeros((N, columns.query_key_value), backend.activation)
 
 
 @dataclass
@@ -102,8 +104,8 @@ class Cache:
 
     def __init__(self, config: ModelConfig, backend: Any, rows: int, capacity: int):
         shape = (rows, capacity, config.kv_heads, config.head_size)
-        self.keys = [backend.zeros(shape) for _ in range(config.layers)]
-        self.values = [backend.zeros(shape) for _ in range(config.layers)]
+        self.keys = [backend.zeros(shape, backend.activation) for _ in range(config.layers)]
+        self.values = [backend.zeros(shape, backend.activation) for _ in range(config.layers)]
         self.lengths = np.zeros(rows, np.int32)
         self.capacity = capacity
 
@@ -127,11 +129,16 @@ class Cache:
 class Transformer:
     """A model's computation: parameters, and what one does with them."""
 
-    def __init__(self, config: ModelConfig, parameters: Array, backend: Any):
-        """`parameters` is a flat buffer of the backend, laid out by `tensor_table(config)`."""
-        self.config, self.backend = config, backend
+    def __init__(self, config: ModelConfig, parameters: Array, backend: Any, recompute: bool = False):
+        """`parameters` is a flat buffer of the backend, laid out by `tensor_table(config)`.
+
+        `recompute`: the layers share one buffer for the gate/up product, a training step's largest, and the backward pass
+        computes it again.
+        """
+        self.config, self.backend, self.recompute = config, backend, recompute
         self.parameters = parameters
-        self.weights = ModelViews(config, parameters)
+        self.working = backend.working_copy(parameters)
+        self.weights = ModelViews(config, self.working, norms=parameters)
         self.columns = PackedColumns(config)
         self.plans: dict[tuple[int, int, bool], Activations] = {}
         self.rope_table = backend.rope_table(config.context, config.head_size, config.rope_theta)
@@ -142,7 +149,7 @@ class Transformer:
         if key not in self.plans:
             for other in [other for other in self.plans if other[2] == training]:
                 del self.plans[other]
-            self.plans[key] = Activations(self.config, self.columns, self.backend, batch, length, training)
+            self.plans[key] = Activations(self.config, self.columns, self.backend, batch, length, training, self.recompute)
         return self.plans[key]
 
     def need_positions(self, positions: int) -> None:
@@ -161,14 +168,13 @@ class Transformer:
         positions, starts = batch.positions.reshape(-1), batch.starts
         first = buffers.layers[0]
         ops.embedding(batch.ids.reshape(-1), weights.embedding, first.x)
-        ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, first.attention_in, first.attention_inverse_rms)
-        offset = ops.zeros((B,), np.int32)
+        ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, buffers.normed, first.attention_inverse_rms)
         for index, (layer, a) in enumerate(zip(weights.layers, buffers.layers, strict=True)):
-            ops.linear(a.attention_in, layer.query_key_value, a.query_key_value)
+            ops.linear(buffers.normed, layer.query_key_value, a.query_key_value)
             query, key, value = self.split(a.query_key_value)
             ops.rope(query, positions, self.rope_table)
             ops.rope(key, positions, self.rope_table)
-            ops.attention(rows(query, B), rows(key, B), rows(value, B), starts, offset, rows(self.by_head(a.attention_out), B), a.lse)
+            ops.attention(rows(query, B), rows(key, B), rows(value, B), starts, buffers.offset, rows(self.by_head(a.attention_out), B), a.lse)
             self.finish_layer(index, layer, a, buffers)
         return buffers
 
@@ -176,13 +182,13 @@ class Transformer:
         """From attention's output to the next layer's normed input."""
         c, ops = self.config, self.backend
         ops.linear(a.attention_out, layer.attention_output, buffers.delta)
-        ops.add_rms_norm(a.x, buffers.delta, c.step_size, layer.mlp_norm, c.norm_epsilon, a.middle, a.mlp_in, a.mlp_inverse_rms)
-        ops.linear(a.mlp_in, layer.gate_up, a.gate_up)
-        ops.swiglu(a.gate_up[:, self.columns.gate], a.gate_up[:, self.columns.up], a.mlp_hidden)
-        ops.linear(a.mlp_hidden, layer.down, buffers.delta)
+        ops.add_rms_norm(a.x, buffers.delta, c.step_size, layer.mlp_norm, c.norm_epsilon, a.middle, buffers.normed, a.mlp_inverse_rms)
+        ops.linear(buffers.normed, layer.gate_up, a.gate_up)
+        ops.swiglu(a.gate_up[:, self.columns.gate], a.gate_up[:, self.columns.up], buffers.mlp_hidden)
+        ops.linear(buffers.mlp_hidden, layer.down, buffers.delta)
         if index + 1 < c.layers:
             following = buffers.layers[index + 1]
-            norm, total, out, inverse_rms = self.weights.layers[index + 1].attention_norm, following.x, following.attention_in, following.attention_inverse_rms
+            norm, total, out, inverse_rms = self.weights.layers[index + 1].attention_norm, following.x, buffers.normed, following.attention_inverse_rms
         else:
             norm, total, out, inverse_rms = self.weights.final_norm, buffers.final, buffers.hidden, buffers.final_inverse_rms
         ops.add_rms_norm(a.middle, buffers.delta, c.step_size, norm, c.norm_epsilon, total, out, inverse_rms)
@@ -197,7 +203,7 @@ class Transformer:
 
     def first_logits(self, hidden_ND: Array) -> Array:
         """Logits of head 0, (N, V)."""
-        out = self.backend.empty((hidden_ND.shape[0], self.columns.head))
+        out = self.backend.empty((hidden_ND.shape[0], self.columns.head), self.backend.activation)
         self.backend.linear(hidden_ND, self.weights.first_head, out)
         return out[:, : self.config.vocab_size]
 
@@ -206,28 +212,34 @@ class Transformer:
     def backward(self, batch: Batch, buffers: Activations, gradients: ModelViews, accumulate: bool = False) -> None:
         """From the gradient of the logits (left in `buffers.logits` by the cross-entropy) to `gradients` of every parameter.
 
-        `accumulate` adds to what `gradients` holds (further micro-batches) instead of overwriting it.
+        `accumulate` adds to what `gradients` holds (further micro-batches) instead of overwriting it. The gate/up products and the
+        logits of `buffers` are overwritten: one backward pass for each forward pass.
         """
         c, ops, weights = self.config, self.backend, self.weights
         B, _ = batch.ids.shape
         h, positions = c.step_size, batch.positions.reshape(-1)
-        dx, dnorm = buffers.dx, buffers.dnorm
+        dx, normed, hidden = buffers.dx, buffers.normed, buffers.mlp_hidden
+        gate, up = self.columns.gate, self.columns.up
         if self.columns.head != c.vocab_size:
             buffers.logits.reshape(-1, self.columns.head)[:, c.vocab_size :] = 0
         ops.linear_backward_weight(buffers.logits, buffers.hidden, gradients.heads, accumulate)
-        ops.linear_backward_input(buffers.logits, weights.heads, dnorm)
+        ops.linear_backward_input(buffers.logits, weights.heads, normed)
         ops.rms_norm_backward(
-            dnorm, buffers.final, weights.final_norm, buffers.final_inverse_rms, dx, gradients.final_norm, add_to_dx=False, accumulate=accumulate
+            normed, buffers.final, weights.final_norm, buffers.final_inverse_rms, dx, gradients.final_norm, add_to_dx=False, accumulate=accumulate
         )
+        # `normed` and `hidden` hold the gradient of a product's input, then that input itself, computed again
         for layer, gradient, a in reversed(list(zip(weights.layers, gradients.layers, buffers.layers, strict=True))):
+            if self.recompute:
+                ops.rms_norm(a.middle, layer.mlp_norm, c.norm_epsilon, normed, a.mlp_inverse_rms)
+                ops.linear(normed, layer.gate_up, a.gate_up)
             # x + h · mlp(norm(x)): dx flows past the MLP unchanged, and into it scaled by h
-            ops.linear_backward_weight(dx, a.mlp_hidden, gradient.down, accumulate, scale=h)
-            ops.linear_backward_input(dx, layer.down, buffers.dmlp_hidden, scale=h)
-            gate, up = self.columns.gate, self.columns.up
-            ops.swiglu_backward(buffers.dmlp_hidden, a.gate_up[:, gate], a.gate_up[:, up], buffers.dgate_up[:, gate], buffers.dgate_up[:, up])
-            ops.linear_backward_weight(buffers.dgate_up, a.mlp_in, gradient.gate_up, accumulate)
-            ops.linear_backward_input(buffers.dgate_up, layer.gate_up, dnorm)
-            ops.rms_norm_backward(dnorm, a.middle, layer.mlp_norm, a.mlp_inverse_rms, dx, gradient.mlp_norm, add_to_dx=True, accumulate=accumulate)
+            ops.linear_backward_input(dx, layer.down, hidden, scale=h)
+            parts = a.gate_up[:, gate], a.gate_up[:, up]
+            ops.swiglu_backward(hidden, *parts, *parts, hidden)
+            ops.linear_backward_weight(dx, hidden, gradient.down, accumulate, scale=h)
+            ops.linear_backward_input(a.gate_up, layer.gate_up, normed)
+            ops.rms_norm_backward(normed, a.middle, layer.mlp_norm, a.mlp_inverse_rms, dx, gradient.mlp_norm, True, accumulate, normed)
+            ops.linear_backward_weight(a.gate_up, normed, gradient.gate_up, accumulate)
             # x + h · attention(norm(x))
             ops.linear_backward_weight(dx, a.attention_out, gradient.attention_output, accumulate, scale=h)
             ops.linear_backward_input(dx, layer.attention_output, buffers.dattention_out, scale=h)
@@ -243,9 +255,9 @@ class Transformer:
             )
             ops.rope(dquery, positions, self.rope_table, inverse=True)
             ops.rope(dkey, positions, self.rope_table, inverse=True)
-            ops.linear_backward_weight(buffers.dquery_key_value, a.attention_in, gradient.query_key_value, accumulate)
-            ops.linear_backward_input(buffers.dquery_key_value, layer.query_key_value, dnorm)
-            ops.rms_norm_backward(dnorm, a.x, layer.attention_norm, a.attention_inverse_rms, dx, gradient.attention_norm, add_to_dx=True, accumulate=accumulate)
+            ops.linear_backward_input(buffers.dquery_key_value, layer.query_key_value, normed)
+            ops.rms_norm_backward(normed, a.x, layer.attention_norm, a.attention_inverse_rms, dx, gradient.attention_norm, True, accumulate, normed)
+            ops.linear_backward_weight(buffers.dquery_key_value, normed, gradient.query_key_value, accumulate)
         # a tied embedding already holds head 0's gradient
         ops.embedding_backward(batch.ids.reshape(-1), dx, gradients.embedding, accumulate or c.tied)
 
@@ -279,9 +291,9 @@ class Transformer:
         buffers = self.plan(B, n, training=False)
         first = buffers.layers[0]
         ops.embedding(ops.from_host(tokens.reshape(-1)), weights.embedding, first.x)
-        ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, first.attention_in, first.attention_inverse_rms)
+        ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, buffers.normed, first.attention_inverse_rms)
         for index, (layer, a) in enumerate(zip(weights.layers, buffers.layers, strict=True)):
-            ops.linear(a.attention_in, layer.query_key_value, a.query_key_value)
+            ops.linear(buffers.normed, layer.query_key_value, a.query_key_value)
             query, key, value = self.split(a.query_key_value)
             ops.rope(query, positions, self.rope_table)
             ops.rope(key, positions, self.rope_table)

@@ -1,5 +1,6 @@
 """What training changes: parameters and AdamW's moments, one flat buffer each, and one step that moves them."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 from nanoeuler.model.flat import ModelViews
 from nanoeuler.model.spec import ModelConfig, tensor_table
 from nanoeuler.model.transformer import Batch, Transformer
+from nanoeuler.training.objectives import KnownWeights, Objective
 from nanoeuler.training.streams import StepRows
 
 
@@ -32,59 +34,84 @@ class StepResult:
 class TrainingState:
     """Parameters, gradients and moments of a model on a backend, and the number of updates done."""
 
-    def __init__(self, config: ModelConfig, backend: Any, parameters: np.ndarray, optimizer: AdamW):
-        """`parameters` is a flat float32 buffer on the host."""
-        self.config, self.backend, self.optimizer = config, backend, optimizer
+    def __init__(
+        self, config: ModelConfig, backend: Any, parameters: np.ndarray, optimizer: AdamW, recompute: bool = False, objective: Objective | None = None
+    ):
+        """`parameters` is a flat float32 buffer on the host. `recompute`: see `Transformer`. `objective` is `KnownWeights` unless given."""
+        self.config, self.backend, self.optimizer, self.objective = config, backend, optimizer, objective or KnownWeights()
         self.parameters = backend.from_host(parameters)
         self.gradients, self.first_moment, self.second_moment = (backend.zeros(parameters.shape) for _ in range(3))
-        self.model = Transformer(config, self.parameters, backend)
+        self.model = Transformer(config, self.parameters, backend, recompute)
         self.gradient_views = ModelViews(config, self.gradients)
         self.decay_slices = decay_slices(config)
         self.step = 0
+        self.schedule = backend.zeros((2,), np.float64)  # learning rate, updates done before this step
+        self.losses = backend.zeros((2,), np.float64)  # nats of this step: of all heads, and of head 0 by its weights
+        self.report = backend.zeros((2,), np.float64)  # the gradient's norm before clipping; updates left out so far
+        self.inputs: StepInputs | None = None
+        self.recorded: Any = None
 
     def train_step(self, rows: StepRows, micro_batch_rows: int, learning_rate: float) -> StepResult:
         """One optimizer update on all rows of a step, `micro_batch_rows` at a time."""
-        loss, first_head_loss = 0.0, 0.0
-        first_head_weight = float(rows.weights[..., 0].sum(dtype=np.float64))
-        for start in range(0, len(rows.ids), micro_batch_rows):
-            nats_RTK = self.accumulate(rows, slice(start, start + micro_batch_rows), accumulate=start > 0)
-            loss += float(nats_RTK.sum(dtype=np.float64))
-            first_head_loss += float(nats_RTK[..., 0].sum(dtype=np.float64))
-        norm = self.backend.squared_norm(self.gradients) ** 0.5
-        result = StepResult(loss, first_head_loss / first_head_weight if first_head_weight else 0.0, norm)
-        if np.isfinite(loss) and np.isfinite(norm):
-            self.update(learning_rate, min(1.0, self.optimizer.clip_norm / (norm + 1e-6)))
-        return result
+        self.stage(rows)
+        self.start(micro_batch_rows, learning_rate)
+        return self.finish()
 
-    def accumulate(self, rows: StepRows, part: slice, accumulate: bool) -> np.ndarray:
-        """Forward and backward of some rows into the gradients; returns weight × nats of every target, (rows, T, K)."""
-        ops, model = self.backend, self.model
-        batch = Batch(*(ops.from_host(array[part]) for array in (rows.ids, rows.positions, rows.starts)))
-        targets, weights = ops.from_host(rows.targets[part].reshape(-1)), ops.from_host(rows.weights[part].reshape(-1))
+    def stage(self, rows: StepRows) -> None:
+        """Hand over the rows of the next step; on a device they are copied while it is still at work on the last."""
+        if self.inputs is None or self.inputs.shape != rows.targets.shape:
+            self.inputs, self.recorded = StepInputs(self.backend, rows), None
+        self.first_head_weight = self.objective.first_head_weight(rows)
+        self.backend.load(self.inputs.arrays, [rows.ids, rows.positions, rows.starts, rows.targets, rows.weights, *rows.further])
+
+    def start(self, micro_batch_rows: int, learning_rate: float) -> None:
+        """Begin the update on the rows that were handed over; a device computes while the host goes on."""
+        self.started_weight = self.first_head_weight
+        self.backend.load([self.schedule], [np.array([learning_rate, self.step])])
+        self.recorded = self.backend.run(lambda: self.compute(micro_batch_rows), self.recorded)
+
+    def finish(self) -> StepResult:
+        """What the update that was begun last has come to."""
+        (loss, first_head_loss), (norm, _) = (self.backend.to_host(values).tolist() for values in (self.losses, self.report))
+        if np.isfinite(loss) and np.isfinite(norm):  # otherwise `update` changed nothing
+            self.step += 1
+        return StepResult(loss, first_head_loss / self.started_weight if self.started_weight else 0.0, norm)
+
+    def compute(self, micro_batch_rows: int) -> None:
+        """The work of a step, always on the same arrays and without a look at any value, so that a device can record it."""
+        self.losses[...] = 0
+        for start in range(0, self.inputs.shape[0], micro_batch_rows):
+            self.accumulate(slice(start, start + micro_batch_rows), accumulate=start > 0)
+        self.update()
+
+    def accumulate(self, part: slice, accumulate: bool) -> None:
+        """Forward and backward of some rows into the gradients and the losses."""
+        ops, model, inputs = self.backend, self.model, self.inputs
+        batch = Batch(inputs.ids[part], inputs.positions[part], inputs.starts[part])
+        targets, weights = inputs.targets[part].reshape(-1), inputs.weights[part]
+        logprobs, lse = inputs.logprobs[: len(targets)], inputs.lse[: len(targets)]
         buffers = model.forward(batch, training=True)
         logits = model.all_logits(buffers)
-        logprobs, lse = ops.empty(targets.shape), ops.empty(targets.shape)
         ops.cross_entropy(logits, targets, logprobs, lse)
-        ops.cross_entropy_backward(logits, targets, weights, lse)
+        self.objective.weigh(ops, logprobs.reshape(weights.shape), weights, [array[part] for array in inputs.further], self.losses)
+        ops.cross_entropy_backward(logits, targets, weights.reshape(-1), lse)
         model.backward(batch, buffers, self.gradient_views, accumulate)
-        return -ops.to_host(logprobs).reshape(rows.targets[part].shape) * rows.weights[part]
 
-    def update(self, learning_rate: float, gradient_scale: float) -> None:
-        self.step += 1
-        o = self.optimizer
-        for part, decays in self.decay_slices:
-            self.backend.adamw(
-                self.parameters[part],
-                self.gradients[part],
-                self.first_moment[part],
-                self.second_moment[part],
-                o.weight_decay if decays else 0.0,
-                learning_rate,
-                (o.beta1, o.beta2),
-                o.epsilon,
-                self.step,
-                gradient_scale,
-            )
+    def update(self) -> None:
+        flat = self.parameters, self.model.working, self.gradients, self.first_moment, self.second_moment
+        self.backend.update(*flat, self.decay_slices, self.optimizer, self.schedule, self.losses, self.report)
+
+
+class StepInputs:
+    """A step's rows on the backend, and room for the log-probability and log-sum-exp of every target."""
+
+    def __init__(self, backend: Any, rows: StepRows):
+        self.shape = shape = rows.targets.shape  # (rows, T, K)
+        self.ids, self.positions, self.starts = (backend.zeros(shape[:2], np.int32) for _ in range(3))
+        self.targets, self.weights = backend.zeros(shape, np.int32), backend.zeros(shape, np.float32)
+        self.further = [backend.zeros(array.shape, array.dtype) for array in rows.further]
+        self.arrays = [self.ids, self.positions, self.starts, self.targets, self.weights, *self.further]
+        self.logprobs, self.lse = (backend.zeros((math.prod(shape),)) for _ in range(2))
 
 
 def decay_slices(config: ModelConfig) -> list[tuple[slice, bool]]:

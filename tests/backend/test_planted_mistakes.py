@@ -95,10 +95,12 @@ class EmbeddingRepeatsMissing(ReferenceBackend):
 class NormGradient(ReferenceBackend):
     """The backward pass of RMSNorm once more, with places for mistakes."""
 
-    def rms_norm_backward(self, dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, dweight_D, add_to_dx, accumulate):
+    def rms_norm_backward(self, dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, dweight_D, add_to_dx, accumulate, out_ND=None):
         unit, r = x_ND * inverse_rms_N[:, None], inverse_rms_N[:, None]
         store(dweight_D, self.weight_gradient(dout_ND, x_ND, unit), accumulate)
         store(dx_ND, self.input_gradient(dout_ND, unit, weight_D, r), add_to_dx)
+        if out_ND is not None:
+            out_ND[...] = unit * weight_D
 
     def weight_gradient(self, dout, x, unit):
         return (dout * unit).sum(axis=0)
@@ -142,8 +144,8 @@ class NormWeightFromUnnormedInput(NormGradient):
 
 @planted("add_rms_norm")
 class NormResidualOverwritten(ReferenceBackend):
-    def rms_norm_backward(self, dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, dweight_D, add_to_dx, accumulate):
-        super().rms_norm_backward(dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, dweight_D, False, accumulate)
+    def rms_norm_backward(self, dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, dweight_D, add_to_dx, accumulate, out_ND=None):
+        super().rms_norm_backward(dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, dweight_D, False, accumulate, out_ND)
 
 
 # ---- rotary positions
@@ -269,25 +271,37 @@ class AttentionProbabilitiesTransposed(AttentionGradient):
 # ---- SwiGLU
 
 
-@planted("swiglu")
-class SwigluSign(ReferenceBackend):
-    def swiglu_backward(self, dout_NF, gate_NF, up_NF, dgate_NF, dup_NF):
-        super().swiglu_backward(dout_NF, gate_NF, up_NF, dgate_NF, dup_NF)
+class SwigluGradient(ReferenceBackend):
+    """The backward pass of SwiGLU once more, with places for mistakes."""
+
+    def swiglu_backward(self, dout_NF, gate_NF, up_NF, dgate_NF, dup_NF, out_NF=None):
         sigma = sigmoid(gate_NF, np.empty_like(gate_NF))
-        dgate_NF[...] = dout_NF * up_NF * (sigma - gate_NF * sigma * (1 - sigma))
+        dgate, dup = self.gradients(dout_NF, gate_NF, up_NF, sigma)
+        if out_NF is not None:
+            out_NF[...] = gate_NF * sigma * up_NF
+        dgate_NF[...] = dgate
+        dup_NF[...] = dup
+
+    def gradients(self, dout, gate, up, sigma):
+        return dout * up * (sigma + gate * sigma * (1 - sigma)), dout * gate * sigma
 
 
 @planted("swiglu")
-class SwigluGateAndUpSwapped(ReferenceBackend):
-    def swiglu_backward(self, dout_NF, gate_NF, up_NF, dgate_NF, dup_NF):
-        super().swiglu_backward(dout_NF, gate_NF, up_NF, dup_NF, dgate_NF)
+class SwigluSign(SwigluGradient):
+    def gradients(self, dout, gate, up, sigma):
+        return dout * up * (sigma - gate * sigma * (1 - sigma)), dout * gate * sigma
 
 
 @planted("swiglu")
-class SwigluSlopeOfSigmoidMissing(ReferenceBackend):
-    def swiglu_backward(self, dout_NF, gate_NF, up_NF, dgate_NF, dup_NF):
-        super().swiglu_backward(dout_NF, gate_NF, up_NF, dgate_NF, dup_NF)
-        dgate_NF[...] = dout_NF * up_NF * sigmoid(gate_NF, np.empty_like(gate_NF))
+class SwigluGateAndUpSwapped(SwigluGradient):
+    def gradients(self, dout, gate, up, sigma):
+        return super().gradients(dout, gate, up, sigma)[::-1]
+
+
+@planted("swiglu")
+class SwigluSlopeOfSigmoidMissing(SwigluGradient):
+    def gradients(self, dout, gate, up, sigma):
+        return dout * up * sigma, dout * gate * sigma
 
 
 # ---- cross-entropy
@@ -342,7 +356,7 @@ def test_every_op_has_a_sign_a_swap_and_a_missing_term_planted():
         assert sum(planted_op == op for planted_op, _ in PLANTED) >= 3
 
 
-@pytest.mark.parametrize("harmless", [NormGradient, AttentionGradient])
+@pytest.mark.parametrize("harmless", [NormGradient, AttentionGradient, SwigluGradient])
 def test_the_rewritten_backward_passes_are_right_without_a_mistake(harmless):
     assert failures(check_ops(harmless(np.float64))) == set()
 

@@ -188,3 +188,24 @@ def test_adamw_leaves_the_gradients_and_the_float_type_alone():
 def test_the_norm_of_a_long_float32_buffer_is_summed_in_float64():
     values = np.full(3_000_001, 0.1, np.float32)
     assert ReferenceBackend().squared_norm(values) == pytest.approx(3_000_001 * float(np.float32(0.1)) ** 2, rel=1e-12)
+
+
+def test_backward_passes_give_the_forward_pass_again_and_may_write_over_their_inputs(ops):
+    random = np.random.default_rng(5)
+    x, dout, weight, inverse_rms = random.standard_normal((4, 6)), random.standard_normal((4, 6)), random.standard_normal(6), np.empty(4)
+    normed, dx, in_place = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+    ops.rms_norm(x, weight, 1e-5, normed, inverse_rms)
+    ops.rms_norm_backward(dout, x, weight, inverse_rms, dx, np.empty(6), False, False)
+    again = dout.copy()
+    ops.rms_norm_backward(again, x, weight, inverse_rms, in_place, np.empty(6), False, False, again)
+    np.testing.assert_array_equal(in_place, dx)
+    np.testing.assert_allclose(again, normed, rtol=1e-15)
+
+    gate, up, product, dgate, dup = x, dx.copy(), np.empty_like(x), np.empty_like(x), np.empty_like(x)
+    ops.swiglu(gate, up, product)
+    ops.swiglu_backward(dout, gate, up, dgate, dup)
+    again, gate, up = dout.copy(), gate.copy(), up.copy()
+    ops.swiglu_backward(again, gate, up, gate, up, again)
+    np.testing.assert_array_equal(gate, dgate)
+    np.testing.assert_array_equal(up, dup)
+    np.testing.assert_allclose(again, product, rtol=1e-14)

@@ -56,7 +56,8 @@ def test_a_long_gradient_is_cut_to_the_clip_norm(rows):
 def test_norms_do_not_decay_and_matrices_do():
     state = make_state()
     before = FlatBuffer(CONFIG, state.parameters.copy())
-    state.update(1e-2, 1.0)  # all gradients are zero
+    state.schedule[0] = 1e-2
+    state.update()  # all gradients are zero
     after = FlatBuffer(CONFIG, state.parameters)
     for tensor in before.table:
         factor = 1 - 1e-2 * 0.1 if len(tensor.shape) == 2 else 1.0
@@ -81,6 +82,30 @@ def test_an_update_that_is_not_finite_is_not_made(rows):
     assert not np.isfinite(state.train_step(rows, 12, 1e-2).loss)
     np.testing.assert_array_equal(state.parameters, before)
     assert state.step == 0
+    assert state.report[1] == 1
+
+
+def test_rows_may_be_handed_over_while_a_step_is_under_way(rows):
+    tokens = np.random.default_rng(2).integers(0, 50, 1000).astype(np.int32)
+    following = TextStream(tokens, 8, 96, CONFIG.mtp_weights, 0, True, 1, "text").step(0)
+    one_by_one, overlapped = make_state(), make_state()
+    expected = [one_by_one.train_step(each, 4, 1e-2) for each in (rows, following)]
+    overlapped.stage(rows)
+    overlapped.start(4, 1e-2)
+    overlapped.stage(following)
+    found = [overlapped.finish()]
+    overlapped.start(4, 1e-2)
+    assert [*found, overlapped.finish()] == expected
+    np.testing.assert_array_equal(overlapped.parameters, one_by_one.parameters)
+
+
+def test_computing_the_gate_and_up_products_again_changes_no_bit(rows):
+    kept, again = make_state(), make_state()
+    again.model.recompute = True
+    for state in (kept, again):
+        state.train_step(rows, 6, 1e-2)
+    assert len({id(layer.gate_up) for layer in again.model.plan(6, 8, training=True).layers}) == 1
+    np.testing.assert_array_equal(again.parameters, kept.parameters)
 
 
 def test_it_learns_a_repeated_row(rows):

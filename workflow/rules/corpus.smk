@@ -1,5 +1,5 @@
 # Text in. REQUIRED INPUTS   the addresses in the sources file; files of your own named in corpus.sources
-#          OUTPUTS           data/gutenberg, data/fineweb, data/instructions, data/questions: shared by every run
+#          OUTPUTS           data/gutenberg, data/fineweb, data/instructions, data/preferences, data/questions: shared by every run
 #                            data/corpora/<name>/manifest.json, beside it the text split into training and validation
 
 
@@ -102,6 +102,27 @@ rule fetch_instructions:
         "Fetching and checking the instructions {config[sft][instructions]}"
     shell:
         "python -m nanoeuler instructions --config {params.config:q} --name {params.name:q} --output {params.folder:q} --log {log:q}"
+
+
+rule fetch_preferences:
+    input:
+        before=paths.before_download,
+    output:
+        manifest=f"{paths.preferences}/manifest.json",
+    log:
+        paths.log("fetch_preferences"),
+    threads: 1
+    resources:
+        mem_mb=2000,
+    params:
+        identity=lambda wildcards: stage_identity(config, "fetch_preferences"),
+        config=lambda wildcards, output: stage_config(config, "fetch_preferences"),
+        name=lambda wildcards, output: config["dpo"]["preferences"],
+        folder=lambda wildcards, output: paths.preferences,
+    message:
+        "Fetching and checking the preferences {config[dpo][preferences]}"
+    shell:
+        "python -m nanoeuler preferences --config {params.config:q} --name {params.name:q} --output {params.folder:q} --log {log:q}"
 
 
 rule fetch_questions:
