@@ -58,6 +58,7 @@ localrules:
     extract_fineweb,
     fetch_instructions,
     fetch_questions,
+    fetch_task,
 
 
 rule all:

@@ -31,14 +31,15 @@ STAGES = {
     "extract_fineweb": Stage(1, ("corpus.fineweb", "sources.fineweb.collection", "sources.fineweb.revision", "sources.fineweb.shards")),
     "fetch_instructions": Stage(1, ("sft.instructions", "sft.validation_share", "sources.instructions.{sft.instructions}")),
     "fetch_questions": Stage(1, ("evaluate.questions", "sources.questions.{evaluate.questions}")),
+    "fetch_task": Stage(1, ("evaluate.tasks", "sources.tasks")),
     "build_corpus": Stage(1, ("corpus.name", "corpus.sources", "corpus.validation_share", "sources.gutenberg.licence", "sources.fineweb.licence")),
     "learn_bpe": Stage(1, ("tokenizer",)),
     "tokenize": Stage(1, ("tokenizer.vocab_size",)),
     "check_gradients": Stage(1, ()),
     "pretrain": Stage(1, ("seed", "model", "pretrain")),
     "sft": Stage(1, ("seed", "model", "sft")),
-    "evaluate_model": Stage(1, ("seed", "model.context", "pretrain.document_mask", "evaluate")),
-    "write_report": Stage(1, WHOLE_RUN),
+    "evaluate_model": Stage(2, ("seed", "model.context", "pretrain.document_mask", "evaluate")),
+    "write_report": Stage(2, WHOLE_RUN),
 }
 
 

@@ -62,10 +62,14 @@ def choose_items(items: Sequence[Item], limit: int | None, seed: int) -> list[It
     return [items[place] for place in sorted(ranked[:limit])]
 
 
-def score_task(model: LanguageModel, manifest: Path, window: int, limit: int | None, seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The scores of one task as JSON values, and one record for each item: what was picked, and every log-likelihood in nats."""
+def score_task(model: LanguageModel, manifest: Path, window: int, limits: Mapping[str, int | None], seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The scores of one task as JSON values, and one record for each item: what was picked, and every log-likelihood in nats.
+
+    Of the task as many items are asked as `limits` says of its name, all unless it says something.
+    """
     described, items = read_task(manifest)
     name, kind = described["name"], described["kind"]
+    limit = limits.get(name)
     began = time.monotonic()
     asked: list[Item] = []
     sequences: list[Pair] = []
