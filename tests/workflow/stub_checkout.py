@@ -14,6 +14,7 @@ gutenberg: {collection: classics, mirror: https://mirror.example, licence: Publi
 fineweb: {collection: web, licence: ODC-By 1.0, shards: [{url: https://example.org/000.parquet}, {url: https://example.org/001.parquet}]}
 instructions: {alpaca: {url: https://example.org/alpaca.json, licence: CC BY-NC 4.0}}
 questions: {world: {url: questions.jsonl}}
+tasks: {piqa: {url: https://example.org/piqa.jsonl}, quiz: {url: https://example.org/quiz.jsonl, kind: arc_easy}}
 """
 CONFIG = """
 run: trial
