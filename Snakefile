@@ -59,6 +59,7 @@ localrules:
     fetch_instructions,
     fetch_preferences,
     fetch_questions,
+    fetch_task,
 
 
 rule all:

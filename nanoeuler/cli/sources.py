@@ -53,6 +53,12 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="file of JSON lines to write")
     finish(parser, questions)
 
+    parser = subparsers.add_parser("task", help="fetch a multiple-choice task and check its items")
+    add_config(parser, "evaluate.tasks or sources.tasks")
+    parser.add_argument("--name", required=True, help="name in evaluate.tasks or in the sources file, such as hellaswag")
+    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to write: items.jsonl, manifest.json")
+    finish(parser, task)
+
 
 def add_config(parser: argparse.ArgumentParser, reads: str) -> None:
     parser.add_argument("--config", required=True, help=f"YAML file, or inline JSON with {reads}")
@@ -119,3 +125,10 @@ def questions(options: argparse.Namespace) -> None:
     from nanoeuler.corpus.questions import prepare
 
     prepare(options.name, section(load(options.config), "sources.questions"), options.output)
+
+
+def task(options: argparse.Namespace) -> None:
+    from nanoeuler.config import load
+    from nanoeuler.corpus.tasks import describe_task, prepare
+
+    prepare(describe_task(options.name, load(options.config)), options.output)

@@ -8,6 +8,7 @@ from typing import Any
 from nanoeuler.config.validation import check, place, read_schema
 from nanoeuler.config.yaml_file import Key, read_yaml
 from nanoeuler.corpus.own_text import find_files
+from nanoeuler.corpus.tasks import describe_task
 from nanoeuler.errors import UserError
 from nanoeuler.model.spec import ModelConfig
 
@@ -170,6 +171,14 @@ def check_sources(config: Config, places: Mapping[Key, str], source: str) -> Non
     if questions is not None and questions not in sources.get("questions", {}):
         known = ", ".join(sources.get("questions", {})) or "none"
         refuse(("evaluate", "questions"), f"is {questions!r}, which the sources file does not have (there: {known}); correct it or set null")
+    names = [task["name"] for task in config["evaluate"]["tasks"]]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            refuse(("evaluate", "tasks", number), f"is the second one named {name}; give it another name, and its kind")
+        try:
+            describe_task(name, config)
+        except UserError as error:
+            raise UserError(f"{place(('evaluate', 'tasks', number), places, source)}: evaluate.tasks: {error}") from error
     for section, row in (("pretrain", config["model"]["context"]), ("sft", config["sft"]["context"]), ("dpo", 2 * config["dpo"]["context"])):
         if config[section].get("batch_tokens", row) < row:
             refuse((section, "batch_tokens"), f"is {config[section]['batch_tokens']}, less than one row of {row} tokens; give a multiple of {row}")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nanoeuler.corpus.own_text import find_files, slug
+from nanoeuler.corpus.tasks import describe_task
 from nanoeuler.files import canonical_json
 
 
@@ -28,6 +29,7 @@ class Paths:
         self.gradients = f"{self.results}/gradients.json"
         self.report = f"{self.results}/report.html"
         self.metrics = f"{self.results}/metrics.json"
+        self.comparison = f"{self.results}/evaluation.md"
 
     # What is downloaded.
 
@@ -93,6 +95,20 @@ class Paths:
         name = self.config["evaluate"]["questions"]
         return [f"{self.data}/questions/{name}.jsonl"] if name else []
 
+    def task(self, name: str) -> str:
+        """Folder of a task's items."""
+        return f"{self.data}/tasks/{name}"
+
+    def only_task(self, name: str) -> dict[str, Any]:
+        """A configuration that knows this task alone, less the address of a file whose hash is known: a file of the same hash is the same file."""
+        source = describe_task(name, self.config)
+        return {"sources": {"tasks": {name: {key: value for key, value in source.items() if key != "url" or not source.get("sha256")}}}}
+
+    @property
+    def tasks(self) -> list[str]:
+        """The manifests of the tasks that are scored."""
+        return [f"{self.task(entry['name'])}/manifest.json" for entry in self.config["evaluate"]["tasks"]]
+
     # What the corpus is made of.
 
     @property
@@ -122,7 +138,7 @@ class Paths:
         """Everything that needs the network."""
         books = [self.raw_book(book) for book in self.books]
         shards = [self.web_shard(shard) for shard in self.web_shards]
-        return [*self.before_download, *books, *shards, *self.instructions_manifest, *self.preferences_manifest, *self.questions]
+        return [*self.before_download, *books, *shards, *self.instructions_manifest, *self.preferences_manifest, *self.questions, *self.tasks]
 
     # What a run makes.
 
@@ -165,6 +181,10 @@ class Paths:
 
     def evaluation(self, stage: str) -> str:
         return f"{self.results}/evaluation/{stage}.json"
+
+    def evaluated_items(self, stage: str) -> str:
+        """What the model of a stage picked or replied, item by item."""
+        return f"{self.results}/evaluation/{stage}.items.jsonl"
 
     def log(self, rule: str) -> str:
         return f"{self.results}/logs/{rule}.log"

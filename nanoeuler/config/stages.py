@@ -35,6 +35,7 @@ STAGES = {
     "fetch_instructions": Stage(1, ("sft.instructions", "sft.validation_share", "sources.instructions.{sft.instructions}")),
     "fetch_preferences": Stage(1, ("dpo.preferences", "dpo.validation_share", "sources.preferences.{dpo.preferences}")),
     "fetch_questions": Stage(2, ("evaluate.questions", "sources.questions.{evaluate.questions}")),
+    "fetch_task": Stage(1, ("evaluate.tasks", "sources.tasks")),
     "build_corpus": Stage(2, BUILD_CORPUS),
     "learn_bpe": Stage(1, ("tokenizer",)),
     "tokenize": Stage(1, ("tokenizer.vocab_size",)),
@@ -42,8 +43,8 @@ STAGES = {
     "pretrain": Stage(1, ("seed", "model", "pretrain")),
     "sft": Stage(2, ("seed", "model", "sft")),
     "dpo": Stage(1, ("seed", "model", "dpo")),
-    "evaluate_model": Stage(2, ("seed", "model.context", "pretrain.document_mask", "evaluate")),
-    "write_report": Stage(1, WHOLE_RUN),
+    "evaluate_model": Stage(3, ("seed", "model.context", "pretrain.document_mask", "evaluate")),
+    "write_report": Stage(2, WHOLE_RUN),
 }
 
 

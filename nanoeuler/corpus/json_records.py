@@ -17,7 +17,11 @@ def read_json_records(path: Path, address: str) -> Iterator[tuple[str, Any]]:
 
     A line that is not JSON gives its text, so that the caller may count it as a bad record. `address` names the file in errors.
     """
-    text = read_text(path, address)
+    yield from parse_json_records(decode_text(path.read_bytes(), address), address)
+
+
+def parse_json_records(text: str, address: str) -> Iterator[tuple[str, Any]]:
+    """The same of a file's text."""
     if text.lstrip()[:1] == "[":
         try:
             records = json.loads(text)
@@ -38,8 +42,8 @@ def read_json_records(path: Path, address: str) -> Iterator[tuple[str, Any]]:
                 yield f"line {number}", line
 
 
-def read_text(path: Path, address: str) -> str:
-    raw = path.read_bytes()
+def decode_text(raw: bytes, address: str) -> str:
+    """The text of a file's bytes, plain or compressed with gzip."""
     try:
         if raw.startswith(GZIP):
             raw = gzip.decompress(raw)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler.errors import UserError
-from nanoeuler.evaluation.replies import Reply
+from nanoeuler.evaluation.replies import Reply, describe_replies
 
 MINIMUM_OF_A_KIND = 10
 """With fewer questions of a kind, its commonest answer is chance: no baseline per kind then."""
@@ -92,8 +92,7 @@ def score_answers(questions: Sequence[Question], replies: Sequence[Reply], train
         "kinds": {kind: share(rights) for kind, rights in sorted(by_kind.items())},
         "commonest_answer": commonest_answer(questions, training_answers),
         "commonest_answer_of_kind": commonest_answer_of_kind(questions),
-        "stopped": sum(reply.stopped for reply in replies) / len(replies),
-        "mean_reply_tokens": sum(reply.tokens for reply in replies) / len(replies),
+        **describe_replies(replies),
         "replies": [
             {"instruction": question.instruction, "input": question.input, "answer": question.answer, "kind": question.kind}
             | {"reply": reply.text, "correct": right, "stopped": reply.stopped}

@@ -6,14 +6,16 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nanoeuler import api, log, provenance
 from nanoeuler.errors import UserError
-from nanoeuler.evaluation.answers import Question, read_questions, read_training_answers, score_answers
-from nanoeuler.evaluation.replies import continue_texts, reply_to_instructions
+from nanoeuler.evaluation.answers import Question, read_questions, read_records, read_training_answers, score_answers
+from nanoeuler.evaluation.replies import continue_texts, describe_replies, reply_to_instructions
 from nanoeuler.evaluation.style import preferred_share
+from nanoeuler.evaluation.tasks import score_task
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.model.likelihood import bits_per_byte
 from nanoeuler.model.spec import parameter_count
@@ -25,25 +27,33 @@ PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=1)
 """Samples of the model's own distribution: greedy replies would show a style of 51 % as one of 100 %. Each reply has draws of its own."""
 
 
-def evaluate(
-    config: Mapping[str, Any], model_folder: Path, tokens: Path, questions: Path | None, instructions: Path | None, device: str, gpus: int | None
-) -> dict[str, Any]:
-    """Evaluate the model in `model_folder`; all values are plain JSON. Raises `UserError` for files that do not fit together.
+@dataclass(frozen=True)
+class Material:
+    """What a model is measured on; whatever is None is left out."""
 
-    `tokens` is the manifest of the token shards. `questions`, when given, are answered greedily and scored; `instructions`,
-    the manifest of the training records, adds their commonest answer to the baselines. Of `config` the sections `evaluate`,
-    `seed`, `pretrain.document_mask` and `model.context` (the window, else the model's own context) are read.
+    tokens: Path | None = None  # manifest of the token shards: bits per byte, head accuracy
+    questions: Path | None = None  # answered greedily and compared with the one right answer
+    instructions: Path | None = None  # manifest of the instructions: held-out ones are answered, and the commonest answer is a baseline
+    tasks: tuple[Path, ...] = ()  # manifests of multiple-choice tasks
+
+
+def evaluate(config: Mapping[str, Any], model_folder: Path, material: Material, device: str, gpus: int | None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Evaluate the model in `model_folder`: its scores, and a record for each item of every task and each question, all plain JSON values.
+
+    Raises `UserError` for files that do not fit together. Of `config` the sections `evaluate`, `seed`, `pretrain.document_mask` and
+    `model.context` (the window, else the model's own context) are read.
     """
     began = time.monotonic()
-    settings = config["evaluate"]
-    model, store = api.load(model_folder, device, gpus), TokenStore.open(tokens)
-    store.check_tokenizer(model.tokenizer, model_folder)
-    if not store.sources("validation"):
-        raise UserError(f"{tokens}: has no held-out text; raise corpus.validation_share, or add documents to the corpus")
-    asked = read_questions(questions) if questions else []
-    trained_answers = read_training_answers(instructions) if instructions else None
+    settings, seed = config["evaluate"], config.get("seed", 1)
+    model = api.load(model_folder, device, gpus)
+    store = open_tokens(material.tokens, model, model_folder) if material.tokens else None
+    asked = read_questions(material.questions) if material.questions else []
+    trained_answers = read_training_answers(material.instructions) if material.instructions else None
     log.line("evaluate", repr(model))
     window = config.get("model", {}).get("context") or model.config.context
+    document_mask = config.get("pretrain", {}).get("document_mask", True)
+    tasks, items = task_scores(model, material.tasks, {task["name"]: task.get("limit") for task in settings.get("tasks", [])}, window, seed)
+    answers = answer_scores(model, asked, trained_answers, settings["max_new_tokens"]) if asked else None
     result = {
         "version": 1,
         "stage": model.stage,
@@ -52,14 +62,54 @@ def evaluate(
         "model": model.config.to_dict(),
         "settings": dict(settings),
         "window": window,
-        "held_out": held_out_scores(model, store, config.get("pretrain", {}).get("document_mask", True), settings["validation_tokens"], window),
-        "answers": answer_scores(model, asked, trained_answers, settings["max_new_tokens"]) if asked else None,
-        "samples": samples(model, settings, config.get("seed", 1)),
-        "tokens_fingerprint": store.fingerprint,
+        "held_out": held_out_scores(model, store, document_mask, settings["validation_tokens"], window) if store else {},
+        "tasks": tasks,
+        "chat": chat_scores(model, material.instructions, settings.get("chat_prompts", 0), settings["max_new_tokens"]),
+        "answers": answers,
+        "samples": samples(model, settings, seed),
+        "tokens_fingerprint": store.fingerprint if store else None,
         "tokenizer_fingerprint": model.tokenizer.fingerprint,
         "model_info": model.info,
     }
-    return result | {"seconds": time.monotonic() - began, "provenance": provenance.collect()}
+    items += [{"task": "questions", "id": str(number)} | reply for number, reply in enumerate(answers["replies"] if answers else [], 1)]
+    return result | {"seconds": time.monotonic() - began, "provenance": provenance.collect()}, items
+
+
+def open_tokens(manifest: Path, model: api.LanguageModel, model_folder: Path) -> TokenStore:
+    store = TokenStore.open(manifest)
+    store.check_tokenizer(model.tokenizer, model_folder)
+    if not store.sources("validation"):
+        raise UserError(f"{manifest}: has no held-out text; raise corpus.validation_share, or add documents to the corpus")
+    return store
+
+
+def task_scores(
+    model: api.LanguageModel, manifests: tuple[Path, ...], limits: Mapping[str, int | None], window: int, seed: int
+) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """The scores of each task by its name, and the records of all their items."""
+    scores, items = {}, []
+    for manifest in manifests:
+        score, records = score_task(model, manifest, window, limits, seed)
+        if score["name"] in scores:
+            raise UserError(f"{manifest}: a second task named {score['name']}; give each name once")
+        scores[score["name"]] = score
+        items += records
+    return scores, items
+
+
+def chat_scores(model: api.LanguageModel, instructions: Path | None, prompts: int, max_tokens: int) -> dict[str, Any] | None:
+    """How the greedy replies to the first `prompts` held-out instructions end, and how much they repeat. None without instructions."""
+    if instructions is None or not prompts:
+        return None
+    records = read_records(instructions.with_name("validation.jsonl"), required=("instruction",), optional=("input",))
+    records = [record for record in records if not record.get("earlier")][:prompts]  # a conversation's later turn makes no sense alone
+    if not records:
+        return None
+    template = model.template or UNTUNED_TEMPLATE
+    replies = reply_to_instructions(model.writer, template, [(record["instruction"], record.get("input", "")) for record in records], GREEDY, max_tokens)
+    scores = {"prompts": len(records), **describe_replies(replies)}
+    log.line("chat", **scores)
+    return scores
 
 
 def held_out_scores(model: api.LanguageModel, store: TokenStore, document_mask: bool, limit_tokens: int, window: int) -> dict[str, dict[str, Any]]:

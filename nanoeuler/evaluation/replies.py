@@ -15,6 +15,27 @@ class Reply:
     stopped: bool  # by itself, with `</s>`; False: cut off at the limit
 
 
+def share_repeated(text: str, words: int = 4) -> float:
+    """Share of a text's runs of four words that stand in it a second time: 1 − different runs / runs, 0 for a text of fewer words.
+
+    This is seq-rep-4 of Welleck et al. 2019 (section 6), of words instead of tokens, so that tokenizers compare.
+    """
+    split = text.split()
+    runs = [tuple(split[start : start + words]) for start in range(len(split) - words + 1)]
+    return 1 - len(set(runs)) / len(runs) if runs else 0.0
+
+
+def describe_replies(replies: Sequence[Reply]) -> dict[str, float]:
+    """Share of the replies that stop, mean length in tokens and in words, and mean `share_repeated`."""
+    count = len(replies)
+    return {
+        "stopped": sum(reply.stopped for reply in replies) / count,
+        "mean_reply_tokens": sum(reply.tokens for reply in replies) / count,
+        "mean_reply_words": sum(len(reply.text.split()) for reply in replies) / count,
+        "repetition": sum(share_repeated(reply.text) for reply in replies) / count,
+    }
+
+
 def reply_to_instructions(
     writer: Writer, template: str, instructions: Sequence[tuple[str, str]], sampling: Sampling, max_tokens: int, rows: int = 64, apart: int = 0
 ) -> list[Reply]:

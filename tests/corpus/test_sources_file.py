@@ -1,6 +1,7 @@
 """The sources file of real runs: whole, pinned, and without a book that may not be used."""
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from nanoeuler.config.validation import check, read_schema
 from nanoeuler.config.yaml_file import read_yaml
 from nanoeuler.corpus.addresses import resolve
+from nanoeuler.corpus.task_layouts import LAYOUTS
 
 SOURCES = Path(__file__).resolve().parents[2] / "config" / "sources.yaml"
 
@@ -28,7 +30,7 @@ def test_it_lists_classics_once_with_title_and_author(sources):
 def test_every_section_names_its_licence(sources):
     assert sources["gutenberg"]["licence"]
     assert sources["fineweb"]["licence"]
-    assert all(entry["licence"] for entry in sources["instructions"].values())
+    assert all(entry["licence"] for section in ("instructions", "tasks") for entry in sources[section].values())
 
 
 def test_web_and_instructions_are_pinned(sources):
@@ -39,6 +41,11 @@ def test_web_and_instructions_are_pinned(sources):
     for shard in web["shards"]:
         assert f"/resolve/{web['revision']}/sample/10BT/" in resolve(shard["url"], web["revision"])
     assert all(entry["sha256"] for entry in sources["instructions"].values())
+
+
+def test_a_task_is_pinned_by_its_hash_or_by_a_commit_in_its_address(sources):
+    assert set(sources["tasks"]) == set(LAYOUTS)
+    assert all(entry["sha256"] or re.search(r"[0-9a-f]{40}", entry["url"]) for entry in sources["tasks"].values())
 
 
 def test_the_books_are_those_of_the_real_data_less_the_copyrighted_one(sources, real_data):

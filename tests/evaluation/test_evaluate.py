@@ -114,6 +114,20 @@ def test_a_limit_and_another_window_are_heeded(files, tmp_path):
     assert (result["answers"], result["samples"]) == (None, [])
 
 
+def test_held_out_instructions_are_answered_to_see_how_replies_end(files, tmp_path):
+    held_out = [{"instruction": f"Say {word}.", "input": "", "output": word} for word in ("salt", "iron", "tin")]
+    held_out.insert(0, held_out[0] | {"earlier": [{"instruction": "Hello!", "output": "Hello."}]})
+    (tmp_path / "validation.jsonl").write_text("".join(json.dumps(record) + "\n" for record in held_out))
+    (tmp_path / "train.jsonl").write_text(json.dumps(held_out[1]) + "\n")
+    config = CONFIG | {"evaluate": SETTINGS | {"chat_prompts": 2}}
+    assert run(files, "tuned", tmp_path / "sft.json", "--instructions", str(tmp_path / "manifest.json"), config=config) == 0
+    chat = json.loads((tmp_path / "sft.json").read_text())["chat"]
+    assert chat["prompts"] == 2
+    assert 0 <= chat["stopped"] <= 1
+    assert 0 < chat["mean_reply_tokens"] <= SETTINGS["max_new_tokens"]
+    assert set(chat) == {"prompts", "stopped", "mean_reply_tokens", "mean_reply_words", "repetition"}
+
+
 def test_tokens_of_another_tokenizer_are_refused(files, tmp_path, capsys):
     assert run(files, "tuned", tmp_path / "sft.json", tokens="other tokens") == 1
     said = capsys.readouterr().err

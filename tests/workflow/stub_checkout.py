@@ -15,6 +15,7 @@ fineweb: {collection: web, licence: ODC-By 1.0, shards: [{url: https://example.o
 instructions: {alpaca: {url: https://example.org/alpaca.json, licence: CC BY-NC 4.0}}
 preferences: {alpaca_farm: {url: https://example.org/pairs.json, licence: CC BY-NC 4.0}}
 questions: {world: {url: questions.jsonl}}
+tasks: {piqa: {url: https://example.org/piqa.jsonl}, quiz: {url: https://example.org/quiz.jsonl, kind: arc_easy}}
 """
 CONFIG = """
 run: trial

@@ -13,6 +13,7 @@ FILES = {
     "instructions": ["train.jsonl", "validation.jsonl", "manifest.json"],
     "preferences": ["train.jsonl", "validation.jsonl", "manifest.json"],
     "assemble": ["train/gutenberg.txt", "manifest.json"],
+    "task": ["items.jsonl", "manifest.json"],
     "tokenize": ["train-gutenberg-000.bin", "manifest.json"],
     "pretrain": ["model/model.safetensors", "model/config.json", "model/tokenizer.json"],
     "dpo": ["model/model.safetensors", "model/config.json", "model/tokenizer.json"],
@@ -23,7 +24,7 @@ FILES = {
 def main() -> int:
     stage = next(argument for argument in sys.argv[1:])
     parser = argparse.ArgumentParser()
-    for option in ("--output", "--record", "--metrics", "--log"):
+    for option in ("--output", "--record", "--metrics", "--items", "--table", "--log"):
         parser.add_argument(option, type=Path)
     options, _ = parser.parse_known_args()
     with Path(os.environ["NANOEULER_STUB_CALLS"]).open("a") as calls:
@@ -32,7 +33,11 @@ def main() -> int:
         print(f"the stub of {stage} fails as it was told", file=sys.stderr)
         return 1
     text = f"{sys.executable} {__file__} {sys.argv[1:]}"
-    for file in [options.output / name for name in FILES[stage]] if stage in FILES else filter(None, [options.output, options.record, options.metrics]):
+    for file in (
+        [options.output / name for name in FILES[stage]]
+        if stage in FILES
+        else filter(None, [options.output, options.record, options.metrics, options.items, options.table])
+    ):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     return 0

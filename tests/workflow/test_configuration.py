@@ -174,6 +174,16 @@ MISTAKES = {
         r"sft.instructions is 'dolly', neither a name in the sources file \(there: alpaca\) nor a file",
     ),
     "unknown questions": ({"added": "evaluate: {questions: trivia}"}, r"evaluate.questions is 'trivia', which the sources file does not have \(there: world\)"),
+    "an unknown task": ({"added": "evaluate: {tasks: [{name: boolq}]}"}, r"line 9: evaluate.tasks: boolq: no name under tasks in the sources file"),
+    "a task of no kind": (
+        {"added": "evaluate: {tasks: [{name: boolq, url: boolq.jsonl}]}"},
+        r"line 9: evaluate.tasks: boolq: boolq is no kind of task; give kind as one of hellaswag",
+    ),
+    "a task named twice": (
+        {"added": "evaluate: {tasks: [{name: piqa, url: a.jsonl}, {name: piqa, url: b.jsonl}]}"},
+        r"evaluate.tasks.1 is the second one named piqa; give it another name",
+    ),
+    "a limit of none": ({"added": "evaluate: {tasks: [{name: piqa, url: a, limit: 0}]}"}, r"limit must be a whole number of at least 1 or null, not 0"),
     "own text that is not there": (
         {"added": "corpus: {sources: [gutenberg, novel.txt]}"},
         r"line 9: novel.txt: no such file or folder; correct the path in corpus.sources",

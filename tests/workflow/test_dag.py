@@ -106,6 +106,16 @@ def test_own_text_joins_the_corpus_and_a_change_of_it_counts(done):
     assert done.planned() == expected
 
 
+def test_a_task_is_fetched_once_and_scored_for_every_model(done):
+    done.replace("config/config.yaml", "{questions: world}", "{questions: world, tasks: [{name: piqa}, {name: quiz, limit: 5}]}")
+    assert done.planned() == {"fetch_task": 2, "evaluate_model": EVERY_STAGE["evaluate_model"]} | REPORT
+    done.run()
+    call = next(call for call in reversed(done.calls) if call.startswith("evaluate"))
+    assert "--tasks data/tasks/piqa/manifest.json data/tasks/quiz/manifest.json --output" in call
+    done.replace("config/config.yaml", "limit: 5", "limit: 6")
+    assert done.planned() == {"evaluate_model": EVERY_STAGE["evaluate_model"]} | REPORT
+
+
 def test_other_questions_make_the_corpus_again_while_it_must_not_quote_them(done):
     assert done.planned("build_corpus", "--config", "evaluate={questions: null}") == {"build_corpus": 1}
     done.replace("config/config.yaml", "{name: shared}", "{name: shared, decontaminate: false}")

@@ -70,6 +70,13 @@ def test_stages_follow_the_configuration(paths):
     ]
 
 
+def test_tasks_are_fetched_by_name_and_shared_by_runs(paths):
+    mine = paths('evaluate.tasks=[{"name": "piqa", "limit": 10}, {"name": "own", "url": "own.jsonl", "kind": "blimp"}]')
+    assert mine.tasks == ["data/tasks/piqa/manifest.json", "data/tasks/own/manifest.json"]
+    assert mine.downloads[-2:] == mine.tasks
+    assert paths().tasks == []
+
+
 def test_fine_tuning_may_start_from_another_model(paths):
     assert paths().sft_parent == ["results/trial/pretrain/model/model.safetensors"]
     assert paths("sft.init_from=elsewhere/model").sft_parent == []

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from stub_checkout import CONFIG, SOURCES
 
-from nanoeuler.config import load, stage_config, stage_identity
+from nanoeuler.config import Paths, load, stage_config, stage_identity
 from nanoeuler.config.stages import STAGES, code_fingerprint
 
 
@@ -51,6 +51,7 @@ def rerun(before: dict, after: dict) -> set[str]:
         ("corpus.fineweb.min_score=4", {"extract_fineweb"}),
         ("corpus.fineweb.shards=2", set()),
         ("evaluate.temperature=0", {"evaluate_model"}),
+        ('evaluate.tasks=[{"name": "piqa"}]', {"fetch_task", "evaluate_model"}),
         ("device=cpu", set()),
         ("data_dir=elsewhere", set()),
         ("results_dir=elsewhere", set()),
@@ -76,6 +77,14 @@ def test_a_stage_sees_only_the_data_set_that_it_fetches(resolve):
     handed = json.loads(stage_config(resolve(), "fetch_questions"))
     assert handed["sources"] == {"questions": {"world": {"bytes": None, "sha256": None, "url": "questions.jsonl"}}}
     assert "sources" not in json.loads(stage_config(resolve("evaluate.questions=null"), "fetch_questions"))
+
+
+def test_a_task_is_fetched_again_when_its_own_entry_changes_and_not_for_another_limit(resolve):
+    def identity(*changes: str) -> str:
+        return stage_identity(Paths(resolve(*changes)).only_task("piqa"), "fetch_task")
+
+    assert identity('evaluate.tasks=[{"name": "piqa"}]') == identity('evaluate.tasks=[{"name": "quiz"}, {"name": "piqa", "limit": 5}]')
+    assert identity('evaluate.tasks=[{"name": "piqa"}]') != identity('evaluate.tasks=[{"name": "piqa", "url": "mine.jsonl"}]')
 
 
 def test_the_order_of_keys_does_not_matter(resolve):

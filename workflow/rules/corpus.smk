@@ -1,5 +1,5 @@
 # Text in. REQUIRED INPUTS   the addresses in the sources file; files of your own named in corpus.sources
-#          OUTPUTS           data/gutenberg, data/fineweb, data/instructions, data/preferences, data/questions: shared by every run
+#          OUTPUTS           data/{gutenberg,fineweb,instructions,preferences,questions,tasks}: shared by every run
 #                            data/corpora/<name>/manifest.json, beside it the text split into training and validation
 
 
@@ -142,6 +142,26 @@ rule fetch_questions:
         "Fetching the held-out questions {wildcards.name}"
     shell:
         "python -m nanoeuler questions --config {params.config:q} --name {wildcards.name:q} --output {output.questions:q} --log {log:q}"
+
+
+rule fetch_task:
+    input:
+        before=paths.before_download,
+    output:
+        manifest=f"{paths.task('{name}')}/manifest.json",
+    log:
+        paths.log("fetch_task/{name}"),
+    threads: 1
+    resources:
+        mem_mb=1000,
+    params:
+        identity=lambda wildcards: stage_identity(paths.only_task(wildcards.name), "fetch_task"),
+        config=lambda wildcards, output: stage_config(config, "fetch_task"),
+        folder=subpath(output.manifest, parent=True),
+    message:
+        "Fetching and checking the task {wildcards.name}"
+    shell:
+        "python -m nanoeuler task --config {params.config:q} --name {wildcards.name:q} --output {params.folder:q} --log {log:q}"
 
 
 rule build_corpus:

@@ -1,8 +1,8 @@
 # What the models are worth.
 #
-# REQUIRED INPUTS   the model of every stage, the token manifest, held-out questions when there are some
-# OUTPUTS           results/<run>/evaluation/<stage>.json
-#                   results/<run>/{report.html,metrics.json}
+# REQUIRED INPUTS   the model of every stage, the token manifest, held-out questions and tasks when there are some
+# OUTPUTS           results/<run>/evaluation/<stage>.json, beside it <stage>.items.jsonl
+#                   results/<run>/{report.html,metrics.json,evaluation.md}
 
 
 rule evaluate_model:
@@ -11,8 +11,10 @@ rule evaluate_model:
         tokens=paths.tokens,
         questions=paths.questions,
         instructions=paths.instructions_manifest,
+        tasks=paths.tasks,
     output:
         scores=paths.evaluation("{stage}"),
+        per_item=paths.evaluated_items("{stage}"),
     log:
         paths.log("evaluate_model/{stage}"),
     threads: training_threads(config)
@@ -24,13 +26,17 @@ rule evaluate_model:
         identity=lambda wildcards: stage_identity(config, "evaluate_model"),
         config=lambda wildcards, output: stage_config(config, "evaluate_model"),
         model=lambda wildcards, output: paths.model_folder(wildcards.stage),
-        files=lambda wildcards, input: [*option("--questions", input.questions), *option("--instructions", input.instructions)],
+        files=lambda wildcards, input: [
+            *option("--questions", input.questions),
+            *option("--instructions", input.instructions),
+            *option("--tasks", input.tasks),
+        ],
         device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
     message:
         "Evaluating the model of {wildcards.stage}"
     shell:
         "python -m nanoeuler evaluate --config {params.config:q} --model {params.model:q} --tokens {input.tokens:q}"
-        " {params.files:q} --output {output.scores:q} {params.device} --log {log:q}"
+        " {params.files:q} --output {output.scores:q} --items {output.per_item:q} {params.device} --log {log:q}"
 
 
 rule evaluate:
@@ -48,6 +54,7 @@ rule write_report:
     output:
         report=report(paths.report, category="Run"),
         metrics=paths.metrics,
+        table=paths.comparison,
     log:
         paths.log("write_report"),
     threads: 1
@@ -61,4 +68,5 @@ rule write_report:
     message:
         "Writing the report of run {config[run]}"
     shell:
-        "python -m nanoeuler report --config {params.config:q} --run {params.run:q}" " --output {output.report:q} --metrics {output.metrics:q} --log {log:q}"
+        "python -m nanoeuler report --config {params.config:q} --run {params.run:q}"
+        " --output {output.report:q} --metrics {output.metrics:q} --table {output.table:q} --log {log:q}"

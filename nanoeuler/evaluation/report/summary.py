@@ -35,6 +35,8 @@ def summarise_stage(stage: Stage) -> dict[str, Any]:
         "validation": stage.validations[-1]["validation"] if stage.validations else None,
         "bits_per_byte": {source: scores["bits_per_byte"] for source, scores in evaluation.get("held_out", {}).items()},
         "head_accuracy": {source: scores["head_accuracy"] for source, scores in evaluation.get("held_out", {}).items()},
+        "tasks": {name: {key: value for key, value in scores.items() if key != "groups"} for name, scores in evaluation.get("tasks", {}).items()},
+        "chat": evaluation.get("chat"),
         "answers": {key: value for key, value in answers.items() if key != "replies"} if answers else None,
         "fingerprint": stage.header.get("fingerprint"),
         "provenance": evaluation.get("provenance", stage.header.get("provenance")),

@@ -1,0 +1,145 @@
+"""Multiple-choice tasks from their public files into checked items.
+
+    nanoeuler task --config config/base.yaml --name hellaswag --output data/tasks/hellaswag
+
+A task is one file of JSON lines, a folder of them, or a zip archive that holds some (gzip is fine everywhere). Records that cannot be asked
+are left out and counted; when more than half are, the file has another layout than the task's kind says, and the stage stops.
+"""
+
+import fnmatch
+import json
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nanoeuler import log
+from nanoeuler.corpus.download import Source, local_copy
+from nanoeuler.corpus.json_records import decode_text, parse_json_records
+from nanoeuler.corpus.remote_file import Patience
+from nanoeuler.corpus.task_layouts import LAYOUTS, BadItem, Item, read_item
+from nanoeuler.errors import UserError
+from nanoeuler.files import atomic_folder, sha256_file, sha256_text, write_json
+
+TOLD = 5  # bad records named in the log
+LABELS = "-labels.lst"
+"""Ending of the file that holds, a line each, the answers of a file of the same name (PIQA)."""
+
+
+def describe_task(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The task `name` of evaluate.tasks: what the sources file says of it, under what the entry itself says.
+
+    Raises `UserError` for a task that is nowhere described.
+    """
+    own = next((entry for entry in config.get("evaluate", {}).get("tasks", []) if entry["name"] == name), {})
+    listed = config.get("sources", {}).get("tasks", {})
+    if own.get("url"):
+        entry = {"url": own["url"], "kind": own.get("kind") or listed.get(name, {}).get("kind") or name, "licence": "your own file"}
+    elif name in listed:
+        entry = {**listed[name], "kind": own.get("kind") or listed[name].get("kind") or name}
+    else:
+        raise UserError(f"{name}: no name under tasks in the sources file (there: {', '.join(listed) or 'none'}); correct it, or give it a url")
+    if entry["kind"] not in LAYOUTS:
+        raise UserError(f"{name}: {entry['kind']} is no kind of task; give kind as one of {', '.join(LAYOUTS)}")
+    return {"name": name, **entry}
+
+
+def prepare(task: Mapping[str, Any], output: Path, patience: Patience | None = None) -> dict[str, Any]:
+    """Write items.jsonl and, last, manifest.json of `task` (see `describe_task`) to the folder `output`; returns the manifest."""
+    source = Source.from_entry(task)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(source.location, Path) and source.location.is_dir():
+        items, bad = check_items(task["kind"], records_of_folder(source.location, task.get("members")), source.url)
+        sha256 = None
+    else:
+        with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
+            items, bad = check_items(task["kind"], records_of_file(path, source.url, task.get("members")), source.url)
+            sha256 = sha256_file(path)
+    lines = "".join(json.dumps(item) + "\n" for item in items)  # ASCII: no character that some reader takes for a line end
+    manifest = {
+        "version": 1,
+        "name": task["name"],
+        "kind": task["kind"],
+        "url": source.url,
+        "revision": source.revision,
+        "licence": task.get("licence"),
+        "sha256": sha256,
+        "items": len(items),
+        "bad": dict(bad),
+        "items_sha256": sha256_text(lines),
+    }
+    with atomic_folder(output) as folder:
+        (folder / "items.jsonl").write_text(lines, encoding="ascii")
+        write_json(folder / "manifest.json", manifest)
+    log.line("task", name=task["name"], kind=task["kind"], items=len(items), bad=bad.total())
+    return manifest
+
+
+def check_items(kind: str, records: Iterator[tuple[str, Any]], address: str) -> tuple[list[Item], Counter[str]]:
+    """The items of a file in their order, and what is bad about the records that are none."""
+    items: list[Item] = []
+    bad: Counter[str] = Counter()
+    examples: list[str] = []
+    total = 0
+    for number, (place, record) in enumerate(records, 1):
+        total = number
+        try:
+            items.append(read_item(kind, record, number))
+        except BadItem as error:
+            bad[str(error)] += 1
+            examples.append(f"{place}: {error}")
+    told = "; ".join(examples[:TOLD]) + ("; …" if len(examples) > TOLD else "")
+    if not total:
+        raise UserError(f"{address}: holds no records; correct the address, or fetch it again")
+    if not items or bad.total() > total / 2:
+        raise UserError(f"{address}: {bad.total():,} of {total:,} records do not have the layout of {kind} ({told}); correct kind or address")
+    if bad:
+        log.line("bad", f"{address}: {bad.total():,} of {total:,} records are left out ({told})")
+    return items, bad
+
+
+def records_of_file(path: Path, address: str, members: str | None) -> Iterator[tuple[str, Any]]:
+    """The records of a file of JSON lines, or of those files in a zip archive whose path there matches `members` (all of them, unless given)."""
+    if not zipfile.is_zipfile(path):
+        labels = path.with_name(stem(path.name) + LABELS)
+        yield from labelled(path.read_bytes(), labels.read_text(encoding="utf-8") if labels.is_file() else None, address)
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            chosen = sorted(name for name in names if is_wanted(name, members))
+            if not chosen:
+                raise UserError(f"{address}: the archive holds no {members or '.jsonl file'} (it begins with {', '.join(names[:3])}); correct members")
+            for name in chosen:
+                labels = stem(name) + LABELS
+                yield from labelled(archive.read(name), archive.read(labels).decode() if labels in names else None, f"{address}, {name}")
+    except (zipfile.BadZipFile, OSError) as error:
+        raise UserError(f"{address}: damaged zip archive ({error}); fetch it again") from error
+
+
+def records_of_folder(folder: Path, members: str | None) -> Iterator[tuple[str, Any]]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and is_wanted(path.relative_to(folder).as_posix(), members))
+    if not paths:
+        raise UserError(f"{folder}: holds no {members or '.jsonl file'}; correct the address")
+    for path in paths:
+        yield from ((f"{path.name}, {place}", record) for place, record in records_of_file(path, str(path), None))
+
+
+def is_wanted(name: str, members: str | None) -> bool:
+    """Whether the path `name` matches the pattern `members`, or without one is a file of JSON lines that an archiver did not add by itself."""
+    if members:
+        return fnmatch.fnmatch(name, members)
+    return name.endswith((".jsonl", ".jsonl.gz")) and not name.startswith("__MACOSX/")
+
+
+def labelled(raw: bytes, labels: str | None, address: str) -> Iterator[tuple[str, Any]]:
+    """Records of a file's bytes, each with the label that the file of labels has for it."""
+    answers = iter(labels.split() if labels else [])
+    for place, record in parse_json_records(decode_text(raw, address), address):
+        answer = next(answers, None)
+        yield place, {"label": answer, **record} if answer is not None and isinstance(record, Mapping) else record
+
+
+def stem(name: str) -> str:
+    return name.removesuffix(".gz").removesuffix(".jsonl")

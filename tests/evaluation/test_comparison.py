@@ -1,0 +1,76 @@
+"""The table of several evaluations, and what is said of replies."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fabricated import evaluation
+
+from nanoeuler.cli import main
+from nanoeuler.evaluation.replies import Reply, describe_replies, share_repeated
+
+TASK = {"kind": "piqa", "metric": "acc_norm", "items": 1838, "score": 0.6034, "standard_error": 0.0114, "baseline": 0.5}
+LAST_WORD = {"kind": "lambada", "metric": "acc", "items": 1, "score": 0.0, "standard_error": None, "baseline": 0.0, "perplexity": {"score": 123.456}}
+
+
+def write(folder: Path, name: str, **changes) -> str:
+    stage = evaluation(name, None if name == "pretrain" else "alpaca", {"books": 1.5 if name == "pretrain" else 1.6}, 0.5, 0.9)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(stage | changes))
+    return str(folder / f"{name}.json")
+
+
+def cells(table: str) -> dict[str, list[str]]:
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_stages_stand_side_by_side_with_errors_and_baselines(tmp_path, capsys):
+    chat = {"prompts": 100, "stopped": 0.93, "mean_reply_tokens": 41.25, "mean_reply_words": 30.0, "repetition": 0.125}
+    paths = [write(tmp_path, "pretrain", tasks={"piqa": TASK}), write(tmp_path, "sft", tasks={"piqa": TASK | {"score": 0.61}, "lambada": LAST_WORD}, chat=chat)]
+    assert main(["compare", *paths, "--output", str(tmp_path / "table.md")]) == 0
+    printed = capsys.readouterr().out
+    assert (tmp_path / "table.md").read_text() == printed
+    assert len({len(line) for line in printed.splitlines()}) == 1, "columns are aligned"
+    table = cells(printed)
+    assert table[""] == ["pretrain", "sft", "baseline"]
+    assert table["bits per byte, books"] == ["1.500", "1.600", "–"]
+    assert table["next token right, books"] == ["50.0 %", "50.0 %", "–"]
+    assert table["token 4 ahead right, books"] == ["17.0 %", "17.0 %", "–"]
+    assert table["piqa (acc_norm, 1,838)"] == ["60.3 % ± 1.1", "61.0 % ± 1.1", "50.0 %"]
+    assert table["lambada (acc, 1)"] == ["–", "0.0 %", "0.0 %"]
+    assert table["lambada perplexity"] == ["–", "123.5", "–"]
+    assert table["exact answers (300)"][2] == "11.7 %"
+    assert table["replies to instructions that stop"] == ["–", "93.0 %", "–"]
+
+
+def test_one_stage_of_two_runs_goes_by_the_runs(tmp_path, capsys):
+    paths = [write(tmp_path / run / "evaluation", "sft") for run in ("small", "base")]
+    assert main(["compare", *paths]) == 0
+    assert cells(capsys.readouterr().out)[""] == ["small/sft", "base/sft", "baseline"]
+
+
+def test_another_file_is_refused(tmp_path, capsys):
+    (tmp_path / "metrics.json").write_text('{"stages": {}}')
+    assert main(["compare", str(tmp_path / "metrics.json")]) == 1
+    assert "not an evaluation" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("", 0.0),
+        ("one two three", 0.0),
+        ("one two three four five", 0.0),
+        ("a b c d a b c d", 0.2),  # 5 runs of four words, 4 different
+        ("no no no no no no no", 0.75),  # 4 runs, all the same
+        ("a  b\nc d a b c d", 0.2),
+    ],
+)
+def test_repetition_is_the_share_of_runs_of_four_words_seen_before(text, share):
+    assert share_repeated(text) == pytest.approx(share)
+
+
+def test_replies_are_described_by_their_means():
+    replies = [Reply("no no no no no no no", 7, True), Reply("Yes.", 3, False)]
+    assert describe_replies(replies) == {"stopped": 0.5, "mean_reply_tokens": 5.0, "mean_reply_words": 4.0, "repetition": 0.375}
