@@ -338,6 +338,65 @@ class CrossEntropyWeightsMissing(ReferenceBackend):
         super().cross_entropy_backward(logits_RV, targets_R, np.ones_like(weights_R), lse_R)
 
 
+# ---- preferences
+
+
+class PreferenceGradient(ReferenceBackend):
+    """The weights written out, in steps that a mistake can replace; the loss stays right."""
+
+    def preference(self, logprobs_RTK, spans_RP3, reference_RP2, scales_RP2, shares_RP, margin, smoothing, weights_RTK, losses_2):
+        super().preference(logprobs_RTK, spans_RP3, reference_RP2, scales_RP2, shares_RP, margin, smoothing, weights_RTK, losses_2)
+        for row, pair in zip(*np.nonzero(shares_RP), strict=True):
+            sides = [slice(*spans_RP3[row, pair, side : side + 2]) for side in range(2)]
+            gains = [logprobs_RTK[row, place, 0].sum() - before for place, before in zip(sides, reference_RP2[row, pair], strict=True)]
+            rewards = scales_RP2[row, pair] * gains
+            pull = self.share(shares_RP[row, pair]) * self.pull(1 / (1 + np.exp(-(rewards[0] - rewards[1] - margin))), smoothing)
+            for place, weight in zip(sides, self.signs() * self.scales(scales_RP2[row, pair]) * pull, strict=True):
+                weights_RTK[row, place, 0] = weight
+
+    def share(self, share):
+        return share
+
+    def pull(self, preferred, smoothing):
+        return 1 - smoothing - preferred
+
+    def signs(self):
+        return np.array([1.0, -1.0])
+
+    def scales(self, scales_2):
+        return scales_2
+
+
+@planted("preference")
+class PreferenceSign(PreferenceGradient):
+    def signs(self):
+        return np.array([-1.0, 1.0])
+
+
+@planted("preference")
+class PreferenceScalesSwapped(PreferenceGradient):
+    def scales(self, scales_2):
+        return scales_2[::-1]
+
+
+@planted("preference")
+class PreferenceSmoothingMissing(PreferenceGradient):
+    def pull(self, preferred, smoothing):
+        return 1 - preferred
+
+
+@planted("preference")
+class PreferenceShareMissing(PreferenceGradient):
+    def share(self, share):
+        return 1.0
+
+
+@planted("preference")
+class PreferenceRejectedMissing(PreferenceGradient):
+    def signs(self):
+        return np.array([1.0, 0.0])
+
+
 # ---- the checks
 
 
@@ -356,7 +415,7 @@ def test_every_op_has_a_sign_a_swap_and_a_missing_term_planted():
         assert sum(planted_op == op for planted_op, _ in PLANTED) >= 3
 
 
-@pytest.mark.parametrize("harmless", [NormGradient, AttentionGradient, SwigluGradient])
+@pytest.mark.parametrize("harmless", [NormGradient, AttentionGradient, SwigluGradient, PreferenceGradient])
 def test_the_rewritten_backward_passes_are_right_without_a_mistake(harmless):
     assert failures(check_ops(harmless(np.float64))) == set()
 
@@ -385,6 +444,6 @@ def test_a_mistake_between_the_ops_fails_the_check_of_the_model(mistaken, case):
 
 def test_the_quick_form_catches_a_mistake_in_the_backward_pass_of_every_op():
     quick = list(CASES)[-1]
-    chosen = {op: mistaken for op, mistaken in reversed(PLANTED)}  # the first of each op: its sign
+    chosen = {op: mistaken for op, mistaken in reversed(PLANTED) if op != "preference"}  # the first of each op: its sign; preferences are no part of a model
     for op, mistaken in chosen.items():
         assert failures(check_model(quick, mistaken(np.float64))) == {quick}, op

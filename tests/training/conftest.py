@@ -166,3 +166,11 @@ def uninterrupted(data, tmp_path_factory) -> Trainer:
     trainer = Trainer(data, tmp_path_factory.mktemp("uninterrupted"))
     trainer.run()
     return trainer
+
+
+@pytest.fixture(scope="session")
+def tuned(data, tmp_path_factory) -> Path:
+    """The folder of a model that was fine-tuned from random weights."""
+    trainer = Trainer(data, tmp_path_factory.mktemp("tuned"))
+    trainer.run("sft")
+    return trainer.output / "sft" / "model"

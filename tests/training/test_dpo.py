@@ -213,28 +213,19 @@ def test_it_learns_to_prefer_the_chosen_replies(make_stream):
 # ---- the stage
 
 
-@pytest.fixture(scope="module")
-def parent(data, tmp_path_factory):
-    from conftest import Trainer
-
-    trainer = Trainer(data, tmp_path_factory.mktemp("parent"))
-    trainer.run("sft")
-    return trainer.output / "sft" / "model"
-
-
-def test_dpo_resumes_to_the_bit_after_kill_9(trainer, parent):
-    said = trainer.run("dpo", "--parent", str(parent))
+def test_dpo_resumes_to_the_bit_after_kill_9(trainer, tuned):
+    said = trainer.run("dpo", "--parent", str(tuned))
     assert "taken from" not in said
     whole, measured = trainer.weights("dpo"), trainer.metrics("dpo")
     shutil.rmtree(trainer.output / "dpo")
     trainer.config["dpo"]["checkpoint_minutes"] = 0.0001
     for step in (2, 5):
-        process = trainer.start("dpo", "--parent", str(parent))
+        process = trainer.start("dpo", "--parent", str(tuned))
         while trainer.last_step("dpo") < step:
             time.sleep(0.002)
         process.kill()
         process.communicate()
-    said = trainer.run("dpo", "--parent", str(parent))
+    said = trainer.run("dpo", "--parent", str(tuned))
     assert "log-probabilities of the parent taken from" in said
     assert "going on from step" in said
     assert trainer.weights("dpo") == whole
@@ -249,29 +240,29 @@ def test_dpo_resumes_to_the_bit_after_kill_9(trainer, parent):
 
 
 @pytest.mark.parametrize("changes", [{"loss": "simpo", "beta": 2.0}, {"label_smoothing": 0.1}])
-def test_another_loss_trains_afresh_with_the_reference_that_is_there(trainer, parent, changes):
-    trainer.run("dpo", "--parent", str(parent))
+def test_another_loss_trains_afresh_with_the_reference_that_is_there(trainer, tuned, changes):
+    trainer.run("dpo", "--parent", str(tuned))
     before = trainer.weights("dpo")
     trainer.config["dpo"] |= changes
-    said = trainer.run("dpo", "--parent", str(parent))
+    said = trainer.run("dpo", "--parent", str(tuned))
     assert "its checkpoints are kept in" in said
     assert "log-probabilities of the parent taken from" in said
     assert trainer.weights("dpo") != before
 
 
-def test_a_damaged_reference_is_computed_again(trainer, parent):
-    trainer.run("dpo", "--parent", str(parent))
+def test_a_damaged_reference_is_computed_again(trainer, tuned):
+    trainer.run("dpo", "--parent", str(tuned))
     before = trainer.weights("dpo")
     (path,) = (trainer.output / "dpo" / "reference").glob("*/*.safetensors")
     path.write_bytes(path.read_bytes()[:100])
     shutil.rmtree(trainer.output / "dpo" / "checkpoints")
-    assert "taken from" not in trainer.run("dpo", "--parent", str(parent))
+    assert "taken from" not in trainer.run("dpo", "--parent", str(tuned))
     assert trainer.weights("dpo") == before
 
 
-def test_a_context_that_holds_few_pairs_stops_before_training(trainer, parent):
+def test_a_context_that_holds_few_pairs_stops_before_training(trainer, tuned):
     trainer.config["dpo"] |= {"context": 90}
-    said = trainer.run("dpo", "--parent", str(parent), status=1)
+    said = trainer.run("dpo", "--parent", str(tuned), status=1)
     assert "of the pairs fit whole into dpo.context = 90 tokens; raise dpo.context" in said
     assert "Traceback" not in said
 
