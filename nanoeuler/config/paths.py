@@ -28,6 +28,8 @@ class Paths:
         self.gradients = f"{self.results}/gradients.json"
         self.report = f"{self.results}/report.html"
         self.metrics = f"{self.results}/metrics.json"
+        self.card = f"{self.results}/README.md"
+        self.pipeline = f"{self.results}/pipeline.json"
 
     # What is downloaded.
 

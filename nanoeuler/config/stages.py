@@ -37,7 +37,7 @@ STAGES = {
     "check_gradients": Stage(1, ()),
     "pretrain": Stage(1, ("seed", "model", "pretrain")),
     "sft": Stage(1, ("seed", "model", "sft")),
-    "evaluate_model": Stage(1, ("seed", "model.context", "pretrain.document_mask", "evaluate")),
+    "evaluate_model": Stage(2, ("seed", "model.context", "pretrain.document_mask", "evaluate")),
     "write_report": Stage(1, WHOLE_RUN),
 }
 

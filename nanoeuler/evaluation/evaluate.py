@@ -11,6 +11,7 @@ from typing import Any
 
 from nanoeuler import api, log, provenance
 from nanoeuler.errors import UserError
+from nanoeuler.evaluation import trajectory
 from nanoeuler.evaluation.answers import Question, read_questions, read_training_answers, score_answers
 from nanoeuler.evaluation.replies import continue_texts, reply_to_instructions
 from nanoeuler.inference.sampling import GREEDY, Sampling
@@ -41,6 +42,7 @@ def evaluate(
     trained_answers = read_training_answers(instructions) if instructions else None
     log.line("evaluate", repr(model))
     window = config.get("model", {}).get("context") or model.config.context
+    document_mask = config.get("pretrain", {}).get("document_mask", True)
     result = {
         "version": 1,
         "stage": model.stage,
@@ -49,7 +51,8 @@ def evaluate(
         "model": model.config.to_dict(),
         "settings": dict(settings),
         "window": window,
-        "held_out": held_out_scores(model, store, config.get("pretrain", {}).get("document_mask", True), settings["validation_tokens"], window),
+        "held_out": held_out_scores(model, store, document_mask, settings["validation_tokens"], window),
+        "trajectory": trajectory.measure(model.transformer, store, document_mask, window, model.tokenizer.end_id),
         "answers": answer_scores(model, asked, trained_answers, settings["max_new_tokens"]) if asked else None,
         "samples": samples(model, settings, config.get("seed", 1)),
         "tokens_fingerprint": store.fingerprint,
