@@ -112,8 +112,10 @@ def used_licences(run: Run) -> dict[str, str]:
     for source, parts in (run.corpus or {}).get("sources", {}).items():
         used[source] = parts.get("licence") or "unknown"
     for stage in run.stages.values():
-        if trained_on := ((stage.evaluation or {}).get("model_info") or {}).get("instructions"):
-            used[f"{trained_on.get('name') or 'unnamed'} instructions"] = trained_on.get("licence") or "unknown"
+        learned = (stage.evaluation or {}).get("model_info") or {}
+        for kind in ("instructions", "preferences"):
+            if trained_on := learned.get(kind):
+                used[f"{trained_on.get('name') or 'unnamed'} {kind}"] = trained_on.get("licence") or "unknown"
     return used
 
 

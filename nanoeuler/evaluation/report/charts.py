@@ -27,6 +27,7 @@ class Series:
     level: float | None = None
     shown: str | None = None  # last value, for the legend
     dots: bool = False  # mark the points, where there are few
+    band: Sequence[tuple[float, float, float]] = ()  # (x, low, high) shaded behind the line
 
 
 def line_chart(title: str, unit: str, x_label: str, series: Sequence[Series], from_zero: bool = False) -> Markup:
@@ -36,6 +37,7 @@ def line_chart(title: str, unit: str, x_label: str, series: Sequence[Series], fr
     if not points:
         return Markup()
     values = [y for _, y in points] + [one.level for one in drawn if one.level is not None] + ([0.0] if from_zero else [])
+    values += [y for one in drawn for _, *ends in one.band for y in ends]
     x_ticks = ticks(0.0, max(x for x, _ in points) or 1.0, 5)
     y_ticks = ticks(min(values), max(values), 5)
     x_top = max(x for x, _ in points) or 1.0
@@ -60,6 +62,9 @@ def line_chart(title: str, unit: str, x_label: str, series: Sequence[Series], fr
             y = place(0, one.level)[1]
             parts.append(f'<line class="level s{one.colour}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             continue
+        if one.band:
+            outline = [place(x, high) for x, _, high in one.band] + [place(x, low) for x, low, _ in reversed(one.band)]
+            parts.append(f'<polygon class="band s{one.colour}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in outline)}"/>')
         placed = [place(x, y) for x, y in thin([point for point in one.points if math.isfinite(point[1])])]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
         parts.append(f'<polyline class="line s{one.colour}" points="{path}"/>')

@@ -5,7 +5,7 @@ nanoeuler report --config config/config.yaml --run results/demo --output results
 
 from importlib import resources
 
-from nanoeuler.evaluation.report import background, headline, results, training
+from nanoeuler.evaluation.report import background, depth, headline, pipeline, results, training
 from nanoeuler.evaluation.report.gather import Run
 from nanoeuler.evaluation.report.markup import Markup, element, join, section
 
@@ -31,9 +31,11 @@ def page(run: Run) -> str:
         results.questions(run),
         training.training(run),
         results.heads(run),
+        depth.depth(run),
         background.data(run),
         background.gradients(run),
         background.licences(run),
+        pipeline.pipeline(run),
         background.provenance(run),
     )
     return f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n'

@@ -4,7 +4,7 @@ from typing import Any
 
 from nanoeuler.evaluation.report.gather import Run
 from nanoeuler.evaluation.report.headline import readers, stage_colour, stage_name
-from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, join, percent, section, table
+from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, join, percent, section, significant, table
 
 SHOWN_REPLIES = 6
 """Of the right and of the wrong ones each."""
@@ -16,8 +16,8 @@ def evaluation_table(run: Run) -> Markup:
     if not evaluations:
         return Markup()
     rows: list[list[Any]] = []
-    for source in dict.fromkeys(source for evaluation in evaluations.values() for source in evaluation["held_out"]):
-        values = [decimals(evaluation["held_out"].get(source, {}).get("bits_per_byte")) for evaluation in evaluations.values()]
+    for source in dict.fromkeys(source for evaluation in evaluations.values() for source in evaluation.get("held_out", {})):
+        values = [decimals(evaluation.get("held_out", {}).get(source, {}).get("bits_per_byte")) for evaluation in evaluations.values()]
         rows.append([f"bits per byte, {source}", *values, with_remark(decimals(run.bigram.get(source)), "bigram") if source in run.bigram else "–"])
     scored = [evaluation.get("answers") for evaluation in evaluations.values()]
     if any(scored):
@@ -25,8 +25,9 @@ def evaluation_table(run: Run) -> Markup:
         common = first["commonest_answer"]
         shown = [with_remark(percent(answers["score"]), f"± {100 * answers['standard_error']:.1f}") if answers else "–" for answers in scored]
         rows.append([f"exact answers of {count(first['questions'])}", *shown, with_remark(percent(common["score"]), f"always “{common['answer']}”")])
-        rows.append(["replies that stop", *(percent(answers["stopped"]) if answers else "–" for answers in scored), "–"])
+        rows.append(["replies to questions that stop", *(percent(answers["stopped"]) if answers else "–" for answers in scored), "–"])
         rows.append(["tokens per reply", *(f"{answers['mean_reply_tokens']:.1f}" if answers else "–" for answers in scored), "–"])
+    rows += task_rows(list(evaluations.values())) + chat_rows(list(evaluations.values()))
     windows = {evaluation["window"] for evaluation in evaluations.values()}
     return join(
         [
@@ -36,8 +37,43 @@ def evaluation_table(run: Run) -> Markup:
     )
 
 
+def task_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
+    """Every task's score with its standard error, and what picking at random scores."""
+    rows = []
+    for task in dict.fromkeys(task for evaluation in evaluations for task in evaluation.get("tasks") or {}):
+        scores = [(evaluation.get("tasks") or {}).get(task) for evaluation in evaluations]
+        first = next(score for score in scores if score)
+        shown = [with_error(score) if score else "–" for score in scores]
+        title = with_remark(task, f"{first['metric']}, {count(first['items'])} items")
+        rows.append([title, *shown, with_remark(percent(first["baseline"]), "at random")])
+        if first.get("perplexity"):
+            rows.append([f"{task}, perplexity", *(significant(score["perplexity"]["score"], 4) if score else "–" for score in scores), "–"])
+    return rows
+
+
+def chat_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
+    """How replies to held-out instructions end and repeat themselves, and how many have the style that preferences teach."""
+    rows = []
+    chats = [evaluation.get("chat") for evaluation in evaluations]
+    if first := next(filter(None, chats), None):
+        name = f"replies to {count(first['prompts'])} instructions"
+        rows.append([f"{name} that stop", *(percent(chat["stopped"]) if chat else "–" for chat in chats), "–"])
+        rows.append([f"{name}, tokens", *(f"{chat['mean_reply_tokens']:.1f}" if chat else "–" for chat in chats), "–"])
+        rows.append([f"{name}, repeated runs of four words", *(percent(chat.get("repetition")) if chat else "–" for chat in chats), "–"])
+    styles = [(evaluation.get("answers") or {}).get("style") for evaluation in evaluations]
+    if any(styles):
+        shown = [with_error({"score": style["sampled"]["share"], **style["sampled"]}) if style else "–" for style in styles]
+        rows.append(["sampled replies in the preferred style", *shown, "–"])
+    return rows
+
+
+def with_error(score: dict[str, Any]) -> Markup:
+    error = score.get("standard_error")
+    return with_remark(percent(score["score"]), f"± {100 * error:.1f}" if error is not None else "")
+
+
 def with_remark(value: str, remark: str) -> Markup:
-    return join([value, element("small", remark)], " ")
+    return join([value, element("small", remark) if remark else ""], " ")
 
 
 def how_measured(run: Run, windows: set[int]) -> str:
@@ -45,7 +81,7 @@ def how_measured(run: Run, windows: set[int]) -> str:
     parts = [
         f"Bits per byte: every held-out token is predicted once, in windows of {' or '.join(map(str, sorted(windows)))} tokens that do not overlap.",
     ]
-    sources = [(evaluation, scores) for evaluation in run.evaluations.values() for scores in evaluation["held_out"].values()]
+    sources = [(evaluation, scores) for evaluation in run.evaluations.values() for scores in evaluation.get("held_out", {}).values()]
     if limits := [evaluation["settings"]["validation_tokens"] for evaluation, scores in sources if scores["tokens"] < scores["of_tokens"]]:
         parts.append(f"At most {count(max(limits))} tokens of a source are read, spread evenly over it.")
     if len(windows) > 1:
@@ -59,6 +95,8 @@ def how_measured(run: Run, windows: set[int]) -> str:
         )
         if run.evaluations.get("pretrain", {}).get("answers"):
             parts.append("The pretrained model is asked in the same template, which it has never seen.")
+    if any(evaluation.get("tasks") for evaluation in run.evaluations.values()):
+        parts.append("Tasks are scored by the log-likelihood of each choice; acc_norm divides it by the choice's characters. ± is one standard error.")
     return " ".join(parts)
 
 
@@ -66,7 +104,7 @@ def heads(run: Run) -> Markup:
     """How often each prediction head ranks the right token first."""
     rows, most = [], 0
     for name, evaluation in readers(run).items():
-        for source, scores in evaluation["held_out"].items():
+        for source, scores in evaluation.get("held_out", {}).items():
             most = max(most, len(scores["head_accuracy"]))
             rows.append([f"{stage_name(name)}, {source}", *(percent(share) for share in scores["head_accuracy"])])
     if most < 2:
@@ -113,7 +151,7 @@ def questions(run: Run) -> Markup:
         for kind in kinds
     ]
     by_kind = table(["kind of question", "questions", *map(stage_name, names)], rows)
-    main = "sft" if "sft" in scored else names[-1]
+    main = next((name for name in ("dpo", "sft") if name in scored), names[-1])
     replies = scored[main]["replies"]
     chosen = [[reply for reply in replies if reply["correct"] is right][:SHOWN_REPLIES] for right in (True, False)]
     listed = [

@@ -12,6 +12,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "run": run.name,
         "bigram_bits_per_byte": run.bigram,
         "stages": {name: summarise_stage(stage) for name, stage in run.stages.items()},
+        "rule_seconds": {rule: sum(attempt["seconds"] for attempt in attempts) for rule, attempts in run.times.items()},
         "gradients": summarise_gradients(run.gradients),
         "corpus_fingerprint": (run.corpus or {}).get("fingerprint"),
         "tokens_fingerprint": (run.tokens or {}).get("fingerprint"),
@@ -36,6 +37,9 @@ def summarise_stage(stage: Stage) -> dict[str, Any]:
         "bits_per_byte": {source: scores["bits_per_byte"] for source, scores in evaluation.get("held_out", {}).items()},
         "head_accuracy": {source: scores["head_accuracy"] for source, scores in evaluation.get("held_out", {}).items()},
         "answers": {key: value for key, value in answers.items() if key != "replies"} if answers else None,
+        "tasks": evaluation.get("tasks"),
+        "chat": evaluation.get("chat"),
+        "trajectory": evaluation.get("trajectory"),
         "fingerprint": stage.header.get("fingerprint"),
         "provenance": evaluation.get("provenance", stage.header.get("provenance")),
     }
