@@ -4,12 +4,12 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from nanoeuler.evaluation.report.charts import Series, line_chart
+from nanoeuler.evaluation.report.charts import Series, line_chart, log_ticks, ticks
 from nanoeuler.evaluation.report.gather import Run
 from nanoeuler.evaluation.report.headline import stage_name
 from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, escape, join, section, significant, table
 
-SIZE, MARGIN, CENTRE = 460, 30, 230
+WIDTH, TALLEST, MARGIN = 460, 330, 26
 LOGARITHMIC = 6.0
 """Where the norm grows more than so many times, the picture's radius is its logarithm."""
 INNERMOST = 0.3
@@ -50,7 +50,7 @@ def step_chart(trajectory: dict[str, Any], key: str, title: str, unit: str) -> M
         points = [(index // 2 + 1, stat["mean"]) for index, stat in stats]
         band = [(index // 2 + 1, *stat["quartiles"]) for index, stat in stats]
         lines.append(Series(half, points, colour, shown=f"{significant(points[-1][1], 3)} in the last" if points else None, dots=True, band=band))
-    return line_chart(title, unit, "layer", lines, from_zero=True)
+    return line_chart(title, unit, "layer", lines, from_zero=key != "relative_step", logarithmic=key == "relative_step")
 
 
 # ---- the plane
@@ -61,40 +61,52 @@ def plane(trajectory: dict[str, Any]) -> Markup:
     walked = polar(trajectory)
     if len(walked) < 2:
         return Markup()
-    norms = [norm for norm, _ in walked]
-    low, high = min(norms), max(norms)
+    low, high = min(norm for norm, _ in walked), max(norm for norm, _ in walked)
     logarithmic = high > LOGARITHMIC * low
 
     def radius(norm: float) -> float:
-        share = INNERMOST + (1 - INNERMOST) * math.log(norm / low) / math.log(high / low) if logarithmic else norm / high
-        return share * (CENTRE - MARGIN)
+        return INNERMOST + (1 - INNERMOST) * math.log(norm / low) / math.log(high / low) if logarithmic else norm / high
 
-    def place(norm: float, angle: float) -> tuple[float, float]:
-        return CENTRE + radius(norm) * math.cos(math.radians(angle)), CENTRE - radius(norm) * math.sin(math.radians(angle))
+    flat = [polar_point(radius(norm), angle) for norm, angle in walked]
+    left, right = min(0.0, *(x for x, _ in flat)), max(0.0, *(x for x, _ in flat))
+    top, bottom = min(0.0, *(y for _, y in flat)), max(0.0, *(y for _, y in flat))
+    scale = min((WIDTH - 2 * MARGIN) / (right - left), (TALLEST - 2 * MARGIN) / max(bottom - top, 0.3))
+    height = (bottom - top) * scale + 2 * MARGIN
+    middle_x, middle_y = WIDTH / 2 - (left + right) / 2 * scale, MARGIN - top * scale
 
-    points = [place(norm, angle) for norm, angle in walked]
+    def place(point: tuple[float, float]) -> tuple[float, float]:
+        return middle_x + point[0] * scale, middle_y + point[1] * scale
+
+    points = [place(point) for point in flat]
     parts = []
-    for norm in rings(low if logarithmic else 0.0, high, logarithmic):
-        parts.append(f'<circle class="gridline ring" cx="{CENTRE}" cy="{CENTRE}" r="{radius(norm):.1f}"/>')
-        parts.append(f'<text x="{CENTRE}" y="{CENTRE + radius(norm) - 4:.1f}" text-anchor="middle">{significant(norm, 2)}</text>')
-    parts.append(f'<circle class="origin" cx="{CENTRE}" cy="{CENTRE}" r="2.5"/>')
+    half_way = next(index for index, (_, angle) in enumerate(walked) if angle >= walked[-1][1] / 2)
+    for norm in log_ticks(low, high) if logarithmic else [tick for tick in ticks(0.0, high, 3)[1:] if tick <= high]:
+        parts.append(f'<circle class="gridline ring" cx="{middle_x:.1f}" cy="{middle_y:.1f}" r="{radius(norm) * scale:.1f}"/>')
+        if radius(norm) < radius(walked[half_way][0]) - 0.1:  # a label on the way to the middle of the path, where nothing else is drawn
+            x, y = place(polar_point(radius(norm), walked[half_way][1]))
+            parts.append(f'<text x="{x:.1f}" y="{y + 4.5:.1f}" text-anchor="middle">{significant(norm, 2)}</text>')
+    parts.append(f'<circle class="origin" cx="{middle_x:.1f}" cy="{middle_y:.1f}" r="2.5"/>')
     for index, ((x1, y1), (x2, y2)) in enumerate(pairwise(points)):
         parts.append(f'<line class="line s{index % 2}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
     for index, (x, y) in enumerate(points):
         kind = f"s{(index + 1) % 2}" if index else "start"
-        parts.append(f'<circle class="dot {kind}" cx="{x:.1f}" cy="{y:.1f}" r="{3.2 if index % 2 == 0 else 2}"/>')
-    every = max(1, len(walked) // 2 // 6)
-    for layer in [*range(0, len(walked) // 2, every), len(walked) // 2]:
+        parts.append(f'<circle class="dot {kind}" cx="{x:.1f}" cy="{y:.1f}" r="{3.4 if index % 2 == 0 else 2}"/>')
+    layers = (len(walked) - 1) // 2
+    for layer in sorted({*range(0, layers + 1, max(1, round(layers / 6))), layers}):
         norm, angle = walked[2 * layer]
-        distance = radius(norm) + 13
-        x, y = CENTRE + distance * math.cos(math.radians(angle)), CENTRE - distance * math.sin(math.radians(angle))
+        x, y = place(polar_point(radius(norm) + 14 / scale, angle))
         parts.append(f'<text class="name" x="{x:.1f}" y="{y + 4.5:.1f}" text-anchor="middle">{layer}</text>')
     keys = (("s0", "attention"), ("s1", "MLP"))
     legend = element("div", join((element("span", element("i", class_=f"key {key}"), label) for key, label in keys), ""), class_="legend")
     caption = f"distance from the middle: norm{', logarithmic' if logarithmic else ''}; numbers: layers passed; turned by {walked[-1][1]:.0f}° in all"
     title = "The trajectory, laid into a plane"
-    svg = Markup(f'<svg viewBox="0 0 {SIZE} {SIZE}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>')
-    return element("figure", element("figcaption", element("b", title), element("span", caption, class_="muted")), legend, svg, class_="chart plane")
+    svg = Markup(f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>')
+    return element("figure", element("figcaption", element("b", title), element("span", caption, class_="muted")), legend, svg, class_="chart")
+
+
+def polar_point(radius: float, degrees: float) -> tuple[float, float]:
+    """Counter-clockwise from the right, in an image's coordinates (y grows downwards)."""
+    return radius * math.cos(math.radians(degrees)), -radius * math.sin(math.radians(degrees))
 
 
 def polar(trajectory: dict[str, Any]) -> list[tuple[float, float]]:
@@ -107,16 +119,6 @@ def polar(trajectory: dict[str, Any]) -> list[tuple[float, float]]:
         angle += turn["mean"]
         walked.append((norm["mean"], angle))
     return walked
-
-
-def rings(low: float, high: float, logarithmic: bool) -> list[float]:
-    """Round norms between low and high: 1, 2 and 5 times powers of ten where the radius is logarithmic, else two to five equal distances."""
-    power = 10.0 ** math.floor(math.log10(high))
-    if logarithmic:
-        start = math.floor(math.log10(low))
-        return [value for exponent in range(start, start + 12) for digit in (1, 2, 5) if low <= (value := digit * 10.0**exponent) <= high]
-    distance = next(step for step in (power / 5, power / 2, power, 2 * power, 5 * power) if high / step < 5)
-    return [index * distance for index in range(1, int(high / distance) + 1)]
 
 
 # ---- stages

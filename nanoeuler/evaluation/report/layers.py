@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-ROUNDS = 12
+ROUNDS = 24
 
 
 @dataclass

@@ -8,7 +8,7 @@ from nanoeuler.evaluation.report.markup import Bar, Markup, bars, brief_duration
 
 REPORT = "write_report"
 BOX_WIDTH, BOX_HEIGHT, LAYER = 96, 58, 88
-BEND_WIDTH, GAP, MARGIN = 8, 12, 4
+BEND_WIDTH, GAP, MARGIN = 0, 12, 4
 TRAINING = ("pretrain", "sft", "dpo", "sft_scratch")
 
 

@@ -24,6 +24,9 @@ class Axis:
     def of(self, line: dict[str, Any]) -> float:
         return line[self.key] / self.unit
 
+    def title(self, subject: str) -> str:
+        return f"{subject} over time" if self.key == "seconds" else subject
+
 
 TOKENS, STEPS = Axis("tokens", "tokens"), Axis("step", "step")
 
@@ -66,8 +69,8 @@ def pretraining_charts(run: Run) -> Markup:
         return Markup()
     charts = []
     for x in (TOKENS, time_axis([stage])):
-        charts.append(line_chart("Training loss", "nats per token, next-token head", x.label, [loss_series("training", stage, x, 0)]))
-        charts.append(line_chart("Held-out text", "bits per byte", x.label, held_out_series(run, stage, x)))
+        charts.append(line_chart(x.title("Training loss"), "nats per token, next-token head", x.label, [loss_series("training", stage, x, 0)]))
+        charts.append(line_chart(x.title("Held-out text"), "bits per byte", x.label, held_out_series(run, stage, x)))
     charts += speed_charts({"pretrain": stage}, TOKENS)
     return element("div", element("h3", "Pretraining"), element("div", join(charts), class_="grid"))
 
@@ -94,8 +97,8 @@ def tuning_charts(stages: dict[str, Stage]) -> Markup:
     for x in (STEPS, time_axis(stages.values())):
         training = [loss_series(stage_name(name), stage, x, stage_colour(name)) for name, stage in stages.items()]
         held_out = [validation_series(stage_name(name), stage, x, "loss", stage_colour(name)) for name, stage in stages.items()]
-        charts.append(line_chart("Training loss", "nats per response token", x.label, training))
-        charts.append(line_chart("Held-out instructions", "nats per response token", x.label, held_out))
+        charts.append(line_chart(x.title("Training loss"), "nats per response token", x.label, training))
+        charts.append(line_chart(x.title("Held-out instructions"), "nats per response token", x.label, held_out))
     charts += speed_charts(stages, STEPS)
     return element("div", element("h3", "Fine-tuning"), element("div", join(charts), class_="grid"))
 
