@@ -32,7 +32,7 @@ onstart:
     rules_to_run = {job.rule.name for job in workflow.dag.needrun_jobs()}
     gpus = workflow.global_resources["gpu"].value
     require_plan(plan_command(config, rules_to_run, config_files, gpus, workflow.local_exec))
-    write_pipeline(paths.pipeline, {job: workflow.dag.dependencies[job] for job in workflow.dag.jobs})
+    write_pipeline(paths.pipeline, config, {job: workflow.dag.dependencies[job] for job in workflow.dag.jobs})
 
 
 # Jobs use the interpreter that runs Snakemake; the image is for --software-deployment-method apptainer.

@@ -38,7 +38,7 @@ STAGES = {
     "pretrain": Stage(1, ("seed", "model", "pretrain")),
     "sft": Stage(1, ("seed", "model", "sft")),
     "evaluate_model": Stage(2, ("seed", "model.context", "pretrain.document_mask", "evaluate")),
-    "write_report": Stage(1, WHOLE_RUN),
+    "write_report": Stage(2, WHOLE_RUN),
 }
 
 

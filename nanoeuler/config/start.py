@@ -47,8 +47,8 @@ def require_plan(command: list[str]) -> None:
         raise SystemExit("error  this machine won't do for this run, see above; nothing was downloaded or started")
 
 
-def write_pipeline(path: str | Path, needs: Mapping[Any, Collection[Any]]) -> None:
-    """Keep for the report which rules of this workflow need which: {"rules": {name: {"jobs", "needs"}}}, every rule behind what it needs.
+def write_pipeline(path: str | Path, config: Mapping[str, Any], needs: Mapping[Any, Collection[Any]]) -> None:
+    """Keep for the report the configuration and which rules need which: {"config", "rules": {name: {"jobs", "needs"}}}, every rule behind what it needs.
 
     `needs` has every job of the DAG, and the jobs whose files it takes in. A workflow that doesn't make the report leaves the file alone.
     """
@@ -59,4 +59,4 @@ def write_pipeline(path: str | Path, needs: Mapping[Any, Collection[Any]]) -> No
         rule["needs"] |= {other.rule.name for other in needed}
     if "write_report" in rules:
         ordered = TopologicalSorter({name: rule["needs"] for name, rule in sorted(rules.items())}).static_order()
-        write_json(path, {"version": 1, "rules": {name: rules[name] | {"needs": sorted(rules[name]["needs"])} for name in ordered}})
+        write_json(path, {"version": 1, "config": config, "rules": {name: rules[name] | {"needs": sorted(rules[name]["needs"])} for name in ordered}})

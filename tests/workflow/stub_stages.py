@@ -21,7 +21,7 @@ FILES = {
 def main() -> int:
     stage = next(argument for argument in sys.argv[1:])
     parser = argparse.ArgumentParser()
-    for option in ("--output", "--record", "--metrics", "--log"):
+    for option in ("--output", "--record", "--metrics", "--card", "--log"):
         parser.add_argument(option, type=Path)
     options, _ = parser.parse_known_args()
     with Path(os.environ["NANOEULER_STUB_CALLS"]).open("a") as calls:
@@ -30,7 +30,9 @@ def main() -> int:
         print(f"the stub of {stage} fails as it was told", file=sys.stderr)
         return 1
     text = f"{sys.executable} {__file__} {sys.argv[1:]}"
-    for file in [options.output / name for name in FILES[stage]] if stage in FILES else filter(None, [options.output, options.record, options.metrics]):
+    for file in (
+        [options.output / name for name in FILES[stage]] if stage in FILES else filter(None, [options.output, options.record, options.metrics, options.card])
+    ):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     return 0

@@ -2,7 +2,7 @@
 #
 # REQUIRED INPUTS   the model of every stage, the token manifest, held-out questions when there are some
 # OUTPUTS           results/<run>/evaluation/<stage>.json
-#                   results/<run>/{report.html,metrics.json}
+#                   results/<run>/{report.html,metrics.json,README.md}
 
 
 rule evaluate_model:
@@ -48,6 +48,7 @@ rule write_report:
     output:
         report=report(paths.report, category="Run"),
         metrics=paths.metrics,
+        card=paths.card,
     log:
         paths.log("write_report"),
     threads: 1
@@ -61,4 +62,5 @@ rule write_report:
     message:
         "Writing the report of run {config[run]}"
     shell:
-        "python -m nanoeuler report --config {params.config:q} --run {params.run:q}" " --output {output.report:q} --metrics {output.metrics:q} --log {log:q}"
+        "python -m nanoeuler report --config {params.config:q} --run {params.run:q}"
+        " --output {output.report:q} --metrics {output.metrics:q} --card {output.card:q} --log {log:q}"

@@ -90,6 +90,11 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
     return run
 
 
+def kept_configuration(folder: Path) -> dict[str, Any]:
+    """The configuration that the workflow of the run in `folder` had; empty where it kept none, as for stages that were run by hand."""
+    return (optional_json(folder / "pipeline.json") or {}).get("config", {})
+
+
 def read_stage(folder: Path, name: str) -> Stage:
     stage = Stage(name, evaluation=optional_json(folder / "evaluation" / f"{name}.json"))
     path = folder / name / "metrics.jsonl"

@@ -4,7 +4,8 @@ from typing import Any
 
 from nanoeuler.evaluation.report.gather import Run
 from nanoeuler.evaluation.report.headline import readers, stage_colour, stage_name
-from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, join, percent, section, significant, table
+from nanoeuler.evaluation.report.markup import Markup, count, element, join, percent, section, table
+from nanoeuler.evaluation.report.scores import score_rows
 
 SHOWN_REPLIES = 6
 """Of the right and of the wrong ones each."""
@@ -15,19 +16,7 @@ def evaluation_table(run: Run) -> Markup:
     evaluations = run.evaluations
     if not evaluations:
         return Markup()
-    rows: list[list[Any]] = []
-    for source in dict.fromkeys(source for evaluation in evaluations.values() for source in evaluation.get("held_out", {})):
-        values = [decimals(evaluation.get("held_out", {}).get(source, {}).get("bits_per_byte")) for evaluation in evaluations.values()]
-        rows.append([f"bits per byte, {source}", *values, with_remark(decimals(run.bigram.get(source)), "bigram") if source in run.bigram else "–"])
-    scored = [evaluation.get("answers") for evaluation in evaluations.values()]
-    if any(scored):
-        first = next(answers for answers in scored if answers)
-        common = first["commonest_answer"]
-        shown = [with_remark(percent(answers["score"]), f"± {100 * answers['standard_error']:.1f}") if answers else "–" for answers in scored]
-        rows.append([f"exact answers of {count(first['questions'])}", *shown, with_remark(percent(common["score"]), f"always “{common['answer']}”")])
-        rows.append(["replies to questions that stop", *(percent(answers["stopped"]) if answers else "–" for answers in scored), "–"])
-        rows.append(["tokens per reply", *(f"{answers['mean_reply_tokens']:.1f}" if answers else "–" for answers in scored), "–"])
-    rows += task_rows(list(evaluations.values())) + chat_rows(list(evaluations.values()))
+    rows = score_rows(list(evaluations.values()), run.bigram)
     windows = {evaluation["window"] for evaluation in evaluations.values()}
     return join(
         [
@@ -35,45 +24,6 @@ def evaluation_table(run: Run) -> Markup:
             element("p", how_measured(run, windows), class_="note"),
         ]
     )
-
-
-def task_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
-    """Every task's score with its standard error, and what picking at random scores."""
-    rows = []
-    for task in dict.fromkeys(task for evaluation in evaluations for task in evaluation.get("tasks") or {}):
-        scores = [(evaluation.get("tasks") or {}).get(task) for evaluation in evaluations]
-        first = next(score for score in scores if score)
-        shown = [with_error(score) if score else "–" for score in scores]
-        title = with_remark(task, f"{first['metric']}, {count(first['items'])} items")
-        rows.append([title, *shown, with_remark(percent(first["baseline"]), "at random")])
-        if first.get("perplexity"):
-            rows.append([f"{task}, perplexity", *(significant(score["perplexity"]["score"], 4) if score else "–" for score in scores), "–"])
-    return rows
-
-
-def chat_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
-    """How replies to held-out instructions end and repeat themselves, and how many have the style that preferences teach."""
-    rows = []
-    chats = [evaluation.get("chat") for evaluation in evaluations]
-    if first := next(filter(None, chats), None):
-        name = f"replies to {count(first['prompts'])} instructions"
-        rows.append([f"{name} that stop", *(percent(chat["stopped"]) if chat else "–" for chat in chats), "–"])
-        rows.append([f"{name}, tokens", *(f"{chat['mean_reply_tokens']:.1f}" if chat else "–" for chat in chats), "–"])
-        rows.append([f"{name}, repeated runs of four words", *(percent(chat.get("repetition")) if chat else "–" for chat in chats), "–"])
-    styles = [(evaluation.get("answers") or {}).get("style") for evaluation in evaluations]
-    if any(styles):
-        shown = [with_error({"score": style["sampled"]["share"], **style["sampled"]}) if style else "–" for style in styles]
-        rows.append(["sampled replies in the preferred style", *shown, "–"])
-    return rows
-
-
-def with_error(score: dict[str, Any]) -> Markup:
-    error = score.get("standard_error")
-    return with_remark(percent(score["score"]), f"± {100 * error:.1f}" if error is not None else "")
-
-
-def with_remark(value: str, remark: str) -> Markup:
-    return join([value, element("small", remark) if remark else ""], " ")
 
 
 def how_measured(run: Run, windows: set[int]) -> str:
@@ -117,11 +67,8 @@ def heads(run: Run) -> Markup:
 
 def samples(run: Run) -> Markup:
     """The same prompts, answered by each stage."""
-    shown = {name: {sample["prompt"]: sample for sample in evaluation.get("samples", [])} for name, evaluation in run.evaluations.items()}
-    cards = []
-    for prompt in dict.fromkeys(prompt for by_prompt in shown.values() for prompt in by_prompt):
-        texts = [sample_text(name, by_prompt[prompt]) for name, by_prompt in shown.items() if prompt in by_prompt]
-        cards.append(element("article", element("h3", prompt), element("div", join(texts), class_="texts")))
+    named = [(stage_name(name), stage_colour(name), evaluation) for name, evaluation in run.evaluations.items()]
+    cards = sample_cards(named)
     if not cards:
         return Markup()
     settings = next(iter(run.evaluations.values())).get("settings", {})
@@ -132,10 +79,20 @@ def samples(run: Run) -> Markup:
     return section("Samples", element("p", note, class_="note"), element("div", join(cards), class_="samples"))
 
 
-def sample_text(name: str, sample: dict[str, Any]) -> Markup:
+def sample_cards(named: list[tuple[str, int, dict[str, Any]]]) -> list[Markup]:
+    """A card for each prompt with what each of (name, colour, evaluation) made of it."""
+    shown = [(name, colour, {sample["prompt"]: sample for sample in evaluation.get("samples") or []}) for name, colour, evaluation in named]
+    cards = []
+    for prompt in dict.fromkeys(prompt for _, _, by_prompt in shown for prompt in by_prompt):
+        texts = [sample_text(name, colour, by_prompt[prompt]) for name, colour, by_prompt in shown if prompt in by_prompt]
+        cards.append(element("article", element("h3", prompt), element("div", join(texts), class_="texts")))
+    return cards
+
+
+def sample_text(name: str, colour: int, sample: dict[str, Any]) -> Markup:
     start = element("span", sample["prompt"], class_="muted") if sample.get("continues") else ""
     text = element("p", start, sample["text"].strip() if not start else sample["text"].rstrip("\n"), "" if sample["stopped"] else " ▮", class_="written")
-    return element("div", element("h4", element("i", class_=f"key s{stage_colour(name)}"), stage_name(name)), text)
+    return element("div", element("h4", element("i", class_=f"key s{colour}"), name), text)
 
 
 def questions(run: Run) -> Markup:
