@@ -9,7 +9,7 @@ from typing import Any
 from nanoeuler.evaluation.report.background import is_non_commercial, licence_verdict, used_licences
 from nanoeuler.evaluation.report.gather import Run
 from nanoeuler.evaluation.report.headline import sentence, stage_name
-from nanoeuler.evaluation.report.markup import count, duration, percent, scientific, short_count, size
+from nanoeuler.evaluation.report.markup import NARROW, count, duration, percent, scientific, short_count, size
 from nanoeuler.evaluation.report.scores import score_rows
 from nanoeuler.evaluation.report.summary import summarise_gradients
 
@@ -33,7 +33,7 @@ def card(run: Run) -> str:
         limits(run),
         origin(run),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(part for part in parts if part).replace(NARROW, " ") + "\n"
 
 
 def front_matter(run: Run) -> str:
