@@ -17,12 +17,12 @@ def test_every_stage_leaves_what_it_promises(pipeline):
     results = pipeline.path / "results/ci"
     assert json.loads((results / "gradients.json").read_text())["passed"] is True
     metrics = json.loads((results / "metrics.json").read_text())
-    assert set(metrics["stages"]) == {"pretrain", "sft", "sft_scratch"}
+    assert set(metrics["stages"]) == {"pretrain", "sft", "sft_scratch", "dpo"}
     page = (results / "report.html").read_text()
     assert "sft_scratch" in page
     assert "<script src" not in page
     assert "## Limits" in (results / "README.md").read_text()
-    for stage in ("pretrain", "sft", "sft_scratch"):
+    for stage in ("pretrain", "sft", "sft_scratch", "dpo"):
         assert {file.name for file in (results / stage / "model").iterdir()} == {"model.safetensors", "config.json", "tokenizer.json"}
 
 
@@ -33,7 +33,7 @@ def test_the_report_knows_every_rule_and_its_time(pipeline):
     rules = kept["rules"]
     assert kept["config"]["run"] == "ci"
     assert rules["learn_bpe"] == {"jobs": 1, "needs": ["build_corpus"]}
-    assert rules["evaluate_model"]["jobs"] == 3
+    assert rules["evaluate_model"]["jobs"] == 4
     assert {"evaluate_model", "check_gradients", "tokenize"} <= set(rules["write_report"]["needs"])
     times = read_times(results)
     assert times.keys() == rules.keys() - {"all"}
