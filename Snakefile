@@ -15,7 +15,7 @@ sys.path.insert(0, workflow.basedir)
 from nanoeuler.config import Paths, stage_config, stage_identity
 from nanoeuler.config.machine import ALL_CORES, cluster_resources, job_environment, limits, training_megabytes, training_threads
 from nanoeuler.config.paths import option
-from nanoeuler.config.start import plan_command, read_configuration, require_plan
+from nanoeuler.config.start import plan_command, read_configuration, require_plan, write_pipeline
 from nanoeuler.config.stages import code_fingerprint
 from nanoeuler.files import canonical_json
 
@@ -32,6 +32,7 @@ onstart:
     rules_to_run = {job.rule.name for job in workflow.dag.needrun_jobs()}
     gpus = workflow.global_resources["gpu"].value
     require_plan(plan_command(config, rules_to_run, config_files, gpus, workflow.local_exec))
+    write_pipeline(paths.pipeline, config, {job: workflow.dag.dependencies[job] for job in workflow.dag.jobs})
 
 
 # Jobs use the interpreter that runs Snakemake; the image is for --software-deployment-method apptainer.

@@ -30,12 +30,18 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--log", type=Path, metavar="FILE", help="append log lines to this file as well")
     parser.set_defaults(handler=run_compare)
 
-    parser = subparsers.add_parser("report", help="write the report of a run", description="Write the report of a run as one HTML file that needs no network.")
-    parser.add_argument("--config", required=True, help="YAML file, or inline JSON with all sections")
-    parser.add_argument("--run", required=True, type=Path, metavar="DIR", help="folder of the run, such as results/demo")
+    parser = subparsers.add_parser(
+        "report",
+        help="write the report of a run, or of several side by side",
+        description="Write the report of a run, or of several runs side by side, as one HTML file that needs no network.",
+    )
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folders of runs, such as results/demo; their workflow kept their configurations")
+    parser.add_argument("--config", help="with --run: YAML file, or inline JSON with all sections")
+    parser.add_argument("--run", type=Path, metavar="DIR", help="folder of one run whose configuration is given")
     parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="HTML file to write, such as results/demo/report.html")
     parser.add_argument("--metrics", type=Path, metavar="FILE", help="also write the numbers of all stages to this JSON file")
     parser.add_argument("--table", type=Path, metavar="FILE", help="also write the scores of all stages, side by side, to this Markdown file")
+    parser.add_argument("--card", type=Path, metavar="FILE", help="also write the model card to this Markdown file, such as results/demo/README.md")
     parser.add_argument("--log", type=Path, metavar="FILE", help="append log lines to this file as well")
     parser.set_defaults(handler=run_report)
 
@@ -67,20 +73,31 @@ def run_compare(options: argparse.Namespace) -> None:
 
 def run_report(options: argparse.Namespace) -> None:
     from nanoeuler.config import load
+    from nanoeuler.errors import UserError
+    from nanoeuler.evaluation.card import card
     from nanoeuler.evaluation.comparison import compare
-    from nanoeuler.evaluation.report.gather import gather
+    from nanoeuler.evaluation.report.gather import gather, kept_configuration
     from nanoeuler.evaluation.report.page import page
+    from nanoeuler.evaluation.report.side_by_side import name_runs, side_by_side
     from nanoeuler.evaluation.report.summary import summarise
     from nanoeuler.files import atomic_write, write_json
 
-    run = gather(load(options.config), options.run)
+    if bool(options.runs) == bool(options.run):
+        raise UserError("give the folders of runs, such as results/demo, or one with --run and its --config")
+    folders = options.runs or [options.run]
+    runs = [gather(load(options.config) if options.config else kept_configuration(folder), folder) for folder in folders]
+    if len(runs) > 1 and (options.metrics or options.table or options.card or options.config):
+        raise UserError("--config, --metrics, --table and --card are of one run; leave them out for several")
     if options.metrics:
-        write_json(options.metrics, summarise(run))
+        write_json(options.metrics, summarise(runs[0]))
     if options.table:
-        table = compare(run.evaluations)
+        table = compare(runs[0].evaluations)
         with atomic_write(options.table) as file:
             file.write(table + "\n")
         log.line("scores", "\n" + table)
+    if options.card:
+        with atomic_write(options.card) as file:
+            file.write(card(runs[0]))
     with atomic_write(options.output) as file:
-        file.write(page(run))
+        file.write(page(runs[0]) if len(runs) == 1 else side_by_side(name_runs(folders, runs)))
     log.line("report", str(options.output))

@@ -30,6 +30,8 @@ class Paths:
         self.report = f"{self.results}/report.html"
         self.metrics = f"{self.results}/metrics.json"
         self.comparison = f"{self.results}/evaluation.md"
+        self.card = f"{self.results}/README.md"
+        self.pipeline = f"{self.results}/pipeline.json"
 
     # What is downloaded.
 

@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 from nanoeuler.config.loading import load_files
 from nanoeuler.config.stages import stage_config
 from nanoeuler.errors import UserError
+from nanoeuler.files import write_json
 
 TRAINING = ("pretrain", "sft", "sft_scratch", "dpo")
 FETCHING = ("fetch_book", "extract_fineweb", "fetch_instructions", "fetch_preferences", "fetch_questions")
@@ -43,3 +45,18 @@ def require_plan(command: list[str]) -> None:
     """Run the plan, which prints its own findings, and end the workflow when it says no."""
     if command and subprocess.run(command).returncode:
         raise SystemExit("error  this machine won't do for this run, see above; nothing was downloaded or started")
+
+
+def write_pipeline(path: str | Path, config: Mapping[str, Any], needs: Mapping[Any, Collection[Any]]) -> None:
+    """Keep for the report the configuration and which rules need which: {"config", "rules": {name: {"jobs", "needs"}}}, every rule behind what it needs.
+
+    `needs` has every job of the DAG, and the jobs whose files it takes in. A workflow that doesn't make the report leaves the file alone.
+    """
+    rules: dict[str, dict[str, Any]] = {}
+    for job, needed in needs.items():
+        rule = rules.setdefault(job.rule.name, {"jobs": 0, "needs": set()})
+        rule["jobs"] += 1
+        rule["needs"] |= {other.rule.name for other in needed}
+    if "write_report" in rules:
+        ordered = TopologicalSorter({name: rule["needs"] for name, rule in sorted(rules.items())}).static_order()
+        write_json(path, {"version": 1, "config": config, "rules": {name: rules[name] | {"needs": sorted(rules[name]["needs"])} for name in ordered}})

@@ -12,6 +12,7 @@ from typing import Any
 
 from nanoeuler import api, log, provenance
 from nanoeuler.errors import UserError
+from nanoeuler.evaluation import trajectory
 from nanoeuler.evaluation.answers import Question, read_questions, read_records, read_training_answers, score_answers
 from nanoeuler.evaluation.replies import continue_texts, describe_replies, reply_to_instructions
 from nanoeuler.evaluation.style import preferred_share
@@ -63,6 +64,7 @@ def evaluate(config: Mapping[str, Any], model_folder: Path, material: Material, 
         "settings": dict(settings),
         "window": window,
         "held_out": held_out_scores(model, store, document_mask, settings["validation_tokens"], window) if store else {},
+        "trajectory": trajectory.measure(model.transformer, store, document_mask, window, model.tokenizer.end_id) if store else None,
         "tasks": tasks,
         "chat": chat_scores(model, material.instructions, settings.get("chat_prompts", 0), settings["max_new_tokens"]),
         "answers": answers,

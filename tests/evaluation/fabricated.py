@@ -45,7 +45,17 @@ def fabricate(root: Path, stages: tuple[str, ...] = ("pretrain", "sft", "sft_scr
         write(
             folder / "evaluation" / "sft_scratch.json", evaluation("sft_scratch", "alpaca", {"gutenberg": 5.101, "fineweb": 4.977}, score=0.247, stopped=0.951)
         )
+    if "dpo" in stages:
+        write_metrics(folder / "dpo" / "metrics.jsonl", preference_lines())
+        aligned = evaluation("dpo", "alpaca", {"gutenberg": 1.953, "fineweb": 1.901}, 0.777, 0.983)
+        aligned["model_info"]["preferences"] = {"name": "farm", "licence": "CC BY-NC 4.0"}
+        write(folder / "evaluation" / "dpo.json", aligned)
     write(folder / "gradients.json", gradients())
+    write(folder / "pipeline.json", pipeline(config))
+    for rule, seconds in (("build_corpus", 12.5), ("fetch_book/84", 2.0), ("fetch_book/1342", 3.0), ("evaluate_model/sft", 41.0)):
+        write_metrics(folder / "logs" / f"{rule}.times.jsonl", [{"stage": "x", "began": "2026-11-21T09:30:40Z", "seconds": seconds, "status": 0}])
+    attempts = [{"stage": "pretrain", "began": "2026-11-21T09:31:40Z", "seconds": seconds, "status": status} for seconds, status in ((100.0, 130), (39.0, 0))]
+    write_metrics(folder / "pretrain" / "train.times.jsonl", attempts if "pretrain" in stages else [])
     write(corpus / "manifest.json", corpus_manifest())
     write(corpus / "tokens-512" / "manifest.json", token_manifest())
     write(
@@ -102,6 +112,60 @@ def tuning_lines(stage: str, last_loss: float, slowness: float) -> list[dict[str
     return [*lines, {"finished": True, "step": steps, "tokens": steps * per_step, "seconds": steps * per_step / 13_100}]
 
 
+def preference_lines() -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = [
+        {"stage": "dpo", "parameters": 1_049_216, "pairs": 1234, "held_out_pairs": 87, "fingerprint": "e" * 64, "provenance": PROVENANCE}
+    ]
+    for step in range(5, 101, 5):
+        base = {"step": step, "tokens": step * 4096, "seconds": step * 0.7}
+        lines.append(base | {"loss": 0.69 - step / 400, "learning_rate": 1e-5, "gradient_norm": 0.4, "tokens_per_second": 5900.0, "mfu": 0.31})
+        if step % 25 == 0:
+            accuracy = 0.5 + step / 500
+            values = {"loss": 0.69 - step / 500, "accuracy": accuracy, "margin": step / 90, "chosen_reward": step / 200, "rejected_reward": -step / 150}
+            lines.append(base | {"validation": values | {"drift": step / 3000}})
+    return [*lines, {"finished": True, "step": 100, "tokens": 409_600, "seconds": 70.0}]
+
+
+def pipeline(config: dict[str, Any]) -> dict[str, Any]:
+    needs: dict[str, list[str]] = {
+        "fetch_book": [],
+        "clean_book": ["fetch_book"],
+        "build_corpus": ["clean_book"],
+        "pretrain": ["build_corpus"],
+        "evaluate_model": ["pretrain", "build_corpus"],
+        "write_report": ["evaluate_model", "build_corpus"],
+        "all": ["write_report", "pretrain"],
+    }
+    jobs = {"fetch_book": 2, "clean_book": 2, "evaluate_model": 3}
+    return {"version": 1, "config": config, "rules": {rule: {"jobs": jobs.get(rule, 1), "needs": needed} for rule, needed in needs.items()}}
+
+
+def trajectory(layers: int = 4) -> dict[str, Any]:
+    """A stream that grows by a tenth and turns by 20° in every half-step."""
+
+    def stats(values: list[float]) -> list[dict[str, Any]]:
+        return [{"mean": value, "quartiles": [0.9 * value, 1.1 * value]} for value in values]
+
+    steps = 2 * layers
+    return {
+        "step_size": 1.0,
+        "layers": layers,
+        "tokens": 2048,
+        "norm": stats([1.1**index for index in range(steps + 1)]),
+        "relative_step": stats([0.3757] * steps),
+        "cosine": stats([0.09] * steps),
+        "stream_angle": stats([20.0] * steps),
+        "step_angle": stats([20.0] * (steps - 1)),
+    }
+
+
+def task_scores(score: float) -> dict[str, Any]:
+    quoted = {"score": score, "standard_error": 0.011}
+    hellaswag = {"kind": "hellaswag", "items": 1000, "metric": "acc_norm", **quoted, "metrics": {"acc_norm": quoted}, "baseline": 0.25}
+    single = {"kind": "lambada", "items": 1, "metric": "acc", "score": 0.0, "standard_error": None, "metrics": {}, "baseline": 0.0}
+    return {"hellaswag": hellaswag, "lambada": single | {"perplexity": {"score": 412.6, "standard_error": None}}}
+
+
 def evaluation(stage: str, template: str | None, bits: dict[str, float], score: float, stopped: float) -> dict[str, Any]:
     held_out = {
         source: {
@@ -119,6 +183,7 @@ def evaluation(stage: str, template: str | None, bits: dict[str, float], score: 
         "pretrain": " It is said that the river comes from the hills,\nand that the people of the town go there in spring to see the",
         "sft": "The river Ansel rises in the Grey Hills.",
         "sft_scratch": "The river of the the town is the river.",
+        "dpo": "It rises in the Grey Hills!",
     }
     samples = [{"prompt": prompt, "text": texts[stage], "stopped": stage != "pretrain", "continues": template is None} for prompt in prompts]
     return {
@@ -129,6 +194,9 @@ def evaluation(stage: str, template: str | None, bits: dict[str, float], score: 
         "window": 128,
         "settings": {"temperature": 0.8, "top_p": 0.95, "validation_tokens": 40_000},
         "held_out": held_out,
+        "trajectory": trajectory(),
+        "tasks": task_scores(0.274 if stage == "pretrain" else 0.291),
+        "chat": {"prompts": 58, "stopped": stopped, "mean_reply_tokens": 33.1, "mean_reply_words": 20.2, "repetition": 0.052},
         "answers": answers(score, stopped),
         "samples": samples,
         "model_info": {} if template is None else {"instructions": {"name": "alpaca", "licence": "CC BY-NC 4.0"}},

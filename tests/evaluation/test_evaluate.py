@@ -80,6 +80,10 @@ def test_a_tuned_model_is_measured_in_every_way(files, tmp_path):
         assert scores["tokens"] == size + len(texts)  # a byte a token, and an end for each document
         assert scores["bits_per_byte"] == pytest.approx(np.log2(272) * scores["tokens"] / size, rel=0.02)  # random weights guess evenly
         assert len(scores["head_accuracy"]) == 2
+    trajectory = result["trajectory"]
+    assert (trajectory["layers"], trajectory["step_size"]) == (1, 1.0)
+    assert [len(trajectory[name]) for name in ("norm", "relative_step", "stream_angle", "step_angle")] == [3, 2, 2, 1]
+    assert 0 < trajectory["tokens"] == result["held_out"]["books"]["tokens"] + result["held_out"]["web"]["tokens"]  # all of it: there is little
     answers = result["answers"]
     assert answers["questions"] == len(answers["replies"]) == 9
     assert answers["commonest_answer"] == {"answer": "tin", "score": 6 / 9, "from": "the instructions"}

@@ -68,9 +68,11 @@ def test_it_holds_the_numbers_of_every_stage(run):
         "Questions",
         "Training",
         "Prediction heads",
+        "Depth",
         "Data",
         "Gradient check",
         "Licences of the data",
+        "Pipeline",
         "Provenance",
     ]
     for number in ("1.734", "1.689", "2.613", "2.547", "1.912", "5.101"):  # bits per byte and the bigram floor
@@ -87,6 +89,83 @@ def test_it_holds_the_numbers_of_every_stage(run):
     assert "world instructions, held out 58" in outline.text
     assert "0123456789ab" in outline.text  # the commit
     assert '"learning_rate": 0.0003' in outline.text  # the configuration
+
+
+def test_tasks_stand_beside_their_error_and_what_picking_at_random_gets(run):
+    text = Outline(page(run)).text
+    assert "hellaswag acc_norm, 1,000 items 27.4 % ± 1.1 29.1 % ± 1.1 29.1 % ± 1.1 25.0 % at random" in text
+    assert "lambada, perplexity 412.6 412.6 412.6 –" in text
+    assert "replies to 58 instructions that stop 4.0 % 97.3 % 95.1 % –" in text
+    assert "replies to 58 instructions, repeated runs of four words 5.2 %" in text
+
+
+def test_curves_are_drawn_over_tokens_and_over_time(run):
+    text = Outline(page(run)).text
+    assert "Held-out text bits per byte" in text
+    assert "Held-out text over time bits per byte" in text
+    assert "Held-out instructions over time" in text
+    assert " seconds " in text
+
+
+def test_an_aligned_model_shows_its_accuracy_margins_and_drift(tmp_path):
+    run = gather(*fabricated.fabricate(tmp_path, stages=("pretrain", "sft", "dpo")))
+    outline = Outline(page(run))
+    text = outline.text
+    assert "then aligned with 1,234 preference pairs in 1 min 10 s" in text
+    assert "70 % of 87 held-out pairs ranked right a coin: 50 %" in text
+    assert "Drift estimate of KL(reference ‖ policy), nats per token held-out 0.033" in text
+    assert "chosen 0.500" in text
+    assert "rejected -0.667" in text
+    assert "MFU share of the device's peak, median aligned 31.0 %" in text
+    assert "pretrained fine-tuned aligned baseline bits per byte, gutenberg 1.734 1.912 1.953" in text
+    assert "aligned It rises in the Grey Hills!" in text
+    assert "A model trained on alpaca instructions and farm preferences is for non-commercial use only." in text
+
+
+def test_the_rules_are_drawn_with_the_time_that_each_took(run):
+    html = page(run)
+    text = Outline(html).text
+    assert "fetch book 2 × · 5.0 s" in text
+    assert "build corpus 12 s" in text
+    assert "pretrain 2m19" in text  # two attempts
+    assert "pretrain, 2 attempts 2m19" in text
+    assert "clean book 2 × · earlier" in text
+    assert "write report this page" in text
+    assert ">all<" not in html  # what the report does not need is not drawn
+    assert html.count('class="edge"') == 5  # not the two shortcuts from build_corpus
+
+
+def test_a_run_by_hand_has_times_without_a_graph(tmp_path):
+    config, folder = fabricated.fabricate(tmp_path)
+    (folder / "pipeline.json").unlink()
+    text = Outline(page(gather(config, folder))).text
+    assert "Time per rule" in text
+    assert "from top to bottom" not in text
+
+
+@pytest.mark.parametrize("damage", ["loss", "bits", "depth", "nothing measured"])
+def test_values_that_are_no_numbers_leave_a_page(tmp_path, damage):
+    config, folder = fabricated.fabricate(tmp_path)
+    run = gather(config, folder)
+    if damage == "loss":
+        for line in run.stages["pretrain"].steps:
+            line["loss"] = float("nan")
+        run.stages["sft"].steps[3]["loss"] = float("inf")
+    elif damage == "bits":
+        for evaluation in run.evaluations.values():
+            evaluation["held_out"]["gutenberg"]["bits_per_byte"] = float("nan")
+            evaluation["tasks"]["hellaswag"]["score"] = float("nan")
+    elif damage == "depth":
+        for evaluation in run.evaluations.values():
+            evaluation["trajectory"]["stream_angle"][2] = None
+            evaluation["trajectory"]["norm"] = [None] * 9
+    else:
+        for evaluation in run.evaluations.values():
+            evaluation |= {"held_out": {}, "tasks": {}, "chat": None, "answers": None, "samples": [], "trajectory": None}
+    outline = Outline(page(run))
+    assert ("nan bits per byte, held-out gutenberg" in outline.text) is (damage == "bits")  # told, but not drawn
+    assert not [value for name, value in outline.attributes if name in ("d", "points", "cx", "x", "y", "style", "viewbox") and value and "nan" in value]
+    assert "Provenance" in outline.headings
 
 
 def test_it_needs_no_network_and_runs_nothing(run):
@@ -144,7 +223,7 @@ def test_a_run_without_evaluations_corpus_or_questions_still_has_a_report(tmp_pa
     for stage in ("pretrain", "sft"):
         (folder / "evaluation" / f"{stage}.json").unlink()
     outline = Outline(page(gather({"run": "made-up"}, folder)))
-    assert outline.headings == ["made-up", "Training", "Gradient check", "Provenance"]
+    assert outline.headings == ["made-up", "Training", "Gradient check", "Pipeline", "Provenance"]
 
 
 def test_evaluations_alone_have_a_report(tmp_path):
@@ -189,6 +268,9 @@ def test_the_summary_has_what_the_page_shows(run):
     assert sft["answers"]["score"] == pytest.approx(0.783, abs=0.002)
     assert sft["answers"]["commonest_answer"]["score"] == 0.117
     assert "replies" not in sft["answers"]
+    assert sft["tasks"]["hellaswag"]["score"] == 0.291
+    assert sft["trajectory"]["layers"] == 4
+    assert summary["rule_seconds"] == {"build_corpus": 12.5, "evaluate_model": 41.0, "fetch_book": 5.0, "pretrain": 139.0}
     assert summary["gradients"] == {"tensors": 9, "passed": True, "tolerance": 1e-6, "largest_error": 4.53e-9, "quick": False}
 
 

@@ -24,7 +24,7 @@ FILES = {
 def main() -> int:
     stage = next(argument for argument in sys.argv[1:])
     parser = argparse.ArgumentParser()
-    for option in ("--output", "--record", "--metrics", "--items", "--table", "--log"):
+    for option in ("--output", "--record", "--metrics", "--items", "--table", "--card", "--log"):
         parser.add_argument(option, type=Path)
     options, _ = parser.parse_known_args()
     with Path(os.environ["NANOEULER_STUB_CALLS"]).open("a") as calls:
@@ -36,7 +36,7 @@ def main() -> int:
     for file in (
         [options.output / name for name in FILES[stage]]
         if stage in FILES
-        else filter(None, [options.output, options.record, options.metrics, options.items, options.table])
+        else filter(None, [options.output, options.record, options.metrics, options.items, options.table, options.card])
     ):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)

@@ -9,6 +9,7 @@ import pytest
 from stub_checkout import CI
 
 from nanoeuler.files import sha256_file
+from nanoeuler.timing import read_times
 
 
 @pytest.mark.slow
@@ -20,8 +21,28 @@ def test_every_stage_leaves_what_it_promises(pipeline):
     page = (results / "report.html").read_text()
     assert "sft_scratch" in page
     assert "<script src" not in page
+    assert "## Limits" in (results / "README.md").read_text()
     for stage in ("pretrain", "sft", "sft_scratch", "dpo"):
         assert {file.name for file in (results / stage / "model").iterdir()} == {"model.safetensors", "config.json", "tokenizer.json"}
+
+
+@pytest.mark.slow
+def test_the_report_knows_every_rule_and_its_time(pipeline):
+    results = pipeline.path / "results/ci"
+    kept = json.loads((results / "pipeline.json").read_text())
+    rules = kept["rules"]
+    assert kept["config"]["run"] == "ci"
+    assert rules["learn_bpe"] == {"jobs": 1, "needs": ["build_corpus"]}
+    assert rules["evaluate_model"]["jobs"] == 4
+    assert {"evaluate_model", "check_gradients", "tokenize"} <= set(rules["write_report"]["needs"])
+    times = read_times(results)
+    assert times.keys() == rules.keys() - {"all"}
+    assert {rule: len(attempts) for rule, attempts in times.items()} == {rule: entry["jobs"] for rule, entry in rules.items() if rule != "all"}
+    page = (results / "report.html").read_text()
+    assert 'class="chart graph"' in page
+    assert "earlier</text>" not in page
+    trajectory = json.loads((results / "metrics.json").read_text())["stages"]["pretrain"]["trajectory"]
+    assert len(trajectory["norm"]) == 2 * trajectory["layers"] + 1 == 5
 
 
 @pytest.mark.slow

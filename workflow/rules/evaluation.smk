@@ -2,7 +2,7 @@
 #
 # REQUIRED INPUTS   the model of every stage, the token manifest, held-out questions and tasks when there are some
 # OUTPUTS           results/<run>/evaluation/<stage>.json, beside it <stage>.items.jsonl
-#                   results/<run>/{report.html,metrics.json,evaluation.md}
+#                   results/<run>/{report.html,metrics.json,evaluation.md,README.md}
 
 
 rule evaluate_model:
@@ -55,6 +55,7 @@ rule write_report:
         report=report(paths.report, category="Run"),
         metrics=paths.metrics,
         table=paths.comparison,
+        card=paths.card,
     log:
         paths.log("write_report"),
     threads: 1
@@ -69,4 +70,4 @@ rule write_report:
         "Writing the report of run {config[run]}"
     shell:
         "python -m nanoeuler report --config {params.config:q} --run {params.run:q}"
-        " --output {output.report:q} --metrics {output.metrics:q} --table {output.table:q} --log {log:q}"
+        " --output {output.report:q} --metrics {output.metrics:q} --table {output.table:q} --card {output.card:q} --log {log:q}"

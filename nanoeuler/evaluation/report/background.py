@@ -95,15 +95,18 @@ def licences(run: Run) -> Markup:
     used = used_licences(run)
     if not used:
         return Markup()
-    rows = [[name, licence] for name, licence in used.items()]
+    listed = table(["data", "licence"], list(used.items()), numeric_from=9, class_="pairs")
+    return section("Licences of the data", listed, element("p", element("strong", licence_verdict(used))))
+
+
+def licence_verdict(used: dict[str, str]) -> str:
+    """What the licences mean for whoever passes the model on."""
     restricted = [name for name, licence in used.items() if is_non_commercial(licence)]
     if restricted:
-        verdict = f"A model trained on {enumeration(restricted)} is for non-commercial use only."
-    elif "unknown" in used.values():
-        verdict = "Where a licence is unknown, find out before you pass the model on."
-    else:
-        verdict = "None of these licences forbids commercial use."
-    return section("Licences of the data", table(["data", "licence"], rows, numeric_from=9, class_="pairs"), element("p", element("strong", verdict)))
+        return f"A model trained on {enumeration(restricted)} is for non-commercial use only."
+    if "unknown" in used.values():
+        return "Where a licence is unknown, find out before you pass the model on."
+    return "None of these licences forbids commercial use."
 
 
 def used_licences(run: Run) -> dict[str, str]:
@@ -112,8 +115,10 @@ def used_licences(run: Run) -> dict[str, str]:
     for source, parts in (run.corpus or {}).get("sources", {}).items():
         used[source] = parts.get("licence") or "unknown"
     for stage in run.stages.values():
-        if trained_on := ((stage.evaluation or {}).get("model_info") or {}).get("instructions"):
-            used[f"{trained_on.get('name') or 'unnamed'} instructions"] = trained_on.get("licence") or "unknown"
+        learned = (stage.evaluation or {}).get("model_info") or {}
+        for kind in ("instructions", "preferences"):
+            if trained_on := learned.get(kind):
+                used[f"{trained_on.get('name') or 'unnamed'} {kind}"] = trained_on.get("licence") or "unknown"
     return used
 
 

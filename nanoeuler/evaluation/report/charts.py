@@ -27,29 +27,36 @@ class Series:
     level: float | None = None
     shown: str | None = None  # last value, for the legend
     dots: bool = False  # mark the points, where there are few
+    band: Sequence[tuple[float, float, float]] = ()  # (x, low, high) shaded behind the line
 
 
-def line_chart(title: str, unit: str, x_label: str, series: Sequence[Series], from_zero: bool = False) -> Markup:
-    """A titled chart with a legend that tells each series' last value. Nothing when there is no point to draw."""
+def line_chart(title: str, unit: str, x_label: str, series: Sequence[Series], from_zero: bool = False, logarithmic: bool = False) -> Markup:
+    """A titled chart with a legend that tells each series' last value. Nothing when there is no point to draw.
+
+    `logarithmic` draws the logarithm of y where all of it is above 0.
+    """
     drawn = [one for one in series if one.points or one.level is not None]
     points = [point for one in drawn for point in one.points if math.isfinite(point[1])]
     if not points:
         return Markup()
     values = [y for _, y in points] + [one.level for one in drawn if one.level is not None] + ([0.0] if from_zero else [])
+    values += [y for one in drawn for _, *ends in one.band for y in ends]
+    logarithmic = logarithmic and min(values) > 0
     x_ticks = ticks(0.0, max(x for x, _ in points) or 1.0, 5)
-    y_ticks = ticks(min(values), max(values), 5)
+    y_ticks = log_ticks(min(values), max(values)) if logarithmic else ticks(min(values), max(values), 5)
     x_top = max(x for x, _ in points) or 1.0
+    scale = math.log if logarithmic else float
     y_low, y_high = min(y_ticks[0], *values), max(y_ticks[-1], *values)
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x / x_top) * (WIDTH - LEFT - RIGHT) + LEFT
-        return across, HEIGHT - BOTTOM - (y - y_low) / (y_high - y_low) * (HEIGHT - TOP - BOTTOM)
+        return across, HEIGHT - BOTTOM - (scale(y) - scale(y_low)) / (scale(y_high) - scale(y_low)) * (HEIGHT - TOP - BOTTOM)
 
     parts = []
     for tick in y_ticks:
         y = place(0, tick)[1]
         parts.append(f'<line class="gridline" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{LEFT - 7}" y="{y + 4.5:.1f}" text-anchor="end">{tick_label(tick, y_ticks)}</text>')
+        parts.append(f'<text x="{LEFT - 7}" y="{y + 4.5:.1f}" text-anchor="end">{significant(tick, 3) if logarithmic else tick_label(tick, y_ticks)}</text>')
     for tick in (tick for tick in x_ticks if tick <= x_top):
         x = place(tick, y_low)[0]
         anchor = "end" if x > WIDTH - RIGHT - 14 else "middle"
@@ -60,6 +67,9 @@ def line_chart(title: str, unit: str, x_label: str, series: Sequence[Series], fr
             y = place(0, one.level)[1]
             parts.append(f'<line class="level s{one.colour}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             continue
+        if one.band:
+            outline = [place(x, high) for x, _, high in one.band] + [place(x, low) for x, low, _ in reversed(one.band)]
+            parts.append(f'<polygon class="band s{one.colour}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in outline)}"/>')
         placed = [place(x, y) for x, y in thin([point for point in one.points if math.isfinite(point[1])])]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
         parts.append(f'<polyline class="line s{one.colour}" points="{path}"/>')
@@ -95,6 +105,16 @@ def ticks(low: float, high: float, wanted: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(multiple * power for multiple in (1, 2, 5, 10) if multiple * power >= raw * 0.999)
     return [index * step for index in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times the powers of ten that enclose low … high, both above 0; of more than eight only the powers."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    every = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    first = max(index for index, tick in enumerate(every) if tick <= low * (1 + 1e-9))
+    last = next((index for index, tick in enumerate(every) if tick >= high * (1 - 1e-9)), len(every) - 1)
+    enclosing = every[first : max(last, first + 1) + 1]
+    return enclosing if len(enclosing) <= 8 else [10.0**power for power in powers]
 
 
 def tick_label(value: float, among: Sequence[float]) -> str:

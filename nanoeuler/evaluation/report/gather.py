@@ -10,8 +10,9 @@ from typing import Any
 from nanoeuler.config.paths import Paths
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json
+from nanoeuler.timing import read_times
 
-STAGES = ("pretrain", "sft", "sft_scratch")
+STAGES = ("pretrain", "sft", "dpo", "sft_scratch")
 """In the order in which a report shows them; stages of other names follow."""
 
 
@@ -57,6 +58,8 @@ class Run:
     corpus: dict[str, Any] | None = None  # manifest of the corpus
     tokens: dict[str, Any] | None = None  # manifest of the token shards
     instructions: dict[str, Any] | None = None  # manifest of the instruction records
+    pipeline: dict[str, Any] | None = None  # which rules need which, as the workflow keeps it
+    times: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # rule → its attempts
     tokenizer: Path | None = None  # tokenizer.json of the first model that has one
 
     @property
@@ -77,6 +80,7 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
         raise UserError(f"{folder}: holds neither a stage's metrics.jsonl nor an evaluation; give the folder of a run, such as results/demo, after training")
     run = Run(name=config.get("run", folder.name), config=config, stages={name: read_stage(folder, name) for name in names})
     run.gradients = optional_json(folder / "gradients.json")
+    run.pipeline, run.times = optional_json(folder / "pipeline.json"), read_times(folder)
     run.tokenizer = next((path for name in names if (path := folder / name / "model" / "tokenizer.json").is_file()), None)
     if {"data_dir", "results_dir", "run", "corpus", "tokenizer", "sources"} <= config.keys():
         paths = Paths(config)
@@ -84,6 +88,11 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
         if config.get("sft", {}).get("enabled"):
             run.instructions = optional_json(Path(paths.instructions) / "manifest.json")
     return run
+
+
+def kept_configuration(folder: Path) -> dict[str, Any]:
+    """The configuration that the workflow of the run in `folder` had; empty where it kept none, as for stages that were run by hand."""
+    return (optional_json(folder / "pipeline.json") or {}).get("config", {})
 
 
 def read_stage(folder: Path, name: str) -> Stage:

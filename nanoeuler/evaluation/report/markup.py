@@ -146,3 +146,13 @@ def duration(seconds: float) -> str:
     if seconds < 3600:
         return f"{seconds // 60} min {seconds % 60:02d} s"
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+
+
+def brief_duration(seconds: float) -> str:
+    """Where there is little room: 0.4 s, 8 s, 2m05, 3h10."""
+    if round(seconds, 1) < 10:
+        return f"{seconds:.1f}{NARROW}s"
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds}{NARROW}s"
+    return f"{seconds // 60}m{seconds % 60:02d}" if seconds < 3600 else f"{seconds // 3600}h{seconds % 3600 // 60:02d}"

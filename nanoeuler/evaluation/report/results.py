@@ -4,7 +4,8 @@ from typing import Any
 
 from nanoeuler.evaluation.report.gather import Run
 from nanoeuler.evaluation.report.headline import readers, stage_colour, stage_name
-from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, join, percent, section, table
+from nanoeuler.evaluation.report.markup import Markup, count, element, join, percent, section, table
+from nanoeuler.evaluation.report.scores import score_rows
 
 SHOWN_REPLIES = 6
 """Of the right and of the wrong ones each."""
@@ -15,18 +16,7 @@ def evaluation_table(run: Run) -> Markup:
     evaluations = run.evaluations
     if not evaluations:
         return Markup()
-    rows: list[list[Any]] = []
-    for source in dict.fromkeys(source for evaluation in evaluations.values() for source in evaluation["held_out"]):
-        values = [decimals(evaluation["held_out"].get(source, {}).get("bits_per_byte")) for evaluation in evaluations.values()]
-        rows.append([f"bits per byte, {source}", *values, with_remark(decimals(run.bigram.get(source)), "bigram") if source in run.bigram else "–"])
-    scored = [evaluation.get("answers") for evaluation in evaluations.values()]
-    if any(scored):
-        first = next(answers for answers in scored if answers)
-        common = first["commonest_answer"]
-        shown = [with_remark(percent(answers["score"]), f"± {100 * answers['standard_error']:.1f}") if answers else "–" for answers in scored]
-        rows.append([f"exact answers of {count(first['questions'])}", *shown, with_remark(percent(common["score"]), f"always “{common['answer']}”")])
-        rows.append(["replies that stop", *(percent(answers["stopped"]) if answers else "–" for answers in scored), "–"])
-        rows.append(["tokens per reply", *(f"{answers['mean_reply_tokens']:.1f}" if answers else "–" for answers in scored), "–"])
+    rows = score_rows(list(evaluations.values()), run.bigram)
     windows = {evaluation["window"] for evaluation in evaluations.values()}
     return join(
         [
@@ -36,16 +26,12 @@ def evaluation_table(run: Run) -> Markup:
     )
 
 
-def with_remark(value: str, remark: str) -> Markup:
-    return join([value, element("small", remark)], " ")
-
-
 def how_measured(run: Run, windows: set[int]) -> str:
     """The footnote of the table: how the numbers came about."""
     parts = [
         f"Bits per byte: every held-out token is predicted once, in windows of {' or '.join(map(str, sorted(windows)))} tokens that do not overlap.",
     ]
-    sources = [(evaluation, scores) for evaluation in run.evaluations.values() for scores in evaluation["held_out"].values()]
+    sources = [(evaluation, scores) for evaluation in run.evaluations.values() for scores in evaluation.get("held_out", {}).values()]
     if limits := [evaluation["settings"]["validation_tokens"] for evaluation, scores in sources if scores["tokens"] < scores["of_tokens"]]:
         parts.append(f"At most {count(max(limits))} tokens of a source are read, spread evenly over it.")
     if len(windows) > 1:
@@ -59,6 +45,8 @@ def how_measured(run: Run, windows: set[int]) -> str:
         )
         if run.evaluations.get("pretrain", {}).get("answers"):
             parts.append("The pretrained model is asked in the same template, which it has never seen.")
+    if any(evaluation.get("tasks") for evaluation in run.evaluations.values()):
+        parts.append("Tasks are scored by the log-likelihood of each choice; acc_norm divides it by the choice's characters. ± is one standard error.")
     return " ".join(parts)
 
 
@@ -66,7 +54,7 @@ def heads(run: Run) -> Markup:
     """How often each prediction head ranks the right token first."""
     rows, most = [], 0
     for name, evaluation in readers(run).items():
-        for source, scores in evaluation["held_out"].items():
+        for source, scores in evaluation.get("held_out", {}).items():
             most = max(most, len(scores["head_accuracy"]))
             rows.append([f"{stage_name(name)}, {source}", *(percent(share) for share in scores["head_accuracy"])])
     if most < 2:
@@ -79,11 +67,8 @@ def heads(run: Run) -> Markup:
 
 def samples(run: Run) -> Markup:
     """The same prompts, answered by each stage."""
-    shown = {name: {sample["prompt"]: sample for sample in evaluation.get("samples", [])} for name, evaluation in run.evaluations.items()}
-    cards = []
-    for prompt in dict.fromkeys(prompt for by_prompt in shown.values() for prompt in by_prompt):
-        texts = [sample_text(name, by_prompt[prompt]) for name, by_prompt in shown.items() if prompt in by_prompt]
-        cards.append(element("article", element("h3", prompt), element("div", join(texts), class_="texts")))
+    named = [(stage_name(name), stage_colour(name), evaluation) for name, evaluation in run.evaluations.items()]
+    cards = sample_cards(named)
     if not cards:
         return Markup()
     settings = next(iter(run.evaluations.values())).get("settings", {})
@@ -94,10 +79,20 @@ def samples(run: Run) -> Markup:
     return section("Samples", element("p", note, class_="note"), element("div", join(cards), class_="samples"))
 
 
-def sample_text(name: str, sample: dict[str, Any]) -> Markup:
+def sample_cards(named: list[tuple[str, int, dict[str, Any]]]) -> list[Markup]:
+    """A card for each prompt with what each of (name, colour, evaluation) made of it."""
+    shown = [(name, colour, {sample["prompt"]: sample for sample in evaluation.get("samples") or []}) for name, colour, evaluation in named]
+    cards = []
+    for prompt in dict.fromkeys(prompt for _, _, by_prompt in shown for prompt in by_prompt):
+        texts = [sample_text(name, colour, by_prompt[prompt]) for name, colour, by_prompt in shown if prompt in by_prompt]
+        cards.append(element("article", element("h3", prompt), element("div", join(texts), class_="texts")))
+    return cards
+
+
+def sample_text(name: str, colour: int, sample: dict[str, Any]) -> Markup:
     start = element("span", sample["prompt"], class_="muted") if sample.get("continues") else ""
     text = element("p", start, sample["text"].strip() if not start else sample["text"].rstrip("\n"), "" if sample["stopped"] else " ▮", class_="written")
-    return element("div", element("h4", element("i", class_=f"key s{stage_colour(name)}"), stage_name(name)), text)
+    return element("div", element("h4", element("i", class_=f"key s{colour}"), name), text)
 
 
 def questions(run: Run) -> Markup:
@@ -113,7 +108,7 @@ def questions(run: Run) -> Markup:
         for kind in kinds
     ]
     by_kind = table(["kind of question", "questions", *map(stage_name, names)], rows)
-    main = "sft" if "sft" in scored else names[-1]
+    main = next((name for name in ("dpo", "sft") if name in scored), names[-1])
     replies = scored[main]["replies"]
     chosen = [[reply for reply in replies if reply["correct"] is right][:SHOWN_REPLIES] for right in (True, False)]
     listed = [

@@ -12,6 +12,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "run": run.name,
         "bigram_bits_per_byte": run.bigram,
         "stages": {name: summarise_stage(stage) for name, stage in run.stages.items()},
+        "rule_seconds": {rule: sum(attempt["seconds"] for attempt in attempts) for rule, attempts in run.times.items()},
         "gradients": summarise_gradients(run.gradients),
         "corpus_fingerprint": (run.corpus or {}).get("fingerprint"),
         "tokens_fingerprint": (run.tokens or {}).get("fingerprint"),
@@ -38,6 +39,7 @@ def summarise_stage(stage: Stage) -> dict[str, Any]:
         "tasks": {name: {key: value for key, value in scores.items() if key != "groups"} for name, scores in evaluation.get("tasks", {}).items()},
         "chat": evaluation.get("chat"),
         "answers": {key: value for key, value in answers.items() if key != "replies"} if answers else None,
+        "trajectory": evaluation.get("trajectory"),
         "fingerprint": stage.header.get("fingerprint"),
         "provenance": evaluation.get("provenance", stage.header.get("provenance")),
     }

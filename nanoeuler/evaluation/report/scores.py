@@ -1,0 +1,76 @@
+"""Rows of a table of scores: one evaluation a column, and last what a reply or a prediction without a model gets."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, join, percent, significant
+
+
+def score_rows(evaluations: list[dict[str, Any]], bigram: Mapping[str, float]) -> list[list[Any]]:
+    """Everything that was measured; an evaluation that lacks something, or an empty one, has a dash there."""
+    return held_out_rows(evaluations, bigram) + answer_rows(evaluations) + task_rows(evaluations) + chat_rows(evaluations)
+
+
+def held_out_rows(evaluations: list[dict[str, Any]], bigram: Mapping[str, float]) -> list[list[Any]]:
+    rows = []
+    for source in dict.fromkeys(source for evaluation in evaluations for source in evaluation.get("held_out") or {}):
+        values = [decimals((evaluation.get("held_out") or {}).get(source, {}).get("bits_per_byte")) for evaluation in evaluations]
+        rows.append([f"bits per byte, {source}", *values, with_remark(decimals(bigram.get(source)), "bigram") if source in bigram else "–"])
+    return rows
+
+
+def answer_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
+    """Exact answers to held-out questions, beside the commonest answer given always."""
+    scored = [evaluation.get("answers") for evaluation in evaluations]
+    first = next(filter(None, scored), None)
+    if first is None:
+        return []
+    common = first["commonest_answer"]
+    return [
+        [
+            f"exact answers of {count(first['questions'])}",
+            *(with_error(answers) if answers else "–" for answers in scored),
+            with_remark(percent(common["score"]), f"always “{common['answer']}”"),
+        ],
+        ["replies to questions that stop", *(percent(answers["stopped"]) if answers else "–" for answers in scored), "–"],
+        ["tokens per reply", *(f"{answers['mean_reply_tokens']:.1f}" if answers else "–" for answers in scored), "–"],
+    ]
+
+
+def task_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
+    """Every task's score with its standard error, and what picking at random scores."""
+    rows = []
+    for task in dict.fromkeys(task for evaluation in evaluations for task in evaluation.get("tasks") or {}):
+        scores = [(evaluation.get("tasks") or {}).get(task) for evaluation in evaluations]
+        first = next(score for score in scores if score)
+        shown = [with_error(score) if score else "–" for score in scores]
+        title = with_remark(task, f"{first['metric']}, {count(first['items'])} items")
+        rows.append([title, *shown, with_remark(percent(first["baseline"]), "at random")])
+        if first.get("perplexity"):
+            rows.append([f"{task}, perplexity", *(significant(score["perplexity"]["score"], 4) if score else "–" for score in scores), "–"])
+    return rows
+
+
+def chat_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
+    """How replies to held-out instructions end and repeat themselves, and how many have the style that preferences teach."""
+    rows = []
+    chats = [evaluation.get("chat") for evaluation in evaluations]
+    if first := next(filter(None, chats), None):
+        name = f"replies to {count(first['prompts'])} instructions"
+        rows.append([f"{name} that stop", *(percent(chat["stopped"]) if chat else "–" for chat in chats), "–"])
+        rows.append([f"{name}, tokens", *(f"{chat['mean_reply_tokens']:.1f}" if chat else "–" for chat in chats), "–"])
+        rows.append([f"{name}, repeated runs of four words", *(percent(chat.get("repetition")) if chat else "–" for chat in chats), "–"])
+    styles = [(evaluation.get("answers") or {}).get("style") for evaluation in evaluations]
+    if any(styles):
+        shown = [with_error({"score": style["sampled"]["share"], **style["sampled"]}) if style else "–" for style in styles]
+        rows.append(["sampled replies in the preferred style", *shown, "–"])
+    return rows
+
+
+def with_error(score: dict[str, Any]) -> Markup:
+    error = score.get("standard_error")
+    return with_remark(percent(score["score"]), f"± {100 * error:.1f}" if error is not None else "")
+
+
+def with_remark(value: str, remark: str) -> Markup:
+    return join([value, element("small", remark) if remark else ""], " ")

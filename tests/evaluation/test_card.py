@@ -1,0 +1,108 @@
+"""The model card: a README that a model hub reads, from the facts of the report."""
+
+import json
+
+import fabricated
+import pytest
+import yaml
+
+from nanoeuler.cli import main
+from nanoeuler.evaluation.card import card
+from nanoeuler.evaluation.report.gather import gather
+
+
+@pytest.fixture
+def run(tmp_path):
+    return gather(*fabricated.fabricate(tmp_path, stages=("pretrain", "sft", "dpo")))
+
+
+def front(text: str) -> dict:
+    opening, matter, _ = text.split("---\n", 2)
+    assert opening == ""
+    return yaml.safe_load(matter)
+
+
+def rows(text: str, heading: str) -> dict[str, list[str]]:
+    """The table below a heading: first cell → the others."""
+    lines = [line for line in text.partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    assert len({len(row) for row in cells}) == 1
+    return {row[0]: row[1:] for row in cells}
+
+
+def test_it_says_what_the_report_says(run):
+    text = card(run)
+    assert text.partition("\n# ")[2].startswith("made-up\n\nA language model of 1.05 M parameters, trained from random weights on 4.04 MB of text")
+    learned = rows(text, "What it learned from")
+    assert learned["fineweb"] == ["1,204 documents, 1.73 MB", "ODC-By 1.0"]
+    assert learned["alpaca instructions"] == ["2,412 records", "CC BY-NC 4.0"]
+    assert learned["farm preferences"] == ["1,234 pairs", "CC BY-NC 4.0"]
+    assert rows(text, "Training")["aligned"][:3] == ["100", "410 k", "1 min 10 s"]
+    scores = rows(text, "Scores")
+    assert scores["bits per byte, gutenberg"] == ["1.734", "1.912", "1.953", "2.613 bigram"]
+    assert scores["hellaswag acc_norm, 1,000 items"] == ["27.4 % ± 1.1", "29.1 % ± 1.1", "29.1 % ± 1.1", "25.0 % at random"]
+    assert "nanoeuler chat --model dpo/model" in text
+    assert "of 9 tensors the worst is off by 4.5 × 10⁻⁹" in text
+    assert "commit `0123456789abcdef0123456789abcdef01234567`" in text
+    assert "## Limits" in text
+
+
+def test_what_the_data_forbids_is_in_the_front_matter_and_said_aloud(run):
+    text = card(run)
+    assert front(text) == {
+        "library_name": "nanoeuler",
+        "pipeline_tag": "text-generation",
+        "language": ["en"],
+        "license": "cc-by-nc-4.0",
+        "tags": ["nanoeuler", "dpo", "pretrain", "sft"],
+    }
+    assert "**A model trained on alpaca instructions and farm preferences is for non-commercial use only.**" in text
+    run.stages["dpo"].evaluation["model_info"]["preferences"]["licence"] = "research only, non-commercial"
+    assert front(card(run))["license"] == "other"
+    for stage in run.stages.values():
+        stage.evaluation["model_info"] = {}
+    assert "license" not in front(card(run))  # the owner's choice
+
+
+def test_data_sets_of_a_hub_are_named_when_they_were_used(run):
+    address = "https://huggingface.co/datasets/HuggingFaceFW/fineweb-edu/resolve/87f0/sample/10BT/000.parquet"
+    sources = {"fineweb": {"shards": [{"url": address}, {"url": address}]}, "instructions": {"world": {"url": "data/world.json"}}}
+    run.config = run.config | {"sources": sources | {"preferences": {"other": {"url": address.replace("fineweb-edu", "unused")}}}}
+    assert front(card(run))["datasets"] == ["HuggingFaceFW/fineweb-edu"]
+    del run.corpus["sources"]["fineweb"]
+    assert "datasets" not in front(card(run))
+
+
+def test_own_text_claims_no_language(run):
+    run.corpus["sources"]["my-novel"] = run.corpus["sources"].pop("gutenberg")
+    assert "language" not in front(card(run))
+
+
+def test_texts_cannot_break_the_front_matter_or_a_table(run):
+    run.stages["my: [stage"] = run.stages.pop("dpo")
+    run.stages["sft"].evaluation["answers"]["commonest_answer"]["answer"] = "a | b\n<i>c</i>"
+    run.stages["pretrain"].evaluation["answers"]["commonest_answer"]["answer"] = "a | b\nc"
+    text = card(run)
+    assert "my: [stage" in front(text)["tags"]
+    assert "always “a \\| b c”" in text
+
+
+def test_half_a_run_has_half_a_card(tmp_path):
+    config, folder = fabricated.fabricate(tmp_path, stages=("pretrain",))
+    (folder / "evaluation" / "pretrain.json").unlink()
+    path = folder / "pretrain" / "metrics.jsonl"
+    path.write_text("\n".join(path.read_text().splitlines()[:20]))
+    text = card(gather(config, folder))
+    assert "pretrained, not finished" in rows(text, "Training")
+    assert "## Scores" not in text
+    assert front(text)["tags"] == ["nanoeuler", "pretrain"]
+    assert "generate --model pretrain/model" in text
+    empty = card(gather({"run": "made-up"}, folder))
+    assert "## What it learned from" not in empty
+
+
+def test_the_command_writes_it(tmp_path):
+    config, folder = fabricated.fabricate(tmp_path)
+    arguments = ["--config", json.dumps(config), "--run", str(folder), "--output", str(folder / "report.html"), "--card", str(folder / "README.md")]
+    assert main(["report", *arguments]) == 0
+    assert "# made-up" in (folder / "README.md").read_text(encoding="utf-8")

@@ -1,0 +1,92 @@
+"""Several runs on one page: what differs, the curves over each other, the scores and replies beside each other."""
+
+import json
+import re
+
+import fabricated
+import pytest
+from test_report import Outline
+
+from nanoeuler.cli import main
+from nanoeuler.evaluation.report.gather import gather, kept_configuration
+from nanoeuler.evaluation.report.side_by_side import leaves, name_runs, side_by_side
+
+
+def make(root, name: str, stages=("pretrain", "sft"), **changes) -> tuple:
+    """A made-up run in a folder of its own, whose configuration has `changes`."""
+    root.mkdir()
+    _, folder = fabricated.fabricate(root, stages)
+    kept = json.loads((folder / "pipeline.json").read_text())
+    kept["config"] |= {"run": name} | changes
+    fabricated.write(folder / "pipeline.json", kept)
+    return folder, gather(kept["config"], folder)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    model = fabricated.CONFIG["model"]
+    return [make(tmp_path / "a", "shallow")[0], make(tmp_path / "b", "deep", ("pretrain", "sft", "dpo"), model=model | {"layers": 9})[0]]
+
+
+def test_the_command_puts_runs_side_by_side(folders, tmp_path):
+    output = tmp_path / "both.html"
+    assert main(["report", *map(str, folders), "--output", str(output)]) == 0
+    html = output.read_text(encoding="utf-8")
+    outline = Outline(html)
+    assert outline.headings == ["shallow and deep", "Runs", "Settings that differ", "Results", "Training", "Depth", "Samples"]
+    text = outline.text
+    assert "Settings that differ shallow deep model.layers 4 9 Results" in text
+    assert "Pretrained shallow deep baseline bits per byte, gutenberg 1.734 1.734 2.613 bigram" in text
+    assert "Aligned shallow deep baseline bits per byte, gutenberg – 1.953" in text
+    assert "deep, aligned It rises in the Grey Hills!" in text
+    assert "shallow, fine-tuned The river Ansel rises in the Grey Hills." in text
+    assert "Training loss over time" in text
+    assert not {"src", "href"} & {name for name, _ in outline.attributes}
+    chart = re.search(r'aria-label="Training loss".*?</svg>', html).group()
+    assert (chart.count('class="line s0"'), chart.count('class="line s1"')) == (1, 1)
+
+
+def test_one_folder_alone_gives_its_own_report(folders, tmp_path):
+    assert main(["report", str(folders[0]), "--output", str(tmp_path / "one.html")]) == 0
+    assert Outline((tmp_path / "one.html").read_text(encoding="utf-8")).headings[:2] == ["shallow", "Results"]
+
+
+def test_runs_of_one_name_go_by_their_folders(tmp_path):
+    (one, first), (two, second) = make(tmp_path / "a", "demo"), make(tmp_path / "b", "demo")
+    assert list(name_runs([one, two], [first, second])) == [one.as_posix(), two.as_posix()]
+    assert "Settings that differ None." in Outline(side_by_side(name_runs([one, two], [first, second]))).text
+
+
+def test_scores_on_different_texts_are_not_said_to_compare(tmp_path):
+    runs = {name: make(tmp_path / name, name)[1] for name in ("a", "b")}
+    assert "do not compare" not in side_by_side(runs)
+    runs["b"].corpus["fingerprint"] = "9" * 64
+    assert "bits per byte are of different texts and do not compare" in side_by_side(runs)
+    runs["b"].corpus = runs["b"].tokens = None
+    assert "bits per byte compare only where the held-out text is the same" in side_by_side(runs)
+
+
+def test_half_a_run_and_one_by_hand_stand_beside_a_whole_one(tmp_path):
+    whole = make(tmp_path / "whole", "whole")[1]
+    folder, _ = make(tmp_path / "half", "half", ("pretrain",))
+    (folder / "pipeline.json").unlink()
+    (folder / "evaluation" / "pretrain.json").unlink()
+    (folder / "pretrain" / "metrics.jsonl").write_text('{"stage": "pretrain"}\n{"step": 1, "tokens": 10, "seconds": 2, "loss": NaN}\n{"st')
+    html = side_by_side({"whole": whole, "half": gather(kept_configuration(folder), folder)})
+    text = Outline(html).text
+    assert "The configuration of half is not at hand" in text
+    assert "tokens read in training 2.05 M 10" in text
+    assert "nan,nan" not in html
+
+
+def test_settings_are_told_by_their_full_names():
+    config = {"run": "a", "sources": {"x": 1}, "slurm": {"hours": 3}, "sft": {"enabled": True, "run": 2}, "seed": 1}
+    assert dict(leaves(config)) == {"sft.enabled": True, "sft.run": 2, "seed": 1}
+
+
+@pytest.mark.parametrize("arguments", [[], ["RUN", "--run", "RUN", "--config", "{}"], ["RUN", "RUN", "--metrics", "m.json"]])
+def test_arguments_that_contradict_each_other_are_refused(folders, tmp_path, capsys, arguments):
+    given = [str(folders[0]) if argument == "RUN" else argument for argument in arguments]
+    assert main(["report", *given, "--output", str(tmp_path / "report.html")]) == 1
+    assert "error  " in capsys.readouterr().err
+    assert not (tmp_path / "report.html").exists()
