@@ -27,7 +27,10 @@ def cells(table: str) -> dict[str, list[str]]:
 
 def test_stages_stand_side_by_side_with_errors_and_baselines(tmp_path, capsys):
     chat = {"prompts": 100, "stopped": 0.93, "mean_reply_tokens": 41.25, "mean_reply_words": 30.0, "repetition": 0.125}
-    paths = [write(tmp_path, "pretrain", tasks={"piqa": TASK}), write(tmp_path, "sft", tasks={"piqa": TASK | {"score": 0.61}, "lambada": LAST_WORD}, chat=chat)]
+    paths = [
+        write(tmp_path, "pretrain", tasks={"piqa": TASK}, chat=None),
+        write(tmp_path, "sft", tasks={"piqa": TASK | {"score": 0.61}, "lambada": LAST_WORD}, chat=chat),
+    ]
     assert main(["compare", *paths, "--output", str(tmp_path / "table.md")]) == 0
     printed = capsys.readouterr().out
     assert (tmp_path / "table.md").read_text() == printed
