@@ -129,9 +129,9 @@ def training_rows(stages: list[Stage]) -> list[list[Any]]:
 
 
 def curves(runs: Mapping[str, Run], stage: str) -> Markup:
-    """The stage of every run in the same charts."""
+    """The stage in the same charts for every run that has it; one alone is in its own report."""
     trained = {name: run.stages[stage] for name, run in runs.items() if stage in run.stages and run.stages[stage].steps}
-    if not trained:
+    if len(trained) < 2:
         return Markup()
     colours = {name: index % COLOURS for index, name in enumerate(runs)}
     quantities = list(dict.fromkeys(key for one in trained.values() for line in one.validations for key in line["validation"]))
