@@ -9,7 +9,7 @@ from test_report import Outline
 
 from nanoeuler.cli import main
 from nanoeuler.evaluation.report.gather import gather, kept_configuration
-from nanoeuler.evaluation.report.side_by_side import leaves, name_runs, side_by_side
+from nanoeuler.evaluation.report.side_by_side import leaves, name_runs, side_by_side, what_counts
 
 
 def make(root, name: str, stages=("pretrain", "sft"), **changes) -> tuple:
@@ -79,9 +79,10 @@ def test_half_a_run_and_one_by_hand_stand_beside_a_whole_one(tmp_path):
     assert "nan,nan" not in html
 
 
-def test_settings_are_told_by_their_full_names():
-    config = {"run": "a", "sources": {"x": 1}, "slurm": {"hours": 3}, "sft": {"enabled": True, "run": 2}, "seed": 1}
-    assert dict(leaves(config)) == {"sft.enabled": True, "sft.run": 2, "seed": 1}
+def test_only_settings_that_can_change_a_result_are_told():
+    config = {"run": "a", "sources": {"x": 1}, "data_dir": "d", "slurm": {"hours": 3}, "seed": 1}
+    config |= {"sft": {"enabled": True, "learning_rate": 0.1, "log_every": 7}, "dpo": {"enabled": False, "beta": 0.1}}
+    assert dict(leaves(what_counts(config))) == {"seed": 1, "sft.enabled": True, "sft.learning_rate": 0.1, "dpo.enabled": False}
 
 
 @pytest.mark.parametrize("arguments", [[], ["RUN", "--run", "RUN", "--config", "{}"], ["RUN", "RUN", "--metrics", "m.json"]])

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from nanoeuler.config.stages import lasting
+from nanoeuler.config.validation import read_schema
 from nanoeuler.evaluation.report.charts import Series, line_chart
 from nanoeuler.evaluation.report.gather import STAGES, Run, Stage
 from nanoeuler.evaluation.report.headline import stage_name
@@ -19,8 +21,6 @@ from nanoeuler.evaluation.report.training import TOKENS, loss_series, time_axis,
 
 COLOURS = 5
 """In the palette: a sixth run has the first one's colour again."""
-NO_SETTING = ("run", "data_dir", "results_dir", "max_hours", "slurm")
-"""Keys that say where and how long, not what."""
 
 
 def side_by_side(runs: Mapping[str, Run]) -> str:
@@ -78,7 +78,7 @@ def facts(runs: Mapping[str, Run]) -> Markup:
 
 def settings(runs: Mapping[str, Run]) -> Markup:
     """The keys of the configurations whose values are not the same in all runs."""
-    flat = {name: dict(leaves(run.config)) for name, run in runs.items()}
+    flat = {name: dict(leaves(what_counts(run.config))) for name, run in runs.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
     differing = [key for key in keys if len({repr(values.get(key)) for values in flat.values()}) > 1]
     if unknown := [name for name, values in flat.items() if not values]:
@@ -88,11 +88,18 @@ def settings(runs: Mapping[str, Run]) -> Markup:
     return table(["", *flat], [[key, *(shown(values.get(key)) for values in flat.values())] for key in differing], numeric_from=9)
 
 
+def what_counts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration less name, sources file, and whatever cannot change a result. Of a stage that is switched off only that."""
+    kept = lasting(config, read_schema("schema.yaml"))
+    for key, stage in config.items():
+        if isinstance(stage, Mapping) and "enabled" in stage:
+            kept[key] = (kept[key] if stage["enabled"] else {}) | {"enabled": stage["enabled"]}
+    return {key: value for key, value in kept.items() if key not in ("run", "sources")}
+
+
 def leaves(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """("sft.learning_rate", 0.0003), …: what a run was told, less the sources file and what can't change a result."""
+    """("sft.learning_rate", 0.0003), …"""
     for key, value in config.items():
-        if not above and key in ("sources", *NO_SETTING):
-            continue
         if isinstance(value, Mapping):
             yield from leaves(value, f"{above}{key}.")
         else:
@@ -129,9 +136,9 @@ def training_rows(stages: list[Stage]) -> list[list[Any]]:
 
 
 def curves(runs: Mapping[str, Run], stage: str) -> Markup:
-    """The stage of every run in the same charts."""
+    """The stage in the same charts for every run that has it; one alone is in its own report."""
     trained = {name: run.stages[stage] for name, run in runs.items() if stage in run.stages and run.stages[stage].steps}
-    if not trained:
+    if len(trained) < 2:
         return Markup()
     colours = {name: index % COLOURS for index, name in enumerate(runs)}
     quantities = list(dict.fromkeys(key for one in trained.values() for line in one.validations for key in line["validation"]))
