@@ -1,5 +1,6 @@
 """What runs again, and what does not: asked of real Snakemake processes, with stubs for the stages."""
 
+import json
 import os
 import time
 
@@ -22,6 +23,15 @@ def test_a_second_run_does_nothing(done):
     before = done.calls
     assert "Nothing to be done" in done.run()
     assert done.calls == before
+
+
+def test_a_run_keeps_its_configuration_and_what_needs_what_for_the_report(finished):
+    kept = json.loads((finished.path / "results/trial/pipeline.json").read_text())
+    assert {rule: entry["jobs"] for rule, entry in kept["rules"].items()} == EVERY_STAGE
+    assert kept["rules"]["tokenize"]["needs"] == ["build_corpus", "learn_bpe"]
+    order = list(kept["rules"])
+    assert all(order.index(needed) < order.index(rule) for rule, entry in kept["rules"].items() for needed in entry["needs"])
+    assert kept["config"]["corpus"]["name"] == "shared"
 
 
 CHANGES = {
