@@ -27,7 +27,6 @@ class CpuBackend(ReferenceBackend):
     """
 
     name = "cpu"
-    slice_tokens = SLICE_TOKENS
 
     def __init__(self, threads: int | None = None):
         super().__init__(np.float32)
@@ -40,9 +39,14 @@ class CpuBackend(ReferenceBackend):
 
     def workers(self, elements: int) -> "list[CpuBackend]":
         """The engines that share a step's rows, for a model of that many parameters; each has gradients of its own."""
-        if self.threads == 1 or 4 * elements * self.threads > COPIES_BYTES:
-            return [self]
-        return [CpuBackend(1) for _ in range(self.threads)]
+        shares = self.slices(elements)[1]
+        return [self] if shares == 1 else [CpuBackend(1) for _ in range(shares)]
+
+    def slices(self, elements: int) -> tuple[int, int]:
+        """Tokens to compute at once, and the number of engines that do so side by side, for a model of that many parameters."""
+        if 4 * elements * self.threads > COPIES_BYTES:
+            return 8192, 1
+        return SLICE_TOKENS, self.threads
 
     def together(self, parts: int, work: Callable[[int], None]) -> None:
         self.team.each(parts, work)
