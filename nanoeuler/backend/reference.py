@@ -271,6 +271,36 @@ class ReferenceBackend:
         losses_2[0] -= nats_NK.sum(dtype=np.float64)
         losses_2[1] -= nats_NK[:, 0].sum(dtype=np.float64)
 
+    def preference(
+        self,
+        logprobs_RTK: Array,
+        spans_RP3: Array,
+        reference_RP2: Array,
+        scales_RP2: Array,
+        shares_RP: Array,
+        margin: float,
+        smoothing: float,
+        weights_RTK: Array,
+        losses_2: Array,
+    ) -> None:
+        """The weights of head 0 by which −Σ weights · logprobs descends the preference loss; that loss is added to `losses` (float64).
+
+        Pair p of row r has its chosen tokens from span 0 to span 1 and its rejected ones from there to span 2. In float64, with the reward
+        r = scale · (Σ logprobs − reference) of a side and z = r_chosen − r_rejected − margin (Rafailov et al. 2023, eq. 7; smoothing ε as in
+        Mitchell 2023; scale β/tokens, reference 0 and a margin make it Meng et al. 2024, eq. 6):
+
+            loss = share · (−(1 − ε) log σ(z) − ε log σ(−z)),    −∂loss/∂logprob = ± share · scale · (1 − ε − σ(z)), + for the chosen
+        """
+        for row, pair in zip(*np.nonzero(shares_RP), strict=True):
+            first, middle, last = spans_RP3[row, pair]
+            chosen, rejected = (float(logprobs_RTK[row, side, 0].sum(dtype=np.float64)) for side in (slice(first, middle), slice(middle, last)))
+            scales, share = scales_RP2[row, pair], float(shares_RP[row, pair])
+            z = scales[0] * (chosen - reference_RP2[row, pair, 0]) - scales[1] * (rejected - reference_RP2[row, pair, 1]) - margin
+            pull = 1 - smoothing - np.exp(-np.logaddexp(0, -z))
+            weights_RTK[row, first:middle, 0] = share * scales[0] * pull
+            weights_RTK[row, middle:last, 0] = -share * scales[1] * pull
+            losses_2 += share * ((1 - smoothing) * np.logaddexp(0, -z) + smoothing * np.logaddexp(0, z))
+
     # ---- optimizer
 
     def update(

@@ -9,6 +9,7 @@ import numpy as np
 from nanoeuler.model.flat import ModelViews
 from nanoeuler.model.spec import ModelConfig, tensor_table
 from nanoeuler.model.transformer import Batch, Transformer
+from nanoeuler.training.objectives import KnownWeights, Objective
 from nanoeuler.training.streams import StepRows
 
 
@@ -43,9 +44,11 @@ class Worker:
 class TrainingState:
     """Parameters, gradients and moments of a model on a backend, and the number of updates done."""
 
-    def __init__(self, config: ModelConfig, backend: Any, parameters: np.ndarray, optimizer: AdamW, recompute: bool = False):
-        """`parameters` is a flat float32 buffer on the host. `recompute`: see `Transformer`."""
-        self.config, self.backend, self.optimizer = config, backend, optimizer
+    def __init__(
+        self, config: ModelConfig, backend: Any, parameters: np.ndarray, optimizer: AdamW, recompute: bool = False, objective: Objective | None = None
+    ):
+        """`parameters` is a flat float32 buffer on the host. `recompute`: see `Transformer`. `objective` is `KnownWeights` unless given."""
+        self.config, self.backend, self.optimizer, self.objective = config, backend, optimizer, objective or KnownWeights()
         self.parameters = backend.from_host(parameters)
         self.gradients, self.first_moment, self.second_moment = (backend.zeros(parameters.shape) for _ in range(3))
         self.model = Transformer(config, self.parameters, backend, recompute)
@@ -77,9 +80,9 @@ class TrainingState:
     def stage(self, rows: StepRows) -> None:
         """Hand over the rows of the next step; on a device they are copied while it is still at work on the last."""
         if self.inputs is None or self.inputs.shape != rows.targets.shape:
-            self.inputs, self.recorded = StepInputs(self.backend, rows.targets.shape), None
-        self.first_head_weight = float(rows.weights[..., 0].sum(dtype=np.float64))
-        self.backend.load(self.inputs.arrays, [rows.ids, rows.positions, rows.starts, rows.targets, rows.weights])
+            self.inputs, self.recorded = StepInputs(self.backend, rows), None
+        self.first_head_weight = self.objective.first_head_weight(rows)
+        self.backend.load(self.inputs.arrays, [rows.ids, rows.positions, rows.starts, rows.targets, rows.weights, *rows.further])
 
     def start(self, micro_batch_rows: int, learning_rate: float) -> None:
         """Begin the update on the rows that were handed over; a device computes while the host goes on."""
@@ -118,15 +121,14 @@ class TrainingState:
         worker = worker or self.workers[0]
         ops, model, inputs = worker.model.backend, worker.model, self.inputs
         batch = Batch(inputs.ids[part], inputs.positions[part], inputs.starts[part])
-        targets, weights = inputs.targets[part].reshape(-1), inputs.weights[part].reshape(-1)
-        room = slice(part.start * inputs.shape[1] * inputs.shape[2], None)  # a worker's own
+        targets, weights = inputs.targets[part].reshape(-1), inputs.weights[part]
+        room = slice(part.start * inputs.shape[1] * inputs.shape[2], None)  # workers are at work at the same time
         logprobs, lse = inputs.logprobs[room][: len(targets)], inputs.lse[room][: len(targets)]
         buffers = model.forward(batch, training=True)
         logits = model.all_logits(buffers)
         ops.cross_entropy(logits, targets, logprobs, lse)
-        ops.cross_entropy_backward(logits, targets, weights, lse)
-        heads = self.config.mtp_heads
-        ops.add_losses(logprobs.reshape(-1, heads), weights.reshape(-1, heads), worker.losses)
+        self.objective.weigh(ops, logprobs.reshape(weights.shape), weights, [array[part] for array in inputs.further], worker.losses)
+        ops.cross_entropy_backward(logits, targets, weights.reshape(-1), lse)
         model.backward(batch, buffers, worker.views, accumulate)
 
     def update(self) -> None:
@@ -137,12 +139,12 @@ class TrainingState:
 class StepInputs:
     """A step's rows on the backend, and room for the log-probability and log-sum-exp of every target."""
 
-    def __init__(self, backend: Any, shape: tuple[int, int, int]):
-        """`shape` is (rows, T, K)."""
-        self.shape = shape
+    def __init__(self, backend: Any, rows: StepRows):
+        self.shape = shape = rows.targets.shape  # (rows, T, K)
         self.ids, self.positions, self.starts = (backend.zeros(shape[:2], np.int32) for _ in range(3))
         self.targets, self.weights = backend.zeros(shape, np.int32), backend.zeros(shape, np.float32)
-        self.arrays = [self.ids, self.positions, self.starts, self.targets, self.weights]
+        self.further = [backend.zeros(array.shape, array.dtype) for array in rows.further]
+        self.arrays = [self.ids, self.positions, self.starts, self.targets, self.weights, *self.further]
         self.logprobs, self.lse = (backend.zeros((math.prod(shape),)) for _ in range(2))
 
 

@@ -53,6 +53,8 @@ def pages(tmp_path):
 
 
 def run(tmp_path, *arguments, sources=(), output="corpus", share=0.1, **corpus):
+    """Assemble with everything that drops documents switched off, unless `corpus` says otherwise: the texts here repeat themselves."""
+    corpus = {"deduplicate": {"web": "none"}, "decontaminate": False, **corpus}
     config = {"corpus": {"name": "demo", "sources": list(sources), "validation_share": share, **corpus}, "sources": LICENCES}
     return main(["assemble", "--config", json.dumps(config), *arguments, "--output", str(tmp_path / output)])
 
@@ -167,7 +169,8 @@ def test_a_file_in_pieces_is_cut_at_the_end_of_each(tmp_path, monkeypatch):
     monkeypatch.setattr(own_text, "PIECE", 100_000)
     novel = "".join(f"Paragraph {n} of the saga, which goes on.\n\n" for n in range(10_000))
     (tmp_path / "saga.txt").write_text(novel)
-    assert main(["assemble", "--config", '{"corpus": {}}', "--own", str(tmp_path / "saga.txt"), "--output", str(tmp_path / "corpus")]) == 0
+    config = json.dumps({"corpus": {"decontaminate": False}})
+    assert main(["assemble", "--config", config, "--own", str(tmp_path / "saga.txt"), "--output", str(tmp_path / "corpus")]) == 0
     (name,) = manifest_of(tmp_path)["sources"]
     train, validation = read(tmp_path / "corpus", "train", name), read(tmp_path / "corpus", "validation", name)
     assert len(train) == len(validation) > 3
@@ -317,7 +320,7 @@ def test_a_corpus_is_never_held_in_memory(tmp_path):
     code = f"import resource, sys; from nanoeuler.cli import main; main(sys.argv[1:]); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * {unit})"
 
     def peak_memory(own, pages):
-        config = json.dumps({"corpus": {"name": own, "sources": ["fineweb", str(tmp_path / own)]}})
+        config = json.dumps({"corpus": {"name": own, "sources": ["fineweb", str(tmp_path / own)], "decontaminate": False}})
         arguments = ["assemble", "--config", config, "--fineweb", str(tmp_path / pages), "--output", str(tmp_path / Path(own).stem)]
         return int(subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, cwd=ROOT).stdout)
 

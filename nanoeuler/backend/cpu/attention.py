@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from nanoeuler.backend.cpu.simd import COLUMNS, add_product, exp, largest, set_product
+from nanoeuler.backend.cpu.simd import COLUMNS, add_product, exp, largest, line, set_product, span
 from nanoeuler.compiling import FAST_MATH, compiled
 
 QUERIES, KEYS = 32, 128
@@ -31,23 +31,34 @@ def work_floats(keys: int, head_size: int) -> int:
 
 
 @compiled()
-def pack(x_SE, first, stop, factor, work, at, width):
-    """Rows first … stop of `x`, times `factor`, to rows of `width` floats at `at`; the columns beyond are zero."""
-    E = x_SE.shape[1]
-    for s in range(first, stop):
-        row = work[at + s * width : at + (s + 1) * width]
-        for e in range(E):
-            row[e] = x_SE[s, e] * factor
-        for e in range(E, width):
-            row[e] = 0
+def fill(values, value):
+    for i in range(len(values)):
+        values[i] = value
+
+
+@compiled(fastmath=FAST_MATH)
+def scale_into(values, factor, out):
+    for i in range(len(values)):
+        out[i] = values[i] * factor
 
 
 @compiled()
-def pack_transposed(x_SE, first, stop, work, at, stride):
-    """Rows first … stop of `x` to columns of the rows of `stride` floats at `at`."""
-    for s in range(first, stop):
-        for e in range(x_SE.shape[1]):
-            work[at + e * stride + s] = x_SE[s, e]
+def pack(x_BTHE, b, h, first, stop, factor, work, at, width):
+    """x[b, first … stop, h], times `factor`, to rows of `width` floats from `at` on; the columns beyond are zero."""
+    E = x_BTHE.shape[3]
+    for t in range(first, stop):
+        place = at + (t - first) * width
+        scale_into(line(x_BTHE, (b, t, h)), factor, span(work, place, E))
+        fill(span(work, place + E, width - E), np.float32(0))
+
+
+@compiled()
+def pack_transposed(x_BTHE, b, h, first, stop, work, at, stride):
+    """x[b, first … stop, h] to the columns of rows of `stride` floats from `at` on."""
+    for t in range(first, stop):
+        row = line(x_BTHE, (b, t, h))
+        for e in range(len(row)):
+            work[at + e * stride + t - first] = row[e]
 
 
 @compiled(fastmath=FAST_MATH)
@@ -58,59 +69,6 @@ def exponentials(row, top):
         row[j] = exp(row[j] - top)
         total += row[j]
     return total
-
-
-@compiled()
-def attention(query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, lse_BHT, work, first_pair, stop_pair):
-    T, H, E = query_BTHE.shape[1:]
-    S, G = key_BSGE.shape[1:3]
-    scale, width, span = np.float32(1 / math.sqrt(E)), (E + COLUMNS - 1) // COLUMNS * COLUMNS, S + COLUMNS
-    keys = 0
-    values = keys + span * width
-    scores = values + span * width
-    query = scores + QUERIES * KEYS
-    total = query + QUERIES * width
-    tops, sums = work[total + QUERIES * width :][:QUERIES], work[total + QUERIES * width + QUERIES :][:QUERIES]
-    for pair in range(first_pair, stop_pair):
-        b, g = pair // G, pair % G
-        starts, offset = starts_BT[b], offset_B[b]
-        seen = min(offset + T, S)
-        pack_transposed(key_BSGE[b, :, g], starts[0], seen, work, keys, span)
-        pack(value_BSGE[b, :, g], starts[0], seen, np.float32(1), work, values, width)
-        for h in range(g * (H // G), (g + 1) * (H // G)):
-            for q in range(0, T, QUERIES):
-                n = min(QUERIES, T - q)
-                pack(query_BTHE[b, q : q + n, h], 0, n, scale, work, query, width)
-                work[total : total + QUERIES * width] = 0
-                sums[:] = 0
-                last = min(offset + q + n, S)
-                for k in range(starts[q], last, KEYS):
-                    m = min(KEYS, last - k)
-                    set_product(work, scores, KEYS, work, query, width, 1, work, keys + k, span, n, m, E)
-                    for i in range(n):
-                        low, high = max(starts[q + i] - k, 0), min(offset + q + i + 1 - k, m)
-                        row = work[scores + i * KEYS : scores + i * KEYS + m]
-                        if high <= low:
-                            row[:] = 0
-                            continue
-                        top = largest(row, low, high - low)
-                        if sums[i] > 0:
-                            top = max(top, tops[i])
-                            shrink = exp(tops[i] - top)
-                            sums[i] *= shrink
-                            if shrink != 1:
-                                work[total + i * width : total + (i + 1) * width] *= shrink
-                        tops[i] = top
-                        sums[i] += exponentials(row[low:high], top)
-                        row[:low] = 0
-                        row[high:] = 0
-                    add_product(work, total, width, work, scores, KEYS, 1, work, values + k * width, width, n, width, m)
-                for i in range(n):
-                    inverse = np.float32(1) / sums[i]
-                    lse_BHT[b, h, q + i] = tops[i] + np.float32(math.log(sums[i]))
-                    row = work[total + i * width : total + (i + 1) * width]
-                    for e in range(E):
-                        out_BTHE[b, q + i, h, e] = row[e] * inverse
 
 
 @compiled(fastmath=FAST_MATH)
@@ -128,63 +86,113 @@ def score_gradients(probabilities, dscores, delta):
 
 
 @compiled()
+def clear_outside(work, at, low, high, stop):
+    """Zeros before `low` and from `high` to `stop`, counted from `at`."""
+    fill(span(work, at, low), np.float32(0))
+    fill(span(work, at + high, stop - high), np.float32(0))
+
+
+@compiled()
+def attention(query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, lse_BHT, work, first_pair, stop_pair):
+    T, H, E = query_BTHE.shape[1:]
+    S, G = key_BSGE.shape[1:3]
+    one, scale, width, reach = np.float32(1), np.float32(1 / math.sqrt(E)), (E + COLUMNS - 1) // COLUMNS * COLUMNS, S + COLUMNS
+    keys = 0  # transposed
+    values = keys + reach * width
+    scores = values + reach * width
+    query = scores + QUERIES * KEYS
+    total = query + QUERIES * width
+    tops, sums = span(work, total + QUERIES * width, QUERIES), span(work, total + QUERIES * width + QUERIES, QUERIES)
+    for pair in range(first_pair, stop_pair):
+        b, g = pair // G, pair % G
+        offset, begin = offset_B[b], starts_BT[b, 0]
+        seen = min(offset + T, S)
+        pack_transposed(key_BSGE, b, g, begin, seen, work, keys + begin, reach)
+        pack(value_BSGE, b, g, begin, seen, one, work, values + begin * width, width)
+        for h in range(g * (H // G), (g + 1) * (H // G)):
+            for q in range(0, T, QUERIES):
+                n = min(QUERIES, T - q)
+                pack(query_BTHE, b, h, q, q + n, scale, work, query, width)
+                fill(span(work, total, QUERIES * width), np.float32(0))
+                fill(sums, np.float32(0))
+                last = min(offset + q + n, S)
+                for k in range(starts_BT[b, q], last, KEYS):
+                    m = min(KEYS, last - k)
+                    set_product(work, scores, KEYS, work, query, width, 1, work, keys + k, reach, n, m, E)
+                    for i in range(n):
+                        at, low, high = scores + i * KEYS, max(starts_BT[b, q + i] - k, 0), min(offset + q + i + 1 - k, m)
+                        if high <= low:
+                            clear_outside(work, at, 0, 0, m)
+                            continue
+                        top = largest(work, at + low, high - low)
+                        if sums[i] > 0:
+                            top = max(top, tops[i])
+                            if top > tops[i]:
+                                shrink, row = exp(tops[i] - top), span(work, total + i * width, width)
+                                sums[i] *= shrink
+                                scale_into(row, shrink, row)
+                        tops[i] = top
+                        sums[i] += exponentials(span(work, at + low, high - low), top)
+                        clear_outside(work, at, low, high, m)
+                    add_product(work, total, width, work, scores, KEYS, 1, work, values + k * width, width, n, width, m)
+                for i in range(n):
+                    lse_BHT[b, h, q + i] = tops[i] + np.float32(math.log(sums[i]))
+                    scale_into(span(work, total + i * width, E), one / sums[i], line(out_BTHE, (b, q + i, h)))
+
+
+@compiled()
 def attention_backward(
     dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT, dquery_BTHE, dkey_BTGE, dvalue_BTGE, work, first_pair, stop_pair
 ):
     T, H, E = query_BTHE.shape[1:]
     G = key_BTGE.shape[2]
-    scale, width, span = np.float32(1 / math.sqrt(E)), (E + COLUMNS - 1) // COLUMNS * COLUMNS, T + COLUMNS
+    one, scale, width, reach = np.float32(1), np.float32(1 / math.sqrt(E)), (E + COLUMNS - 1) // COLUMNS * COLUMNS, T + COLUMNS
     keys = 0  # transposed
-    values = keys + span * width  # transposed
-    key_rows = values + span * width
-    dkeys = key_rows + span * width
-    dvalues = dkeys + span * width
-    scores = dvalues + span * width
+    values = keys + reach * width  # transposed
+    key_rows = values + reach * width
+    dkeys = key_rows + reach * width
+    dvalues = dkeys + reach * width
+    scores = dvalues + reach * width
     dscores = scores + QUERIES * KEYS
     query = dscores + QUERIES * KEYS
     dout = query + QUERIES * width
     dquery = dout + QUERIES * width
     for pair in range(first_pair, stop_pair):
         b, g = pair // G, pair % G
-        starts = starts_BT[b]
-        key, value = key_BTGE[b, :, g], value_BTGE[b, :, g]
-        pack_transposed(key, 0, T, work, keys, span)
-        pack_transposed(value, 0, T, work, values, span)
-        pack(key, 0, T, np.float32(1), work, key_rows, width)
-        work[dkeys : dkeys + 2 * span * width] = 0
+        pack_transposed(key_BTGE, b, g, 0, T, work, keys, reach)
+        pack_transposed(value_BTGE, b, g, 0, T, work, values, reach)
+        pack(key_BTGE, b, g, 0, T, one, work, key_rows, width)
+        fill(span(work, dkeys, 2 * reach * width), np.float32(0))
         for h in range(g * (H // G), (g + 1) * (H // G)):
             for q in range(0, T, QUERIES):
                 n = min(QUERIES, T - q)
-                pack(query_BTHE[b, q : q + n, h], 0, n, scale, work, query, width)
-                pack(dout_BTHE[b, q : q + n, h], 0, n, np.float32(1), work, dout, width)
-                work[dquery : dquery + QUERIES * width] = 0
-                last = q + n
-                for k in range(starts[q], last, KEYS):
-                    m = min(KEYS, last - k)
+                pack(query_BTHE, b, h, q, q + n, scale, work, query, width)
+                pack(dout_BTHE, b, h, q, q + n, one, work, dout, width)
+                fill(span(work, dquery, QUERIES * width), np.float32(0))
+                for k in range(starts_BT[b, q], q + n, KEYS):
+                    m = min(KEYS, q + n - k)
                     padded = (m + COLUMNS - 1) // COLUMNS * COLUMNS
-                    set_product(work, scores, KEYS, work, query, width, 1, work, keys + k, span, n, m, E)
-                    set_product(work, dscores, KEYS, work, dout, width, 1, work, values + k, span, n, m, E)
+                    set_product(work, scores, KEYS, work, query, width, 1, work, keys + k, reach, n, m, E)
+                    set_product(work, dscores, KEYS, work, dout, width, 1, work, values + k, reach, n, m, E)
                     for i in range(n):
-                        low, high = max(starts[q + i] - k, 0), min(q + i + 1 - k, m)
-                        row, drow = work[scores + i * KEYS :][:padded], work[dscores + i * KEYS :][:padded]
-                        if high > low:
-                            exponentials(row[low:high], lse_BHT[b, h, q + i])
-                            if starts[q + i] == q + i:  # a single key: its probability is 1 whatever the score
-                                drow[low:high] = 0
+                        start = starts_BT[b, q + i]
+                        low, high = max(start - k, 0), min(q + i + 1 - k, m)
+                        if high <= low:
+                            low = high = 0
+                        else:
+                            row, drow = span(work, scores + i * KEYS + low, high - low), span(work, dscores + i * KEYS + low, high - low)
+                            exponentials(row, lse_BHT[b, h, q + i])
+                            if start == q + i:  # a single key: its probability is 1 whatever the score
+                                fill(drow, np.float32(0))
                             else:
-                                score_gradients(row[low:high], drow[low:high], dot(dout_BTHE[b, q + i, h], out_BTHE[b, q + i, h]))
-                        row[: max(low, 0)] = 0
-                        drow[: max(low, 0)] = 0
-                        row[max(high, 0) :] = 0
-                        drow[max(high, 0) :] = 0
+                                score_gradients(row, drow, dot(line(dout_BTHE, (b, q + i, h)), line(out_BTHE, (b, q + i, h))))
+                        clear_outside(work, scores + i * KEYS, low, high, padded)
+                        clear_outside(work, dscores + i * KEYS, low, high, padded)
                     add_product(work, dvalues + k * width, width, work, scores, 1, KEYS, work, dout, width, m, width, n)
                     add_product(work, dkeys + k * width, width, work, dscores, 1, KEYS, work, query, width, m, width, n)
                     add_product(work, dquery, width, work, dscores, KEYS, 1, work, key_rows + k * width, width, n, width, m)
                 for i in range(n):
-                    row = work[dquery + i * width : dquery + (i + 1) * width]
-                    for e in range(E):
-                        dquery_BTHE[b, q + i, h, e] = row[e] * scale
+                    scale_into(span(work, dquery + i * width, E), scale, line(dquery_BTHE, (b, q + i, h)))
         for t in range(T):
-            for e in range(E):
-                dkey_BTGE[b, t, g, e] = work[dkeys + t * width + e]
-                dvalue_BTGE[b, t, g, e] = work[dvalues + t * width + e]
+            scale_into(span(work, dkeys + t * width, E), one, line(dkey_BTGE, (b, t, g)))
+            scale_into(span(work, dvalues + t * width, E), one, line(dvalue_BTGE, (b, t, g)))

@@ -5,7 +5,7 @@ Formulas, names and shapes are those of `backend/reference.py`; every kernel wor
 
 import numpy as np
 
-from nanoeuler.backend.cpu.simd import line, sigmoid
+from nanoeuler.backend.cpu.simd import ONE, line, sigmoid, span
 from nanoeuler.compiling import FAST_MATH, compiled
 
 SUM_ROWS = 32
@@ -98,20 +98,25 @@ def rms_norm_backward(dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, dweight_PD,
 
 
 @compiled(fastmath=FAST_MATH)
-def turn(vector, cos, sin, sign):
+def turn(vector, cos, sin, sign, turned):
+    """`turned` is room for the result: a loop that wrote over its input could not be vectorised."""
     half = len(cos)
+    first, second = span(vector, 0, half), span(vector, half, half)
     for i in range(half):
-        a, b, s = vector[i], vector[half + i], sin[i] * sign
-        vector[i] = a * cos[i] - b * s
-        vector[half + i] = b * cos[i] + a * s
+        turned[i] = first[i] * cos[i] - second[i] * (sin[i] * sign)
+    for i in range(half):
+        second[i] = second[i] * cos[i] + first[i] * (sin[i] * sign)
+    first[:] = turned
 
 
 @compiled()
 def rope(x_NHE, positions_N, cos_PE, sin_PE, sign, first, stop):
     """In place; `sign` −1 turns back."""
+    turned = np.empty(cos_PE.shape[1], np.float32)
     for n in range(first, stop):
+        cos, sin = line(cos_PE, positions_N[n]), line(sin_PE, positions_N[n])
         for h in range(x_NHE.shape[1]):
-            turn(line(x_NHE[n], h), line(cos_PE, positions_N[n]), line(sin_PE, positions_N[n]), sign)
+            turn(line(x_NHE, (n, h)), cos, sin, sign, turned)
 
 
 @compiled(fastmath=FAST_MATH)
@@ -127,18 +132,28 @@ def swiglu(gate_NF, up_NF, out_NF, first, stop):
 
 
 @compiled(fastmath=FAST_MATH)
-def swiglu_gradient(dout, gate, up, dgate, dup, restore, out):
-    for f in range(len(gate)):
-        z, u, d = gate[f], up[f], dout[f]
-        s = sigmoid(z)
-        silu = z * s
-        dgate[f] = d * u * (s + silu * (np.float32(1) - s))
-        dup[f] = d * silu
-        out[f] = silu * u if restore else d
+def swiglu_gradient(dout, gate, up, dgate, dup, restore, out, sigma, silu, slope):
+    """One row. The last three are room for a row each: a loop with one output, which is none of its inputs, is vectorised."""
+    F = len(gate)
+    for f in range(F):
+        sigma[f] = sigmoid(gate[f])
+    for f in range(F):
+        silu[f] = gate[f] * sigma[f]
+    for f in range(F):
+        slope[f] = dout[f] * up[f] * (sigma[f] + silu[f] * (ONE - sigma[f]))
+    for f in range(F):
+        sigma[f] = silu[f] * up[f]
+    for f in range(F):
+        dup[f] = dout[f] * silu[f]
+    dgate[:] = slope
+    if restore:
+        out[:] = sigma
 
 
 @compiled()
 def swiglu_backward(dout_NF, gate_NF, up_NF, dgate_NF, dup_NF, restore, out_NF, first, stop):
-    """`restore`: `out` receives what the forward pass gave; otherwise it is the array of `dout` and stays as it is."""
+    """`restore`: `out` receives what the forward pass gave; otherwise it is not touched."""
+    room = np.empty((3, gate_NF.shape[1]), np.float32)
     for n in range(first, stop):
-        swiglu_gradient(line(dout_NF, n), line(gate_NF, n), line(up_NF, n), line(dgate_NF, n), line(dup_NF, n), restore, line(out_NF, n))
+        rows = line(dout_NF, n), line(gate_NF, n), line(up_NF, n), line(dgate_NF, n), line(dup_NF, n)
+        swiglu_gradient(*rows, restore, line(out_NF, n), room[0], room[1], room[2])
