@@ -1,10 +1,11 @@
 """The table of ops on a CPU, in float32."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.cpu import attention, cross_entropy, glue, optimizer
+from nanoeuler.backend.cpu import attention, cross_entropy, decoding, glue, optimizer
 from nanoeuler.backend.cpu.blas import Products, threads_allowed
 from nanoeuler.backend.cpu.team import Team
 from nanoeuler.backend.reference import ReferenceBackend
@@ -27,6 +28,8 @@ class CpuBackend(ReferenceBackend):
     """
 
     name = "cpu"
+    few_rows = 8
+    """Rows up to which a product is done as sums along the rows of its weight, and `layer_step` is worth taking."""
 
     def __init__(self, threads: int | None = None):
         super().__init__(np.float32)
@@ -69,6 +72,9 @@ class CpuBackend(ReferenceBackend):
     # ---- matrix products
 
     def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
+        if len(x_NI) <= self.few_rows and x_NI.flags.c_contiguous:
+            decoding.products(weight_OI, x_NI, out_NO, 0, len(weight_OI))
+            return
         weight = weight_OI.T
         self.team.share(len(x_NI), LEAST_ROWS, lambda first, stop: self.products(x_NI[first:stop], weight, out_NO[first:stop]))
 
@@ -160,6 +166,30 @@ class CpuBackend(ReferenceBackend):
         parts = min(self.threads, pairs)
         room = self.room("attention", parts * floats)
         self.team.each(parts, lambda part: kernel(*arguments, room[part * floats :][:floats], part * pairs // parts, (part + 1) * pairs // parts))
+
+    def layer_step(
+        self,
+        x_BD: Array,
+        lengths_B: Array,
+        weights: Any,
+        columns: Any,
+        table: tuple[Array, Array],
+        keys_BSGE: Array,
+        values_BSGE: Array,
+        epsilon: float,
+        step_size: float,
+    ) -> None:
+        """x ← a whole layer's output for one new token per row, whose key and value go to place lengths[b] of the cache.
+
+        An op of this engine only, for `few_rows` rows at most: what decoding a token takes, in one call.
+        """
+        w = weights
+        matrices = w.attention_norm, w.query_key_value, w.attention_output, w.mlp_norm, w.gate_up, w.down
+        floats = decoding.room_floats(
+            len(x_BD), x_BD.shape[1], columns.query_key_value, w.attention_output.shape[1], columns.gate_up, w.down.shape[1], keys_BSGE.shape[1]
+        )
+        parts, constants = (columns.key.start, columns.value.start, columns.up.start), (np.float32(epsilon), np.float32(step_size))
+        decoding.layer(x_BD, lengths_B, matrices, parts, *table, keys_BSGE, values_BSGE, constants, self.room("layer", floats))
 
     # ---- cross-entropy
 

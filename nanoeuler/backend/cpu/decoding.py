@@ -1,0 +1,117 @@
+"""A whole layer for one new token per row: what decoding does, bound by reading the weights once.
+
+Matrix products with one vector are sums along the rows of the weight; nothing is worth packing, and a dozen calls per layer would
+take longer than the arithmetic of a small model. Formulas and names are those of `backend/reference.py`.
+"""
+
+import math
+
+import numpy as np
+
+from nanoeuler.backend.cpu.attention import dot, fill, scale_into
+from nanoeuler.backend.cpu.glue import add_scaled, normed, swiglu_row, turn
+from nanoeuler.backend.cpu.simd import exp, largest, line, span
+from nanoeuler.compiling import FAST_MATH, compiled
+
+
+@compiled()
+def products(weight_OI, x_BI, out_BO, first, stop):
+    """out = x Wᵀ for the rows `first` … `stop` of W, each read once for all rows of x."""
+    for o in range(first, stop):
+        weight = line(weight_OI, o)
+        for b in range(len(x_BI)):
+            out_BO[b, o] = dot(weight, line(x_BI, b))
+
+
+@compiled(fastmath=FAST_MATH)
+def add_weighted(target, values, factor):
+    for e in range(len(target)):
+        target[e] += values[e] * factor
+
+
+@compiled()
+def attend(query, key_SGE, value_SGE, g, seen, scores, out):
+    """One head: out = softmax(q kᵀ / √E) v over the first `seen` keys of key/value head g."""
+    scale, total = np.float32(1 / math.sqrt(len(query))), np.float32(0)
+    for s in range(seen):
+        scores[s] = dot(query, line(key_SGE, (s, g))) * scale
+    top = largest(scores, 0, seen)
+    for s in range(seen):
+        scores[s] = exp(scores[s] - top)
+        total += scores[s]
+    fill(out, np.float32(0))
+    for s in range(seen):
+        add_weighted(out, line(value_SGE, (s, g)), scores[s])
+    scale_into(out, np.float32(1) / total, out)
+
+
+@compiled()
+def layer(
+    x_BD,
+    lengths_B,
+    weights,
+    parts,
+    cos_PE,
+    sin_PE,
+    keys_BSGE,
+    values_BSGE,
+    constants,
+    room,
+):
+    """x ← the layer's output; the new keys and values go to place lengths[b] of the cache.
+
+    `weights` are (attention norm, q/k/v, attention output, MLP norm, gate/up, down), `parts` the first columns of key, value and
+    up in the packed products, `constants` (ε, h), `room` at least `room_floats` floats.
+    """
+    attention_norm, query_key_value, attention_output, mlp_norm, gate_up, down = weights
+    epsilon, step_size = constants
+    (B, D), (S, G, E), F = x_BD.shape, keys_BSGE.shape[1:], down.shape[1]
+    H, columns, wide = attention_output.shape[1] // E, len(query_key_value), len(gate_up)
+    at = 0
+    normed_BD = span(room, at, B * D).reshape(B, D)
+    at += B * D
+    packed_BC = span(room, at, B * columns).reshape(B, columns)
+    at += B * columns
+    attended_BC = span(room, at, B * H * E).reshape(B, H * E)
+    at += B * H * E
+    gate_up_BC = span(room, at, B * wide).reshape(B, wide)
+    at += B * wide
+    hidden_BF = span(room, at, B * F).reshape(B, F)
+    at += B * F
+    delta_BD = span(room, at, B * D).reshape(B, D)
+    at += B * D
+    scores = span(room, at, S)
+    turned = span(room, at + S, E // 2)
+    for b in range(B):
+        normed(line(x_BD, b), attention_norm, epsilon, line(normed_BD, b))
+    products(query_key_value, normed_BD, packed_BC, 0, columns)
+    for b in range(B):
+        packed, place = line(packed_BC, b), lengths_B[b]
+        cos, sin = line(cos_PE, place), line(sin_PE, place)
+        for h in range(H):
+            turn(span(packed, h * E, E), cos, sin, np.float32(1), turned)
+        for g in range(G):
+            key = span(packed, parts[0] + g * E, E)
+            turn(key, cos, sin, np.float32(1), turned)
+            scale_into(key, np.float32(1), line(keys_BSGE, (b, place, g)))
+            scale_into(span(packed, parts[1] + g * E, E), np.float32(1), line(values_BSGE, (b, place, g)))
+        for h in range(H):
+            out = span(line(attended_BC, b), h * E, E)
+            attend(span(packed, h * E, E), keys_BSGE[b], values_BSGE[b], h // (H // G), place + 1, scores, out)
+    products(attention_output, attended_BC, delta_BD, 0, D)
+    for b in range(B):
+        x = line(x_BD, b)
+        add_scaled(x, line(delta_BD, b), step_size, x)
+        normed(x, mlp_norm, epsilon, line(normed_BD, b))
+    products(gate_up, normed_BD, gate_up_BC, 0, wide)
+    for b in range(B):
+        packed = line(gate_up_BC, b)
+        swiglu_row(span(packed, 0, F), span(packed, parts[2], F), line(hidden_BF, b))
+    products(down, hidden_BF, delta_BD, 0, D)
+    for b in range(B):
+        x = line(x_BD, b)
+        add_scaled(x, line(delta_BD, b), step_size, x)
+
+
+def room_floats(rows: int, dim: int, columns: int, attended: int, wide: int, ffn: int, capacity: int) -> int:
+    return rows * (2 * dim + columns + attended + wide + ffn) + capacity + attended
