@@ -87,9 +87,9 @@ def compare(preset: str, threads: int, rounds: int, most: float) -> None:
     read_bytes = 4 * (kinds["attention"] + kinds["mlp"] + kinds["norms"] + kinds["heads"] / config.mtp_heads)
     rate = new / times[:, 1]
     print(f"{preset}: {new} tokens behind a prompt of {prompt.shape[1]}, {rounds} rounds")
-    print(
-        f"  nanoeuler      {spread(rate, ',.0f')} tokens/s, {spread(rate * read_bytes / 1e9, '.1f')} GB/s of weights, {np.median(rate) * read_bytes / most:.0%} of the bandwidth"
-    )
+    weights = rate * read_bytes  # bytes per second
+    share = f"{np.median(weights) / most:.0%} of the bandwidth"
+    print(f"  nanoeuler      {spread(rate, ',.0f')} tokens/s; weights at {spread(weights / 1e9, '.1f')} GB/s, {share}")
     print(f"  PyTorch eager  {spread(new / times[:, 3], ',.0f')} tokens/s")
     print(f"  ratio          {spread(times[:, 3] / times[:, 1], '.2f')}; of reading the prompt {spread(times[:, 2] / times[:, 0], '.2f')}")
 
