@@ -28,6 +28,8 @@ def make_backend(device: str = "auto", gpus: int | None = None) -> Any:
 
 def reason(device: str = "auto") -> str:
     """Why `make_backend(device)` takes the backend that it takes, in words."""
-    if device in ("reference", "cpu"):
-        return f"asked for by --device {device}"
-    return "the fastest engine of this version"
+    if device == "reference":
+        return "asked for by --device reference"
+    from nanoeuler.backend.cpu.blas import threads_allowed
+
+    return f"the fastest engine for a CPU, with {threads_allowed()} threads"

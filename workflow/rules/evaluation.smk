@@ -15,7 +15,7 @@ rule evaluate_model:
         scores=paths.evaluation("{stage}"),
     log:
         paths.log("evaluate_model/{stage}"),
-    threads: training_threads(config)
+    threads: ALL_CORES
     resources:
         **cluster_resources(config, gpu=True),
         gpu=1,
