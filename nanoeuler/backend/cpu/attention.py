@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from nanoeuler.backend.cpu.simd import COLUMNS, add_product, exp, largest, line, set_product, span
+from nanoeuler.backend.cpu.simd import COLUMNS, LANES, add_product, exp, exponentials, largest, line, score_gradients, set_product, span
 from nanoeuler.compiling import FAST_MATH, compiled
 
 QUERIES, KEYS = 32, 128
@@ -62,16 +62,6 @@ def pack_transposed(x_BTHE, b, h, first, stop, work, at, stride):
 
 
 @compiled(fastmath=FAST_MATH)
-def exponentials(row, top):
-    """row = exp(row − top); returns their sum."""
-    total = np.float32(0)
-    for j in range(len(row)):
-        row[j] = exp(row[j] - top)
-        total += row[j]
-    return total
-
-
-@compiled(fastmath=FAST_MATH)
 def dot(a, b):
     total = np.float32(0)
     for e in range(len(a)):
@@ -79,17 +69,13 @@ def dot(a, b):
     return total
 
 
-@compiled(fastmath=FAST_MATH)
-def score_gradients(probabilities, dscores, delta):
-    for j in range(len(dscores)):
-        dscores[j] = probabilities[j] * (dscores[j] - delta)
-
-
 @compiled()
 def clear_outside(work, at, low, high, stop):
-    """Zeros before `low` and from `high` to `stop`, counted from `at`."""
-    fill(span(work, at, low), np.float32(0))
-    fill(span(work, at + high, stop - high), np.float32(0))
+    """Zeros in the whole vectors before `low` and from behind `high` to `stop`, counted from `at`."""
+    fill(span(work, at, low // LANES * LANES), np.float32(0))
+    done = (high + LANES - 1) // LANES * LANES
+    if done < stop:
+        fill(span(work, at + done, stop - done), np.float32(0))
 
 
 @compiled()
@@ -132,7 +118,7 @@ def attention(query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, l
                                 sums[i] *= shrink
                                 scale_into(row, shrink, row)
                         tops[i] = top
-                        sums[i] += exponentials(span(work, at + low, high - low), top)
+                        sums[i] += exponentials(work, at, low, high, top, 0, top)
                         clear_outside(work, at, low, high, m)
                     add_product(work, total, width, work, scores, KEYS, 1, work, values + k * width, width, n, width, m)
                 for i in range(n):
@@ -180,12 +166,10 @@ def attention_backward(
                         if high <= low:
                             low = high = 0
                         else:
-                            row, drow = span(work, scores + i * KEYS + low, high - low), span(work, dscores + i * KEYS + low, high - low)
-                            exponentials(row, lse_BHT[b, h, q + i])
+                            delta = dot(line(dout_BTHE, (b, q + i, h)), line(out_BTHE, (b, q + i, h)))
+                            score_gradients(work, scores + i * KEYS, low, high, lse_BHT[b, h, q + i], dscores + i * KEYS, delta)
                             if start == q + i:  # a single key: its probability is 1 whatever the score
-                                fill(drow, np.float32(0))
-                            else:
-                                score_gradients(row, drow, dot(line(dout_BTHE, (b, q + i, h)), line(out_BTHE, (b, q + i, h))))
+                                work[dscores + i * KEYS + low] = 0
                         clear_outside(work, scores + i * KEYS, low, high, padded)
                         clear_outside(work, dscores + i * KEYS, low, high, padded)
                     add_product(work, dvalues + k * width, width, work, scores, 1, KEYS, work, dout, width, m, width, n)

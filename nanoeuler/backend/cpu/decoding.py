@@ -10,7 +10,7 @@ import numpy as np
 
 from nanoeuler.backend.cpu.attention import dot, fill, scale_into
 from nanoeuler.backend.cpu.glue import add_scaled, normed, swiglu_row, turn
-from nanoeuler.backend.cpu.simd import exp, largest, line, span
+from nanoeuler.backend.cpu.simd import LANES, exponentials, largest, line, span
 from nanoeuler.compiling import FAST_MATH, compiled
 
 
@@ -32,13 +32,11 @@ def add_weighted(target, values, factor):
 @compiled()
 def attend(query, key_SGE, value_SGE, g, seen, scores, out):
     """One head: out = softmax(q kᵀ / √E) v over the first `seen` keys of key/value head g."""
-    scale, total = np.float32(1 / math.sqrt(len(query))), np.float32(0)
+    scale = np.float32(1 / math.sqrt(len(query)))
     for s in range(seen):
         scores[s] = dot(query, line(key_SGE, (s, g))) * scale
     top = largest(scores, 0, seen)
-    for s in range(seen):
-        scores[s] = exp(scores[s] - top)
-        total += scores[s]
+    total = exponentials(scores, 0, 0, seen, top, 0, top)
     fill(out, np.float32(0))
     for s in range(seen):
         add_weighted(out, line(value_SGE, (s, g)), scores[s])
@@ -80,8 +78,8 @@ def layer(
     at += B * F
     delta_BD = span(room, at, B * D).reshape(B, D)
     at += B * D
-    scores = span(room, at, S)
-    turned = span(room, at + S, E // 2)
+    scores = span(room, at, S + LANES)
+    turned = span(room, at + S + LANES, E // 2)
     for b in range(B):
         normed(line(x_BD, b), attention_norm, epsilon, line(normed_BD, b))
     products(query_key_value, normed_BD, packed_BC, 0, columns)
@@ -114,4 +112,4 @@ def layer(
 
 
 def room_floats(rows: int, dim: int, columns: int, attended: int, wide: int, ffn: int, capacity: int) -> int:
-    return rows * (2 * dim + columns + attended + wide + ffn) + capacity + attended
+    return rows * (2 * dim + columns + attended + wide + ffn) + capacity + LANES + attended

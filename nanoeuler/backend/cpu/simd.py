@@ -51,7 +51,7 @@ def make_tile(accumulate: bool):
             sums = [cgutils.alloca_once(builder, VECTOR) for _ in targets]  # LLVM keeps them in registers
             for target, total in zip(targets, sums, strict=True):
                 builder.store(builder.load(target, align=4) if accumulate else ir.Constant(VECTOR, None), total)
-            multiply_add = cgutils.get_or_insert_function(builder.module, ir.FunctionType(VECTOR, [VECTOR] * 3), f"llvm.fmuladd.v{LANES}f32")
+            multiply_add = vector_function(builder, "fmuladd", 3)
             with cgutils.for_range(builder, depth) as loop:
                 right = [builder.load(vector, align=4) for vector in vectors(place(b, b_at, loop.index, b_stride))]
                 column = builder.add(a_at, builder.mul(a_step, loop.index))
@@ -69,9 +69,14 @@ def make_tile(accumulate: bool):
     return tile
 
 
+def vector_function(builder, name, arguments):
+    """LLVM's own function of that name, of vectors."""
+    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(VECTOR, [VECTOR] * arguments), f"llvm.{name}.v{LANES}f32")
+
+
 def spread(builder, scalar):
     """A vector with `scalar` in every lane."""
-    first = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
+    first = builder.insert_element(ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
 
 
@@ -119,6 +124,69 @@ def exp(x):
     r = (x - whole * LN2_HIGH) - whole * LN2_LOW
     series = ONE + r * (ONE + r * (C2 + r * (C3 + r * (C4 + r * (C5 + r * (C6 + r * C7))))))
     return series * float_of_bits((n + np.int32(127)) << np.int32(23))
+
+
+def vector_exp(builder, x):
+    """The same of a vector, in LLVM's instructions."""
+
+    def constant(value):
+        return ir.Constant(VECTOR, [float(value)] * LANES)
+
+    def call(name, *arguments):
+        return builder.call(vector_function(builder, name, len(arguments)), arguments)
+
+    x = builder.select(builder.fcmp_ordered("<", x, constant(LOWEST)), constant(LOWEST), x)
+    x = builder.select(builder.fcmp_ordered(">", x, constant(HIGHEST)), constant(HIGHEST), x)
+    whole = call("floor", call("fmuladd", x, constant(LOG2_E), constant(HALF)))
+    r = call("fmuladd", whole, constant(-LN2_LOW), call("fmuladd", whole, constant(-LN2_HIGH), x))
+    series = constant(C7)
+    for coefficient in (C6, C5, C4, C3, C2, ONE, ONE):
+        series = call("fmuladd", series, r, constant(coefficient))
+    integers = ir.VectorType(ir.IntType(32), LANES)
+    biased = builder.add(builder.fptosi(whole, integers), ir.Constant(integers, [127] * LANES))
+    return builder.fmul(series, builder.bitcast(builder.shl(biased, ir.Constant(integers, [23] * LANES)), VECTOR))
+
+
+def make_exponentials(gradients: bool):
+    """The intrinsic for one row of attention's scores: scores = exp(scores − top) for the places low … high of the row at `at`.
+
+    Returns their sum. With `gradients` also, in the row at `dscores_at` of the same array, d = exp(…) · (d − delta). Whole vectors
+    are written: what they hold outside of low … high becomes zero.
+    """
+
+    @intrinsic
+    def exponentials(context, work, at, low, high, top, dscores_at, delta):
+        def generate(context, builder, signature, arguments):
+            base = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            at, low, high, top, dscores_at, delta = arguments[1:]
+            lanes, zeros = ir.Constant(SIZE, LANES), ir.Constant(VECTOR, None)
+            places = ir.VectorType(SIZE, LANES)
+            total = cgutils.alloca_once_value(builder, zeros)
+            top, delta, low_lanes, high_lanes = (spread(builder, value) for value in (top, delta, low, high))
+            last = builder.sdiv(builder.add(high, ir.Constant(SIZE, LANES - 1)), lanes)
+            with cgutils.for_range_slice(builder, builder.sdiv(low, lanes), last, ir.Constant(SIZE, 1)) as (index, _):
+                start = builder.mul(index, lanes)
+                lane = builder.add(spread(builder, start), ir.Constant(places, list(range(LANES))))
+                inside = builder.and_(builder.icmp_signed(">=", lane, low_lanes), builder.icmp_signed("<", lane, high_lanes))
+                target = builder.bitcast(builder.gep(base, [builder.add(at, start)]), VECTOR.as_pointer())
+                value = vector_exp(builder, builder.fsub(builder.load(target, align=4), top))
+                value = builder.select(inside, value, zeros)
+                builder.store(value, target, align=4)
+                if gradients:
+                    target = builder.bitcast(builder.gep(base, [builder.add(dscores_at, start)]), VECTOR.as_pointer())
+                    slope = builder.fmul(value, builder.fsub(builder.load(target, align=4), delta))
+                    builder.store(builder.select(inside, slope, zeros), target, align=4)
+                builder.store(builder.fadd(builder.load(total), value), total)
+            reduce = cgutils.get_or_insert_function(builder.module, ir.FunctionType(FLOAT, [FLOAT, VECTOR]), f"llvm.vector.reduce.fadd.v{LANES}f32")
+            return builder.call(reduce, [ir.Constant(FLOAT, 0.0), builder.load(total)], fastmath=("reassoc",))
+
+        size, number = types.intp, types.float32
+        return types.float32(work, size, size, size, number, size, number), generate
+
+    return exponentials
+
+
+exponentials, score_gradients = make_exponentials(gradients=False), make_exponentials(gradients=True)
 
 
 @compiled(fastmath={"contract"})
