@@ -10,17 +10,37 @@ import numpy as np
 
 from nanoeuler.backend.cpu.attention import dot, fill, scale_into
 from nanoeuler.backend.cpu.glue import add_scaled, normed, swiglu_row, turn
-from nanoeuler.backend.cpu.simd import LANES, exponentials, largest, line, span
+from nanoeuler.backend.cpu.simd import DOTS, LANES, dots, exponentials, largest, line, span, weighted_vector
 from nanoeuler.compiling import FAST_MATH, compiled
+
+WEIGHT_ROWS = 16
+"""Of a weight, read together: they stay in the first-level cache while all rows of x meet them."""
 
 
 @compiled()
-def products(weight_OI, x_BI, out_BO, first, stop):
-    """out = x Wᵀ for the rows `first` … `stop` of W, each read once for all rows of x."""
-    for o in range(first, stop):
-        weight = line(weight_OI, o)
+def sums_of_rows(values, at, stride, rows, x, out):
+    """out[r] = Σ values[at + r · stride + i] · x[i] for r < rows."""
+    whole, vectors = rows // DOTS * DOTS, len(x) // LANES
+    for r in range(0, whole, DOTS):
+        dots(out, r, values, at + r * stride, stride, x, 0, vectors)
+    done = vectors * LANES
+    if done < len(x):
+        rest = span(x, done, len(x) - done)
+        for r in range(whole):
+            out[r] += dot(span(values, at + r * stride + done, len(rest)), rest)
+    for r in range(whole, rows):
+        out[r] = dot(span(values, at + r * stride, len(x)), x)
+
+
+@compiled()
+def products(weight_OI, x_BI, out_BO):
+    """out = x Wᵀ for a few rows x: some rows of the weight at a time, so that memory is read once."""
+    outputs, inputs = weight_OI.shape
+    weight = weight_OI.reshape(-1)
+    for o in range(0, outputs, WEIGHT_ROWS):
+        rows = min(WEIGHT_ROWS, outputs - o)
         for b in range(len(x_BI)):
-            out_BO[b, o] = dot(weight, line(x_BI, b))
+            sums_of_rows(weight, o * inputs, inputs, rows, line(x_BI, b), span(line(out_BO, b), o, rows))
 
 
 @compiled(fastmath=FAST_MATH)
@@ -30,16 +50,21 @@ def add_weighted(target, values, factor):
 
 
 @compiled()
-def attend(query, key_SGE, value_SGE, g, seen, scores, out):
-    """One head: out = softmax(q kᵀ / √E) v over the first `seen` keys of key/value head g."""
-    scale = np.float32(1 / math.sqrt(len(query)))
-    for s in range(seen):
-        scores[s] = dot(query, line(key_SGE, (s, g))) * scale
+def attend(query, keys, values, at, stride, seen, scores, out):
+    """One head: out = softmax(q kᵀ / √E) v over `seen` keys, which like the values lie at `at`, `stride` floats apart."""
+    E = len(query)
+    sums_of_rows(keys, at, stride, seen, query, scores)
+    scale_into(span(scores, 0, seen), np.float32(1 / math.sqrt(E)), span(scores, 0, seen))
     top = largest(scores, 0, seen)
     total = exponentials(scores, 0, 0, seen, top, 0, top)
-    fill(out, np.float32(0))
-    for s in range(seen):
-        add_weighted(out, line(value_SGE, (s, g)), scores[s])
+    whole = E // LANES * LANES
+    for e in range(0, whole, LANES):
+        weighted_vector(out, e, values, at + e, stride, scores, 0, seen)
+    if whole < E:
+        rest = span(out, whole, E - whole)
+        fill(rest, np.float32(0))
+        for s in range(seen):
+            add_weighted(rest, span(values, at + s * stride + whole, E - whole), scores[s])
     scale_into(out, np.float32(1) / total, out)
 
 
@@ -66,6 +91,7 @@ def layer(
     (B, D), (S, G, E), F = x_BD.shape, keys_BSGE.shape[1:], down.shape[1]
     H, columns, wide = attention_output.shape[1] // E, len(query_key_value), len(gate_up)
     at = 0
+    keys, values = keys_BSGE.reshape(-1), values_BSGE.reshape(-1)
     normed_BD = span(room, at, B * D).reshape(B, D)
     at += B * D
     packed_BC = span(room, at, B * columns).reshape(B, columns)
@@ -82,7 +108,7 @@ def layer(
     turned = span(room, at + S + LANES, E // 2)
     for b in range(B):
         normed(line(x_BD, b), attention_norm, epsilon, line(normed_BD, b))
-    products(query_key_value, normed_BD, packed_BC, 0, columns)
+    products(query_key_value, normed_BD, packed_BC)
     for b in range(B):
         packed, place = line(packed_BC, b), lengths_B[b]
         cos, sin = line(cos_PE, place), line(sin_PE, place)
@@ -95,17 +121,17 @@ def layer(
             scale_into(span(packed, parts[1] + g * E, E), np.float32(1), line(values_BSGE, (b, place, g)))
         for h in range(H):
             out = span(line(attended_BC, b), h * E, E)
-            attend(span(packed, h * E, E), keys_BSGE[b], values_BSGE[b], h // (H // G), place + 1, scores, out)
-    products(attention_output, attended_BC, delta_BD, 0, D)
+            attend(span(packed, h * E, E), keys, values, (b * S * G + h // (H // G)) * E, G * E, place + 1, scores, out)
+    products(attention_output, attended_BC, delta_BD)
     for b in range(B):
         x = line(x_BD, b)
         add_scaled(x, line(delta_BD, b), step_size, x)
         normed(x, mlp_norm, epsilon, line(normed_BD, b))
-    products(gate_up, normed_BD, gate_up_BC, 0, wide)
+    products(gate_up, normed_BD, gate_up_BC)
     for b in range(B):
         packed = line(gate_up_BC, b)
         swiglu_row(span(packed, 0, F), span(packed, parts[2], F), line(hidden_BF, b))
-    products(down, hidden_BF, delta_BD, 0, D)
+    products(down, hidden_BF, delta_BD)
     for b in range(B):
         x = line(x_BD, b)
         add_scaled(x, line(delta_BD, b), step_size, x)

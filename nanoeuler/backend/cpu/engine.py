@@ -12,7 +12,7 @@ from nanoeuler.backend.reference import ReferenceBackend
 
 Array = np.ndarray
 
-SLICE_TOKENS = 1024
+SLICE_TOKENS = 512
 """Tokens that a thread computes at once when threads share a step's rows: their activations mostly stay in the last-level cache."""
 COPIES_BYTES = 512 * 2**20
 """Most that one copy of the gradients per thread may take; above, the threads share the work of every op instead."""
@@ -73,7 +73,7 @@ class CpuBackend(ReferenceBackend):
 
     def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
         if len(x_NI) <= self.few_rows and x_NI.flags.c_contiguous:
-            decoding.products(weight_OI, x_NI, out_NO, 0, len(weight_OI))
+            decoding.products(weight_OI, x_NI, out_NO)
             return
         weight = weight_OI.T
         self.team.share(len(x_NI), LEAST_ROWS, lambda first, stop: self.products(x_NI[first:stop], weight, out_NO[first:stop]))
