@@ -131,7 +131,7 @@ def bytes_per_token(vocab_size: int) -> float:
 
 
 def probe(config: dict[str, Any], backend: Any, plan: Plan, seconds: float = 4.0) -> None:
-    """Time a few micro-batches of the real model, for about `seconds`, and fill in the hours.
+    """Time a few steps of the real model, of 2,048 tokens at most, for about `seconds`, and fill in the hours.
 
     The first, which plans buffers, counts only when it alone takes longer than that.
     """
@@ -144,8 +144,7 @@ def probe(config: dict[str, Any], backend: Any, plan: Plan, seconds: float = 4.0
     durations: list[float] = []
     while not durations or (sum(durations) < seconds and len(durations) < 8):
         began = time.monotonic()
-        state.stage(stream.step(len(durations)))
-        state.accumulate(slice(0, rows), accumulate=False)
+        state.train_step(stream.step(len(durations)), -(-rows // len(state.workers)), 0.0)
         backend.finish()
         durations.append(time.monotonic() - began)
     plan.tokens_per_second = rows * model.context / min(durations[1:] or durations)  # the best: others may be at work on this machine

@@ -23,18 +23,11 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run_plan(options: argparse.Namespace) -> int:
-    import os
-
-    from nanoeuler import log
+    from nanoeuler import log, planning
     from nanoeuler.backend import make_backend
     from nanoeuler.config import load
-    from nanoeuler.config.machine import training_threads
 
     config = load(options.config)
-    # BLAS reads it when it is loaded, with NumPy: the probe has to run with the threads that training will have
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(min(training_threads(config), os.cpu_count() or 1)))
-    from nanoeuler import planning
-
     name = options.name or ("config/config.yaml" if options.config.lstrip().startswith("{") else options.config)
     backend = make_backend(options.device or config["device"], options.gpus)
     plan = planning.make_plan(config, backend, None if options.stages is None else [stage for stage in options.stages.split(",") if stage])

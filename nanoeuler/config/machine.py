@@ -10,8 +10,6 @@ from nanoeuler.model.spec import ModelConfig, state_bytes
 
 ALL_CORES = 64
 """More than most machines have: Snakemake scales it down to the cores that it was given."""
-WIDE = 256
-"""Width of a model from which on its matrix products are worth several threads."""
 
 
 def limits(config: Mapping[str, Any], given: Container[str] = ()) -> dict[str, int]:
@@ -34,16 +32,6 @@ def gpus_at_hand(device: str = "auto") -> int:
         return 0
     found = sum(line.startswith("GPU ") for line in listed.splitlines())
     return found if visible is None else min(found, sum(bool(name.strip()) and name.strip() != "-1" for name in visible.split(",")))
-
-
-def training_threads(config: Mapping[str, Any]) -> int:
-    """Threads of a job that runs the model; Snakemake scales them down to the cores that it has.
-
-    A narrow model gets one: its matrix products are too small to share. On 2 cores, `small` makes 12.9 k tokens/s with two threads and
-    10.2 k with one; but beside one other busy process 0.3 k and 4.8 k, since BLAS threads wait for each other by spinning. One
-    thread each also lets the trainings with and without pretraining run side by side.
-    """
-    return 1 if config["model"]["dim"] < WIDE else ALL_CORES
 
 
 def training_megabytes(config: Mapping[str, Any]) -> int:

@@ -281,6 +281,9 @@ class Transformer:
         if int((cache.lengths + counts).max()) > cache.capacity:
             raise ValueError(f"the cache holds {cache.capacity} tokens a row; it has {cache.lengths.tolist()} and {counts.tolist()} more do not fit")
         self.need_positions(cache.capacity + n)
+        if n == 1 and getattr(self.backend, "few_rows", 0) >= B:
+            logits = self.extend_by_one(cache, tokens[:, 0])
+            return logits[:, None] if every else logits
         c, ops, weights = self.config, self.backend, self.weights
         positions_BT = cache.lengths[:, None] + np.arange(n, dtype=np.int32)
         positions, starts, offset = (ops.from_host(x) for x in (positions_BT.reshape(-1), np.zeros((B, n), np.int32), cache.lengths))
@@ -307,6 +310,18 @@ class Transformer:
         if every:
             return self.first_logits(buffers.hidden).reshape(B, n, c.vocab_size)
         return self.first_logits(buffers.hidden.reshape(B, n, c.dim)[np.arange(B), counts - 1])
+
+    def extend_by_one(self, cache: Cache, tokens_B: np.ndarray) -> Array:
+        """`extend` for one token a row, in an engine that offers a whole layer as one op."""
+        c, ops, weights = self.config, self.backend, self.weights
+        buffers = self.plan(len(tokens_B), 1, training=False)
+        x = buffers.layers[0].x
+        ops.embedding(tokens_B, weights.embedding, x)
+        for layer, keys, values in zip(weights.layers, cache.keys, cache.values, strict=True):
+            ops.layer_step(x, cache.lengths, layer, self.columns, self.rope_table, keys, values, c.norm_epsilon, c.step_size)
+        ops.rms_norm(x, weights.final_norm, c.norm_epsilon, buffers.hidden, buffers.final_inverse_rms)
+        cache.lengths += 1
+        return self.first_logits(buffers.hidden)
 
     # ---- views
 

@@ -307,14 +307,16 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def micro_batch_rows(job: Job) -> int:
-    """Rows computed at once: as given, or the most that an eighth of the machine's memory holds, up to 8,192 tokens.
+    """Rows computed at once: as given, or the most that an eighth of the machine's memory holds, up to the tokens that suit the engine.
 
     A function of the machine's size, not of what is free at the moment, so that a rerun computes the same bits.
     """
     rows, asked = job.stream.rows_per_step, job.section.get("micro_batch_rows", "auto")
     if asked == "auto":
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        asked = max(1, min(8192 // job.stream.length, memory // 8 // activation_bytes_per_row(job.config, job.stream.length)))
+        engine, length = job.backend, job.stream.length
+        tokens, shares = engine.slices(parameter_count(job.config)) if hasattr(engine, "slices") else (8192, 1)
+        asked = max(1, min(tokens // length, -(-rows // shares), memory // 8 // shares // activation_bytes_per_row(job.config, length)))
     return largest_divisor(rows, min(int(asked), rows))
 
 
@@ -325,7 +327,8 @@ def largest_divisor(number: int, limit: int) -> int:
 
 def environment(backend: Any) -> dict[str, Any]:
     """What has to be the same for the same bits."""
-    threads = next((os.environ[name] for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS") if os.environ.get(name)), str(os.cpu_count()))
+    asked = next((os.environ[name] for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS") if os.environ.get(name)), str(os.cpu_count()))
+    threads = str(getattr(backend, "threads", asked))
     return {"engine": backend.name, "numpy": np.__version__, "processor": provenance.cpu_name(), "threads": threads}
 
 

@@ -31,6 +31,16 @@ class StepResult:
     gradient_norm: float  # before clipping
 
 
+@dataclass
+class Worker:
+    """One share of a step's rows: an engine's model with gradients and losses of its own. The first has the state's own."""
+
+    model: Transformer
+    gradients: Any
+    views: ModelViews
+    losses: Any  # as in TrainingState
+
+
 class TrainingState:
     """Parameters, gradients and moments of a model on a backend, and the number of updates done."""
 
@@ -50,6 +60,16 @@ class TrainingState:
         self.report = backend.zeros((2,), np.float64)  # the gradient's norm before clipping; updates left out so far
         self.inputs: StepInputs | None = None
         self.recorded: Any = None
+        self.workers = [Worker(self.model, self.gradients, self.gradient_views, self.losses)]
+        engines = backend.workers(len(parameters)) if hasattr(backend, "workers") else []
+        if len(engines) > 1:  # threads that share the rows of a step
+            self.workers = [self.worker(engine, first=engine is engines[0]) for engine in engines]
+
+    def worker(self, engine: Any, first: bool) -> Worker:
+        gradients = self.gradients if first else engine.zeros(self.gradients.shape)
+        losses = self.losses if first else engine.zeros((2,), np.float64)
+        model = Transformer(self.config, self.parameters, engine, self.model.recompute)
+        return Worker(model, gradients, ModelViews(self.config, gradients), losses)
 
     def train_step(self, rows: StepRows, micro_batch_rows: int, learning_rate: float) -> StepResult:
         """One optimizer update on all rows of a step, `micro_batch_rows` at a time."""
@@ -79,23 +99,37 @@ class TrainingState:
 
     def compute(self, micro_batch_rows: int) -> None:
         """The work of a step, always on the same arrays and without a look at any value, so that a device can record it."""
-        self.losses[...] = 0
-        for start in range(0, self.inputs.shape[0], micro_batch_rows):
-            self.accumulate(slice(start, start + micro_batch_rows), accumulate=start > 0)
+        parts = [slice(start, start + micro_batch_rows) for start in range(0, self.inputs.shape[0], micro_batch_rows)]
+        workers = self.workers[: len(parts)]
+
+        def work(index: int) -> None:
+            workers[index].losses[...] = 0
+            for number, part in enumerate(parts[index :: len(workers)]):
+                self.accumulate(part, accumulate=number > 0, worker=workers[index])
+
+        if len(workers) == 1:
+            work(0)
+        else:  # each into gradients of its own, added in their order: who is faster changes no bit
+            self.backend.together(len(workers), work)
+            self.backend.sum_into(self.gradients, [worker.gradients for worker in workers[1:]])
+            for worker in workers[1:]:
+                self.losses += worker.losses
         self.update()
 
-    def accumulate(self, part: slice, accumulate: bool) -> None:
-        """Forward and backward of some rows into the gradients and the losses."""
-        ops, model, inputs = self.backend, self.model, self.inputs
+    def accumulate(self, part: slice, accumulate: bool, worker: Worker | None = None) -> None:
+        """Forward and backward of some rows into the gradients and the losses of a worker, the first unless given."""
+        worker = worker or self.workers[0]
+        ops, model, inputs = worker.model.backend, worker.model, self.inputs
         batch = Batch(inputs.ids[part], inputs.positions[part], inputs.starts[part])
         targets, weights = inputs.targets[part].reshape(-1), inputs.weights[part]
-        logprobs, lse = inputs.logprobs[: len(targets)], inputs.lse[: len(targets)]
+        room = slice(part.start * inputs.shape[1] * inputs.shape[2], None)  # workers are at work at the same time
+        logprobs, lse = inputs.logprobs[room][: len(targets)], inputs.lse[room][: len(targets)]
         buffers = model.forward(batch, training=True)
         logits = model.all_logits(buffers)
         ops.cross_entropy(logits, targets, logprobs, lse)
-        self.objective.weigh(ops, logprobs.reshape(weights.shape), weights, [array[part] for array in inputs.further], self.losses)
+        self.objective.weigh(ops, logprobs.reshape(weights.shape), weights, [array[part] for array in inputs.further], worker.losses)
         ops.cross_entropy_backward(logits, targets, weights.reshape(-1), lse)
-        model.backward(batch, buffers, self.gradient_views, accumulate)
+        model.backward(batch, buffers, worker.views, accumulate)
 
     def update(self) -> None:
         flat = self.parameters, self.model.working, self.gradients, self.first_moment, self.second_moment

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler.config.machine import gpus_at_hand, job_environment, limits, training_megabytes, training_threads
+from nanoeuler.config.machine import gpus_at_hand, job_environment, limits, training_megabytes
 from nanoeuler.model.spec import PRESETS
 
 NVIDIA_SMI = "#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-1)'\necho 'GPU 1: NVIDIA H200 (UUID: GPU-2)'\n"
@@ -71,11 +71,6 @@ def test_the_environment_of_jobs_is_not_repeated(monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     environment = job_environment("/checkout")
     assert environment == {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "PYTHONPATH": "/checkout"}
-
-
-def test_a_narrow_model_gets_one_thread_and_a_wide_one_every_core():
-    assert training_threads({"model": {"dim": 128}}) == 1
-    assert training_threads({"model": {"dim": 768}}) > 32
 
 
 def test_the_memory_asked_for_follows_the_model():

@@ -17,7 +17,7 @@ rule evaluate_model:
         per_item=paths.evaluated_items("{stage}"),
     log:
         paths.log("evaluate_model/{stage}"),
-    threads: training_threads(config)
+    threads: ALL_CORES
     resources:
         **cluster_resources(config, gpu=True),
         gpu=1,

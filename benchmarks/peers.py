@@ -1,0 +1,18 @@
+"""What the benchmarks beside PyTorch share: a line about the machine, medians with their range."""
+
+import numpy as np
+import torch
+
+from nanoeuler import provenance
+
+
+def about(threads: int) -> str:
+    found = provenance.collect()
+    versions = ", ".join(f"{name} {found['packages'][name]}" for name in ("numpy", "numba"))
+    return f"{found['cpu']}, {threads} threads; Python {found['python']}, {versions}, torch {torch.__version__}"
+
+
+def spread(values: np.ndarray, form: str) -> str:
+    """Median (smallest … largest)."""
+    middle, low, high = (format(value, form) for value in (np.median(values), values.min(), values.max()))
+    return f"{middle} ({low} … {high})"

@@ -1,0 +1,111 @@
+"""Whole models on the CPU engine: gradients and cached decoding beside the float64 reference, determinism, any number of threads."""
+
+import numpy as np
+import pytest
+
+from nanoeuler.backend.cpu.engine import CpuBackend
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.transformer import Transformer, initial_parameters
+from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.streams import StepRows, TextStream
+
+OPTIMIZER = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
+ODD = {"vocab_size": 300, "dim": 48, "layers": 2, "heads": 6, "kv_heads": 2, "ffn": 50, "context": 37, "mtp_heads": 3, "step_size": 0.5, "tied": True}
+
+
+def step_rows(config: ModelConfig, rows: int, length: int, seed: int = 1) -> StepRows:
+    tokens = np.random.default_rng(seed).integers(1, config.vocab_size, 4 * rows * length).astype(np.int32)
+    tokens[:: length // 3 + 5] = 0  # documents end here and there
+    return TextStream(tokens, length, rows * length, config.mtp_weights, 0, True, seed, "test").step(0)
+
+
+def trained(config: ModelConfig, backend, rows: StepRows, micro_batch_rows: int, steps: int = 1) -> TrainingState:
+    state = TrainingState(config, backend, initial_parameters(config, 1), OPTIMIZER)
+    for _ in range(steps):
+        state.train_step(rows, micro_batch_rows, 1e-2)
+    return state
+
+
+def worst_gradient(config: ModelConfig, found: np.ndarray, expected: np.ndarray) -> float:
+    found, expected = FlatBuffer(config, found), FlatBuffer(config, expected)
+    errors = {row.name: np.linalg.norm(found[row.name] - expected[row.name]) / np.linalg.norm(expected[row.name]) for row in found.table}
+    return max(errors.values())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_gradients_of_the_small_model_are_the_references(threads):
+    config = ModelConfig.from_dict({"preset": "small"})
+    rows = step_rows(config, 4, 128)
+    found, expected = trained(config, CpuBackend(threads), rows, 2), trained(config, ReferenceBackend(np.float64), rows, 4)
+    assert worst_gradient(config, found.gradients, expected.gradients) <= 1e-6  # reached: 7.8e-7, as the reference in float32
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_gradients_of_an_odd_model_are_the_references(threads):
+    config = ModelConfig.from_dict(ODD)
+    rows = step_rows(config, 3, 37)
+    found, expected = trained(config, CpuBackend(threads), rows, 1), trained(config, ReferenceBackend(np.float64), rows, 3)
+    assert worst_gradient(config, found.gradients, expected.gradients) <= 1e-6
+
+
+def test_gradients_of_a_model_whose_threads_share_each_op(monkeypatch):
+    monkeypatch.setattr("nanoeuler.backend.cpu.engine.COPIES_BYTES", 0)
+    config = ModelConfig.from_dict({"preset": "small", "layers": 1})
+    rows = step_rows(config, 2, 128)
+    state = trained(config, CpuBackend(3), rows, 2)
+    assert len(state.workers) == 1
+    assert worst_gradient(config, state.gradients, trained(config, ReferenceBackend(np.float64), rows, 2).gradients) <= 1e-6
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_same_threads_give_the_same_bits(threads):
+    config = ModelConfig.from_dict({"preset": "small", "layers": 2})
+    rows = step_rows(config, 8, 64)
+    first, second = (trained(config, CpuBackend(threads), rows, 2, steps=3) for _ in range(2))
+    np.testing.assert_array_equal(first.parameters, second.parameters)
+
+
+def test_another_number_of_threads_changes_only_rounding():
+    config = ModelConfig.from_dict({"preset": "small", "layers": 2})
+    rows = step_rows(config, 6, 64)
+    one, three = (trained(config, CpuBackend(threads), rows, 1) for threads in (1, 3))
+    assert worst_gradient(config, three.gradients, one.gradients) <= 1e-6
+
+
+def test_an_engine_with_more_threads_than_rows_leaves_no_stale_gradient_behind():
+    config = ModelConfig.from_dict(ODD)
+    rows, fewer = step_rows(config, 3, 37), step_rows(config, 1, 37, seed=2)
+    state = trained(config, CpuBackend(3), rows, 1)
+    state.parameters[...] = initial_parameters(config, 1)
+    state.train_step(fewer, 1, 0.0)
+    expected = TrainingState(config, CpuBackend(3), initial_parameters(config, 1), OPTIMIZER)
+    expected.train_step(fewer, 1, 0.0)
+    np.testing.assert_array_equal(state.gradients, expected.gradients)
+
+
+def test_all_targets_masked_gives_no_gradient():
+    config = ModelConfig.from_dict(ODD)
+    rows = step_rows(config, 2, 37)
+    rows.targets[...] = -1
+    assert not trained(config, CpuBackend(2), rows, 1).gradients.any()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 9])
+def test_decoding_a_token_at_a_time_gives_what_the_reference_reads_at_once(rows):
+    config = ModelConfig.from_dict(ODD)
+    parameters = 2 * initial_parameters(config, 1)
+    tokens = np.random.default_rng(2).integers(0, config.vocab_size, (rows, 30))
+    reference = Transformer(config, parameters.astype(np.float64), ReferenceBackend(np.float64))
+    expected = reference.extend(reference.new_cache(rows, 40), tokens, every=True)
+    model = Transformer(config, parameters, CpuBackend(2))
+    cache = model.new_cache(rows, 40)
+    counts = np.arange(rows) % 7 + 12
+    logits = model.extend(cache, tokens[:, :20], counts)
+    for b, count in enumerate(counts):
+        assert np.linalg.norm(logits[b] - expected[b, count - 1]) <= 2e-6 * np.linalg.norm(expected[b, count - 1])
+    for _ in range(10):
+        logits = model.extend(cache, tokens[np.arange(rows), cache.lengths][:, None], every=True)[:, 0]
+    for b in range(rows):
+        assert np.linalg.norm(logits[b] - expected[b, cache.lengths[b] - 1]) <= 2e-6 * np.linalg.norm(expected[b, cache.lengths[b] - 1])

@@ -1,0 +1,217 @@
+"""Every op of the CPU engine against the float64 reference on the same inputs, odd sizes included, with one thread and with three.
+
+The error of an array is ‖a − b‖ / ‖b‖. 1e-6 is about ten roundings of float32 one upon the other; a wrong term shows at 1e-2.
+"""
+
+import numpy as np
+import pytest
+
+from nanoeuler.backend.cpu import blas
+from nanoeuler.backend.cpu.engine import CpuBackend
+from nanoeuler.backend.reference import ReferenceBackend
+
+TOLERANCE = 1e-6
+REFERENCE = ReferenceBackend(np.float64)
+
+
+@pytest.fixture(params=[1, 3])
+def ops(request):
+    return CpuBackend(request.param)
+
+
+@pytest.fixture
+def random():
+    return np.random.default_rng(1)
+
+
+def normal(random, *shape):
+    return random.standard_normal(shape).astype(np.float32)
+
+
+def assert_close(found, expected, tolerance=TOLERANCE):
+    norm = np.linalg.norm(expected)
+    if norm == 0:
+        assert not np.any(found)
+    else:
+        assert np.linalg.norm(found - expected) <= tolerance * norm
+
+
+def both(ops, call, *arrays, outputs):
+    """call(backend, arrays…) on the engine's float32 and on float64 copies; the arrays at `outputs` have to agree."""
+    copies = [array.astype(np.float64) if array.dtype == np.float32 else array.copy() for array in arrays]
+    call(ops, *arrays)
+    call(REFERENCE, *copies)
+    for index in outputs:
+        assert_close(arrays[index], copies[index])
+
+
+@pytest.mark.parametrize("rows", [1, 7, 300])
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_products(ops, random, rows, scale, accumulate):
+    x, weight, out, dx, dweight = (normal(random, *shape) for shape in ((rows, 24), (136, 24), (rows, 136), (rows, 24), (136, 24)))
+
+    def call(backend, x, weight, out, dx, dweight):
+        backend.linear(x, weight, out)
+        backend.linear_backward_input(out, weight, dx, scale)
+        backend.linear_backward_weight(out, x, dweight, accumulate, scale)
+
+    both(ops, call, x, weight, out, dx, dweight, outputs=(2, 3, 4))
+
+
+def test_products_without_a_blas_to_call(random, monkeypatch):
+    monkeypatch.setattr(blas, "NAMES", {})
+    ops = CpuBackend(1)
+    assert ops.products.name == "numpy.matmul"
+    test_products(ops, random, 7, 0.5, True)
+    test_products(ops, random, 7, 0.5, False)
+    test_products(ops, random, 7, 1.0, True)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_embedding(ops, random, accumulate):
+    ids = random.integers(0, 9, 130).astype(np.int32)
+
+    def call(backend, table, out, dtable):
+        backend.embedding(ids, table, out)
+        backend.embedding_backward(ids, out, dtable, accumulate)
+
+    both(ops, call, normal(random, 9, 40), normal(random, 130, 40), normal(random, 9, 40), outputs=(1, 2))
+
+
+@pytest.mark.parametrize("shape", [(1, 6), (200, 128), (65, 37)])
+@pytest.mark.parametrize("flag", [False, True])
+def test_rms_norm(ops, random, shape, flag):
+    arrays = [normal(random, *shape) for _ in range(6)]
+    weight, dweight, inverse = normal(random, shape[1]), normal(random, shape[1]), normal(random, shape[0])
+
+    def call(backend, x, delta, total, out, dout, dx, weight, dweight, inverse):
+        backend.add_rms_norm(x, delta, 0.7, weight, 1e-5, total, out, inverse)
+        backend.rms_norm(x, weight, 1e-5, delta, inverse)
+        backend.rms_norm_backward(dout, x, weight, inverse, dx, dweight, flag, flag, dout if flag else None)
+
+    both(ops, call, *arrays, weight, dweight, inverse, outputs=(1, 2, 3, 4, 5, 7, 8))
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+def test_rope_turns_heads_inside_a_packed_product(ops, random, inverse):
+    positions = random.integers(0, 50, 130).astype(np.int32)
+
+    def call(backend, packed):
+        backend.rope(packed[:, 6:30].reshape(130, 4, 6), positions, backend.rope_table(50, 6, 100.0), inverse)
+
+    both(ops, call, normal(random, 130, 36), outputs=(0,))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_swiglu(ops, random, in_place):
+    def call(backend, packed, out, dout, dpacked):
+        gate, up = packed[:, :11], packed[:, 12:23]
+        backend.swiglu(gate, up, out)
+        gradients = (gate, up) if in_place else (dpacked[:, :11], dpacked[:, 12:23])
+        backend.swiglu_backward(dout, gate, up, *gradients, dout if in_place else None)
+
+    packed = normal(random, 130, 24) * np.float32(4)
+    both(ops, call, packed, normal(random, 130, 11), normal(random, 130, 11), normal(random, 130, 24), outputs=(0, 1, 2, 3))
+
+
+def test_swiglu_and_cross_entropy_stay_finite_at_extremes(ops):
+    gate, out = np.array([[1e4, -1e4, 0.0]], np.float32), np.empty((1, 3), np.float32)
+    ops.swiglu(gate, np.full_like(gate, 2.0), out)
+    np.testing.assert_allclose(out, [[2e4, 0.0, 0.0]], atol=1e-30)
+    logits = np.array([[1e4, 0.0, -1e4]], np.float32)
+    targets, logprobs, lse = np.array([1], np.int32), np.empty(1, np.float32), np.empty(1, np.float32)
+    ops.cross_entropy(logits, targets, logprobs, lse)
+    assert (logprobs[0], lse[0]) == (-1e4, 1e4)
+    ops.cross_entropy_backward(logits, targets, np.ones(1, np.float32), lse)
+    np.testing.assert_allclose(logits, [[1, -1, 0]], atol=1e-30)
+
+
+def test_a_nan_stays_a_nan(ops):
+    logits = np.array([[0.0, np.nan, 1.0]], np.float32)
+    targets, logprobs, lse = np.array([0], np.int32), np.empty(1, np.float32), np.empty(1, np.float32)
+    ops.cross_entropy(logits, targets, logprobs, lse)
+    assert np.isnan(logprobs[0])
+
+
+ATTENTION = {
+    "one tile": (2, 32, 4, 2, 32),
+    "a length that is no multiple of a tile": (2, 167, 4, 2, 32),
+    "several tiles of keys": (1, 300, 2, 1, 16),
+    "one token": (3, 1, 2, 2, 8),
+    "one row, one head": (1, 33, 1, 1, 64),
+    "six heads share a key, odd head size": (1, 45, 6, 1, 6),
+    "wider heads than a tile": (1, 40, 2, 1, 80),
+}
+
+
+@pytest.mark.parametrize("case", ATTENTION)
+@pytest.mark.parametrize("documents", [False, True])
+def test_attention(ops, random, case, documents):
+    B, T, H, G, E = ATTENTION[case]
+    starts = np.zeros((B, T), np.int32)
+    if documents:  # borders anywhere, two of them neighbours: a document of one token
+        borders = np.sort(random.integers(0, T, 3))
+        for border in [*borders, min(borders[-1] + 1, T - 1)]:
+            starts[:, border:] = border
+    offset = np.zeros(B, np.int32)
+
+    def call(backend, packed, out, lse, dout, dpacked):
+        query, key, value = (packed[:, :, part].reshape(B, T, -1, E) for part in (slice(H * E), slice(H * E, (H + G) * E), slice((H + G) * E, None)))
+        dquery, dkey, dvalue = (dpacked[:, :, part].reshape(B, T, -1, E) for part in (slice(H * E), slice(H * E, (H + G) * E), slice((H + G) * E, None)))
+        backend.attention(query, key, value, starts, offset, out, lse)
+        backend.attention_backward(dout, query, key, value, starts, out, lse, dquery, dkey, dvalue)
+
+    shapes = (B, T, (H + 2 * G) * E), (B, T, H, E), (B, H, T), (B, T, H, E), (B, T, (H + 2 * G) * E)
+    arrays = [normal(random, *shape) for shape in shapes]
+    if T == 1:  # one key: no gradient reaches query and key, exactly
+        both(ops, call, *arrays, outputs=(1, 2))
+        assert not arrays[4][:, :, : (H + G) * E].any()
+        np.testing.assert_array_equal(arrays[4][:, :, (H + G) * E :].reshape(B, G, -1, E).sum(axis=2), arrays[3].reshape(B, G, -1, E).sum(axis=2))
+    else:
+        both(ops, call, *arrays, outputs=(1, 2, 4))
+
+
+@pytest.mark.parametrize("new", [1, 2, 40])
+def test_attention_over_a_cache(ops, random, new):
+    B, S, H, G, E = 3, 150, 4, 2, 32
+    offset, starts = np.array([0, 60, S - new], np.int32), np.zeros((B, new), np.int32)
+
+    def call(backend, query, keys, values, out, lse):
+        backend.attention(query, keys, values, starts, offset, out, lse)
+
+    shapes = (B, new, H, E), (B, S, G, E), (B, S, G, E), (B, new, H, E), (B, H, new)
+    both(ops, call, *(normal(random, *shape) for shape in shapes), outputs=(3, 4))
+
+
+@pytest.mark.parametrize("targets", ["all", "some", "none"])
+def test_cross_entropy(ops, random, targets):
+    R, V = 200, 37
+    chosen = random.integers(0, V, R).astype(np.int32)
+    chosen[{"all": [], "some": [0, 5, R - 1], "none": slice(None)}[targets]] = -1
+    padded = normal(random, R, V + 3) * np.float32(3)
+
+    def call(backend, padded, logprobs, lse, weights, losses):
+        logits = padded[:, :V]
+        backend.cross_entropy(logits, chosen, logprobs, lse)
+        backend.add_losses(logprobs.reshape(-1, 4), weights.reshape(-1, 4), losses)
+        backend.cross_entropy_backward(logits, chosen, weights, lse)
+
+    both(ops, call, padded, normal(random, R), normal(random, R), np.abs(normal(random, R)), np.zeros(2), outputs=(0, 1, 2, 4))
+
+
+def test_adamw_and_the_norm(ops, random):
+    n = 100_003
+    flat = [normal(random, n) for _ in range(3)]
+
+    def call(backend, parameters, gradients, first, second):
+        norm = backend.squared_norm(gradients)
+        backend.adamw(parameters, gradients, first, second, 0.1, 1e-2, (0.9, 0.95), 1e-8, 3, 0.5)
+        gradients[0] = norm
+
+    both(ops, call, *flat, np.abs(normal(random, n)), outputs=(0, 1, 2, 3))
+
+
+def test_any_number_of_threads_gives_the_same_norm(random):
+    values = normal(random, 300_000)
+    assert len({CpuBackend(threads).squared_norm(values) for threads in (1, 2, 5)}) == 1
