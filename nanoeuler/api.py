@@ -127,10 +127,14 @@ class LanguageModel:
             backend.linear(inner, weight, buffers.delta)
             return h * host(buffers.delta)
 
+        def mlp_hidden(layer: Any) -> Any:
+            backend.swiglu(layer.gate_up[:, model.columns.gate], layer.gate_up[:, model.columns.up], buffers.mlp_hidden)
+            return buffers.mlp_hidden
+
         residual = np.stack([*(host(layer.x) for layer in buffers.layers), host(buffers.final)])
         layers = list(zip(buffers.layers, model.weights.layers, strict=True))
         attention = np.stack([step(layer.attention_out, weights.attention_output) for layer, weights in layers])
-        mlp = np.stack([step(layer.mlp_hidden, weights.down) for layer, weights in layers])
+        mlp = np.stack([step(mlp_hidden(layer), weights.down) for layer, weights in layers])
         return Activations(residual, attention, mlp)
 
     def checked(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:

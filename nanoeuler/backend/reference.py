@@ -26,6 +26,8 @@ class ReferenceBackend:
     def __init__(self, dtype: Any = np.float32):
         self.dtype = self.activation = self.residual = np.dtype(dtype)
         """Type of parameters and statistics; of what the products read and write; of the residual stream. Here they are one."""
+        self.algorithms: dict[str, str] = {}
+        """What was chosen by measuring and has to be chosen again for the same bits; here nothing is."""
 
     # ---- memory
 
@@ -35,9 +37,9 @@ class ReferenceBackend:
     def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
         return np.zeros(shape, dtype or self.dtype)
 
-    def from_host(self, array: Array) -> Array:
-        """A NumPy array as this backend's; floats take the backend's type."""
-        return np.ascontiguousarray(array, self.dtype if array.dtype.kind == "f" else array.dtype)
+    def from_host(self, array: Array, dtype: Any = None) -> Array:
+        """A NumPy array as this backend's; floats take the type of parameters unless told otherwise."""
+        return np.ascontiguousarray(array, dtype or (self.dtype if array.dtype.kind == "f" else array.dtype))
 
     def to_host(self, array: Array) -> Array:
         return np.asarray(array)
@@ -60,6 +62,9 @@ class ReferenceBackend:
         """Do the work of `function`, which always uses the same arrays. Returns what the next such call passes as `recorded`."""
         function()
         return None
+
+    def check(self, config: Any) -> None:
+        """Raise `UserError` for a model that this backend cannot compute."""
 
     def finish(self) -> None:
         """Wait until everything asked for is done."""
@@ -264,6 +269,15 @@ class ReferenceBackend:
         np.exp(logits_RV, out=logits_RV)
         logits_RV[np.arange(len(targets_R)), np.maximum(targets_R, 0)] -= 1
         logits_RV *= weights[:, None]
+
+    def cross_entropy_with_gradient(self, logits_RV: Array, targets_R: Array, weights_R: Array, logprobs_R: Array, lse_R: Array) -> None:
+        """Both at once, for weights that are known beforehand."""
+        self.cross_entropy(logits_RV, targets_R, logprobs_R, lse_R)
+        self.cross_entropy_backward(logits_RV, targets_R, weights_R, lse_R)
+
+    def argmax(self, logits_RV: Array) -> Array:
+        """The likeliest id of each row, of equals the lowest."""
+        return logits_RV.argmax(axis=1)
 
     def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
         """Add −Σ weights · logprobs, of all heads and of head 0, to `losses` (float64)."""

@@ -135,6 +135,7 @@ class Transformer:
         `recompute`: the layers share one buffer for the gate/up product, a training step's largest, and the backward pass
         computes it again.
         """
+        backend.check(config)
         self.config, self.backend, self.recompute = config, backend, recompute
         self.parameters = parameters
         self.working = backend.working_copy(parameters)
@@ -151,6 +152,10 @@ class Transformer:
                 del self.plans[other]
             self.plans[key] = Activations(self.config, self.columns, self.backend, batch, length, training, self.recompute)
         return self.plans[key]
+
+    def refresh(self) -> None:
+        """Take note that `parameters` were written from outside, as when a checkpoint is read."""
+        self.backend.refresh(self.working, self.parameters)
 
     def need_positions(self, positions: int) -> None:
         """Lengthen the rotary table to at least `positions`: RoPE has no parameters, so a context may grow after training."""

@@ -88,9 +88,7 @@ class TrainingState:
         targets, weights = inputs.targets[part].reshape(-1), inputs.weights[part].reshape(-1)
         logprobs, lse = inputs.logprobs[: len(targets)], inputs.lse[: len(targets)]
         buffers = model.forward(batch, training=True)
-        logits = model.all_logits(buffers)
-        ops.cross_entropy(logits, targets, logprobs, lse)
-        ops.cross_entropy_backward(logits, targets, weights, lse)
+        ops.cross_entropy_with_gradient(model.all_logits(buffers), targets, weights, logprobs, lse)
         heads = self.config.mtp_heads
         ops.add_losses(logprobs.reshape(-1, heads), weights.reshape(-1, heads), self.losses)
         model.backward(batch, buffers, self.gradient_views, accumulate)
