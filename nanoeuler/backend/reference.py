@@ -101,6 +101,10 @@ class ReferenceBackend:
         if len(present):
             dtable_VD[present] += np.add.reduceat(dout_ND[order], first, axis=0)
 
+    def gather(self, x_ND: Array, index_R: Array) -> Array:
+        """Some rows of x; `index` is NumPy's on every backend."""
+        return x_ND[index_R]
+
     # ---- RMSNorm (Zhang & Sennrich 2019, eq. 4):  out = w · x / r,  r = √(mean(x²) + ε)
 
     def rms_norm(self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array) -> None:
@@ -122,6 +126,26 @@ class ReferenceBackend:
             np.multiply(delta_ND, step_size, out=sum_ND)
             sum_ND += x_ND
         self.rms_norm(sum_ND, weight_D, epsilon, out_ND, inverse_rms_N)
+
+    def euler_step(
+        self,
+        inner_NI: Array,
+        weight_DI: Array,
+        delta_ND: Array,
+        x_ND: Array,
+        step_size: float,
+        norm_D: Array,
+        epsilon: float,
+        sum_ND: Array,
+        out_ND: Array,
+        inverse_rms_N: Array,
+    ) -> None:
+        """A block's last product with the step that it makes and the norm behind it: sum = x + h · inner Wᵀ, out = rms_norm(sum).
+
+        `delta` is room for the product, where a backend wants it.
+        """
+        self.linear(inner_NI, weight_DI, delta_ND)
+        self.add_rms_norm(x_ND, delta_ND, step_size, norm_D, epsilon, sum_ND, out_ND, inverse_rms_N)
 
     def rms_norm_backward(
         self,
@@ -192,6 +216,11 @@ class ReferenceBackend:
             scores /= total
             lse_BHT[row, :, queries] = by_head((top + np.log(total))[..., 0])
             out_BTHE[row, queries] = by_head(scores @ value[:, None]).transpose(1, 0, 2)
+
+    def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
+        """Token i of row b goes to place offset_b + i of the cache; what would lie past its end is dropped."""
+        for cache, new, offset in zip(cache_BSGE, new_BTGE, offset_B.tolist(), strict=True):
+            cache[offset : offset + len(new)] = new[: max(0, len(cache) - offset)]
 
     def attention_backward(
         self,

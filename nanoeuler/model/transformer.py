@@ -5,7 +5,7 @@ One layer is two Euler steps in depth (h = `step_size`):
     x ← x + h · attention(norm(x))
     x ← x + h · swiglu_mlp(norm(x))
 
-The residual add is fused with the norm that follows it, so a layer's step reads: product, `add_rms_norm`, product, …
+A block's last product, the residual add and the norm that follows are one op, `euler_step`.
 The backward pass walks the same lines in reverse order; each op's gradient formula stands beside the op in
 `backend/reference.py`. What an op of the backward pass can compute again while it has its inputs at hand (the output of a
 norm, of SwiGLU) is not kept from the forward pass, and gradients take the place of what is no longer needed.
@@ -176,27 +176,26 @@ class Transformer:
         ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, buffers.normed, first.attention_inverse_rms)
         for index, (layer, a) in enumerate(zip(weights.layers, buffers.layers, strict=True)):
             ops.linear(buffers.normed, layer.query_key_value, a.query_key_value)
+            for part in self.rotated(a.query_key_value):
+                ops.rope(part, positions, self.rope_table)
             query, key, value = self.split(a.query_key_value)
-            ops.rope(query, positions, self.rope_table)
-            ops.rope(key, positions, self.rope_table)
             ops.attention(rows(query, B), rows(key, B), rows(value, B), starts, buffers.offset, rows(self.by_head(a.attention_out), B), a.lse)
             self.finish_layer(index, layer, a, buffers)
         return buffers
 
     def finish_layer(self, index: int, layer: Any, a: LayerActivations, buffers: Activations) -> None:
         """From attention's output to the next layer's normed input."""
-        c, ops = self.config, self.backend
-        ops.linear(a.attention_out, layer.attention_output, buffers.delta)
-        ops.add_rms_norm(a.x, buffers.delta, c.step_size, layer.mlp_norm, c.norm_epsilon, a.middle, buffers.normed, a.mlp_inverse_rms)
-        ops.linear(buffers.normed, layer.gate_up, a.gate_up)
-        ops.swiglu(a.gate_up[:, self.columns.gate], a.gate_up[:, self.columns.up], buffers.mlp_hidden)
-        ops.linear(buffers.mlp_hidden, layer.down, buffers.delta)
+        c, ops, h, epsilon = self.config, self.backend, self.config.step_size, self.config.norm_epsilon
+        delta, normed, hidden = buffers.delta, buffers.normed, buffers.mlp_hidden
+        ops.euler_step(a.attention_out, layer.attention_output, delta, a.x, h, layer.mlp_norm, epsilon, a.middle, normed, a.mlp_inverse_rms)
+        ops.linear(normed, layer.gate_up, a.gate_up)
+        ops.swiglu(a.gate_up[:, self.columns.gate], a.gate_up[:, self.columns.up], hidden)
         if index + 1 < c.layers:
             following = buffers.layers[index + 1]
-            norm, total, out, inverse_rms = self.weights.layers[index + 1].attention_norm, following.x, buffers.normed, following.attention_inverse_rms
+            norm, total, out, inverse_rms = self.weights.layers[index + 1].attention_norm, following.x, normed, following.attention_inverse_rms
         else:
             norm, total, out, inverse_rms = self.weights.final_norm, buffers.final, buffers.hidden, buffers.final_inverse_rms
-        ops.add_rms_norm(a.middle, buffers.delta, c.step_size, norm, c.norm_epsilon, total, out, inverse_rms)
+        ops.euler_step(hidden, layer.down, delta, a.middle, h, norm, epsilon, total, out, inverse_rms)
 
     def all_logits(self, buffers: Activations) -> Array:
         """Logits of all K heads as (N·K, V): row n·K + k is head k at token n. A training buffer, overwritten by its gradient."""
@@ -258,8 +257,8 @@ class Transformer:
                 a.lse,
                 *(rows(part, B) for part in (dquery, dkey, dvalue)),
             )
-            ops.rope(dquery, positions, self.rope_table, inverse=True)
-            ops.rope(dkey, positions, self.rope_table, inverse=True)
+            for part in self.rotated(buffers.dquery_key_value):
+                ops.rope(part, positions, self.rope_table, inverse=True)
             ops.linear_backward_input(buffers.dquery_key_value, layer.query_key_value, normed)
             ops.rms_norm_backward(normed, a.x, layer.attention_norm, a.attention_inverse_rms, dx, gradient.attention_norm, True, accumulate, normed)
             ops.linear_backward_weight(buffers.dquery_key_value, normed, gradient.query_key_value, accumulate)
@@ -289,9 +288,6 @@ class Transformer:
         c, ops, weights = self.config, self.backend, self.weights
         positions_BT = cache.lengths[:, None] + np.arange(n, dtype=np.int32)
         positions, starts, offset = (ops.from_host(x) for x in (positions_BT.reshape(-1), np.zeros((B, n), np.int32), cache.lengths))
-        # Short rows write past their end, or past the cache's: the slots are dropped here, the values overwritten later.
-        row_index, slot_index = np.nonzero(positions_BT < cache.capacity)
-        slots = positions_BT[row_index, slot_index]
         seen = min(int(positions_BT.max()) + 1, cache.capacity)
         buffers = self.plan(B, n, training=False)
         first = buffers.layers[0]
@@ -299,11 +295,12 @@ class Transformer:
         ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, buffers.normed, first.attention_inverse_rms)
         for index, (layer, a) in enumerate(zip(weights.layers, buffers.layers, strict=True)):
             ops.linear(buffers.normed, layer.query_key_value, a.query_key_value)
+            for part in self.rotated(a.query_key_value):
+                ops.rope(part, positions, self.rope_table)
             query, key, value = self.split(a.query_key_value)
-            ops.rope(query, positions, self.rope_table)
-            ops.rope(key, positions, self.rope_table)
-            cache.keys[index][row_index, slots] = rows(key, B)[row_index, slot_index]
-            cache.values[index][row_index, slots] = rows(value, B)[row_index, slot_index]
+            # short rows write past their end; those places are overwritten later
+            ops.write_cache(cache.keys[index], rows(key, B), offset)
+            ops.write_cache(cache.values[index], rows(value, B), offset)
             ops.attention(
                 rows(query, B), cache.keys[index][:, :seen], cache.values[index][:, :seen], starts, offset, rows(self.by_head(a.attention_out), B), a.lse
             )
@@ -311,13 +308,19 @@ class Transformer:
         cache.lengths += counts
         if every:
             return self.first_logits(buffers.hidden).reshape(B, n, c.vocab_size)
-        return self.first_logits(buffers.hidden.reshape(B, n, c.dim)[np.arange(B), counts - 1])
+        return self.first_logits(ops.gather(buffers.hidden, np.arange(B) * n + counts - 1))
 
     # ---- views
 
     def split(self, packed_NC: Array) -> tuple[Array, Array, Array]:
         """Views of q (N, H, E), k and v (N, G, E) in a packed product."""
         return tuple(self.by_head(packed_NC[:, part]) for part in (self.columns.query, self.columns.key, self.columns.value))
+
+    def rotated(self, packed_NC: Array) -> list[Array]:
+        """What rotary positions turn in a packed product: q and k as one view, or as two where padding lies between them."""
+        query, key = self.columns.query, self.columns.key
+        parts = [slice(query.start, key.stop)] if query.stop == key.start else [query, key]
+        return [self.by_head(packed_NC[:, part]) for part in parts]
 
     def by_head(self, x_NC: Array) -> Array:
         return x_NC.reshape(x_NC.shape[0], -1, self.config.head_size)

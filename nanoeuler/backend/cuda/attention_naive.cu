@@ -9,6 +9,7 @@
 // key is read once for each of its queries.
 //
 // in: query (B, T, H, E), key, value (B, S, G, E) ACTIVATION with a row stride each, starts (B, T), offset (B) int     out: out (B, T, H, E), lse (B, H, T) float
+// bytes: each query reads all its keys and values, B · H · T² / 2 · 2 E · activation, from the caches where they hold them
 #include "common.cuh"
 
 constexpr int THREADS = 128, WARPS = THREADS / 32;
@@ -40,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(const ACTIVATION
     const ACTIVATION* q = query + b * s.query_batch + i * s.query + h * HEAD_SIZE;
     key += b * s.key_batch + g * HEAD_SIZE;
     value += b * s.key_batch + g * HEAD_SIZE;
-    float top = -INFINITY;
+    float top = -INFINITE;
     for (int j = first + threadIdx.x; j < stop; j += THREADS) {
         scores[j] = dot(q, key + j * s.key) * rsqrtf(float(HEAD_SIZE));
         top = fmaxf(top, scores[j]);

@@ -8,6 +8,7 @@ using bfloat16 = __nv_bfloat16;
 
 constexpr int WIDTH = 8;  // elements of one access: 16 bytes of bfloat16, twice 16 of float
 constexpr unsigned WHOLE_WARP = 0xffffffffu;
+#define INFINITE __int_as_float(0x7f800000)  // NVRTC has no <math.h>
 
 struct Eight {
     float at[WIDTH];
@@ -43,6 +44,18 @@ __device__ __forceinline__ void store(bfloat16* to, const Eight& value) {
     for (int i = 0; i < WIDTH / 2; ++i) pairs[i] = __floats2bfloat162_rn(value.at[2 * i], value.at[2 * i + 1]);
     *reinterpret_cast<uint4*>(to) = bits;
 }
+
+// Eight elements as they lie in memory: fewer registers than their values while they wait.
+template <typename T>
+struct Raw {
+    uint4 bits[sizeof(T) * WIDTH / 16];
+
+    __device__ __forceinline__ void fetch(const T* from) {
+#pragma unroll
+        for (int i = 0; i < int(sizeof(T)) * WIDTH / 16; ++i) bits[i] = reinterpret_cast<const uint4*>(from)[i];
+    }
+    __device__ __forceinline__ Eight value() const { return load(reinterpret_cast<const T*>(bits)); }
+};
 
 // The value as it will be read back from memory.
 __device__ __forceinline__ float rounded(float value, const float*) { return value; }

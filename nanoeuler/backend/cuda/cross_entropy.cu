@@ -27,13 +27,13 @@ __device__ __forceinline__ Row load_row(const ACTIVATION* logits) {
         if (vector < VECTORS) row.value[s] = load(logits + vector * WIDTH);
 #pragma unroll
         for (int i = 0; i < WIDTH; ++i)
-            if (vector * WIDTH + i >= VOCAB) row.value[s].at[i] = -INFINITY;
+            if (vector * WIDTH + i >= VOCAB) row.value[s].at[i] = -INFINITE;
     }
     return row;
 }
 
 __device__ __forceinline__ float log_sum_exp(const Row& row) {
-    float top = -INFINITY;
+    float top = -INFINITE;
 #pragma unroll
     for (int s = 0; s < STEPS; ++s)
 #pragma unroll
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) argmax(const ACTIVATION* l
     __shared__ float tops[WARPS];
     __shared__ int places[WARPS];
     logits += blockIdx.x * stride;
-    float top = -INFINITY;
+    float top = -INFINITE;
     int place = VOCAB;
     for (int column = threadIdx.x; column < VOCAB; column += THREADS) {
         const float value = to_float(logits[column]);

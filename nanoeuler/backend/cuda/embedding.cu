@@ -1,7 +1,7 @@
 // Embedding: out_n = table[ids_n], and backward: dtable[v] = Σ of dout_n over the n with ids_n = v, in a fixed order.
 //
-// DIM and the WARPS of a block are compiled in. The backward pass has one block for each entry of the vocabulary: it looks through all ids (the L2
-// holds them), notes where its own stand, and its warps add those rows up. No atomics: equal inputs give equal bits.
+// DIM and the WARPS of a block are compiled in. The backward pass has one block for each entry of the vocabulary: each of its warps looks through
+// a share of the ids (the L2 holds them), notes where the block's entry stands, and adds those rows up. No atomics: equal inputs give equal bits.
 //
 // forward   in: ids (N) int, table (V, D) ACTIVATION    out: out (N, D) RESIDUAL         bytes: N · D · (activation + residual)
 // backward  in: ids (N), dout (N, D) ACTIVATION         out: dtable (V, D) float         bytes: N · D · activation + V · D · 4 (twice when adding), V · N · 4 of the L2
@@ -16,55 +16,12 @@ extern "C" __global__ void __launch_bounds__(256) embedding(const int* ids, cons
     if (row < rows) store(out + size_t(row) * DIM + column, load(table + size_t(ids[row]) * DIM + column));
 }
 
-constexpr int LIST = WARPS * 32 * 4;  // places noted before their rows are added up
+constexpr int LIST = 256;     // places that a warp notes before it adds their rows up
+constexpr int LOOKS = 4;      // ids that a lane looks at together
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32) embedding_backward(const int* ids, const ACTIVATION* dout, float* dtable, int rows, int accumulate) {
-    __shared__ int places[LIST];
-    __shared__ int counts[WARPS];
-    __shared__ float sums[WARPS][DIM];
-    const int entry = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    Eight total[STEPS];
-#pragma unroll
-    for (int s = 0; s < STEPS; ++s) total[s] = {};
-    int noted = 0;  // the same in every thread
-    for (int start = 0; start < rows; start += WARPS * 32 * 4) {
-        // every thread looks at 4 ids in a row; a warp's, and then the block's, are noted in the order of n
-        const int first = start + threadIdx.x * 4;
-        unsigned mine = 0;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) mine |= unsigned(first + i < rows && ids[first + i] == entry) << i;
-        int before = __popc(mine);
-#pragma unroll
-        for (int distance = 1; distance < 32; distance *= 2) {
-            const int left = __shfl_up_sync(WHOLE_WARP, before, distance);
-            if (lane >= distance) before += left;
-        }
-        if (lane == 31) counts[warp] = before;
-        __syncthreads();
-        int place = before - __popc(mine), found = 0;
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) {
-            if (w < warp) place += counts[w];
-            found += counts[w];
-        }
-        if (noted + found > LIST) {  // no room: add up what is noted
-            for (int n = warp; n < noted; n += WARPS)
-#pragma unroll
-                for (int s = 0; s < STEPS; ++s)
-                    if (s * 32 + lane < VECTORS) {
-                        const Eight value = load(dout + size_t(places[n]) * DIM + (s * 32 + lane) * WIDTH);
-#pragma unroll
-                        for (int i = 0; i < WIDTH; ++i) total[s].at[i] += value.at[i];
-                    }
-            noted = 0;
-            __syncthreads();
-        }
-        for (int i = 0; i < 4; ++i)
-            if (mine >> i & 1) places[noted + place++] = first + i;
-        noted += found;
-        __syncthreads();
-    }
-    for (int n = warp; n < noted; n += WARPS)
+__device__ __forceinline__ void add_rows(const ACTIVATION* dout, const int* places, int count, int lane, Eight (&total)[STEPS]) {
+#pragma unroll 4
+    for (int n = 0; n < count; ++n)
 #pragma unroll
         for (int s = 0; s < STEPS; ++s)
             if (s * 32 + lane < VECTORS) {
@@ -72,6 +29,37 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) embedding_backward(cons
 #pragma unroll
                 for (int i = 0; i < WIDTH; ++i) total[s].at[i] += value.at[i];
             }
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32) embedding_backward(const int* ids, const ACTIVATION* dout, float* dtable, int rows, int accumulate) {
+    __shared__ int noted[WARPS][LIST];
+    __shared__ float sums[WARPS][DIM];
+    const int entry = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int share = (rows + WARPS - 1) / WARPS, stop = min(rows, (warp + 1) * share);
+    Eight total[STEPS];
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) total[s] = {};
+    int* places = noted[warp];
+    int count = 0;
+    for (int start = warp * share; start < stop; start += 32 * LOOKS) {
+        int id[LOOKS];
+#pragma unroll
+        for (int i = 0; i < LOOKS; ++i) id[i] = start + i * 32 + lane < stop ? ids[start + i * 32 + lane] : -1;
+#pragma unroll
+        for (int i = 0; i < LOOKS; ++i) {
+            const unsigned found = __ballot_sync(WHOLE_WARP, id[i] == entry);
+            if (id[i] == entry) places[count + __popc(found & ((1u << lane) - 1))] = start + i * 32 + lane;
+            count += __popc(found);
+        }
+        if (count > LIST - 32 * LOOKS) {
+            __syncwarp();
+            add_rows(dout, places, count, lane, total);
+            __syncwarp();
+            count = 0;
+        }
+    }
+    __syncwarp();
+    add_rows(dout, places, count, lane, total);
 #pragma unroll
     for (int s = 0; s < STEPS; ++s)
         if (s * 32 + lane < VECTORS) store(&sums[warp][(s * 32 + lane) * WIDTH], total[s]);

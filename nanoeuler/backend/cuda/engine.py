@@ -169,9 +169,13 @@ class CudaBackend:
         self.products.multiply(dout_NO, False, weight_OI, False, dx_NI, scale)
 
     def linear_backward_weight(self, dout_NO: Array, x_NI: Array, dweight_OI: Array, accumulate: bool, scale: float = 1.0) -> None:
-        self.products.multiply(dout_NO, True, x_NI, False, dweight_OI, scale, accumulate)
+        self.products.multiply(dout_NO, True, x_NI, False, dweight_OI, scale, dweight_OI if accumulate else None)
 
     # ---- embedding
+
+    def gather(self, x_ND: Array, index_R: np.ndarray) -> Array:
+        index = cupy.asarray(index_R)
+        return x_ND.view(np.uint16).take(index, axis=0).view(BFLOAT16) if x_ND.dtype == BFLOAT16 else x_ND.take(index, axis=0)
 
     def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
         N, D = out_ND.shape
@@ -195,6 +199,23 @@ class CudaBackend:
         warps = row_warps(D)
         arrays = x_ND, delta_ND, float(step_size), weight_D, epsilon, sum_ND, out_ND, inverse_rms_N
         self.launch(self.sources.rms_norm(D), "add_rms_norm", blocks(N, warps), warps * 32, *arrays, N)
+
+    def euler_step(
+        self,
+        inner_NI: Array,
+        weight_DI: Array,
+        delta_ND: Array,
+        x_ND: Array,
+        step_size: float,
+        norm_D: Array,
+        epsilon: float,
+        sum_ND: Array,
+        out_ND: Array,
+        inverse_rms_N: Array,
+    ) -> None:
+        # the product adds x itself, in float32 before it rounds: that saves writing and reading `delta`
+        self.products.multiply(inner_NI, False, weight_DI, True, sum_ND, step_size, add=x_ND)
+        self.rms_norm(sum_ND, norm_D, epsilon, out_ND, inverse_rms_N)
 
     def rms_norm_backward(
         self,
@@ -254,6 +275,12 @@ class CudaBackend:
         self.launch(source, "attention_backward_query", (T, H, B), 128, *inputs, dquery_BTHE, delta, row_stride(dquery_BTHE), *shape, shared=4 * T)
         groups = key_BTGE.shape[2]
         self.launch(source, "attention_backward_key", (T, groups, B), 128, *inputs, delta, dkey_BTGE, dvalue_BTGE, row_stride(dkey_BTGE), *shape)
+
+    def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
+        (B, S, G, E), T = cache_BSGE.shape, new_BTGE.shape[1]
+        strides = row_stride(new_BTGE), np.int64(cache_BSGE.strides[0] // cache_BSGE.itemsize)
+        arrays = new_BTGE, strides[0], offset_B, cache_BSGE
+        self.launch(self.sources.cache(G * E), "write_cache", blocks(B * T * G * E // 8, 256), 256, *arrays, B * T, T, S, strides[1])
 
     # ---- SwiGLU
 

@@ -14,7 +14,7 @@ import numpy as np
 from nanoeuler.errors import UserError
 
 WORKSPACE_BYTES = 64 << 20
-PROPOSALS = 8
+PROPOSALS = 24
 REPEATS = 5
 MARGIN = 0.97
 """A proposal replaces the library's first choice only when it takes at most this share of its time: noise must not decide."""
@@ -69,7 +69,7 @@ class Operand:
 
 
 class Products:
-    """out = scale · op(a) op(b) (+ out), on one stream."""
+    """out = scale · op(a) op(b) (+ another array), on one stream."""
 
     def __init__(self, precision: str, stream: Any):
         self.library = library()
@@ -91,8 +91,8 @@ class Products:
         if status:
             raise RuntimeError(f"{name} failed with status {status}")
 
-    def multiply(self, a: Any, transpose_a: bool, b: Any, transpose_b: bool, out: Any, scale: float = 1.0, accumulate: bool = False) -> None:
-        """Row-major out = scale · op(a) op(b), added to `out` when `accumulate` is set."""
+    def multiply(self, a: Any, transpose_a: bool, b: Any, transpose_b: bool, out: Any, scale: float = 1.0, add: Any = None) -> None:
+        """Row-major out = scale · op(a) op(b) + add; `add` has the shape, type and strides of `out`, and may be `out`."""
         # row-major out = op(a) op(b) is column-major outᵀ = op(b)ᵀ op(a)ᵀ: the operands change places, their transposes stay
         left, right, result = Operand.of(b), Operand.of(a), Operand.of(out)
         key = f"{left.key}{'T' if transpose_b else 'N'}·{right.key}{'T' if transpose_a else 'N'}→{result.key}"
@@ -100,9 +100,9 @@ class Products:
             key += "unaligned"
         if key not in self.prepared:
             self.prepared[key] = self.prepare(key, left, transpose_b, right, transpose_a, result)
-        self.launch(self.prepared[key], left.pointer, right.pointer, result.pointer, scale, float(accumulate))
+        self.launch(self.prepared[key], left.pointer, right.pointer, result.pointer, scale, None if add is None else add.data.ptr)
 
-    def launch(self, prepared: tuple[Any, ...], left: int, right: int, result: int, scale: float, keep: float) -> None:
+    def launch(self, prepared: tuple[Any, ...], left: int, right: int, result: int, scale: float, add: int | None) -> None:
         description, left_layout, right_layout, result_layout, algorithm = prepared
         self.call(
             "cublasLtMatmul",
@@ -113,8 +113,8 @@ class Products:
             left_layout,
             ctypes.c_void_p(right),
             right_layout,
-            ctypes.byref(ctypes.c_float(keep)),
-            ctypes.c_void_p(result),
+            ctypes.byref(ctypes.c_float(0.0 if add is None else 1.0)),
+            ctypes.c_void_p(result if add is None else add),
             result_layout,
             ctypes.c_void_p(result),
             result_layout,
@@ -176,12 +176,12 @@ class Products:
         elsewhere = cupy.empty(result.columns * result.stride * (4 if result.type == FLOAT32 else 2), np.uint8)
         start, stop = cupy.cuda.Event(), cupy.cuda.Event()
         try:
-            self.launch(candidate, left.pointer, right.pointer, elsewhere.data.ptr, 1.0, 0.0)
+            self.launch(candidate, left.pointer, right.pointer, elsewhere.data.ptr, 1.0, None)
         except RuntimeError:
             return float("inf")
         start.record(self.stream)
         for _ in range(REPEATS):
-            self.launch(candidate, left.pointer, right.pointer, elsewhere.data.ptr, 1.0, 0.0)
+            self.launch(candidate, left.pointer, right.pointer, elsewhere.data.ptr, 1.0, None)
         stop.record(self.stream)
         stop.synchronize()
         return cupy.cuda.get_elapsed_time(start, stop) / REPEATS

@@ -74,59 +74,61 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) add_rms_norm(const RESI
 }
 
 // dw of the rows that a block takes goes to partial[block]. `out` may be null, or `dout` itself.
-extern "C" __global__ void __launch_bounds__(WARPS * 32) rms_norm_backward(const ACTIVATION* dout, const RESIDUAL* x, const float* weight, const float* inverse_rms,
-                                                                           ACTIVATION* dx, int add_to_dx, ACTIVATION* out, float* partial, int rows) {
-    __shared__ float sums[WARPS][DIM];
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 16 / WARPS) rms_norm_backward(const ACTIVATION* dout, const RESIDUAL* x, const float* weight, const float* inverse_rms,
+                                                                                        ACTIVATION* dx, int add_to_dx, ACTIVATION* out, float* partial, int rows) {
+    __shared__ float sums[WARPS][DIM];  // of dw at the end; until then the first row holds w
+    float* scales = sums[0];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    Eight scale[STEPS], dweight[STEPS];
+    for (int column = threadIdx.x; column < DIM; column += WARPS * 32) scales[column] = weight[column];
+    __syncthreads();
+    Eight dweight[STEPS];
 #pragma unroll
-    for (int s = 0; s < STEPS; ++s) {
-        dweight[s] = {};
-        if (inside(s * 32 + lane)) scale[s] = load(weight + (s * 32 + lane) * WIDTH);
-    }
+    for (int s = 0; s < STEPS; ++s) dweight[s] = {};
     for (int row = blockIdx.x * WARPS + warp; row < rows; row += gridDim.x * WARPS) {
-        const size_t base = size_t(row) * DIM;
+        const size_t base = size_t(row) * DIM + lane * WIDTH;
         const float inverse = inverse_rms[row];
-        Eight gradient[STEPS], unit[STEPS], before[STEPS];
+        Raw<ACTIVATION> gradients[STEPS], before[STEPS];
+        Raw<RESIDUAL> values[STEPS];
 #pragma unroll
         for (int s = 0; s < STEPS; ++s) {
-            const int vector = s * 32 + lane;
-            if (inside(vector)) {
-                gradient[s] = load(dout + base + vector * WIDTH);
-                unit[s] = load(x + base + vector * WIDTH);
-                before[s] = {};
-                if (add_to_dx) before[s] = load(dx + base + vector * WIDTH);
+            if (inside(s * 32 + lane)) {
+                gradients[s].fetch(dout + base + s * 32 * WIDTH);
+                values[s].fetch(x + base + s * 32 * WIDTH);
+                if (add_to_dx) before[s].fetch(dx + base + s * 32 * WIDTH);
             }
         }
         float dot = 0;
 #pragma unroll
         for (int s = 0; s < STEPS; ++s) {
             if (inside(s * 32 + lane)) {
+                const Eight gradient = gradients[s].value(), value = values[s].value(), scale = load(scales + (s * 32 + lane) * WIDTH);
 #pragma unroll
                 for (int i = 0; i < WIDTH; ++i) {
-                    unit[s].at[i] *= inverse;
-                    dweight[s].at[i] += gradient[s].at[i] * unit[s].at[i];
-                    gradient[s].at[i] *= scale[s].at[i];
-                    dot += gradient[s].at[i] * unit[s].at[i];
+                    const float product = gradient.at[i] * (value.at[i] * inverse);
+                    dweight[s].at[i] += product;
+                    dot += scale.at[i] * product;
                 }
             }
         }
         const float mean = warp_sum(dot) / DIM;
 #pragma unroll
         for (int s = 0; s < STEPS; ++s) {
-            const int vector = s * 32 + lane;
-            if (inside(vector)) {
+            if (inside(s * 32 + lane)) {
+                const Eight gradient = gradients[s].value(), value = values[s].value(), scale = load(scales + (s * 32 + lane) * WIDTH);
+                Eight sum = {}, again;
+                if (add_to_dx) sum = before[s].value();
 #pragma unroll
-                for (int i = 0; i < WIDTH; ++i) before[s].at[i] += (gradient[s].at[i] - unit[s].at[i] * mean) * inverse;
-                store(dx + base + vector * WIDTH, before[s]);
-                if (out) {
-#pragma unroll
-                    for (int i = 0; i < WIDTH; ++i) unit[s].at[i] *= scale[s].at[i];
-                    store(out + base + vector * WIDTH, unit[s]);
+                for (int i = 0; i < WIDTH; ++i) {
+                    const float unit = value.at[i] * inverse;
+                    sum.at[i] += (gradient.at[i] * scale.at[i] - unit * mean) * inverse;
+                    again.at[i] = unit * scale.at[i];
                 }
+                store(dx + base + s * 32 * WIDTH, sum);
+                if (out) store(out + base + s * 32 * WIDTH, again);
             }
         }
     }
+    __syncthreads();
 #pragma unroll
     for (int s = 0; s < STEPS; ++s)
         if (inside(s * 32 + lane)) store(&sums[warp][(s * 32 + lane) * WIDTH], dweight[s]);

@@ -80,10 +80,20 @@ class Sources:
     def adamw(self) -> Source:
         return Source("adamw", self.types, exact=True)
 
+    def cache(self, wide: int) -> Source:
+        return self.source("cache", WIDE=wide)
+
     def losses(self) -> Source:
         return Source("losses", self.types, exact=True)
 
-    def all(self, dim: int, head_size: int, ffn: int, vocab_size: int) -> list[Source]:
+    def all(self, dim: int, kv_heads: int, head_size: int, ffn: int, vocab_size: int) -> list[Source]:
         """Every source for a model of these sizes."""
-        sizes = [self.rms_norm(dim), self.embedding(dim), self.rope(head_size), self.attention_naive(head_size), self.swiglu(ffn)]
+        sizes = [
+            self.rms_norm(dim),
+            self.embedding(dim),
+            self.rope(head_size),
+            self.attention_naive(head_size),
+            self.cache(kv_heads * head_size),
+            self.swiglu(ffn),
+        ]
         return [*sizes, self.cross_entropy(vocab_size), self.losses(), self.adamw()]
