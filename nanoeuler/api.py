@@ -128,7 +128,8 @@ class LanguageModel:
             return h * host(buffers.delta)
 
         def mlp_hidden(layer: Any) -> Any:
-            backend.swiglu(layer.gate_up[:, model.columns.gate], layer.gate_up[:, model.columns.up], buffers.mlp_hidden)
+            columns = model.columns
+            backend.swiglu(layer.gate_up[:, columns.gate], layer.gate_up[:, columns.up], buffers.mlp_hidden)
             return buffers.mlp_hidden
 
         residual = np.stack([*(host(layer.x) for layer in buffers.layers), host(buffers.final)])

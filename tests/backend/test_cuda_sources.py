@@ -74,5 +74,3 @@ def test_a_source_says_what_it_reads_and_writes():
     for path in FOLDER.glob("*.cu"):
         header = path.read_text().split("#include")[0]
         assert "bytes" in header and "in:" in header, path.name
-            f"{path.name}: inputs, outputs and bytes moved stand in its first comment"
-        )
