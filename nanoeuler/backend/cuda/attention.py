@@ -61,22 +61,13 @@ def tiles_for(unit: str, head_size: int, ratio: int) -> Tiles:
         if head_size == 128:
             return Tiles(1, 64, 64, 1, 64, 32, 64, 32, 2, 2, 2, rows_in_registers=0)
         return Tiles(1, 64, 64, 1, 64, 64, 64, 64, 4, 4, 2, rows_in_registers=0)
-    queries = 128 if row_bytes <= 128 else 64
+    rows = 128 if row_bytes <= 128 else 64
     heads = max(h for h in (1, 2, 4) if ratio % h == 0)
-    positions = queries // heads
     keys = {64: 64, 128: 64, 256: 64, 512: 32}[row_bytes]
     gradient_keys = {64: 64, 128: 64, 256: 32, 512: 16}[row_bytes]
-    return Tiles(
-        heads,
-        positions,
-        keys,
-        heads,
-        positions,
-        gradient_keys,
-        queries,
-        gradient_keys if head_size < 128 else 16,
-        rows_in_registers=int(unit == "bf16" and head_size < 128),
-    )
+    streamed_queries = gradient_keys if head_size < 128 else 16
+    in_registers = int(unit == "bf16" and head_size < 128)
+    return Tiles(heads, rows // heads, keys, heads, rows // heads, gradient_keys, rows, streamed_queries, rows_in_registers=in_registers)
 
 
 def source(unit: str, head_size: int, ratio: int, tiles: Tiles | None = None) -> tuple[str, tuple[str, ...]]:
@@ -172,5 +163,6 @@ class Attention:
 def view(array: Any) -> tuple[Any, np.int64, np.int32, np.int32]:
     """A (B, T, H, E) array as a kernel takes it: pointer, then strides of batch, token and head in elements."""
     batch, token, head, number = (stride // array.itemsize for stride in array.strides)
-    assert number == 1 and array.data.ptr % 16 == 0 and token * array.itemsize % 16 == 0 and head * array.itemsize % 16 == 0
+    assert number == 1, "the last dimension is contiguous"
+    assert all(x % 16 == 0 for x in (array.data.ptr, *array.strides[:3])), "rows start on 16-byte borders"
     return array, np.int64(batch), np.int32(token), np.int32(head)
