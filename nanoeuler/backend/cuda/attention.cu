@@ -1,0 +1,521 @@
+// Causal grouped-query attention in tiles (FlashAttention-2, Dao 2023), forward and backward; the specification is backend/reference.py.
+//
+//     out = softmax(q kᵀ / √E) v        lse = log Σ exp(score)        query i sits at key offset_b + i and sees the keys starts_bi … offset_b + i
+//
+// query, out and their gradients (B, T, H, E); key, value and theirs (B, S, G, E), S ≥ offset + T; each with strides of its own (in numbers) for batch,
+// token and head, rows contiguous on 16-byte borders; starts (B, T) int32, never falling along a row; offset (B) int32; lse, delta (B, H, T) float32.
+//
+// A block holds a tile of queries (or, for dk and dv, of keys) and streams the other side past it, two tiles in shared memory: one arrives while the
+// other is used. Tiles that nothing in the block sees are never fetched, those that a warp does not see cost it nothing. A key/value head's query heads share
+// its tiles. No (T, T) array: forward keeps a running maximum and sum per row, backward recomputes the probabilities from lse. dq has a kernel
+// of its own, which costs 7 products of tiles instead of 5 and needs no sum across blocks: no atomics, the same bits every time.
+//
+// Bytes moved, at the least: forward 2 (q + out) + 2 (k + v); backward reads q, out, dout twice and k, v twice, writes dq, dk, dv.
+//
+// Compiled with -D, beside those of matrix_units.cuh:
+//     HEADS      query heads of one key/value head that a block of queries takes together; it divides H / G
+//     POSITIONS  query positions per block: it has HEADS · POSITIONS rows, 16 per warp
+//     KEYS       keys per tile in the forward pass
+//     GRADIENT_HEADS, GRADIENT_POSITIONS, GRADIENT_KEYS      the same for dq
+//     HELD_KEYS  keys per block, for dk and dv;  STREAMED_QUERIES per tile there
+//     FORWARD_BLOCKS, DQUERY_BLOCKS, DKEY_BLOCKS             blocks that should fit on a multiprocessor (bounds the registers)
+#include "matrix_units.cuh"
+
+#define NEVER __int_as_float(0xff800000)  // −∞
+constexpr float LOG2E = 1.4426950408889634f;
+constexpr int HEAD_BLOCKS = HEAD_SIZE / 8;
+
+// Tensor units take powers of two, whose exponential is one instruction; exact float32 takes those of e, whose argument isn't rounded once more.
+constexpr float BASE = UNIT == FFMA ? 1.0f : LOG2E;
+__device__ __forceinline__ float power(float x) {
+    if constexpr (UNIT == FFMA) return expf(x);
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float logarithm(float x) { return UNIT == FFMA ? logf(x) : log2f(x); }
+
+#define TENSOR(name) element *__restrict__ name, long long name##_batch, int name##_token, int name##_head
+#define CONST_TENSOR(name) const TENSOR(name)
+
+// A tile of ROWS = heads × PLACES rows, row h · PLACES + i being source[h · head_stride + i · token_stride]; places from `count` on become zeros.
+template <int ROWS, int PLACES, int THREADS>
+__device__ __forceinline__ void copy_tile(int tile, const element* source, int token_stride, int head_stride, int count) {
+#pragma unroll
+    for (int begin = 0; begin < ROWS * CHUNKS; begin += THREADS) {
+        int i = begin + threadIdx.x, row = i / CHUNKS, chunk = i % CHUNKS, at = row % PLACES;
+        if (ROWS * CHUNKS % THREADS == 0 || i < ROWS * CHUNKS)
+            copy_16(tile + place<ROWS>(row, chunk), source + (row / PLACES * head_stride + min(at, count - 1) * token_stride + chunk * PER_CHUNK), at < count);
+    }
+}
+
+// Writes this warp's 16 rows of a result, row r times factor[r / 8], `count` of them, by way of its rows of a tile, so that whole chunks go out.
+template <int ROWS>
+__device__ __forceinline__ void store_rows(float (&x)[HEAD_BLOCKS][4], const float (&factor)[2], int tile, int first, element* target, int stride, int count) {
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < HEAD_BLOCKS; j++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = first + lane / 4 + 8 * half;
+            float left = x[j][2 * half] * factor[half], right = x[j][2 * half + 1] * factor[half];
+            if constexpr (sizeof(element) == 2) *reinterpret_cast<unsigned*>(shared + tile + place<ROWS>(row, j) + lane % 4 * 4) = pack_bf16(left, right);
+            else *reinterpret_cast<float2*>(shared + tile + place<ROWS>(row, 2 * j + lane % 4 / 2) + lane % 2 * 8) = make_float2(left, right);
+        }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = lane; i < 16 * CHUNKS; i += 32) {
+        int row = i / CHUNKS, chunk = i % CHUNKS;
+        if (row < count) *reinterpret_cast<uint4*>(target + (long long)row * stride + chunk * PER_CHUNK) = *reinterpret_cast<uint4*>(shared + tile + place<ROWS>(first + row, chunk));
+    }
+}
+
+template <int BLOCKS>
+__device__ __forceinline__ void clear(float (&x)[BLOCKS][4]) {
+#pragma unroll
+    for (int j = 0; j < BLOCKS; j++) x[j][0] = x[j][1] = x[j][2] = x[j][3] = 0;
+}
+
+__device__ __forceinline__ float sum_of_four_lanes(float x) {
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+__device__ __forceinline__ float max_of_four_lanes(float x) {
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+// Which queries a block, a group of threads that branch together, and a lane hold, and the keys that each of them sees
+template <int BLOCK_HEADS, int PLACES>
+struct Queries {
+    int batch, head, head_in_block;        // `head`: the block's first
+    int first, count;                      // the block's first query and how many there are
+    int row, place;                        // the warp's first row in the tile, its place among the block's queries
+    int keys_begin, keys_end;              // what the block sees
+    int group_first, group_last;           // key positions of the group's first and last query
+    int group_start, group_last_start;     // and where their documents start
+    int position[2], start[2];             // of the lane's two rows
+
+    __device__ __forceinline__ Queries(const int* starts, int offset, int T, int heads) {
+        int blocks = heads / BLOCK_HEADS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        batch = blockIdx.y / blocks, head = blockIdx.y % blocks * BLOCK_HEADS;
+        first = (gridDim.x - 1 - blockIdx.x) * PLACES;  // a head's tiles run side by side, on keys still in the cache; those with the most keys first
+        count = min(PLACES, T - first);
+        row = warp * 16, place = row % PLACES, head_in_block = row / PLACES;
+        starts += (long long)batch * T;
+        auto start_of = [&](int i) { return starts[min(i, T - 1)]; };
+        keys_begin = start_of(first), keys_end = offset + first + count;
+        int group = first + row / OWNED * OWNED % PLACES;
+        group_first = offset + group, group_last = group_first + OWNED - 1;
+        group_start = start_of(group), group_last_start = start_of(group + OWNED - 1);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int i = first + place + lane / 4 + 8 * half;
+            position[half] = offset + i, start[half] = start_of(i);
+        }
+    }
+
+    __device__ __forceinline__ bool sees(int key, int keys) const { return key <= group_last && key + keys > group_start; }
+    __device__ __forceinline__ bool sees_all(int key, int keys) const { return key + keys - 1 <= group_first && key >= group_last_start; }
+    __device__ __forceinline__ bool sees_key(int half, int key) const { return key <= position[half] && key >= start[half]; }
+};
+
+// ---- forward
+
+constexpr int QUERIES = HEADS * POSITIONS, THREADS = QUERIES * 2;
+
+extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
+    attention_forward(CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts, const int* __restrict__ offsets, TENSOR(out),
+                      float* __restrict__ lse, int T, int heads, int kv_heads, float scale) {
+    constexpr int KEY_TILE = KEYS * ROW_BYTES, KEY_TILES = QUERIES * ROW_BYTES, VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
+    int batch = blockIdx.y / (heads / HEADS);
+    Queries<HEADS, POSITIONS> q(starts, offsets[batch], T, heads);
+    int kv_head = q.head / (heads / kv_heads), lane = threadIdx.x % 32;
+    key += batch * key_batch + kv_head * key_head, value += batch * value_batch + kv_head * value_head;
+
+    copy_tile<QUERIES, POSITIONS, THREADS>(0, query + batch * query_batch + (long long)q.first * query_token + q.head * query_head, query_token, query_head, q.count);
+    commit_copies();
+    auto fetch = [&](int tile, int stage) {
+        int begin = tile * KEYS, count = q.keys_end - begin;
+        copy_tile<KEYS, KEYS, THREADS>(KEY_TILES + stage * KEY_TILE, key + (long long)begin * key_token, key_token, 0, count);
+        copy_tile<KEYS, KEYS, THREADS>(VALUE_TILES + stage * KEY_TILE, value + (long long)begin * value_token, value_token, 0, count);
+        commit_copies();
+    };
+    int tile = q.keys_begin / KEYS, tiles = (q.keys_end + KEYS - 1) / KEYS;
+    fetch(tile, tile % 2);
+    await_copies<1>();
+    Rows<QUERIES> rows;
+    rows.load(0, q.row);
+
+    float sums[HEAD_BLOCKS][4], top[2] = {NEVER, NEVER}, total[2] = {0, 0}, factor = scale * BASE;
+    clear(sums);
+    for (; tile < tiles; tile++) {
+        int stage = tile % 2, first_key = tile * KEYS;
+        await_copies<0>();
+        if (tile + 1 < tiles) fetch(tile + 1, 1 - stage);
+        if (!q.sees(first_key, KEYS)) continue;
+
+        float scores[KEYS / 8][4];
+        pin(scores);
+        begin_products();
+        multiply_transposed<KEYS>(scores, rows, KEY_TILES + stage * KEY_TILE);
+        commit_products();
+        await_products<0>();
+        pin(scores);
+        if (!q.sees_all(first_key, KEYS)) {
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (!q.sees_key(i / 2, first_key + 8 * j + lane % 4 * 2 + i % 2)) scores[j][i] = NEVER;
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float highest = NEVER;
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j++) highest = fmaxf(highest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
+            highest = fmaxf(top[half], max_of_four_lanes(highest));
+            float shift = highest == NEVER ? 0 : highest * factor, shrink = power(top[half] * factor - shift), sum = 0;
+            top[half] = highest;
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j++) {
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; i++) sum += scores[j][i] = power(fmaf(scores[j][i], factor, -shift));
+            }
+            total[half] = total[half] * shrink + sum;
+#pragma unroll
+            for (int j = 0; j < HEAD_BLOCKS; j++) sums[j][2 * half] *= shrink, sums[j][2 * half + 1] *= shrink;
+        }
+        Weights<KEYS> probabilities;
+        probabilities.round(scores);
+        pin(sums);
+        begin_products();
+        multiply_add<KEYS>(sums, probabilities, VALUE_TILES + stage * KEY_TILE);
+        commit_products();
+        await_products<0>();
+        pin(sums);
+    }
+
+    int head = q.head + q.head_in_block, left = q.count - q.place;
+    float inverse[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float sum = sum_of_four_lanes(total[half]);
+        inverse[half] = sum > 0 ? 1 / sum : 0;
+        int i = lane / 4 + 8 * half;
+        if (lane % 4 == 0 && i < left) lse[((long long)batch * heads + head) * T + q.first + q.place + i] = (top[half] * factor + logarithm(sum)) / BASE;
+    }
+    __syncthreads();  // the tile of queries is read no more
+    store_rows<QUERIES>(sums, inverse, 0, q.row, out + batch * out_batch + (long long)(q.first + q.place) * out_token + head * out_head, out_token, left);
+}
+
+// ---- backward:  p = exp(score − lse),  delta = Σ dout · out,  ds = p · (dout vᵀ − delta)
+
+constexpr int GRADIENT_QUERIES = GRADIENT_HEADS * GRADIENT_POSITIONS, GRADIENT_THREADS = GRADIENT_QUERIES * 2;
+
+// dq = ds k / √E; leaves delta behind for the other kernel.
+extern "C" __global__ void __launch_bounds__(GRADIENT_THREADS, DQUERY_BLOCKS)
+    attention_dquery(CONST_TENSOR(dout), CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts, CONST_TENSOR(out),
+                     const float* __restrict__ lse, float* __restrict__ delta, TENSOR(dquery), int T, int heads, int kv_heads, float scale) {
+    constexpr int ROW_TILE = GRADIENT_QUERIES * ROW_BYTES, KEY_TILE = GRADIENT_KEYS * ROW_BYTES;
+    constexpr int KEY_TILES = 2 * ROW_TILE, VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
+    Queries<GRADIENT_HEADS, GRADIENT_POSITIONS> q(starts, 0, T, heads);
+    int batch = q.batch, kv_head = q.head / (heads / kv_heads), lane = threadIdx.x % 32;
+    key += batch * key_batch + kv_head * key_head, value += batch * value_batch + kv_head * value_head;
+
+    auto hold = [&](int at, const element* source, int token_stride, int head_stride) {
+        source += (long long)q.first * token_stride + q.head * head_stride;
+        copy_tile<GRADIENT_QUERIES, GRADIENT_POSITIONS, GRADIENT_THREADS>(at, source, token_stride, head_stride, q.count);
+    };
+    hold(0, query + batch * query_batch, query_token, query_head);
+    hold(ROW_TILE, dout + batch * dout_batch, dout_token, dout_head);
+    commit_copies();
+    auto fetch = [&](int tile, int stage) {
+        int begin = tile * GRADIENT_KEYS, count = q.keys_end - begin;
+        copy_tile<GRADIENT_KEYS, GRADIENT_KEYS, GRADIENT_THREADS>(KEY_TILES + stage * KEY_TILE, key + (long long)begin * key_token, key_token, 0, count);
+        copy_tile<GRADIENT_KEYS, GRADIENT_KEYS, GRADIENT_THREADS>(VALUE_TILES + stage * KEY_TILE, value + (long long)begin * value_token, value_token, 0, count);
+        commit_copies();
+    };
+    int tile = q.keys_begin / GRADIENT_KEYS, tiles = (q.keys_end + GRADIENT_KEYS - 1) / GRADIENT_KEYS;
+    fetch(tile, tile % 2);
+
+    int head = q.head + q.head_in_block, left = q.count - q.place;
+    long long statistics = ((long long)batch * heads + head) * T + q.first + q.place;  // the warp's first row in lse and delta
+    float row_lse[2], row_delta[2];
+    {
+        constexpr int AT_ONCE = 32 / CHUNKS;  // rows that the warp reads at a time
+        long long token = q.first + q.place;
+        const element* rows_out = out + batch * out_batch + token * out_token + head * out_head;
+        const element* rows_dout = dout + batch * dout_batch + token * dout_token + head * dout_head;
+        row_delta[0] = row_delta[1] = 0;
+#pragma unroll
+        for (int begin = 0; begin < 16; begin += AT_ONCE) {
+            int i = begin + lane / CHUNKS, chunk = lane % CHUNKS * PER_CHUNK;
+            float a[PER_CHUNK] = {}, b[PER_CHUNK] = {}, sum = 0;
+            if (i < left) {
+                unpack(*reinterpret_cast<const uint4*>(rows_out + (long long)i * out_token + chunk), a);
+                unpack(*reinterpret_cast<const uint4*>(rows_dout + (long long)i * dout_token + chunk), b);
+            }
+#pragma unroll
+            for (int j = 0; j < PER_CHUNK; j++) sum = fmaf(a[j], b[j], sum);
+#pragma unroll
+            for (int step = 1; step < CHUNKS; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+            if (i < left && lane % CHUNKS == 0) delta[statistics + i] = sum;
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                int wanted = lane / 4 + 8 * half - begin;
+                float sum_of_row = __shfl_sync(~0u, sum, wanted * CHUNKS);
+                if (wanted >= 0 && wanted < AT_ONCE) row_delta[half] = sum_of_row;
+            }
+        }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) row_lse[half] = lane / 4 + 8 * half < left ? lse[statistics + lane / 4 + 8 * half] * BASE : 0;
+
+    await_copies<1>();
+    Rows<GRADIENT_QUERIES> rows_query, rows_dout;
+    rows_query.load(0, q.row), rows_dout.load(ROW_TILE, q.row);
+
+    float gradient[HEAD_BLOCKS][4], factor = scale * BASE;
+    clear(gradient);
+    for (; tile < tiles; tile++) {
+        int stage = tile % 2, first_key = tile * GRADIENT_KEYS;
+        await_copies<0>();
+        if (tile + 1 < tiles) fetch(tile + 1, 1 - stage);
+        if (!q.sees(first_key, GRADIENT_KEYS)) continue;
+
+        float scores[GRADIENT_KEYS / 8][4], dscores[GRADIENT_KEYS / 8][4];
+        pin(scores), pin(dscores);
+        begin_products();
+        multiply_transposed<GRADIENT_KEYS>(scores, rows_query, KEY_TILES + stage * KEY_TILE);
+        commit_products();
+        multiply_transposed<GRADIENT_KEYS>(dscores, rows_dout, VALUE_TILES + stage * KEY_TILE);
+        commit_products();
+        await_products<1>();
+        pin(scores);
+        bool all = q.sees_all(first_key, GRADIENT_KEYS);
+#pragma unroll
+        for (int j = 0; j < GRADIENT_KEYS / 8; j++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                scores[j][i] = power(fmaf(scores[j][i], factor, -row_lse[i / 2]));
+                if (!all && !q.sees_key(i / 2, first_key + 8 * j + lane % 4 * 2 + i % 2)) scores[j][i] = 0;
+            }
+        }
+        await_products<0>();
+        pin(dscores);
+#pragma unroll
+        for (int j = 0; j < GRADIENT_KEYS / 8; j++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) dscores[j][i] = scores[j][i] * (dscores[j][i] - row_delta[i / 2]);
+        }
+        Weights<GRADIENT_KEYS> weights;
+        weights.round(dscores);
+        pin(gradient);
+        begin_products();
+        multiply_add<GRADIENT_KEYS>(gradient, weights, KEY_TILES + stage * KEY_TILE);
+        commit_products();
+        await_products<0>();
+        pin(gradient);
+    }
+    __syncthreads();  // the tile of queries is read no more
+    float factors[2] = {scale, scale};
+    dquery += batch * dquery_batch + (long long)(q.first + q.place) * dquery_token + head * dquery_head;
+    store_rows<GRADIENT_QUERIES>(gradient, factors, 0, q.row, dquery, dquery_token, left);
+}
+
+constexpr int DKEY_THREADS = HELD_KEYS * 2;
+
+// dk = dsᵀ q / √E and dv = pᵀ dout, each summed over the query heads that share the key/value head. Here keys are rows and queries are columns.
+extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
+    attention_dkey(CONST_TENSOR(dout), CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts, const float* __restrict__ lse,
+                   const float* __restrict__ delta, TENSOR(dkey), TENSOR(dvalue), int T, int heads, int kv_heads, float scale) {
+    constexpr int COLUMNS = STREAMED_QUERIES, KEY_TILE = HELD_KEYS * ROW_BYTES, QUERY_TILE = COLUMNS * ROW_BYTES;
+    constexpr int QUERY_TILES = 2 * KEY_TILE, DOUT_TILES = QUERY_TILES + 2 * QUERY_TILE, STATISTICS = DOUT_TILES + 2 * QUERY_TILE;
+    int batch = blockIdx.y / kv_heads, kv_head = blockIdx.y % kv_heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32, ratio = heads / kv_heads;
+    int first_key = blockIdx.x * HELD_KEYS, count = min(HELD_KEYS, T - first_key), row = warp * 16;
+    int group_first = first_key + row / OWNED * OWNED, group_last = group_first + OWNED - 1;
+    query += batch * query_batch + kv_head * ratio * query_head, dout += batch * dout_batch + kv_head * ratio * dout_head;
+    key += batch * key_batch + (long long)first_key * key_token + kv_head * key_head;
+    value += batch * value_batch + (long long)first_key * value_token + kv_head * value_head;
+    starts += (long long)batch * T, lse += ((long long)batch * heads + kv_head * ratio) * T, delta += ((long long)batch * heads + kv_head * ratio) * T;
+
+    copy_tile<HELD_KEYS, HELD_KEYS, DKEY_THREADS>(0, key, key_token, 0, count);
+    copy_tile<HELD_KEYS, HELD_KEYS, DKEY_THREADS>(KEY_TILE, value, value_token, 0, count);
+    commit_copies();
+    auto fetch = [&](int head, int tile, int stage) {
+        int first = tile * COLUMNS, present = T - first;
+        const element* from = query + head * query_head + (long long)first * query_token;
+        copy_tile<COLUMNS, COLUMNS, DKEY_THREADS>(QUERY_TILES + stage * QUERY_TILE, from, query_token, 0, present);
+        from = dout + head * dout_head + (long long)first * dout_token;
+        copy_tile<COLUMNS, COLUMNS, DKEY_THREADS>(DOUT_TILES + stage * QUERY_TILE, from, dout_token, 0, present);
+        int i = threadIdx.x, at = STATISTICS + (stage * 3 * COLUMNS + i) * 4;
+        if (i < COLUMNS) {  // beyond the last query dout is zero, and so is what it adds to either gradient
+            int safe = min(first + i, T - 1);
+            copy_4(at, lse + (long long)head * T + safe, i < present);
+            copy_4(at + COLUMNS * 4, delta + (long long)head * T + safe, i < present);
+            copy_4(at + COLUMNS * 8, starts + safe, true);
+        }
+        commit_copies();
+    };
+    int first_tile = first_key / COLUMNS, tiles = 0;
+    for (int begin = first_tile; begin * COLUMNS < T; begin += DKEY_THREADS) {  // tiles of queries that see some of the keys
+        int first = (begin + threadIdx.x) * COLUMNS;
+        tiles += __syncthreads_count(first < T && starts[min(first, T - 1)] < first_key + count);
+    }
+    fetch(0, first_tile, 0);
+    await_copies<1>();
+    Rows<HELD_KEYS> rows_key, rows_value;
+    rows_key.load(0, row), rows_value.load(KEY_TILE, row);
+
+    float sums_key[HEAD_BLOCKS][4], sums_value[HEAD_BLOCKS][4], factor = scale * BASE;
+    clear(sums_key), clear(sums_value);
+    int steps = tiles * ratio;
+    for (int step = 0, head = 0, tile = first_tile; step < steps; step++) {
+        int stage = step % 2, first = tile * COLUMNS;
+        await_copies<0>();
+        if (++tile == first_tile + tiles) tile = first_tile, head++;
+        if (step + 1 < steps) fetch(head, tile, 1 - stage);
+        const float* stage_lse = reinterpret_cast<const float*>(shared + STATISTICS) + stage * 3 * COLUMNS;
+        const float* stage_delta = stage_lse + COLUMNS;
+        const int* stage_starts = reinterpret_cast<const int*>(stage_lse + 2 * COLUMNS);
+        if (group_first > first + COLUMNS - 1 || stage_starts[0] > group_last) continue;
+
+        float scores[COLUMNS / 8][4], dscores[COLUMNS / 8][4];
+        pin(scores), pin(dscores);
+        begin_products();
+        multiply_transposed<COLUMNS>(scores, rows_key, QUERY_TILES + stage * QUERY_TILE);
+        commit_products();
+        multiply_transposed<COLUMNS>(dscores, rows_value, DOUT_TILES + stage * QUERY_TILE);
+        commit_products();
+        await_products<1>();
+        pin(scores);
+        bool all = group_last <= first && stage_starts[COLUMNS - 1] <= group_first;
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 8; j++) {
+            float2 lse_2 = *reinterpret_cast<const float2*>(stage_lse + 8 * j + lane % 4 * 2);
+#pragma unroll
+            for (int i = 0; i < 4; i++) scores[j][i] = power(fmaf(scores[j][i], factor, (i % 2 ? lse_2.y : lse_2.x) * -BASE));
+        }
+        if (!all) {
+#pragma unroll
+            for (int j = 0; j < COLUMNS / 8; j++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    int column = 8 * j + lane % 4 * 2 + i % 2, held = first_key + row + lane / 4 + i / 2 * 8;
+                    if (held > first + column || held < stage_starts[column]) scores[j][i] = 0;
+                }
+            }
+        }
+        Weights<COLUMNS> probabilities, weights;
+        probabilities.round(scores);
+        pin(sums_value);
+        begin_products();
+        multiply_add<COLUMNS>(sums_value, probabilities, DOUT_TILES + stage * QUERY_TILE);
+        commit_products();
+        await_products<1>();
+        pin(dscores);
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 8; j++) {
+            float2 delta_2 = *reinterpret_cast<const float2*>(stage_delta + 8 * j + lane % 4 * 2);
+#pragma unroll
+            for (int i = 0; i < 4; i++) dscores[j][i] = scores[j][i] * (dscores[j][i] - (i % 2 ? delta_2.y : delta_2.x));
+        }
+        weights.round(dscores);
+        pin(sums_key);
+        begin_products();
+        multiply_add<COLUMNS>(sums_key, weights, QUERY_TILES + stage * QUERY_TILE);
+        commit_products();
+        await_products<0>();
+        pin(sums_key), pin(sums_value);
+    }
+    __syncthreads();  // the tiles of keys and values are read no more
+    float scales[2] = {scale, scale}, ones[2] = {1, 1};
+    dkey += batch * dkey_batch + (long long)(first_key + row) * dkey_token + kv_head * dkey_head;
+    dvalue += batch * dvalue_batch + (long long)(first_key + row) * dvalue_token + kv_head * dvalue_head;
+    store_rows<HELD_KEYS>(sums_key, scales, 0, row, dkey, dkey_token, count - row);
+    store_rows<HELD_KEYS>(sums_value, ones, KEY_TILE, row, dvalue, dvalue_token, count - row);
+}
+
+// ---- decoding: few queries, many keys. A block per query and key/value head; its warps take keys in turn and then add up.
+
+constexpr int DECODE_WARPS = 8;
+
+extern "C" __global__ void __launch_bounds__(DECODE_WARPS * 32)
+    attention_decode(CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts, const int* __restrict__ offsets, TENSOR(out),
+                     float* __restrict__ lse, int T, int heads, int kv_heads, float scale) {
+    constexpr int AT_ONCE = 32 / CHUNKS;  // keys that a warp reads at a time, CHUNKS lanes for each
+    int kv_head = blockIdx.x, i = blockIdx.y, batch = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int head = kv_head * (heads / kv_heads), chunk = lane % CHUNKS * PER_CHUNK;
+    float factor = scale * BASE, queries[RATIO][PER_CHUNK], sums[RATIO][PER_CHUNK] = {}, top[RATIO], total[RATIO] = {};
+#pragma unroll
+    for (int h = 0; h < RATIO; h++) {
+        unpack(*reinterpret_cast<const uint4*>(query + batch * query_batch + (long long)i * query_token + (head + h) * query_head + chunk), queries[h]);
+        top[h] = NEVER;
+    }
+    key += batch * key_batch + kv_head * key_head + chunk, value += batch * value_batch + kv_head * value_head + chunk;
+    int begin = starts[(long long)batch * T + i], end = offsets[batch] + i + 1;
+#pragma unroll 2
+    for (int first = begin + warp * AT_ONCE; first < end; first += DECODE_WARPS * AT_ONCE) {
+        int at = first + lane / CHUNKS;
+        float keys[PER_CHUNK] = {}, values[PER_CHUNK] = {};
+        if (at < end) {
+            unpack(*reinterpret_cast<const uint4*>(key + (long long)at * key_token), keys);
+            unpack(*reinterpret_cast<const uint4*>(value + (long long)at * value_token), values);
+        }
+#pragma unroll
+        for (int h = 0; h < RATIO; h++) {
+            float score = 0;
+#pragma unroll
+            for (int j = 0; j < PER_CHUNK; j++) score = fmaf(queries[h][j], keys[j], score);
+#pragma unroll
+            for (int step = 1; step < CHUNKS; step *= 2) score += __shfl_xor_sync(~0u, score, step);
+            if (at < end) {
+                float highest = fmaxf(top[h], score), shrink = power((top[h] - highest) * factor), p = power((score - highest) * factor);
+                top[h] = highest, total[h] = fmaf(total[h], shrink, p);
+#pragma unroll
+                for (int j = 0; j < PER_CHUNK; j++) sums[h][j] = fmaf(sums[h][j], shrink, p * values[j]);
+            }
+        }
+    }
+    __shared__ float all_tops[DECODE_WARPS][RATIO], all_totals[DECODE_WARPS][RATIO], all_sums[DECODE_WARPS][RATIO][HEAD_SIZE];
+    auto shrink_to = [&](float mine, float highest) { return mine == NEVER ? 0.0f : power((mine - highest) * factor); };
+#pragma unroll
+    for (int h = 0; h < RATIO; h++) {
+        float highest = top[h];
+#pragma unroll
+        for (int step = CHUNKS; step < 32; step *= 2) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, step));
+        float shrink = shrink_to(top[h], highest);
+        total[h] *= shrink;
+#pragma unroll
+        for (int step = CHUNKS; step < 32; step *= 2) total[h] += __shfl_xor_sync(~0u, total[h], step);
+#pragma unroll
+        for (int j = 0; j < PER_CHUNK; j++) {
+            float sum = sums[h][j] * shrink;
+#pragma unroll
+            for (int step = CHUNKS; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+            if (lane < CHUNKS) all_sums[warp][h][chunk + j] = sum;
+        }
+        if (lane == 0) all_tops[warp][h] = highest, all_totals[warp][h] = total[h];
+    }
+    __syncthreads();
+    for (int index = threadIdx.x; index < RATIO * HEAD_SIZE; index += DECODE_WARPS * 32) {
+        int h = index / HEAD_SIZE, column = index % HEAD_SIZE;
+        float highest = NEVER, sum = 0, sum_of_row = 0;
+#pragma unroll
+        for (int w = 0; w < DECODE_WARPS; w++) highest = fmaxf(highest, all_tops[w][h]);
+#pragma unroll
+        for (int w = 0; w < DECODE_WARPS; w++) {
+            float shrink = shrink_to(all_tops[w][h], highest);
+            sum_of_row = fmaf(all_totals[w][h], shrink, sum_of_row), sum = fmaf(all_sums[w][h][column], shrink, sum);
+        }
+        element* target = out + batch * out_batch + (long long)i * out_token + (head + h) * out_head + column;
+        float result = sum_of_row > 0 ? sum / sum_of_row : 0;
+        if constexpr (sizeof(element) == 2) *target = pack_bf16(result, 0) & 0xffff;
+        else *target = result;
+        if (column == 0) lse[((long long)batch * heads + head + h) * T + i] = (highest * factor + logarithm(sum_of_row)) / BASE;
+    }
+}
