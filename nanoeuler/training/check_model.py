@@ -19,14 +19,14 @@ all layers add up in each activation, and a gradient is a sum in which large ter
 
 
 def synthetic_rows(config: ModelConfig, rows: int, length: int, seed: int) -> TextStream:
-    """Rows of a made-up language in which a token mostly decides the next: something to learn, without any data."""
+    """Rows of a made-up language: phrases of random tokens, each said several times over, so that attention has something to find."""
     random = np.random.default_rng(seed)
-    following = random.permutation(config.vocab_size)
-    tokens = np.empty(rows * length + 1, np.int32)
-    tokens[0] = 0
-    jumps, fresh = random.random(len(tokens)) < 0.3, random.integers(0, config.vocab_size, len(tokens))
-    for place in range(1, len(tokens)):
-        tokens[place] = fresh[place] if jumps[place] else following[tokens[place - 1]]
+    phrases, total = [], 0
+    while total < rows * length:
+        phrase = random.integers(1, config.vocab_size, random.integers(4, 20))
+        phrases.append(np.tile(phrase, 6))
+        total += len(phrases[-1])
+    tokens = np.concatenate(phrases)[: rows * length].astype(np.int32)
     return TextStream(tokens, length, rows * length, config.mtp_weights, 0, True, seed, "synthetic")
 
 
@@ -34,12 +34,12 @@ def check_device_model(engine: Any, preset: str, rows: int, length: int, steps: 
     """Every parameter tensor's gradient of a preset after `steps` updates on a made-up language, and its losses, beside float64."""
     config = ModelConfig.from_dict({"preset": preset})
     state = TrainingState(config, engine, initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
-    stream = synthetic_rows(config, rows * max(1, steps // 4), length, seed=5)
-    stream.rows_per_step = rows
-    stream.order.rows_per_step = rows
+    training = 8 * rows
+    stream = synthetic_rows(config, training * max(1, steps), length, seed=5)
+    stream.rows_per_step = stream.order.rows_per_step = training
     for step in range(steps):
-        state.train_step(stream.step(step), rows, 1e-3)
-    batch_rows = stream.step(steps)
+        state.train_step(stream.step(step), training, 1e-3)
+    batch_rows = synthetic_rows(config, rows, length, seed=6).step(0)
     state.stage(batch_rows)
     engine.run(lambda: state.accumulate(slice(0, rows), accumulate=False))
     found = FlatBuffer(config, np.asarray(engine.to_host(state.gradients), np.float64))

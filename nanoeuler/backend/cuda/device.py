@@ -55,6 +55,12 @@ def capability(index: int) -> tuple[int, int]:
     return int(number[:-1]), int(number[-1])
 
 
+def peak_flops(device_name: str, precision: str) -> float | None:
+    """Operations per second that the device's datasheet gives; None for a device that is not listed."""
+    rates = next((rates for name, rates in PEAKS.items() if name in device_name), None)
+    return rates[("bf16", "tf32", "fp32").index(precision)] * 1e12 if rates else None
+
+
 class Device:
     """A GPU that this process has taken."""
 
@@ -69,12 +75,6 @@ class Device:
         self.capability = capability(self.index)
         self.multiprocessors = properties["multiProcessorCount"]
         self.memory = properties["totalGlobalMem"]
-
-    def peak_flops(self, precision: str) -> float | None:
-        for name, rates in PEAKS.items():
-            if name in self.name:
-                return rates[("bf16", "tf32", "fp32").index(precision)] * 1e12
-        return None
 
     @property
     def free_memory(self) -> int:

@@ -13,7 +13,8 @@ import cupyx
 import ml_dtypes
 import numpy as np
 
-from nanoeuler.backend.cuda.device import Device
+from nanoeuler.backend.cuda.attention import Attention
+from nanoeuler.backend.cuda.device import Device, peak_flops
 from nanoeuler.backend.cuda.products import Products
 from nanoeuler.backend.cuda.sources import Source, Sources, loss_threads, row_warps
 from nanoeuler.errors import UserError
@@ -43,7 +44,7 @@ class CudaBackend:
         self.dtype = FLOAT32
         self.activation = BFLOAT16 if precision == "bf16" else FLOAT32
         self.residual = BFLOAT16 if precision == "bf16" and residual == "bf16" else FLOAT32
-        self.peak_flops = self.device.peak_flops(precision)
+        self.peak_flops = peak_flops(self.device.name, precision)
         self.stream, self.copying = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
         self.sources = Sources(self.activation.name, self.residual.name)
@@ -53,6 +54,7 @@ class CudaBackend:
         self.kernels: dict[tuple[Source, str], Any] = {}
         self.modules: dict[Source, Any] = {}
         self.kept: dict[str, Array] = {}
+        self.attentions: dict[tuple[int, ...], Attention] = {}
         self.staged: dict[int, Staged] = {}
 
     def check(self, config: Any) -> None:
@@ -251,9 +253,8 @@ class CudaBackend:
     # ---- attention
 
     def attention(self, query_BTHE: Array, key_BSGE: Array, value_BSGE: Array, starts_BT: Array, offset_B: Array, out_BTHE: Array, lse_BHT: Array) -> None:
-        (B, T, H, E), S = query_BTHE.shape, key_BSGE.shape[1]
-        source, shape = self.sources.attention_naive(E), attention_shape(query_BTHE, key_BSGE, out_BTHE)
-        self.launch(source, "attention", (T, H, B), 128, query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, lse_BHT, *shape, shared=4 * S)
+        heads = self.heads(query_BTHE, key_BSGE)
+        heads.forward(self.stream, query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, lse_BHT)
 
     def attention_backward(
         self,
@@ -268,13 +269,17 @@ class CudaBackend:
         dkey_BTGE: Array,
         dvalue_BTGE: Array,
     ) -> None:
-        B, T, H, E = query_BTHE.shape
-        source, shape = self.sources.attention_naive(E), attention_shape(query_BTHE, key_BTGE, dout_BTHE)
-        delta = self.scratch("attention", B * H * T, np.float32)
-        inputs = dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, lse_BHT
-        self.launch(source, "attention_backward_query", (T, H, B), 128, *inputs, dquery_BTHE, delta, row_stride(dquery_BTHE), *shape, shared=4 * T)
-        groups = key_BTGE.shape[2]
-        self.launch(source, "attention_backward_key", (T, groups, B), 128, *inputs, delta, dkey_BTGE, dvalue_BTGE, row_stride(dkey_BTGE), *shape)
+        heads, (B, T, H, _) = self.heads(query_BTHE, key_BTGE), query_BTHE.shape
+        workspace = self.scratch("attention", B * H * T, np.float32)
+        inputs = dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT
+        heads.backward(self.stream, *inputs, dquery_BTHE, dkey_BTGE, dvalue_BTGE, workspace)
+
+    def heads(self, query_BTHE: Array, key_BSGE: Array) -> Attention:
+        """The attention of these numbers of heads."""
+        shape = query_BTHE.shape[2], key_BSGE.shape[2], query_BTHE.shape[3]
+        if shape not in self.attentions:
+            self.attentions[shape] = Attention(*shape, self.precision)
+        return self.attentions[shape]
 
     def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
         (B, S, G, E), T = cache_BSGE.shape, new_BTGE.shape[1]
@@ -404,9 +409,3 @@ def blocks(work: int, per_block: int) -> int:
 def row_stride(array: Array) -> np.int64:
     """Elements from a row (a token) to the next: of the second last dimension but the heads'."""
     return np.int64(array.strides[-3 if array.ndim == 4 else -2] // array.itemsize)
-
-
-def attention_shape(query_BTHE: Array, key_BSGE: Array, out_BTHE: Array) -> tuple[Any, ...]:
-    """Sizes and strides as the kernels of `attention_naive.cu` take them."""
-    batch = [np.int64(array.strides[0] // array.itemsize) for array in (query_BTHE, key_BSGE, out_BTHE)]
-    return query_BTHE.shape[1], key_BSGE.shape[1], query_BTHE.shape[2], key_BSGE.shape[2], *map(row_stride, (query_BTHE, key_BSGE, out_BTHE)), *batch

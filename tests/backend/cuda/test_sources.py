@@ -67,10 +67,10 @@ def test_the_kernels_of_the_other_presets_compile(preset):
 
 def test_every_source_is_compiled_by_these_tests():
     compiled = {source.name for source in Sources("float32", "float32").all(768, 4, 64, 2048, 4096)}
-    assert compiled == {path.stem for path in FOLDER.glob("*.cu")}
+    assert compiled == {path.stem for path in FOLDER.glob("*.cu")} - {"attention"}  # test_attention.py compiles that one
 
 
 def test_a_source_says_what_it_reads_and_writes():
     for path in FOLDER.glob("*.cu"):
         header = path.read_text().split("#include")[0]
-        assert "bytes" in header and "in:" in header, path.name
+        assert all(word in header for word in ("in:", "out", "bytes")), path.name
