@@ -3,7 +3,7 @@
 //     out = softmax(q kᵀ / √E) v        lse = log Σ exp(score)        query i sits at key offset_b + i and sees the keys starts_bi … offset_b + i
 //
 // query, out and their gradients (B, T, H, E); key, value and theirs (B, S, G, E), S ≥ offset + T; each with strides of its own (in numbers) for batch,
-// token and head, rows contiguous on 16-byte borders; starts (B, T) int32, never falling along a row; offset (B) int32; lse, delta (B, H, T) float32.
+// token and head, rows contiguous on 16-byte borders; starts (B, T) int32, never falling along a row; offset (B) int32; lse (B, H, T) float32, statistics (B, H, T, 2) float32.
 //
 // A block holds a tile of queries (or, for dk and dv, of keys) and streams the other side past it, two tiles in shared memory: one arrives while the
 // other is used. Tiles that nothing in the block sees are never fetched, those that a warp does not see cost it nothing. A key/value head's query heads share
@@ -38,16 +38,30 @@ __device__ __forceinline__ float logarithm(float x) { return UNIT == FFMA ? logf
 #define TENSOR(name) element *__restrict__ name, long long name##_batch, int name##_token, int name##_head
 #define CONST_TENSOR(name) const TENSOR(name)
 
-// A tile of ROWS = heads × PLACES rows, row h · PLACES + i being source[h · head_stride + i · token_stride]; places from `count` on become zeros.
+// Copies tiles of ROWS = heads × PLACES rows: row h · PLACES + i is source[h · head_stride + i · token_stride], zeros from i = `count` on. A thread takes
+// the same chunk of every PASS-th row, so that its addresses within a tile are computed once.
 template <int ROWS, int PLACES, int THREADS>
-__device__ __forceinline__ void copy_tile(int tile, const element* source, int token_stride, int head_stride, int count) {
-#pragma unroll
-    for (int begin = 0; begin < ROWS * CHUNKS; begin += THREADS) {
-        int i = begin + threadIdx.x, row = i / CHUNKS, chunk = i % CHUNKS, at = row % PLACES;
-        if (ROWS * CHUNKS % THREADS == 0 || i < ROWS * CHUNKS)
-            copy_16(tile + place<ROWS>(row, chunk), source + (row / PLACES * head_stride + min(at, count - 1) * token_stride + chunk * PER_CHUNK), at < count);
+struct TileCopy {
+    static constexpr int PASS = THREADS / CHUNKS;
+    static_assert(THREADS % CHUNKS == 0 && (PASS % PLACES == 0 || PLACES % PASS == 0), "a thread keeps its chunk, and heads do not share a pass by halves");
+    int row, chunk, target, stride;
+    const element* source;
+
+    __device__ __forceinline__ TileCopy(const element* first_row, int token_stride) {
+        row = threadIdx.x / (unsigned)CHUNKS, chunk = threadIdx.x % (unsigned)CHUNKS, stride = token_stride;
+        target = place<ROWS>(row, chunk), source = first_row + row % PLACES * token_stride + chunk * PER_CHUNK;
     }
-}
+
+    __device__ __forceinline__ void operator()(int tile, int first, int count, int head_stride = 0) const {
+        const element* from = source + (long long)first * stride;
+#pragma unroll
+        for (int begin = 0; begin < ROWS; begin += PASS) {
+            int place_in_head = begin % PLACES + row % PLACES, head = begin / PLACES + row / PLACES;
+            int to = PASS % 8 ? place<ROWS>(begin + row, chunk) : target + begin * PANEL_BYTES;  // the swizzle repeats after eight rows
+            if (ROWS % PASS == 0 || begin + row < ROWS) copy_16(tile + to, from + begin % PLACES * stride + head * head_stride, place_in_head < count);
+        }
+    }
+};
 
 // Writes this warp's 16 rows of a result, row r times factor[r / 8], `count` of them, by way of its rows of a tile, so that whole chunks go out.
 template <int ROWS>
@@ -96,7 +110,7 @@ struct Queries {
     int keys_begin, keys_end;              // what the block sees
     int group_first, group_last;           // key positions of the group's first and last query
     int group_start, group_last_start;     // and where their documents start
-    int position[2], start[2];             // of the lane's two rows
+    int position, start[2];                // of the lane's two rows, which lie 8 apart
 
     __device__ __forceinline__ Queries(const int* starts, int offset, int T, int heads) {
         int blocks = heads / BLOCK_HEADS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -111,15 +125,13 @@ struct Queries {
         group_first = offset + group, group_last = group_first + OWNED - 1;
         group_start = start_of(group), group_last_start = start_of(group + OWNED - 1);
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int i = first + place + lane / 4 + 8 * half;
-            position[half] = offset + i, start[half] = start_of(i);
-        }
+        for (int half = 0; half < 2; half++) start[half] = start_of(first + place + lane / 4 + 8 * half);
+        position = offset + first + place + lane / 4;
     }
 
     __device__ __forceinline__ bool sees(int key, int keys) const { return key <= group_last && key + keys > group_start; }
     __device__ __forceinline__ bool sees_all(int key, int keys) const { return key + keys - 1 <= group_first && key >= group_last_start; }
-    __device__ __forceinline__ bool sees_key(int half, int key) const { return key <= position[half] && key >= start[half]; }
+    __device__ __forceinline__ bool sees_key(int half, int key) const { return key <= position + 8 * half && key >= start[half]; }
 };
 
 // ---- forward
@@ -135,12 +147,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
     int kv_head = q.head / (heads / kv_heads), lane = threadIdx.x % 32;
     key += batch * key_batch + kv_head * key_head, value += batch * value_batch + kv_head * value_head;
 
-    copy_tile<QUERIES, POSITIONS, THREADS>(0, query + batch * query_batch + (long long)q.first * query_token + q.head * query_head, query_token, query_head, q.count);
+    TileCopy<QUERIES, POSITIONS, THREADS> copy_query(query + batch * query_batch + q.head * query_head, query_token);
+    TileCopy<KEYS, KEYS, THREADS> copy_key(key, key_token), copy_value(value, value_token);
+    copy_query(0, q.first, q.count, query_head);
     commit_copies();
     auto fetch = [&](int tile, int stage) {
-        int begin = tile * KEYS, count = q.keys_end - begin;
-        copy_tile<KEYS, KEYS, THREADS>(KEY_TILES + stage * KEY_TILE, key + (long long)begin * key_token, key_token, 0, count);
-        copy_tile<KEYS, KEYS, THREADS>(VALUE_TILES + stage * KEY_TILE, value + (long long)begin * value_token, value_token, 0, count);
+        int first = tile * KEYS, count = q.keys_end - first;
+        copy_key(KEY_TILES + stage * KEY_TILE, first, count);
+        copy_value(VALUE_TILES + stage * KEY_TILE, first, count);
         commit_copies();
     };
     int tile = q.keys_begin / KEYS, tiles = (q.keys_end + KEYS - 1) / KEYS;
@@ -172,22 +186,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
                     if (!q.sees_key(i / 2, first_key + 8 * j + lane % 4 * 2 + i % 2)) scores[j][i] = NEVER;
             }
         }
+        float shift[2], shrink[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float highest = NEVER;
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) highest = fmaxf(highest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
             highest = fmaxf(top[half], max_of_four_lanes(highest));
-            float shift = highest == NEVER ? 0 : highest * factor, shrink = power(top[half] * factor - shift), sum = 0;
+            shift[half] = highest == NEVER ? 0 : highest * factor, shrink[half] = power(top[half] * factor - shift[half]);
             top[half] = highest;
+        }
+        if (__any_sync(~0u, shrink[0] != 1 || shrink[1] != 1)) {  // mostly in a row's first tiles
+#pragma unroll
+            for (int j = 0; j < HEAD_BLOCKS; j++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) sums[j][i] *= shrink[i / 2];
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float sum = 0;
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) {
 #pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++) sum += scores[j][i] = power(fmaf(scores[j][i], factor, -shift));
+                for (int i = 2 * half; i < 2 * half + 2; i++) sum += scores[j][i] = power(fmaf(scores[j][i], factor, -shift[half]));
             }
-            total[half] = total[half] * shrink + sum;
-#pragma unroll
-            for (int j = 0; j < HEAD_BLOCKS; j++) sums[j][2 * half] *= shrink, sums[j][2 * half + 1] *= shrink;
+            total[half] = total[half] * shrink[half] + sum;
         }
         Weights<KEYS> probabilities;
         probabilities.round(scores);
@@ -216,65 +240,56 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
 
 constexpr int GRADIENT_QUERIES = GRADIENT_HEADS * GRADIENT_POSITIONS, GRADIENT_THREADS = GRADIENT_QUERIES * 2;
 
-// dq = ds k / √E; leaves delta behind for the other kernel.
+// dq = ds k / √E; leaves (lse · BASE, delta) of each row behind for the other kernel.
 extern "C" __global__ void __launch_bounds__(GRADIENT_THREADS, DQUERY_BLOCKS)
     attention_dquery(CONST_TENSOR(dout), CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts, CONST_TENSOR(out),
-                     const float* __restrict__ lse, float* __restrict__ delta, TENSOR(dquery), int T, int heads, int kv_heads, float scale) {
+                     const float* __restrict__ lse, float2* __restrict__ statistics, TENSOR(dquery), int T, int heads, int kv_heads, float scale) {
     constexpr int ROW_TILE = GRADIENT_QUERIES * ROW_BYTES, KEY_TILE = GRADIENT_KEYS * ROW_BYTES;
     constexpr int KEY_TILES = 2 * ROW_TILE, VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
     Queries<GRADIENT_HEADS, GRADIENT_POSITIONS> q(starts, 0, T, heads);
     int batch = q.batch, kv_head = q.head / (heads / kv_heads), lane = threadIdx.x % 32;
     key += batch * key_batch + kv_head * key_head, value += batch * value_batch + kv_head * value_head;
 
-    auto hold = [&](int at, const element* source, int token_stride, int head_stride) {
-        source += (long long)q.first * token_stride + q.head * head_stride;
-        copy_tile<GRADIENT_QUERIES, GRADIENT_POSITIONS, GRADIENT_THREADS>(at, source, token_stride, head_stride, q.count);
-    };
-    hold(0, query + batch * query_batch, query_token, query_head);
-    hold(ROW_TILE, dout + batch * dout_batch, dout_token, dout_head);
+    using CopyQueries = TileCopy<GRADIENT_QUERIES, GRADIENT_POSITIONS, GRADIENT_THREADS>;
+    CopyQueries(query + batch * query_batch + q.head * query_head, query_token)(0, q.first, q.count, query_head);
+    CopyQueries(dout + batch * dout_batch + q.head * dout_head, dout_token)(ROW_TILE, q.first, q.count, dout_head);
     commit_copies();
+    TileCopy<GRADIENT_KEYS, GRADIENT_KEYS, GRADIENT_THREADS> copy_key(key, key_token), copy_value(value, value_token);
     auto fetch = [&](int tile, int stage) {
-        int begin = tile * GRADIENT_KEYS, count = q.keys_end - begin;
-        copy_tile<GRADIENT_KEYS, GRADIENT_KEYS, GRADIENT_THREADS>(KEY_TILES + stage * KEY_TILE, key + (long long)begin * key_token, key_token, 0, count);
-        copy_tile<GRADIENT_KEYS, GRADIENT_KEYS, GRADIENT_THREADS>(VALUE_TILES + stage * KEY_TILE, value + (long long)begin * value_token, value_token, 0, count);
+        int first = tile * GRADIENT_KEYS, count = q.keys_end - first;
+        copy_key(KEY_TILES + stage * KEY_TILE, first, count);
+        copy_value(VALUE_TILES + stage * KEY_TILE, first, count);
         commit_copies();
     };
     int tile = q.keys_begin / GRADIENT_KEYS, tiles = (q.keys_end + GRADIENT_KEYS - 1) / GRADIENT_KEYS;
     fetch(tile, tile % 2);
 
     int head = q.head + q.head_in_block, left = q.count - q.place;
-    long long statistics = ((long long)batch * heads + head) * T + q.first + q.place;  // the warp's first row in lse and delta
     float row_lse[2], row_delta[2];
     {
-        constexpr int AT_ONCE = 32 / CHUNKS;  // rows that the warp reads at a time
-        long long token = q.first + q.place;
-        const element* rows_out = out + batch * out_batch + token * out_token + head * out_head;
-        const element* rows_dout = dout + batch * dout_batch + token * dout_token + head * dout_head;
-        row_delta[0] = row_delta[1] = 0;
+        int i = lane / 2;  // two lanes take a row, chunk by chunk in turn
+        float sum = 0;
+        if (i < left) {
+            const element* row_out = out + batch * out_batch + (long long)(q.first + q.place + i) * out_token + head * out_head + lane % 2 * PER_CHUNK;
+            const element* row_dout = dout + batch * dout_batch + (long long)(q.first + q.place + i) * dout_token + head * dout_head + lane % 2 * PER_CHUNK;
 #pragma unroll
-        for (int begin = 0; begin < 16; begin += AT_ONCE) {
-            int i = begin + lane / CHUNKS, chunk = lane % CHUNKS * PER_CHUNK;
-            float a[PER_CHUNK] = {}, b[PER_CHUNK] = {}, sum = 0;
-            if (i < left) {
-                unpack(*reinterpret_cast<const uint4*>(rows_out + (long long)i * out_token + chunk), a);
-                unpack(*reinterpret_cast<const uint4*>(rows_dout + (long long)i * dout_token + chunk), b);
-            }
+            for (int chunk = 0; chunk < CHUNKS; chunk += 2) {
+                float a[PER_CHUNK], b[PER_CHUNK];
+                unpack(*reinterpret_cast<const uint4*>(row_out + chunk * PER_CHUNK), a);
+                unpack(*reinterpret_cast<const uint4*>(row_dout + chunk * PER_CHUNK), b);
 #pragma unroll
-            for (int j = 0; j < PER_CHUNK; j++) sum = fmaf(a[j], b[j], sum);
-#pragma unroll
-            for (int step = 1; step < CHUNKS; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-            if (i < left && lane % CHUNKS == 0) delta[statistics + i] = sum;
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                int wanted = lane / 4 + 8 * half - begin;
-                float sum_of_row = __shfl_sync(~0u, sum, wanted * CHUNKS);
-                if (wanted >= 0 && wanted < AT_ONCE) row_delta[half] = sum_of_row;
+                for (int j = 0; j < PER_CHUNK; j++) sum = fmaf(a[j], b[j], sum);
             }
         }
-    }
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        float scaled_lse = i < left ? lse[((long long)batch * heads + head) * T + q.first + q.place + i] * BASE : 0;
+        if (i < left && lane % 2 == 0) statistics[((long long)batch * heads + head) * T + q.first + q.place + i] = make_float2(scaled_lse, sum);
 #pragma unroll
-    for (int half = 0; half < 2; half++) row_lse[half] = lane / 4 + 8 * half < left ? lse[statistics + lane / 4 + 8 * half] * BASE : 0;
-
+        for (int half = 0; half < 2; half++) {
+            row_lse[half] = __shfl_sync(~0u, scaled_lse, 2 * (lane / 4 + 8 * half));
+            row_delta[half] = __shfl_sync(~0u, sum, 2 * (lane / 4 + 8 * half));
+        }
+    }
     await_copies<1>();
     Rows<GRADIENT_QUERIES> rows_query, rows_dout;
     rows_query.load(0, q.row), rows_dout.load(ROW_TILE, q.row);
@@ -296,13 +311,17 @@ extern "C" __global__ void __launch_bounds__(GRADIENT_THREADS, DQUERY_BLOCKS)
         commit_products();
         await_products<1>();
         pin(scores);
-        bool all = q.sees_all(first_key, GRADIENT_KEYS);
 #pragma unroll
         for (int j = 0; j < GRADIENT_KEYS / 8; j++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                scores[j][i] = power(fmaf(scores[j][i], factor, -row_lse[i / 2]));
-                if (!all && !q.sees_key(i / 2, first_key + 8 * j + lane % 4 * 2 + i % 2)) scores[j][i] = 0;
+            for (int i = 0; i < 4; i++) scores[j][i] = power(fmaf(scores[j][i], factor, -row_lse[i / 2]));
+        }
+        if (!q.sees_all(first_key, GRADIENT_KEYS)) {
+#pragma unroll
+            for (int j = 0; j < GRADIENT_KEYS / 8; j++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (!q.sees_key(i / 2, first_key + 8 * j + lane % 4 * 2 + i % 2)) scores[j][i] = 0;
             }
         }
         await_products<0>();
@@ -331,33 +350,33 @@ constexpr int DKEY_THREADS = HELD_KEYS * 2;
 
 // dk = dsᵀ q / √E and dv = pᵀ dout, each summed over the query heads that share the key/value head. Here keys are rows and queries are columns.
 extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
-    attention_dkey(CONST_TENSOR(dout), CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts, const float* __restrict__ lse,
-                   const float* __restrict__ delta, TENSOR(dkey), TENSOR(dvalue), int T, int heads, int kv_heads, float scale) {
+    attention_dkey(CONST_TENSOR(dout), CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts,
+                   const float2* __restrict__ statistics, TENSOR(dkey), TENSOR(dvalue), int T, int heads, int kv_heads, float scale) {
     constexpr int COLUMNS = STREAMED_QUERIES, KEY_TILE = HELD_KEYS * ROW_BYTES, QUERY_TILE = COLUMNS * ROW_BYTES;
     constexpr int QUERY_TILES = 2 * KEY_TILE, DOUT_TILES = QUERY_TILES + 2 * QUERY_TILE, STATISTICS = DOUT_TILES + 2 * QUERY_TILE;
+    constexpr int STARTS = STATISTICS + 2 * COLUMNS * 8;
     int batch = blockIdx.y / kv_heads, kv_head = blockIdx.y % kv_heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32, ratio = heads / kv_heads;
     int first_key = blockIdx.x * HELD_KEYS, count = min(HELD_KEYS, T - first_key), row = warp * 16;
     int group_first = first_key + row / OWNED * OWNED, group_last = group_first + OWNED - 1;
     query += batch * query_batch + kv_head * ratio * query_head, dout += batch * dout_batch + kv_head * ratio * dout_head;
-    key += batch * key_batch + (long long)first_key * key_token + kv_head * key_head;
-    value += batch * value_batch + (long long)first_key * value_token + kv_head * value_head;
-    starts += (long long)batch * T, lse += ((long long)batch * heads + kv_head * ratio) * T, delta += ((long long)batch * heads + kv_head * ratio) * T;
+    key += batch * key_batch + kv_head * key_head, value += batch * value_batch + kv_head * value_head;
+    starts += (long long)batch * T, statistics += ((long long)batch * heads + kv_head * ratio) * T;
 
-    copy_tile<HELD_KEYS, HELD_KEYS, DKEY_THREADS>(0, key, key_token, 0, count);
-    copy_tile<HELD_KEYS, HELD_KEYS, DKEY_THREADS>(KEY_TILE, value, value_token, 0, count);
+    using CopyKeys = TileCopy<HELD_KEYS, HELD_KEYS, DKEY_THREADS>;
+    CopyKeys(key, key_token)(0, first_key, count);
+    CopyKeys(value, value_token)(KEY_TILE, first_key, count);
     commit_copies();
+    TileCopy<COLUMNS, COLUMNS, DKEY_THREADS> copy_query(query, query_token), copy_dout(dout, dout_token);
+    const element *query_source = copy_query.source, *dout_source = copy_dout.source;
     auto fetch = [&](int head, int tile, int stage) {
         int first = tile * COLUMNS, present = T - first;
-        const element* from = query + head * query_head + (long long)first * query_token;
-        copy_tile<COLUMNS, COLUMNS, DKEY_THREADS>(QUERY_TILES + stage * QUERY_TILE, from, query_token, 0, present);
-        from = dout + head * dout_head + (long long)first * dout_token;
-        copy_tile<COLUMNS, COLUMNS, DKEY_THREADS>(DOUT_TILES + stage * QUERY_TILE, from, dout_token, 0, present);
-        int i = threadIdx.x, at = STATISTICS + (stage * 3 * COLUMNS + i) * 4;
+        copy_query.source = query_source + head * query_head, copy_dout.source = dout_source + head * dout_head;
+        copy_query(QUERY_TILES + stage * QUERY_TILE, first, present);
+        copy_dout(DOUT_TILES + stage * QUERY_TILE, first, present);
+        int i = threadIdx.x, safe = min(first + i, T - 1);
         if (i < COLUMNS) {  // beyond the last query dout is zero, and so is what it adds to either gradient
-            int safe = min(first + i, T - 1);
-            copy_4(at, lse + (long long)head * T + safe, i < present);
-            copy_4(at + COLUMNS * 4, delta + (long long)head * T + safe, i < present);
-            copy_4(at + COLUMNS * 8, starts + safe, true);
+            copy_small<8>(STATISTICS + (stage * COLUMNS + i) * 8, statistics + head * T + safe, i < present);
+            copy_small<4>(STARTS + (stage * COLUMNS + i) * 4, starts + safe, true);
         }
         commit_copies();
     };
@@ -379,26 +398,23 @@ extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
         await_copies<0>();
         if (++tile == first_tile + tiles) tile = first_tile, head++;
         if (step + 1 < steps) fetch(head, tile, 1 - stage);
-        const float* stage_lse = reinterpret_cast<const float*>(shared + STATISTICS) + stage * 3 * COLUMNS;
-        const float* stage_delta = stage_lse + COLUMNS;
-        const int* stage_starts = reinterpret_cast<const int*>(stage_lse + 2 * COLUMNS);
+        const float2* rows = reinterpret_cast<const float2*>(shared + STATISTICS) + stage * COLUMNS;
+        const int* stage_starts = reinterpret_cast<const int*>(shared + STARTS) + stage * COLUMNS;
         if (group_first > first + COLUMNS - 1 || stage_starts[0] > group_last) continue;
 
         float scores[COLUMNS / 8][4], dscores[COLUMNS / 8][4];
-        pin(scores), pin(dscores);
+        pin(scores);
         begin_products();
         multiply_transposed<COLUMNS>(scores, rows_key, QUERY_TILES + stage * QUERY_TILE);
         commit_products();
-        multiply_transposed<COLUMNS>(dscores, rows_value, DOUT_TILES + stage * QUERY_TILE);
-        commit_products();
-        await_products<1>();
+        await_products<0>();
         pin(scores);
         bool all = group_last <= first && stage_starts[COLUMNS - 1] <= group_first;
 #pragma unroll
         for (int j = 0; j < COLUMNS / 8; j++) {
-            float2 lse_2 = *reinterpret_cast<const float2*>(stage_lse + 8 * j + lane % 4 * 2);
+            float4 two = *reinterpret_cast<const float4*>(rows + 8 * j + lane % 4 * 2);
 #pragma unroll
-            for (int i = 0; i < 4; i++) scores[j][i] = power(fmaf(scores[j][i], factor, (i % 2 ? lse_2.y : lse_2.x) * -BASE));
+            for (int i = 0; i < 4; i++) scores[j][i] = power(fmaf(scores[j][i], factor, -(i % 2 ? two.z : two.x)));
         }
         if (!all) {
 #pragma unroll
@@ -412,17 +428,19 @@ extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
         }
         Weights<COLUMNS> probabilities, weights;
         probabilities.round(scores);
-        pin(sums_value);
+        pin(sums_value), pin(dscores);
         begin_products();
+        multiply_transposed<COLUMNS>(dscores, rows_value, DOUT_TILES + stage * QUERY_TILE);
+        commit_products();
         multiply_add<COLUMNS>(sums_value, probabilities, DOUT_TILES + stage * QUERY_TILE);
         commit_products();
         await_products<1>();
         pin(dscores);
 #pragma unroll
         for (int j = 0; j < COLUMNS / 8; j++) {
-            float2 delta_2 = *reinterpret_cast<const float2*>(stage_delta + 8 * j + lane % 4 * 2);
+            float4 two = *reinterpret_cast<const float4*>(rows + 8 * j + lane % 4 * 2);
 #pragma unroll
-            for (int i = 0; i < 4; i++) dscores[j][i] = scores[j][i] * (dscores[j][i] - (i % 2 ? delta_2.y : delta_2.x));
+            for (int i = 0; i < 4; i++) dscores[j][i] = probabilities.at(j, i) * (dscores[j][i] - (i % 2 ? two.w : two.y));
         }
         weights.round(dscores);
         pin(sums_key);

@@ -60,7 +60,7 @@ def tiles_for(unit: str, head_size: int, ratio: int) -> Tiles:
         # single groups of four warps, each at its own pace, did better than several around a barrier
         if head_size == 128:
             return Tiles(1, 64, 64, 1, 64, 32, 64, 32, 2, 2, 2, rows_in_registers=0)
-        return Tiles(1, 64, 64, 1, 64, 64, 64, 64, 4, 4, 2, rows_in_registers=0)
+        return Tiles(1, 64, 64, 1, 64, 64, 64, 64, 4, 4, 3, rows_in_registers=0)
     rows = 128 if row_bytes <= 128 else 64
     heads = max(h for h in (1, 2, 4) if ratio % h == 0)
     keys = {64: 64, 128: 64, 256: 64, 512: 32}[row_bytes]
@@ -114,8 +114,8 @@ class Attention:
         return self.tiles.shared_bytes(self.head_size * (4 if self.unit in ("ffma", "tf32") else 2))
 
     def workspace_bytes(self, batch: int, length: int) -> int:
-        """Scratch memory of `backward`: one float32 per query and head."""
-        return batch * self.heads * length * 4
+        """Scratch memory of `backward`: two float32 per query and head."""
+        return batch * self.heads * length * 8
 
     def forward(self, stream: Any, query: Any, key: Any, value: Any, starts: Any, offset: Any, out: Any, lse: Any) -> None:
         """Writes `out` (B, T, H, E) and `lse` (B, H, T) float32. Keys may lie beyond offset + T (a cache's free places): they are not read."""
@@ -143,13 +143,15 @@ class Attention:
         dvalue: Any,
         workspace: Any,
     ) -> None:
-        """Writes the three gradients in full. `workspace`: `workspace_bytes` of memory, on a 4-byte border."""
+        """Writes the three gradients in full. `workspace`: `workspace_bytes` of memory, on an 8-byte border."""
         B, T = query.shape[:2]
+        if workspace.nbytes < self.workspace_bytes(B, T):
+            raise ValueError(f"attention's backward pass needs {self.workspace_bytes(B, T)} bytes of workspace and was given {workspace.nbytes}")
         tiles, inputs, length = self.tiles, (*view(dout), *view(query), *view(key), *view(value), starts), np.int32(T)
         grid = (-(-T // tiles.gradient_positions), B * self.heads // tiles.gradient_heads)
         self.launch(stream, "attention_dquery", grid, 2 * tiles.gradient_queries, (*inputs, *view(out), lse, workspace, *view(dquery), length, *self.shape))
         grid = (-(-T // tiles.held_keys), B * self.kv_heads)
-        self.launch(stream, "attention_dkey", grid, 2 * tiles.held_keys, (*inputs, lse, workspace, *view(dkey), *view(dvalue), length, *self.shape))
+        self.launch(stream, "attention_dkey", grid, 2 * tiles.held_keys, (*inputs, workspace, *view(dkey), *view(dvalue), length, *self.shape))
 
     @cached_property
     def shape(self) -> tuple[Any, ...]:

@@ -75,8 +75,9 @@ __device__ __forceinline__ void copy_16(int target, const void* source, bool pre
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address_of(target)), "l"(source), "r"(present ? 16 : 0) : "memory");
 }
 
-__device__ __forceinline__ void copy_4(int target, const void* source, bool present) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address_of(target)), "l"(source), "r"(present ? 4 : 0) : "memory");
+template <int BYTES>  // 4 or 8
+__device__ __forceinline__ void copy_small(int target, const void* source, bool present) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address_of(target)), "l"(source), "n"(BYTES), "r"(present ? BYTES : 0) : "memory");
 }
 
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -93,9 +94,11 @@ __device__ __forceinline__ void await_copies() {
 
 #if UNIT == WGMMA
 // How a tile lies in shared memory. `panel_stride` matters only where the product runs along the rows and a row has several panels.
-__device__ __forceinline__ unsigned long long descriptor(unsigned address, int panel_stride) {
-    constexpr unsigned long long eight_rows = 8 * PANEL_BYTES / 16, swizzle = PANEL_BYTES == 128 ? 1 : 2;
-    return (address & 0x3ffff) >> 4 | static_cast<unsigned long long>(panel_stride / 16) << 16 | eight_rows << 32 | swizzle << 62;
+__device__ __forceinline__ unsigned long long descriptor(unsigned tile, unsigned offset, int panel_stride) {
+    constexpr unsigned long long EIGHT_ROWS = 8 * PANEL_BYTES / 16, SWIZZLE = PANEL_BYTES == 128 ? 1 : 2;
+    // tiles lie in the first 256 KB, so that the parts of an address add up without a carry into the next field, most of them when compiling
+    unsigned low = address_of(0) / 16 + tile / 16 + offset / 16 + (panel_stride / 16 << 16);
+    return low | EIGHT_ROWS << 32 | SWIZZLE << 62;
 }
 
 #define FOUR(x, j) "+f"(x[j][0]), "+f"(x[j][1]), "+f"(x[j][2]), "+f"(x[j][3])
@@ -248,12 +251,12 @@ __device__ __forceinline__ void multiply_transposed(float (&x)[N / 8][4], const 
     constexpr int PER_PANEL = PANEL_BYTES / 32;
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
-        unsigned long long right = descriptor(address_of(tile + s / PER_PANEL * (N * 128) + s % PER_PANEL * 32), 16);
+        unsigned long long right = descriptor(tile, s / PER_PANEL * (N * 128) + s % PER_PANEL * 32, 16);
 #if ROWS_IN_REGISTERS
         wgmma<0>(x, rows.words[s], right, s > 0);
 #else
-        int left = rows.tile + s / PER_PANEL * (ROWS * 128) + rows.first / 64 * (64 * PANEL_BYTES) + s % PER_PANEL * 32;
-        wgmma(x, descriptor(address_of(left), 16), right, s > 0);
+        unsigned group = ROWS == 64 ? 0 : rows.first / 64 * (64 * PANEL_BYTES);
+        wgmma(x, descriptor(rows.tile + group, s / PER_PANEL * (ROWS * 128) + s % PER_PANEL * 32, 16), right, s > 0);
 #endif
     }
 #else
@@ -283,8 +286,13 @@ template <int N>
 struct Weights {
 #if UNIT == FFMA || UNIT == TF32
     float values[N / 8][4];
+    __device__ __forceinline__ float at(int j, int i) const { return values[j][i]; }
 #else
     unsigned words[N / 16][4];
+    __device__ __forceinline__ float at(int j, int i) const {
+        unsigned word = words[j / 2][j % 2 * 2 + i / 2];
+        return __uint_as_float(i % 2 ? word & 0xffff0000u : word << 16);
+    }
 #endif
 
     __device__ __forceinline__ void round(const float (&x)[N / 8][4]) {
@@ -348,6 +356,6 @@ __device__ __forceinline__ void multiply_add(float (&x)[HEAD_SIZE / 8][4], const
     }
 #else
 #pragma unroll
-    for (int k = 0; k < N / 16; k++) wgmma<1>(x, weights.words[k], descriptor(address_of(tile + k * 16 * PANEL_BYTES), N * 128), 1);
+    for (int k = 0; k < N / 16; k++) wgmma<1>(x, weights.words[k], descriptor(tile, k * 16 * PANEL_BYTES, N * 128), 1);
 #endif
 }
