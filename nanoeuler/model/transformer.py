@@ -17,10 +17,14 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.model.flat import ModelViews, PackedColumns
-from nanoeuler.model.spec import ModelConfig, storage_elements, tensor_table
+from nanoeuler.model.spec import ModelConfig, round_up, storage_elements, tensor_table
 
 Array = Any
 """An array of the backend: NumPy's or CuPy's."""
+
+
+LOGITS_AT_ONCE = 1 << 28
+"""Elements of the largest buffer of logits: beyond it the heads take the tokens of a batch in several parts."""
 
 
 @dataclass
@@ -74,10 +78,12 @@ class Activations:
         self.delta = empty(N, c.dim)
         self.final = stream()
         self.final_inverse_rms = backend.empty((N,))
-        self.hidden = empty(N, c.dim)  # normed, what the heads read
-        self.logits = empty(N, columns.heads) if training else None
+        self.hidden = self.normed  # of the last layer: what the heads read
         if training:
-            self.dx = empty(N, c.dim)
+            parts = -(-N * columns.heads // LOGITS_AT_ONCE)
+            self.tokens_at_once = round_up(-(-N // parts), 128) if parts > 1 else N
+            self.logits = empty(self.tokens_at_once, columns.heads)
+            self.dx = self.delta  # one is the forward pass's, the other the backward pass's
             self.dattention_out = empty(N, c.heads * c.head_size)
             # zeroed once: the ops never write the padding between packed parts, and its gradient must be zero
             self.dquery_key_value = backend.zeros((N, columns.query_key_value), backend.activation)
@@ -197,13 +203,19 @@ class Transformer:
             norm, total, out, inverse_rms = self.weights.final_norm, buffers.final, buffers.hidden, buffers.final_inverse_rms
         ops.euler_step(hidden, layer.down, delta, a.middle, h, norm, epsilon, total, out, inverse_rms)
 
-    def all_logits(self, buffers: Activations) -> Array:
-        """Logits of all K heads as (N·K, V): row n·K + k is head k at token n. A training buffer, overwritten by its gradient."""
-        self.backend.linear(buffers.hidden, self.weights.heads, buffers.logits)
-        return self.logit_rows(buffers)
+    def head_parts(self, buffers: Activations) -> list[slice]:
+        """The tokens of a training batch in parts whose logits fit into their buffer: mostly one part."""
+        N, size = buffers.batch * buffers.length, buffers.tokens_at_once
+        return [slice(start, min(start + size, N)) for start in range(0, N, size)]
 
-    def logit_rows(self, buffers: Activations) -> Array:
-        return buffers.logits.reshape(-1, self.columns.head)[:, : self.config.vocab_size]
+    def all_logits(self, buffers: Activations, part: slice = slice(None)) -> Array:
+        """Logits of all K heads as (tokens·K, V): row n·K + k is head k at token n of `part`. A training buffer, overwritten by its gradient."""
+        hidden = buffers.hidden[part]
+        self.backend.linear(hidden, self.weights.heads, buffers.logits[: len(hidden)])
+        return self.logit_rows(buffers, len(hidden))
+
+    def logit_rows(self, buffers: Activations, tokens: int | None = None) -> Array:
+        return buffers.logits[:tokens].reshape(-1, self.columns.head)[:, : self.config.vocab_size]
 
     def first_logits(self, hidden_ND: Array) -> Array:
         """Logits of head 0, (N, V)."""
@@ -214,22 +226,31 @@ class Transformer:
     # ---- backward
 
     def backward(self, batch: Batch, buffers: Activations, gradients: ModelViews, accumulate: bool = False) -> None:
-        """From the gradient of the logits (left in `buffers.logits` by the cross-entropy) to `gradients` of every parameter.
+        """From the gradient of all logits (left in `buffers.logits` by the cross-entropy) to `gradients` of every parameter.
 
         `accumulate` adds to what `gradients` holds (further micro-batches) instead of overwriting it. The gate/up products and the
         logits of `buffers` are overwritten: one backward pass for each forward pass.
         """
+        self.backward_heads(buffers, slice(0, buffers.batch * buffers.length), gradients, accumulate)
+        self.backward_layers(batch, buffers, gradients, accumulate)
+
+    def backward_heads(self, buffers: Activations, part: slice, gradients: ModelViews, accumulate: bool) -> None:
+        """From the gradient of the logits of `part` to that of the heads and, in the place of `hidden`, of what the heads read."""
+        ops, logits, hidden = self.backend, buffers.logits[: part.stop - part.start], buffers.hidden[part]
+        if self.columns.head != self.config.vocab_size:
+            logits.reshape(-1, self.columns.head)[:, self.config.vocab_size :] = 0
+        ops.linear_backward_weight(logits, hidden, gradients.heads, accumulate)
+        ops.linear_backward_input(logits, self.weights.heads, hidden)
+
+    def backward_layers(self, batch: Batch, buffers: Activations, gradients: ModelViews, accumulate: bool) -> None:
+        """From the gradient of what the heads read to `gradients` of everything below them."""
         c, ops, weights = self.config, self.backend, self.weights
         B, _ = batch.ids.shape
         h, positions = c.step_size, batch.positions.reshape(-1)
         dx, normed, hidden = buffers.dx, buffers.normed, buffers.mlp_hidden
         gate, up = self.columns.gate, self.columns.up
-        if self.columns.head != c.vocab_size:
-            buffers.logits.reshape(-1, self.columns.head)[:, c.vocab_size :] = 0
-        ops.linear_backward_weight(buffers.logits, buffers.hidden, gradients.heads, accumulate)
-        ops.linear_backward_input(buffers.logits, weights.heads, normed)
         ops.rms_norm_backward(
-            normed, buffers.final, weights.final_norm, buffers.final_inverse_rms, dx, gradients.final_norm, add_to_dx=False, accumulate=accumulate
+            buffers.hidden, buffers.final, weights.final_norm, buffers.final_inverse_rms, dx, gradients.final_norm, add_to_dx=False, accumulate=accumulate
         )
         # `normed` and `hidden` hold the gradient of a product's input, then that input itself, computed again
         for layer, gradient, a in reversed(list(zip(weights.layers, gradients.layers, buffers.layers, strict=True))):

@@ -56,5 +56,5 @@ def test_fine_tuning_runs_on_the_gpu(cuda_trainer):
     cuda_trainer.run("pretrain", *DEVICE)
     said = cuda_trainer.run("sft", "--parent", str(cuda_trainer.output / "pretrain" / "model"), *DEVICE)
     losses = [entry["loss"] for entry in cuda_trainer.metrics("sft") if "loss" in entry]
-    assert losses[-1] < losses[0]
+    assert losses[-1] < 0.5 * losses[0]
     assert "engine=cuda" in said

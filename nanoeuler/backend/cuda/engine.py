@@ -76,7 +76,7 @@ class CudaBackend:
         c, activation, residual = config, self.activation.itemsize, self.residual.itemsize
         qkv, gate_up, heads = (c.heads + 2 * c.kv_heads) * c.head_size, 2 * c.ffn_storage, c.heads * c.head_size
         layer = 2 * c.dim * residual + (qkv + heads + (0 if recompute else gate_up)) * activation + 4 * (c.heads + 2)
-        shared = c.dim * residual + (4 * c.dim + c.ffn_storage + qkv + heads + (gate_up if recompute else 0)) * activation
+        shared = c.dim * residual + (2 * c.dim + c.ffn_storage + qkv + heads + (gate_up if recompute else 0)) * activation
         return length * (c.layers * layer + shared + c.mtp_heads * (c.vocab_storage * activation + 24) + 40)
 
     def rows_that_fit(self, config: Any, length: int, state: int, recompute: bool = False) -> int:
@@ -100,12 +100,13 @@ class CudaBackend:
         if dtype is None:
             dtype = self.dtype if array.dtype.kind == "f" else array.dtype
         host = np.ascontiguousarray(array, dtype)
+        self.stream.use()
         return cupy.asarray(host.view(np.uint16)).view(BFLOAT16) if host.dtype == BFLOAT16 else cupy.asarray(host)
 
     def to_host(self, array: Array) -> np.ndarray:
         if array.dtype == BFLOAT16:
-            return array.view(np.uint16).get().view(BFLOAT16).astype(np.float32)
-        return array.get()
+            return array.view(np.uint16).get(stream=self.stream).view(BFLOAT16).astype(np.float32)
+        return array.get(stream=self.stream)
 
     def scratch(self, name: str, count: int, dtype: Any) -> Array:
         """Memory that kernels of one op hand results over in; taken at the first call of the largest size."""
@@ -134,6 +135,7 @@ class CudaBackend:
             self.staged[key].fill(value, self.copying)
 
     def run(self, function: Callable[[], None], recorded: Recorded | None = None) -> Recorded:
+        self.stream.use()  # what CuPy itself launches, a fill say, belongs on this stream too
         for staged in self.staged.values():
             staged.deliver(self.stream)
         if recorded is None or not self.graphs:
@@ -354,7 +356,7 @@ class CudaBackend:
         return partial
 
     def squared_norm(self, values: Array) -> float:
-        return float(self.squares(values).get().sum())
+        return float(self.to_host(self.squares(values)).sum())
 
     def decays(self, decay_slices: list[tuple[slice, bool]]) -> Array:
         """One byte for each block of 128 elements: does it decay?"""
