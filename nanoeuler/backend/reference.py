@@ -81,11 +81,14 @@ class ReferenceBackend:
             dx_NI *= scale
 
     def linear_backward_weight(self, dout_NO: Array, x_NI: Array, dweight_OI: Array, accumulate: bool, scale: float = 1.0) -> None:
-        """dW = scale · doutᵀ x"""
+        """dW = scale · doutᵀ x. A device may go on with it beside what follows: `settle` before its operands are written over."""
         dweight = np.matmul(dout_NO.T, x_NI)
         if scale != 1.0:
             dweight *= scale
         store(dweight_OI, dweight, accumulate)
+
+    def settle(self) -> None:
+        """Wait for the products that `linear_backward_weight` has begun."""
 
     # ---- embedding:  out_n = table[ids_n]
 

@@ -37,8 +37,9 @@ class CudaBackend:
 
     name = "cuda"
 
-    def __init__(self, precision: str = "bf16", residual: str = "bf16", graphs: bool = True):
-        """`residual`: the residual stream's type in the bf16 mode, bf16 or fp32. `graphs`: replay steps as CUDA graphs."""
+    def __init__(self, precision: str = "bf16", residual: str = "bf16", graphs: bool = True, overlap: bool = True):
+        """`residual`: the residual stream's type in the bf16 mode, bf16 or fp32. `graphs`: replay steps as CUDA graphs.
+        `overlap`: gradients of weights are computed beside the rest of the backward pass."""
         self.device = Device()
         self.precision, self.graphs = precision, graphs
         self.dtype = FLOAT32
@@ -49,6 +50,10 @@ class CudaBackend:
         self.stream.use()
         self.sources = Sources(self.activation.name, self.residual.name)
         self.products = Products(precision, self.stream)
+        self.beside = cupy.cuda.Stream(non_blocking=True) if overlap else self.stream
+        self.weight_products = Products(precision, self.beside, self.products.plan) if overlap else self.products
+        self.unsettled = False
+        self.begun, self.done = cupy.cuda.Event(disable_timing=True), cupy.cuda.Event(disable_timing=True)
         self.algorithms = self.products.plan
         """Product → algorithm: with equal ones, results are equal to the bit."""
         self.kernels: dict[tuple[Source, str], Any] = {}
@@ -173,7 +178,18 @@ class CudaBackend:
         self.products.multiply(dout_NO, False, weight_OI, False, dx_NI, scale)
 
     def linear_backward_weight(self, dout_NO: Array, x_NI: Array, dweight_OI: Array, accumulate: bool, scale: float = 1.0) -> None:
-        self.products.multiply(dout_NO, True, x_NI, False, dweight_OI, scale, dweight_OI if accumulate else None)
+        # beside the main stream: attention and the kernels bound by memory leave room
+        self.stream.record(self.begun)
+        self.beside.wait_event(self.begun)
+        self.weight_products.multiply(dout_NO, True, x_NI, False, dweight_OI, scale, dweight_OI if accumulate else None)
+
+        self.unsettled = True
+
+    def settle(self) -> None:
+        if self.unsettled:
+            self.beside.record(self.done)
+            self.stream.wait_event(self.done)
+            self.unsettled = False
 
     # ---- embedding
 

@@ -71,14 +71,14 @@ class Operand:
 class Products:
     """out = scale · op(a) op(b) (+ another array), on one stream."""
 
-    def __init__(self, precision: str, stream: Any):
+    def __init__(self, precision: str, stream: Any, plan: dict[str, str] | None = None):
         self.library = library()
         self.compute, self.stream = COMPUTE[precision], stream
         self.handle = ctypes.c_void_p()
         self.call("cublasLtCreate", ctypes.byref(self.handle))
         self.workspace = cupy.empty(WORKSPACE_BYTES, np.uint8)
         self.prepared: dict[str, tuple[Any, ...]] = {}
-        self.plan: dict[str, str] = {}
+        self.plan: dict[str, str] = {} if plan is None else plan
         """Product → algorithm, in hexadecimal."""
 
     @property
