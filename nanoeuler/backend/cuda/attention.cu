@@ -3,7 +3,8 @@
 //     out = softmax(q kᵀ / √E) v        lse = log Σ exp(score)        query i sits at key offset_b + i and sees the keys starts_bi … offset_b + i
 //
 // query, out and their gradients (B, T, H, E); key, value and theirs (B, S, G, E), S ≥ offset + T; each with strides of its own (in numbers) for batch,
-// token and head, rows contiguous on 16-byte borders; starts (B, T) int32, never falling along a row; offset (B) int32; lse (B, H, T) float32, statistics (B, H, T, 2) float32.
+// token and head, rows contiguous on 16-byte borders; starts (B, T) int32, never falling along a row; offset (B) int32 or none, which
+// means 0; lse (B, H, T) float32, statistics (B, H, T, 2) float32.
 //
 // A block holds a tile of queries (or, for dk and dv, of keys) and streams the other side past it, two tiles in shared memory: one arrives while the
 // other is used. Tiles that nothing in the block sees are never fetched, those that a warp does not see cost it nothing. A key/value head's query heads share
@@ -143,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
                       float* __restrict__ lse, int T, int heads, int kv_heads, float scale) {
     constexpr int KEY_TILE = KEYS * ROW_BYTES, KEY_TILES = QUERIES * ROW_BYTES, VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
     int batch = blockIdx.y / (heads / HEADS);
-    Queries<HEADS, POSITIONS> q(starts, offsets[batch], T, heads);
+    Queries<HEADS, POSITIONS> q(starts, offsets ? offsets[batch] : 0, T, heads);
     int kv_head = q.head / (heads / kv_heads), lane = threadIdx.x % 32;
     key += batch * key_batch + kv_head * key_head, value += batch * value_batch + kv_head * value_head;
 
@@ -157,7 +158,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
         copy_value(VALUE_TILES + stage * KEY_TILE, first, count);
         commit_copies();
     };
-    int tile = q.keys_begin / KEYS, tiles = (q.keys_end + KEYS - 1) / KEYS;
+    // from the newest keys back: the first tile to fetch does not depend on where a document starts, which is still on its way
+    int tile = (q.keys_end - 1) / KEYS, last = q.keys_begin / KEYS;
     fetch(tile, tile % 2);
     await_copies<1>();
     Rows<QUERIES> rows;
@@ -165,10 +167,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
 
     float sums[HEAD_BLOCKS][4], top[2] = {NEVER, NEVER}, total[2] = {0, 0}, factor = scale * BASE;
     clear(sums);
-    for (; tile < tiles; tile++) {
+    for (; tile >= last; tile--) {
         int stage = tile % 2, first_key = tile * KEYS;
         await_copies<0>();
-        if (tile + 1 < tiles) fetch(tile + 1, 1 - stage);
+        if (tile > last) fetch(tile - 1, 1 - stage);
         if (!q.sees(first_key, KEYS)) continue;
 
         float scores[KEYS / 8][4];
@@ -196,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
             shift[half] = highest == NEVER ? 0 : highest * factor, shrink[half] = power(top[half] * factor - shift[half]);
             top[half] = highest;
         }
-        if (__any_sync(~0u, shrink[0] != 1 || shrink[1] != 1)) {  // mostly in a row's first tiles
+        if (__any_sync(~0u, shrink[0] != 1 || shrink[1] != 1)) {  // mostly in the first tiles
 #pragma unroll
             for (int j = 0; j < HEAD_BLOCKS; j++) {
 #pragma unroll
@@ -261,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(GRADIENT_THREADS, DQUERY_BLOCKS)
         copy_value(VALUE_TILES + stage * KEY_TILE, first, count);
         commit_copies();
     };
-    int tile = q.keys_begin / GRADIENT_KEYS, tiles = (q.keys_end + GRADIENT_KEYS - 1) / GRADIENT_KEYS;
+    int tile = (q.keys_end - 1) / GRADIENT_KEYS, last = q.keys_begin / GRADIENT_KEYS;
     fetch(tile, tile % 2);
 
     int head = q.head + q.head_in_block, left = q.count - q.place;
@@ -296,10 +298,10 @@ extern "C" __global__ void __launch_bounds__(GRADIENT_THREADS, DQUERY_BLOCKS)
 
     float gradient[HEAD_BLOCKS][4], factor = scale * BASE;
     clear(gradient);
-    for (; tile < tiles; tile++) {
+    for (; tile >= last; tile--) {
         int stage = tile % 2, first_key = tile * GRADIENT_KEYS;
         await_copies<0>();
-        if (tile + 1 < tiles) fetch(tile + 1, 1 - stage);
+        if (tile > last) fetch(tile - 1, 1 - stage);
         if (!q.sees(first_key, GRADIENT_KEYS)) continue;
 
         float scores[GRADIENT_KEYS / 8][4], dscores[GRADIENT_KEYS / 8][4];
@@ -381,11 +383,11 @@ extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
         commit_copies();
     };
     int first_tile = first_key / COLUMNS, tiles = 0;
+    fetch(0, first_tile, 0);
     for (int begin = first_tile; begin * COLUMNS < T; begin += DKEY_THREADS) {  // tiles of queries that see some of the keys
         int first = (begin + threadIdx.x) * COLUMNS;
         tiles += __syncthreads_count(first < T && starts[min(first, T - 1)] < first_key + count);
     }
-    fetch(0, first_tile, 0);
     await_copies<1>();
     Rows<HELD_KEYS> rows_key, rows_value;
     rows_key.load(0, row), rows_value.load(KEY_TILE, row);
@@ -419,10 +421,12 @@ extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
         if (!all) {
 #pragma unroll
             for (int j = 0; j < COLUMNS / 8; j++) {
+                int column = 8 * j + lane % 4 * 2, held = first_key + row + lane / 4;
+                int2 start = *reinterpret_cast<const int2*>(stage_starts + column);
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    int column = 8 * j + lane % 4 * 2 + i % 2, held = first_key + row + lane / 4 + i / 2 * 8;
-                    if (held > first + column || held < stage_starts[column]) scores[j][i] = 0;
+                    bool future = held + i / 2 * 8 > first + column + i % 2, other = held + i / 2 * 8 < (i % 2 ? start.y : start.x);
+                    scores[j][i] = future | other ? 0 : scores[j][i];
                 }
             }
         }
@@ -458,82 +462,88 @@ extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
     store_rows<HELD_KEYS>(sums_value, ones, KEY_TILE, row, dvalue, dvalue_token, count - row);
 }
 
-// ---- decoding: few queries, many keys. A block per query and key/value head; its warps take keys in turn and then add up.
+// ---- decoding: few queries, many keys. A block per query and head. It takes time, not work: so that all loads of a few hundred keys are under way at
+// once, CHUNKS lanes share a key, each group of them takes AHEAD keys a turn, and the groups' results are put together at the end.
 
-constexpr int DECODE_WARPS = 8;
+constexpr int DECODE_WARPS = 16, GROUPS = DECODE_WARPS * 32 / CHUNKS, AHEAD = 4;
 
 extern "C" __global__ void __launch_bounds__(DECODE_WARPS * 32)
     attention_decode(CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts, const int* __restrict__ offsets, TENSOR(out),
                      float* __restrict__ lse, int T, int heads, int kv_heads, float scale) {
-    constexpr int AT_ONCE = 32 / CHUNKS;  // keys that a warp reads at a time, CHUNKS lanes for each
-    int kv_head = blockIdx.x, i = blockIdx.y, batch = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int head = kv_head * (heads / kv_heads), chunk = lane % CHUNKS * PER_CHUNK;
-    float factor = scale * BASE, queries[RATIO][PER_CHUNK], sums[RATIO][PER_CHUNK] = {}, top[RATIO], total[RATIO] = {};
-#pragma unroll
-    for (int h = 0; h < RATIO; h++) {
-        unpack(*reinterpret_cast<const uint4*>(query + batch * query_batch + (long long)i * query_token + (head + h) * query_head + chunk), queries[h]);
-        top[h] = NEVER;
-    }
+    int head = blockIdx.x, i = blockIdx.y, batch = blockIdx.z, kv_head = head / (heads / kv_heads);
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / CHUNKS, chunk = lane % CHUNKS * PER_CHUNK;
+    float factor = scale * BASE, queries[PER_CHUNK], sums[PER_CHUNK] = {}, top = NEVER, total = 0;
+    auto shrink_to = [&](float mine, float highest) { return mine == NEVER ? 0.0f : power((mine - highest) * factor); };
+    unpack(*reinterpret_cast<const uint4*>(query + batch * query_batch + (long long)i * query_token + head * query_head + chunk), queries);
     key += batch * key_batch + kv_head * key_head + chunk, value += batch * value_batch + kv_head * value_head + chunk;
-    int begin = starts[(long long)batch * T + i], end = offsets[batch] + i + 1;
-#pragma unroll 2
-    for (int first = begin + warp * AT_ONCE; first < end; first += DECODE_WARPS * AT_ONCE) {
-        int at = first + lane / CHUNKS;
-        float keys[PER_CHUNK] = {}, values[PER_CHUNK] = {};
-        if (at < end) {
-            unpack(*reinterpret_cast<const uint4*>(key + (long long)at * key_token), keys);
-            unpack(*reinterpret_cast<const uint4*>(value + (long long)at * value_token), values);
-        }
+    int begin = starts[(long long)batch * T + i], end = (offsets ? offsets[batch] : 0) + i + 1;
+    for (int first = begin; first < end; first += GROUPS * AHEAD) {
+        uint4 keys[AHEAD], values[AHEAD];
+        float scores[AHEAD], highest = top;
 #pragma unroll
-        for (int h = 0; h < RATIO; h++) {
-            float score = 0;
-#pragma unroll
-            for (int j = 0; j < PER_CHUNK; j++) score = fmaf(queries[h][j], keys[j], score);
-#pragma unroll
-            for (int step = 1; step < CHUNKS; step *= 2) score += __shfl_xor_sync(~0u, score, step);
+        for (int u = 0; u < AHEAD; u++) {
+            int at = first + u * GROUPS + group;
+            keys[u] = values[u] = make_uint4(0, 0, 0, 0);
             if (at < end) {
-                float highest = fmaxf(top[h], score), shrink = power((top[h] - highest) * factor), p = power((score - highest) * factor);
-                top[h] = highest, total[h] = fmaf(total[h], shrink, p);
-#pragma unroll
-                for (int j = 0; j < PER_CHUNK; j++) sums[h][j] = fmaf(sums[h][j], shrink, p * values[j]);
+                keys[u] = *reinterpret_cast<const uint4*>(key + (long long)at * key_token);
+                values[u] = *reinterpret_cast<const uint4*>(value + (long long)at * value_token);
             }
         }
-    }
-    __shared__ float all_tops[DECODE_WARPS][RATIO], all_totals[DECODE_WARPS][RATIO], all_sums[DECODE_WARPS][RATIO][HEAD_SIZE];
-    auto shrink_to = [&](float mine, float highest) { return mine == NEVER ? 0.0f : power((mine - highest) * factor); };
 #pragma unroll
-    for (int h = 0; h < RATIO; h++) {
-        float highest = top[h];
+        for (int u = 0; u < AHEAD; u++) {
+            float numbers[PER_CHUNK], score = 0;
+            unpack(keys[u], numbers);
 #pragma unroll
-        for (int step = CHUNKS; step < 32; step *= 2) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, step));
-        float shrink = shrink_to(top[h], highest);
-        total[h] *= shrink;
+            for (int j = 0; j < PER_CHUNK; j++) score = fmaf(queries[j], numbers[j], score);
 #pragma unroll
-        for (int step = CHUNKS; step < 32; step *= 2) total[h] += __shfl_xor_sync(~0u, total[h], step);
-#pragma unroll
-        for (int j = 0; j < PER_CHUNK; j++) {
-            float sum = sums[h][j] * shrink;
-#pragma unroll
-            for (int step = CHUNKS; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-            if (lane < CHUNKS) all_sums[warp][h][chunk + j] = sum;
+            for (int step = 1; step < CHUNKS; step *= 2) score += __shfl_xor_sync(~0u, score, step);
+            scores[u] = first + u * GROUPS + group < end ? score : NEVER, highest = fmaxf(highest, scores[u]);
         }
-        if (lane == 0) all_tops[warp][h] = highest, all_totals[warp][h] = total[h];
+        float shrink = shrink_to(top, highest);
+        top = highest, total *= shrink;
+#pragma unroll
+        for (int j = 0; j < PER_CHUNK; j++) sums[j] *= shrink;
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            float numbers[PER_CHUNK], p = shrink_to(scores[u], top);
+            unpack(values[u], numbers);
+            total += p;
+#pragma unroll
+            for (int j = 0; j < PER_CHUNK; j++) sums[j] = fmaf(p, numbers[j], sums[j]);
+        }
     }
+
+    float highest = top;  // of the warp, then of the block
+#pragma unroll
+    for (int step = CHUNKS; step < 32; step *= 2) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, step));
+    float shrink = shrink_to(top, highest);
+    total *= shrink;
+#pragma unroll
+    for (int step = CHUNKS; step < 32; step *= 2) total += __shfl_xor_sync(~0u, total, step);
+    __shared__ float tops[DECODE_WARPS], totals[DECODE_WARPS], warp_sums[DECODE_WARPS][HEAD_SIZE];
+#pragma unroll
+    for (int j = 0; j < PER_CHUNK; j++) {
+        float sum = sums[j] * shrink;
+#pragma unroll
+        for (int step = CHUNKS; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+        if (lane < CHUNKS) warp_sums[warp][chunk + j] = sum;
+    }
+    if (lane == 0) tops[warp] = highest, totals[warp] = total;
     __syncthreads();
-    for (int index = threadIdx.x; index < RATIO * HEAD_SIZE; index += DECODE_WARPS * 32) {
-        int h = index / HEAD_SIZE, column = index % HEAD_SIZE;
-        float highest = NEVER, sum = 0, sum_of_row = 0;
+    int column = threadIdx.x;
+    if (column >= HEAD_SIZE) return;
+    float sum = 0, sum_of_row = 0;
+    highest = NEVER;
 #pragma unroll
-        for (int w = 0; w < DECODE_WARPS; w++) highest = fmaxf(highest, all_tops[w][h]);
+    for (int w = 0; w < DECODE_WARPS; w++) highest = fmaxf(highest, tops[w]);
 #pragma unroll
-        for (int w = 0; w < DECODE_WARPS; w++) {
-            float shrink = shrink_to(all_tops[w][h], highest);
-            sum_of_row = fmaf(all_totals[w][h], shrink, sum_of_row), sum = fmaf(all_sums[w][h][column], shrink, sum);
-        }
-        element* target = out + batch * out_batch + (long long)i * out_token + (head + h) * out_head + column;
-        float result = sum_of_row > 0 ? sum / sum_of_row : 0;
-        if constexpr (sizeof(element) == 2) *target = pack_bf16(result, 0) & 0xffff;
-        else *target = result;
-        if (column == 0) lse[((long long)batch * heads + head + h) * T + i] = (highest * factor + logarithm(sum_of_row)) / BASE;
+    for (int w = 0; w < DECODE_WARPS; w++) {
+        float of_warp = shrink_to(tops[w], highest);
+        sum_of_row = fmaf(totals[w], of_warp, sum_of_row), sum = fmaf(warp_sums[w][column], of_warp, sum);
     }
+    element* target = out + batch * out_batch + (long long)i * out_token + head * out_head + column;
+    float result = sum_of_row > 0 ? sum / sum_of_row : 0;
+    if constexpr (sizeof(element) == 2) *target = pack_bf16(result, 0) & 0xffff;
+    else *target = result;
+    if (column == 0) lse[((long long)batch * heads + head) * T + i] = (highest * factor + logarithm(sum_of_row)) / BASE;
 }

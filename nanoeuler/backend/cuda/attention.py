@@ -61,6 +61,8 @@ def tiles_for(unit: str, head_size: int, ratio: int) -> Tiles:
         if head_size == 128:
             return Tiles(1, 64, 64, 1, 64, 32, 64, 32, 2, 2, 2, rows_in_registers=0)
         return Tiles(1, 64, 64, 1, 64, 64, 64, 64, 4, 4, 3, rows_in_registers=0)
+    if unit == "bf16" and head_size == 64:
+        return Tiles(1, 64, 64, 1, 64, 64, 64, 64, 4, 3, 2)
     rows = 128 if row_bytes <= 128 else 64
     heads = max(h for h in (1, 2, 4) if ratio % h == 0)
     keys = {64: 64, 128: 64, 256: 64, 512: 32}[row_bytes]
@@ -74,7 +76,7 @@ def source(unit: str, head_size: int, ratio: int, tiles: Tiles | None = None) ->
     """The program and the options to compile it with, less the architecture (`wgmma` needs sm_90a)."""
     # one text, so that a cache keyed by it sees a change in either file
     code = (FOLDER / "attention.cu").read_text().replace('#include "matrix_units.cuh"', (FOLDER / "matrix_units.cuh").read_text().replace("#pragma once", ""))
-    values = {"unit": UNITS.index(unit), "head_size": head_size, "ratio": ratio, **asdict(tiles or tiles_for(unit, head_size, ratio))}
+    values = {"unit": UNITS.index(unit), "head_size": head_size, **asdict(tiles or tiles_for(unit, head_size, ratio))}
     return code, ("-std=c++17", *(f"-D{name.upper()}={value}" for name, value in values.items()))
 
 
@@ -120,9 +122,11 @@ class Attention:
     def forward(self, stream: Any, query: Any, key: Any, value: Any, starts: Any, offset: Any, out: Any, lse: Any) -> None:
         """Writes `out` (B, T, H, E) and `lse` (B, H, T) float32. Keys may lie beyond offset + T (a cache's free places): they are not read."""
         B, T = query.shape[:2]
+        if key.shape[1] == T:
+            offset = np.uint64(0)  # nothing lies in front: a null pointer spares the kernel a look
         arguments = (*view(query), *view(key), *view(value), starts, offset, *view(out), lse, np.int32(T), *self.shape)
         if T <= DECODE_QUERIES:
-            self.launch(stream, "attention_decode", (self.kv_heads, T, B), 256, arguments)
+            self.launch(stream, "attention_decode", (self.heads, T, B), 512, arguments)
         else:
             tiles = self.tiles
             grid = (-(-T // tiles.positions), B * self.heads // tiles.heads)
