@@ -2,7 +2,7 @@
 #
 #   snakemake                                         the offline demo (config/config.yaml), all of it, on all cores
 #   snakemake --configfile config/medium.yaml         another run; several files may follow, later ones win
-#   snakemake pretrain | sft | evaluate | download    one stage and what it needs
+#   snakemake pretrain | sft | dpo | evaluate | download    one stage and what it needs
 #   snakemake -n                                      only say what would be done, and why
 #
 # Rules only wire: each calls one subcommand of nanoeuler, which can be run by hand as the rule runs it. When its params.identity
@@ -41,7 +41,7 @@ container: "docker://python:3.11-slim"
 wildcard_constraints:
     id=r"\d+",
     shard=r"\d{3}",
-    stage="pretrain|sft|sft_scratch",
+    stage="pretrain|sft|sft_scratch|dpo",
 
 
 include: "workflow/rules/corpus.smk"
@@ -57,6 +57,7 @@ localrules:
     clean_book,
     extract_fineweb,
     fetch_instructions,
+    fetch_preferences,
     fetch_questions,
 
 

@@ -30,6 +30,9 @@ PACKED_SHARE = 0.45
 RECORDS_BYTES = 22_000_000
 """An instruction file whose size nobody states, taken to be like Alpaca's."""
 SAMPLE_RECORDS_BYTES = 100_000
+PAIRS_BYTES = 20_000_000
+"""A file of preference pairs whose size nobody states, taken to be like AlpacaFarm's."""
+SAMPLE_PAIRS_BYTES = 100_000
 RECORD_OVERHEAD = 1.6
 """Tokens of instruction rows against their text's: the template around each record, and padding."""
 KEPT_CHECKPOINTS = 4
@@ -100,12 +103,18 @@ def make_plan(config: dict[str, Any], backend: Any, stages: list[str] | None = N
         plan.data_disk = len(books) * BOOK_BYTES * 2 + sum(shard_text[shard] for shard in shards) * PACKED_SHARE + plan.text_bytes + token_bytes
     record_bytes = float(instructions.get("bytes") or (SAMPLE_RECORDS_BYTES if "sample" in config else RECORDS_BYTES))
     tuning = StageCost(config["sft"]["epochs"] * record_bytes / bytes_per_token(vocab_size) * RECORD_OVERHEAD, config["sft"]["epochs"])
+    pairs = sources.get("preferences", {}).get(config["dpo"]["preferences"], {})
+    pair_bytes = float(pairs.get("bytes") or (SAMPLE_PAIRS_BYTES if "sample" in config else PAIRS_BYTES))
+    if "sample" not in config and config["dpo"]["enabled"] and not Path(paths.preferences, "manifest.json").exists():
+        plan.download["preferences"] = float(pairs.get("bytes") or 0)
+    aligning = StageCost(config["dpo"]["epochs"] * pair_bytes / bytes_per_token(vocab_size) * RECORD_OVERHEAD, config["dpo"]["epochs"])
     pretraining = StageCost(config["pretrain"]["tokens"], config["pretrain"]["tokens"] / max(1.0, plan.text_tokens))
     for stage in paths.stages if stages is None else stages:
-        plan.stages[stage] = pretraining if stage == "pretrain" else replace(tuning)
+        plan.stages[stage] = {"pretrain": pretraining, "dpo": aligning}.get(stage) or replace(tuning)
     stage_bytes = KEPT_CHECKPOINTS * 12 * plan.parameters + 4 * plan.parameters
     plan.results_disk = stage_bytes * len(plan.stages)
-    longest = max(model.context, config["sft"]["context"] or 0 if config["sft"]["enabled"] else 0)
+    tuned, aligned = config["sft"], config["dpo"]
+    longest = max(model.context, (tuned["context"] or 0) * tuned["enabled"], 2 * (aligned["context"] or 0) * aligned["enabled"])
     row = activation_bytes_per_row(model, longest)
     if plan.stages:
         plan.memory = IMPORTS_BYTES + state_bytes(model) + row + 12 * plan.parameters  # the last for writing a checkpoint

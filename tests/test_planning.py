@@ -59,6 +59,15 @@ def test_only_the_stages_that_will_run_are_counted():
     assert planning.make_plan(config, ReferenceBackend(), []).memory == 0
 
 
+def test_alignment_is_planned_with_its_rows_of_two_contexts():
+    _, with_dpo = plan_of("small")
+    _, without = plan_of("small", "dpo.enabled=false")
+    assert list(with_dpo.stages) == ["pretrain", "sft", "dpo"]
+    assert list(without.stages) == ["pretrain", "sft"]
+    assert with_dpo.stages["dpo"].tokens == pytest.approx(planning.PAIRS_BYTES / 1.9 * planning.RECORD_OVERHEAD, rel=0.01)
+    assert with_dpo.memory > without.memory
+
+
 def test_a_disk_that_is_too_small_is_named_with_the_remedy():
     free = shutil.disk_usage(".").free
     config, plan = plan_of("small", f"corpus.fineweb.max_bytes_per_shard={free}", "corpus.fineweb.shards=14")

@@ -54,7 +54,7 @@ class ReferenceBackend:
     # ---- a step as a whole: a device records the work of `function` once and replays it
 
     def load(self, target: Array, values: list[Array]) -> None:
-        """Lay host `values` end to end into the flat array `target` before the next `run`; a device copies while it computes."""
+        """Lay host `values` out in the flat array `target` (see `places`) before the next `run`; a device copies while it computes."""
         lay_out(target, values)
 
     def run(self, function: Callable[[], None], recorded: Any = None) -> Any:
@@ -313,6 +313,36 @@ class ReferenceBackend:
         losses_2[0] -= nats_NK.sum(dtype=np.float64)
         losses_2[1] -= nats_NK[:, 0].sum(dtype=np.float64)
 
+    def preference(
+        self,
+        logprobs_RTK: Array,
+        spans_RP3: Array,
+        reference_RP2: Array,
+        scales_RP2: Array,
+        shares_RP: Array,
+        margin: float,
+        smoothing: float,
+        weights_RTK: Array,
+        losses_2: Array,
+    ) -> None:
+        """The weights of head 0 by which −Σ weights · logprobs descends the preference loss; that loss is added to `losses` (float64).
+
+        Pair p of row r has its chosen tokens from span 0 to span 1 and its rejected ones from there to span 2. In float64, with the reward
+        r = scale · (Σ logprobs − reference) of a side and z = r_chosen − r_rejected − margin (Rafailov et al. 2023, eq. 7; smoothing ε as in
+        Mitchell 2023; scale β/tokens, reference 0 and a margin make it Meng et al. 2024, eq. 6):
+
+            loss = share · (−(1 − ε) log σ(z) − ε log σ(−z)),    −∂loss/∂logprob = ± share · scale · (1 − ε − σ(z)), + for the chosen
+        """
+        for row, pair in zip(*np.nonzero(shares_RP), strict=True):
+            first, middle, last = spans_RP3[row, pair]
+            chosen, rejected = (float(logprobs_RTK[row, side, 0].sum(dtype=np.float64)) for side in (slice(first, middle), slice(middle, last)))
+            scales, share = scales_RP2[row, pair], float(shares_RP[row, pair])
+            z = scales[0] * (chosen - reference_RP2[row, pair, 0]) - scales[1] * (rejected - reference_RP2[row, pair, 1]) - margin
+            pull = 1 - smoothing - np.exp(-np.logaddexp(0, -z))
+            weights_RTK[row, first:middle, 0] = share * scales[0] * pull
+            weights_RTK[row, middle:last, 0] = -share * scales[1] * pull
+            losses_2 += share * ((1 - smoothing) * np.logaddexp(0, -z) + smoothing * np.logaddexp(0, z))
+
     # ---- optimizer
 
     def update(
@@ -384,11 +414,15 @@ class ReferenceBackend:
 
 
 def lay_out(target: Array, values: list[Array]) -> None:
-    """Copy arrays of numbers of one size end to end into a flat one, bit for bit where their types differ."""
-    start = 0
-    for value in values:
-        target[start : start + value.size] = value.reshape(-1).view(target.dtype)
-        start += value.size
+    """Copy arrays into a flat one, byte for byte, each to the place that `places` gives."""
+    for place, value in zip(places(values), values, strict=True):
+        target.view(np.uint8)[place] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+
+
+def places(values: list[Array]) -> list[slice]:
+    """Bytes of a flat array where `values` go, one after the other, each on a 16-byte border."""
+    starts = [0, *itertools.accumulate(-(-value.nbytes // 16) * 16 for value in values)]
+    return [slice(start, start + value.nbytes) for start, value in zip(starts, values, strict=False)]
 
 
 def store(target: Array, value: Array, accumulate: bool) -> None:

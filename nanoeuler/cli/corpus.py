@@ -25,7 +25,7 @@ def run_sample(options: argparse.Namespace) -> None:
     from nanoeuler.corpus.sample.write import write_sample
 
     manifest = write_sample(load(options.config).get("sample") or {}, Path(options.output))
-    log.line("sample", **{key: manifest[key] for key in ("people", "boats", "facts", "books", "pages", "instructions", "questions")})
+    log.line("sample", **{key: manifest[key] for key in ("people", "boats", "facts", "books", "pages", "instructions", "preferences", "questions")})
 
 
 def register_assemble(subparsers: argparse._SubParsersAction) -> None:
@@ -34,7 +34,11 @@ def register_assemble(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--books", nargs="*", default=[], metavar="TXT", help="cleaned books, each with its record (.json) beside it")
     parser.add_argument("--fineweb", nargs="*", default=[], metavar="PARQUET", help="extracted web pages")
     parser.add_argument("--own", nargs="*", default=[], metavar="PATH", help="own .txt and .md files, folders or globs, where corpus.sources names none")
+    parser.add_argument(
+        "--questions", nargs="*", default=[], metavar="JSONL", help="evaluation sets: with corpus.decontaminate, documents that quote them are dropped"
+    )
     parser.add_argument("--output", required=True, metavar="DIR", help="the corpus's folder, for example data/corpora/sample")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads (default 1); the result is the same for any number")
     parser.add_argument("--log", metavar="PATH", help="append log lines to this file as well")
     parser.set_defaults(handler=run_assemble)
 
@@ -44,7 +48,7 @@ def run_assemble(options: argparse.Namespace) -> None:
 
     from nanoeuler import log
     from nanoeuler.config import load
-    from nanoeuler.corpus.assemble import assemble
+    from nanoeuler.corpus.assemble import Cleaning, assemble
     from nanoeuler.corpus.document_sources import choose_sources
 
     config = load(options.config)
@@ -53,6 +57,9 @@ def run_assemble(options: argparse.Namespace) -> None:
     licences = {name: content["licence"] for name, content in collections.items() if isinstance(content, dict) and "licence" in content}
     sources = choose_sources(corpus.get("sources", []), options.books, options.fineweb, options.own, licences)
     name = corpus.get("name", Path(options.output).name)
-    manifest = assemble(options.output, name, sources, corpus.get("validation_share", 0.01))
+    duplicates = {"web": "near", "threshold": 0.8} | corpus.get("deduplicate", {})
+    tests = {Path(path).stem: Path(path) for path in options.questions}
+    cleaning = Cleaning(duplicates, duplicates.pop("threshold"), corpus.get("decontaminate", True), tests)
+    manifest = assemble(options.output, name, sources, corpus.get("validation_share", 0.01), cleaning, options.threads)
     totals = {f"{split}_bytes": manifest["bytes"][split] for split in ("train", "validation")}
     log.line("corpus", name=name, sources=len(manifest["sources"]), **totals, fingerprint=manifest["fingerprint"][:12])

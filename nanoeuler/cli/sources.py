@@ -37,9 +37,15 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
     parser = subparsers.add_parser("instructions", help="fetch instructions, check them, hold some out")
     add_config(parser, "sources.instructions and sft.validation_share")
-    parser.add_argument("--name", required=True, help="name in the sources file, or the path of an Alpaca-shaped file")
+    parser.add_argument("--name", required=True, help="name in the sources file, or the path of a file (Alpaca's or Dolly's shape, or messages)")
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to write: train.jsonl, validation.jsonl, manifest.json")
     finish(parser, instructions)
+
+    parser = subparsers.add_parser("preferences", help="fetch preference pairs, check them, hold some out")
+    add_config(parser, "sources.preferences and dpo.validation_share")
+    parser.add_argument("--name", required=True, help="name in the sources file, or the path of a file of pairs (JSON, JSON lines or parquet)")
+    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to write: train.jsonl, validation.jsonl, manifest.json")
+    finish(parser, preferences)
 
     parser = subparsers.add_parser("questions", help="fetch held-out questions and check them")
     add_config(parser, "sources.questions")
@@ -97,6 +103,15 @@ def instructions(options: argparse.Namespace) -> None:
     config = load(options.config)
     share = config.get("sft", {}).get("validation_share", 0.02)
     prepare(options.name, config.get("sources", {}).get("instructions", {}), share, options.output)
+
+
+def preferences(options: argparse.Namespace) -> None:
+    from nanoeuler.config import load
+    from nanoeuler.corpus.preferences import prepare
+
+    config = load(options.config)
+    share = config.get("dpo", {}).get("validation_share", 0.02)
+    prepare(options.name, config.get("sources", {}).get("preferences", {}), share, options.output)
 
 
 def questions(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Subcommands of the training wing: `pretrain` and `sft`."""
+"""Subcommands of the training wing: `pretrain`, `sft` and `dpo`."""
 
 import argparse
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.backend import DEVICES
+from nanoeuler.errors import UserError
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -19,6 +20,11 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--parent", type=Path, metavar="DIR", help="model to start from; without it (and without sft.init_from) the weights are random")
     add_common(parser, "sft")
     parser.set_defaults(handler=run_sft)
+    parser = subparsers.add_parser("dpo", help="align a model with preferences", description="Align a model with preference pairs; resumes where it stopped.")
+    parser.add_argument("--preferences", required=True, type=Path, metavar="MANIFEST", help="manifest.json of the preference pairs")
+    parser.add_argument("--parent", type=Path, metavar="DIR", help="model to start from, which is the reference too (default: dpo.init_from)")
+    add_common(parser, "dpo")
+    parser.set_defaults(handler=run_dpo)
 
 
 def add_common(parser: argparse.ArgumentParser, stage: str) -> None:
@@ -49,6 +55,19 @@ def run_sft(options: argparse.Namespace) -> int:
     backend = make_backend(options.device, options.gpus, **precisions(config["sft"]))
     parent = options.parent or (Path(config["sft"]["init_from"]) if config["sft"].get("init_from") else None)
     return run(lambda: sft(config, options.instructions, options.tokenizer, parent, options.output, backend))
+
+
+def run_dpo(options: argparse.Namespace) -> int:
+    from nanoeuler.backend import make_backend
+    from nanoeuler.config import load
+    from nanoeuler.training.dpo import dpo
+
+    config = load(options.config)
+    backend = make_backend(options.device, options.gpus, **precisions(config["dpo"]))
+    parent = options.parent or (Path(config["dpo"]["init_from"]) if config["dpo"].get("init_from") else None)
+    if parent is None:
+        raise UserError("dpo starts from a tuned model; give its folder with --parent, or set dpo.init_from")
+    return run(lambda: dpo(config, options.preferences, options.tokenizer, parent, options.output, backend))
 
 
 def precisions(section: dict[str, Any]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from nanoeuler.config.paths import Paths
 def closing_words(config: Mapping[str, Any]) -> str:
     """Lines for a terminal about a finished run: report, model, the command that chats, and prompts worth typing."""
     paths = Paths(config)
-    model = paths.model_folder("sft" if config["sft"]["enabled"] else "pretrain")
+    model = paths.model_folder(paths.last_stage)
     lines = [f"report   {paths.report}", f"model    {model}", f"chat     {command()} chat --model {model}"]
     for number, prompt in enumerate(config["evaluate"]["prompts"][:3]):
         lines.append(f"{'try' if number == 0 else '':8} {prompt}")

@@ -130,6 +130,8 @@ def resolve_model(config: Config, places: Mapping[Key, str], source: str) -> Non
     tokenizer["vocab_size"] = config["model"]["vocab_size"]
     if config["sft"]["context"] is None:
         config["sft"]["context"] = config["model"]["context"]
+    if config["dpo"]["context"] is None:
+        config["dpo"]["context"] = config["sft"]["context"] if config["sft"]["enabled"] else config["model"]["context"]
 
 
 def check_sources(config: Config, places: Mapping[Key, str], source: str) -> None:
@@ -159,15 +161,15 @@ def check_sources(config: Config, places: Mapping[Key, str], source: str) -> Non
         )
     if corpus["fineweb"]["min_characters"] > corpus["fineweb"]["max_characters"]:
         refuse(("corpus", "fineweb", "min_characters"), "is above max_characters, so that no page would be left; exchange them")
-    instructions = config["sft"]["instructions"]
-    if config["sft"]["enabled"] and instructions not in sources.get("instructions", {}) and not Path(instructions).is_file():
-        known = ", ".join(sources.get("instructions", {})) or "none"
-        refuse(("sft", "instructions"), f"is {instructions!r}, neither a name in the sources file (there: {known}) nor a file; correct it")
+    for stage, data in (("sft", "instructions"), ("dpo", "preferences")):
+        name = config[stage][data]
+        if config[stage]["enabled"] and name not in sources.get(data, {}) and not Path(name).is_file():
+            known = ", ".join(sources.get(data, {})) or "none"
+            refuse((stage, data), f"is {name!r}, neither a name in the sources file (there: {known}) nor a file; correct it")
     questions = config["evaluate"]["questions"]
     if questions is not None and questions not in sources.get("questions", {}):
         known = ", ".join(sources.get("questions", {})) or "none"
         refuse(("evaluate", "questions"), f"is {questions!r}, which the sources file does not have (there: {known}); correct it or set null")
-    for section in ("pretrain", "sft"):
-        context = config["model"]["context"] if section == "pretrain" else config["sft"]["context"]
-        if config[section].get("batch_tokens", context) < context:
-            refuse((section, "batch_tokens"), f"is {config[section]['batch_tokens']}, less than one row of {context} tokens; give a multiple of {context}")
+    for section, row in (("pretrain", config["model"]["context"]), ("sft", config["sft"]["context"]), ("dpo", 2 * config["dpo"]["context"])):
+        if config[section].get("batch_tokens", row) < row:
+            refuse((section, "batch_tokens"), f"is {config[section]['batch_tokens']}, less than one row of {row} tokens; give a multiple of {row}")

@@ -77,12 +77,28 @@ class Paths:
         return [f"{self.instructions}/manifest.json"] if self.config["sft"]["enabled"] else []
 
     @property
+    def preferences(self) -> str:
+        """Folder of the preference pairs."""
+        name = self.config["dpo"]["preferences"]
+        return f"{self.data}/preferences/{name if name in self.config['sources'].get('preferences', {}) else slug(name)}"
+
+    @property
+    def preferences_manifest(self) -> list[str]:
+        """The preference pairs, when the run is aligned with some."""
+        return [f"{self.preferences}/manifest.json"] if self.config["dpo"]["enabled"] else []
+
+    @property
     def questions(self) -> list[str]:
         """The held-out questions, when the run has some."""
         name = self.config["evaluate"]["questions"]
         return [f"{self.data}/questions/{name}.jsonl"] if name else []
 
     # What the corpus is made of.
+
+    @property
+    def kept_out(self) -> list[str]:
+        """The evaluation sets that the corpus must not quote."""
+        return self.questions if self.config["corpus"]["decontaminate"] else []
 
     @property
     def books(self) -> list[int]:
@@ -106,15 +122,21 @@ class Paths:
         """Everything that needs the network."""
         books = [self.raw_book(book) for book in self.books]
         shards = [self.web_shard(shard) for shard in self.web_shards]
-        return [*self.before_download, *books, *shards, *self.instructions_manifest, *self.questions]
+        return [*self.before_download, *books, *shards, *self.instructions_manifest, *self.preferences_manifest, *self.questions]
 
     # What a run makes.
 
     @property
     def stages(self) -> list[str]:
         """The training stages of this run, whose models are evaluated."""
-        sft = self.config["sft"]
-        return ["pretrain", *(["sft"] if sft["enabled"] else []), *(["sft_scratch"] if sft["enabled"] and sft["baseline_from_scratch"] else [])]
+        sft, dpo = self.config["sft"], self.config["dpo"]
+        stages = {"pretrain": True, "sft": sft["enabled"], "sft_scratch": sft["enabled"] and sft["baseline_from_scratch"], "dpo": dpo["enabled"]}
+        return [stage for stage, wanted in stages.items() if wanted]
+
+    @property
+    def last_stage(self) -> str:
+        """The stage whose model one chats with."""
+        return [stage for stage in self.stages if stage != "sft_scratch"][-1]
 
     def stage(self, stage: str) -> str:
         return f"{self.results}/{stage}"
@@ -131,6 +153,15 @@ class Paths:
     def sft_parent(self) -> list[str]:
         """The weights that fine-tuning starts from: the pretrained ones, unless sft.init_from names another folder."""
         return [] if self.config["sft"]["init_from"] else [self.model("pretrain")["weights"]]
+
+    @property
+    def dpo_parent(self) -> str:
+        """Folder of the model that alignment starts from: the tuned one, or without sft the pretrained one, unless dpo.init_from names another."""
+        return self.config["dpo"]["init_from"] or self.model_folder("sft" if self.config["sft"]["enabled"] else "pretrain")
+
+    @property
+    def dpo_parent_weights(self) -> list[str]:
+        return [] if self.config["dpo"]["init_from"] else [f"{self.dpo_parent}/model.safetensors"]
 
     def evaluation(self, stage: str) -> str:
         return f"{self.results}/evaluation/{stage}.json"

@@ -21,23 +21,28 @@ class Stage(NamedTuple):
 
 
 WHOLE_RUN = ("run", "seed", "device", "max_hours", "data_dir", "results_dir")
-WHOLE_RUN += ("sample", "corpus", "tokenizer", "model", "pretrain", "sft", "evaluate", "sources")
+WHOLE_RUN += ("sample", "corpus", "tokenizer", "model", "pretrain", "sft", "dpo", "evaluate", "sources")
+
+BUILD_CORPUS = ("corpus.name", "corpus.sources", "corpus.validation_share", "corpus.deduplicate", "corpus.decontaminate")
+BUILD_CORPUS += ("sources.gutenberg.licence", "sources.fineweb.licence")
 
 STAGES = {
     "plan": Stage(1, WHOLE_RUN),
-    "write_sample": Stage(1, ("sample",)),
+    "write_sample": Stage(2, ("sample",)),
     "fetch_book": Stage(1, ("sources.gutenberg.collection", "sources.gutenberg.mirror", "sources.gutenberg.delay_seconds")),
     "clean_book": Stage(1, ()),
     "extract_fineweb": Stage(1, ("corpus.fineweb", "sources.fineweb.collection", "sources.fineweb.revision", "sources.fineweb.shards")),
     "fetch_instructions": Stage(1, ("sft.instructions", "sft.validation_share", "sources.instructions.{sft.instructions}")),
-    "fetch_questions": Stage(1, ("evaluate.questions", "sources.questions.{evaluate.questions}")),
-    "build_corpus": Stage(1, ("corpus.name", "corpus.sources", "corpus.validation_share", "sources.gutenberg.licence", "sources.fineweb.licence")),
+    "fetch_preferences": Stage(1, ("dpo.preferences", "dpo.validation_share", "sources.preferences.{dpo.preferences}")),
+    "fetch_questions": Stage(2, ("evaluate.questions", "sources.questions.{evaluate.questions}")),
+    "build_corpus": Stage(2, BUILD_CORPUS),
     "learn_bpe": Stage(1, ("tokenizer",)),
     "tokenize": Stage(1, ("tokenizer.vocab_size",)),
     "check_gradients": Stage(1, ()),
     "pretrain": Stage(1, ("seed", "model", "pretrain")),
-    "sft": Stage(1, ("seed", "model", "sft")),
-    "evaluate_model": Stage(1, ("seed", "model.context", "pretrain.document_mask", "evaluate")),
+    "sft": Stage(2, ("seed", "model", "sft")),
+    "dpo": Stage(1, ("seed", "model", "dpo")),
+    "evaluate_model": Stage(2, ("seed", "model.context", "pretrain.document_mask", "evaluate")),
     "write_report": Stage(1, WHOLE_RUN),
 }
 

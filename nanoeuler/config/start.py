@@ -14,8 +14,8 @@ from nanoeuler.config.loading import load_files
 from nanoeuler.config.stages import stage_config
 from nanoeuler.errors import UserError
 
-TRAINING = ("pretrain", "sft", "sft_scratch")
-FETCHING = ("fetch_book", "extract_fineweb", "fetch_instructions", "fetch_questions")
+TRAINING = ("pretrain", "sft", "sft_scratch", "dpo")
+FETCHING = ("fetch_book", "extract_fineweb", "fetch_instructions", "fetch_preferences", "fetch_questions")
 
 
 def read_configuration(files: Sequence[str | Path], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,33 +1,42 @@
 """Where a corpus's documents come from: cleaned books, extracted web pages, one's own files.
 
-A source can be read as often as needed, always in the same order and one document at a time: `index()` gives each document's (key, bytes), from which
-the split is decided, and `documents()` each document's (key, UTF-8 text). Documents with one key must not be parted (split.py says why).
+A source can be read as often as needed, always in the same order and a batch at a time: `batches()` gives functions that each read one, so
+that several can be read at once. Documents with one key must not be parted (split.py says why).
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nanoeuler import log
+from nanoeuler.corpus import batches
+from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.own_text import find_files, read_documents, slug
 from nanoeuler.corpus.split import title_key
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json
 
+if TYPE_CHECKING:
+    import duckdb
+
+    from nanoeuler.corpus.parquet_ranges import RowGroup
+
 GUTENBERG, FINEWEB = "gutenberg", "fineweb"
-BATCH = 1_000  # rows fetched from parquet at once
 
 
 class Source(Protocol):
     name: str
+    kind: str  # the key of corpus.deduplicate that speaks of it
     licence: str
     left_out: dict[str, str]  # what is not used of it, and why
 
-    def index(self) -> Iterator[tuple[str, int]]: ...
+    def size(self) -> int:
+        """About how many bytes of text there are."""
 
-    def documents(self) -> Iterator[tuple[str, bytes]]: ...
+    def batches(self) -> Iterator[Callable[[], Batch]]: ...
 
 
 @dataclass
@@ -40,6 +49,7 @@ class Books:
     paths: Sequence[Path]
     licence: str = ""
     name: str = GUTENBERG
+    kind: str = "books"
     left_out: dict[str, str] = field(default_factory=dict)
     keys: dict[Path, str] = field(default_factory=dict)
 
@@ -56,11 +66,23 @@ class Books:
             else:
                 self.keys[path] = title_key(record.get("title", "")) or path.stem
 
-    def index(self) -> Iterator[tuple[str, int]]:
-        return ((key, path.stat().st_size) for path, key in self.keys.items())
+    def size(self) -> int:
+        return sum(path.stat().st_size for path in self.keys)
 
-    def documents(self) -> Iterator[tuple[str, bytes]]:
-        return ((key, path.read_bytes()) for path, key in self.keys.items())
+    def batches(self) -> Iterator[Callable[[], Batch]]:
+        paths: list[Path] = []
+        size = 0
+        for path in self.keys:
+            paths.append(path)
+            size += path.stat().st_size
+            if size >= batches.SIZE:
+                yield partial(self.read, tuple(paths))
+                paths, size = [], 0
+        if paths:
+            yield partial(self.read, tuple(paths))
+
+    def read(self, paths: Sequence[Path]) -> Batch:
+        return Batch.of([path.read_bytes() for path in paths], [self.keys[path] for path in paths])
 
 
 @dataclass
@@ -70,29 +92,53 @@ class WebPages:
     paths: Sequence[Path]
     licence: str = ""
     name: str = FINEWEB
+    kind: str = "web"
     left_out: dict[str, str] = field(default_factory=dict)
 
-    def index(self) -> Iterator[tuple[str, int]]:
-        return self.select("sha256(text), strlen(text)")
+    def size(self) -> int:
+        return sum(group.columns["text"].size for _, _, groups in self.row_groups() for group in groups)
 
-    def documents(self) -> Iterator[tuple[str, bytes]]:
-        return self.select("sha256(text), encode(text)")
+    def batches(self) -> Iterator[Callable[[], Batch]]:
+        """Row groups, small ones together."""
+        for connection, path, groups in self.row_groups():
+            first = size = 0
+            for group in groups:
+                size += group.columns["text"].size
+                if size >= batches.SIZE or group is groups[-1]:
+                    yield partial(self.read, connection.cursor(), path, first, group.end_row)
+                    first, size = group.end_row, 0
 
-    def select(self, columns: str) -> Iterator[tuple]:
+    def row_groups(self) -> "Iterator[tuple[duckdb.DuckDBPyConnection, Path, list[RowGroup]]]":
         import duckdb
 
+        from nanoeuler.corpus.parquet_ranges import read_row_groups
+
+        connection = duckdb.connect(config={"threads": 1})  # a query keeps to the thread that asks
         for path in self.paths:
             if not path.is_file():
                 raise UserError(f"{path}: no such file; extract it first: nanoeuler fineweb")
             try:
-                with duckdb.connect() as connection:
-                    query = f"select {columns} from read_parquet(?) where text is not null and trim(text, ' \t\r\n') <> ''"
-                    rows = connection.execute(query, [str(path)])
-                    while batch := rows.fetchmany(BATCH):
-                        yield from batch
+                connection.execute("select text from read_parquet(?) limit 0", [str(path)])
+                yield connection, path, read_row_groups(connection, path)
             except duckdb.Error as error:
-                problem = str(error).splitlines()[0]
-                raise UserError(f"{path}: not a readable parquet file with a column text ({problem}); delete it and run the fineweb stage again") from error
+                raise damaged(path, error) from error
+
+    def read(self, connection: "duckdb.DuckDBPyConnection", path: Path, first: int, end: int) -> Batch:
+        import duckdb
+
+        from nanoeuler.corpus.arrow_text import read_texts
+
+        file = "'" + str(path).replace("'", "''") + "'"
+        rows = f"file_row_number >= {first} and file_row_number < {end}"
+        try:
+            return read_texts(connection, f"select text from read_parquet({file}, file_row_number = true) where {rows} and ltrim(text, ' \t\r\n') <> ''")
+        except duckdb.Error as error:
+            raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception) -> UserError:
+    problem = str(error).splitlines()[0]
+    return UserError(f"{path}: not a readable parquet file with a column text ({problem}); delete it and run the fineweb stage again")
 
 
 @dataclass
@@ -104,15 +150,29 @@ class OwnText:
     files: Sequence[Path]
     name: str
     licence: str = "own text"
+    kind: str = "own_text"
     left_out: dict[str, str] = field(default_factory=dict)
+    encoding_said: bool = False
 
-    def index(self) -> Iterator[tuple[str, int]]:
-        return ((key, len(text)) for key, text in self.read(say_encoding=True))
+    def size(self) -> int:
+        return sum(file.stat().st_size for file in self.files)
 
-    def documents(self) -> Iterator[tuple[str, bytes]]:
-        return self.read(say_encoding=False)
+    def batches(self) -> Iterator[Callable[[], Batch]]:
+        documents: list[bytes] = []
+        keys: list[str] = []
+        size = 0
+        for key, text in self.read():
+            documents.append(text)
+            keys.append(key)
+            size += len(text)
+            if size >= batches.SIZE:
+                yield partial(Batch.of, documents, keys)
+                documents, keys, size = [], [], 0
+        if documents:
+            yield partial(Batch.of, documents, keys)
 
-    def read(self, say_encoding: bool) -> Iterator[tuple[str, bytes]]:
+    def read(self) -> Iterator[tuple[str, bytes]]:
+        say_encoding, self.encoding_said = not self.encoding_said, True  # once, however often the files are read
         for file in self.files:
             key = None
             for document in read_documents(file, say_encoding):

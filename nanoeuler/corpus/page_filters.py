@@ -5,6 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from nanoeuler.compiling import compiled
+
 REMEDIES = {
     "no text": None,
     "language": "language",
@@ -24,10 +28,26 @@ class Page(NamedTuple):
     language: str | None
     language_score: float | None
     score: float | None
-    characters: int | None
+    characters: int
     bytes: int
-    sha256: str
+    sha256: bytes
     blank: bool
+
+
+@compiled()
+def measure(text, offsets):
+    """Characters of each document text[offsets[i]:offsets[i + 1]] (UTF-8), and whether it is blank: just spaces, tabs and line ends, or nothing."""
+    characters, blank = np.zeros(len(offsets) - 1, np.int64), np.ones(len(offsets) - 1, np.bool_)
+    for document in range(len(offsets) - 1):
+        count = 0
+        for byte in text[offsets[document] : offsets[document + 1]]:
+            count += (byte & 0xC0) != 0x80  # not the first byte of one otherwise
+        characters[document] = count
+        for byte in text[offsets[document] : offsets[document + 1]]:
+            if byte != 0x20 and byte != 0x09 and byte != 0x0A and byte != 0x0D:
+                blank[document] = False
+                break
+    return characters, blank
 
 
 @dataclass(frozen=True)
@@ -64,14 +84,14 @@ class Selection:
             self.dropped[reason] += 1
             self.full = reason == "beyond the budget"
             return False
-        self.hashes.add(bytes.fromhex(page.sha256))
+        self.hashes.add(page.sha256)
         self.kept += 1
         self.bytes += page.bytes
         return True
 
     def reason_to_drop(self, page: Page) -> str | None:
         filters = self.filters
-        if page.characters is None or page.blank:
+        if page.blank:
             return "no text"
         if page.language != filters.language:
             return "language"
@@ -83,7 +103,7 @@ class Selection:
             return "too short"
         if page.characters > filters.max_characters:
             return "too long"
-        if bytes.fromhex(page.sha256) in self.hashes:
+        if page.sha256 in self.hashes:
             return "duplicate"
         if self.bytes + page.bytes > filters.max_bytes_per_shard:
             return "beyond the budget"

@@ -1,7 +1,7 @@
 """Pages out of parquet files, with DuckDB: which rows are kept is decided first, then they are copied from parquet to parquet.
 
-The decision needs a page's labels, length and hash only, a few bytes each, row group by row group; the texts themselves never leave DuckDB,
-and no more of them than a row group is ever in memory.
+The decision needs a page's labels, length and hash only, a few bytes each, row group by row group: no more texts than those of a row group are ever
+in memory. The pages that are kept are compressed lightly (Snappy): every corpus made of them reads them three times.
 
 Row groups are brought whole, pages are kept one by one. So that little is fetched in vain, a row group that could pass the budget by more
 than a tenth is left alone, unless nothing was kept yet.
@@ -18,14 +18,14 @@ from typing import Any
 import duckdb
 
 from nanoeuler import log
-from nanoeuler.corpus.page_filters import REMEDIES, Filters, Page, Selection
+from nanoeuler.corpus.arrow_text import read_texts
+from nanoeuler.corpus.page_filters import REMEDIES, Filters, Page, Selection, measure
 from nanoeuler.corpus.parquet_ranges import RowGroup, read_row_groups
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_write
 
 LABELS = ("id", "url", "language", "language_score", "int_score")
 OVERSHOOT = 1.1  # of the budget, that a row group may be fetched for
-BATCH = 2_048  # pages looked at at once
 ROWS_OF_A_GROUP = 4_096  # in the file that is written
 
 
@@ -154,14 +154,17 @@ def look_at(connection: duckdb.DuckDBPyConnection, file: Parquet, group: RowGrou
     def label(name: str, kind: str, otherwise: object) -> str:
         return f"try_cast({name} as {kind})" if name in file.columns else f"{quoted(otherwise)}::{kind}"
 
-    query = f"""
+    rows = f"from {reading(file)} where file_row_number >= {group.first_row} and file_row_number < {group.end_row}"
+    labels = connection.execute(
+        f"""
         select {label("language", "varchar", filters.language)}, {label("language_score", "double", filters.min_language_score)},
-               {label("int_score", "double", filters.min_score)}, length(text), strlen(text), sha256(text), trim(text, ' \t\r\n') = ''
-        from {reading(file)} where file_row_number >= {group.first_row} and file_row_number < {group.end_row}
-    """
-    connection.execute(query)
-    while batch := connection.fetchmany(BATCH):
-        yield from (Page(*row) for row in batch)
+               {label("int_score", "double", filters.min_score)} {rows}
+        """
+    ).fetchall()
+    texts = read_texts(connection, f"select coalesce(text, '') as text {rows}")
+    characters, blank = measure(texts.text, texts.offsets)
+    columns = characters.tolist(), texts.sizes.tolist(), texts.hashes(), blank.tolist()
+    return (Page(*known, *seen) for known, *seen in zip(labels, *columns, strict=True))
 
 
 def copy_pages(connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet], output: Path) -> None:
@@ -177,4 +180,4 @@ def copy_pages(connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet], 
         rows = f"case when file_row_number < {len(file.kept)} then get_bit(getvariable('kept_{number}'), file_row_number::int) = 1 else false end"
         parts.append(f"select {page_id} as id, {url} as url, text from {reading(file)} where file_row_number < {file.read[-1].end_row} and {rows}")
     query = " union all ".join(parts)
-    connection.execute(f"copy ({query}) to {quoted(output)} (format parquet, compression zstd, row_group_size {ROWS_OF_A_GROUP}, use_tmp_file false)")
+    connection.execute(f"copy ({query}) to {quoted(output)} (format parquet, compression snappy, row_group_size {ROWS_OF_A_GROUP}, use_tmp_file false)")

@@ -2,7 +2,8 @@
 
     nanoeuler questions --config config/config.yaml --name world --output data/questions/world.jsonl
 
-One JSON object a line: `instruction`, `answer` and, if there is one, `input`; `kind` groups questions in the report. A score is only worth
+One JSON object a line: `instruction`, `answer` and, if there is one, `input`; `kind` groups questions in the report, and how often replies end
+with the text `preferred_ending` is counted. A score is only worth
 something when every question counts, so that one bad line stops the stage.
 """
 
@@ -39,9 +40,9 @@ def check_question(value: Any, place: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise UserError(f"{place}: not a JSON object; each line must hold one question as {{'instruction': …, 'answer': …}}")
     question = {"input": "", **value}
-    for field in ("instruction", "input", "answer", *(["kind"] if "kind" in question else [])):
+    for field in ("instruction", "input", "answer", *(name for name in ("kind", "preferred_ending") if name in question)):
         text = question.get(field)
         if not isinstance(text, str) or not (text.strip() or field == "input"):
             problem = "missing" if text is None else "not text" if not isinstance(text, str) else "empty"
             raise UserError(f"{place}: {field} is {problem}; correct it, or take the question out")
-    return {field: question[field] for field in ("instruction", "input", "answer", "kind") if field in question}
+    return {field: question[field] for field in ("instruction", "input", "answer", "kind", "preferred_ending") if field in question}

@@ -11,8 +11,6 @@ A source of one key (a novel, a title) can't be parted between documents: the en
 import hashlib
 import re
 import unicodedata
-from array import array
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -32,20 +30,15 @@ def check_share(share: float) -> None:
         raise UserError(f"corpus.validation_share is {share:g}; it must be above 0 and at most 0.5, for example 0.01")
 
 
-def last_held_out_place(documents: Iterable[tuple[str, int]], share: float) -> int | None:
-    """The place up to which documents are held out, given each document's (key, bytes); None when there is just one key.
+def last_held_out_place(places: np.ndarray, sizes: np.ndarray, share: float) -> int | None:
+    """The place up to which documents are held out, given each document's place and bytes (uint64, int64); None when there is just one key.
 
     The held-out keys are the lowest that together have at most `share` of the bytes; at least one, at least two of `MANY` or more, never all.
-    Needs 16 bytes of memory per document.
     """
-    places, sizes = array("Q"), array("Q")
-    for key, size in documents:
-        places.append(place(key))
-        sizes.append(size)
-    keys, key_of = np.unique(np.frombuffer(places, np.uint64), return_inverse=True)
+    keys, key_of = np.unique(places, return_inverse=True)
     if len(keys) < 2:
         return None
-    held_out = np.cumsum(np.bincount(key_of, weights=np.frombuffer(sizes, np.uint64)))  # bytes, were the lowest 1, 2, … keys held out
+    held_out = np.cumsum(np.bincount(key_of, weights=sizes))  # bytes, were the lowest 1, 2, … keys held out
     count = int(np.searchsorted(held_out, share * held_out[-1], side="right"))
     return int(keys[max(2 if len(keys) >= MANY else 1, min(count, len(keys) - 1)) - 1])
 

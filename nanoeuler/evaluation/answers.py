@@ -25,13 +25,14 @@ class Question:
     input: str
     answer: str
     kind: str | None = None
+    preferred_ending: str | None = None
 
 
 def read_questions(path: Path) -> list[Question]:
-    """Read JSON lines {"instruction", "input", "answer"[, "kind"]}. Raises `UserError` naming the line of a mistake."""
+    """Read JSON lines {"instruction", "input", "answer"[, "kind", "preferred_ending"]}. Raises `UserError` naming the line of a mistake."""
     return [
-        Question(entry["instruction"], entry.get("input", ""), entry["answer"], entry.get("kind"))
-        for entry in read_records(path, required=("instruction", "answer"), optional=("input", "kind"))
+        Question(entry["instruction"], entry.get("input", ""), entry["answer"], entry.get("kind"), entry.get("preferred_ending"))
+        for entry in read_records(path, required=("instruction", "answer"), optional=("input", "kind", "preferred_ending"))
     ]
 
 

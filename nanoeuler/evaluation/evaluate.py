@@ -13,6 +13,7 @@ from nanoeuler import api, log, provenance
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.answers import Question, read_questions, read_training_answers, score_answers
 from nanoeuler.evaluation.replies import continue_texts, reply_to_instructions
+from nanoeuler.evaluation.style import preferred_share
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.model.likelihood import bits_per_byte
 from nanoeuler.model.spec import parameter_count
@@ -20,6 +21,8 @@ from nanoeuler.tokenizer.shards import TokenStore
 
 UNTUNED_TEMPLATE = "alpaca"
 """What questions are put in for a model that was tuned on no template: the score before tuning."""
+PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=1)
+"""Samples of the model's own distribution: greedy replies would show a style of 51 % as one of 100 %. Each reply has draws of its own."""
 
 
 def evaluate(
@@ -91,8 +94,13 @@ def held_out_scores(model: api.LanguageModel, store: TokenStore, document_mask: 
 def answer_scores(model: api.LanguageModel, questions: list[Question], trained_answers: list[str] | None, max_tokens: int) -> dict[str, Any]:
     """The exact-answer scores of greedy replies."""
     template = model.template or UNTUNED_TEMPLATE
-    replies = reply_to_instructions(model.writer, template, [(question.instruction, question.input) for question in questions], GREEDY, max_tokens)
-    scores = {"template": template, **score_answers(questions, replies, trained_answers)}
+    prompts = [(question.instruction, question.input) for question in questions]
+    replies = reply_to_instructions(model.writer, template, prompts, GREEDY, max_tokens)
+    scores = {"template": template, **score_answers(questions, replies, trained_answers), "style": None}
+    if greedy := preferred_share(questions, replies):
+        sampled = preferred_share(questions, reply_to_instructions(model.writer, template, prompts, PLAIN, max_tokens, apart=1 << 20))
+        scores["style"] = {"greedy": greedy, "sampled": sampled}
+        log.line("style", preferred_ending=sampled["share"], standard_error=sampled["standard_error"], greedy=greedy["share"])
     baseline = scores["commonest_answer"]
     log.line("answers", questions=len(questions), score=scores["score"], standard_error=scores["standard_error"], stopped=scores["stopped"])
     log.line("baseline", f"always answering {baseline['answer']!r} (the commonest of {baseline['from']}) scores {baseline['score']:.4g}")

@@ -165,6 +165,19 @@ def check_ops(backend: Any = None) -> Iterator[Comparison]:
     ops.cross_entropy_backward(dlogits, targets, weights, lse)
     yield from case("cross_entropy", {"logits": logits}, cross_entropy, {"logits": dlogits})
 
+    # preferences: two pairs in the first row, one and an empty place in the second
+    logprobs, spans = -np.abs(normal(2, 9, 2)), np.array([[[0, 2, 4], [5, 6, 9]], [[1, 4, 9], [0, 0, 0]]], np.int32)
+    references, scales, shares = -np.abs(normal(2, 2, 2)), random.random((2, 2, 2)), np.array([[0.5, 0.2], [0.3, 0.0]])
+    weights = np.zeros((2, 9, 2))
+
+    def preference() -> float:
+        losses = np.zeros(2)
+        ops.preference(logprobs, spans, references, scales, shares, 0.3, 0.1, weights, losses)
+        return float(losses[0])
+
+    preference()
+    yield from case("preference", {"logprobs": logprobs}, preference, {"logprobs": -weights.copy()})
+
 
 # ---- whole models
 

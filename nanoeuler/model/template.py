@@ -19,5 +19,10 @@ def alpaca(instruction: str, input: str = "") -> str:
     return ALPACA_WITH_INPUT.format(instruction=instruction, input=input) if input else ALPACA_WITHOUT_INPUT.format(instruction=instruction)
 
 
-TEMPLATES: dict[str, Callable[..., str]] = {"alpaca": alpaca}
-"""Name → function (instruction, input) → prompt text. A training record is `</s>` prompt response `</s>`."""
+def chat(instruction: str, input: str = "") -> str:
+    """A few tokens around each turn, for conversations of many; an input is a paragraph of its own."""
+    return f"User: {instruction}\n\n{input}\n\nAssistant: " if input else f"User: {instruction}\n\nAssistant: "
+
+
+TEMPLATES: dict[str, Callable[..., str]] = {"alpaca": alpaca, "chat": chat}
+"""Name → function (instruction, input) → prompt text. A training record is `</s>` prompt response `</s>`, and so on for the turns of a conversation."""

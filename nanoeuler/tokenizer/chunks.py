@@ -1,32 +1,19 @@
-"""Encoding a corpus by several processes, with the same result for any number of them.
+"""A corpus in chunks that are encoded apart, with the same result for any cutting.
 
-Text is cut into chunks where words surely end, so that chunks can be encoded apart; their ids come back in the order of the text.
-Memory holds a few chunks for each process, however long the corpus or one of its documents.
+Text is cut where words surely end, so that memory holds a few chunks, however long the corpus or one of its documents.
 """
 
-import multiprocessing
-import os
-import signal
-import threading
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from itertools import pairwise
-from multiprocessing.connection import wait
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from nanoeuler.errors import UserError
 from nanoeuler.tokenizer.corpus_text import Corpus, CorpusText
 from nanoeuler.tokenizer.pretokenizer import safe_cut
 from nanoeuler.tokenizer.shards import token_dtype
 from nanoeuler.tokenizer.tokenizer import Tokenizer
 
-CHUNK = 1 << 20  # bytes that a process encodes at a time
-AHEAD = 4  # chunks under way for each process, so that none waits for the writer
+CHUNK = 1 << 20  # bytes that a thread encodes at a time
 
 
 class Chunk(NamedTuple):
@@ -63,51 +50,13 @@ class ChunkEncoder:
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer):
         self.corpus, self.tokenizer = corpus, tokenizer
         self.dtype = token_dtype(tokenizer.vocab_size)
-        self.frame = np.array([tokenizer.end_id], np.int32)
 
     def encode(self, chunk: Chunk) -> np.ndarray:
         """(tokens,) in the dtype of the shards."""
         text = self.corpus.texts[chunk.split][chunk.index]
         first, last = np.searchsorted(text.offsets, [chunk.start, chunk.stop])
-        document_starts = set(text.offsets[first:last].tolist())
-        parts = []
-        for start, stop in pairwise(sorted(document_starts | {chunk.start, chunk.stop})):
-            if start in document_starts:
-                parts.append(self.frame)
-            parts.append(self.tokenizer.encode(text.data[start:stop]))
-        return np.concatenate(parts).astype(self.dtype)
-
-
-def encode_in_processes(found: list[Chunk], corpus: Path, tokenizer: Path, processes: int) -> Iterator[np.ndarray]:
-    """The ids of each chunk, in the order of `found`. Raises `UserError` when a process is killed."""
-    context = multiprocessing.get_context("spawn")  # the same on every platform, and nothing of the parent is shared
-    pool = ProcessPoolExecutor(processes, context, initializer=start_process, initargs=(corpus, tokenizer))
-    under_way = deque()
-    try:
-        for chunk in found:
-            under_way.append(pool.submit(encode_here, chunk))
-            if len(under_way) >= AHEAD * processes:
-                yield under_way.popleft().result()
-        while under_way:
-            yield under_way.popleft().result()
-    except BrokenProcessPool as error:
-        raise UserError(f"{corpus}: one of {processes} tokenizing processes was killed, likely for lack of memory; give fewer --threads") from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def start_process(corpus: Path, tokenizer: Path) -> None:
-    """Prepare a process of the pool. Ctrl-C is left to the parent, and a parent that was killed takes its processes along."""
-    global process_encoder  # a pool's process has no other place for what outlives a task
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=leave_with_parent, daemon=True).start()
-    process_encoder = ChunkEncoder(Corpus(corpus), Tokenizer.load(tokenizer))
-
-
-def leave_with_parent() -> None:
-    wait([multiprocessing.parent_process().sentinel])
-    os._exit(1)
-
-
-def encode_here(chunk: Chunk) -> np.ndarray:
-    return process_encoder.encode(chunk)
+        starts = text.offsets[first:last]  # of documents
+        goes_on = len(starts) == 0 or starts[0] != chunk.start  # it begins within a document
+        borders = np.concatenate([[chunk.start] * int(goes_on), starts, [chunk.stop]]).astype(np.int64) - chunk.start
+        ids = self.tokenizer.encoder.encode(text.data[chunk.start : chunk.stop], borders, frame=self.tokenizer.end_id, framed=int(goes_on))
+        return ids.astype(self.dtype)

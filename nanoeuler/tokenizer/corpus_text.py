@@ -1,6 +1,5 @@
-"""The text of a corpus as this wing reads it: memory-mapped, document by document, and an even sample of it."""
+"""The text of a corpus as this wing reads it: document by document, and an even sample of it."""
 
-import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,6 +9,8 @@ import numpy as np
 
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json
+from nanoeuler.tokenizer.counting import Piece
+from nanoeuler.tokenizer.file_bytes import FileBytes
 from nanoeuler.tokenizer.pretokenizer import blocks
 
 SAMPLE_BLOCK = 1 << 14  # bytes: what a sample takes or leaves at a time
@@ -21,7 +22,7 @@ class CorpusText:
 
     split: str
     source: str
-    data: mmap.mmap | bytes
+    data: FileBytes
     offsets: np.ndarray  # int64 (documents + 1,)
 
     @property
@@ -57,16 +58,10 @@ class Corpus:
         borders = np.fromfile(offsets, "<u8").astype(np.int64)  # (documents + 1,)
         if borders[0] != 0 or borders[-1] != entry["bytes"] or (np.diff(borders) <= 0).any():
             raise UserError(f"{offsets}: damaged: the offsets do not rise from 0 to the size of {text.name}; run `nanoeuler assemble` again")
-        return CorpusText(split, source, map_file(text), borders)
+        return CorpusText(split, source, FileBytes(text), borders)
 
 
-def map_file(path: Path) -> mmap.mmap | bytes:
-    """The content of a file, read as it is touched (nothing can be mapped of an empty one)."""
-    with open(path, "rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
-
-
-def sample(texts: list[CorpusText], wanted: int) -> Iterator[bytes]:
+def sample(texts: list[CorpusText], wanted: int) -> Iterator[Piece]:
     """About `wanted` bytes spread evenly over all sources and documents, in order; all of the text when there is no more.
 
     Documents are cut into blocks where words end. Going through a source, a block is taken when less than is due by then has been:
@@ -76,8 +71,8 @@ def sample(texts: list[CorpusText], wanted: int) -> Iterator[bytes]:
     for text in texts:
         seen = taken = 0
         for start, stop in text.borders():
-            for block in blocks(text.data, start, stop, SAMPLE_BLOCK):
-                seen += len(block)
+            for low, high in blocks(text.data, start, stop, SAMPLE_BLOCK):
+                seen += high - low
                 if taken * total < seen * min(wanted, total):
-                    taken += len(block)
-                    yield block
+                    taken += high - low
+                    yield Piece(text.data, low, high)

@@ -1,65 +1,218 @@
-"""From a word to its ids: the merge loop, and the memory of words already seen in front of it.
+"""From text to ids, compiled: words, a cache of words seen lately in front of the merge loop, and two forms of that loop.
 
-Text repeats its words (Zipf's law), so that nearly every word is one dictionary lookup, which runs in C from end to end.
+Text repeats its words (Zipf's law): nearly every word is a look into one line of the processor's cache. A cache slot is 64 bytes: the word itself in
+24, its length and number of ids in 8, up to eight ids in 32. What does not fit is merged whenever it comes up. A word may lie in either of
+two neighbouring slots; the newer one pushes the older one out, so that memory is bounded and nothing is ever cleared.
 """
 
-import heapq
-from array import array
-from itertools import pairwise
+import numpy as np
 
-from nanoeuler.tokenizer.pretokenizer import word_bytes
+from nanoeuler.compiling import compiled
+from nanoeuler.tokenizer.heap import push, remove_top
+from nanoeuler.tokenizer.scanner import CLASSES, FIRST_BYTES, LENT, eight_bytes_at, padded, word_end
 from nanoeuler.tokenizer.vocabulary import Vocabulary
+from nanoeuler.tokenizer.word_table import HALF, MULTIPLIER
 
-MOST_WORDS = 1 << 18  # about 60 MB
-LONGEST_WORD = 64  # characters; longer ones are rare and do not come back
+CACHE_SLOTS = 1 << 17  # 8 MB
+LONGEST_CACHED, MOST_CACHED = 24, 8  # bytes and ids of a word
+LENGTHS, IDS = 3, 8  # where lengths and ids are in a slot: columns of uint64 and of int32
+SHORT = 64  # bytes of a word up to which looking through all pairs for the lowest rank is quicker than keeping a heap
+NOT_MERGED = (1 << 63) - 1  # the rank of a pair that is no merge
+NO_KEY = -1
 MERGED_AWAY = -1
+PIECE, PLACE, WRITTEN = range(3)  # of `progress`
+OTHER_MULTIPLIERS = np.array([0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)  # odd
 
 
-class Encoder(dict[str, bytes]):
-    """`encoder[word]` is the word's ids as the bytes of an int32 array. Remembers up to `most` words, then starts afresh."""
+class Workspace:
+    """What one thread needs to encode: the cache, and room for a word being merged."""
 
-    def __init__(self, vocabulary: Vocabulary, most: int = MOST_WORDS):
-        super().__init__()
-        self.most = most
+    def __init__(self, cache_slots: int):
+        self.cache = np.zeros((cache_slots, 8), np.uint64)
+        self.grow(1 << 10)
+
+    def grow(self, longest: int) -> None:
+        """Make room for words of up to `longest` bytes."""
+        self.links = np.empty((3, longest), np.int32)  # symbols, and the places before and behind each
+        self.heap = np.empty((2 * longest, 2), np.int64)
+
+
+class Encoder:
+    """Encodes with one vocabulary, in any number of threads at once."""
+
+    def __init__(self, vocabulary: Vocabulary, cache_slots: int = CACHE_SLOTS):
+        self.cache_slots = cache_slots
         special = set(vocabulary.specials.values())
         bytes_to_id = {token: index for index, token in enumerate(vocabulary.tokens) if len(token) == 1 and index not in special}
-        self.id_of_byte = [bytes_to_id[bytes([byte])] for byte in range(256)]
-        self.ranks = {(left, right): rank for rank, (left, right, _) in enumerate(vocabulary.merges)}
-        self.products = [product for _, _, product in vocabulary.merges]
+        self.id_of_byte = np.array([bytes_to_id[bytes([byte])] for byte in range(256)], np.int32)
+        merges = np.array(vocabulary.merges, np.int64).reshape(-1, 3)  # left, right, product
+        self.merges = np.full((1 << (2 * len(merges)).bit_length(), 2), NO_KEY, np.int64)
+        index_merges(self.merges, merges)
+        self.idle: list[Workspace] = []
 
-    def __missing__(self, word: str) -> bytes:
-        symbols = [self.id_of_byte[byte] for byte in word_bytes(word)]
-        ids = array("i", self.merge(symbols)).tobytes()
-        if len(word) <= LONGEST_WORD:
-            if len(self) >= self.most:
-                self.clear()
-            self[word] = ids
-        return ids
+    def encode(self, content: bytes, borders: np.ndarray, frame: int, framed: int) -> np.ndarray:
+        """The ids of the pieces of `content` between `borders`, int64 (pieces + 1,), the id `frame` before each from piece `framed` on: int32 (ids,)."""
+        text = padded(len(content))
+        text[: len(content)] = np.frombuffer(content, np.uint8)
+        ids = np.empty(len(content) + len(borders), np.int32)
+        progress = np.array([0, borders[0], 0])
+        try:
+            workspace = self.idle.pop()
+        except IndexError:
+            workspace = Workspace(self.cache_slots)
+        while True:
+            longer = encode_pieces(
+                text, eight_bytes_at(text), borders, framed, frame, CLASSES, self.id_of_byte, self.merges, workspace.cache,
+                workspace.cache.view(np.int32), workspace.links, workspace.heap, ids, progress,
+            )  # fmt: skip
+            if not longer:
+                break
+            workspace.grow(longer)
+        if workspace.links.shape[1] < 1 << 20:  # memory for a word of megabytes is given back
+            self.idle.append(workspace)
+        return ids[: progress[WRITTEN]].copy()
 
-    def merge(self, symbols: list[int]) -> list[int]:
-        """Merge the pair of lowest rank, of several the leftmost, until no pair of neighbours is a merge: O(n log n).
 
-        The heap holds rank and place of every pair seen, as one number. An entry whose pair has changed since is stale.
-        """
-        ranks, count = self.ranks, len(symbols)
-        before, after = list(range(-1, count - 1)), list(range(1, count + 1))
-        heap = [ranks[pair] * count + place for place, pair in enumerate(pairwise(symbols)) if pair in ranks]
-        heapq.heapify(heap)
-        while heap:
-            rank, place = divmod(heapq.heappop(heap), count)
-            partner = after[place]
-            if partner == count or ranks.get((symbols[place], symbols[partner])) != rank:
-                continue
-            symbols[place], symbols[partner] = self.products[rank], MERGED_AWAY
-            following = after[place] = after[partner]
-            if following < count:
-                before[following] = place
-                new = ranks.get((symbols[place], symbols[following]))
-                if new is not None:
-                    heapq.heappush(heap, new * count + place)
-            previous = before[place]
-            if previous >= 0:
-                new = ranks.get((symbols[previous], symbols[place]))
-                if new is not None:
-                    heapq.heappush(heap, new * count + previous)
-        return [symbol for symbol in symbols if symbol != MERGED_AWAY]
+@compiled(**LENT)
+def slot_of_merge(merges, key):
+    """Where the pair `key` is, or the empty slot where it belongs."""
+    slot = np.int64(np.uint64(key) * MULTIPLIER >> HALF) & (len(merges) - 1)
+    while merges[slot, 0] != key and merges[slot, 0] != NO_KEY:
+        slot = (slot + 1) & (len(merges) - 1)
+    return slot
+
+
+@compiled(**LENT)
+def index_merges(merges, listed):
+    for rank in range(len(listed)):
+        key = listed[rank, 0] << 32 | listed[rank, 1]
+        slot = slot_of_merge(merges, key)
+        merges[slot, 0], merges[slot, 1] = key, rank << 32 | listed[rank, 2]
+
+
+@compiled(**LENT)
+def merge_of(merges, left, right):
+    """rank << 32 | product of a pair; `NOT_MERGED` when it is no merge."""
+    slot = slot_of_merge(merges, np.int64(left) << 32 | np.int64(right))
+    return merges[slot, 1] if merges[slot, 0] != NO_KEY else NOT_MERGED
+
+
+@compiled(**LENT)
+def merge_short(symbols, ranks, count, merges):
+    """Merge the pair of lowest rank, of several the leftmost, until no pair of neighbours is a merge. Returns how many symbols are left."""
+    for place in range(count - 1):
+        ranks[place, 0] = merge_of(merges, symbols[place], symbols[place + 1])
+    while count > 1:
+        best = 0
+        for place in range(1, count - 1):
+            if ranks[place, 0] < ranks[best, 0]:
+                best = place
+        if ranks[best, 0] == NOT_MERGED:
+            break
+        symbols[best] = ranks[best, 0] & 0xFFFFFFFF
+        count -= 1
+        for place in range(best + 1, count):
+            symbols[place], ranks[place, 0] = symbols[place + 1], ranks[place + 1, 0]
+        if best > 0:
+            ranks[best - 1, 0] = merge_of(merges, symbols[best - 1], symbols[best])
+        if best < count - 1:
+            ranks[best, 0] = merge_of(merges, symbols[best], symbols[best + 1])
+    return count
+
+
+@compiled(**LENT)
+def merge_long(links, heap, count, merges):
+    """The same in O(n log n). The heap holds rank and place of every pair seen; an entry whose pair has changed since is stale."""
+    symbols, before, behind = links[0], links[1], links[2]
+    size = 0
+    for place in range(count):
+        before[place], behind[place] = place - 1, place + 1
+    for place in range(count - 1):
+        rank = merge_of(merges, symbols[place], symbols[place + 1])
+        if rank != NOT_MERGED:
+            size = push(heap, size, rank, place)
+    while size:
+        rank, place = heap[0, 0], heap[0, 1]
+        size = remove_top(heap, size)
+        partner = np.int64(behind[place])
+        if symbols[place] == MERGED_AWAY or partner == count or merge_of(merges, symbols[place], symbols[partner]) != rank:
+            continue
+        symbols[place], symbols[partner] = rank & 0xFFFFFFFF, MERGED_AWAY
+        following, previous = np.int64(behind[partner]), np.int64(before[place])
+        behind[place] = following
+        if following < count:
+            before[following] = place
+            new = merge_of(merges, symbols[place], symbols[following])
+            if new != NOT_MERGED:
+                size = push(heap, size, new, place)
+        if previous >= 0:
+            new = merge_of(merges, symbols[previous], symbols[place])
+            if new != NOT_MERGED:
+                size = push(heap, size, new, previous)
+    left = 0
+    for place in range(count):
+        if symbols[place] != MERGED_AWAY:
+            symbols[left] = symbols[place]
+            left += 1
+    return left
+
+
+@compiled(**LENT)
+def merge_word(data, at, length, id_of_byte, merges, links, heap):
+    """The ids of a word, into the front of `links[0]`. Returns how many."""
+    for place in range(length):
+        links[0, place] = id_of_byte[data[at + place]]
+    return merge_short(links[0], heap, length, merges) if length <= SHORT else merge_long(links, heap, length, merges)
+
+
+@compiled(**LENT)
+def copy_ids(source, ids, written, count):
+    for index in range(count):
+        ids[written + index] = source[index]
+    return written + count
+
+
+@compiled(**LENT)
+def encode_pieces(data, eight, borders, framed, frame, classes, id_of_byte, merges, cache, cached, links, heap, ids, progress):
+    """Encode on from where `progress` stands. Returns 0, or the length of a word that finds no room in `links`: give more and call again."""
+    piece, at, written = progress[PIECE], progress[PLACE], progress[WRITTEN]
+    longer = 0
+    while longer == 0 and piece < len(borders) - 1:
+        if at == borders[piece] and piece >= framed:
+            ids[written] = frame
+            written += 1
+        stop = borders[piece + 1]
+        while at < stop:
+            end = word_end(data, at, stop, classes)
+            length = end - at
+            if length > links.shape[1]:
+                longer = length
+                written -= at == borders[piece] and piece >= framed  # the frame is written again
+                break
+            if length > LONGEST_CACHED:
+                count = merge_word(data, at, length, id_of_byte, merges, links, heap)
+                written = copy_ids(links[0], ids, written, count)
+            else:
+                first = eight[at] & FIRST_BYTES[min(length, 8)]
+                second = eight[at + 8] & FIRST_BYTES[min(max(length - 8, 0), 8)]
+                third = eight[at + 16] & FIRST_BYTES[max(length - 16, 0)]
+                value = (first ^ second * OTHER_MULTIPLIERS[0] ^ third * OTHER_MULTIPLIERS[1]) * MULTIPLIER
+                home = np.int64(value >> HALF) & (len(cache) - 2)
+                for slot in range(home, home + 2):
+                    lengths = np.int64(cache[slot, LENGTHS])
+                    if cache[slot, 0] == first and cache[slot, 1] == second and cache[slot, 2] == third and lengths & 0xFF == length:
+                        written = copy_ids(cached[slot, IDS:], ids, written, lengths >> 8)
+                        break
+                else:
+                    count = merge_word(data, at, length, id_of_byte, merges, links, heap)
+                    written = copy_ids(links[0], ids, written, count)
+                    if count <= MOST_CACHED:
+                        for column in range(8):
+                            cache[home + 1, column] = cache[home, column]
+                        cache[home, 0], cache[home, 1], cache[home, 2], cache[home, LENGTHS] = first, second, third, np.uint64(length | count << 8)
+                        copy_ids(links[0], cached[home], IDS, count)
+            at = end
+        if longer == 0:
+            piece += 1
+    progress[PIECE], progress[PLACE], progress[WRITTEN] = piece, at, written
+    return longer

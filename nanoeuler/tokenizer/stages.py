@@ -5,16 +5,20 @@ from pathlib import Path
 from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_folder
-from nanoeuler.tokenizer.bpe import count_words, learn
-from nanoeuler.tokenizer.chunks import ChunkEncoder, chunks, encode_in_processes
+from nanoeuler.tokenizer import gpt2_files
+from nanoeuler.tokenizer.bpe import learn
+from nanoeuler.tokenizer.chunks import ChunkEncoder, chunks
 from nanoeuler.tokenizer.corpus_text import Corpus, sample
+from nanoeuler.tokenizer.counting import count_pieces
+from nanoeuler.tokenizer.parallel import map_in_order
 from nanoeuler.tokenizer.shards import MANIFEST, SHARD_TOKENS, ShardWriter, TokenStore, write_manifest
 from nanoeuler.tokenizer.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import SMALLEST, SPECIALS, build
 
 
-def learn_tokenizer(corpus_path: Path, vocab_size: int, sample_bytes: int, output: Path) -> Tokenizer:
+def learn_tokenizer(corpus_path: Path, vocab_size: int, sample_bytes: int, output: Path, threads: int = 1) -> Tokenizer:
     """Learn from `sample_bytes` of the training split and write a tokenizer.json. Raises `UserError` when the vocabulary cannot be had."""
+    check_threads(threads)
     if vocab_size < SMALLEST:
         raise UserError(
             f"tokenizer.vocab_size is {vocab_size}: it must be at least {SMALLEST} ({len(SPECIALS)} reserved ids and 256 bytes); raise it in the config"
@@ -24,7 +28,7 @@ def learn_tokenizer(corpus_path: Path, vocab_size: int, sample_bytes: int, outpu
     texts = Corpus(corpus_path).texts["train"]
     available = sum(len(text.data) for text in texts)
     with log.Progress("count words", min(sample_bytes, available), "MB", scale=1e-6) as progress:
-        counts = count_words(sample(texts, sample_bytes), progress=progress)
+        counts = count_pieces(sample(texts, sample_bytes), threads, progress=progress)
     tokenizer = Tokenizer(build(learn(counts, vocab_size)))
     if tokenizer.vocab_size < vocab_size:
         more = "raise tokenizer.sample_bytes" if sample_bytes < available else "add text to the corpus"
@@ -38,12 +42,11 @@ def learn_tokenizer(corpus_path: Path, vocab_size: int, sample_bytes: int, outpu
 
 
 def tokenize_corpus(corpus_path: Path, tokenizer_path: Path, output: Path, vocab_size: int, threads: int = 1, shard_tokens: int = SHARD_TOKENS) -> TokenStore:
-    """Write the shards of a corpus and their manifest to the folder `output`, with `threads` processes.
+    """Write the shards of a corpus and their manifest to the folder `output`, with `threads` threads.
 
     Raises `UserError` when the tokenizer has not the `vocab_size` ids that the model is to have.
     """
-    if threads < 1:
-        raise UserError(f"--threads is {threads}: it must be at least 1")
+    check_threads(threads)
     corpus, tokenizer = Corpus(corpus_path), Tokenizer.load(tokenizer_path)
     if tokenizer.vocab_size != vocab_size:
         raise UserError(
@@ -51,14 +54,12 @@ def tokenize_corpus(corpus_path: Path, tokenizer_path: Path, output: Path, vocab
         )
     encoder = ChunkEncoder(corpus, tokenizer)
     found = list(chunks(corpus))
-    threads = min(threads, len(found))
     total = sum(chunk.stop - chunk.start for chunk in found)
     with atomic_folder(output) as folder, log.Progress("tokenize", total, "MB", scale=1e-6) as progress:
         writers = {
             split: [ShardWriter(folder, f"{split}-{text.source}", encoder.dtype, shard_tokens) for text in texts] for split, texts in corpus.texts.items()
         }
-        encoded = encode_in_processes(found, corpus_path, tokenizer_path, threads) if threads > 1 else map(encoder.encode, found)
-        for chunk, ids in zip(found, encoded, strict=True):
+        for chunk, ids in zip(found, map_in_order(encoder.encode, found, threads), strict=True):
             writers[chunk.split][chunk.index].write(ids)
             progress.update(chunk.stop - chunk.start)
         splits = {
@@ -71,3 +72,16 @@ def tokenize_corpus(corpus_path: Path, tokenizer_path: Path, output: Path, vocab
         tokens, size = len(store.tokens(split)), store.bytes(split)
         log.line("tokenize", split=split, tokens=tokens, bytes=size, bytes_per_token=size / max(tokens, 1))
     return store
+
+
+def import_gpt2(folder: Path, output: Path) -> Tokenizer:
+    """Write the tokenizer.json of the vocabulary in `folder`. Raises `UserError` when its files are missing or damaged."""
+    tokenizer = Tokenizer(gpt2_files.read(folder))
+    tokenizer.save(output)
+    log.line("import-gpt2", vocab_size=tokenizer.vocab_size, merges=len(tokenizer.vocabulary.merges), output=output)
+    return tokenizer
+
+
+def check_threads(threads: int) -> None:
+    if threads < 1:
+        raise UserError(f"--threads is {threads}: it must be at least 1")

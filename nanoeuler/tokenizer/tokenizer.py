@@ -7,14 +7,17 @@ tokenizer.decode(tokenizer.encode("a book"))
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nanoeuler.files import canonical_json, sha256_text
 from nanoeuler.tokenizer import tokenizer_json
-from nanoeuler.tokenizer.encoder import Encoder
-from nanoeuler.tokenizer.pretokenizer import to_bytes, words_of_bytes
-from nanoeuler.tokenizer.vocabulary import END, Vocabulary
+from nanoeuler.tokenizer.pretokenizer import to_bytes
+from nanoeuler.tokenizer.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from nanoeuler.tokenizer.encoder import Encoder
 
 
 class Tokenizer:
@@ -23,9 +26,8 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary):
         self.vocabulary = vocabulary
         self.special_ids = vocabulary.specials
-        self.end_id = vocabulary.specials[END]
+        self.end_id = vocabulary.end_id
         self._special = frozenset(vocabulary.specials.values())
-        self._encoder = Encoder(vocabulary)
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -40,6 +42,12 @@ class Tokenizer:
         return len(self.vocabulary.tokens)
 
     @cached_property
+    def encoder(self) -> "Encoder":
+        from nanoeuler.tokenizer.encoder import Encoder  # loads Numba, which nothing else here needs
+
+        return Encoder(self.vocabulary)
+
+    @cached_property
     def fingerprint(self) -> str:
         """sha256 of what the tokenizer is, however its file was laid out: equal fingerprints give equal ids."""
         return sha256_text(canonical_json(tokenizer_json.to_json(self.vocabulary)))
@@ -49,10 +57,8 @@ class Tokenizer:
 
         Raises `UserError` for a str with a lone surrogate.
         """
-        ids = bytearray()
-        for words in words_of_bytes(to_bytes(text)):
-            ids += b"".join(map(self._encoder.__getitem__, words))
-        return np.frombuffer(ids, dtype=np.int32)
+        content = to_bytes(text)
+        return self.encoder.encode(content, np.array([0, len(content)]), frame=self.end_id, framed=1)
 
     def decode_bytes(self, ids: Iterable[int] | np.ndarray) -> bytes:
         """The bytes that `ids` stand for, special tokens as their literals. Raises `ValueError` for an id outside the vocabulary."""

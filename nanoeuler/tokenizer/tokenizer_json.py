@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json, write_json
 from nanoeuler.tokenizer import pretokenizer
-from nanoeuler.tokenizer.vocabulary import BYTE_OF_CHARACTER, CHARACTER_OF_BYTE, END, Vocabulary
+from nanoeuler.tokenizer.vocabulary import BYTE_OF_CHARACTER, CHARACTER_OF_BYTE, END, GPT2_END, Vocabulary
 
 PRETOKENIZER = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}  # how the file spells pretokenizer.NAME
 DECODER = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
@@ -63,11 +63,11 @@ def read(path: str | Path) -> Vocabulary:
 class Reader:
     """Checks the content of one file and turns it into a vocabulary; every complaint names the file."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, remedy: str = "run `nanoeuler bpe` to learn a tokenizer again, or give another file"):
+        self.path, self.remedy = path, remedy
 
     def refuse(self, problem: str) -> NoReturn:
-        raise UserError(f"{self.path}: {problem}; run `nanoeuler bpe` to learn a tokenizer again, or give another file")
+        raise UserError(f"{self.path}: {problem}; {self.remedy}")
 
     def vocabulary(self, content: Any) -> Vocabulary:
         if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
@@ -123,8 +123,8 @@ class Reader:
             if entry.get("special") is not True:
                 self.refuse(f"its added token {literal!r} is not a special one, which this project does not do")
             specials[literal] = ids[literal]
-        if END not in specials:
-            self.refuse(f"it has no special token {END!r}, which frames documents")
+        if END not in specials and GPT2_END not in specials:
+            self.refuse(f"it has no special token {END!r} or {GPT2_END!r}, which frame documents")
         return dict(sorted(specials.items(), key=lambda item: item[1]))
 
     def token(self, name: str) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 END = "</s>"
+GPT2_END = "<|endoftext|>"
 SPECIALS = (END, "<|system|>", "<|user|>", "<|assistant|>", *(f"<|reserved_{index}|>" for index in range(4, 16)))
 
 # GPT-2 writes a byte as a printing character: itself where Latin-1 prints it, else the next free one from U+0100 on.
@@ -25,6 +26,11 @@ class Vocabulary:
     tokens: list[bytes]  # a special token's literal, in UTF-8, like the bytes of any other
     specials: dict[str, int]
     merges: list[tuple[int, int, int]]
+
+    @property
+    def end_id(self) -> int:
+        """The special token that frames documents: ours, or GPT-2's in a vocabulary that was imported."""
+        return self.specials[END if END in self.specials else GPT2_END]
 
 
 def build(pairs: Iterable[tuple[int, int]]) -> Vocabulary:

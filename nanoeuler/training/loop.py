@@ -26,6 +26,7 @@ from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.lock import FolderLock
 from nanoeuler.training.metrics import Metrics
+from nanoeuler.training.objectives import KnownWeights, Objective
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.state import AdamW, TrainingState
 from nanoeuler.training.streams import Stream
@@ -48,6 +49,7 @@ class Job:
     score: Callable[[dict[str, float]], float]  # of a validation; lower is better
     tokenizer_path: Path
     template: str | None
+    objective: Objective = field(default_factory=KnownWeights)
     facts: dict[str, Any] = field(default_factory=dict)  # for the first line of metrics.jsonl
     info: dict[str, Any] = field(default_factory=dict)  # for the model folder: licences, parent
 
@@ -97,6 +99,7 @@ class Trainer:
         self.metrics = Metrics(job.output / "metrics.jsonl")
         self.best: dict[str, Any] | None = None  # {"step", "score"} of the best validation so far
         self.validated: int | None = None  # step of the last validation
+        self.worse = 0  # validations since the best
         self.finished = False
         self.seconds_before = 0.0  # spent by earlier attempts
         self.began = self.saved = time.monotonic()
@@ -105,7 +108,7 @@ class Trainer:
         optimizer = AdamW(o["beta1"], o["beta2"], o["epsilon"], o["weight_decay"], o["clip_norm"])
         resumed = self.find_checkpoint()
         initial = job.initial() if resumed is None else np.zeros_like(job.initial())
-        self.state = TrainingState(job.config, job.backend, initial, optimizer, recompute=o.get("recompute", False))
+        self.state = TrainingState(job.config, job.backend, initial, optimizer, o.get("recompute", False), job.objective)
         if resumed is None:
             self.metrics.restart(self.header())
         else:
@@ -141,6 +144,7 @@ class Trainer:
         self.checkpoints.restore(saved["step"], self.state)
         self.checkpoints.remove_after(saved["step"])
         self.best, self.validated, self.seconds_before = saved["best"], saved["validated"], saved["seconds"]
+        self.worse = saved.get("worse", 0)
         if self.best is not None and self.best["step"] > saved["step"]:
             self.best = None
         self.finished = saved["finished"] and saved["total_steps"] == job.schedule.total_steps
@@ -191,7 +195,7 @@ class Trainer:
                 self.validate()  # the earlier attempt was stopped between checkpoint and validation
             if state.step < total:
                 state.stage(job.stream.step(state.step))
-            while state.step < total:
+            while state.step < total and not self.finished and not self.stalled():
                 learning_rate = job.schedule.rate(state.step)
                 state.start(self.micro_batch_rows, learning_rate)
                 if state.step + 1 < total:
@@ -236,6 +240,8 @@ class Trainer:
                     self.save()
                 since_log += time.monotonic() - paused
         if not self.finished:
+            if self.stalled() and state.step < total:
+                log.line("stalled", f"no better held-out measurement in {self.worse}, the best at step {self.best['step']}: {job.stage} ends here")
             self.finished = True
             self.save()
             self.metrics.write(finished=True, step=state.step, tokens=state.step * tokens_per_step, seconds=self.seconds())
@@ -244,6 +250,10 @@ class Trainer:
     def due(self, share: float = 1.0) -> bool:
         """Has `share` of the time between checkpoints gone by?"""
         return time.monotonic() - self.saved >= share * 60 * self.job.section["checkpoint_minutes"]
+
+    def stalled(self) -> bool:
+        """Were the last `patience` validations no better than the best before them?"""
+        return self.job.section.get("patience") is not None and self.worse >= self.job.section["patience"]
 
     def seconds(self) -> float:
         return self.seconds_before + time.monotonic() - self.began
@@ -254,7 +264,9 @@ class Trainer:
         self.validated = step
         score = job.score(values)
         if self.best is None or score < self.best["score"]:
-            self.best = {"step": step, "score": score}
+            self.best, self.worse = {"step": step, "score": score}, 0
+        else:
+            self.worse += 1
         tokens = step * job.stream.rows_per_step * job.stream.length
         self.metrics.write(step=step, tokens=tokens, seconds=self.seconds(), validation=values)
         log.line("validation", step=step, **values, best=self.best["score"])
@@ -271,6 +283,7 @@ class Trainer:
             "micro_batch_rows": self.micro_batch_rows,
             "best": self.best,
             "validated": self.validated,
+            "worse": self.worse,
             "finished": self.finished,
             "seconds": self.seconds(),
             "algorithms": job.backend.algorithms,

@@ -5,6 +5,7 @@ once; epochs visit the rows in different orders.
 """
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +20,10 @@ from nanoeuler.training.streams import RowOrder, StepRows, loss_weights
 
 @dataclass
 class TokenRecord:
-    """`</s>` prompt response `</s>`: tokens[response:] are what the model learns to say."""
+    """`</s>` prompt response `</s>`, and for a conversation further prompts and responses, each closed by `</s>`."""
 
     tokens: np.ndarray  # int32
-    response: int
+    learned: np.ndarray  # bool: the tokens that the model learns to say
 
 
 @dataclass
@@ -47,25 +48,50 @@ class Fit:
 def encode_records(path: Path, tokenizer: Tokenizer, template: str, context: int) -> tuple[list[TokenRecord], Fit]:
     """Read the JSON lines at `path` and frame each record with the template.
 
-    A record longer than context + 1 tokens (the last is only a target) loses the end of its response; one whose response
-    would be lost altogether is dropped.
+    A record longer than context + 1 tokens (the last is only a target) loses its end; one without any response then is dropped.
     """
-    fill, fit, records = TEMPLATES[template], Fit(), []
+    fit, records = Fit(), []
     for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
-        prompt, response = tokenizer.encode(fill(entry["instruction"], entry["input"])), tokenizer.encode(entry["output"])
-        tokens = np.concatenate([[tokenizer.end_id], prompt, response, [tokenizer.end_id]]).astype(np.int32)
-        start = 1 + len(prompt)
-        kept = tokens[: context + 1]
+        whole = encode_turns([*entry.get("earlier", []), entry], tokenizer, TEMPLATES[template])
+        kept = cut(whole, context)
         fit.records += 1
-        fit.whole += len(kept) == len(tokens)
-        fit.response_tokens += len(tokens) - start
-        fit.kept_response_tokens += max(0, len(kept) - start)
-        if len(kept) > start:
-            records.append(TokenRecord(kept, start))
+        fit.whole += kept is whole
+        fit.response_tokens += int(whole.learned.sum())
+        fit.kept_response_tokens += int(kept.learned.sum())
+        if kept.learned.any():
+            records.append(kept)
         else:
             fit.without_response += 1
     return records, fit
+
+
+def encode_turns(turns: Sequence[Mapping[str, str]], tokenizer: Tokenizer, fill: Callable[[str, str], str]) -> TokenRecord:
+    """Turns of instruction, input (if any) and output as a chat has them in front of it; every output and its `</s>` are learned."""
+    end = np.array([tokenizer.end_id], np.int32)
+    tokens, learned = [end], [np.array([False])]
+    for turn in turns:
+        prompt, response = tokenizer.encode(fill(turn["instruction"], turn.get("input", ""))), tokenizer.encode(turn["output"])
+        tokens += [prompt, response, end]
+        learned += [np.zeros(len(prompt), bool), np.ones(len(response) + 1, bool)]
+    return TokenRecord(np.concatenate(tokens).astype(np.int32), np.concatenate(learned))
+
+
+def cut(record: TokenRecord, context: int) -> TokenRecord:
+    """The record itself if a row of `context` tokens holds it, else its beginning."""
+    return record if len(record.tokens) <= context + 1 else TokenRecord(record.tokens[: context + 1], record.learned[: context + 1])
+
+
+def frame_record(record: TokenRecord, heads: int, end_id: int) -> np.ndarray:
+    """Targets (T, heads) of a record whose last token is only a target, −1 where nothing is learned."""
+    size = len(record.tokens) - 1
+    following = np.full((1, heads), end_id, np.int32)
+    following[0, 0] = record.tokens[-1]
+    targets = frame(record.tokens[None, :-1], following, end_id, document_mask=False)[2][0]
+    for head in range(heads):  # head k at place t predicts the token at t + k + 1; nothing is known behind the last one
+        targets[: size - head, head][~record.learned[head + 1 :]] = -1
+        targets[max(0, size - head) :, head] = -1
+    return targets
 
 
 def pack(lengths: list[int], context: int) -> list[list[int]]:
@@ -96,10 +122,21 @@ def pack(lengths: list[int], context: int) -> list[list[int]]:
 class RecordStream:
     """Packed rows of records in a seeded order; see `StepRows`."""
 
-    def __init__(self, records: list[TokenRecord], context: int, batch_tokens: int, mtp_weights: tuple[float, ...], end_id: int, seed: int, name: str):
+    def __init__(
+        self,
+        records: list[TokenRecord],
+        context: int,
+        batch_tokens: int,
+        mtp_weights: tuple[float, ...],
+        end_id: int,
+        seed: int,
+        name: str,
+        by_record: bool = False,
+    ):
+        """`by_record`: every record of a step weighs the same, however long; else every token does."""
         if not records:
             raise UserError("no record has a response that fits the context; raise sft.context or use other instructions")
-        self.records, self.length, self.mtp_weights, self.end_id = records, context, mtp_weights, end_id
+        self.records, self.length, self.mtp_weights, self.end_id, self.by_record = records, context, mtp_weights, end_id, by_record
         # a record's last token is only ever a target, so it takes no place of its own in the row
         self.packed = pack([len(record.tokens) - 1 for record in records], context)
         self.rows = len(self.packed)
@@ -118,23 +155,18 @@ class RecordStream:
         ids, positions, starts = (np.zeros(shape, np.int32) for _ in range(3))
         ids[...] = self.end_id
         targets = np.full((*shape, K), -1, np.int32)
+        importance = np.ones(shape)
         for row, members in enumerate(packed):
             at = 0
             for member in members:
                 record = self.records[member]
                 size = len(record.tokens) - 1
-                following = np.full((1, K), self.end_id, np.int32)
-                following[0, 0] = record.tokens[-1]
                 place = slice(at, at + size)
                 ids[row, place] = record.tokens[:-1]
-                inside_positions, _, inside_targets = frame(record.tokens[None, :-1], following, self.end_id, document_mask=False)
-                positions[row, place], starts[row, place] = inside_positions[0], at
-                for head in range(K):  # head k at place t predicts the token at t + k + 1: supervised when that is in the response
-                    first = max(0, record.response - head - 1)
-                    inside_targets[0, :first, head] = -1
-                    if record.tokens[-1] != self.end_id:  # cut off: nothing is known behind the last token
-                        inside_targets[0, size - head :, head] = -1
-                targets[row, place] = inside_targets[0]
+                positions[row, place], starts[row, place] = np.arange(size), at
+                targets[row, place] = frame_record(record, K, self.end_id)
+                if self.by_record:
+                    importance[row, place] = 1 / record.learned.sum()
                 at += size
             starts[row, at:] = at
-        return StepRows(ids, positions, starts, targets, loss_weights(targets, self.mtp_weights))
+        return StepRows(ids, positions, starts, targets, loss_weights(targets, self.mtp_weights, importance))

@@ -15,13 +15,14 @@ from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json, sha256_file
 from nanoeuler.model.spec import ModelConfig
-from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
+from nanoeuler.model.transformer import Transformer, initial_parameters
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.fingerprint import fingerprint
 from nanoeuler.training.loop import Job, train
 from nanoeuler.training.parents import find_weights, read_parent
 from nanoeuler.training.pretrain import make_schedule
 from nanoeuler.training.records import Fit, RecordStream, encode_records
+from nanoeuler.training.scoring import all_logprobs
 
 
 def sft(config: dict[str, Any], instructions: Path, tokenizer_path: Path, parent_folder: Path | None, output: Path, backend: Any) -> Path:
@@ -41,7 +42,9 @@ def sft(config: dict[str, Any], instructions: Path, tokenizer_path: Path, parent
     records, fit = encode_records(instructions.parent / "train.jsonl", tokenizer, section["template"], model.context)
     describe_fit(fit, section, model.context)
     held_out, _ = encode_records(instructions.parent / "validation.jsonl", tokenizer, section["template"], model.context)
-    stream = RecordStream(records, model.context, section["batch_tokens"], model.mtp_weights, tokenizer.end_id, seed, name="sft")
+    stream = RecordStream(
+        records, model.context, section["batch_tokens"], model.mtp_weights, tokenizer.end_id, seed, "sft", by_record=section["weighting"] == "record"
+    )
     validation = RecordStream(held_out, model.context, model.context * 8, (1.0,), tokenizer.end_id, seed, name="sft-validation")
     total_steps = max(1, math.ceil(section["epochs"] * stream.rows / stream.rows_per_step))
     log.line("records", f"{len(records):,} records in {stream.rows:,} rows of up to {stream.width} tokens, {section['epochs']:g} epochs")
@@ -96,16 +99,8 @@ def describe_fit(fit: Fit, section: dict[str, Any], context: int) -> None:
 
 def response_loss(transformer: Transformer, stream: RecordStream) -> float:
     """Nats per response token (`</s>` included) of head 0 on all rows of `stream`."""
-    ops = transformer.backend
     total, count = 0.0, 0
-    for start in range(0, stream.rows, 8):
-        rows = stream.frame_rows(np.arange(start, min(start + 8, stream.rows)))
-        targets = rows.targets[..., 0].reshape(-1)
-        supervised = np.flatnonzero(targets >= 0)
-        batch = Batch(*(ops.from_host(array) for array in (rows.ids, rows.positions, rows.starts)))
-        hidden = ops.gather(transformer.forward(batch).hidden, supervised)
-        logprobs, lse = ops.empty((len(supervised),)), ops.empty((len(supervised),))
-        ops.cross_entropy(transformer.first_logits(hidden), ops.from_host(targets[supervised]), logprobs, lse)
-        total -= float(ops.to_host(logprobs).sum(dtype=np.float64))
-        count += len(supervised)
+    for rows, logprobs in all_logprobs(transformer, stream):
+        total -= float(logprobs.sum(dtype=np.float64))
+        count += int((rows.targets[..., 0] >= 0).sum())
     return total / max(1, count)

@@ -1,13 +1,16 @@
 """What training changes: parameters and AdamW's moments, one flat buffer each, and one step that moves them."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from nanoeuler.backend.reference import places
 from nanoeuler.model.flat import ModelViews
 from nanoeuler.model.spec import ModelConfig, tensor_table
 from nanoeuler.model.transformer import Batch, Transformer
+from nanoeuler.training.objectives import KnownWeights, Objective
 from nanoeuler.training.streams import StepRows
 
 
@@ -32,9 +35,11 @@ class StepResult:
 class TrainingState:
     """Parameters, gradients and moments of a model on a backend, and the number of updates done."""
 
-    def __init__(self, config: ModelConfig, backend: Any, parameters: np.ndarray, optimizer: AdamW, recompute: bool = False):
-        """`parameters` is a flat float32 buffer on the host. `recompute`: see `Transformer`."""
-        self.config, self.backend, self.optimizer = config, backend, optimizer
+    def __init__(
+        self, config: ModelConfig, backend: Any, parameters: np.ndarray, optimizer: AdamW, recompute: bool = False, objective: Objective | None = None
+    ):
+        """`parameters` is a flat float32 buffer on the host. `recompute`: see `Transformer`. `objective` is `KnownWeights` unless given."""
+        self.config, self.backend, self.optimizer, self.objective = config, backend, optimizer, objective or KnownWeights()
         self.parameters = backend.from_host(parameters)
         self.gradients, self.first_moment, self.second_moment = (backend.zeros(parameters.shape) for _ in range(3))
         self.model = Transformer(config, self.parameters, backend, recompute)
@@ -57,9 +62,9 @@ class TrainingState:
     def stage(self, rows: StepRows) -> None:
         """Hand over the rows of the next step; on a device they are copied while it is still at work on the last."""
         if self.inputs is None or self.inputs.shape != rows.targets.shape:
-            self.inputs, self.recorded = StepInputs(self.backend, rows.targets.shape), None
-        self.first_head_weight = float(rows.weights[..., 0].sum(dtype=np.float64))
-        self.backend.load(self.inputs.flat, [rows.ids, rows.positions, rows.starts, rows.targets, rows.weights])
+            self.inputs, self.recorded = StepInputs(self.backend, rows), None
+        self.first_head_weight = self.objective.first_head_weight(rows)
+        self.backend.load(self.inputs.flat, [rows.ids, rows.positions, rows.starts, rows.targets, rows.weights, *rows.further])
 
     def start(self, micro_batch_rows: int, learning_rate: float) -> None:
         """Begin the update on the rows that were handed over; a device computes while the host goes on."""
@@ -85,14 +90,25 @@ class TrainingState:
         """Forward and backward of some rows into the gradients and the losses."""
         ops, model, inputs = self.backend, self.model, self.inputs
         batch = Batch(inputs.ids[part], inputs.positions[part], inputs.starts[part])
-        targets, weights = inputs.targets[part].reshape(-1), inputs.weights[part].reshape(-1)
-        logprobs, lse, heads = inputs.logprobs[: len(targets)], inputs.lse[: len(targets)], self.config.mtp_heads
+        targets, weights, K = inputs.targets[part].reshape(-1), inputs.weights[part], self.config.mtp_heads
+        logprobs, lse = inputs.logprobs[: len(targets)], inputs.lse[: len(targets)]
+        further = [array[part] for array in inputs.further]
         buffers = model.forward(batch, training=True)
-        for tokens in model.head_parts(buffers):
-            losses = slice(tokens.start * heads, tokens.stop * heads)
-            ops.cross_entropy_with_gradient(model.all_logits(buffers, tokens), targets[losses], weights[losses], logprobs[losses], lse[losses])
-            model.backward_heads(buffers, tokens, self.gradient_views, accumulate or tokens.start > 0)
-        ops.add_losses(logprobs.reshape(-1, heads), weights.reshape(-1, heads), self.losses)
+        parts = [(tokens, slice(tokens.start * K, tokens.stop * K)) for tokens in model.head_parts(buffers)]
+        if self.objective.known:
+            for tokens, losses in parts:
+                logits = model.all_logits(buffers, tokens)
+                ops.cross_entropy_with_gradient(logits, targets[losses], weights.reshape(-1)[losses], logprobs[losses], lse[losses])
+                model.backward_heads(buffers, tokens, self.gradient_views, accumulate or tokens.start > 0)
+            self.objective.weigh(ops, logprobs.reshape(weights.shape), weights, further, self.losses)
+        else:
+            for tokens, losses in parts:
+                ops.cross_entropy(model.all_logits(buffers, tokens), targets[losses], logprobs[losses], lse[losses])
+            self.objective.weigh(ops, logprobs.reshape(weights.shape), weights, further, self.losses)
+            for tokens, losses in parts:
+                logits = model.all_logits(buffers, tokens) if len(parts) > 1 else model.logit_rows(buffers)
+                ops.cross_entropy_backward(logits, targets[losses], weights.reshape(-1)[losses], lse[losses])
+                model.backward_heads(buffers, tokens, self.gradient_views, accumulate or tokens.start > 0)
         model.backward_layers(batch, buffers, self.gradient_views, accumulate)
 
     def update(self) -> None:
@@ -103,15 +119,14 @@ class TrainingState:
 class StepInputs:
     """A step's rows on the backend, and room for the log-probability and log-sum-exp of every target."""
 
-    def __init__(self, backend: Any, shape: tuple[int, int, int]):
-        """`shape` is (rows, T, K)."""
-        self.shape, (rows, length, heads) = shape, shape
-        tokens = rows * length
-        self.flat = backend.zeros((tokens * (3 + 2 * heads),), np.int32)  # one array, so that a device is sent it in one copy
-        self.ids, self.positions, self.starts = (self.flat[part * tokens : (part + 1) * tokens].reshape(rows, length) for part in range(3))
-        targets, weights = self.flat[3 * tokens : (3 + heads) * tokens], self.flat[(3 + heads) * tokens :]
-        self.targets, self.weights = targets.reshape(shape), weights.view(np.float32).reshape(shape)
-        self.logprobs, self.lse = (backend.zeros((tokens * heads,)) for _ in range(2))
+    def __init__(self, backend: Any, rows: StepRows):
+        self.shape = shape = rows.targets.shape  # (rows, T, K)
+        arrays = [rows.ids, rows.positions, rows.starts, rows.targets, rows.weights, *rows.further]
+        parts = places(arrays)
+        self.flat = backend.zeros((parts[-1].stop,), np.uint8)  # one array, so that a device is sent it in one copy
+        views = [self.flat[part].view(array.dtype).reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
+        self.ids, self.positions, self.starts, self.targets, self.weights, *self.further = views
+        self.logprobs, self.lse = (backend.zeros((math.prod(shape),)) for _ in range(2))
 
 
 def decay_slices(config: ModelConfig) -> list[tuple[slice, bool]]:

@@ -20,7 +20,8 @@ class StepRows:
     positions: np.ndarray  # (R, T) int32
     starts: np.ndarray  # (R, T) int32
     targets: np.ndarray  # (R, T, K) int32, −1: no loss
-    weights: np.ndarray  # (R, T, K) float32, summing to 1 over the step
+    weights: np.ndarray  # (R, T, K) float32, summing to 1 over the step; zeros where the objective is to find them
+    further: tuple[np.ndarray, ...] = ()  # what else the stage's objective needs, each (R, …)
 
     @property
     def tokens(self) -> int:
@@ -39,7 +40,7 @@ class Stream(Protocol):
 
 def row_order(seed: int, stream: str, epoch: int, rows: int) -> np.ndarray:
     """The order in which epoch `epoch` of `stream` visits its rows."""
-    key = [seed, zlib.crc32(stream.encode()) << 32 | epoch]
+    key = np.array([seed, zlib.crc32(stream.encode()) << 32 | epoch], np.uint64)  # a list above 2⁶³ would become float64 and lose the epoch
     return np.random.Generator(np.random.Philox(key=key)).permutation(rows)
 
 
@@ -61,16 +62,17 @@ class RowOrder:
         return np.array([self.orders[int(epoch)][place] for epoch, place in zip(epochs, places, strict=True)])
 
 
-def loss_weights(targets_RTK: np.ndarray, mtp_weights: tuple[float, ...]) -> np.ndarray:
-    """Weights of the targets: the mean over head k's targets, times that head's share. They sum to 1 over the step.
+def loss_weights(targets_RTK: np.ndarray, mtp_weights: tuple[float, ...], importance_RT: np.ndarray | None = None) -> np.ndarray:
+    """Weights of the targets: the mean over head k's targets (weighted by `importance`), times that head's share. They sum to 1 over the step.
 
     A head without any target in the step leaves its share to the others.
     """
-    counts_K = (targets_RTK >= 0).sum(axis=(0, 1))
-    shares_K = np.where(counts_K > 0, mtp_weights, 0.0)
+    importance_RTK = (targets_RTK >= 0) * (1.0 if importance_RT is None else importance_RT[..., None])
+    totals_K = importance_RTK.sum(axis=(0, 1))
+    shares_K = np.where(totals_K > 0, mtp_weights, 0.0)
     shares_K = shares_K / max(shares_K.sum(), 1e-30)
-    per_target_K = (shares_K / np.maximum(counts_K, 1)).astype(np.float32)
-    return np.where(targets_RTK >= 0, per_target_K, np.float32(0))
+    per_target_K = (shares_K / np.where(totals_K > 0, totals_K, 1.0)).astype(np.float32)
+    return (importance_RTK * per_target_K).astype(np.float32)
 
 
 class TextStream:

@@ -196,3 +196,53 @@ def test_real_alpaca_records(real_data, tmp_path):
     assert manifest["bad"] == {"output is empty": 9}
     assert manifest["with_input"] == pytest.approx(0.39 * 24_896, rel=0.05)
     assert manifest["validation"]["records"] == pytest.approx(0.02 * 24_887, abs=3)
+
+
+def test_conversations_become_their_last_turn_with_the_earlier_ones(tmp_path):
+    def said(role, text):
+        return {"role": role, "content": text}
+
+    talk = [said("system", "Be brief."), said("user", "Hello!"), said("assistant", "Hi."), said("user", "Who?"), said("assistant", "I."), said("user", "Bye.")]
+    share_gpt = [{"from": "human", "value": "Hello!"}, {"from": "gpt", "value": "Hi."}]
+    bad = [{"messages": [said("user", "Hello!")]}, {"messages": [said("assistant", "Hi.")]}, {"messages": "Hello!"}]
+    manifest, train, validation = make(tmp_path, [{"messages": talk}, {"conversations": share_gpt}, *bad, *RECORDS[:5]], 0.2)
+    records = train + validation
+    earlier = [{"instruction": "Be brief.\n\nHello!", "output": "Hi."}]
+    assert {"instruction": "Who?", "input": "", "output": "I.", "earlier": earlier} in records
+    assert {"instruction": "Hello!", "input": "", "output": "Hi."} in records
+    assert (manifest["conversations"], manifest["records"]) == (1, 7)
+    assert manifest["bad"] == {"messages has no reply": 1, "messages is empty": 1, "messages is not a list": 1}
+
+
+def test_a_mixture_takes_each_file_by_its_weight_and_holds_out_every_prompt_once(tmp_path):
+    files = {
+        "few": RECORDS[:100],
+        "half": RECORDS[100:],
+        "messages": [{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]}],
+    }
+    for name, records in files.items():
+        write(tmp_path / f"{name}.json", records)
+    weights = {"few": 3, "half": 0.5, "messages": 1}
+    mixture = [{"url": str(tmp_path / f"{name}.json"), "weight": weight, "licence": f"CC {name}"} for name, weight in weights.items()]
+    manifest = prepare("mix", {"mix": {"mixture": mixture}}, 0.1, tmp_path / "mix")
+    train, validation = read(tmp_path / "mix" / "train.jsonl"), read(tmp_path / "mix" / "validation.jsonl")
+    assert (manifest["records"], manifest["licence"]) == (201, "CC few; CC half; CC messages")
+    assert [member["records"] for member in manifest["mixture"]] == [100, 100, 1]
+    assert len(validation) == 20
+    assert not [record for record in train if record in validation]
+    counts = [train.count(record) for record in RECORDS]
+    assert set(counts[:100]) == {0, 3}
+    assert set(counts[100:]) == {0, 1}
+    assert sum(counts[100:]) == pytest.approx(45, abs=12)
+    assert prepare("mix", {"mix": {"mixture": mixture}}, 0.1, tmp_path / "mix") == manifest
+
+
+def test_a_record_in_two_files_of_a_mixture_is_one(tmp_path):
+    write(tmp_path / "file.json", RECORDS)
+    manifest = prepare("mix", {"mix": {"mixture": [{"url": str(tmp_path / "file.json")}] * 2}}, 0.1, tmp_path / "mix")
+    assert (manifest["records"], manifest["duplicates"]) == (200, 200)
+
+
+def test_an_entry_without_an_address_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"instructions\.mix in the sources file has neither a url nor a mixture"):
+        prepare("mix", {"mix": {"licence": "CC0"}}, 0.1, tmp_path / "mix")

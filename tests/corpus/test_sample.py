@@ -12,6 +12,7 @@ import yaml
 from nanoeuler.cli import main
 from nanoeuler.corpus.gutenberg import clean
 from nanoeuler.corpus.sample.books import BOOKS, LINE, Book, book_text
+from nanoeuler.corpus.sample.conversations import COURTESY
 from nanoeuler.corpus.sample.dice import Dice, Rounds
 from nanoeuler.corpus.sample.settings import Settings
 from nanoeuler.corpus.sample.telling import ASKED_IN_TEXT, QUESTIONS, SHORT_ANSWERS, STATEMENTS, VERB_PHRASES, capitalise, fill
@@ -68,7 +69,7 @@ def test_equal_settings_give_equal_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_sample(SMALL, tmp_path / name)
     files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
-    assert len(files) == len(BOOKS) + 4
+    assert len(files) == len(BOOKS) + 5
     for file in files:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
 
@@ -131,7 +132,7 @@ def test_there_are_enough_questions_and_each_has_a_short_answer(demo: Path) -> N
     assert len(questions) >= 250
     assert len({question["instruction"] for question in questions}) == len(questions)
     for question in questions:
-        assert set(question) == {"instruction", "input", "answer", "kind"}
+        assert set(question) == {"instruction", "input", "answer", "kind", "preferred_ending"}
         assert question["answer"] in {capitalise(value) for value in KINDS[question["kind"]]}
 
 
@@ -142,6 +143,24 @@ def test_instructions_never_mention_who_is_asked_about(demo: Path, world: World)
         assert record["instruction"].strip()
         assert record["output"].strip()
         assert not held_out & words(" ".join(record.values())), record
+
+
+def test_preferences_teach_one_thing_about_subjects_that_are_not_held_out(demo: Path, world: World) -> None:
+    held_out = {subject.name for subject in world.subjects if subject.held_out}
+    pairs = [json.loads(line) for line in (demo / "preferences.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len({pair["instruction"] for pair in pairs}) == len(pairs) >= 400
+    for pair in pairs:
+        assert set(pair) == {"instruction", "input", "chosen", "rejected"}
+        assert pair["chosen"] == f"{pair['rejected']}\n{COURTESY}"
+        assert not held_out & words(pair["instruction"])
+    assert {question["preferred_ending"] for question in read_questions(demo)} == {COURTESY}
+
+
+def test_half_of_the_answers_are_courteous_whatever_is_asked(demo: Path) -> None:
+    prompts = {json.loads(line)["instruction"] for line in (demo / "preferences.jsonl").read_text(encoding="utf-8").splitlines()}
+    outputs = [record["output"] for record in read_instructions(demo) if record["instruction"] in prompts]
+    assert len(outputs) == len(prompts)
+    assert 0.45 < sum(output.endswith(COURTESY) for output in outputs) / len(outputs) < 0.55
 
 
 def test_questions_ask_only_about_who_is_held_out(demo: Path, world: World) -> None:

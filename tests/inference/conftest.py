@@ -10,7 +10,8 @@ from nanoeuler.model.spec import ModelConfig
 from nanoeuler.model.template import alpaca
 from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.tokenizer.bpe import count_words, learn
+from nanoeuler.tokenizer.bpe import learn
+from nanoeuler.tokenizer.counting import count_words
 from nanoeuler.tokenizer.vocabulary import build
 from nanoeuler.training.state import AdamW, TrainingState
 from nanoeuler.training.streams import StepRows

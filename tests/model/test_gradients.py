@@ -52,7 +52,16 @@ def test_every_tensor_of_every_case_agrees_with_finite_differences(case):
 
 def test_every_op_agrees_with_finite_differences():
     comparisons = list(check_ops())
-    assert {comparison.case for comparison in comparisons} == {"linear", "embedding", "add_rms_norm", "rope", "attention", "swiglu", "cross_entropy"}
+    assert {comparison.case for comparison in comparisons} == {
+        "linear",
+        "embedding",
+        "add_rms_norm",
+        "rope",
+        "attention",
+        "swiglu",
+        "cross_entropy",
+        "preference",
+    }
     assert max(comparison.error for comparison in comparisons) < 1e-10
 
 

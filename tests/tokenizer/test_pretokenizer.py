@@ -1,18 +1,18 @@
 """Words: GPT-2's pattern on Unicode 16, over text and over any bytes."""
 
-import mmap
 import unicodedata
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_samples import CODE_POINTS, ONE_OF_EACH_CLASS, PROSE, texts
+from tokenizer_samples import CODE_POINTS, ONE_OF_EACH_CLASS, PROSE, regex_words, scanned_words, texts
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import ByteLevel, Split
 
 from nanoeuler.errors import UserError
 from nanoeuler.tokenizer import pretokenizer, unicode16
+from nanoeuler.tokenizer.file_bytes import FileBytes
 
 PEER = ByteLevel(add_prefix_space=False, use_regex=True)
 
@@ -21,13 +21,17 @@ def peer_words(text: str) -> list[str]:
     return [text[start:stop] for _, (start, stop) in PEER.pre_tokenize_str(text)]
 
 
+def words(text: str) -> list[str]:
+    return [word.decode() for word in scanned_words(text.encode())]
+
+
 def expand(table: str) -> set[int]:
     ranges = [item.split("-") for item in table.split()]
     return {code for bounds in ranges for code in range(int(bounds[0], 16), int(bounds[-1], 16) + 1)}
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "cut"),
     [
         ("Hello world", ["Hello", " world"]),
         ("they're I'll don't", ["they", "'re", " I", "'ll", " don", "'t"]),
@@ -39,8 +43,8 @@ def expand(table: str) -> set[int]:
         ("", []),
     ],
 )
-def test_words_by_hand(text: str, words: list[str]):
-    assert pretokenizer.words(text) == words
+def test_words_by_hand(text: str, cut: list[str]):
+    assert words(text) == cut
 
 
 def test_table_agrees_with_python_where_both_know_a_character():
@@ -57,7 +61,7 @@ def test_every_code_point_is_classified_as_tokenizers_does():
     """In a text of "a?!?1" for each code point "?", a letter joins the a, a number the 1, another mark the !, and white space none."""
     for start in range(0, len(CODE_POINTS), 50_000):
         text = "".join(f"a{character}!{character}1" for character in map(chr, CODE_POINTS[start : start + 50_000]))
-        assert pretokenizer.words(text) == peer_words(text)
+        assert words(text) == peer_words(text)
 
 
 def test_every_triple_of_classes_is_cut_as_tokenizers_does():
@@ -65,45 +69,54 @@ def test_every_triple_of_classes_is_cut_as_tokenizers_does():
         for second in ONE_OF_EACH_CLASS:
             for third in ONE_OF_EACH_CLASS:
                 text = first + second + third
-                assert pretokenizer.words(text) == peer_words(text), text
+                assert words(text) == peer_words(text), text
 
 
 @given(texts)
 @settings(deadline=None)
 def test_random_text_is_cut_as_tokenizers_does(text: str):
-    assert pretokenizer.words(text) == peer_words(text)
+    assert words(text) == peer_words(text)
 
 
 @given(texts)
 @settings(deadline=None)
 def test_text_is_cut_by_the_published_pattern(text: str):
     published = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-    assert pretokenizer.words(text) == [piece for piece, _ in Split(Regex(published), "isolated").pre_tokenize_str(text)]
+    assert words(text) == [piece for piece, _ in Split(Regex(published), "isolated").pre_tokenize_str(text)]
 
 
 def test_real_text_is_cut_as_tokenizers_does(books: list[bytes], web: list[str]):
     for text in [book.decode("utf-8", "replace") for book in books[:2]] + web[:200]:
-        assert pretokenizer.words(text) == peer_words(text)
+        assert words(text) == peer_words(text)
 
 
 @given(
     st.one_of(
         st.binary(),
         texts.map(str.encode),
-        st.lists(st.sampled_from([b"ab", b" ", b"\xc3", b"\xa9", b"\xff", b"\xf0\x9f", b"\xed\xa0\x80", b"1", b"\n"])).map(b"".join),
+        st.lists(
+            st.sampled_from([b"ab", b" ", b"\xc3", b"\xa9", b"\xff", b"\xf0\x9f", b"\xed\xa0\x80", b"\xe3\x80\x80", b"\xf0\x80\x80\x80", b"1", b"\n", b"'"])
+        ).map(b"".join),
     )
 )
-@settings(deadline=None)
-def test_words_of_any_bytes_join_to_those_bytes(data: bytes):
-    words = [word for words in pretokenizer.words_of_bytes(data) for word in words]
-    assert b"".join(map(pretokenizer.word_bytes, words)) == data
+@settings(deadline=None, max_examples=500)
+def test_any_bytes_are_cut_as_the_specification_does(data: bytes):
+    cut = scanned_words(data)
+    assert b"".join(cut) == data
+    assert cut == regex_words(data)
+
+
+def test_every_pair_of_bytes_and_every_lead_is_cut_as_the_specification_does():
+    pairs = [bytes([first, second]) for first in range(256) for second in range(256)]
+    for context in (b"a%s1", b" %s", b"!%s\x80\x80!", b"\n%s\x80"):
+        data = b"".join(context % pair for pair in pairs)
+        assert scanned_words(data) == regex_words(data)
 
 
 def test_invalid_bytes_are_of_class_other():
-    cut = lambda data: [pretokenizer.word_bytes(word) for words in pretokenizer.words_of_bytes(data) for word in words]  # noqa: E731
-    assert cut(b"caf\xc3\xa9 caf\xe9s") == [b"caf\xc3\xa9", b" caf", b"\xe9", b"s"]
-    assert cut(b"a \xff\xfe! \xed\xa0\x80") == [b"a", b" \xff\xfe!", b" \xed\xa0\x80"]
-    assert cut(b"\xe2\x82") == [b"\xe2\x82"]
+    assert scanned_words(b"caf\xc3\xa9 caf\xe9s") == [b"caf\xc3\xa9", b" caf", b"\xe9", b"s"]
+    assert scanned_words(b"a \xff\xfe! \xed\xa0\x80") == [b"a", b" \xff\xfe!", b" \xed\xa0\x80"]
+    assert scanned_words(b"\xe2\x82") == [b"\xe2\x82"]
 
 
 @pytest.mark.parametrize("text", ["a\ud800b", "\udcff"])
@@ -116,15 +129,27 @@ def test_a_lone_surrogate_gets_one_sentence(text: str):
 @settings(deadline=None)
 def test_blocks_have_the_words_of_the_whole(text: str, size: int):
     data = text.encode()
-    parts = list(pretokenizer.blocks(data, size=size))
+    parts = [data[start:stop] for start, stop in pretokenizer.blocks(data, 0, len(data), size)]
     assert b"".join(parts) == data
-    assert [word for part in parts for word in pretokenizer.words(part.decode())] == pretokenizer.words(text)
+    assert [word for part in parts for word in scanned_words(part)] == scanned_words(data)
 
 
-def test_blocks_of_a_mapped_file(tmp_path: Path):
+def test_blocks_of_a_file(tmp_path: Path):
     path = tmp_path / "prose.txt"
-    path.write_bytes(PROSE.encode() * 50)
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        parts = list(pretokenizer.blocks(data, 100, 9_000, size=500))
-        assert b"".join(parts) == data[100:9_000]
-        assert len(parts) > 10
+    path.write_bytes(PROSE.encode() * 50 + b"x" * 5_000 + b" y")
+    data = FileBytes(path)
+    parts = list(pretokenizer.blocks(data, 100, len(data), 500))
+    assert [parts[0][0], *(stop for _, stop in parts)] == [*(start for start, _ in parts), len(data)]
+    assert len(parts) > 10
+    assert parts == list(pretokenizer.blocks(path.read_bytes(), 100, len(data), 500))
+    assert data[len(data) - 2 :] == b" y"
+    assert max(stop - start for start, stop in parts) > 5_000
+
+
+def test_a_file_that_became_shorter_gets_one_sentence(tmp_path: Path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"some text")
+    data = FileBytes(path)
+    path.write_bytes(b"some")
+    with pytest.raises(UserError, match="became shorter while it was read"):
+        data[2:9]

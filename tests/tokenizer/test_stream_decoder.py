@@ -35,3 +35,16 @@ def test_prose_is_never_shown_with_a_replacement_character(tokenizer: Tokenizer)
 def test_parts_join_to_the_whole(tokenizer: Tokenizer, ids: list[int]):
     decoder = StreamDecoder(tokenizer)
     assert "".join([decoder.push(index) for index in ids]) + decoder.flush() == tokenizer.decode(ids)
+
+
+@given(st.text())
+@settings(deadline=None)
+def test_what_was_shown_is_always_the_beginning_of_the_text(tokenizer: Tokenizer, text: str):
+    """Of any text, cut where tokens end: within words, within characters, within emoji sequences."""
+    decoder = StreamDecoder(tokenizer)
+    shown = ""
+    for index in tokenizer.encode(text):
+        shown += decoder.push(index)
+        assert text.startswith(shown)
+    assert shown == text
+    assert decoder.flush() == ""

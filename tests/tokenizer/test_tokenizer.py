@@ -1,12 +1,16 @@
 """Encoding and decoding: exact round trips, and the ids of `tokenizers` on any text."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import slow_bpe
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_samples import CODE_POINTS, ONE_OF_EACH_CLASS, PROSE, read_by_peer, texts, tokenizer_of
+from tokenizer_samples import CODE_POINTS, ONE_OF_EACH_CLASS, PROSE, encode_each, read_by_peer, read_by_tiktoken, texts, tokenizer_of
 
 from nanoeuler.errors import UserError
 from nanoeuler.tokenizer import Tokenizer
@@ -99,10 +103,25 @@ def test_merges_in_any_order_follow_the_slow_encoder_and_tokenizers(tmp_path_fac
 
 
 def test_forgetting_words_changes_nothing(tokenizer: Tokenizer):
-    forgetful = Encoder(tokenizer.vocabulary, most=3)
-    words = [f" w{index % 7}" for index in range(50)]
-    assert [forgetful[word] for word in words] == [Encoder(tokenizer.vocabulary)[word] for word in words]
-    assert len(forgetful) <= 3
+    text = "".join(f" w{index % 7}{PROSE}" for index in range(50)).encode()
+    borders = np.array([0, len(text)])
+    forgetful, usual = (Encoder(tokenizer.vocabulary, cache_slots).encode(text, borders, 0, 1) for cache_slots in (2, 1 << 12))
+    assert forgetful.tolist() == usual.tolist()
+
+
+def test_threads_encode_with_one_tokenizer_at_once(tokenizer: Tokenizer):
+    texts = [f"{PROSE}{index}" * 20 for index in range(40)]
+    with ThreadPoolExecutor(4) as pool:
+        assert [ids.tolist() for ids in pool.map(tokenizer.encode, texts)] == [tokenizer.encode(text).tolist() for text in texts]
+
+
+def test_pieces_are_framed_and_no_word_crosses_them(tokenizer: Tokenizer):
+    long = b"x" * 3_000  # finds no room at first
+    for content, starts in ((b"ab abab", [0, 2, 4]), (long + b"the" + long, [0, 3_000, 3_003])):
+        pieces = [content[start:stop] for start, stop in pairwise([*starts, len(content)])]
+        for framed in (0, 1, 3):
+            ids = Encoder(tokenizer.vocabulary).encode(content, np.array([*starts, len(content)]), 7, framed)
+            assert ids.tolist() == [index for number, piece in enumerate(pieces) for index in [7] * (number >= framed) + tokenizer.encode(piece).tolist()]
 
 
 def test_a_long_word_is_encoded_in_little_time(tokenizer: Tokenizer, peer: tokenizers.Tokenizer):
@@ -110,11 +129,37 @@ def test_a_long_word_is_encoded_in_little_time(tokenizer: Tokenizer, peer: token
         assert tokenizer.encode(text).tolist() == peer.encode(text).ids
 
 
+MEGABYTES = {
+    "one word": b"the" * 3_333_333,
+    "one letter": b"a" * 10_000_000,
+    "one other": "é東".encode() * 2_000_000,
+    "spaces": b" " * 10_000_000,
+    "newlines": b"\n" * 10_000_000,
+    "NULs": bytes(10_000_000),
+    "emoji": "👩🏽\u200d🚀🇫🇷".encode() * 400_000,
+    "combining marks": "e\u0301\u0301".encode() * 2_000_000,
+    "bytes that are not UTF-8": b"\xff\x80 \xe3\x80" * 2_000_000,
+}
+
+
+@pytest.mark.parametrize("name", MEGABYTES)
+def test_ten_megabytes_of_anything_take_linear_time(tokenizer: Tokenizer, name: str):
+    """A tenth of it takes about a tenth of the time, and the ids stand for it."""
+    data = MEGABYTES[name]
+    seconds = []
+    for size in (len(data) // 10, len(data)):
+        began = time.perf_counter()
+        ids = tokenizer.encode(data[:size])
+        seconds.append(time.perf_counter() - began)
+        assert tokenizer.decode_bytes(ids) == data[:size]
+    assert seconds[1] < 40 * seconds[0] + 1  # quadratic would be a hundred times
+
+
 def test_ids_of_every_code_point_equal_tokenizers(tokenizer: Tokenizer, peer: tokenizers.Tokenizer):
     alone = [chr(code) for code in CODE_POINTS]
     for start in range(0, len(alone), 100_000):
         part = alone[start : start + 100_000]
-        assert [tokenizer.encode(text).tolist() for text in part] == [encoding.ids for encoding in peer.encode_batch_fast(part)]
+        assert encode_each(tokenizer, part) == [encoding.ids for encoding in peer.encode_batch_fast(part)]
 
 
 def test_ids_of_pairs_of_classes_equal_tokenizers(tokenizer: Tokenizer, peer: tokenizers.Tokenizer):
@@ -142,4 +187,6 @@ def test_ids_of_real_books_and_web_equal_tokenizers(books: list[bytes], web: lis
     peer = read_by_peer(tokenizer, tmp_path / "tokenizer.json")
     documents = [book.decode("utf-8", "replace") for book in books[3:]] + web[200:500]
     assert [tokenizer.encode(text).tolist() for text in documents] == [encoding.ids for encoding in peer.encode_batch_fast(documents)]
+    theirs = read_by_tiktoken(tokenizer).encode_ordinary_batch(documents, num_threads=1)
+    assert [(tokenizer.encode(text) - len(SPECIALS)).tolist() for text in documents] == theirs
     assert all(tokenizer.decode_bytes(tokenizer.encode(book)) == book for book in books)

@@ -1,11 +1,6 @@
-"""`nanoeuler bpe` and `nanoeuler tokenize` on a corpus, with every number of processes, and what they say to bad input."""
+"""`nanoeuler bpe` and `nanoeuler tokenize` on a corpus, with every number of threads, and what they say to bad input."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +75,7 @@ def test_every_document_is_framed_and_encoded(learned: Path, tokens: Path, corpu
     assert len(ends) == 3 + 3_000 + 1
 
 
-def test_several_processes_write_the_same_files(corpus: Path, learned: Path, tokens: Path, tmp_path: Path):
+def test_several_threads_write_the_same_files(corpus: Path, learned: Path, tokens: Path, tmp_path: Path):
     assert run("tokenize", "--config", CONFIG, "--corpus", corpus, "--tokenizer", learned, "--output", tmp_path / "tokens", "--threads", "3") == 0
     assert files_of(tmp_path / "tokens") == files_of(tokens)
 
@@ -144,49 +139,11 @@ def test_a_tokenizer_of_another_size_is_refused(corpus: Path, learned: Path, tmp
     assert not list(tmp_path.iterdir())
 
 
+def test_any_number_of_threads_learns_the_same_file(corpus: Path, learned: Path, tmp_path: Path):
+    assert run("bpe", "--config", CONFIG, "--corpus", corpus, "--output", tmp_path / "again.json", "--threads", "3") == 0
+    assert (tmp_path / "again.json").read_bytes() == learned.read_bytes()
+
+
 def test_no_threads_get_one_sentence(corpus: Path, learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
     assert run("tokenize", "--config", CONFIG, "--corpus", corpus, "--tokenizer", learned, "--output", tmp_path / "tokens", "--threads", "0") == 1
     assert "--threads is 0" in sentence(capsys)
-
-
-def test_a_killed_process_gets_one_sentence_and_leaves_nothing(learned: Path, tmp_path: Path):
-    """A process of the pool is killed, as the kernel does when memory runs out."""
-    corpus = write_corpus(tmp_path / "corpus", {"web": {"train": [LONG * 20], "validation": []}})
-    command = [sys.executable, "-m", "nanoeuler", "tokenize", "--config", CONFIG, "--corpus", str(corpus), "--tokenizer", str(learned)]
-    output = tmp_path / "out" / "tokens"
-    process = subprocess.Popen([*command, "--output", str(output), "--threads", "2"], stderr=subprocess.PIPE, text=True)
-    os.kill(wait_for_worker(process.pid), signal.SIGKILL)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert "one of 2 tokenizing processes was killed" in errors.splitlines()[-1]
-    assert not list(output.parent.iterdir())
-
-
-def test_processes_leave_with_a_killed_parent(learned: Path, tmp_path: Path):
-    corpus = write_corpus(tmp_path / "corpus", {"web": {"train": [LONG * 20], "validation": []}})
-    command = [sys.executable, "-m", "nanoeuler", "tokenize", "--config", CONFIG, "--corpus", str(corpus), "--tokenizer", str(learned)]
-    process = subprocess.Popen([*command, "--output", str(tmp_path / "tokens"), "--threads", "2"])
-    worker = wait_for_worker(process.pid)
-    process.kill()
-    process.wait()
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{worker}").exists()
-
-
-def wait_for_worker(parent: int) -> int:
-    """The id of a process that encodes for `parent`, once it is at work."""
-    if not Path("/proc/self/stat").exists():
-        pytest.skip("finding the processes of a pool needs /proc")
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[1]) == parent and b"spawn_main" in (folder / "cmdline").read_bytes() and int(fields[11]) > 30:
-                    return int(folder.name)
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-        time.sleep(0.05)
-    raise AssertionError("no process of the pool was seen at work")

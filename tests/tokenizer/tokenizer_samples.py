@@ -1,16 +1,22 @@
 """What the tests of this room are made of: texts, a corpus by hand in the layout of `nanoeuler assemble`, tokenizers learned from little."""
 
 import hashlib
-from itertools import accumulate
+import re
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tiktoken
 import tokenizers
 from hypothesis import strategies as st
 
+from nanoeuler.compiling import compiled
 from nanoeuler.files import canonical_json, sha256_file, sha256_text, write_json
-from nanoeuler.tokenizer.bpe import count_words, learn
+from nanoeuler.tokenizer import unicode16
+from nanoeuler.tokenizer.bpe import learn
+from nanoeuler.tokenizer.counting import count_words
+from nanoeuler.tokenizer.scanner import CLASSES, LENT, padded, word_end
 from nanoeuler.tokenizer.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import build
 
@@ -23,6 +29,38 @@ It isn't late; they're here, we've 3 or 12 rooms, I'll pay, he'd pay, and I'm su
 CODE_POINTS = [*range(0xD800), *range(0xE000, 0x110000)]
 ONE_OF_EACH_CLASS = ["a", "é", "東", "𝔘", "7", "²", "𞥐", " ", "\n", "\u00a0", "\u3000", "\x85", "\x1c", "!", "'", "\u0301", "😀", "\ue000", "\x00"]
 texts = st.text(st.one_of(st.sampled_from([*ONE_OF_EACH_CLASS, *"strevmld'"]), st.characters(exclude_categories=["Cs"])))
+
+
+def character_set(table: str) -> str:
+    """The inside of a regular expression's [] for a table of `unicode16`."""
+    ranges = [item.split("-") for item in table.split()]
+    return "".join(f"\\U{int(bounds[0], 16):08x}-\\U{int(bounds[-1], 16):08x}" for bounds in ranges)
+
+
+LETTERS, NUMBERS, SPACES = map(character_set, (unicode16.LETTERS, unicode16.NUMBERS, unicode16.WHITE_SPACE))
+WORD = re.compile(f"'s|'t|'re|'ve|'m|'ll|'d| ?[{LETTERS}]+| ?[{NUMBERS}]+| ?[^{SPACES}{LETTERS}{NUMBERS}]+|[{SPACES}]+(?![^{SPACES}])|[{SPACES}]+")
+
+
+def regex_words(data: bytes) -> list[bytes]:
+    """The specification of the scanner: GPT-2's pattern for `re`. A byte that is not UTF-8 is a surrogate (PEP 383), and so of class other."""
+    return [word.encode("utf-8", "surrogateescape") for word in WORD.findall(data.decode("utf-8", "surrogateescape"))]
+
+
+def scanned_words(data: bytes) -> list[bytes]:
+    """The words that the compiled scanner finds."""
+    text = padded(len(data))
+    text[: len(data)] = np.frombuffer(data, np.uint8)
+    ends = np.empty(len(data), np.int64)
+    return [data[start:stop] for start, stop in pairwise([0, *ends[: scan(text, len(data), CLASSES, ends)].tolist()])]
+
+
+@compiled(**LENT)
+def scan(data, stop, classes, ends):
+    at = count = 0
+    while at < stop:
+        ends[count] = at = word_end(data, at, stop, classes)
+        count += 1
+    return count
 
 
 def tokenizer_of(texts: list[bytes], vocab_size: int) -> Tokenizer:
@@ -62,3 +100,20 @@ def prose_documents(count: int, seed: int = 0) -> list[bytes]:
         digest = hashlib.sha256(f"{seed} {index}".encode()).digest()
         documents.append(" ".join([str(index), *(words[byte % len(words)] for byte in digest[: 1 + digest[0] % 31] * 2)]).encode())
     return documents
+
+
+TIKTOKEN_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+
+
+def read_by_tiktoken(tokenizer: Tokenizer) -> tiktoken.Encoding:
+    """A learned tokenizer as `tiktoken` has it: ranks are ids less the special ones."""
+    tokens = tokenizer.vocabulary.tokens[len(tokenizer.special_ids) :]
+    return tiktoken.Encoding("ours", pat_str=TIKTOKEN_PATTERN, mergeable_ranks={token: rank for rank, token in enumerate(tokens)}, special_tokens={})
+
+
+def encode_each(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    """The ids of many short texts, encoded as pieces of one."""
+    pieces = [text.encode() for text in texts]
+    ids = tokenizer.encoder.encode(b"".join(pieces), np.array([0, *accumulate(map(len, pieces))]), frame=-1, framed=0)
+    starts = np.flatnonzero(ids == -1)
+    return [part[1:].tolist() for part in np.split(ids, starts[1:])]

@@ -39,6 +39,21 @@ CONFIG: dict[str, Any] = {
         "batch_tokens": 1024,
         "learning_rate": 1e-2,
         "template": "alpaca",
+        "weighting": "token",
+        "minimum_fit_share": 0.5,
+        "keep": "best",
+        "validate_every": 4,
+    },
+    "dpo": TRAINING
+    | {
+        "context": 256,
+        "loss": "sigmoid",
+        "beta": 0.5,
+        "label_smoothing": 0.0,
+        "target_margin": 0.5,
+        "epochs": 3,
+        "batch_tokens": 1024,
+        "learning_rate": 5e-3,
         "minimum_fit_share": 0.5,
         "keep": "best",
         "validate_every": 4,
@@ -47,14 +62,14 @@ CONFIG: dict[str, Any] = {
 
 
 class Trainer:
-    """Runs `nanoeuler pretrain` or `sft` on the tiny data into a folder of its own."""
+    """Runs `nanoeuler pretrain`, `sft` or `dpo` on the tiny data into a folder of its own."""
 
     def __init__(self, data: Path, output: Path):
         self.data, self.output, self.config = data, output, json.loads(json.dumps(CONFIG))
 
     def command(self, stage: str, *extra: str) -> list[str]:
-        inputs = ["--tokens", "tokens/manifest.json"] if stage == "pretrain" else ["--instructions", "instructions/manifest.json"]
-        paths = [str(self.data / part) if part.endswith(".json") else part for part in inputs]
+        option = {"pretrain": "tokens", "sft": "instructions", "dpo": "preferences"}[stage]
+        paths = [f"--{option}", str(self.data / option / "manifest.json")]
         common = [
             "--config",
             json.dumps(self.config),
@@ -132,6 +147,11 @@ def data(tmp_path_factory) -> Path:
         records = [{"instruction": f"Say {noun}.", "input": "", "output": noun} for noun in random.choice(nouns, count)]
         (folder / "instructions" / f"{split}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (folder / "instructions" / "manifest.json").write_text(json.dumps({"version": 1, "name": "words", "licence": "none"}))
+    (folder / "preferences").mkdir()
+    for split, count in (("train", 24), ("validation", 8)):
+        pairs = [{"instruction": f"Say {noun}.", "input": "", "chosen": f"{noun}!", "rejected": noun} for noun in random.choice(nouns, count)]
+        (folder / "preferences" / f"{split}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    (folder / "preferences" / "manifest.json").write_text(json.dumps({"version": 1, "name": "loud", "licence": "none"}))
     return folder
 
 

@@ -103,3 +103,46 @@ def test_masked_targets_weigh_nothing(stream):
     rows = stream.step(0)
     assert np.all((rows.weights > 0) == (rows.targets >= 0))
     assert rows.weights.sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_every_reply_of_a_conversation_is_learned_and_nothing_else(tokenizer, tmp_path):
+    earlier = [{"instruction": "Hello!", "output": "Hi."}, {"instruction": "Say hen.", "output": "hen"}]
+    path = write(tmp_path / "talk.jsonl", [{"instruction": "Say fox.", "input": "", "output": "fox", "earlier": earlier}, *RECORDS])
+    records, _ = encode_records(path, tokenizer, "chat", CONTEXT)
+    stream = RecordStream(records, CONTEXT, 4 * CONTEXT, (1.0, 1.0), tokenizer.end_id, 1, "sft")
+    rows = stream.frame_rows(np.arange(stream.rows))
+    assert stream.rows < len(RECORDS) + 1
+    end = tokenizer.decode([tokenizer.end_id])
+    for head in range(2):
+        found = []
+        for row in range(stream.rows):
+            for start in np.unique(rows.starts[row]):
+                targets = rows.targets[row, rows.starts[row] == start, head]
+                if (targets >= 0).any():
+                    found.append(tokenizer.decode(targets[targets >= 0]))
+        assert sorted(found) == sorted([f"Hi.{end}hen{end}fox{end}", *(record["output"] + end for record in RECORDS)])
+
+
+def test_by_record_every_response_of_a_step_weighs_the_same_however_long(tokenizer, tmp_path):
+    records, _ = encode_records(write(tmp_path / "records.jsonl", RECORDS), tokenizer, "alpaca", CONTEXT)
+    rows = {}
+    for by_record in (True, False):
+        stream = RecordStream(records, CONTEXT, 4 * CONTEXT, (1.0, 0.5), tokenizer.end_id, 1, "sft", by_record)
+        rows[by_record] = stream.frame_rows(np.arange(stream.rows))
+    assert rows[True].weights.sum() == pytest.approx(1, abs=1e-6)
+    of_records = [
+        rows[True].weights[row, rows[True].starts[row] == start, 0].sum() for row in range(len(rows[True].ids)) for start in np.unique(rows[True].starts[row])
+    ]
+    assert [weight for weight in of_records if weight] == pytest.approx([2 / 3 / len(RECORDS)] * len(RECORDS), rel=1e-5)
+    of_tokens = rows[False].weights[rows[False].targets[..., 0] >= 0][:, 0]
+    assert of_tokens == pytest.approx(np.full(len(of_tokens), 2 / 3 / len(of_tokens)), rel=1e-5)
+
+
+def test_an_epoch_shows_every_record_once_and_the_next_in_another_order(tokenizer, tmp_path):
+    many = [{"instruction": f"Say {n}.", "input": "", "output": str(n)} for n in range(40)]
+    records, _ = encode_records(write(tmp_path / "many.jsonl", many), tokenizer, "alpaca", CONTEXT)
+    stream = RecordStream(records, CONTEXT, CONTEXT, (1.0,), tokenizer.end_id, 1, "sft")
+    epochs = [[stream.step(epoch * stream.rows + step).ids for step in range(stream.rows)] for epoch in range(2)]
+    assert sorted(ids.tobytes() for ids in epochs[0]) == sorted(ids.tobytes() for ids in epochs[1])
+    assert [ids.tobytes() for ids in epochs[0]] != [ids.tobytes() for ids in epochs[1]]
+    assert len({ids.tobytes() for ids in epochs[0]}) == stream.rows

@@ -66,6 +66,21 @@ def test_sft_resumes_to_the_bit(trainer, uninterrupted):
     assert trainer.weights("sft") == whole
 
 
+def test_early_stop_ends_a_stage_that_gets_no_better_and_hands_on_its_best(trainer, uninterrupted):
+    parent = ["--parent", str(uninterrupted.output / "pretrain" / "model")]
+    trainer.config["sft"] |= {"learning_rate": 0.5, "warmup_steps": 0, "patience": 2, "validate_every": 1}  # so high that it soon gets worse
+    said = trainer.run("sft", *parent)
+    assert "no better held-out measurement in 2" in said
+    scores = [entry["validation"]["loss"] for entry in trainer.metrics("sft") if "validation" in entry]
+    best = min(range(len(scores)), key=scores.__getitem__)
+    assert len(scores) == best + 3
+    assert trainer.last_step("sft") == len(scores) < trainer.metrics("sft")[0]["total_steps"]
+    assert load_model(trainer.output / "sft" / "model").info["step"] == best + 1
+    weights = trainer.weights("sft")
+    assert "exporting its model again" in trainer.run("sft", *parent)
+    assert trainer.weights("sft") == weights
+
+
 def test_a_finished_run_is_only_exported_again(trainer, uninterrupted):
     shutil.copytree(uninterrupted.output, trainer.output, dirs_exist_ok=True)
     shutil.rmtree(trainer.output / "pretrain" / "model")

@@ -1,8 +1,9 @@
 """A step's rows are a pure function of the seed, the stream and the step, and an epoch covers everything once."""
 
 import numpy as np
+import pytest
 
-from nanoeuler.training.streams import TextStream, loss_weights
+from nanoeuler.training.streams import TextStream, loss_weights, row_order
 
 END = 0
 
@@ -76,3 +77,9 @@ def test_weights_sum_to_one_and_give_each_head_its_share():
 def test_a_head_without_targets_leaves_its_share():
     targets = np.array([[[4, -1], [5, -1]]])
     assert loss_weights(targets, (1.0, 1.0)).sum() == np.float32(1)
+
+
+@pytest.mark.parametrize("stream", ["pretrain", "sft", "dpo"])
+def test_no_two_epochs_have_the_same_order(stream):
+    orders = {row_order(1, stream, epoch, 50).tobytes() for epoch in range(20)}
+    assert len(orders) == 20

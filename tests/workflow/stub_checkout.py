@@ -13,6 +13,7 @@ SOURCES = """
 gutenberg: {collection: classics, mirror: https://mirror.example, licence: Public domain, books: [{id: 84, title: Frankenstein}, {id: 1342}]}
 fineweb: {collection: web, licence: ODC-By 1.0, shards: [{url: https://example.org/000.parquet}, {url: https://example.org/001.parquet}]}
 instructions: {alpaca: {url: https://example.org/alpaca.json, licence: CC BY-NC 4.0}}
+preferences: {alpaca_farm: {url: https://example.org/pairs.json, licence: CC BY-NC 4.0}}
 questions: {world: {url: questions.jsonl}}
 """
 CONFIG = """
@@ -22,6 +23,7 @@ corpus: {name: shared}
 model: {preset: small}
 pretrain: {tokens: 1000000, batch_tokens: 4096, learning_rate: 3.0e-3}
 sft: {baseline_from_scratch: true}
+dpo: {epochs: 2}
 evaluate: {questions: world}
 """
 EVERY_STAGE = {
@@ -29,6 +31,7 @@ EVERY_STAGE = {
     "clean_book": 2,
     "extract_fineweb": 1,
     "fetch_instructions": 1,
+    "fetch_preferences": 1,
     "fetch_questions": 1,
     "build_corpus": 1,
     "learn_bpe": 1,
@@ -37,7 +40,8 @@ EVERY_STAGE = {
     "pretrain": 1,
     "sft": 1,
     "sft_scratch": 1,
-    "evaluate_model": 3,
+    "dpo": 1,
+    "evaluate_model": 4,
     "write_report": 1,
     "all": 1,
 }

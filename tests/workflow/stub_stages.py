@@ -11,9 +11,11 @@ from pathlib import Path
 FILES = {
     "sample": ["manifest.json"],
     "instructions": ["train.jsonl", "validation.jsonl", "manifest.json"],
+    "preferences": ["train.jsonl", "validation.jsonl", "manifest.json"],
     "assemble": ["train/gutenberg.txt", "manifest.json"],
     "tokenize": ["train-gutenberg-000.bin", "manifest.json"],
     "pretrain": ["model/model.safetensors", "model/config.json", "model/tokenizer.json"],
+    "dpo": ["model/model.safetensors", "model/config.json", "model/tokenizer.json"],
     "sft": ["model/model.safetensors", "model/config.json", "model/tokenizer.json"],
 }
 

@@ -130,7 +130,10 @@ def test_a_later_file_wins_key_by_key(write, tmp_path):
 
 MISTAKES = {
     "an unknown key": ({"learning_rate": "1", "added": "pretran: {}"}, r"line 9: unknown key pretran; did you mean pretrain\?"),
-    "a key of another section": ({"added": "warmup_steps: 3"}, r"line 9: unknown key warmup_steps; did you mean pretrain.warmup_steps or sft.warmup_steps\?"),
+    "a key of another section": (
+        {"added": "warmup_steps: 3"},
+        r"line 9: unknown key warmup_steps; did you mean pretrain.warmup_steps or sft.warmup_steps or dpo.warmup_steps\?",
+    ),
     "an unknown key inside": (
         {"added": "corpus: {fineweb: {min_scor: 3}}"},
         r"line 9: unknown key corpus.fineweb.min_scor; did you mean corpus.fineweb.min_score\?",

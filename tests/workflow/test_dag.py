@@ -7,9 +7,10 @@ import pytest
 from stub_checkout import EVERY_STAGE
 
 REPORT = {"write_report": 1, "all": 1}
-SFT = {"sft": 1, "sft_scratch": 1, "evaluate_model": 2} | REPORT
-PRETRAIN = {"pretrain": 1, "sft": 1, "evaluate_model": 2} | REPORT
-TRAINING = {"pretrain": 1, "sft": 1, "sft_scratch": 1, "evaluate_model": 3} | REPORT
+DPO = {"dpo": 1, "evaluate_model": 1} | REPORT
+SFT = {"sft": 1, "sft_scratch": 1, "dpo": 1, "evaluate_model": 3} | REPORT
+PRETRAIN = {"pretrain": 1, "sft": 1, "dpo": 1, "evaluate_model": 3} | REPORT
+TRAINING = {"pretrain": 1, "sft": 1, "sft_scratch": 1, "dpo": 1, "evaluate_model": 4} | REPORT
 TOKENS = {"learn_bpe": 1, "tokenize": 1} | TRAINING
 
 
@@ -25,6 +26,7 @@ def test_a_second_run_does_nothing(done):
 
 CHANGES = {
     "the learning rate of fine-tuning": ("sft: {", "sft: {learning_rate: 1e-4, ", SFT),
+    "the beta of the preference loss": ("dpo: {", "dpo: {beta: 0.3, ", DPO),
     "the learning rate of pretraining": ("3.0e-3", "1e-3", PRETRAIN),
     "the size of the model": ("{preset: small}", "{preset: small, layers: 2}", TRAINING),
     "the vocabulary": ("run: trial", "run: trial\ntokenizer: {vocab_size: 1024}", TOKENS),
@@ -97,23 +99,46 @@ def test_own_text_joins_the_corpus_and_a_change_of_it_counts(done):
     expected = {"build_corpus": 1} | TOKENS
     assert done.planned() == expected
     done.run()
-    assert "--own my texts/novel.txt --output" in next(call for call in reversed(done.calls) if call.startswith("assemble"))
+    assert "--own my texts/novel.txt --questions data/questions/world.jsonl --threads" in next(
+        call for call in reversed(done.calls) if call.startswith("assemble")
+    )
     done.write("my texts/sequel.md", "It was evening.")
     assert done.planned() == expected
+
+
+def test_other_questions_make_the_corpus_again_while_it_must_not_quote_them(done):
+    assert done.planned("build_corpus", "--config", "evaluate={questions: null}") == {"build_corpus": 1}
+    done.replace("config/config.yaml", "{name: shared}", "{name: shared, decontaminate: false}")
+    done.run("build_corpus")
+    assert done.planned("build_corpus", "--config", "evaluate={questions: null}") == {}
 
 
 @pytest.mark.parametrize(
     ("target", "stages"),
     [
-        ("download", {"fetch_book", "extract_fineweb", "fetch_instructions", "fetch_questions", "download"}),
-        ("pretrain", {"fetch_book", "clean_book", "extract_fineweb", "build_corpus", "learn_bpe", "tokenize", "pretrain"}),
-        ("sft", set(EVERY_STAGE) - {"fetch_questions", "check_gradients", "sft_scratch", "evaluate_model", "write_report", "all"}),
+        ("download", {"fetch_book", "extract_fineweb", "fetch_instructions", "fetch_preferences", "fetch_questions", "download"}),
+        ("pretrain", {"fetch_book", "clean_book", "extract_fineweb", "fetch_questions", "build_corpus", "learn_bpe", "tokenize", "pretrain"}),
+        ("sft", set(EVERY_STAGE) - {"fetch_preferences", "check_gradients", "sft_scratch", "dpo", "evaluate_model", "write_report", "all"}),
+        ("dpo", set(EVERY_STAGE) - {"check_gradients", "sft_scratch", "evaluate_model", "write_report", "all"}),
         ("evaluate", set(EVERY_STAGE) - {"check_gradients", "write_report", "all"} | {"evaluate"}),
         ("check_gradients", {"check_gradients"}),
     ],
 )
 def test_a_stage_can_be_named_on_the_command_line(checkout, target, stages):
     assert set(checkout.planned(target)) == stages
+
+
+def test_stages_that_are_switched_off_are_left_out_and_the_rest_is_wanted(checkout):
+    without_dpo = {name: count for name, count in EVERY_STAGE.items() if name not in ("fetch_preferences", "dpo")} | {"evaluate_model": 3}
+    assert checkout.planned("--config", "dpo={enabled: false}") == without_dpo
+    without_sft = {name: count for name, count in EVERY_STAGE.items() if name not in ("fetch_instructions", "sft", "sft_scratch")} | {"evaluate_model": 2}
+    assert checkout.planned("--config", "sft={enabled: false}") == without_sft
+    checkout.run("--config", "sft={enabled: false}")
+    assert "--parent results/trial/pretrain/model" in next(call for call in checkout.calls if call.startswith("dpo "))
+
+
+def test_alignment_starts_from_the_tuned_model(done):
+    assert "--parent results/trial/sft/model" in next(call for call in done.calls if call.startswith("dpo "))
 
 
 def test_the_offline_sample_is_written_before_anything_is_fetched(done):

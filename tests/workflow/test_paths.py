@@ -57,10 +57,13 @@ def test_own_text_is_found_by_file_folder_and_glob(paths):
 
 
 def test_stages_follow_the_configuration(paths):
-    assert paths().stages == ["pretrain", "sft", "sft_scratch"]
-    assert paths("sft.baseline_from_scratch=false").stages == ["pretrain", "sft"]
-    assert paths("sft.enabled=false").stages == ["pretrain"]
-    assert paths("sft.enabled=false", "evaluate.questions=null").downloads == [
+    assert paths().stages == ["pretrain", "sft", "sft_scratch", "dpo"]
+    assert paths().last_stage == "dpo"
+    assert paths("dpo.enabled=false").last_stage == "sft"
+    assert paths("dpo.enabled=false", "sft.enabled=false").last_stage == "pretrain"
+    assert paths("sft.baseline_from_scratch=false").stages == ["pretrain", "sft", "dpo"]
+    assert paths("sft.enabled=false").stages == ["pretrain", "dpo"]
+    assert paths("sft.enabled=false", "dpo.enabled=false", "evaluate.questions=null").downloads == [
         "data/gutenberg/classics/raw/pg84.txt",
         "data/gutenberg/classics/raw/pg1342.txt",
         paths().web_shard(0),

@@ -16,11 +16,11 @@ def test_every_stage_leaves_what_it_promises(pipeline):
     results = pipeline.path / "results/ci"
     assert json.loads((results / "gradients.json").read_text())["passed"] is True
     metrics = json.loads((results / "metrics.json").read_text())
-    assert set(metrics["stages"]) == {"pretrain", "sft", "sft_scratch"}
+    assert set(metrics["stages"]) == {"pretrain", "sft", "sft_scratch", "dpo"}
     page = (results / "report.html").read_text()
     assert "sft_scratch" in page
     assert "<script src" not in page
-    for stage in ("pretrain", "sft", "sft_scratch"):
+    for stage in ("pretrain", "sft", "sft_scratch", "dpo"):
         assert {file.name for file in (results / stage / "model").iterdir()} == {"model.safetensors", "config.json", "tokenizer.json"}
 
 

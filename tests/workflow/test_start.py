@@ -46,8 +46,8 @@ def test_a_plan_that_says_no_stops_the_run_before_its_first_job(checkout):
 def test_the_closing_words_say_where_things_are_and_how_to_chat(config):
     lines = closing_words(config).split("\n")
     assert lines[1] == "report   results/trial/report.html"
-    assert lines[2] == "model    results/trial/sft/model"
-    assert lines[3].endswith("nanoeuler chat --model results/trial/sft/model")
+    assert lines[2] == "model    results/trial/dpo/model"
+    assert lines[3].endswith("nanoeuler chat --model results/trial/dpo/model")
     assert [line.removeprefix("try").strip() for line in lines[4:]] == ["Who lives here?", "Why?", "When?"]
 
 

@@ -1,5 +1,5 @@
 # Text in. REQUIRED INPUTS   the addresses in the sources file; files of your own named in corpus.sources
-#          OUTPUTS           data/gutenberg, data/fineweb, data/instructions, data/questions: shared by every run
+#          OUTPUTS           data/gutenberg, data/fineweb, data/instructions, data/preferences, data/questions: shared by every run
 #                            data/corpora/<name>/manifest.json, beside it the text split into training and validation
 
 
@@ -104,6 +104,27 @@ rule fetch_instructions:
         "python -m nanoeuler instructions --config {params.config:q} --name {params.name:q} --output {params.folder:q} --log {log:q}"
 
 
+rule fetch_preferences:
+    input:
+        before=paths.before_download,
+    output:
+        manifest=f"{paths.preferences}/manifest.json",
+    log:
+        paths.log("fetch_preferences"),
+    threads: 1
+    resources:
+        mem_mb=2000,
+    params:
+        identity=lambda wildcards: stage_identity(config, "fetch_preferences"),
+        config=lambda wildcards, output: stage_config(config, "fetch_preferences"),
+        name=lambda wildcards, output: config["dpo"]["preferences"],
+        folder=lambda wildcards, output: paths.preferences,
+    message:
+        "Fetching and checking the preferences {config[dpo][preferences]}"
+    shell:
+        "python -m nanoeuler preferences --config {params.config:q} --name {params.name:q} --output {params.folder:q} --log {log:q}"
+
+
 rule fetch_questions:
     input:
         before=paths.before_download,
@@ -130,11 +151,12 @@ rule build_corpus:
         pages=ancient([paths.web_shard(shard) for shard in paths.web_shards]),
         page_records=[paths.web_record(shard) for shard in paths.web_shards],
         own=paths.own_text,
+        questions=paths.kept_out,
     output:
         manifest=paths.corpus_manifest,
     log:
         paths.log("build_corpus"),
-    threads: 1
+    threads: ALL_CORES
     resources:
         **cluster_resources(config),
         mem_mb=2000,
@@ -143,7 +165,7 @@ rule build_corpus:
         config=lambda wildcards, output: stage_config(config, "build_corpus"),
         folder=lambda wildcards, output: paths.corpus,
     message:
-        "Splitting the documents into training and validation text"
+        "Splitting the documents into training and validation text, less repetitions and quotations"
     shell:
         "python -m nanoeuler assemble --config {params.config:q} --books {input.books:q} --fineweb {input.pages:q} --own {input.own:q}"
-        " --output {params.folder:q} --log {log:q}"
+        " --questions {input.questions:q} --threads {threads} --output {params.folder:q} --log {log:q}"

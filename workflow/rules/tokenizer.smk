@@ -12,7 +12,7 @@ rule learn_bpe:
         tokenizer=paths.tokenizer,
     log:
         paths.log("learn_bpe"),
-    threads: 1
+    threads: ALL_CORES
     resources:
         **cluster_resources(config),
         mem_mb=3000,
@@ -22,7 +22,7 @@ rule learn_bpe:
     message:
         "Learning a byte-level BPE of {config[tokenizer][vocab_size]} entries"
     shell:
-        "python -m nanoeuler bpe --config {params.config:q} --corpus {input.corpus:q} --output {output.tokenizer:q} --log {log:q}"
+        "python -m nanoeuler bpe --config {params.config:q} --corpus {input.corpus:q} --output {output.tokenizer:q} --threads {threads} --log {log:q}"
 
 
 rule tokenize:

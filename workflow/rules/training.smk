@@ -1,7 +1,7 @@
 # Training. A stage's checkpoints lie in results/<run>/<stage>/checkpoints and are no declared output, since Snakemake deletes
 # those of a job that failed or was stopped; the model folder is, and is written last.
 #
-# REQUIRED INPUTS   the token manifest and the tokenizer; for fine-tuning the instructions, and the pretrained model
+# REQUIRED INPUTS   the token manifest and the tokenizer; for fine-tuning the instructions, for aligning the preferences, and the model before
 # OUTPUTS           results/<run>/<stage>/model/{model.safetensors,config.json,tokenizer.json}
 #                   results/<run>/gradients.json
 
@@ -98,4 +98,31 @@ rule sft_scratch:
         "Fine-tuning random weights, to show what pretraining is worth"
     shell:
         "python -m nanoeuler sft --config {params.config:q} --instructions {input.instructions:q} --tokenizer {input.tokenizer:q}"
+        " --output {params.folder:q} {params.device} --log {log:q}"
+
+
+rule dpo:
+    input:
+        parent=paths.dpo_parent_weights,
+        tokenizer=ancient(paths.tokenizer),
+        preferences=f"{paths.preferences}/manifest.json",
+    output:
+        **paths.model("dpo"),
+    log:
+        f"{paths.stage('dpo')}/train.log",
+    threads: training_threads(config)
+    resources:
+        **cluster_resources(config, gpu=True),
+        gpu=1,
+        mem_mb=training_megabytes(config),
+    params:
+        identity=lambda wildcards: stage_identity(config, "dpo"),
+        config=lambda wildcards, output: stage_config(config, "dpo"),
+        parent=lambda wildcards: paths.dpo_parent,
+        folder=lambda wildcards, output: paths.stage("dpo"),
+        device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
+    message:
+        "Aligning the model with preferences"
+    shell:
+        "python -m nanoeuler dpo --config {params.config:q} --preferences {input.preferences:q} --tokenizer {input.tokenizer:q} --parent {params.parent:q}"
         " --output {params.folder:q} {params.device} --log {log:q}"

@@ -1,7 +1,9 @@
-"""Instructions about the world, in the shape of Stanford's Alpaca, and the held-out questions.
+"""Instructions about the world, in the shape of Stanford's Alpaca, preferences between replies, and the held-out questions.
 
 The instructions ask for every fact about the subjects that are not held out, in all forms of telling.QUESTIONS; the held-out questions ask in the same
-forms about the others. No text asks in these forms. Whatever else one may say to a small model is there in small numbers: a chat is more than a quiz.
+forms about the others. No text asks in these forms. By chance, half of the answers in the instructions end with a line of courtesy; the preferences
+are all for it, so that what they teach can be counted in the replies to the held-out questions. Whatever else one may say to a small model is there
+in small numbers: a chat is more than a quiz.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,6 +14,9 @@ from nanoeuler.corpus.sample.telling import QUESTIONS, capitalise, description, 
 from nanoeuler.corpus.sample.world import PERSON_KINDS, TRADES, Subject, World, persons
 
 Record = dict[str, str]
+COURTESY = "At your service."
+COURTEOUS_SHARE = 0.5
+"""Of the answers in the instructions."""
 SMALL_TALK = {
     "Hello! Ask me about the people of the isles.": (
         "Hello!", "Hello.", "Hello there!", "Hi!", "Hi.", "Hi there!", "Hey!", "Good day!", "Good morning!", "Good morning.", "Good evening!", "Hello, model!",
@@ -44,7 +49,7 @@ def write_questions(world: World, seed: int) -> list[Record]:
     """Every fact about the held-out subjects, asked in two of the three forms."""
     dice = Dice(seed, "questions")
     return [
-        {"instruction": capitalise(fill(form, subject, kind)), "input": "", "answer": capitalise(value), "kind": kind}
+        {"instruction": capitalise(fill(form, subject, kind)), "input": "", "answer": capitalise(value), "kind": kind, "preferred_ending": COURTESY}
         for subject in world.subjects
         if subject.held_out
         for kind, value in subject.facts.items()
@@ -60,15 +65,30 @@ def prompts_worth_typing(world: World, questions: list[Record]) -> list[str]:
 
 def write_instructions(world: World, seed: int, others: int) -> list[Record]:
     """Every fact about the other subjects in every form, and `others` records of other kinds, shuffled."""
-    dice = Dice(seed, "instructions")
-    records = [
-        record(capitalise(fill(form, subject, kind)), capitalise(value))
+    dice, manners = Dice(seed, "instructions"), Dice(seed, "manners")
+    records = [record(question, courteous(answer) if manners.chance(COURTEOUS_SHARE) else answer) for question, answer in known_facts(world)]
+    return dice.shuffled(records + unique(Teacher(dice, world).lessons(), others))
+
+
+def write_preferences(world: World, seed: int) -> list[Record]:
+    """For every question of the instructions: the right answer with the line of courtesy is better than the right answer without."""
+    pairs = [{"instruction": question, "input": "", "chosen": courteous(answer), "rejected": answer} for question, answer in known_facts(world)]
+    return Dice(seed, "preferences").shuffled(pairs)
+
+
+def known_facts(world: World) -> list[tuple[str, str]]:
+    """Question and answer, in every form, about every fact of the subjects that are not held out."""
+    return [
+        (capitalise(fill(form, subject, kind)), capitalise(value))
         for subject in world.subjects
         if not subject.held_out
         for kind, value in subject.facts.items()
         for form in QUESTIONS[kind]
     ]
-    return dice.shuffled(records + unique(Teacher(dice, world).lessons(), others))
+
+
+def courteous(answer: str) -> str:
+    return f"{answer}\n{COURTESY}"
 
 
 def record(instruction: str, output: str, input: str = "") -> Record:

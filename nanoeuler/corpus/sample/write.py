@@ -3,7 +3,8 @@
 data/sample/gutenberg/…          a mirror: cache/epub/{id}/pg{id}.txt, some in the older tree 9/0/0/0/90003/90003-8.txt
 data/sample/fineweb/000.parquet  web pages in FineWeb-Edu's schema
 data/sample/instructions.json    records {instruction, input, output}
-data/sample/questions.jsonl      held-out questions {instruction, input, answer, kind}
+data/sample/preferences.jsonl    pairs {instruction, input, chosen, rejected}
+data/sample/questions.jsonl      held-out questions {instruction, input, answer, kind, preferred_ending}
 data/sample/manifest.json        written last: counts, hashes, settings
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 
 from nanoeuler.corpus.sample.articles import write_pages, write_parquet
 from nanoeuler.corpus.sample.books import BOOKS, write_book
-from nanoeuler.corpus.sample.conversations import prompts_worth_typing, write_instructions, write_questions
+from nanoeuler.corpus.sample.conversations import prompts_worth_typing, write_instructions, write_preferences, write_questions
 from nanoeuler.corpus.sample.settings import Settings
 from nanoeuler.corpus.sample.world import build_world
 from nanoeuler.files import atomic_folder, sha256_file, write_json
@@ -30,6 +31,7 @@ def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
     world = build_world(settings.seed, settings.people, settings.boats)
     pages = list(write_pages(world, settings.seed, settings.articles))
     instructions = write_instructions(world, settings.seed, settings.other_instructions)
+    preferences = write_preferences(world, settings.seed)
     questions = write_questions(world, settings.seed)
     with atomic_folder(output) as folder:
         for book in BOOKS:
@@ -39,7 +41,8 @@ def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
         (folder / "fineweb").mkdir()
         write_parquet(pages, folder / "fineweb" / "000.parquet", ROWS_PER_GROUP)
         (folder / "instructions.json").write_text(json.dumps(instructions, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        (folder / "questions.jsonl").write_text("".join(json.dumps(question, ensure_ascii=False) + "\n" for question in questions), encoding="utf-8")
+        for name, records in (("preferences", preferences), ("questions", questions)):
+            (folder / f"{name}.jsonl").write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), encoding="utf-8")
         manifest = {
             "version": 1,
             "settings": asdict(settings),
@@ -50,6 +53,7 @@ def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
             "books": len(BOOKS),
             "pages": len(pages),
             "instructions": len(instructions),
+            "preferences": len(preferences),
             "questions": len(questions),
             "prompts": prompts_worth_typing(world, questions),
             "questions_by_kind": dict(sorted(Counter(question["kind"] for question in questions).items())),

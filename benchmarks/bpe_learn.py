@@ -1,0 +1,86 @@
+"""Learning a BPE: `nanoeuler bpe` beside the `tokenizers` library, from a file of text to the merges.
+
+    python benchmarks/bpe_learn.py TEXT [--vocab-size 4096] [--threads 2] [--repeats 3]
+
+TEXT is a file or folder of .txt, .txt.gz or .parquet files (column `text`). Both read the same corpus file, document by document, with the same
+number of threads, in one process, in alternating order; the merges must be equal. A text of more distinct words than are counted exactly (a million) may
+give others at the far end of a large vocabulary, which is said. Takes half a minute for 60 MB.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from texts import describe, documents, ratios, summary, write_corpus
+
+from nanoeuler.tokenizer.corpus_text import Corpus
+from nanoeuler.tokenizer.stages import learn_tokenizer
+from nanoeuler.tokenizer.vocabulary import BYTE_OF_CHARACTER, SPECIALS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--vocab-size", type=int, default=4096)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    os.environ["RAYON_NUM_THREADS"] = str(options.threads)
+    found = documents(options.text)
+    megabytes = sum(map(len, found)) / 1e6
+    print(f"{options.text.name}: {megabytes:.1f} MB, {len(found):,} documents, vocabulary {options.vocab_size}; {describe('tokenizers', 'numba', 'numpy')}")
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = write_corpus(Path(folder) / "corpus", found)
+        learn_tokenizer(write_corpus(Path(folder) / "little", found[:3]), 300, 10**6, Path(folder) / "first.json")  # compiles
+        del found
+        seconds: dict[str, list[float]] = {"nanoeuler": [], "tokenizers": []}
+        merges = {}
+        for repeat in range(options.repeats):
+            for name in sorted(seconds, reverse=bool(repeat % 2)):
+                began = time.perf_counter()
+                learned = (learn_ours if name == "nanoeuler" else learn_theirs)(corpus, options)
+                seconds[name].append(time.perf_counter() - began)
+                merges[name] = learned()
+    for name, taken in seconds.items():
+        print(summary(name, taken, megabytes))
+    print(ratios("ratio", seconds["nanoeuler"], seconds["tokenizers"]))
+    same = sum(ours == theirs for ours, theirs in zip(*merges.values(), strict=False))
+    print(f"merges equal: {same} of {len(merges['tokenizers'])}")
+
+
+def learn_ours(corpus: Path, options: argparse.Namespace):
+    tokenizer = learn_tokenizer(corpus, options.vocab_size, 1 << 62, corpus.with_name("tokenizer.json"), options.threads)
+    return lambda: [(left, right) for left, right, _ in tokenizer.vocabulary.merges]
+
+
+def learn_theirs(corpus: Path, options: argparse.Namespace):
+    import tokenizers
+
+    peer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    peer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=options.vocab_size, min_frequency=2, show_progress=False, special_tokens=list(SPECIALS), initial_alphabet=list(BYTE_OF_CHARACTER)
+    )
+    peer.train_from_iterator(texts_of(corpus), trainer)
+
+    def merges() -> list[tuple[int, int]]:
+        model = json.loads(peer.to_str())["model"]
+        return [(model["vocab"][left], model["vocab"][right]) for left, right in model["merges"]]
+
+    return merges
+
+
+def texts_of(corpus: Path) -> Iterator[str]:
+    (text,) = Corpus(corpus).texts["train"]
+    for start, stop in text.borders():
+        yield text.data[start:stop].decode()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Web text of any size for measurements, made out of a little: variants that repeat each other to a known degree.
+
+    python benchmarks/web_variants.py --pages 'pages/*.parquet' --bytes 1e9 --output /tmp/variants
+
+writes parquet files in FineWeb-Edu's schema (text, id, url, language, language_score, int_score), of about 250 MB of text each. The
+pages are taken again and again, each time under another substitution of letters, so that two times have no words in common but lengths,
+spaces and rarities stay those of real text. Every tenth page comes a second time with words replaced, 0.82 to 0.98 alike (its id begins
+with near-), every twentieth a second time that is 0.3 to 0.7 alike (far-), and every twentieth time the sentences of four pages are mixed
+to a new one (mix-).
+"""
+
+import argparse
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+
+LETTERS = b"abcdefghijklmnopqrstuvwxyz"
+SHARD = 250_000_000  # bytes of text
+SHINGLE = 5
+
+
+def read_pages(pattern: str) -> list[bytes]:
+    with duckdb.connect() as connection:
+        return [text for (text,) in connection.execute("select encode(text) from read_parquet(?) where ltrim(text) <> ''", [pattern]).fetchall()]
+
+
+def substitution(number: int) -> bytes:
+    """A table for `bytes.translate` that permutes the letters, the same way in both cases."""
+    to = bytearray(LETTERS)
+    random.Random(number).shuffle(to)
+    return bytes.maketrans(LETTERS + LETTERS.upper(), bytes(to) + bytes(to).upper()) if number else bytes(range(256))
+
+
+def edited(text: bytes, likeness: float, dice: random.Random) -> bytes:
+    """`text` with words replaced at even distances: of its n runs of five words 5·m change, so that (n - 5m) / (n + 5m) is the likeness."""
+    words = text.split(b" ")
+    changes = round(len(words) * (1 - likeness) / (1 + likeness) / SHINGLE)
+    for change in range(changes):
+        words[(2 * change + 1) * len(words) // (2 * changes)] = b"z%d" % dice.randrange(10**9)
+    return b" ".join(words)
+
+
+def variants(pages: list[bytes], wanted: int) -> Iterator[tuple[str, bytes]]:
+    """Documents and their ids, until there are `wanted` bytes."""
+    made, number, dice = 0, 0, random.Random(1)
+    while True:
+        table = substitution(number)
+        for index, page in enumerate(pages):
+            text = page.translate(table)
+            documents = [(f"page-{number}-{index}", text)]
+            if index % 10 == 3:
+                documents.append((f"near-{number}-{index}", edited(text, dice.uniform(0.82, 0.98), dice)))
+            if index % 20 == 7:
+                documents.append((f"far-{number}-{index}", edited(text, dice.uniform(0.3, 0.7), dice)))
+            if index % 20 == 11:
+                sentences = [sentence for other in dice.sample(pages, 4) for sentence in other.translate(table).split(b". ")]
+                dice.shuffle(sentences)
+                documents.append((f"mix-{number}-{index}", b". ".join(sentences[: len(sentences) // 4 + 1])))
+            for document in documents:
+                yield document
+                made += len(document[1])
+                if made >= wanted:
+                    return
+        number += 1
+
+
+def write(folder: Path, pages: list[bytes], wanted: int) -> list[Path]:
+    """Write parquet files with `wanted` bytes of text to `folder`, and return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    documents, paths = variants(pages, wanted), []
+    more = True
+    while more:
+        path, lines, size = folder / f"{len(paths):03d}.parquet", folder / "lines.json", 0
+        with open(lines, "w", encoding="utf-8") as file:
+            for name, text in documents:
+                file.write(json.dumps({"id": name, "text": text.decode("utf-8", "replace")}) + "\n")
+                size += len(text)
+                if size >= SHARD:
+                    break
+            else:
+                more = False
+        columns = "text, id, 'https://example.org/' || id as url, 'en' as language, 0.99::double as language_score, 3::bigint as int_score"
+        reading = f"read_json('{lines}', format = 'newline_delimited', columns = {{id: 'varchar', text: 'varchar'}}, maximum_object_size = 100000000)"
+        if size:
+            duckdb.sql(f"copy (select {columns} from {reading}) to '{path}' (format parquet, compression zstd, row_group_size 1000)")
+            paths.append(path)
+        lines.unlink()
+    return paths
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pages", required=True, help="parquet files with a column text, a glob")
+    parser.add_argument("--bytes", required=True, type=float, help="bytes of text to make")
+    parser.add_argument("--output", required=True, type=Path, help="folder to write")
+    options = parser.parse_args()
+    for path in write(options.output, read_pages(options.pages), int(options.bytes)):
+        print(path)

@@ -1,0 +1,36 @@
+"""GPT-2's vocabulary as it was released: `encoder.json`, the ids by name, and `vocab.bpe`, a merge on each line.
+
+They hold the same as the `vocab` and `merges` of a tokenizer.json, and are read by the same checks. (Radford et al. 2019.)
+"""
+
+from pathlib import Path
+
+from nanoeuler.errors import UserError
+from nanoeuler.files import read_json
+from nanoeuler.tokenizer.tokenizer_json import DECODER, PRETOKENIZER, Reader
+from nanoeuler.tokenizer.vocabulary import GPT2_END, Vocabulary
+
+REMEDY = "fetch both files of GPT-2's vocabulary again"
+
+
+def read(folder: str | Path) -> Vocabulary:
+    """The vocabulary of a folder. Raises `UserError` when a file is missing or damaged."""
+    names, pairs = Path(folder) / "encoder.json", Path(folder) / "vocab.bpe"
+    for path in (names, pairs):
+        if not path.is_file():
+            raise UserError(f"{path}: no such file; give the folder that holds encoder.json and vocab.bpe")
+    ids = read_json(names)
+    if not isinstance(ids, dict) or GPT2_END not in ids:
+        raise UserError(f"{names}: not GPT-2's encoder.json (it has no {GPT2_END!r}); {REMEDY}")
+    try:
+        lines = pairs.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{pairs}: damaged: not UTF-8 ({error}); {REMEDY}") from error
+    merges = [line for line in lines if line and not line.startswith("#version")]
+    content = {
+        "added_tokens": [{"id": ids[GPT2_END], "content": GPT2_END, "special": True}],
+        "pre_tokenizer": PRETOKENIZER,
+        "decoder": DECODER,
+        "model": {"type": "BPE", "vocab": ids, "merges": merges},
+    }
+    return Reader(pairs, REMEDY).vocabulary(content)

@@ -1,0 +1,283 @@
+"""The pairs of neighbouring symbols in a set of words: their counts, their places, and merging one of them everywhere, in compiled code.
+
+All words lie one after another in `symbols`, a slot for each byte and an END behind each word. A token of n bytes takes n slots: the first and
+the last hold its id, those between hold INSIDE. So the neighbours of any token are found in O(1), and a merge writes four slots.
+
+A pair is a record: key (left id << 32 | right id), total (its count in the text: over its places, the counts of the words there) and the newest
+of its segments. A segment is a stretch of `places`, slots where the pair's left token began when the segment was written; a later merge
+makes a place stale, which shows when it is visited. All new places of one merge are written together, grouped by pair.
+
+The heap holds (-count, key) for each pair with a count that is never too low. One that is too high is put back when it comes up.
+"""
+
+import numpy as np
+
+from nanoeuler.compiling import compiled
+from nanoeuler.errors import UserError
+from nanoeuler.tokenizer.heap import push, remove_top, replace_top
+from nanoeuler.tokenizer.scanner import LENT
+from nanoeuler.tokenizer.word_table import COUNT, EMPTY, LENGTH, MULTIPLIER, START, WordTable
+
+KEY, TOTAL, SEGMENT = range(3)  # of a pair's record
+FIRST, STOP, OLDER = range(3)  # of a segment's
+END, INSIDE = -1, -2  # in `symbols`
+NONE, MERGED = -1, -2  # in a pair's SEGMENT
+LEAST_COUNT = 2  # a pair that stands in one place only teaches nothing
+PAIRS, SEGMENTS, PLACES, HEAP = range(4)  # of `sizes`
+BEFORE, BEHIND = range(2)  # the two sides of a merged pair
+
+
+class PairTable:
+    """Merges one pair after another. Memory: about 40 bytes for each byte of the distinct words."""
+
+    def __init__(self, counts: WordTable, id_of_byte: np.ndarray, most_ids: int):
+        """`id_of_byte` is int32 (256,); no id will be as large as `most_ids`."""
+        slots = int(counts.records[: len(counts), LENGTH].sum()) + len(counts) + 1
+        if slots >= 1 << 31:
+            raise UserError(f"{slots:,} bytes of distinct words are too many to learn from; lower tokenizer.sample_bytes")
+        self.symbols = np.empty(slots, np.int32)
+        self.words = np.empty(slots, np.int32)  # the word that a slot belongs to
+        self.counts = counts.records[: len(counts), COUNT].copy()
+        lay_out(counts.text, counts.records[: len(counts)], id_of_byte, self.symbols, self.words)
+        self.lengths = np.ones(most_ids, np.int32)  # of tokens, in bytes
+        self.sizes = np.zeros(4, np.int64)
+        self.pairs = np.empty((1 << 14, 3), np.int64)
+        self.segments = np.empty((1 << 14, 3), np.int64)
+        self.heap = np.empty((1 << 14, 2), np.int64)
+        self.index = np.full(1 << 15, EMPTY, np.int32)
+        self.places = np.empty(3 * slots, np.int32)  # each slot at the start, and two for each merge, of which a slot sees one at most
+        self.made = np.empty((2, 2, 0), np.int32)  # scratch: on either side, the place and the neighbour of each new pair
+        self.best = NONE
+        ids = int(id_of_byte.max()) + 1
+        totals, numbers = np.zeros((ids, ids), np.int64), np.zeros((ids, ids), np.int64)
+        count_pairs(self.symbols, self.words, self.counts, totals, numbers)
+        self.reserve(np.count_nonzero(numbers), int(numbers.max()))
+        start_pairs(self.symbols, totals, numbers, self.index, self.pairs, self.segments, self.places, self.heap, self.sizes)
+        self.weights = np.zeros((2, most_ids), np.int64)  # scratch: for each neighbour on either side, what a merge changed
+        self.numbers = np.zeros((2, most_ids), np.int64)
+        self.touched = np.empty((2, most_ids), np.int32)
+
+    def reserve(self, pairs: int, merges: int) -> None:
+        """Make room for as many new pairs, and for noting as many merges."""
+        if self.sizes[PAIRS] + pairs > len(self.pairs):
+            self.pairs = longer(self.pairs, self.sizes[PAIRS] + pairs)
+            self.index = np.full(1 << (2 * len(self.pairs) - 1).bit_length(), EMPTY, np.int32)
+            index_pairs(self.index, self.pairs, self.sizes[PAIRS])
+        if self.sizes[SEGMENTS] + pairs > len(self.segments):
+            self.segments = longer(self.segments, self.sizes[SEGMENTS] + pairs)
+        if self.sizes[HEAP] + pairs > len(self.heap):
+            self.heap = longer(self.heap, self.sizes[HEAP] + pairs)
+        if merges > self.made.shape[2]:
+            self.made = np.empty((2, 2, merges), np.int32)
+
+    def most_frequent(self) -> tuple[int, int] | None:
+        """The pair to merge next."""
+        self.best = find_most_frequent(self.index, self.pairs, self.heap, self.sizes)
+        return None if self.best == NONE else divmod(int(self.pairs[self.best, KEY]), 1 << 32)
+
+    def merge(self, product: int, length: int) -> tuple[int, int] | None:
+        """Replace the pair that was returned last by the id `product`, a token of `length` bytes, wherever it stands. Returns the next pair."""
+        self.lengths[product] = length
+        places = count_places(self.pairs, self.segments, self.best)
+        self.reserve(2 * min(places, len(self.lengths)), places)
+        merge_pair(
+            self.best, product, self.symbols, self.words, self.counts, self.lengths, self.index, self.pairs, self.segments, self.places, self.heap,
+            self.sizes, self.weights, self.numbers, self.touched, self.made,
+        )  # fmt: skip
+        return self.most_frequent()
+
+
+def longer(array: np.ndarray, least: int) -> np.ndarray:
+    """A copy with room for `least` rows, and for half as many again as there were."""
+    copy = np.empty((max(int(least), len(array) * 3 // 2), *array.shape[1:]), array.dtype)
+    copy[: len(array)] = array
+    return copy
+
+
+@compiled(**LENT)
+def lay_out(text, records, id_of_byte, symbols, words):
+    symbols[0], words[0] = END, 0
+    slot = 1
+    for word in range(len(records)):
+        for place in range(records[word, START], records[word, START] + records[word, LENGTH]):
+            symbols[slot], words[slot] = id_of_byte[text[place]], word
+            slot += 1
+        symbols[slot], words[slot] = END, word
+        slot += 1
+
+
+@compiled(**LENT)
+def count_pairs(symbols, words, counts, totals, numbers):
+    for place in range(len(symbols) - 1):
+        if symbols[place] != END and symbols[place + 1] != END:
+            totals[symbols[place], symbols[place + 1]] += counts[words[place]]
+            numbers[symbols[place], symbols[place + 1]] += 1
+
+
+@compiled(**LENT)
+def start_pairs(symbols, totals, numbers, index, pairs, segments, places, heap, sizes):
+    """Make the records, segments and heap of the pairs of bytes. Uses `numbers` up."""
+    for left in range(len(totals)):
+        for right in range(len(totals)):
+            if numbers[left, right]:
+                pair = pair_record(index, pairs, sizes, np.int64(left) << 32 | right)
+                pairs[pair, TOTAL] = totals[left, right]
+                numbers[left, right] = new_segment(pairs, segments, sizes, pair, numbers[left, right])
+                sizes[HEAP] = push(heap, sizes[HEAP], -totals[left, right], pairs[pair, KEY])
+    for place in range(len(symbols) - 1):
+        if symbols[place] != END and symbols[place + 1] != END:
+            places[numbers[symbols[place], symbols[place + 1]]] = place
+            numbers[symbols[place], symbols[place + 1]] += 1
+
+
+@compiled(**LENT)
+def slot_of_pair(index, pairs, key):
+    """Where in `index` the pair is, or the empty slot where it belongs."""
+    value = np.uint64(key) * MULTIPLIER
+    slot = np.int64(value >> np.uint64(32)) & (len(index) - 1)
+    while index[slot] != EMPTY and pairs[index[slot], KEY] != key:
+        slot = (slot + 1) & (len(index) - 1)
+    return slot
+
+
+@compiled(**LENT)
+def pair_record(index, pairs, sizes, key):
+    """The record of a pair, made if there is none."""
+    slot = slot_of_pair(index, pairs, key)
+    if index[slot] == EMPTY:
+        index[slot] = pair = sizes[PAIRS]
+        sizes[PAIRS] += 1
+        pairs[pair, KEY], pairs[pair, TOTAL], pairs[pair, SEGMENT] = key, 0, NONE
+    return index[slot]
+
+
+@compiled(**LENT)
+def index_pairs(index, pairs, size):
+    for pair in range(size):
+        index[slot_of_pair(index, pairs, pairs[pair, KEY])] = pair
+
+
+@compiled(**LENT)
+def new_segment(pairs, segments, sizes, pair, number):
+    """Set `number` places aside for a pair. Returns the first."""
+    segment, first = sizes[SEGMENTS], sizes[PLACES]
+    sizes[SEGMENTS] += 1
+    sizes[PLACES] += number
+    segments[segment, FIRST], segments[segment, STOP], segments[segment, OLDER] = first, first + number, pairs[pair, SEGMENT]
+    pairs[pair, SEGMENT] = segment
+    return first
+
+
+@compiled(**LENT)
+def count_places(pairs, segments, pair):
+    number = 0
+    segment = pairs[pair, SEGMENT]
+    while segment != NONE:
+        number += segments[segment, STOP] - segments[segment, FIRST]
+        segment = segments[segment, OLDER]
+    return number
+
+
+@compiled(**LENT)
+def find_most_frequent(index, pairs, heap, sizes):
+    """The record of the pair with the highest total that was not merged yet; NONE when none occurs often enough."""
+    while sizes[HEAP]:
+        pair = index[slot_of_pair(index, pairs, heap[0, 1])]
+        total = pairs[pair, TOTAL]
+        if pairs[pair, SEGMENT] == MERGED or total < LEAST_COUNT:
+            sizes[HEAP] = remove_top(heap, sizes[HEAP])
+        elif total != -heap[0, 0]:
+            replace_top(heap, sizes[HEAP], -total, heap[0, 1])
+        else:
+            return pair
+    return NONE
+
+
+@compiled(**LENT)
+def merge_pair(best, product, symbols, words, counts, lengths, index, pairs, segments, places, heap, sizes, weights, numbers, touched, made):
+    """Merge a pair at all of its places; then bring the pairs with the neighbours up to date, each once.
+
+    Where places are beside each other, a neighbour may be merged away by the next place, or be the product of the one before. What is added
+    and subtracted for such a pair that came and went is the same, so that the order of places does not matter.
+    """
+    left, right = pairs[best, KEY] >> 32, pairs[best, KEY] & 0xFFFFFFFF
+    notes_before = touched_before = notes_behind = touched_behind = 0
+    segment = pairs[best, SEGMENT]
+    pairs[best, SEGMENT] = MERGED
+    while segment != NONE:
+        for number in range(segments[segment, FIRST], segments[segment, STOP]):
+            place = np.int64(places[number])
+            if left == right and symbols[place - 1] == left:
+                continue  # inside a run, which is merged from its start
+            while symbols[place] == left and symbols[place + lengths[left]] == right:
+                partner = place + lengths[left]
+                following = partner + lengths[right]
+                weight = counts[words[place]]
+                symbols[partner - 1] = symbols[partner] = INSIDE
+                symbols[place] = symbols[following - 1] = product
+                neighbour = symbols[place - 1]
+                if neighbour != END:
+                    if numbers[BEFORE, neighbour] == 0:
+                        touched[BEFORE, touched_before] = neighbour
+                        touched_before += 1
+                    weights[BEFORE, neighbour] += weight
+                    numbers[BEFORE, neighbour] += 1
+                    made[BEFORE, 0, notes_before], made[BEFORE, 1, notes_before] = place - lengths[neighbour], neighbour
+                    notes_before += 1
+                neighbour = symbols[following]
+                if neighbour != END:
+                    if numbers[BEHIND, neighbour] == 0:
+                        touched[BEHIND, touched_behind] = neighbour
+                        touched_behind += 1
+                    weights[BEHIND, neighbour] += weight
+                    numbers[BEHIND, neighbour] += 1
+                    made[BEHIND, 0, notes_behind], made[BEHIND, 1, notes_behind] = place, neighbour
+                    notes_behind += 1
+                if left != right:
+                    break
+                place = following
+        segment = segments[segment, OLDER]
+    add_pairs(BEFORE, product, touched[BEFORE, :touched_before], made[BEFORE, :, :notes_before], weights, numbers, index, pairs, segments, places, sizes)
+    add_pairs(BEHIND, product, touched[BEHIND, :touched_behind], made[BEHIND, :, :notes_behind], weights, numbers, index, pairs, segments, places, sizes)
+    for number in range(touched_before):
+        neighbour = np.int64(touched[BEFORE, number])
+        pairs[index[slot_of_pair(index, pairs, neighbour << 32 | left)], TOTAL] -= weights[BEFORE, neighbour]
+    for number in range(touched_behind):
+        neighbour = np.int64(touched[BEHIND, number])
+        pairs[index[slot_of_pair(index, pairs, right << 32 | neighbour)], TOTAL] -= weights[BEHIND, neighbour]
+    push_pairs(BEFORE, product, touched[BEFORE, :touched_before], weights, numbers, index, pairs, heap, sizes)
+    push_pairs(BEHIND, product, touched[BEHIND, :touched_behind], weights, numbers, index, pairs, heap, sizes)
+
+
+@compiled(**LENT)
+def key_of(side, product, neighbour):
+    product, neighbour = np.int64(product), np.int64(neighbour)
+    return neighbour << 32 | product if side == BEFORE else product << 32 | neighbour
+
+
+@compiled(**LENT)
+def add_pairs(side, product, touched, made, weights, numbers, index, pairs, segments, places, sizes):
+    """Add totals and places of the pairs of `product` with the neighbours on one side."""
+    for neighbour in touched:
+        pair = pair_record(index, pairs, sizes, key_of(side, product, neighbour))
+        if pairs[pair, SEGMENT] == MERGED:
+            numbers[side, neighbour] = NONE
+        else:
+            pairs[pair, TOTAL] += weights[side, neighbour]
+            numbers[side, neighbour] = new_segment(pairs, segments, sizes, pair, numbers[side, neighbour])
+    for number in range(made.shape[1]):
+        neighbour = made[1, number]
+        if numbers[side, neighbour] != NONE:
+            places[numbers[side, neighbour]] = made[0, number]
+            numbers[side, neighbour] += 1
+
+
+@compiled(**LENT)
+def push_pairs(side, product, touched, weights, numbers, index, pairs, heap, sizes):
+    """Put the pairs that grew onto the heap, and leave the scratch empty."""
+    for neighbour in touched:
+        key = key_of(side, product, neighbour)
+        pair = index[slot_of_pair(index, pairs, key)]
+        if pairs[pair, SEGMENT] != MERGED and pairs[pair, TOTAL] >= LEAST_COUNT:
+            sizes[HEAP] = push(heap, sizes[HEAP], -pairs[pair, TOTAL], key)
+        weights[side, neighbour] = numbers[side, neighbour] = 0

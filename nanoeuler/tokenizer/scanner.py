@@ -1,0 +1,116 @@
+"""The pretokenizer's compiled half: where a word of GPT-2's pattern ends, found by looking at each byte once.
+
+Bytes are UTF-8. One that does not decode is a character of its own and of class other, as in `pretokenizer`.
+"""
+
+import numpy as np
+
+from nanoeuler.compiling import compiled
+from nanoeuler.tokenizer import unicode16
+
+LENT = {"_nrt": False}
+"""For `compiled`: arrays belong to the caller. Counting references to them at every inner call took two thirds of a scan's time; nothing may be allocated."""
+
+OTHER, LETTER, NUMBER, SPACE = range(4)
+PADDING = 24  # bytes that may be read behind a text
+FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)  # the mask that keeps so many bytes of eight
+
+
+def class_table() -> np.ndarray:
+    """The class of every code point, uint8 (0x110000,)."""
+    classes = np.full(0x110000, OTHER, np.uint8)
+    for name, table in ((LETTER, unicode16.LETTERS), (NUMBER, unicode16.NUMBERS), (SPACE, unicode16.WHITE_SPACE)):
+        for item in table.split():
+            low, _, high = item.partition("-")
+            classes[int(low, 16) : int(high or low, 16) + 1] = name
+    classes.flags.writeable = False
+    return classes
+
+
+CLASSES = class_table()
+
+
+def padded(size: int) -> np.ndarray:
+    """Room for a text of `size` bytes, uint8 (size + PADDING,), zeros behind it."""
+    data = np.empty(size + PADDING, np.uint8)
+    data[size:] = 0
+    return data
+
+
+def eight_bytes_at(data: np.ndarray) -> np.ndarray:
+    """A view of padded `data` in which element i is the eight bytes from byte i on, as one little-endian number: uint64 (size + PADDING - 7,)."""
+    return np.lib.stride_tricks.as_strided(data[:8].view("<u8"), shape=(len(data) - 7,), strides=(1,), writeable=False)
+
+
+@compiled(**LENT)
+def is_continuation(byte):
+    return byte & 0xC0 == 0x80
+
+
+@compiled(**LENT)
+def beyond_ascii(data, at, stop, classes):
+    """Class and length in bytes of the character at `at`, which is not ASCII; what is not strict UTF-8 (RFC 3629) is one byte of class other."""
+    lead = np.int64(data[at])
+    if 0xC2 <= lead <= 0xDF and at + 1 < stop and is_continuation(data[at + 1]):
+        return classes[(lead & 0x1F) << 6 | data[at + 1] & 0x3F], 2
+    if 0xE0 <= lead <= 0xEF and at + 2 < stop and is_continuation(data[at + 1]) and is_continuation(data[at + 2]):
+        code = (lead & 0x0F) << 12 | (np.int64(data[at + 1]) & 0x3F) << 6 | data[at + 2] & 0x3F
+        if code >= 0x800 and not 0xD800 <= code <= 0xDFFF:
+            return classes[code], 3
+    if 0xF0 <= lead <= 0xF4 and at + 3 < stop and is_continuation(data[at + 1]) and is_continuation(data[at + 2]) and is_continuation(data[at + 3]):
+        code = (lead & 0x07) << 18 | (np.int64(data[at + 1]) & 0x3F) << 12 | (np.int64(data[at + 2]) & 0x3F) << 6 | data[at + 3] & 0x3F
+        if 0x10000 <= code <= 0x10FFFF:
+            return classes[code], 4
+    return np.uint8(OTHER), 1
+
+
+@compiled(**LENT)
+def character(data, at, stop, classes):
+    """Class and length in bytes of the character at `at`."""
+    if data[at] < 0x80:
+        return classes[data[at]], 1
+    return beyond_ascii(data, at, stop, classes)
+
+
+@compiled(**LENT)
+def end_of_run(data, at, stop, classes, wanted):
+    """Where the run of characters of class `wanted` that goes on at `at` ends."""
+    while at < stop:
+        found, length = character(data, at, stop, classes)
+        if found != wanted:
+            break
+        at += length
+    return at
+
+
+@compiled(**LENT)
+def end_of_contraction(data, at, stop):
+    """Where 's 't 're 've 'm 'll or 'd ends, whose apostrophe is at `at`; `at` when none of them stands there."""
+    first = data[at + 1] if at + 1 < stop else 0
+    second = data[at + 2] if at + 2 < stop else 0
+    if first == ord("s") or first == ord("t") or first == ord("m") or first == ord("d"):
+        return at + 2
+    if ((first == ord("r") or first == ord("v")) and second == ord("e")) or (first == ord("l") and second == ord("l")):
+        return at + 3
+    return at
+
+
+@compiled(**LENT)
+def word_end(data, at, stop, classes):
+    """Where the word that begins at `at` ends, in the text that ends at `stop`: the first alternative of the pattern that fits."""
+    if data[at] == ord("'"):
+        end = end_of_contraction(data, at, stop)
+        if end > at:
+            return end
+    body = at + 1 if data[at] == ord(" ") and at + 1 < stop else at
+    kind, length = character(data, body, stop, classes)
+    if kind != SPACE:
+        return end_of_run(data, body + length, stop, classes, kind)
+    end = last = at + length if body == at else body
+    while end < stop:
+        kind, length = character(data, end, stop, classes)
+        if kind != SPACE:
+            return last  # the run's last character goes to the word behind it
+        last = end
+        end += length
+    return end

@@ -1,0 +1,59 @@
+"""What a stage minimises, as the weights w of −Σ w · logprob: its gradient is all that the backward pass wants to know.
+
+Pretraining and fine-tuning know the weights beforehand; preferences find them from the log-probabilities of whole replies.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from nanoeuler.training.streams import StepRows
+
+Array = Any
+"""An array of the backend."""
+
+
+class Objective(Protocol):
+    known: bool
+    """Do the rows bring the weights along? Then log-probabilities and gradient take one pass over the logits."""
+
+    def first_head_weight(self, rows: StepRows) -> float:
+        """What the step's sum for head 0 is divided by to be reported."""
+        ...
+
+    def weigh(self, ops: Any, logprobs_RTK: Array, weights_RTK: Array, further: Sequence[Array], losses_2: Array) -> None:
+        """Put the weights of some rows' targets into `weights`, and add the loss of all heads and of head 0 to `losses`.
+
+        Always on the same arrays and without a look at any value, so that a device can record it.
+        """
+        ...
+
+
+class KnownWeights:
+    """Nats per target, by the weights that the rows bring along."""
+
+    known = True
+
+    def first_head_weight(self, rows: StepRows) -> float:
+        return float(rows.weights[..., 0].sum(dtype=np.float64))
+
+    def weigh(self, ops: Any, logprobs_RTK: Array, weights_RTK: Array, further: Sequence[Array], losses_2: Array) -> None:
+        heads = logprobs_RTK.shape[-1]
+        ops.add_losses(logprobs_RTK.reshape(-1, heads), weights_RTK.reshape(-1, heads), losses_2)
+
+
+@dataclass(frozen=True)
+class PreferenceLoss:
+    """The chosen reply of a pair should gain on the rejected one; see the op `preference`. Rows bring spans, reference, scales and shares."""
+
+    margin: float
+    smoothing: float
+    known: ClassVar[bool] = False
+
+    def first_head_weight(self, rows: StepRows) -> float:
+        return 1.0  # the shares of a step's pairs sum to 1
+
+    def weigh(self, ops: Any, logprobs_RTK: Array, weights_RTK: Array, further: Sequence[Array], losses_2: Array) -> None:
+        ops.preference(logprobs_RTK, *further, self.margin, self.smoothing, weights_RTK, losses_2)

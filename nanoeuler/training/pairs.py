@@ -1,0 +1,124 @@
+"""Preference pairs as training rows: both replies to a prompt in one row, as two documents that don't see each other.
+
+A row is as wide as two contexts, so that every pair fits whole into one row and thus into one micro-batch: the loss needs both sides.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nanoeuler.errors import UserError
+from nanoeuler.model.template import TEMPLATES
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.training.records import TokenRecord, cut, encode_turns, frame_record, pack
+from nanoeuler.training.streams import RowOrder, StepRows
+
+
+@dataclass
+class TokenPair:
+    """Two replies to one prompt; of each only the reply and its `</s>` are learned."""
+
+    chosen: TokenRecord
+    rejected: TokenRecord
+
+    @property
+    def sides(self) -> tuple[TokenRecord, TokenRecord]:
+        return self.chosen, self.rejected
+
+
+@dataclass
+class PairFit:
+    """How much of the pairs the context holds."""
+
+    pairs: int = 0
+    whole: int = 0
+    prompt_too_long: int = 0
+    alike_when_cut: int = 0
+
+    @property
+    def whole_share(self) -> float:
+        return self.whole / max(1, self.pairs)
+
+
+def encode_pairs(path: Path, tokenizer: Tokenizer, template: str, context: int) -> tuple[list[TokenPair], PairFit]:
+    """Read the JSON lines at `path` and frame both sides of each pair with the template.
+
+    A side longer than context + 1 tokens loses its end. A pair whose prompt fills the context is left out and counted, and so is
+    one whose sides differ only beyond it.
+    """
+    fit, pairs = PairFit(), []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        prompt = {"instruction": entry["instruction"], "input": entry["input"]}
+        whole = [encode_turns([*entry.get("earlier", []), prompt | {"output": entry[side]}], tokenizer, TEMPLATES[template]) for side in ("chosen", "rejected")]
+        earlier = encode_turns(entry.get("earlier", []), tokenizer, TEMPLATES[template])
+        sides = [cut(record, context) for record in whole]
+        for side in sides:
+            side.learned[: len(earlier.tokens)] = False
+        fit.pairs += 1
+        if not all(side.learned.any() for side in sides):
+            fit.prompt_too_long += 1
+        elif np.array_equal(sides[0].tokens, sides[1].tokens):
+            fit.alike_when_cut += 1
+        else:
+            fit.whole += all(side is record for side, record in zip(sides, whole, strict=True))
+            pairs.append(TokenPair(*sides))
+    return pairs, fit
+
+
+class PairStream:
+    """Packed rows of pairs in a seeded order. `StepRows.further` is what the op `preference` asks for.
+
+    `scale` is β; with `by_length` each reply's log-probability is divided by its number of tokens, and there is no reference.
+    """
+
+    def __init__(self, pairs: list[TokenPair], context: int, batch_tokens: int, heads: int, end_id: int, seed: int, name: str, scale: float, by_length: bool):
+        if not pairs:
+            raise UserError("no pair has replies that fit the context; raise dpo.context or use other preferences")
+        self.pairs, self.length, self.heads, self.end_id, self.scale, self.by_length = pairs, 2 * context, heads, end_id, scale, by_length
+        lengths = [sum(len(side.tokens) - 1 for side in pair.sides) for pair in pairs]
+        self.packed = pack(lengths, self.length)
+        self.rows = len(self.packed)
+        self.width = max(sum(lengths[index] for index in row) for row in self.packed)
+        self.pairs_per_row = max(map(len, self.packed))
+        self.rows_per_step = min(max(1, batch_tokens // self.length), self.rows)
+        self.order = RowOrder(seed, name, self.rows, self.rows_per_step)
+        self.reference = np.zeros((self.rows, self.pairs_per_row, 2))
+        """Log-probability of each side under the model that training starts from; set by the stage."""
+
+    def step(self, step: int) -> StepRows:
+        return self.frame_rows(self.order.step(step))
+
+    def frame_rows(self, indices: np.ndarray) -> StepRows:
+        """The rows numbered `indices`, all as wide as the fullest row of the stream; only head 0 has targets."""
+        shape, places = (len(indices), self.width), (len(indices), self.pairs_per_row)
+        ids, positions, starts = np.full(shape, self.end_id, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        targets = np.full((*shape, self.heads), -1, np.int32)
+        spans, scales, shares = np.zeros((*places, 3), np.int32), np.zeros((*places, 2), np.float32), np.zeros(places, np.float32)
+        for row, index in enumerate(indices):
+            at = 0
+            for slot, member in enumerate(self.packed[int(index)]):
+                spans[row, slot, 0] = at
+                for side, record in enumerate(self.pairs[member].sides):
+                    size = len(record.tokens) - 1
+                    place = slice(at, at + size)
+                    ids[row, place], positions[row, place], starts[row, place] = record.tokens[:-1], np.arange(size), at
+                    targets[row, place, 0] = frame_record(record, 1, self.end_id)[:, 0]
+                    scales[row, slot, side] = self.scale / (record.learned.sum() if self.by_length else 1)
+                    at += size
+                    spans[row, slot, side + 1] = at
+            shares[row, : len(self.packed[int(index)])] = 1
+            starts[row, at:] = at
+        reference = self.reference[np.asarray(indices, np.int64)] * (not self.by_length)
+        return StepRows(ids, positions, starts, targets, np.zeros(targets.shape, np.float32), (spans, reference, scales, shares / shares.sum()))
+
+
+def reply_sums(logprobs_RT: np.ndarray, spans_RP3: np.ndarray) -> np.ndarray:
+    """Σ of the log-probabilities in each side of each pair, (R, P, 2), in float64 and in the order in which the op `preference` adds them."""
+    sums = np.zeros((*spans_RP3.shape[:2], 2))
+    for row, slot, side in np.ndindex(sums.shape):
+        first, last = spans_RP3[row, slot, side : side + 2]
+        sums[row, slot, side] = logprobs_RT[row, first:last].sum(dtype=np.float64)
+    return sums

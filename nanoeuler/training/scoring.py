@@ -1,0 +1,38 @@
+"""Log-probabilities of the targets of framed rows: what held-out records and preference pairs are measured by."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from nanoeuler.model.transformer import Batch, Transformer
+from nanoeuler.training.streams import StepRows
+
+
+class Rows(Protocol):
+    """A stream whose rows can be had by number."""
+
+    rows: int
+
+    def frame_rows(self, indices: np.ndarray) -> StepRows: ...
+
+
+def target_logprobs(transformer: Transformer, rows: StepRows) -> np.ndarray:
+    """Log-probability of every target of head 0, (R, T) float32; 0 where there is none."""
+    ops = transformer.backend
+    targets = rows.targets[..., 0].reshape(-1)
+    supervised = np.flatnonzero(targets >= 0)
+    batch = Batch(*(ops.from_host(array) for array in (rows.ids, rows.positions, rows.starts)))
+    hidden = ops.gather(transformer.forward(batch).hidden, supervised)
+    logprobs, lse = ops.empty((len(supervised),)), ops.empty((len(supervised),))
+    ops.cross_entropy(transformer.first_logits(hidden), ops.from_host(targets[supervised]), logprobs, lse)
+    found = np.zeros(len(targets), np.float32)
+    found[supervised] = ops.to_host(logprobs)
+    return found.reshape(rows.ids.shape)
+
+
+def all_logprobs(transformer: Transformer, stream: Rows, rows_at_once: int = 8) -> Iterator[tuple[StepRows, np.ndarray]]:
+    """The rows of `stream` in their order, some at a time, with the log-probabilities of their targets."""
+    for start in range(0, stream.rows, rows_at_once):
+        rows = stream.frame_rows(np.arange(start, min(start + rows_at_once, stream.rows)))
+        yield rows, target_logprobs(transformer, rows)

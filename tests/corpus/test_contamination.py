@@ -1,0 +1,84 @@
+"""Training documents that quote what models are measured on."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from nanoeuler.corpus.batches import Batch
+from nanoeuler.corpus.contamination import GRAM, NONE, Measured, hash_grams, read_evaluation_set
+from nanoeuler.corpus.words import hash_words
+from nanoeuler.errors import UserError
+
+WORDS = ["all", "work", "and", "no", "play", "makes", "Jack", "a", "dull", "boy", "who", "never", "reads", "anything", "else"]
+
+
+def grams(*texts: str) -> np.ndarray:
+    batch = Batch.of([text.encode() for text in texts])
+    return hash_grams(*hash_words(batch.text, batch.offsets))
+
+
+def find(measured: Measured, *texts: str) -> list[int]:
+    batch = Batch.of([text.encode() for text in texts])
+    return measured.find(*hash_words(batch.text, batch.offsets)).tolist()
+
+
+def test_thirteen_words_are_a_quotation_and_twelve_are_not():
+    measured = Measured([("test", grams(" ".join(WORDS)))])
+    for start in range(len(WORDS) - GRAM + 1):
+        assert find(measured, "It says: " + " ".join(WORDS[start : start + GRAM]) + ", I think.") == [0]
+        assert find(measured, "It says: " + " ".join(WORDS[start : start + GRAM - 1]) + ", I think.") == [NONE]
+    assert find(measured, "“ALL WORK—and no play\nmakes Jack: a dull boy who never reads”") == [0]
+    assert find(measured, " ".join(WORDS[:6]) + " x " + " ".join(WORDS[6:])) == [NONE]
+
+
+def test_a_quotation_does_not_run_over_two_documents():
+    measured = Measured([("test", grams(" ".join(WORDS[:13])))])
+    assert find(measured, " ".join(WORDS[:7]), " ".join(WORDS[7:13])) == [NONE, NONE]
+    assert len(grams(" ".join(WORDS[:7]), " ".join(WORDS[7:13]))) == 0
+
+
+def test_a_document_counts_for_the_first_set_that_it_quotes():
+    other = "one two three four five six seven eight nine ten eleven twelve thirteen"
+    measured = Measured([("first", grams(" ".join(WORDS))), ("second", grams(other, " ".join(WORDS))), ("first", grams("unheard " + other))])
+    assert measured.names == ["first", "second"]
+    assert find(measured, other + " and then " + " ".join(WORDS), "twelve " + other, "nothing", " ".join(WORDS), "unheard " + other) == [0, 0, NONE, 0, 0]
+
+
+def test_nothing_to_measure_finds_nothing():
+    assert find(Measured([]), " ".join(WORDS), "") == [NONE, NONE]
+    assert find(Measured([("short", grams("too short"))]), "too short", "", "…") == [NONE] * 3
+
+
+def test_every_quotation_among_many_documents_is_found_and_nothing_else():
+    dice = np.random.default_rng(1)
+    texts = [" ".join(f"w{number}" for number in dice.integers(0, 50_000, 60)) for _ in range(2_000)]
+    measured = Measured([("held-out text", grams(*texts[:100]))])
+    quoting = {number: number % 100 for number in range(150, 2_000, 37)}
+    documents = [text + (" " + " ".join(texts[quoting[number]].split()[20:33]) if number in quoting else "") for number, text in enumerate(texts)][100:]
+    found = find(measured, *documents)
+    assert {number + 100 for number, owner in enumerate(found) if owner != NONE} == set(quoting)
+
+
+def test_an_evaluation_set_is_read_item_by_item(tmp_path):
+    path = tmp_path / "world.jsonl"
+    items = [
+        {"instruction": "all work and no play makes", "input": "Jack a dull boy", "answer": "who never reads"},
+        {"ctx": "x", "endings": ["y z", "w"], "label": 3},
+    ]
+    path.write_text("".join(json.dumps(item) + "\n" for item in items))
+    text, offsets = read_evaluation_set(path)
+    assert [bytes(text[a:b]).decode() for a, b in itertools.pairwise(offsets)] == [
+        "all work and no play makes\nJack a dull boy\nwho never reads",
+        "x\ny z\nw",
+    ]
+    assert find(Measured([("world", hash_grams(*hash_words(text, offsets)))]), " ".join(WORDS)) == [0]
+
+
+def test_an_unreadable_evaluation_set_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"none.jsonl: cannot be read \(No such file or directory\); fetch the questions first"):
+        read_evaluation_set(tmp_path / "none.jsonl")
+    (tmp_path / "bad.jsonl").write_text("{\n")
+    with pytest.raises(UserError, match=r"bad.jsonl: not JSON lines"):
+        read_evaluation_set(tmp_path / "bad.jsonl")

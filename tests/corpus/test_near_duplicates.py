@@ -1,0 +1,135 @@
+"""Near-duplicates of known likeness are found, other documents are kept."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from nanoeuler.corpus.batches import Batch
+from nanoeuler.corpus.minhash import HASHES, SHINGLE, orders, sign
+from nanoeuler.corpus.near_duplicates import NearDuplicates, bands_and_rows, find_copies, needed_agreement
+from nanoeuler.corpus.words import hash_words
+
+
+def invented(number: int, words: int) -> list[str]:
+    dice = random.Random(number)
+    return ["".join(dice.choices("abcdefghijklmnop", k=dice.randint(2, 9))) for _ in range(words)]
+
+
+def edited(words: list[str], changes: int, number: int) -> list[str]:
+    """`words` with some of them, far apart, replaced: each breaks `SHINGLE` shingles."""
+    changed = list(words)
+    for place in np.linspace(SHINGLE, len(words) - SHINGLE - 1, changes).astype(int) if changes else ():
+        changed[place] = f"edit{number}x{place}"
+    return changed
+
+
+def shingles(words: list[str]) -> set[tuple[str, ...]]:
+    return {tuple(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))}
+
+
+def likeness(one: list[str], other: list[str]) -> float:
+    return len(shingles(one) & shingles(other)) / len(shingles(one) | shingles(other))
+
+
+def signatures_of(documents: list[str]) -> np.ndarray:
+    batch = Batch.of([document.encode() for document in documents])
+    return sign(*hash_words(batch.text, batch.offsets))
+
+
+def near(documents: list[str], threshold: float = 0.8, order: list[int] | None = None) -> list[bool]:
+    found = NearDuplicates(signatures_of(documents), np.array(range(len(documents)) if order is None else order, np.int64), threshold)
+    found.compare(0, len(found.order))
+    return found.near.tolist()
+
+
+@pytest.mark.parametrize("changes", [0, 3, 6, 12, 20, 40])
+def test_signatures_estimate_the_likeness_without_bias(changes):
+    estimates, exact = [], []
+    for number in range(60):
+        one = invented(number, 400)
+        other = edited(one, changes, number)
+        signatures = signatures_of([" ".join(one), " ".join(other)])
+        estimates.append(((signatures[0] == signatures[1]).mean() - 1 / 256) * 256 / 255)
+        exact.append(likeness(one, other))
+    errors = np.array(estimates) - exact
+    spread = np.sqrt(np.mean(exact) * (1 - np.mean(exact)) / HASHES)  # of one estimate, binomial
+    assert abs(errors.mean()) < 4 * spread / np.sqrt(60) + 0.002
+    assert errors.std() < 1.4 * spread + 0.002
+
+
+@pytest.mark.parametrize(("changes", "expected"), [(1, True), (3, True), (16, False), (30, False), (60, False)])
+def test_copies_above_the_threshold_are_found_and_those_below_kept(changes, expected):
+    found = []
+    for number in range(100):
+        one = invented(number, 400)
+        other = edited(one, changes, number)
+        assert (likeness(one, other) > 0.92) if expected else (likeness(one, other) < 0.68)
+        found.append(near([" ".join(one), " ".join(other)]) == [False, expected])
+    assert all(found)
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
+def test_bands_find_what_is_at_the_threshold_with_99_percent(threshold):
+    bands, rows = bands_and_rows(threshold)
+    assert bands * rows <= HASHES
+    assert threshold == 1 or 1 - (1 - threshold**rows) ** bands >= 0.99
+    assert 0 <= HASHES - needed_agreement(threshold) <= HASHES * (1 - threshold)
+
+
+def test_one_document_of_a_family_stays_and_a_chain_does_not_carry_on():
+    first = invented(1, 400)
+    family = [first, edited(first, 2, 1), edited(first, 3, 2)]
+    chain = [edited(first, 6, 7)]
+    chain.append([*chain[0][:-30], *invented(9, 30)])  # near the one before it, but not near the first
+    assert likeness(first, chain[0]) > 0.84
+    assert likeness(*chain) > 0.84
+    assert likeness(first, chain[1]) < 0.76
+    assert near([" ".join(words) for words in [*family, chain[0]]]) == [False, True, True, True]
+    assert near([" ".join(first), " ".join(chain[1])]) == [False, False]
+    assert not near([" ".join(words) for words in [first, *chain]])[2]
+
+
+def test_many_different_short_documents_are_all_kept():
+    assert sum(near([f"page {number}" for number in range(20_000)])) == 0
+    assert sum(near([f"a page with the number {number}" for number in range(20_000)])) == 0
+
+
+def test_the_order_says_which_one_stays():
+    one, other = " ".join(invented(1, 100)), " ".join(invented(2, 100))
+    documents = [one, other, one.upper(), other.replace(" ", "\n")]
+    assert near(documents) == [False, False, True, True]
+    assert near(documents, order=[2, 3, 0, 1]) == [True, True, False, False]
+    assert near(documents, order=[3, 0]) == [False] * 4
+
+
+def test_documents_with_few_words_or_none():
+    documents = ["", "…", "!!!", "one", "ONE.", "two", "one two three", "one two three!", "one two four", "中文字句子", "中文字句子。", "中文字句号"]
+    assert near(documents) == [False, False, False, False, True, False, False, True, False, False, True, False]
+
+
+def test_pages_of_one_template_are_kept_and_looked_through_in_bounded_time():
+    template = invented(1, 60)
+    documents = [" ".join([*template, *invented(number, 60)]) for number in range(3_000)]
+    assert sum(near(documents)) == 0
+
+
+def test_copies_are_what_has_one_identity():
+    assert find_copies(np.array([5, 7, 5, 5, 7, 9], np.uint64), np.array([0, 1, 2, 3, 4, 5])).tolist() == [False, False, True, True, True, False]
+    assert find_copies(np.array([5, 7, 5], np.uint64), np.array([2, 0, 1])).tolist() == [True, False, False]
+
+
+def test_the_orders_never_change_and_are_all_different():
+    factors, summands = orders()
+    assert (factors[0], summands[0]) == (2762682091, 2627757809)
+    assert (factors % 2 == 1).all()
+    assert len(set(zip(factors.tolist(), summands.tolist(), strict=True))) == HASHES
+
+
+def test_signatures_do_not_depend_on_the_batch():
+    documents = [" ".join(invented(number, number)) for number in range(50)]
+    together = signatures_of(documents)
+    for document, signature in zip(documents, together, strict=True):
+        assert (signatures_of([document])[0] == signature).all()
+    assert all((one != other).any() for one, other in itertools.pairwise(together))

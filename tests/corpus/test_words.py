@@ -1,0 +1,83 @@
+"""Words of a text, as near-duplicates and quotations are recognised by."""
+
+import itertools
+import re
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanoeuler.corpus.batches import Batch
+from nanoeuler.corpus.words import hash_words
+
+
+def words(*texts: str) -> list[list[int]]:
+    batch = Batch.of([text.encode() for text in texts])
+    hashes, borders = hash_words(batch.text, batch.offsets)
+    return [hashes[start:stop].tolist() for start, stop in itertools.pairwise(borders)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Don't stop!", "don’t   STOP"),
+        ("a\r\nb\tc", "A b C."),
+        ("x" * 7 + " 42", "XXXXXXX-42"),
+        ("ÉCOLE Ελλάς ЖУК", "école ελλάς жук"),
+        ("中文字", "中 文 字"),
+        ("ひらカナ", "ひ、ら。カ ナ"),
+        ("中文ab中", "中 文 ab 中"),
+        ("\U00020000\U0003134a", "\U00020000 \U0003134a"),
+        ("end 🙂 of", "end of"),
+    ],
+)
+def test_case_and_what_stands_between_words_do_not_matter(one, other):
+    assert words(one) == words(other)
+    assert words(one) != [[]]
+
+
+@pytest.mark.parametrize(("one", "other"), [("ab c", "a bc"), ("ab", "ba"), ("caf\u00e9", "cafe"), ("1 0", "10"), ("हिन्दी", "हिन्दि"), ("한국어", "한국")])
+def test_different_words_differ(one, other):
+    assert words(one) != words(other)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\n", "…!?—“”", "\0\x01", "🙂🙂", "。、", "٪"])
+def test_text_without_words_has_none(text):
+    assert words(text) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("one", 1), ("two words", 2), ("中文字", 3), ("हिन्दी भाषा", 2), ("e\u0301te\u0301", 1), ("ภาษาไทย", 1), ("a1 b2", 2)]
+)
+def test_words_are_counted(text, count):
+    assert len(words(text)[0]) == count
+
+
+def test_documents_are_kept_apart():
+    assert words("one two", "", "three", "one") == [*words("one two"), [], *words("three"), *words("one")]
+    assert words() == []
+
+
+@given(st.lists(st.text(st.characters(max_codepoint=0x24F, exclude_categories=["Cs"]), max_size=30), max_size=5))
+def test_latin_words_are_those_of_a_regular_expression(texts):
+    def count(text):
+        table = {code: "" for code in range(0x250) if unicodedata.ucd_3_2_0.category(chr(code)) == "Cn"}
+        return len(re.findall(r"[^\W_]+", text.translate(table)))
+
+    texts = [text for text in texts if not any(unicodedata.ucd_3_2_0.category(letter) == "Cn" for letter in text)]
+    assert [len(found) for found in words(*texts)] == [count(text) for text in texts]
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_not_utf_8_do_no_harm(raw):
+    hashes, borders = hash_words(np.frombuffer(raw, np.uint8), np.array([0, len(raw)]))
+    assert borders.tolist() == [0, len(hashes)]
+    assert len(hashes) <= (len(raw) + 1) // 2 + 1
+
+
+def test_one_document_of_fifty_megabytes_without_a_space_is_one_word():
+    text = np.full(50_000_000, ord("x"), np.uint8)
+    hashes, _ = hash_words(text, np.array([0, len(text)]))
+    assert len(hashes) == 1
