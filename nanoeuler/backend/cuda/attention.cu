@@ -150,36 +150,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
 
     TileCopy<QUERIES, POSITIONS, THREADS> copy_query(query + batch * query_batch + q.head * query_head, query_token);
     TileCopy<KEYS, KEYS, THREADS> copy_key(key, key_token), copy_value(value, value_token);
-    copy_query(0, q.first, q.count, query_head);
-    commit_copies();
-    auto fetch = [&](int tile, int stage) {
-        int first = tile * KEYS, count = q.keys_end - first;
-        copy_key(KEY_TILES + stage * KEY_TILE, first, count);
-        copy_value(VALUE_TILES + stage * KEY_TILE, first, count);
-        commit_copies();
-    };
-    // from the newest keys back: the first tile to fetch does not depend on where a document starts, which is still on its way
-    int tile = (q.keys_end - 1) / KEYS, last = q.keys_begin / KEYS;
-    fetch(tile, tile % 2);
-    await_copies<1>();
-    Rows<QUERIES> rows;
-    rows.load(0, q.row);
+    auto fetch_key = [&](int tile) { copy_key(KEY_TILES + tile % 2 * KEY_TILE, tile * KEYS, q.keys_end - tile * KEYS); };
+    auto fetch_value = [&](int tile) { copy_value(VALUE_TILES + tile % 2 * KEY_TILE, tile * KEYS, q.keys_end - tile * KEYS); };
 
-    float sums[HEAD_BLOCKS][4], top[2] = {NEVER, NEVER}, total[2] = {0, 0}, factor = scale * BASE;
-    clear(sums);
-    for (; tile >= last; tile--) {
-        int stage = tile % 2, first_key = tile * KEYS;
-        await_copies<0>();
-        if (tile > last) fetch(tile - 1, 1 - stage);
-        if (!q.sees(first_key, KEYS)) continue;
-
-        float scores[KEYS / 8][4];
-        pin(scores);
-        begin_products();
-        multiply_transposed<KEYS>(scores, rows, KEY_TILES + stage * KEY_TILE);
-        commit_products();
-        await_products<0>();
-        pin(scores);
+    float sums[HEAD_BLOCKS][4], scores[KEYS / 8][4], top[2] = {NEVER, NEVER}, total[2] = {0, 0}, shrink[2], factor = scale * BASE;
+    // scores become probabilities, up to the row's sum; what was summed before has to shrink, as the highest score has grown
+    auto softmax = [&](int first_key) {
         if (!q.sees_all(first_key, KEYS)) {
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) {
@@ -188,16 +164,61 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
                     if (!q.sees_key(i / 2, first_key + 8 * j + lane % 4 * 2 + i % 2)) scores[j][i] = NEVER;
             }
         }
-        float shift[2], shrink[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float highest = NEVER;
+            float highest = NEVER, sum = 0;
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) highest = fmaxf(highest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
             highest = fmaxf(top[half], max_of_four_lanes(highest));
-            shift[half] = highest == NEVER ? 0 : highest * factor, shrink[half] = power(top[half] * factor - shift[half]);
-            top[half] = highest;
+            float shift = highest == NEVER ? 0 : highest * factor;
+            shrink[half] = power(top[half] * factor - shift), top[half] = highest;
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j++) {
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; i++) sum += scores[j][i] = power(fmaf(scores[j][i], factor, -shift));
+            }
+            total[half] = total[half] * shrink[half] + sum;
         }
+    };
+
+    // From the newest keys back: the first tile to fetch does not depend on where a document starts, which is still on its way. A tile's scores are
+    // multiplied together with the probabilities and values of the tile before it, so that the next softmax runs beside the latter.
+    int tile = (q.keys_end - 1) / KEYS, last = q.keys_begin / KEYS;
+    copy_query(0, q.first, q.count, query_head);
+    fetch_key(tile);
+    commit_copies();
+    if (tile > last) fetch_key(tile - 1);
+    fetch_value(tile);
+    commit_copies();
+    await_copies<1>();
+    Rows<QUERIES> rows;
+    rows.load(0, q.row);
+    clear(sums);
+    pin(scores);
+    begin_products();
+    multiply_transposed<KEYS>(scores, rows, KEY_TILES + tile % 2 * KEY_TILE);
+    commit_products();
+    await_products<0>();
+    pin(scores);
+    softmax(tile * KEYS);
+    Weights<KEYS> probabilities;
+    probabilities.round(scores);
+    for (; tile > last; tile--) {
+        await_copies<0>();
+        if (tile - 1 > last) fetch_key(tile - 2);
+        fetch_value(tile - 1);
+        commit_copies();
+        pin(scores), pin(sums);
+        begin_products();
+        multiply_transposed<KEYS>(scores, rows, KEY_TILES + (tile - 1) % 2 * KEY_TILE);
+        commit_products();
+        multiply_add<KEYS>(sums, probabilities, VALUE_TILES + tile % 2 * KEY_TILE);
+        commit_products();
+        await_products<1>();
+        pin(scores);
+        softmax((tile - 1) * KEYS);
+        await_products<0>();
+        pin(sums);
         if (__any_sync(~0u, shrink[0] != 1 || shrink[1] != 1)) {  // mostly in the first tiles
 #pragma unroll
             for (int j = 0; j < HEAD_BLOCKS; j++) {
@@ -205,25 +226,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
                 for (int i = 0; i < 4; i++) sums[j][i] *= shrink[i / 2];
             }
         }
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float sum = 0;
-#pragma unroll
-            for (int j = 0; j < KEYS / 8; j++) {
-#pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++) sum += scores[j][i] = power(fmaf(scores[j][i], factor, -shift[half]));
-            }
-            total[half] = total[half] * shrink[half] + sum;
-        }
-        Weights<KEYS> probabilities;
+        probabilities.hold();
         probabilities.round(scores);
-        pin(sums);
-        begin_products();
-        multiply_add<KEYS>(sums, probabilities, VALUE_TILES + stage * KEY_TILE);
-        commit_products();
-        await_products<0>();
-        pin(sums);
     }
+    await_copies<0>();
+    pin(sums);
+    begin_products();
+    multiply_add<KEYS>(sums, probabilities, VALUE_TILES + last % 2 * KEY_TILE);
+    commit_products();
+    await_products<0>();
+    pin(sums);
 
     int head = q.head + q.head_in_block, left = q.count - q.place;
     float inverse[2];

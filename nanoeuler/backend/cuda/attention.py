@@ -120,7 +120,10 @@ class Attention:
         return batch * self.heads * length * 8
 
     def forward(self, stream: Any, query: Any, key: Any, value: Any, starts: Any, offset: Any, out: Any, lse: Any) -> None:
-        """Writes `out` (B, T, H, E) and `lse` (B, H, T) float32. Keys may lie beyond offset + T (a cache's free places): they are not read."""
+        """Writes `out` (B, T, H, E) and `lse` (B, H, T) float32. Keys may lie beyond offset + T (a cache's free places): they are not read.
+
+        `starts` (B, T) int32 never falls along a row; `offset` (B) int32 with offset + T ≤ S, so that it is 0, and not read, where S = T. B · H < 65,536.
+        """
         B, T = query.shape[:2]
         if key.shape[1] == T:
             offset = np.uint64(0)  # nothing lies in front: a null pointer spares the kernel a look

@@ -295,6 +295,14 @@ struct Weights {
     }
 #endif
 
+    // Keeps the registers for these numbers, which wgmma may read until it is awaited
+    __device__ __forceinline__ void hold() {
+#if UNIT == WGMMA
+#pragma unroll
+        for (int j = 0; j < N / 16; j++) asm volatile("" : "+r"(words[j][0]), "+r"(words[j][1]), "+r"(words[j][2]), "+r"(words[j][3])::"memory");
+#endif
+    }
+
     __device__ __forceinline__ void round(const float (&x)[N / 8][4]) {
 #if UNIT == FFMA || UNIT == TF32
 #pragma unroll
