@@ -136,7 +136,7 @@ def probe(config: dict[str, Any], backend: Any, plan: Plan, seconds: float = 4.0
     while not durations or (sum(durations) < seconds and len(durations) < 8):
         began = time.monotonic()
         state.stage(stream.step(len(durations)))
-        state.accumulate(slice(0, rows), accumulate=False)
+        backend.run(lambda: state.accumulate(slice(0, rows), accumulate=False))
         backend.finish()
         durations.append(time.monotonic() - began)
     plan.tokens_per_second = rows * model.context / min(durations[1:] or durations)  # the best: others may be at work on this machine

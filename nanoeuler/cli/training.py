@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from nanoeuler import log
 from nanoeuler.backend import DEVICES
@@ -34,7 +35,8 @@ def run_pretrain(options: argparse.Namespace) -> int:
     from nanoeuler.config import load
     from nanoeuler.training.pretrain import pretrain
 
-    config, backend = load(options.config), make_backend(options.device, options.gpus)
+    config = load(options.config)
+    backend = make_backend(options.device, options.gpus, **precisions(config["pretrain"]))
     return run(lambda: pretrain(config, options.tokens, options.tokenizer, options.output, backend))
 
 
@@ -43,9 +45,15 @@ def run_sft(options: argparse.Namespace) -> int:
     from nanoeuler.config import load
     from nanoeuler.training.sft import sft
 
-    config, backend = load(options.config), make_backend(options.device, options.gpus)
+    config = load(options.config)
+    backend = make_backend(options.device, options.gpus, **precisions(config["sft"]))
     parent = options.parent or (Path(config["sft"]["init_from"]) if config["sft"].get("init_from") else None)
     return run(lambda: sft(config, options.instructions, options.tokenizer, parent, options.output, backend))
+
+
+def precisions(section: dict[str, Any]) -> dict[str, str]:
+    """What a stage's section says of number formats, for `make_backend`."""
+    return {"precision": section.get("precision", "auto"), "residual": section.get("residual_precision", "auto")}
 
 
 def run(stage) -> int:

@@ -86,14 +86,14 @@ class TrainingState:
         ops, model, inputs = self.backend, self.model, self.inputs
         batch = Batch(inputs.ids[part], inputs.positions[part], inputs.starts[part])
         targets, weights = inputs.targets[part].reshape(-1), inputs.weights[part].reshape(-1)
-        logprobs, lse = inputs.logprobs[: len(targets)], inputs.lse[: len(targets)]
+        logprobs, lse, heads = inputs.logprobs[: len(targets)], inputs.lse[: len(targets)], self.config.mtp_heads
         buffers = model.forward(batch, training=True)
-        logits = model.all_logits(buffers)
-        ops.cross_entropy(logits, targets, logprobs, lse)
-        ops.cross_entropy_backward(logits, targets, weights, lse)
-        heads = self.config.mtp_heads
+        for tokens in model.head_parts(buffers):
+            losses = slice(tokens.start * heads, tokens.stop * heads)
+            ops.cross_entropy_with_gradient(model.all_logits(buffers, tokens), targets[losses], weights[losses], logprobs[losses], lse[losses])
+            model.backward_heads(buffers, tokens, self.gradient_views, accumulate or tokens.start > 0)
         ops.add_losses(logprobs.reshape(-1, heads), weights.reshape(-1, heads), self.losses)
-        model.backward(batch, buffers, self.gradient_views, accumulate)
+        model.backward_layers(batch, buffers, self.gradient_views, accumulate)
 
     def update(self) -> None:
         flat = self.parameters, self.model.working, self.gradients, self.first_moment, self.second_moment

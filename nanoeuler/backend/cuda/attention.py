@@ -165,8 +165,7 @@ class Attention:
         return np.int32(self.heads), np.int32(self.kv_heads), self.scale
 
     def launch(self, stream: Any, name: str, grid: tuple[int, ...], threads: int, arguments: tuple[Any, ...]) -> None:
-        with stream:
-            self.kernels[name](grid, (threads,), arguments, shared_mem=self.shared_bytes.get(name, 0))
+        self.kernels[name](grid, (threads,), arguments, shared_mem=self.shared_bytes.get(name, 0), stream=stream)
 
 
 def view(array: Any) -> tuple[Any, np.int64, np.int32, np.int32]:

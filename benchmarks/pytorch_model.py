@@ -1,0 +1,122 @@
+"""The peer: the same architecture in PyTorch, as one would write it there with the library's own fused pieces.
+
+Packed q/k/v, gate/up and heads, `scaled_dot_product_attention` with grouped heads, `rms_norm`, fused AdamW. It takes its weights
+from a flat buffer of ours, so that both sides start from the same model and their losses can be compared.
+"""
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from nanoeuler.model.flat import ModelViews, PackedColumns
+from nanoeuler.model.spec import ModelConfig
+
+
+class Block(nn.Module):
+    """Attention and SwiGLU, each behind an RMSNorm and added to the residual stream."""
+
+    def __init__(self, c: ModelConfig):
+        super().__init__()
+        self.c = c
+        self.query, self.key = c.heads * c.head_size, c.kv_heads * c.head_size
+        self.attention_norm, self.mlp_norm = (nn.Parameter(torch.ones(c.dim)) for _ in range(2))
+        self.query_key_value = nn.Linear(c.dim, self.query + 2 * self.key, bias=False)
+        self.attention_output = nn.Linear(self.query, c.dim, bias=False)
+        self.gate_up = nn.Linear(c.dim, 2 * c.ffn, bias=False)
+        self.down = nn.Linear(c.ffn, c.dim, bias=False)
+
+    def forward(self, x_BTD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor] | None, place: int) -> torch.Tensor:
+        """`cache` holds keys and values, (B, capacity, G, E) each; the new tokens go to `place`."""
+        c, (B, T, _) = self.c, x_BTD.shape
+        packed = self.query_key_value(F.rms_norm(x_BTD, (c.dim,), self.attention_norm, c.norm_epsilon))
+        query, key, value = (part.view(B, T, -1, c.head_size) for part in packed.split([self.query, self.key, self.key], dim=-1))
+        query, key = rotated(query, cos, sin), rotated(key, cos, sin)
+        if cache is not None:
+            for stored, new in zip(cache, (key, value), strict=True):
+                stored[:, place : place + T] = new
+            key, value = (stored[:, : place + T] for stored in cache)
+        heads_first = (part.transpose(1, 2) for part in (query, key, value))
+        attended = F.scaled_dot_product_attention(*heads_first, is_causal=T > 1, enable_gqa=True)
+        x_BTD = x_BTD + c.step_size * self.attention_output(attended.transpose(1, 2).reshape(B, T, -1))
+        gate, up = self.gate_up(F.rms_norm(x_BTD, (c.dim,), self.mlp_norm, c.norm_epsilon)).chunk(2, dim=-1)
+        return x_BTD + c.step_size * self.down(F.silu(gate) * up)
+
+
+def rotated(x_BTHE: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    first, second = x_BTHE.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+class PyTorchModel(nn.Module):
+    """The decoder with K heads on its last hidden state. Untied, one document a row."""
+
+    def __init__(self, config: ModelConfig, parameters: np.ndarray):
+        """`parameters` is a flat buffer of ours, laid out by `tensor_table(config)`."""
+        super().__init__()
+        c = self.config = config
+        self.embedding = nn.Embedding(c.vocab_size, c.dim)
+        self.blocks = nn.ModuleList(Block(c) for _ in range(c.layers))
+        self.final_norm = nn.Parameter(torch.ones(c.dim))
+        self.heads = nn.Linear(c.dim, c.mtp_heads * c.vocab_size, bias=False)
+        angles = np.arange(c.context)[:, None] * c.rope_theta ** (-np.arange(0, c.head_size, 2) / c.head_size)
+        for name, table in (("cos", np.cos(angles)), ("sin", np.sin(angles))):
+            self.register_buffer(name, torch.from_numpy(table.astype(np.float32))[:, None, :])  # (context, 1, E / 2)
+        self.take(parameters)
+
+    @torch.no_grad()
+    def take(self, parameters: np.ndarray) -> None:
+        c, columns, views = self.config, PackedColumns(self.config), ModelViews(self.config, parameters)
+        self.embedding.weight.copy_(torch.from_numpy(views.embedding))
+        self.final_norm.copy_(torch.from_numpy(views.final_norm))
+        heads = views.heads.reshape(c.mtp_heads, columns.head, c.dim)[:, : c.vocab_size]
+        self.heads.weight.copy_(torch.from_numpy(heads.reshape(-1, c.dim)))
+        for block, layer in zip(self.blocks, views.layers, strict=True):
+            packed = layer.query_key_value
+            block.query_key_value.weight.copy_(torch.from_numpy(np.concatenate([packed[part] for part in (columns.query, columns.key, columns.value)])))
+            gate, up = columns.gate.start, columns.up.start
+            block.gate_up.weight.copy_(torch.from_numpy(np.concatenate([layer.gate_up[gate : gate + c.ffn], layer.gate_up[up : up + c.ffn]])))
+            block.attention_output.weight.copy_(torch.from_numpy(layer.attention_output))
+            block.down.weight.copy_(torch.from_numpy(layer.down[:, : c.ffn].copy()))
+            block.attention_norm.copy_(torch.from_numpy(layer.attention_norm))
+            block.mlp_norm.copy_(torch.from_numpy(layer.mlp_norm))
+
+    def hidden(self, ids_BT: torch.Tensor, caches: list | None = None, place: int = 0) -> torch.Tensor:
+        x_BTD, T = self.embedding(ids_BT), ids_BT.shape[1]
+        cos, sin = self.cos[place : place + T], self.sin[place : place + T]
+        for index, block in enumerate(self.blocks):
+            x_BTD = block(x_BTD, cos, sin, None if caches is None else caches[index], place)
+        return F.rms_norm(x_BTD, (self.config.dim,), self.final_norm, self.config.norm_epsilon)
+
+    def forward(self, ids_BT: torch.Tensor, targets_BTK: torch.Tensor) -> torch.Tensor:
+        """Mean nats over all targets of all heads, which weigh the same; −1 has none."""
+        logits = self.heads(self.hidden(ids_BT)).view(-1, self.config.vocab_size)
+        return F.cross_entropy(logits, targets_BTK.reshape(-1), ignore_index=-1)
+
+    def new_caches(self, rows: int, capacity: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        c = self.config
+        return [tuple(torch.zeros(rows, capacity, c.kv_heads, c.head_size) for _ in range(2)) for _ in range(c.layers)]
+
+    @torch.inference_mode()
+    def extend(self, caches: list, ids_BT: torch.Tensor, place: int) -> torch.Tensor:
+        """Head 0's logits behind the last of the new tokens, (B, V), with `place` tokens cached."""
+        hidden_BD = self.hidden(ids_BT, caches, place)[:, -1]
+        return F.linear(hidden_BD, self.heads.weight[: self.config.vocab_size])
+
+
+def make_step(model: PyTorchModel, forward, learning_rate: float):
+    """One optimizer step as a function of (ids, targets): forward (the model or its compiled form), backward, clipping, fused AdamW."""
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    norms = [parameter for parameter in model.parameters() if parameter.ndim == 1]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95), eps=1e-8, fused=True)
+
+    def step(ids_BT: torch.Tensor, targets_BTK: torch.Tensor) -> float:
+        optimizer.zero_grad(set_to_none=True)
+        loss = forward(ids_BT, targets_BTK)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.item()
+
+    return step
