@@ -42,7 +42,7 @@ def ours(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -
     """Milliseconds of each run, peak gigabytes, first loss."""
     pool = cupy.get_default_memory_pool()
     before = pool.used_bytes()
-    backend = CudaBackend(options.precision, options.residual, overlap=not options.no_overlap)
+    backend = CudaBackend(options.precision, options.residual)
     state = TrainingState(config, backend, initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0), options.recompute)
     rows = stream.step(0)
     losses = [state.train_step(rows, options.micro_batch_rows or options.rows, 1e-4).loss for _ in range(3)]
@@ -98,7 +98,6 @@ def main() -> None:
     parser.add_argument("--precision", choices=("fp32", "tf32", "bf16"), default="bf16")
     parser.add_argument("--residual", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--recompute", action="store_true")
-    parser.add_argument("--no-overlap", action="store_true", help="every kernel after the one before it")
     parser.add_argument("--micro-batch-rows", type=int)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--alone", action="store_true", help="without the peer")

@@ -53,10 +53,9 @@ class ReferenceBackend:
 
     # ---- a step as a whole: a device records the work of `function` once and replays it
 
-    def load(self, arrays: list[Array], values: list[Array]) -> None:
-        """Copy host `values` into `arrays` before the next `run`; a device copies while it computes."""
-        for array, value in zip(arrays, values, strict=True):
-            array[...] = value
+    def load(self, target: Array, values: list[Array]) -> None:
+        """Lay host `values` end to end into the flat array `target` before the next `run`; a device copies while it computes."""
+        lay_out(target, values)
 
     def run(self, function: Callable[[], None], recorded: Any = None) -> Any:
         """Do the work of `function`, which always uses the same arrays. Returns what the next such call passes as `recorded`."""
@@ -81,14 +80,11 @@ class ReferenceBackend:
             dx_NI *= scale
 
     def linear_backward_weight(self, dout_NO: Array, x_NI: Array, dweight_OI: Array, accumulate: bool, scale: float = 1.0) -> None:
-        """dW = scale · doutᵀ x. A device may go on with it beside what follows: `settle` before its operands are written over."""
+        """dW = scale · doutᵀ x"""
         dweight = np.matmul(dout_NO.T, x_NI)
         if scale != 1.0:
             dweight *= scale
         store(dweight_OI, dweight, accumulate)
-
-    def settle(self) -> None:
-        """Wait for the products that `linear_backward_weight` has begun."""
 
     # ---- embedding:  out_n = table[ids_n]
 
@@ -385,6 +381,14 @@ class ReferenceBackend:
         if decay:
             parameters *= 1 - learning_rate * decay
         parameters -= update
+
+
+def lay_out(target: Array, values: list[Array]) -> None:
+    """Copy arrays of numbers of one size end to end into a flat one, bit for bit where their types differ."""
+    start = 0
+    for value in values:
+        target[start : start + value.size] = value.reshape(-1).view(target.dtype)
+        start += value.size
 
 
 def store(target: Array, value: Array, accumulate: bool) -> None:

@@ -70,7 +70,6 @@ def check_linear(engine: Any, draw: "Draw", N: int, D: int, columns: int) -> Ite
         ops.linear_backward_input(a.dout, a.weight, a.dx, scale=0.5)
         ops.linear_backward_weight(a.dout, a.x, a.fresh, accumulate=False)
         ops.linear_backward_weight(a.dout, a.x, a.dweight, accumulate=True, scale=0.5)
-        ops.settle()
 
     yield from compare_op(f"linear {name}", engine, inputs, kept, linear, ("dweight",))
 

@@ -240,7 +240,6 @@ class Transformer:
         if self.columns.head != self.config.vocab_size:
             logits.reshape(-1, self.columns.head)[:, self.config.vocab_size :] = 0
         ops.linear_backward_weight(logits, hidden, gradients.heads, accumulate)
-        ops.settle()
         ops.linear_backward_input(logits, self.weights.heads, hidden)
 
     def backward_layers(self, batch: Batch, buffers: Activations, gradients: ModelViews, accumulate: bool) -> None:
@@ -256,7 +255,6 @@ class Transformer:
         # `normed` and `hidden` hold the gradient of a product's input, then that input itself, computed again
         for layer, gradient, a in reversed(list(zip(weights.layers, gradients.layers, buffers.layers, strict=True))):
             if self.recompute:
-                ops.settle()
                 ops.rms_norm(a.middle, layer.mlp_norm, c.norm_epsilon, normed, a.mlp_inverse_rms)
                 ops.linear(normed, layer.gate_up, a.gate_up)
             # x + h · mlp(norm(x)): dx flows past the MLP unchanged, and into it scaled by h
@@ -264,7 +262,6 @@ class Transformer:
             parts = a.gate_up[:, gate], a.gate_up[:, up]
             ops.swiglu_backward(hidden, *parts, *parts, hidden)
             ops.linear_backward_weight(dx, hidden, gradient.down, accumulate, scale=h)
-            ops.settle()
             ops.linear_backward_input(a.gate_up, layer.gate_up, normed)
             ops.rms_norm_backward(normed, a.middle, layer.mlp_norm, a.mlp_inverse_rms, dx, gradient.mlp_norm, True, accumulate, normed)
             ops.linear_backward_weight(a.gate_up, normed, gradient.gate_up, accumulate)
@@ -283,11 +280,9 @@ class Transformer:
             )
             for part in self.rotated(buffers.dquery_key_value):
                 ops.rope(part, positions, self.rope_table, inverse=True)
-            ops.settle()
             ops.linear_backward_input(buffers.dquery_key_value, layer.query_key_value, normed)
             ops.rms_norm_backward(normed, a.x, layer.attention_norm, a.attention_inverse_rms, dx, gradient.attention_norm, True, accumulate, normed)
             ops.linear_backward_weight(buffers.dquery_key_value, normed, gradient.query_key_value, accumulate)
-        ops.settle()
         # a tied embedding already holds head 0's gradient
         ops.embedding_backward(batch.ids.reshape(-1), dx, gradients.embedding, accumulate or c.tied)
 

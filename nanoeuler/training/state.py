@@ -1,6 +1,5 @@
 """What training changes: parameters and AdamW's moments, one flat buffer each, and one step that moves them."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +42,9 @@ class TrainingState:
         self.decay_slices = decay_slices(config)
         self.step = 0
         self.schedule = backend.zeros((2,), np.float64)  # learning rate, updates done before this step
-        self.losses = backend.zeros((2,), np.float64)  # nats of this step: of all heads, and of head 0 by its weights
-        self.report = backend.zeros((2,), np.float64)  # the gradient's norm before clipping; updates left out so far
+        self.results = backend.zeros((4,), np.float64)  # one array, so that a device is read once
+        self.losses = self.results[:2]  # nats of this step: of all heads, and of head 0 by its weights
+        self.report = self.results[2:]  # the gradient's norm before clipping; updates left out so far
         self.inputs: StepInputs | None = None
         self.recorded: Any = None
 
@@ -59,17 +59,17 @@ class TrainingState:
         if self.inputs is None or self.inputs.shape != rows.targets.shape:
             self.inputs, self.recorded = StepInputs(self.backend, rows.targets.shape), None
         self.first_head_weight = float(rows.weights[..., 0].sum(dtype=np.float64))
-        self.backend.load(self.inputs.arrays, [rows.ids, rows.positions, rows.starts, rows.targets, rows.weights])
+        self.backend.load(self.inputs.flat, [rows.ids, rows.positions, rows.starts, rows.targets, rows.weights])
 
     def start(self, micro_batch_rows: int, learning_rate: float) -> None:
         """Begin the update on the rows that were handed over; a device computes while the host goes on."""
         self.started_weight = self.first_head_weight
-        self.backend.load([self.schedule], [np.array([learning_rate, self.step])])
+        self.backend.load(self.schedule, [np.array([learning_rate, self.step])])
         self.recorded = self.backend.run(lambda: self.compute(micro_batch_rows), self.recorded)
 
     def finish(self) -> StepResult:
         """What the update that was begun last has come to."""
-        (loss, first_head_loss), (norm, _) = (self.backend.to_host(values).tolist() for values in (self.losses, self.report))
+        loss, first_head_loss, norm, _ = self.backend.to_host(self.results).tolist()
         if np.isfinite(loss) and np.isfinite(norm):  # otherwise `update` changed nothing
             self.step += 1
         return StepResult(loss, first_head_loss / self.started_weight if self.started_weight else 0.0, norm)
@@ -105,11 +105,13 @@ class StepInputs:
 
     def __init__(self, backend: Any, shape: tuple[int, int, int]):
         """`shape` is (rows, T, K)."""
-        self.shape = shape
-        self.ids, self.positions, self.starts = (backend.zeros(shape[:2], np.int32) for _ in range(3))
-        self.targets, self.weights = backend.zeros(shape, np.int32), backend.zeros(shape, np.float32)
-        self.arrays = [self.ids, self.positions, self.starts, self.targets, self.weights]
-        self.logprobs, self.lse = (backend.zeros((math.prod(shape),)) for _ in range(2))
+        self.shape, (rows, length, heads) = shape, shape
+        tokens = rows * length
+        self.flat = backend.zeros((tokens * (3 + 2 * heads),), np.int32)  # one array, so that a device is sent it in one copy
+        self.ids, self.positions, self.starts = (self.flat[part * tokens : (part + 1) * tokens].reshape(rows, length) for part in range(3))
+        targets, weights = self.flat[3 * tokens : (3 + heads) * tokens], self.flat[(3 + heads) * tokens :]
+        self.targets, self.weights = targets.reshape(shape), weights.view(np.float32).reshape(shape)
+        self.logprobs, self.lse = (backend.zeros((tokens * heads,)) for _ in range(2))
 
 
 def decay_slices(config: ModelConfig) -> list[tuple[slice, bool]]:

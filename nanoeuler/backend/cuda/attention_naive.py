@@ -29,7 +29,7 @@ def attention_backward(
 ) -> None:
     (B, T, H, E), G = query_BTHE.shape, key_BTGE.shape[2]
     source, shape = engine.sources.attention_naive(E), attention_shape(query_BTHE, key_BTGE, dout_BTHE)
-    delta = engine.scratch("attention", B * H * T, np.float32)
+    delta = engine.scratch("plain attention", B * H * T, np.float32)
     inputs = dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, lse_BHT
     engine.launch(source, "attention_backward_query", (T, H, B), 128, *inputs, dquery_BTHE, delta, row_stride(dquery_BTHE), *shape, shared=4 * T)
     engine.launch(source, "attention_backward_key", (T, G, B), 128, *inputs, delta, dkey_BTGE, dvalue_BTGE, row_stride(dkey_BTGE), *shape)

@@ -17,6 +17,7 @@ from nanoeuler.backend.cuda.attention import Attention
 from nanoeuler.backend.cuda.device import Device, peak_flops
 from nanoeuler.backend.cuda.products import Products
 from nanoeuler.backend.cuda.sources import Source, Sources, loss_threads, row_warps
+from nanoeuler.backend.reference import lay_out
 from nanoeuler.errors import UserError
 
 Array = Any
@@ -37,9 +38,8 @@ class CudaBackend:
 
     name = "cuda"
 
-    def __init__(self, precision: str = "bf16", residual: str = "bf16", graphs: bool = True, overlap: bool = True):
-        """`residual`: the residual stream's type in the bf16 mode, bf16 or fp32. `graphs`: replay steps as CUDA graphs.
-        `overlap`: gradients of weights are computed beside the rest of the backward pass."""
+    def __init__(self, precision: str = "bf16", residual: str = "bf16", graphs: bool = True):
+        """`residual`: the residual stream's type in the bf16 mode, bf16 or fp32. `graphs`: replay steps as CUDA graphs."""
         self.device = Device()
         self.precision, self.graphs = precision, graphs
         self.dtype = FLOAT32
@@ -49,13 +49,7 @@ class CudaBackend:
         self.stream, self.copying = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
         self.sources = Sources(self.activation.name, self.residual.name)
-        self.products = Products(precision, self.stream)
-        self.beside = cupy.cuda.Stream(non_blocking=True) if overlap else self.stream
-        self.weight_products = Products(precision, self.beside, self.products.plan) if overlap else self.products
-        self.unsettled = False
-        self.begun, self.done = cupy.cuda.Event(disable_timing=True), cupy.cuda.Event(disable_timing=True)
-        self.algorithms = self.products.plan
-        """Product → algorithm: with equal ones, results are equal to the bit."""
+        self.products = Products(precision, self.stream, f"{self.device.name} {precision}")
         self.kernels: dict[tuple[Source, str], Any] = {}
         self.modules: dict[Source, Any] = {}
         self.kept: dict[str, Array] = {}
@@ -132,12 +126,11 @@ class CudaBackend:
 
     # ---- a step as a whole
 
-    def load(self, arrays: list[Array], values: list[np.ndarray]) -> None:
-        for array, value in zip(arrays, values, strict=True):
-            key = array.data.ptr
-            if key not in self.staged or self.staged[key].target.shape != array.shape:
-                self.staged[key] = Staged(array)
-            self.staged[key].fill(value, self.copying)
+    def load(self, target: Array, values: list[np.ndarray]) -> None:
+        key = target.data.ptr
+        if key not in self.staged or self.staged[key].target is not target:
+            self.staged[key] = Staged(target)
+        self.staged[key].fill(values, self.copying)
 
     def run(self, function: Callable[[], None], recorded: Recorded | None = None) -> Recorded:
         self.stream.use()  # what CuPy itself launches, a fill say, belongs on this stream too
@@ -154,6 +147,11 @@ class CudaBackend:
                 recorded.graph = self.stream.end_capture()
         recorded.graph.launch(self.stream)
         return recorded
+
+    @property
+    def algorithms(self) -> dict[str, str]:
+        """Product → algorithm: with equal ones, results are equal to the bit."""
+        return self.products.plan
 
     def finish(self) -> None:
         self.stream.synchronize()
@@ -178,18 +176,7 @@ class CudaBackend:
         self.products.multiply(dout_NO, False, weight_OI, False, dx_NI, scale)
 
     def linear_backward_weight(self, dout_NO: Array, x_NI: Array, dweight_OI: Array, accumulate: bool, scale: float = 1.0) -> None:
-        # beside the main stream: attention and the kernels bound by memory leave room
-        self.stream.record(self.begun)
-        self.beside.wait_event(self.begun)
-        self.weight_products.multiply(dout_NO, True, x_NI, False, dweight_OI, scale, dweight_OI if accumulate else None)
-
-        self.unsettled = True
-
-    def settle(self) -> None:
-        if self.unsettled:
-            self.beside.record(self.done)
-            self.stream.wait_event(self.done)
-            self.unsettled = False
+        self.products.multiply(dout_NO, True, x_NI, False, dweight_OI, scale, dweight_OI if accumulate else None)
 
     # ---- embedding
 
@@ -287,8 +274,8 @@ class CudaBackend:
         dkey_BTGE: Array,
         dvalue_BTGE: Array,
     ) -> None:
-        heads, (B, T, H, _) = self.heads(query_BTHE, key_BTGE), query_BTHE.shape
-        workspace = self.scratch("attention", B * H * T, np.float32)
+        heads, (B, T) = self.heads(query_BTHE, key_BTGE), query_BTHE.shape[:2]
+        workspace = self.scratch("attention", heads.workspace_bytes(B, T), np.uint8)
         inputs = dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT
         heads.backward(self.stream, *inputs, dquery_BTHE, dkey_BTGE, dvalue_BTGE, workspace)
 
@@ -386,7 +373,7 @@ class CudaBackend:
 
 
 class Staged:
-    """An array whose next content waits beside it: copied there from pinned memory while the stream may still read the last."""
+    """A flat array whose next content waits beside it: copied there from pinned memory while the stream may still read the last."""
 
     def __init__(self, target: Array):
         self.target = target
@@ -394,9 +381,9 @@ class Staged:
         self.arrived, self.taken = cupy.cuda.Event(disable_timing=True), cupy.cuda.Event(disable_timing=True)
         self.pending = False
 
-    def fill(self, value: np.ndarray, copying: Any) -> None:
+    def fill(self, values: list[np.ndarray], copying: Any) -> None:
         self.arrived.synchronize()  # the pinned memory is free again
-        self.pinned[...] = value
+        lay_out(self.pinned, values)
         copying.wait_event(self.taken)
         self.waiting.set(self.pinned, copying)
         self.arrived.record(copying)

@@ -1,17 +1,23 @@
 """Matrix products by cuBLASLt, called through ctypes: such calls work while a stream is being captured, CuPy's own do not.
 
 cuBLASLt is column-major: a row-major (rows, columns) array is its (columns, rows) matrix. Each product's algorithm is chosen
-once, by timing what the library's heuristic proposes, and kept in `plan`, which a checkpoint stores: equal plans give equal bits.
+once, by timing what the library's heuristic proposes, and kept in `plan`: equal plans give equal bits. A checkpoint stores it, and
+so does a file in the user's cache folder, so that a second run on the same machine neither times again nor chooses otherwise.
 """
 
+import contextlib
 import ctypes
+import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import cupy
 import numpy as np
 
 from nanoeuler.errors import UserError
+from nanoeuler.files import write_json
 
 WORKSPACE_BYTES = 64 << 20
 PROPOSALS = 24
@@ -71,14 +77,16 @@ class Operand:
 class Products:
     """out = scale · op(a) op(b) (+ another array), on one stream."""
 
-    def __init__(self, precision: str, stream: Any, plan: dict[str, str] | None = None):
+    def __init__(self, precision: str, stream: Any, machine: str):
+        """`machine` names what timings hold for."""
         self.library = library()
         self.compute, self.stream = COMPUTE[precision], stream
         self.handle = ctypes.c_void_p()
         self.call("cublasLtCreate", ctypes.byref(self.handle))
         self.workspace = cupy.empty(WORKSPACE_BYTES, np.uint8)
         self.prepared: dict[str, tuple[Any, ...]] = {}
-        self.plan: dict[str, str] = {} if plan is None else plan
+        self.file = cache_folder() / f"products {machine} {self.version}.json".replace(" ", "-").replace("/", "-")
+        self.plan: dict[str, str] = read_plan(self.file)
         """Product → algorithm, in hexadecimal."""
 
     @property
@@ -144,6 +152,7 @@ class Products:
             if seconds[best] <= MARGIN * seconds[0]:
                 chosen = candidates[best]
         self.plan[key] = bytes(chosen[-1]).hex()
+        write_plan(self.file, self.plan)
         return chosen
 
     def layout(self, operand: Operand) -> ctypes.c_void_p:
@@ -185,6 +194,26 @@ class Products:
         stop.record(self.stream)
         stop.synchronize()
         return cupy.cuda.get_elapsed_time(start, stop) / REPEATS
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanoeuler"
+
+
+def read_plan(path: Path) -> dict[str, str]:
+    """The algorithms chosen on this machine before; none when there is no file, or one that cannot be read."""
+    try:
+        plan = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return plan if isinstance(plan, dict) else {}
+
+
+def write_plan(path: Path, plan: dict[str, str]) -> None:
+    """Keep what was chosen; a folder that cannot be written to only costs the next run its time."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, read_plan(path) | plan)
 
 
 def library() -> ctypes.CDLL:
