@@ -11,7 +11,6 @@
 // A result in that form is at once the left factor of the next product: probabilities never leave the registers.
 //
 // Compiled with -D: HEAD_SIZE; UNIT = FFMA, TF32, BF16 or WGMMA; ROWS_IN_REGISTERS = 1 to keep the left factor of a transposed product in registers.
-#pragma once
 
 #define FFMA 0
 #define TF32 1
