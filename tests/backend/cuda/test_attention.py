@@ -180,7 +180,7 @@ def test_a_block_fits_the_shared_memory_of_the_cards_that_run_it(unit, head_size
     assert ratio % tiles.gradient_heads == 0
 
 
-@pytest.mark.parametrize("head_size", HEAD_SIZES)
+@pytest.mark.parametrize("head_size", [64, 128])  # 32 asks for less of everything
 @pytest.mark.parametrize("unit", UNITS)
 def test_every_form_compiles_without_spilling_registers(unit, head_size):
     kernels = resources(compile_source(source(unit, head_size, 3), "sm_90a" if unit == "wgmma" else "sm_80"))
