@@ -61,8 +61,10 @@ __device__ __forceinline__ void store_rows(float (&x)[HEAD_BLOCKS][4], const flo
 #pragma unroll
     for (int i = lane; i < 16 * CHUNKS; i += 32) {
         int row = i / CHUNKS, chunk = i % CHUNKS;
-        const uint4* from = reinterpret_cast<const uint4*>(shared + tile + place<ROWS>(first + row, chunk));
-        if (row < count) *reinterpret_cast<uint4*>(target + (long long)row * stride + chunk * PER_CHUNK) = *from;
+        if (row < count) {
+            const uint4* from = reinterpret_cast<const uint4*>(shared + tile + place<ROWS>(first + row, chunk));
+            *reinterpret_cast<uint4*>(target + (long long)row * stride + chunk * PER_CHUNK) = *from;
+        }
     }
 }
 
