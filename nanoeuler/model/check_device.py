@@ -205,6 +205,21 @@ def check_all_masked(engine: Any, draw: Draw) -> Iterator[Comparison]:
     yield from compare_op("cross_entropy, all masked", engine, inputs, kept, masked, ("packed",))
 
 
+def check_preference(engine: Any, draw: Draw) -> Iterator[Comparison]:
+    """Two rows: two pairs, and one with an empty place."""
+    spans = np.array([[[0, 9, 21], [21, 30, 60]], [[0, 30, 57], [0, 0, 0]]], np.int32)
+    shares = np.array([[0.3, 0.3], [0.4, 0.0]], np.float32)
+    inputs = {"logprobs": (-np.abs(draw.random.standard_normal((2, 64, 3))), "statistic"), "spans": (spans, "index"), "shares": (shares, "statistic")}
+    inputs |= {"scales": (0.1 + draw.random.random((2, 2, 2)), "statistic"), "weights": (np.zeros((2, 64, 3)), "statistic")}
+    reference, losses = -20 + draw.random.random((2, 2, 2)), np.zeros(2)
+
+    def preference(ops: Any, a: Any) -> None:
+        a.losses, on_backend = (ops.from_host(values, np.float64) for values in (losses, reference))
+        ops.preference(a.logprobs, a.spans, on_backend, a.scales, a.shares, 0.2, 0.1, a.weights, a.losses)
+
+    yield from compare_op("preference", engine, inputs, {}, preference, ("weights", "losses"))
+
+
 def check_device_ops(engine: Any) -> Iterator[Comparison]:
     """Every op at sizes that fit no tile: one row, odd lengths, padded rows, masked targets, grouped heads."""
     draw = Draw(3)
@@ -216,7 +231,7 @@ def check_device_ops(engine: Any) -> Iterator[Comparison]:
         yield from check_rms_norm(engine, draw, *sizes)
     for sizes in ((1, 1, 32), (37, 3, 64), (130, 12, 128)):
         yield from check_rope(engine, draw, *sizes)
-    for sizes in ((1, 1, 1, 1, 32), (2, 7, 4, 4, 64), (2, 65, 6, 2, 64), (1, 130, 8, 2, 128), (2, 200, 8, 1, 32), (1, 513, 12, 4, 64)):
+    for sizes in ((1, 1, 1, 1, 32), (2, 7, 4, 4, 64), (2, 65, 6, 2, 64), (1, 130, 8, 2, 128), (2, 200, 8, 1, 32), (1, 513, 12, 4, 64), (2, 512, 12, 4, 64)):
         yield from check_attention(engine, draw, *sizes)
     for sizes in ((1, 1, 70, 12, 4, 64), (3, 5, 140, 4, 1, 32)):  # decoding: fewer queries than keys
         yield from check_decoding(engine, draw, *sizes)
@@ -225,3 +240,4 @@ def check_device_ops(engine: Any) -> Iterator[Comparison]:
     for sizes in ((1, 16), (37, 50), (130, 4096), (9, 50_257)):
         yield from check_cross_entropy(engine, draw, *sizes)
     yield from check_all_masked(engine, draw)
+    yield from check_preference(engine, draw)

@@ -2,16 +2,16 @@
 //
 //     out = softmax(q kᵀ / √E) v        lse = log Σ exp(score)        query i sits at key offset_b + i and sees the keys starts_bi … offset_b + i
 //
-// query, out and their gradients (B, T, H, E); key, value and theirs (B, S, G, E), S ≥ offset + T; each with strides of its own (in numbers) for batch,
-// token and head, rows contiguous on 16-byte borders; starts (B, T) int32, never falling along a row; offset (B) int32 or none, which
-// means 0; lse (B, H, T) float32, statistics (B, H, T, 2) float32.
+// in:  query (B, T, H, E), key and value (B, S, G, E) with S ≥ offset + T, each with strides of its own (in numbers) for batch, token and head, rows
+//      contiguous on 16-byte borders; starts (B, T) int32, never falling along a row; offset (B) int32, or none, which means 0;
+//      backward also dout (B, T, H, E), out and lse; there S = T
+// out: out (B, T, H, E) and lse (B, H, T) float32; dquery, dkey, dvalue; statistics (B, H, T, 2) float32 is scratch between the backward kernels
+// bytes: q + out + 2 k forward; twice q, dout and k, v, once out and the gradients backward, at the least: what is read again comes from the cache
 //
 // A block holds a tile of queries (or, for dk and dv, of keys) and streams the other side past it, two tiles in shared memory: one arrives while the
-// other is used. Tiles that nothing in the block sees are never fetched, those that a warp does not see cost it nothing. A key/value head's query heads share
-// its tiles. No (T, T) array: forward keeps a running maximum and sum per row, backward recomputes the probabilities from lse. dq has a kernel
-// of its own, which costs 7 products of tiles instead of 5 and needs no sum across blocks: no atomics, the same bits every time.
-//
-// Bytes moved, at the least: forward 2 (q + out) + 2 (k + v); backward reads q, out, dout twice and k, v twice, writes dq, dk, dv.
+// other is used. Tiles that nothing in the block sees are never fetched. No (T, T) array: forward keeps a running maximum and sum per row, backward
+// recomputes the probabilities from lse. dq has a kernel of its own, which costs 7 products of tiles instead of 5 and needs no sum across blocks: no
+// atomics, the same bits every time.
 //
 // Compiled with -D, beside those of matrix_units.cuh:
 //     HEADS      query heads of one key/value head that a block of queries takes together; it divides H / G
@@ -20,120 +20,7 @@
 //     GRADIENT_HEADS, GRADIENT_POSITIONS, GRADIENT_KEYS      the same for dq
 //     HELD_KEYS  keys per block, for dk and dv;  STREAMED_QUERIES per tile there
 //     FORWARD_BLOCKS, DQUERY_BLOCKS, DKEY_BLOCKS             blocks that should fit on a multiprocessor (bounds the registers)
-#include "matrix_units.cuh"
-
-#define NEVER __int_as_float(0xff800000)  // −∞
-constexpr float LOG2E = 1.4426950408889634f;
-constexpr int HEAD_BLOCKS = HEAD_SIZE / 8;
-
-// Tensor units take powers of two, whose exponential is one instruction; exact float32 takes those of e, whose argument isn't rounded once more.
-constexpr float BASE = UNIT == FFMA ? 1.0f : LOG2E;
-__device__ __forceinline__ float power(float x) {
-    if constexpr (UNIT == FFMA) return expf(x);
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-__device__ __forceinline__ float logarithm(float x) { return UNIT == FFMA ? logf(x) : log2f(x); }
-
-#define TENSOR(name) element *__restrict__ name, long long name##_batch, int name##_token, int name##_head
-#define CONST_TENSOR(name) const TENSOR(name)
-
-// Copies tiles of ROWS = heads × PLACES rows: row h · PLACES + i is source[h · head_stride + i · token_stride], zeros from i = `count` on. A thread takes
-// the same chunk of every PASS-th row, so that its addresses within a tile are computed once.
-template <int ROWS, int PLACES, int THREADS>
-struct TileCopy {
-    static constexpr int PASS = THREADS / CHUNKS;
-    static_assert(THREADS % CHUNKS == 0 && (PASS % PLACES == 0 || PLACES % PASS == 0), "a thread keeps its chunk, and heads do not share a pass by halves");
-    int row, chunk, target, stride;
-    const element* source;
-
-    __device__ __forceinline__ TileCopy(const element* first_row, int token_stride) {
-        row = threadIdx.x / (unsigned)CHUNKS, chunk = threadIdx.x % (unsigned)CHUNKS, stride = token_stride;
-        target = place<ROWS>(row, chunk), source = first_row + row % PLACES * token_stride + chunk * PER_CHUNK;
-    }
-
-    __device__ __forceinline__ void operator()(int tile, int first, int count, int head_stride = 0) const {
-        const element* from = source + (long long)first * stride;
-#pragma unroll
-        for (int begin = 0; begin < ROWS; begin += PASS) {
-            int place_in_head = begin % PLACES + row % PLACES, head = begin / PLACES + row / PLACES;
-            int to = PASS % 8 ? place<ROWS>(begin + row, chunk) : target + begin * PANEL_BYTES;  // the swizzle repeats after eight rows
-            if (ROWS % PASS == 0 || begin + row < ROWS) copy_16(tile + to, from + begin % PLACES * stride + head * head_stride, place_in_head < count);
-        }
-    }
-};
-
-// Writes this warp's 16 rows of a result, row r times factor[r / 8], `count` of them, by way of its rows of a tile, so that whole chunks go out.
-template <int ROWS>
-__device__ __forceinline__ void store_rows(float (&x)[HEAD_BLOCKS][4], const float (&factor)[2], int tile, int first, element* target, int stride, int count) {
-    int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int j = 0; j < HEAD_BLOCKS; j++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int row = first + lane / 4 + 8 * half;
-            float left = x[j][2 * half] * factor[half], right = x[j][2 * half + 1] * factor[half];
-            if constexpr (sizeof(element) == 2) *reinterpret_cast<unsigned*>(shared + tile + place<ROWS>(row, j) + lane % 4 * 4) = pack_bf16(left, right);
-            else *reinterpret_cast<float2*>(shared + tile + place<ROWS>(row, 2 * j + lane % 4 / 2) + lane % 2 * 8) = make_float2(left, right);
-        }
-    }
-    __syncwarp();
-#pragma unroll
-    for (int i = lane; i < 16 * CHUNKS; i += 32) {
-        int row = i / CHUNKS, chunk = i % CHUNKS;
-        if (row < count) *reinterpret_cast<uint4*>(target + (long long)row * stride + chunk * PER_CHUNK) = *reinterpret_cast<uint4*>(shared + tile + place<ROWS>(first + row, chunk));
-    }
-}
-
-template <int BLOCKS>
-__device__ __forceinline__ void clear(float (&x)[BLOCKS][4]) {
-#pragma unroll
-    for (int j = 0; j < BLOCKS; j++) x[j][0] = x[j][1] = x[j][2] = x[j][3] = 0;
-}
-
-__device__ __forceinline__ float sum_of_four_lanes(float x) {
-    x += __shfl_xor_sync(~0u, x, 1);
-    return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-__device__ __forceinline__ float max_of_four_lanes(float x) {
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-
-// Which queries a block, a group of threads that branch together, and a lane hold, and the keys that each of them sees
-template <int BLOCK_HEADS, int PLACES>
-struct Queries {
-    int batch, head, head_in_block;        // `head`: the block's first
-    int first, count;                      // the block's first query and how many there are
-    int row, place;                        // the warp's first row in the tile, its place among the block's queries
-    int keys_begin, keys_end;              // what the block sees
-    int group_first, group_last;           // key positions of the group's first and last query
-    int group_start, group_last_start;     // and where their documents start
-    int position, start[2];                // of the lane's two rows, which lie 8 apart
-
-    __device__ __forceinline__ Queries(const int* starts, int offset, int T, int heads) {
-        int blocks = heads / BLOCK_HEADS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        batch = blockIdx.y / blocks, head = blockIdx.y % blocks * BLOCK_HEADS;
-        first = (gridDim.x - 1 - blockIdx.x) * PLACES;  // a head's tiles run side by side, on keys still in the cache; those with the most keys first
-        count = min(PLACES, T - first);
-        row = warp * 16, place = row % PLACES, head_in_block = row / PLACES;
-        starts += (long long)batch * T;
-        auto start_of = [&](int i) { return starts[min(i, T - 1)]; };
-        keys_begin = start_of(first), keys_end = offset + first + count;
-        int group = first + row / OWNED * OWNED % PLACES;
-        group_first = offset + group, group_last = group_first + OWNED - 1;
-        group_start = start_of(group), group_last_start = start_of(group + OWNED - 1);
-#pragma unroll
-        for (int half = 0; half < 2; half++) start[half] = start_of(first + place + lane / 4 + 8 * half);
-        position = offset + first + place + lane / 4;
-    }
-
-    __device__ __forceinline__ bool sees(int key, int keys) const { return key <= group_last && key + keys > group_start; }
-    __device__ __forceinline__ bool sees_all(int key, int keys) const { return key + keys - 1 <= group_first && key >= group_last_start; }
-    __device__ __forceinline__ bool sees_key(int half, int key) const { return key <= position + 8 * half && key >= start[half]; }
-};
+#include "attention_tiles.cuh"
 
 // ---- forward
 
@@ -150,36 +37,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
 
     TileCopy<QUERIES, POSITIONS, THREADS> copy_query(query + batch * query_batch + q.head * query_head, query_token);
     TileCopy<KEYS, KEYS, THREADS> copy_key(key, key_token), copy_value(value, value_token);
-    copy_query(0, q.first, q.count, query_head);
-    commit_copies();
-    auto fetch = [&](int tile, int stage) {
-        int first = tile * KEYS, count = q.keys_end - first;
-        copy_key(KEY_TILES + stage * KEY_TILE, first, count);
-        copy_value(VALUE_TILES + stage * KEY_TILE, first, count);
-        commit_copies();
-    };
-    // from the newest keys back: the first tile to fetch does not depend on where a document starts, which is still on its way
-    int tile = (q.keys_end - 1) / KEYS, last = q.keys_begin / KEYS;
-    fetch(tile, tile % 2);
-    await_copies<1>();
-    Rows<QUERIES> rows;
-    rows.load(0, q.row);
+    auto fetch_key = [&](int tile) { copy_key(KEY_TILES + tile % 2 * KEY_TILE, tile * KEYS, q.keys_end - tile * KEYS); };
+    auto fetch_value = [&](int tile) { copy_value(VALUE_TILES + tile % 2 * KEY_TILE, tile * KEYS, q.keys_end - tile * KEYS); };
 
-    float sums[HEAD_BLOCKS][4], top[2] = {NEVER, NEVER}, total[2] = {0, 0}, factor = scale * BASE;
-    clear(sums);
-    for (; tile >= last; tile--) {
-        int stage = tile % 2, first_key = tile * KEYS;
-        await_copies<0>();
-        if (tile > last) fetch(tile - 1, 1 - stage);
-        if (!q.sees(first_key, KEYS)) continue;
-
-        float scores[KEYS / 8][4];
-        pin(scores);
-        begin_products();
-        multiply_transposed<KEYS>(scores, rows, KEY_TILES + stage * KEY_TILE);
-        commit_products();
-        await_products<0>();
-        pin(scores);
+    float sums[HEAD_BLOCKS][4], scores[KEYS / 8][4], top[2] = {NEVER, NEVER}, total[2] = {0, 0}, shrink[2], factor = scale * BASE;
+    // scores become probabilities, up to the row's sum; what was summed before has to shrink, as the highest score has grown
+    auto softmax = [&](int first_key) {
         if (!q.sees_all(first_key, KEYS)) {
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) {
@@ -188,16 +51,61 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
                     if (!q.sees_key(i / 2, first_key + 8 * j + lane % 4 * 2 + i % 2)) scores[j][i] = NEVER;
             }
         }
-        float shift[2], shrink[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float highest = NEVER;
+            float highest = NEVER, sum = 0;
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) highest = fmaxf(highest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
             highest = fmaxf(top[half], max_of_four_lanes(highest));
-            shift[half] = highest == NEVER ? 0 : highest * factor, shrink[half] = power(top[half] * factor - shift[half]);
-            top[half] = highest;
+            float shift = highest == NEVER ? 0 : highest * factor;
+            shrink[half] = power(top[half] * factor - shift), top[half] = highest;
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j++) {
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; i++) sum += scores[j][i] = power(fmaf(scores[j][i], factor, -shift));
+            }
+            total[half] = total[half] * shrink[half] + sum;
         }
+    };
+
+    // From the newest keys back: the first tile to fetch does not depend on where a document starts, which is still on its way. A tile's scores are
+    // multiplied together with the probabilities and values of the tile before it, so that the next softmax runs beside the latter.
+    int tile = (q.keys_end - 1) / KEYS, last = q.keys_begin / KEYS;
+    copy_query(0, q.first, q.count, query_head);
+    fetch_key(tile);
+    commit_copies();
+    if (tile > last) fetch_key(tile - 1);
+    fetch_value(tile);
+    commit_copies();
+    await_copies<1>();
+    Rows<QUERIES> rows;
+    rows.load(0, q.row);
+    clear(sums);
+    pin(scores);
+    begin_products();
+    multiply_transposed<KEYS>(scores, rows, KEY_TILES + tile % 2 * KEY_TILE);
+    commit_products();
+    await_products<0>();
+    pin(scores);
+    softmax(tile * KEYS);
+    Weights<KEYS> probabilities;
+    probabilities.round(scores);
+    for (; tile > last; tile--) {
+        await_copies<0>();
+        if (tile - 1 > last) fetch_key(tile - 2);
+        fetch_value(tile - 1);
+        commit_copies();
+        pin(scores), pin(sums);
+        begin_products();
+        multiply_transposed<KEYS>(scores, rows, KEY_TILES + (tile - 1) % 2 * KEY_TILE);
+        commit_products();
+        multiply_add<KEYS>(sums, probabilities, VALUE_TILES + tile % 2 * KEY_TILE);
+        commit_products();
+        await_products<1>();
+        pin(scores);
+        softmax((tile - 1) * KEYS);
+        await_products<0>();
+        pin(sums);
         if (__any_sync(~0u, shrink[0] != 1 || shrink[1] != 1)) {  // mostly in the first tiles
 #pragma unroll
             for (int j = 0; j < HEAD_BLOCKS; j++) {
@@ -205,25 +113,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
                 for (int i = 0; i < 4; i++) sums[j][i] *= shrink[i / 2];
             }
         }
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float sum = 0;
-#pragma unroll
-            for (int j = 0; j < KEYS / 8; j++) {
-#pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++) sum += scores[j][i] = power(fmaf(scores[j][i], factor, -shift[half]));
-            }
-            total[half] = total[half] * shrink[half] + sum;
-        }
-        Weights<KEYS> probabilities;
+        probabilities.hold();
         probabilities.round(scores);
-        pin(sums);
-        begin_products();
-        multiply_add<KEYS>(sums, probabilities, VALUE_TILES + stage * KEY_TILE);
-        commit_products();
-        await_products<0>();
-        pin(sums);
     }
+    await_copies<0>();
+    pin(sums);
+    begin_products();
+    multiply_add<KEYS>(sums, probabilities, VALUE_TILES + last % 2 * KEY_TILE);
+    commit_products();
+    await_products<0>();
+    pin(sums);
 
     int head = q.head + q.head_in_block, left = q.count - q.place;
     float inverse[2];

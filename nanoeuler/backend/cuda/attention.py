@@ -6,12 +6,12 @@ The maths is in attention.cu, how tiles are multiplied in matrix_units.cuh, what
 import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-FOLDER = Path(__file__).parent
+from nanoeuler.backend.cuda.sources import Source
+
 UNITS = ("ffma", "tf32", "bf16", "wgmma")
 UNIT_OF = {"fp32": "ffma", "tf32": "tf32", "bf16": "bf16"}
 HEAD_SIZES = (32, 64, 128)
@@ -65,19 +65,18 @@ def tiles_for(unit: str, head_size: int, ratio: int) -> Tiles:
         return Tiles(1, 64, 64, 1, 64, 64, 64, 64, 4, 3, 2)
     rows = 128 if row_bytes <= 128 else 64
     heads = max(h for h in (1, 2, 4) if ratio % h == 0)
-    keys = {64: 64, 128: 64, 256: 64, 512: 32}[row_bytes]
-    gradient_keys = {64: 64, 128: 64, 256: 32, 512: 16}[row_bytes]
+    widest = 32 if unit == "ffma" else 64  # plain arithmetic needs the more registers, and time to compile, the wider a tile is
+    keys = min(widest, {64: 64, 128: 64, 256: 64, 512: 32}[row_bytes])
+    gradient_keys = min(widest, {64: 64, 128: 64, 256: 32, 512: 16}[row_bytes])
     streamed_queries = gradient_keys if head_size < 128 else 16
     in_registers = int(unit == "bf16" and head_size < 128)
     return Tiles(heads, rows // heads, keys, heads, rows // heads, gradient_keys, rows, streamed_queries, rows_in_registers=in_registers)
 
 
-def source(unit: str, head_size: int, ratio: int, tiles: Tiles | None = None) -> tuple[str, tuple[str, ...]]:
-    """The program and the options to compile it with, less the architecture (`wgmma` needs sm_90a)."""
-    # one text, so that a cache keyed by it sees a change in either file
-    code = (FOLDER / "attention.cu").read_text().replace('#include "matrix_units.cuh"', (FOLDER / "matrix_units.cuh").read_text().replace("#pragma once", ""))
+def source(unit: str, head_size: int, ratio: int, tiles: Tiles | None = None) -> Source:
+    """The program for `ratio` query heads per key/value head; `wgmma` has to be compiled for sm_90a."""
     values = {"unit": UNITS.index(unit), "head_size": head_size, **asdict(tiles or tiles_for(unit, head_size, ratio))}
-    return code, ("-std=c++17", *(f"-D{name.upper()}={value}" for name, value in values.items()))
+    return Source("attention", tuple((name.upper(), value) for name, value in values.items()), exact=True)
 
 
 class Attention:
@@ -104,8 +103,8 @@ class Attention:
     def kernels(self) -> dict[str, Any]:
         import cupy
 
-        code, options = source(self.unit, self.head_size, self.ratio, self.tiles)
-        module = cupy.RawModule(code=code, options=options + (("-arch=sm_90a",) if self.unit == "wgmma" else ()))
+        program = source(self.unit, self.head_size, self.ratio, self.tiles)
+        module = cupy.RawModule(code=program.code, options=(*program.options, *(["-arch=sm_90a"] if self.unit == "wgmma" else [])))
         kernels = {name: module.get_function(name) for name in ("attention_forward", "attention_dquery", "attention_dkey", "attention_decode")}
         for name, size in self.shared_bytes.items():
             kernels[name].max_dynamic_shared_size_bytes = size
@@ -120,7 +119,10 @@ class Attention:
         return batch * self.heads * length * 8
 
     def forward(self, stream: Any, query: Any, key: Any, value: Any, starts: Any, offset: Any, out: Any, lse: Any) -> None:
-        """Writes `out` (B, T, H, E) and `lse` (B, H, T) float32. Keys may lie beyond offset + T (a cache's free places): they are not read."""
+        """Writes `out` (B, T, H, E) and `lse` (B, H, T) float32. Keys may lie beyond offset + T (a cache's free places): they are not read.
+
+        `starts` (B, T) int32 never falls along a row; `offset` (B) int32 with offset + T ≤ S, so that it is 0, and not read, where S = T. B · H < 65,536.
+        """
         B, T = query.shape[:2]
         if key.shape[1] == T:
             offset = np.uint64(0)  # nothing lies in front: a null pointer spares the kernel a look

@@ -327,6 +327,24 @@ class CudaBackend:
         N, K = logprobs_NK.shape
         self.launch(self.sources.losses(), "add_losses", 1, 1024, logprobs_NK, weights_NK, N * K, K, losses_2)
 
+    def preference(
+        self,
+        logprobs_RTK: Array,
+        spans_RP3: Array,
+        reference_RP2: Array,
+        scales_RP2: Array,
+        shares_RP: Array,
+        margin: float,
+        smoothing: float,
+        weights_RTK: Array,
+        losses_2: Array,
+    ) -> None:
+        (R, T, K), P, source = logprobs_RTK.shape, shares_RP.shape[1], self.sources.preference()
+        pair_losses = self.scratch("preference", R * P, np.float64)
+        arrays = logprobs_RTK, spans_RP3, reference_RP2, scales_RP2, shares_RP, np.float64(margin), np.float64(smoothing), weights_RTK, pair_losses
+        self.launch(source, "preference", R * P, 128, *arrays, P, T, K)
+        self.launch(source, "add_pair_losses", 1, 128, pair_losses, R * P, losses_2)
+
     # ---- optimizer
 
     def update(

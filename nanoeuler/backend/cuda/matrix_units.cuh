@@ -11,7 +11,6 @@
 // A result in that form is at once the left factor of the next product: probabilities never leave the registers.
 //
 // Compiled with -D: HEAD_SIZE; UNIT = FFMA, TF32, BF16 or WGMMA; ROWS_IN_REGISTERS = 1 to keep the left factor of a transposed product in registers.
-#pragma once
 
 #define FFMA 0
 #define TF32 1
@@ -294,6 +293,14 @@ struct Weights {
         return __uint_as_float(i % 2 ? word & 0xffff0000u : word << 16);
     }
 #endif
+
+    // Keeps the registers for these numbers, which wgmma may read until it is awaited
+    __device__ __forceinline__ void hold() {
+#if UNIT == WGMMA
+#pragma unroll
+        for (int j = 0; j < N / 16; j++) asm volatile("" : "+r"(words[j][0]), "+r"(words[j][1]), "+r"(words[j][2]), "+r"(words[j][3])::"memory");
+#endif
+    }
 
     __device__ __forceinline__ void round(const float (&x)[N / 8][4]) {
 #if UNIT == FFMA || UNIT == TF32

@@ -4,7 +4,8 @@
 //
 // The backward pass is the inverse rotation, by −φ. HEAD_SIZE is compiled in.
 //
-// in and out: x (N, H, E) ACTIVATION, rows `stride` elements apart; positions (N) int; cosine, sine (positions, E / 2) float, which the L2 holds.
+// in:  positions (N) int; cosine, sine (positions, E / 2) float, which the L2 holds
+// in and out: x (N, H, E) ACTIVATION, rows `stride` elements apart
 // bytes: 2 · N · H · E · activation
 #include "common.cuh"
 

@@ -86,6 +86,9 @@ class Sources:
     def losses(self) -> Source:
         return Source("losses", self.types, exact=True)
 
+    def preference(self) -> Source:
+        return Source("preference", self.types, exact=True)
+
     def all(self, dim: int, kv_heads: int, head_size: int, ffn: int, vocab_size: int) -> list[Source]:
         """Every source for a model of these sizes."""
         sizes = [
@@ -96,4 +99,4 @@ class Sources:
             self.cache(kv_heads * head_size),
             self.swiglu(ffn),
         ]
-        return [*sizes, self.cross_entropy(vocab_size), self.losses(), self.adamw()]
+        return [*sizes, self.cross_entropy(vocab_size), self.losses(), self.preference(), self.adamw()]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from test_sources import compile_source, resources
 
 from nanoeuler.backend.cuda.attention import HEAD_SIZES, SHARED_LIMIT, UNITS, Attention, source, tiles_for
 from nanoeuler.backend.reference import ReferenceBackend
@@ -179,8 +180,11 @@ def test_a_block_fits_the_shared_memory_of_the_cards_that_run_it(unit, head_size
     assert ratio % tiles.gradient_heads == 0
 
 
-def test_the_program_is_one_text_so_that_a_cache_of_compiled_kernels_sees_every_change():
-    code, options = source("bf16", 64, 3)
-    assert "#include" not in code
-    assert "multiply_transposed" in code
-    assert "-DHEAD_SIZE=64" in options
+@pytest.mark.parametrize("head_size", [64, 128])  # 32 asks for less of everything
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_form_compiles_without_spilling_registers(unit, head_size):
+    kernels = resources(compile_source(source(unit, head_size, 3), "sm_90a" if unit == "wgmma" else "sm_80"))
+    assert kernels.keys() == {"attention_forward", "attention_dquery", "attention_dkey", "attention_decode"}
+    for name, (registers, spilled, _) in kernels.items():
+        assert registers <= 255
+        assert spilled == 0, name
