@@ -153,12 +153,14 @@ class LanguageModel:
         return Batch(from_host(ids_BT), from_host(positions), from_host(np.zeros_like(ids_BT)))
 
 
-def load(folder: str | Path, device: str = "auto", gpus: int | None = None) -> LanguageModel:
+def load(folder: str | Path, device: str = "auto", gpus: int | None = None, precision: str = "auto") -> LanguageModel:
     """Load a model folder, such as results/demo/sft/model, onto `device` (auto, cpu, cuda, reference).
+
+    `precision` is that of a GPU's products and activations: fp32, tf32, bf16; auto is bf16.
 
     Raises `UserError` when the folder is no model folder, or its files are damaged or do not belong together.
     """
-    backend = make_backend(device, gpus)
+    backend = make_backend(device, gpus, precision)
     saved = load_model(folder)
     tokenizer = Tokenizer.load(saved.tokenizer_path)
     if tokenizer.vocab_size > saved.config.vocab_size:

@@ -7,29 +7,46 @@ from nanoeuler.errors import UserError
 DEVICES = ("auto", "cpu", "cuda", "reference")
 
 
-def make_backend(device: str = "auto", gpus: int | None = None) -> Any:
-    """The backend for `--device`; `gpus` = 0 forces the CPU.
+def make_backend(device: str = "auto", gpus: int | None = None, precision: str = "auto", residual: str = "auto") -> Any:
+    """The backend for `--device`; `gpus` = 0 forces the CPU. `auto` takes a GPU when one answers, else the CPU.
 
-    Raises `UserError` for a device that is not there.
+    `precision` (fp32, tf32, bf16; auto: bf16) and `residual` (the residual stream's type: fp32, bf16) are a GPU's; a CPU
+    computes in float32. Raises `UserError` for a device that is not there.
     """
-
     if device not in DEVICES:
         raise UserError(f"--device {device}: there are {', '.join(DEVICES)}")
-    if device == "cuda":
-        raise UserError("--device cuda: this version has no CUDA engine; use --device auto, which takes the fastest engine there is")
+    if device == "cuda" and gpus == 0:
+        raise UserError("--device cuda with --gpus 0 contradict each other; leave one of them out")
     if device == "reference":
         from nanoeuler.backend.reference import ReferenceBackend
 
         return ReferenceBackend()
+    problem = gpu_problem() if device == "cuda" or (device == "auto" and gpus != 0) else "not asked for"
+    if device == "cuda" and problem:
+        raise UserError(f"--device cuda: {problem}")
+    if problem is None:
+        from nanoeuler.backend.cuda.engine import CudaBackend
+
+        return CudaBackend("bf16" if precision == "auto" else precision, "bf16" if residual == "auto" else residual)
     from nanoeuler.backend.cpu.engine import CpuBackend
 
     return CpuBackend()
 
 
-def reason(device: str = "auto") -> str:
-    """Why `make_backend(device)` takes the backend that it takes, in words."""
-    if device == "reference":
-        return "asked for by --device reference"
+def gpu_problem() -> str | None:
+    """Why there is no usable GPU, in one sentence; None when there is one."""
+    from nanoeuler.backend.cuda.device import found
+
+    return found()
+
+
+def reason(device: str = "auto", gpus: int | None = None) -> str:
+    """Why `make_backend(device, gpus)` takes the backend that it takes, in words."""
+    if device in ("reference", "cuda"):
+        return f"asked for by --device {device}"
+    problem = gpu_problem() if device == "auto" and gpus != 0 else "no GPU was asked for"
+    if problem is None:
+        return "the fastest engine there is"
     from nanoeuler.backend.cpu.blas import threads_allowed
 
-    return f"the fastest engine for a CPU, with {threads_allowed()} threads"
+    return f"the fastest engine for a CPU, with {threads_allowed()} threads; {problem}"

@@ -26,6 +26,8 @@ class ReferenceBackend:
     def __init__(self, dtype: Any = np.float32):
         self.dtype = self.activation = self.residual = np.dtype(dtype)
         """Type of parameters and statistics; of what the products read and write; of the residual stream. Here they are one."""
+        self.algorithms: dict[str, str] = {}
+        """What was chosen by measuring and has to be chosen again for the same bits; here nothing is."""
 
     # ---- memory
 
@@ -35,9 +37,9 @@ class ReferenceBackend:
     def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
         return np.zeros(shape, dtype or self.dtype)
 
-    def from_host(self, array: Array) -> Array:
-        """A NumPy array as this backend's; floats take the backend's type."""
-        return np.ascontiguousarray(array, self.dtype if array.dtype.kind == "f" else array.dtype)
+    def from_host(self, array: Array, dtype: Any = None) -> Array:
+        """A NumPy array as this backend's; floats take the type of parameters unless told otherwise."""
+        return np.ascontiguousarray(array, dtype or (self.dtype if array.dtype.kind == "f" else array.dtype))
 
     def to_host(self, array: Array) -> Array:
         return np.asarray(array)
@@ -51,15 +53,17 @@ class ReferenceBackend:
 
     # ---- a step as a whole: a device records the work of `function` once and replays it
 
-    def load(self, arrays: list[Array], values: list[Array]) -> None:
-        """Copy host `values` into `arrays` before the next `run`; a device copies while it computes."""
-        for array, value in zip(arrays, values, strict=True):
-            array[...] = value
+    def load(self, target: Array, values: list[Array]) -> None:
+        """Lay host `values` out in the flat array `target` (see `places`) before the next `run`; a device copies while it computes."""
+        lay_out(target, values)
 
     def run(self, function: Callable[[], None], recorded: Any = None) -> Any:
         """Do the work of `function`, which always uses the same arrays. Returns what the next such call passes as `recorded`."""
         function()
         return None
+
+    def check(self, config: Any) -> None:
+        """Raise `UserError` for a model that this backend cannot compute."""
 
     def finish(self) -> None:
         """Wait until everything asked for is done."""
@@ -96,6 +100,10 @@ class ReferenceBackend:
         if len(present):
             dtable_VD[present] += np.add.reduceat(dout_ND[order], first, axis=0)
 
+    def gather(self, x_ND: Array, index_R: Array) -> Array:
+        """Some rows of x; `index` is NumPy's on every backend."""
+        return x_ND[index_R]
+
     # ---- RMSNorm (Zhang & Sennrich 2019, eq. 4):  out = w · x / r,  r = √(mean(x²) + ε)
 
     def rms_norm(self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array) -> None:
@@ -117,6 +125,26 @@ class ReferenceBackend:
             np.multiply(delta_ND, step_size, out=sum_ND)
             sum_ND += x_ND
         self.rms_norm(sum_ND, weight_D, epsilon, out_ND, inverse_rms_N)
+
+    def euler_step(
+        self,
+        inner_NI: Array,
+        weight_DI: Array,
+        delta_ND: Array,
+        x_ND: Array,
+        step_size: float,
+        norm_D: Array,
+        epsilon: float,
+        sum_ND: Array,
+        out_ND: Array,
+        inverse_rms_N: Array,
+    ) -> None:
+        """A block's last product with the step that it makes and the norm behind it: sum = x + h · inner Wᵀ, out = rms_norm(sum).
+
+        `delta` is room for the product, where a backend wants it.
+        """
+        self.linear(inner_NI, weight_DI, delta_ND)
+        self.add_rms_norm(x_ND, delta_ND, step_size, norm_D, epsilon, sum_ND, out_ND, inverse_rms_N)
 
     def rms_norm_backward(
         self,
@@ -187,6 +215,11 @@ class ReferenceBackend:
             scores /= total
             lse_BHT[row, :, queries] = by_head((top + np.log(total))[..., 0])
             out_BTHE[row, queries] = by_head(scores @ value[:, None]).transpose(1, 0, 2)
+
+    def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
+        """Token i of row b goes to place offset_b + i of the cache; what would lie past its end is dropped."""
+        for cache, new, offset in zip(cache_BSGE, new_BTGE, offset_B.tolist(), strict=True):
+            cache[offset : offset + len(new)] = new[: max(0, len(cache) - offset)]
 
     def attention_backward(
         self,
@@ -264,6 +297,15 @@ class ReferenceBackend:
         np.exp(logits_RV, out=logits_RV)
         logits_RV[np.arange(len(targets_R)), np.maximum(targets_R, 0)] -= 1
         logits_RV *= weights[:, None]
+
+    def cross_entropy_with_gradient(self, logits_RV: Array, targets_R: Array, weights_R: Array, logprobs_R: Array, lse_R: Array) -> None:
+        """Both at once, for weights that are known beforehand."""
+        self.cross_entropy(logits_RV, targets_R, logprobs_R, lse_R)
+        self.cross_entropy_backward(logits_RV, targets_R, weights_R, lse_R)
+
+    def argmax(self, logits_RV: Array) -> Array:
+        """The likeliest id of each row, of equals the lowest."""
+        return logits_RV.argmax(axis=1)
 
     def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
         """Add −Σ weights · logprobs, of all heads and of head 0, to `losses` (float64)."""
@@ -369,6 +411,18 @@ class ReferenceBackend:
         if decay:
             parameters *= 1 - learning_rate * decay
         parameters -= update
+
+
+def lay_out(target: Array, values: list[Array]) -> None:
+    """Copy arrays into a flat one, byte for byte, each to the place that `places` gives."""
+    for place, value in zip(places(values), values, strict=True):
+        target.view(np.uint8)[place] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+
+
+def places(values: list[Array]) -> list[slice]:
+    """Bytes of a flat array where `values` go, one after the other, each on a 16-byte border."""
+    starts = [0, *itertools.accumulate(-(-value.nbytes // 16) * 16 for value in values)]
+    return [slice(start, start + value.nbytes) for start, value in zip(starts, values, strict=False)]
 
 
 def store(target: Array, value: Array, accumulate: bool) -> None:

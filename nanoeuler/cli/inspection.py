@@ -10,6 +10,8 @@ from nanoeuler.backend import DEVICES
 from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from nanoeuler.model.check import Comparison
     from nanoeuler.model.spec import ModelConfig
 
@@ -19,9 +21,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     check = subparsers.add_parser(
         "check",
         help="compare every gradient with finite differences",
-        description="Compare every op's and every parameter tensor's gradient with finite differences.",
+        description="Compare every op's and every parameter tensor's gradient with finite differences, and what a GPU computes with the specification.",
     )
-    check.add_argument("--quick", action="store_true", help="all ops, but only one small model: half a second, as a trainer does at its start")
+    check.add_argument("--quick", action="store_true", help="all ops and one small model, as a trainer does at its start: half a second; of a GPU, the ops")
     check.add_argument("--output", metavar="PATH", help="write the table as JSON as well")
     check.add_argument("--device", choices=DEVICES, default="auto")
     check.add_argument("--log", metavar="PATH", help="append log lines to this file as well")
@@ -50,13 +52,8 @@ def run_check(options: argparse.Namespace) -> None:
     from nanoeuler.files import write_json
     from nanoeuler.model.check import TOLERANCE, check_all
 
-    make_backend(options.device)  # refuses a device that is not there; the check itself needs the reference's float64
-    comparisons = []
-    for comparison in check_all(options.quick):
-        if not comparisons or comparisons[-1].case != comparison.case:
-            print(f"{comparison.case:<52} {'elements':>8}  {'error':>8}  {'worst':>8}")
-        print(row_text(comparison), flush=True)
-        comparisons.append(comparison)
+    backend = make_backend(options.device)  # refuses a device that is not there; the check itself needs the reference's float64
+    comparisons = print_table(check_all(options.quick), lambda _: TOLERANCE)
     worst = max(comparisons, key=lambda comparison: math.inf if math.isnan(comparison.error) else comparison.error)
     failed = [comparison for comparison in comparisons if not comparison.passed]
     if options.output:
@@ -67,10 +64,52 @@ def run_check(options: argparse.Namespace) -> None:
             f"{worst.tensor} of '{worst.case}' ({worst.error:.1e}); the backward pass of an op is not the derivative of its forward pass"
         )
     log.line("check", f"every gradient agrees with finite differences (limit {TOLERANCE:g})", tensors=len(comparisons), largest_error=f"{worst.error:.1e}")
+    if backend.name == "cuda":
+        check_engine(options.quick)
 
 
-def row_text(comparison: "Comparison") -> str:
-    verdict = "ok" if comparison.passed else "WRONG"
+def check_engine(quick: bool) -> None:
+    """The GPU's ops, and with `quick` unset whole models on it, beside the reference in float64, in every precision."""
+    from nanoeuler.backend import make_backend
+    from nanoeuler.model.check_device import OP_TOLERANCE, check_device_ops
+    from nanoeuler.training.check_model import MODEL_TOLERANCE, check_device_model
+
+    wrong, count = [], 0
+    for precision in OP_TOLERANCE:
+        backend = make_backend("cuda", precision=precision)
+        tables = [(f"ops in {precision}", check_device_ops(backend), OP_TOLERANCE[precision])]
+        if not quick:
+            tables += [
+                (f"{preset} in {precision}", check_device_model(backend, preset, 2, length, steps=100), MODEL_TOLERANCE[precision][preset])
+                for preset, length in (("small", 128), ("base", 512))
+            ]
+        for title, table, tolerance in tables:
+            print(f"{title}, beside float64 (limit {tolerance:g})")
+            comparisons = print_table(table, lambda _, tolerance=tolerance: tolerance)
+            wrong += [comparison for comparison in comparisons if not comparison.error <= tolerance]
+            count += len(comparisons)
+    if wrong:
+        worst = max(wrong, key=lambda comparison: math.inf if math.isnan(comparison.error) else comparison.error)
+        raise UserError(
+            f"the GPU's results differ from the specification's in {len(wrong)} of {count} tensors, most of all {worst.tensor} of '{worst.case}' "
+            f"({worst.error:.1e}); do not train on this device, and report it with this table"
+        )
+    log.line("check", "every op and every gradient on the GPU agrees with the specification in float64", tensors=count)
+
+
+def print_table(table: "Iterable[Comparison]", limit: "Callable[[Comparison], float]") -> "list[Comparison]":
+    """Print comparisons as they come, by case; returns them."""
+    comparisons: list[Comparison] = []
+    for comparison in table:
+        if not comparisons or comparisons[-1].case != comparison.case:
+            print(f"{comparison.case:<52} {'elements':>8}  {'error':>8}  {'worst':>8}")
+        print(row_text(comparison, limit(comparison)), flush=True)
+        comparisons.append(comparison)
+    return comparisons
+
+
+def row_text(comparison: "Comparison", limit: float) -> str:
+    verdict = "ok" if comparison.error <= limit else "WRONG"
     return f"  {comparison.tensor:<50} {comparison.elements:>8}  {comparison.error:8.1e}  {comparison.worst:8.1e}  {verdict}"
 
 
@@ -108,11 +147,12 @@ def run_info(options: argparse.Namespace) -> None:
 
     if options.rows < 1 or (options.length is not None and options.length < 1):
         raise UserError("--rows and --length must be at least 1")
+    backend = make_backend(options.device, options.gpus)
     if options.model or options.config:
-        print_model(model_config(options), options.rows, options.length)
+        print_model(model_config(options), options.rows, options.length, backend)
     else:
         print_presets()
-    print_machine(make_backend(options.device, options.gpus).name, reason(options.device))
+    print_machine(backend, reason(options.device, options.gpus))
 
 
 def model_config(options: argparse.Namespace) -> "ModelConfig":
@@ -129,7 +169,7 @@ def model_config(options: argparse.Namespace) -> "ModelConfig":
     return ModelConfig.from_dict(config["model"])
 
 
-def print_model(config: "ModelConfig", rows: int, length: int | None) -> None:
+def print_model(config: "ModelConfig", rows: int, length: int | None, backend: Any) -> None:
     """Shape, parameters by kind, FLOPs per token, bytes by kind."""
     from nanoeuler.config.machine import memory_megabytes
     from nanoeuler.model.spec import (
@@ -159,18 +199,27 @@ def print_model(config: "ModelConfig", rows: int, length: int | None) -> None:
         f"FLOPs per token, in rows of {length}", [("forward", f"{forward / 1e6:,.1f} M", ""), ("training", f"{training / 1e6:,.1f} M", "forward and backward")]
     )
     buffer = 4 * storage_elements(tensor_table(config))
-    row = activation_bytes_per_row(config, length)
-    largest = max(0, (memory_megabytes() * 2**20 - 4 * buffer) // row)
-    cache = 4 * 2 * c.layers * c.kv_heads * c.head_size * c.context
+    if backend.name == "cuda":
+        from nanoeuler.model.spec import state_bytes
+
+        backend.check(config)
+        row, width, holder = backend.row_bytes(config, length), backend.activation.itemsize, f"free memory of {backend.device.name}"
+        copy = 0 if width == 4 else buffer // 2
+        largest = max(0, backend.device.free_memory - state_bytes(config) - copy) // row
+    else:
+        row, width, copy, holder = activation_bytes_per_row(config, length), 4, 0, "this machine's memory"
+        largest = max(0, (memory_megabytes() * 2**20 - 4 * buffer) // row)
+    cache = width * 2 * c.layers * c.kv_heads * c.head_size * c.context
     memory = [
         ("weights", buffer, "float32, padding to blocks included"),
+        ("working copy", copy, "of the weights in bf16, which products read"),
         ("gradients", buffer, ""),
         ("moments", 2 * buffer, "both of AdamW"),
         ("activations", rows * row, f"micro-batch of {rows} rows of {length}"),
     ]
-    lines = [(kind, size(amount), note) for kind, amount, note in memory]
+    lines = [(kind, size(amount), note) for kind, amount, note in memory if amount]
     lines.append(("training", size(sum(amount for _, amount, _ in memory)), "all of the above"))
-    lines.append(("largest", f"{largest:,}", f"rows of {length} in a micro-batch that this machine's memory holds"))
+    lines.append(("largest", f"{largest:,}", f"rows of {length} in a micro-batch that {holder} holds"))
     lines.append(("KV cache", size(cache), "of a row at full context, in use"))
     print_section("memory", lines)
 
@@ -188,7 +237,7 @@ def preset_json(name: str) -> str:
     return json.dumps({"model": {"preset": name}})
 
 
-def print_machine(backend: str, why: str) -> None:
+def print_machine(backend: Any, why: str) -> None:
     from nanoeuler import provenance
     from nanoeuler.config.machine import memory_megabytes
     from nanoeuler.planning import size
@@ -198,7 +247,8 @@ def print_machine(backend: str, why: str) -> None:
     print_section(
         "machine",
         [
-            ("backend", backend, why),
+            ("backend", backend.name, why),
+            *([("GPU", size(backend.device.memory), f"{backend.device.name}, {size(backend.device.free_memory)} free")] if backend.name == "cuda" else []),
             ("cores", str(found["cores"]), found["cpu"]),
             ("memory", size(memory_megabytes() * 2**20), ""),
             ("versions", found["nanoeuler"], versions),
@@ -211,4 +261,4 @@ def print_section(title: str, lines: list[tuple[str, str, str]]) -> None:
     width = max(len(value) for _, value, _ in lines)
     print(title)
     for name, value, note in lines:
-        print(f"  {name:<12}{value:>{width}}  {note}".rstrip())
+        print(f"  {name:<13}{value:>{width}}  {note}".rstrip())

@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from nanoeuler import log
 from nanoeuler.backend import DEVICES
@@ -40,7 +41,8 @@ def run_pretrain(options: argparse.Namespace) -> int:
     from nanoeuler.config import load
     from nanoeuler.training.pretrain import pretrain
 
-    config, backend = load(options.config), make_backend(options.device, options.gpus)
+    config = load(options.config)
+    backend = make_backend(options.device, options.gpus, **precisions(config["pretrain"]))
     return run(lambda: pretrain(config, options.tokens, options.tokenizer, options.output, backend))
 
 
@@ -49,7 +51,8 @@ def run_sft(options: argparse.Namespace) -> int:
     from nanoeuler.config import load
     from nanoeuler.training.sft import sft
 
-    config, backend = load(options.config), make_backend(options.device, options.gpus)
+    config = load(options.config)
+    backend = make_backend(options.device, options.gpus, **precisions(config["sft"]))
     parent = options.parent or (Path(config["sft"]["init_from"]) if config["sft"].get("init_from") else None)
     return run(lambda: sft(config, options.instructions, options.tokenizer, parent, options.output, backend))
 
@@ -59,11 +62,17 @@ def run_dpo(options: argparse.Namespace) -> int:
     from nanoeuler.config import load
     from nanoeuler.training.dpo import dpo
 
-    config, backend = load(options.config), make_backend(options.device, options.gpus)
+    config = load(options.config)
+    backend = make_backend(options.device, options.gpus, **precisions(config["dpo"]))
     parent = options.parent or (Path(config["dpo"]["init_from"]) if config["dpo"].get("init_from") else None)
     if parent is None:
         raise UserError("dpo starts from a tuned model; give its folder with --parent, or set dpo.init_from")
     return run(lambda: dpo(config, options.preferences, options.tokenizer, parent, options.output, backend))
+
+
+def precisions(section: dict[str, Any]) -> dict[str, str]:
+    """What a stage's section says of number formats, for `make_backend`."""
+    return {"precision": section.get("precision", "auto"), "residual": section.get("residual_precision", "auto")}
 
 
 def run(stage) -> int:

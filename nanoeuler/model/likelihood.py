@@ -120,7 +120,7 @@ def score_batch(model: Transformer, batch: Batch, targets_NK: np.ndarray) -> tup
     hidden_ND = model.forward(batch).hidden[:N]
     weight = model.weights.heads[: K * columns.head]
     size = max(1, min(N, SLICE_ELEMENTS // (K * columns.head)))
-    logits = ops.empty((size, K * columns.head))
+    logits = ops.empty((size, K * columns.head), ops.activation)
     logprobs_R, lse_R = ops.empty((size * K,)), ops.empty((size * K,))
     nats, hits_K = 0.0, np.zeros(K, np.int64)
     for start in range(0, N, size):
@@ -130,5 +130,5 @@ def score_batch(model: Transformer, batch: Batch, targets_NK: np.ndarray) -> tup
         logits_RV = logits[:n].reshape(n * K, columns.head)[:, : model.config.vocab_size]
         ops.cross_entropy(logits_RV, ops.from_host(part_NK.reshape(-1)), logprobs_R[: n * K], lse_R[: n * K])
         nats -= float(ops.to_host(logprobs_R[: n * K])[::K].sum(dtype=np.float64))
-        hits_K += (ops.to_host(logits_RV.argmax(axis=1)).reshape(n, K) == part_NK).sum(axis=0)
+        hits_K += (ops.to_host(ops.argmax(logits_RV)).reshape(n, K) == part_NK).sum(axis=0)
     return nats, hits_K

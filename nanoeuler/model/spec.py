@@ -231,7 +231,7 @@ def activation_elements_per_token(config: ModelConfig) -> int:
     c = config
     qkv = (c.heads + 2 * c.kv_heads) * c.head_size
     saved = c.layers * (2 * c.dim + 2 + qkv + c.heads * (c.head_size + 1) + 2 * c.ffn_storage)
-    scratch = 5 * c.dim + qkv + c.heads * c.head_size + c.ffn_storage
+    scratch = 3 * c.dim + qkv + c.heads * c.head_size + c.ffn_storage
     return saved + scratch + c.mtp_heads * c.vocab_storage
 
 

@@ -5,7 +5,7 @@ One layer is two Euler steps in depth (h = `step_size`):
     x ← x + h · attention(norm(x))
     x ← x + h · swiglu_mlp(norm(x))
 
-The residual add is fused with the norm that follows it, so a layer's step reads: product, `add_rms_norm`, product, …
+A block's last product, the residual add and the norm that follows are one op, `euler_step`.
 The backward pass walks the same lines in reverse order; each op's gradient formula stands beside the op in
 `backend/reference.py`. What an op of the backward pass can compute again while it has its inputs at hand (the output of a
 norm, of SwiGLU) is not kept from the forward pass, and gradients take the place of what is no longer needed.
@@ -17,10 +17,14 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.model.flat import ModelViews, PackedColumns
-from nanoeuler.model.spec import ModelConfig, storage_elements, tensor_table
+from nanoeuler.model.spec import ModelConfig, round_up, storage_elements, tensor_table
 
 Array = Any
 """An array of the backend: NumPy's or CuPy's."""
+
+
+LOGITS_AT_ONCE = 1 << 28
+"""Elements of the largest buffer of logits: beyond it the heads take the tokens of a batch in several parts."""
 
 
 @dataclass
@@ -74,10 +78,12 @@ class Activations:
         self.delta = empty(N, c.dim)
         self.final = stream()
         self.final_inverse_rms = backend.empty((N,))
-        self.hidden = empty(N, c.dim)  # normed, what the heads read
-        self.logits = empty(N, columns.heads) if training else None
+        self.hidden = self.normed  # of the last layer: what the heads read
         if training:
-            self.dx = empty(N, c.dim)
+            parts = -(-N * columns.heads // LOGITS_AT_ONCE)
+            self.tokens_at_once = round_up(-(-N // parts), 128) if parts > 1 else N
+            self.logits = empty(self.tokens_at_once, columns.heads)
+            self.dx = self.delta  # one is the forward pass's, the other the backward pass's
             self.dattention_out = empty(N, c.heads * c.head_size)
             # zeroed once: the ops never write the padding between packed parts, and its gradient must be zero
             self.dquery_key_value = backend.zeros((N, columns.query_key_value), backend.activation)
@@ -135,6 +141,7 @@ class Transformer:
         `recompute`: the layers share one buffer for the gate/up product, a training step's largest, and the backward pass
         computes it again.
         """
+        backend.check(config)
         self.config, self.backend, self.recompute = config, backend, recompute
         self.parameters = parameters
         self.working = backend.working_copy(parameters)
@@ -151,6 +158,10 @@ class Transformer:
                 del self.plans[other]
             self.plans[key] = Activations(self.config, self.columns, self.backend, batch, length, training, self.recompute)
         return self.plans[key]
+
+    def refresh(self) -> None:
+        """Take note that `parameters` were written from outside, as when a checkpoint is read."""
+        self.backend.refresh(self.working, self.parameters)
 
     def need_positions(self, positions: int) -> None:
         """Lengthen the rotary table to at least `positions`: RoPE has no parameters, so a context may grow after training."""
@@ -171,35 +182,40 @@ class Transformer:
         ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, buffers.normed, first.attention_inverse_rms)
         for index, (layer, a) in enumerate(zip(weights.layers, buffers.layers, strict=True)):
             ops.linear(buffers.normed, layer.query_key_value, a.query_key_value)
+            for part in self.rotated(a.query_key_value):
+                ops.rope(part, positions, self.rope_table)
             query, key, value = self.split(a.query_key_value)
-            ops.rope(query, positions, self.rope_table)
-            ops.rope(key, positions, self.rope_table)
             ops.attention(rows(query, B), rows(key, B), rows(value, B), starts, buffers.offset, rows(self.by_head(a.attention_out), B), a.lse)
             self.finish_layer(index, layer, a, buffers)
         return buffers
 
     def finish_layer(self, index: int, layer: Any, a: LayerActivations, buffers: Activations) -> None:
         """From attention's output to the next layer's normed input."""
-        c, ops = self.config, self.backend
-        ops.linear(a.attention_out, layer.attention_output, buffers.delta)
-        ops.add_rms_norm(a.x, buffers.delta, c.step_size, layer.mlp_norm, c.norm_epsilon, a.middle, buffers.normed, a.mlp_inverse_rms)
-        ops.linear(buffers.normed, layer.gate_up, a.gate_up)
-        ops.swiglu(a.gate_up[:, self.columns.gate], a.gate_up[:, self.columns.up], buffers.mlp_hidden)
-        ops.linear(buffers.mlp_hidden, layer.down, buffers.delta)
+        c, ops, h, epsilon = self.config, self.backend, self.config.step_size, self.config.norm_epsilon
+        delta, normed, hidden = buffers.delta, buffers.normed, buffers.mlp_hidden
+        ops.euler_step(a.attention_out, layer.attention_output, delta, a.x, h, layer.mlp_norm, epsilon, a.middle, normed, a.mlp_inverse_rms)
+        ops.linear(normed, layer.gate_up, a.gate_up)
+        ops.swiglu(a.gate_up[:, self.columns.gate], a.gate_up[:, self.columns.up], hidden)
         if index + 1 < c.layers:
             following = buffers.layers[index + 1]
-            norm, total, out, inverse_rms = self.weights.layers[index + 1].attention_norm, following.x, buffers.normed, following.attention_inverse_rms
+            norm, total, out, inverse_rms = self.weights.layers[index + 1].attention_norm, following.x, normed, following.attention_inverse_rms
         else:
             norm, total, out, inverse_rms = self.weights.final_norm, buffers.final, buffers.hidden, buffers.final_inverse_rms
-        ops.add_rms_norm(a.middle, buffers.delta, c.step_size, norm, c.norm_epsilon, total, out, inverse_rms)
+        ops.euler_step(hidden, layer.down, delta, a.middle, h, norm, epsilon, total, out, inverse_rms)
 
-    def all_logits(self, buffers: Activations) -> Array:
-        """Logits of all K heads as (N·K, V): row n·K + k is head k at token n. A training buffer, overwritten by its gradient."""
-        self.backend.linear(buffers.hidden, self.weights.heads, buffers.logits)
-        return self.logit_rows(buffers)
+    def head_parts(self, buffers: Activations) -> list[slice]:
+        """The tokens of a training batch in parts whose logits fit into their buffer: mostly one part."""
+        N, size = buffers.batch * buffers.length, buffers.tokens_at_once
+        return [slice(start, min(start + size, N)) for start in range(0, N, size)]
 
-    def logit_rows(self, buffers: Activations) -> Array:
-        return buffers.logits.reshape(-1, self.columns.head)[:, : self.config.vocab_size]
+    def all_logits(self, buffers: Activations, part: slice = slice(None)) -> Array:
+        """Logits of all K heads as (tokens·K, V): row n·K + k is head k at token n of `part`. A training buffer, overwritten by its gradient."""
+        hidden = buffers.hidden[part]
+        self.backend.linear(hidden, self.weights.heads, buffers.logits[: len(hidden)])
+        return self.logit_rows(buffers, len(hidden))
+
+    def logit_rows(self, buffers: Activations, tokens: int | None = None) -> Array:
+        return buffers.logits[:tokens].reshape(-1, self.columns.head)[:, : self.config.vocab_size]
 
     def first_logits(self, hidden_ND: Array) -> Array:
         """Logits of head 0, (N, V)."""
@@ -210,22 +226,31 @@ class Transformer:
     # ---- backward
 
     def backward(self, batch: Batch, buffers: Activations, gradients: ModelViews, accumulate: bool = False) -> None:
-        """From the gradient of the logits (left in `buffers.logits` by the cross-entropy) to `gradients` of every parameter.
+        """From the gradient of all logits (left in `buffers.logits` by the cross-entropy) to `gradients` of every parameter.
 
         `accumulate` adds to what `gradients` holds (further micro-batches) instead of overwriting it. The gate/up products and the
         logits of `buffers` are overwritten: one backward pass for each forward pass.
         """
+        self.backward_heads(buffers, slice(0, buffers.batch * buffers.length), gradients, accumulate)
+        self.backward_layers(batch, buffers, gradients, accumulate)
+
+    def backward_heads(self, buffers: Activations, part: slice, gradients: ModelViews, accumulate: bool) -> None:
+        """From the gradient of the logits of `part` to that of the heads and, in the place of `hidden`, of what the heads read."""
+        ops, logits, hidden = self.backend, buffers.logits[: part.stop - part.start], buffers.hidden[part]
+        if self.columns.head != self.config.vocab_size:
+            logits.reshape(-1, self.columns.head)[:, self.config.vocab_size :] = 0
+        ops.linear_backward_weight(logits, hidden, gradients.heads, accumulate)
+        ops.linear_backward_input(logits, self.weights.heads, hidden)
+
+    def backward_layers(self, batch: Batch, buffers: Activations, gradients: ModelViews, accumulate: bool) -> None:
+        """From the gradient of what the heads read to `gradients` of everything below them."""
         c, ops, weights = self.config, self.backend, self.weights
         B, _ = batch.ids.shape
         h, positions = c.step_size, batch.positions.reshape(-1)
         dx, normed, hidden = buffers.dx, buffers.normed, buffers.mlp_hidden
         gate, up = self.columns.gate, self.columns.up
-        if self.columns.head != c.vocab_size:
-            buffers.logits.reshape(-1, self.columns.head)[:, c.vocab_size :] = 0
-        ops.linear_backward_weight(buffers.logits, buffers.hidden, gradients.heads, accumulate)
-        ops.linear_backward_input(buffers.logits, weights.heads, normed)
         ops.rms_norm_backward(
-            normed, buffers.final, weights.final_norm, buffers.final_inverse_rms, dx, gradients.final_norm, add_to_dx=False, accumulate=accumulate
+            buffers.hidden, buffers.final, weights.final_norm, buffers.final_inverse_rms, dx, gradients.final_norm, add_to_dx=False, accumulate=accumulate
         )
         # `normed` and `hidden` hold the gradient of a product's input, then that input itself, computed again
         for layer, gradient, a in reversed(list(zip(weights.layers, gradients.layers, buffers.layers, strict=True))):
@@ -253,8 +278,8 @@ class Transformer:
                 a.lse,
                 *(rows(part, B) for part in (dquery, dkey, dvalue)),
             )
-            ops.rope(dquery, positions, self.rope_table, inverse=True)
-            ops.rope(dkey, positions, self.rope_table, inverse=True)
+            for part in self.rotated(buffers.dquery_key_value):
+                ops.rope(part, positions, self.rope_table, inverse=True)
             ops.linear_backward_input(buffers.dquery_key_value, layer.query_key_value, normed)
             ops.rms_norm_backward(normed, a.x, layer.attention_norm, a.attention_inverse_rms, dx, gradient.attention_norm, True, accumulate, normed)
             ops.linear_backward_weight(buffers.dquery_key_value, normed, gradient.query_key_value, accumulate)
@@ -287,9 +312,6 @@ class Transformer:
         c, ops, weights = self.config, self.backend, self.weights
         positions_BT = cache.lengths[:, None] + np.arange(n, dtype=np.int32)
         positions, starts, offset = (ops.from_host(x) for x in (positions_BT.reshape(-1), np.zeros((B, n), np.int32), cache.lengths))
-        # Short rows write past their end, or past the cache's: the slots are dropped here, the values overwritten later.
-        row_index, slot_index = np.nonzero(positions_BT < cache.capacity)
-        slots = positions_BT[row_index, slot_index]
         seen = min(int(positions_BT.max()) + 1, cache.capacity)
         buffers = self.plan(B, n, training=False)
         first = buffers.layers[0]
@@ -297,11 +319,12 @@ class Transformer:
         ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, buffers.normed, first.attention_inverse_rms)
         for index, (layer, a) in enumerate(zip(weights.layers, buffers.layers, strict=True)):
             ops.linear(buffers.normed, layer.query_key_value, a.query_key_value)
+            for part in self.rotated(a.query_key_value):
+                ops.rope(part, positions, self.rope_table)
             query, key, value = self.split(a.query_key_value)
-            ops.rope(query, positions, self.rope_table)
-            ops.rope(key, positions, self.rope_table)
-            cache.keys[index][row_index, slots] = rows(key, B)[row_index, slot_index]
-            cache.values[index][row_index, slots] = rows(value, B)[row_index, slot_index]
+            # short rows write past their end; those places are overwritten later
+            ops.write_cache(cache.keys[index], rows(key, B), offset)
+            ops.write_cache(cache.values[index], rows(value, B), offset)
             ops.attention(
                 rows(query, B), cache.keys[index][:, :seen], cache.values[index][:, :seen], starts, offset, rows(self.by_head(a.attention_out), B), a.lse
             )
@@ -309,7 +332,7 @@ class Transformer:
         cache.lengths += counts
         if every:
             return self.first_logits(buffers.hidden).reshape(B, n, c.vocab_size)
-        return self.first_logits(buffers.hidden.reshape(B, n, c.dim)[np.arange(B), counts - 1])
+        return self.first_logits(ops.gather(buffers.hidden, np.arange(B) * n + counts - 1))
 
     def extend_by_one(self, cache: Cache, tokens_B: np.ndarray) -> Array:
         """`extend` for one token a row, in an engine that offers a whole layer as one op."""
@@ -328,6 +351,12 @@ class Transformer:
     def split(self, packed_NC: Array) -> tuple[Array, Array, Array]:
         """Views of q (N, H, E), k and v (N, G, E) in a packed product."""
         return tuple(self.by_head(packed_NC[:, part]) for part in (self.columns.query, self.columns.key, self.columns.value))
+
+    def rotated(self, packed_NC: Array) -> list[Array]:
+        """What rotary positions turn in a packed product: q and k as one view, or as two where padding lies between them."""
+        query, key = self.columns.query, self.columns.key
+        parts = [slice(query.start, key.stop)] if query.stop == key.start else [query, key]
+        return [self.by_head(packed_NC[:, part]) for part in parts]
 
     def by_head(self, x_NC: Array) -> Array:
         return x_NC.reshape(x_NC.shape[0], -1, self.config.head_size)

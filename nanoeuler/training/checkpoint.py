@@ -74,6 +74,7 @@ class Checkpoints:
         load_tensors(path / OPTIMIZER, {"first_moment/": buffers["first_moment"], "second_moment/": buffers["second_moment"]})
         for name, array in moments(state).items():
             array[...] = state.backend.from_host(buffers[name].array)
+        state.model.refresh()
         state.step = step
 
     def read_parameters(self, step: int, config: ModelConfig) -> np.ndarray:

@@ -21,7 +21,7 @@ from nanoeuler import log, provenance
 from nanoeuler.errors import UserError
 from nanoeuler.model.check import check_all
 from nanoeuler.model.files import SavedModel, save_model
-from nanoeuler.model.spec import ModelConfig, activation_bytes_per_row, parameter_count, training_flops_per_token
+from nanoeuler.model.spec import ModelConfig, activation_bytes_per_row, parameter_count, state_bytes, training_flops_per_token
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.lock import FolderLock
@@ -70,7 +70,10 @@ def train(job: Job) -> Path:
     checkpoints = Checkpoints(job.output / "checkpoints")
     with FolderLock(checkpoints.folder):
         check_gradients()
-        return Trainer(job, checkpoints).run()
+        try:
+            return Trainer(job, checkpoints).run()
+        except MemoryError as error:
+            raise UserError(f"{job.stage}: {error}; {smaller_batch(job)}") from error
 
 
 def check_gradients() -> None:
@@ -79,6 +82,13 @@ def check_gradients() -> None:
     if not worst.passed:
         raise UserError(f"the gradient of {worst.tensor} ({worst.case}) is off by {worst.error:.2g}; run 'nanoeuler check' for the whole table")
     log.line("gradients", f"every op and tensor agrees with finite differences to {worst.error:.1e}")
+
+
+def smaller_batch(job: Job) -> str:
+    """What to do when memory ran out."""
+    fit = min(job.stream.rows_per_step, rows_that_fit(job))
+    rows = largest_divisor(job.stream.rows_per_step, max(1, min(fit, micro_batch_rows(job) - 1)))
+    return f"set {job.stage}.micro_batch_rows: {rows} (the result stays the same within rounding) or take a smaller model"
 
 
 class Trainer:
@@ -98,7 +108,7 @@ class Trainer:
         optimizer = AdamW(o["beta1"], o["beta2"], o["epsilon"], o["weight_decay"], o["clip_norm"])
         resumed = self.find_checkpoint()
         initial = job.initial() if resumed is None else np.zeros_like(job.initial())
-        self.state = TrainingState(job.config, job.backend, initial, optimizer, objective=job.objective)
+        self.state = TrainingState(job.config, job.backend, initial, optimizer, o.get("recompute", False), job.objective)
         if resumed is None:
             self.metrics.restart(self.header())
         else:
@@ -139,6 +149,7 @@ class Trainer:
             self.best = None
         self.finished = saved["finished"] and saved["total_steps"] == job.schedule.total_steps
         self.micro_batch_rows = saved["micro_batch_rows"]
+        job.backend.algorithms.update(saved.get("algorithms", {}))
         self.metrics.cut_back(self.header(), saved["step"], validated=self.validated == saved["step"])
         here = environment(job.backend)
         changed = [f"{key} {saved['environment'].get(key)} → {value}" for key, value in here.items() if saved["environment"].get(key) != value]
@@ -275,6 +286,7 @@ class Trainer:
             "worse": self.worse,
             "finished": self.finished,
             "seconds": self.seconds(),
+            "algorithms": job.backend.algorithms,
             "environment": environment(job.backend),
             "provenance": provenance.collect(),
         }
@@ -307,17 +319,22 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def micro_batch_rows(job: Job) -> int:
-    """Rows computed at once: as given, or the most that an eighth of the machine's memory holds, up to the tokens that suit the engine.
+    """Rows computed at once: as given, or as many as fit."""
+    rows, asked = job.stream.rows_per_step, job.section.get("micro_batch_rows", "auto")
+    return largest_divisor(rows, max(1, min(rows_that_fit(job) if asked == "auto" else int(asked), rows)))
+
+
+def rows_that_fit(job: Job) -> int:
+    """Of a GPU's memory, all that the state leaves; of a CPU's, an eighth, up to the tokens that suit the engine.
 
     A function of the machine's size, not of what is free at the moment, so that a rerun computes the same bits.
     """
-    rows, asked = job.stream.rows_per_step, job.section.get("micro_batch_rows", "auto")
-    if asked == "auto":
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        engine, length = job.backend, job.stream.length
-        tokens, shares = engine.slices(parameter_count(job.config)) if hasattr(engine, "slices") else (8192, 1)
-        asked = max(1, min(tokens // length, -(-rows // shares), memory // 8 // shares // activation_bytes_per_row(job.config, length)))
-    return largest_divisor(rows, min(int(asked), rows))
+    length, engine = job.stream.length, job.backend
+    if hasattr(engine, "rows_that_fit"):
+        return engine.rows_that_fit(job.config, length, 2 * state_bytes(job.config), job.section.get("recompute", False))
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    tokens, shares = engine.slices(parameter_count(job.config)) if hasattr(engine, "slices") else (8192, 1)
+    return min(tokens // length, -(-job.stream.rows_per_step // shares), memory // 8 // shares // activation_bytes_per_row(job.config, length))
 
 
 def largest_divisor(number: int, limit: int) -> int:
@@ -327,6 +344,8 @@ def largest_divisor(number: int, limit: int) -> int:
 
 def environment(backend: Any) -> dict[str, Any]:
     """What has to be the same for the same bits."""
+    if hasattr(backend, "environment"):
+        return backend.environment() | {"numpy": np.__version__}
     asked = next((os.environ[name] for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS") if os.environ.get(name)), str(os.cpu_count()))
     threads = str(getattr(backend, "threads", asked))
     return {"engine": backend.name, "numpy": np.__version__, "processor": provenance.cpu_name(), "threads": threads}

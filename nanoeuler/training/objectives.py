@@ -5,7 +5,7 @@ Pretraining and fine-tuning know the weights beforehand; preferences find them f
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -16,6 +16,9 @@ Array = Any
 
 
 class Objective(Protocol):
+    known: bool
+    """Do the rows bring the weights along? Then log-probabilities and gradient take one pass over the logits."""
+
     def first_head_weight(self, rows: StepRows) -> float:
         """What the step's sum for head 0 is divided by to be reported."""
         ...
@@ -31,6 +34,8 @@ class Objective(Protocol):
 class KnownWeights:
     """Nats per target, by the weights that the rows bring along."""
 
+    known = True
+
     def first_head_weight(self, rows: StepRows) -> float:
         return float(rows.weights[..., 0].sum(dtype=np.float64))
 
@@ -45,6 +50,7 @@ class PreferenceLoss:
 
     margin: float
     smoothing: float
+    known: ClassVar[bool] = False
 
     def first_head_weight(self, rows: StepRows) -> float:
         return 1.0  # the shares of a step's pairs sum to 1

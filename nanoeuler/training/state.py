@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from nanoeuler.backend.reference import places
 from nanoeuler.model.flat import ModelViews
 from nanoeuler.model.spec import ModelConfig, tensor_table
 from nanoeuler.model.transformer import Batch, Transformer
@@ -56,8 +57,9 @@ class TrainingState:
         self.decay_slices = decay_slices(config)
         self.step = 0
         self.schedule = backend.zeros((2,), np.float64)  # learning rate, updates done before this step
-        self.losses = backend.zeros((2,), np.float64)  # nats of this step: of all heads, and of head 0 by its weights
-        self.report = backend.zeros((2,), np.float64)  # the gradient's norm before clipping; updates left out so far
+        self.results = backend.zeros((4,), np.float64)  # one array, so that a device is read once
+        self.losses = self.results[:2]  # nats of this step: of all heads, and of head 0 by its weights
+        self.report = self.results[2:]  # the gradient's norm before clipping; updates left out so far
         self.inputs: StepInputs | None = None
         self.recorded: Any = None
         self.workers = [Worker(self.model, self.gradients, self.gradient_views, self.losses)]
@@ -82,17 +84,17 @@ class TrainingState:
         if self.inputs is None or self.inputs.shape != rows.targets.shape:
             self.inputs, self.recorded = StepInputs(self.backend, rows), None
         self.first_head_weight = self.objective.first_head_weight(rows)
-        self.backend.load(self.inputs.arrays, [rows.ids, rows.positions, rows.starts, rows.targets, rows.weights, *rows.further])
+        self.backend.load(self.inputs.flat, [rows.ids, rows.positions, rows.starts, rows.targets, rows.weights, *rows.further])
 
     def start(self, micro_batch_rows: int, learning_rate: float) -> None:
         """Begin the update on the rows that were handed over; a device computes while the host goes on."""
         self.started_weight = self.first_head_weight
-        self.backend.load([self.schedule], [np.array([learning_rate, self.step])])
+        self.backend.load(self.schedule, [np.array([learning_rate, self.step])])
         self.recorded = self.backend.run(lambda: self.compute(micro_batch_rows), self.recorded)
 
     def finish(self) -> StepResult:
         """What the update that was begun last has come to."""
-        (loss, first_head_loss), (norm, _) = (self.backend.to_host(values).tolist() for values in (self.losses, self.report))
+        loss, first_head_loss, norm, _ = self.backend.to_host(self.results).tolist()
         if np.isfinite(loss) and np.isfinite(norm):  # otherwise `update` changed nothing
             self.step += 1
         return StepResult(loss, first_head_loss / self.started_weight if self.started_weight else 0.0, norm)
@@ -121,15 +123,27 @@ class TrainingState:
         worker = worker or self.workers[0]
         ops, model, inputs = worker.model.backend, worker.model, self.inputs
         batch = Batch(inputs.ids[part], inputs.positions[part], inputs.starts[part])
-        targets, weights = inputs.targets[part].reshape(-1), inputs.weights[part]
+        targets, weights, K = inputs.targets[part].reshape(-1), inputs.weights[part], self.config.mtp_heads
         room = slice(part.start * inputs.shape[1] * inputs.shape[2], None)  # workers are at work at the same time
         logprobs, lse = inputs.logprobs[room][: len(targets)], inputs.lse[room][: len(targets)]
+        further = [array[part] for array in inputs.further]
         buffers = model.forward(batch, training=True)
-        logits = model.all_logits(buffers)
-        ops.cross_entropy(logits, targets, logprobs, lse)
-        self.objective.weigh(ops, logprobs.reshape(weights.shape), weights, [array[part] for array in inputs.further], worker.losses)
-        ops.cross_entropy_backward(logits, targets, weights.reshape(-1), lse)
-        model.backward(batch, buffers, worker.views, accumulate)
+        parts = [(tokens, slice(tokens.start * K, tokens.stop * K)) for tokens in model.head_parts(buffers)]
+        if self.objective.known:
+            for tokens, losses in parts:
+                logits = model.all_logits(buffers, tokens)
+                ops.cross_entropy_with_gradient(logits, targets[losses], weights.reshape(-1)[losses], logprobs[losses], lse[losses])
+                model.backward_heads(buffers, tokens, worker.views, accumulate or tokens.start > 0)
+            self.objective.weigh(ops, logprobs.reshape(weights.shape), weights, further, worker.losses)
+        else:
+            for tokens, losses in parts:
+                ops.cross_entropy(model.all_logits(buffers, tokens), targets[losses], logprobs[losses], lse[losses])
+            self.objective.weigh(ops, logprobs.reshape(weights.shape), weights, further, worker.losses)
+            for tokens, losses in parts:
+                logits = model.all_logits(buffers, tokens) if len(parts) > 1 else model.logit_rows(buffers)
+                ops.cross_entropy_backward(logits, targets[losses], weights.reshape(-1)[losses], lse[losses])
+                model.backward_heads(buffers, tokens, worker.views, accumulate or tokens.start > 0)
+        model.backward_layers(batch, buffers, worker.views, accumulate)
 
     def update(self) -> None:
         flat = self.parameters, self.model.working, self.gradients, self.first_moment, self.second_moment
@@ -141,10 +155,11 @@ class StepInputs:
 
     def __init__(self, backend: Any, rows: StepRows):
         self.shape = shape = rows.targets.shape  # (rows, T, K)
-        self.ids, self.positions, self.starts = (backend.zeros(shape[:2], np.int32) for _ in range(3))
-        self.targets, self.weights = backend.zeros(shape, np.int32), backend.zeros(shape, np.float32)
-        self.further = [backend.zeros(array.shape, array.dtype) for array in rows.further]
-        self.arrays = [self.ids, self.positions, self.starts, self.targets, self.weights, *self.further]
+        arrays = [rows.ids, rows.positions, rows.starts, rows.targets, rows.weights, *rows.further]
+        parts = places(arrays)
+        self.flat = backend.zeros((parts[-1].stop,), np.uint8)  # one array, so that a device is sent it in one copy
+        views = [self.flat[part].view(array.dtype).reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
+        self.ids, self.positions, self.starts, self.targets, self.weights, *self.further = views
         self.logprobs, self.lse = (backend.zeros((math.prod(shape),)) for _ in range(2))
 
 

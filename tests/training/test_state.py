@@ -1,9 +1,12 @@
 """One step does the same whatever its micro-batches, and AdamW is AdamW."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model import transformer
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import ModelConfig
 from nanoeuler.model.transformer import initial_parameters
@@ -97,6 +100,19 @@ def test_rows_may_be_handed_over_while_a_step_is_under_way(rows):
     overlapped.start(4, 1e-2)
     assert [*found, overlapped.finish()] == expected
     np.testing.assert_array_equal(overlapped.parameters, one_by_one.parameters)
+
+
+def test_heads_that_take_the_tokens_in_parts_change_a_step_only_by_rounding(rows, monkeypatch):
+    whole = make_state()
+    monkeypatch.setattr(transformer, "LOGITS_AT_ONCE", 2000)
+    parts = make_state()
+    rows = replace(
+        rows, **{name: np.tile(getattr(rows, name), (24, 1, 1)[: getattr(rows, name).ndim]) for name in ("ids", "positions", "starts", "targets", "weights")}
+    )
+    expected, found = (state.train_step(rows, len(rows.ids), 1e-2) for state in (whole, parts))
+    assert len(parts.model.head_parts(parts.model.plan(len(rows.ids), 8, training=True))) > 1
+    assert found.loss == pytest.approx(expected.loss, rel=1e-12)
+    np.testing.assert_allclose(parts.gradients, whole.gradients, rtol=1e-9, atol=1e-13)
 
 
 def test_computing_the_gate_and_up_products_again_changes_no_bit(rows):

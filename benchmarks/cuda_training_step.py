@@ -1,0 +1,128 @@
+"""A training step on one GPU beside PyTorch's, in the same process: milliseconds, ratio, spread, MFU and peak memory.
+
+    python benchmarks/cuda_training_step.py --preset base --rows 64 --length 512 --precision bf16
+
+Both sides do the whole step: forward, backward, clipping to norm 1, AdamW; same weights, same tokens. PyTorch runs compiled (torch.compile), with
+fused AdamW and, for bf16, autocast. Each figure is the median of several runs of ten steps, in brackets the fastest and the slowest. Takes about
+two minutes, most of them for torch.compile.
+"""
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import cupy
+import numpy as np
+
+from nanoeuler.backend.cuda.device import peak_flops
+from nanoeuler.backend.cuda.engine import CudaBackend
+from nanoeuler.model.spec import ModelConfig, parameter_count, training_flops_per_token
+from nanoeuler.model.transformer import initial_parameters
+from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.streams import TextStream
+
+STEPS = 10
+
+
+def measured(step: Any, finish: Any, runs: int) -> list[float]:
+    """Milliseconds per step of `runs` runs."""
+    times = []
+    for _ in range(runs):
+        finish()
+        began = time.perf_counter()
+        for _ in range(STEPS):
+            step()
+        finish()
+        times.append(1e3 * (time.perf_counter() - began) / STEPS)
+    return times
+
+
+def ours(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -> tuple[list[float], float, float]:
+    """Milliseconds of each run, peak gigabytes, first loss."""
+    pool = cupy.get_default_memory_pool()
+    before = pool.used_bytes()
+    backend = CudaBackend(options.precision, options.residual)
+    state = TrainingState(config, backend, initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0), options.recompute)
+    rows = stream.step(0)
+    losses = [state.train_step(rows, options.micro_batch_rows or options.rows, 1e-4).loss for _ in range(3)]
+
+    def step() -> None:  # as the training loop does it: the next rows are handed over while this step runs
+        state.start(options.micro_batch_rows or options.rows, 1e-4)
+        state.stage(rows)
+        state.finish()
+
+    times = measured(step, backend.finish, options.runs)
+    return times, (pool.used_bytes() - before) / 1e9, losses[0]
+
+
+def peer(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -> tuple[list[float], float, float]:
+    """The same of PyTorch."""
+    import torch
+    from pytorch_model import PyTorchModel
+
+    torch.set_float32_matmul_precision("highest" if options.precision == "fp32" else "high")
+    torch.cuda.reset_peak_memory_stats()
+    model = PyTorchModel(config, initial_parameters(config, 1)).cuda()
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    norms = [p for p in model.parameters() if p.ndim == 1]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-4, betas=(0.9, 0.95), eps=1e-8, fused=True)
+    rows = stream.step(0)
+    ids, targets = torch.from_numpy(rows.ids).cuda(), torch.from_numpy(rows.targets).cuda().long()
+    compiled = torch.compile(model)
+    first: list[float] = []
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16, enabled=options.precision == "bf16"):
+            loss = compiled(ids, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if not first:
+            first.append(loss.item())
+
+    for _ in range(3):
+        step()
+    times = measured(step, torch.cuda.synchronize, options.runs)
+    return times, torch.cuda.max_memory_allocated() / 1e9, first[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", default="base")
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--heads", type=int, default=4, help="prediction heads K")
+    parser.add_argument("--precision", choices=("fp32", "tf32", "bf16"), default="bf16")
+    parser.add_argument("--residual", choices=("bf16", "fp32"), default="bf16")
+    parser.add_argument("--recompute", action="store_true")
+    parser.add_argument("--micro-batch-rows", type=int)
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--alone", action="store_true", help="without the peer")
+    options = parser.parse_args()
+    config = ModelConfig.from_dict({"preset": options.preset, "context": options.length, "mtp_heads": options.heads})
+    tokens = np.random.default_rng(1).integers(1, config.vocab_size, options.rows * options.length, dtype=np.int32)
+    stream = TextStream(tokens, options.length, len(tokens), config.mtp_weights, 0, False, 1, "benchmark")
+    flops = training_flops_per_token(config, options.length) * len(tokens)
+    sides = {"nanoeuler": ours} if options.alone else {"nanoeuler": ours, "torch.compile": peer}
+    found = {}
+    shape = f"{options.rows} × {options.length} tokens, K = {options.heads}"
+    print(f"{options.preset}, {parameter_count(config):,} parameters, {shape}, {options.precision}, {options.runs} runs of {STEPS} steps")
+    for name, side in sides.items():
+        times, memory, loss = side(config, stream, options)
+        middle = statistics.median(times)
+        peak = peak_flops(cupy.cuda.runtime.getDeviceProperties(0)["name"].decode(), options.precision)
+        mfu = f"{flops / middle * 1e3 / peak:.1%}" if peak else "n/a"
+        found[name] = middle, memory
+        speed = f"{middle:8.2f} ms ({min(times):.2f}–{max(times):.2f})  {len(tokens) / middle * 1e3:9,.0f} tokens/s"
+        print(f"  {name:<14}{speed}  MFU {mfu}  {memory:.1f} GB  first loss {loss:.4f}", flush=True)
+        cupy.get_default_memory_pool().free_all_blocks()
+    if len(found) > 1:
+        (mine, memory), (theirs, their_memory) = found["nanoeuler"], found["torch.compile"]
+        print(f"  ratio         {theirs / mine:8.2f} × the speed, {memory / their_memory:.2f} × the memory")
+
+
+if __name__ == "__main__":
+    main()

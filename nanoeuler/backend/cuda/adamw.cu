@@ -1,0 +1,68 @@
+// AdamW (Loshchilov & Hutter 2019, algorithm 2) on the flat buffers in one launch, with the gradient's norm clipped and no look at the host:
+//
+//   m = β₁ m + (1 − β₁) g,   v = β₂ v + (1 − β₂) g²,   p −= lr · (m̂ / (√v̂ + ε) + decay · p),   g = scale · gradient
+//
+// Three launches: partial sums of squares, the step's scalars from them, the update. When the norm or the loss is not finite
+// the update leaves everything as it is, and is counted. The update also writes the copy of the parameters that products read.
+//
+// squared_norm   in: gradients (P) float                                       out: partial (blocks) double     bytes: 4 P
+// prepare        in: partial, schedule (lr, updates done), losses              out: scalars (5) float, report (norm, updates left out) double
+// adamw          in: parameters, gradients, m, v (P) float; decays (P / 128)   out: parameters, m, v, working (P) bfloat16    bytes: 28 P, and 2 P for working
+#include "common.cuh"
+
+constexpr int BLOCK = 128;  // elements that decay alike: tensors start on multiples of it
+
+extern "C" __global__ void __launch_bounds__(512) squared_norm(const float* values, long long count, double* partial) {
+    double total = 0;
+    for (long long index = (blockIdx.x * 512ll + threadIdx.x) * WIDTH; index < count; index += gridDim.x * 512ll * WIDTH) {
+        const Eight value = load(values + index);
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) total += double(value.at[i]) * value.at[i];
+    }
+    total = block_sum<16>(total);
+    if (threadIdx.x == 0) partial[blockIdx.x] = total;
+}
+
+extern "C" __global__ void __launch_bounds__(256) prepare(const double* partial, int blocks, const double* schedule, const double* losses, double beta1, double beta2,
+                                                          double clip_norm, float* scalars, double* report) {
+    double total = 0;
+    for (int block = threadIdx.x; block < blocks; block += 256) total += partial[block];
+    total = block_sum<8>(total);
+    if (threadIdx.x == 0) {
+        const double norm = sqrt(total), rate = schedule[0], step = schedule[1] + 1;
+        const bool finite = isfinite(norm) && isfinite(losses[0]);
+        report[0] = norm;
+        report[1] += !finite;
+        scalars[0] = finite;
+        scalars[1] = fmin(1.0, clip_norm / (norm + 1e-6));
+        scalars[2] = rate / (1 - pow(beta1, step));
+        scalars[3] = 1 / (1 - pow(beta2, step));
+        scalars[4] = rate;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) adamw(float* parameters, bfloat16* working, const float* gradients, float* first, float* second, const unsigned char* decays,
+                                                        long long count, const float* scalars, float beta1, float beta2, float epsilon, float weight_decay) {
+    const long long index = (blockIdx.x * 256ll + threadIdx.x) * WIDTH;
+    if (index >= count || scalars[0] == 0) return;
+    const float scale = scalars[1], rate = scalars[2], correction = scalars[3], keep = decays[index / BLOCK] ? 1 - scalars[4] * weight_decay : 1.0f;
+    Eight p = load(parameters + index), m = load(first + index), v = load(second + index);
+    const Eight raw = load(gradients + index);
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        const float g = raw.at[i] * scale;
+        m.at[i] = beta1 * m.at[i] + (1 - beta1) * g;
+        v.at[i] = beta2 * v.at[i] + (1 - beta2) * g * g;
+        p.at[i] = keep * p.at[i] - rate * m.at[i] / (sqrtf(v.at[i] * correction) + epsilon);
+    }
+    store(parameters + index, p);
+    store(first + index, m);
+    store(second + index, v);
+    if (working) store(working + index, p);
+}
+
+// The copy of the parameters that products read, written anew: bytes 6 P.
+extern "C" __global__ void __launch_bounds__(256) refresh(const float* parameters, bfloat16* working, long long count) {
+    const long long index = (blockIdx.x * 256ll + threadIdx.x) * WIDTH;
+    if (index < count) store(working + index, load(parameters + index));
+}

@@ -1,0 +1,104 @@
+"""The GPU that a process works on: which one, whether it will do, and what it can."""
+
+import fcntl
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from nanoeuler import log
+
+INSTALL = "install the CUDA libraries with requirements/install.sh cuda13 (cuda12 for a driver below 580)"
+NO_GPU = "no NVIDIA GPU answers (nvidia-smi shows what the driver sees)"
+CAPABILITY = (8, 0)
+
+# Dense peak rates by vendor's datasheets, in TFLOP/s: (bf16, tf32, fp32). MFU is not printed for a device that is not listed.
+PEAKS = {
+    "H200": (989, 494, 67),
+    "H100": (989, 494, 67),
+    "A100": (312, 156, 19.5),
+    "L40S": (362, 183, 91.6),
+    "RTX 4090": (165, 82.6, 82.6),
+    "RTX 3090": (71, 35.6, 35.6),
+}
+
+
+def found() -> str | None:
+    """Why there is no usable GPU, in one sentence; None when there is one."""
+    for package in ("cupy", "ml_dtypes"):
+        if importlib.util.find_spec(package) is None:
+            return f"{package} is not installed; {INSTALL}"
+    try:
+        import cupy
+    except ImportError as error:
+        return f"CuPy does not start ({error}); {INSTALL}"
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        if "insufficient" in str(error):
+            return f"the NVIDIA driver is too old for the installed CUDA libraries; update it, or {INSTALL}"
+        return NO_GPU
+    if count == 0:
+        return NO_GPU
+    capabilities = [capability(index) for index in range(count)]
+    if max(capabilities) < CAPABILITY:
+        best = ".".join(map(str, max(capabilities)))
+        return f"the GPU has compute capability {best}; the CUDA engine needs 8.0 (RTX 30, A100) or newer"
+    return None
+
+
+def capability(index: int) -> tuple[int, int]:
+    import cupy
+
+    number = cupy.cuda.Device(index).compute_capability  # "90", "120"
+    return int(number[:-1]), int(number[-1])
+
+
+def peak_flops(device_name: str, precision: str) -> float | None:
+    """Operations per second that the device's datasheet gives; None for a device that is not listed."""
+    rates = next((rates for name, rates in PEAKS.items() if name in device_name), None)
+    return rates[("bf16", "tf32", "fp32").index(precision)] * 1e12 if rates else None
+
+
+class Device:
+    """A GPU that this process has taken."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        usable = [index for index in range(cupy.cuda.runtime.getDeviceCount()) if capability(index) >= CAPABILITY]
+        self.index, self.lease = take_free(usable)
+        cupy.cuda.Device(self.index).use()
+        properties = cupy.cuda.runtime.getDeviceProperties(self.index)
+        self.name = properties["name"].decode()
+        self.capability = capability(self.index)
+        self.multiprocessors = properties["multiProcessorCount"]
+        self.memory = properties["totalGlobalMem"]
+
+    @property
+    def free_memory(self) -> int:
+        """Bytes that are free on the device, the pool's unused ones included."""
+        import cupy
+
+        return cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+
+
+def take_free(indices: list[int]) -> tuple[int, Any]:
+    """The first device that no other process of this project holds, and the open lock file that holds it as long as this process lives.
+
+    Two jobs that ask for one GPU each would otherwise share the first. Where all are held, the first is shared, said aloud.
+    """
+    for index in indices:
+        # names of physical devices: CUDA_VISIBLE_DEVICES renumbers them
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        name = visible[index].strip() if index < len(visible) and visible[index].strip() else str(index)
+        path = Path(tempfile.gettempdir()) / f"nanoeuler-gpu-{name.replace('/', '-')}.lock"
+        try:
+            file = open(path, "a")  # noqa: SIM115 (held until the process ends)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue
+        return index, file
+    log.line("device", f"every GPU is in use by another process of nanoeuler; sharing GPU {indices[0]}")
+    return indices[0], None

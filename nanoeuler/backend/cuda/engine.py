@@ -1,0 +1,434 @@
+"""The table of ops on a GPU. What each computes is said in `backend/reference.py`, how in the `.cu` file of its name.
+
+Everything runs on one stream. The first run of a step is plain: it compiles, chooses algorithms and takes memory; the second
+records a CUDA graph, and every later one replays that. Sums are taken in a fixed order, so equal inputs give equal bits.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cupy
+import cupyx
+import ml_dtypes
+import numpy as np
+
+from nanoeuler.backend.cuda.attention import Attention
+from nanoeuler.backend.cuda.device import Device, peak_flops
+from nanoeuler.backend.cuda.products import Products
+from nanoeuler.backend.cuda.sources import Source, Sources, loss_threads, row_warps
+from nanoeuler.backend.reference import lay_out
+from nanoeuler.errors import UserError
+
+Array = Any
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+FLOAT32 = np.dtype(np.float32)
+HEAD_SIZES = (32, 64, 128)
+
+
+@dataclass
+class Recorded:
+    """The work of a step: done once, to be recorded at its next run; then a graph."""
+
+    graph: Any = None
+
+
+class CudaBackend:
+    """CuPy arrays. `precision` is that of products and activations: fp32, tf32 or bf16; sums and statistics are float32 or better."""
+
+    name = "cuda"
+
+    def __init__(self, precision: str = "bf16", residual: str = "bf16", graphs: bool = True):
+        """`residual`: the residual stream's type in the bf16 mode, bf16 or fp32. `graphs`: replay steps as CUDA graphs."""
+        self.device = Device()
+        self.precision, self.graphs = precision, graphs
+        self.dtype = FLOAT32
+        self.activation = BFLOAT16 if precision == "bf16" else FLOAT32
+        self.residual = BFLOAT16 if precision == "bf16" and residual == "bf16" else FLOAT32
+        self.peak_flops = peak_flops(self.device.name, precision)
+        self.stream, self.copying = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+        self.stream.use()
+        self.sources = Sources(self.activation.name, self.residual.name)
+        self.products = Products(precision, self.stream, f"{self.device.name} {precision}")
+        self.kernels: dict[tuple[Source, str], Any] = {}
+        self.modules: dict[Source, Any] = {}
+        self.kept: dict[str, Array] = {}
+        self.attentions: dict[tuple[int, ...], Attention] = {}
+        self.staged: dict[int, Staged] = {}
+
+    def check(self, config: Any) -> None:
+        """Raise `UserError` for a model that the kernels are not made for."""
+        if config.head_size not in HEAD_SIZES:
+            raise UserError(
+                f"--device cuda: model.head_size is {config.head_size}; the kernels are made for {', '.join(map(str, HEAD_SIZES))}; use --device cpu"
+            )
+        if config.dim % 8:
+            raise UserError(f"--device cuda: model.dim is {config.dim}; the kernels read 8 elements at a time, so it must be a multiple of 8; use --device cpu")
+
+    def environment(self) -> dict[str, Any]:
+        """What has to be the same for the same bits."""
+        versions = {"cublas": self.products.version, "cuda": cupy.cuda.runtime.runtimeGetVersion(), "driver": cupy.cuda.runtime.driverGetVersion()}
+        return {"engine": self.name, "device": self.device.name, "precision": self.precision, "residual": self.residual.name, **versions}
+
+    def row_bytes(self, config: Any, length: int, recompute: bool = False) -> int:
+        """Bytes of a training step per row of `length` tokens: what `Activations` holds, inputs included."""
+        c, activation, residual = config, self.activation.itemsize, self.residual.itemsize
+        qkv, gate_up, heads = (c.heads + 2 * c.kv_heads) * c.head_size, 2 * c.ffn_storage, c.heads * c.head_size
+        layer = 2 * c.dim * residual + (qkv + heads + (0 if recompute else gate_up)) * activation + 4 * (c.heads + 2)
+        shared = c.dim * residual + (2 * c.dim + c.ffn_storage + qkv + heads + (gate_up if recompute else 0)) * activation
+        return length * (c.layers * layer + shared + c.mtp_heads * (c.vocab_storage * activation + 24) + 40)
+
+    def rows_that_fit(self, config: Any, length: int, state: int, recompute: bool = False) -> int:
+        """Rows of a micro-batch for which a device of this size has room beside `state` bytes; a function of the device, not of what is free now."""
+        return max(0, int(0.9 * self.device.memory - state - 2**30)) // self.row_bytes(config, length, recompute)
+
+    # ---- memory
+
+    def empty(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
+        try:
+            return cupy.empty(shape, dtype or self.dtype)
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            raise MemoryError(f"the GPU's memory is full: {error}") from error
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
+        array = self.empty(shape, dtype)
+        array.data.memset_async(0, array.nbytes, self.stream)
+        return array
+
+    def from_host(self, array: np.ndarray, dtype: Any = None) -> Array:
+        if dtype is None:
+            dtype = self.dtype if array.dtype.kind == "f" else array.dtype
+        host = np.ascontiguousarray(array, dtype)
+        self.stream.use()
+        return cupy.asarray(host.view(np.uint16)).view(BFLOAT16) if host.dtype == BFLOAT16 else cupy.asarray(host)
+
+    def to_host(self, array: Array) -> np.ndarray:
+        if array.dtype == BFLOAT16:
+            return array.view(np.uint16).get(stream=self.stream).view(BFLOAT16).astype(np.float32)
+        return array.get(stream=self.stream)
+
+    def scratch(self, name: str, count: int, dtype: Any) -> Array:
+        """Memory that kernels of one op hand results over in; taken at the first call of the largest size."""
+        if name not in self.kept or self.kept[name].size < count:
+            self.kept[name] = self.empty((count,), dtype)
+        return self.kept[name]
+
+    def working_copy(self, parameters: Array) -> Array:
+        if self.activation == self.dtype:
+            return parameters
+        working = self.empty(parameters.shape, self.activation)
+        self.refresh(working, parameters)
+        return working
+
+    def refresh(self, working: Array, parameters: Array) -> None:
+        if working is not parameters:
+            self.launch(self.sources.adamw(), "refresh", blocks(parameters.size, 256 * 8), 256, parameters, working, np.int64(parameters.size))
+
+    # ---- a step as a whole
+
+    def load(self, target: Array, values: list[np.ndarray]) -> None:
+        key = target.data.ptr
+        if key not in self.staged or self.staged[key].target is not target:
+            self.staged[key] = Staged(target)
+        self.staged[key].fill(values, self.copying)
+
+    def run(self, function: Callable[[], None], recorded: Recorded | None = None) -> Recorded:
+        self.stream.use()  # what CuPy itself launches, a fill say, belongs on this stream too
+        for staged in self.staged.values():
+            staged.deliver(self.stream)
+        if recorded is None or not self.graphs:
+            function()
+            return recorded or Recorded()
+        if recorded.graph is None:
+            self.stream.begin_capture()
+            try:
+                function()
+            finally:
+                recorded.graph = self.stream.end_capture()
+        recorded.graph.launch(self.stream)
+        return recorded
+
+    @property
+    def algorithms(self) -> dict[str, str]:
+        """Product → algorithm: with equal ones, results are equal to the bit."""
+        return self.products.plan
+
+    def finish(self) -> None:
+        self.stream.synchronize()
+
+    def launch(self, source: Source, kernel: str, grid: int | tuple[int, ...], threads: int, *arguments: Any, shared: int = 0) -> None:
+        """Launch `kernel` of `source`. Whole numbers are passed as int, others as float, None as a null pointer; NumPy's scalars as they are."""
+        if (source, kernel) not in self.kernels:
+            if source not in self.modules:
+                self.modules[source] = cupy.RawModule(code=source.code, options=source.options)
+            self.kernels[source, kernel] = self.modules[source].get_function(kernel)
+        function = self.kernels[source, kernel]
+        if shared > 48 * 1024:
+            function.max_dynamic_shared_size_bytes = shared
+        function((grid,) if isinstance(grid, int) else grid, (threads,), tuple(map(argument, arguments)), shared_mem=shared, stream=self.stream)
+
+    # ---- matrix products
+
+    def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
+        self.products.multiply(x_NI, False, weight_OI, True, out_NO)
+
+    def linear_backward_input(self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0) -> None:
+        self.products.multiply(dout_NO, False, weight_OI, False, dx_NI, scale)
+
+    def linear_backward_weight(self, dout_NO: Array, x_NI: Array, dweight_OI: Array, accumulate: bool, scale: float = 1.0) -> None:
+        self.products.multiply(dout_NO, True, x_NI, False, dweight_OI, scale, dweight_OI if accumulate else None)
+
+    # ---- embedding
+
+    def gather(self, x_ND: Array, index_R: np.ndarray) -> Array:
+        index = cupy.asarray(index_R)
+        return x_ND.view(np.uint16).take(index, axis=0).view(BFLOAT16) if x_ND.dtype == BFLOAT16 else x_ND.take(index, axis=0)
+
+    def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
+        N, D = out_ND.shape
+        self.launch(self.sources.embedding(D), "embedding", blocks(N * D // 8, 256), 256, ids_N, table_VD, out_ND, N)
+
+    def embedding_backward(self, ids_N: Array, dout_ND: Array, dtable_VD: Array, accumulate: bool) -> None:
+        N, D = dout_ND.shape
+        self.launch(self.sources.embedding(D), "embedding_backward", len(dtable_VD), row_warps(D) * 32, ids_N, dout_ND, dtable_VD, N, accumulate)
+
+    # ---- RMSNorm
+
+    def rms_norm(self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array) -> None:
+        N, D = x_ND.shape
+        warps = row_warps(D)
+        self.launch(self.sources.rms_norm(D), "rms_norm", blocks(N, warps), warps * 32, x_ND, weight_D, epsilon, out_ND, inverse_rms_N, N)
+
+    def add_rms_norm(
+        self, x_ND: Array, delta_ND: Array, step_size: float, weight_D: Array, epsilon: float, sum_ND: Array, out_ND: Array, inverse_rms_N: Array
+    ) -> None:
+        N, D = x_ND.shape
+        warps = row_warps(D)
+        arrays = x_ND, delta_ND, float(step_size), weight_D, epsilon, sum_ND, out_ND, inverse_rms_N
+        self.launch(self.sources.rms_norm(D), "add_rms_norm", blocks(N, warps), warps * 32, *arrays, N)
+
+    def euler_step(
+        self,
+        inner_NI: Array,
+        weight_DI: Array,
+        delta_ND: Array,
+        x_ND: Array,
+        step_size: float,
+        norm_D: Array,
+        epsilon: float,
+        sum_ND: Array,
+        out_ND: Array,
+        inverse_rms_N: Array,
+    ) -> None:
+        # the product adds x itself, in float32 before it rounds: that saves writing and reading `delta`
+        self.products.multiply(inner_NI, False, weight_DI, True, sum_ND, step_size, add=x_ND)
+        self.rms_norm(sum_ND, norm_D, epsilon, out_ND, inverse_rms_N)
+
+    def rms_norm_backward(
+        self,
+        dout_ND: Array,
+        x_ND: Array,
+        weight_D: Array,
+        inverse_rms_N: Array,
+        dx_ND: Array,
+        dweight_D: Array,
+        add_to_dx: bool,
+        accumulate: bool,
+        out_ND: Array | None = None,
+    ) -> None:
+        N, D = x_ND.shape
+        source, warps = self.sources.rms_norm(D), row_warps(D)
+        parts = min(2 * self.device.multiprocessors, blocks(N, warps))
+        partial = self.scratch("rms_norm", parts * D, np.float32)
+        self.launch(source, "rms_norm_backward", parts, warps * 32, dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, add_to_dx, out_ND, partial, N)
+        self.launch(source, "sum_weight_gradient", blocks(D, 32), warps * 32, partial, parts, dweight_D, accumulate)
+
+    # ---- rotary positions
+
+    def rope_table(self, positions: int, head_size: int, theta: float) -> tuple[Array, Array]:
+        frequencies = theta ** (-np.arange(0, head_size, 2) / head_size)
+        angles = np.arange(positions)[:, None] * frequencies
+        return self.from_host(np.cos(angles)), self.from_host(np.sin(angles))
+
+    def rope(self, x_NHE: Array, positions_N: Array, table: tuple[Array, Array], inverse: bool = False) -> None:
+        N, H, E = x_NHE.shape
+        stride = np.int64(x_NHE.strides[0] // x_NHE.itemsize)
+        self.launch(self.sources.rope(E), "rope", blocks(N * H * E // 16, 256), 256, x_NHE, stride, positions_N, *table, N, H, -1.0 if inverse else 1.0)
+
+    # ---- attention
+
+    def attention(self, query_BTHE: Array, key_BSGE: Array, value_BSGE: Array, starts_BT: Array, offset_B: Array, out_BTHE: Array, lse_BHT: Array) -> None:
+        heads = self.heads(query_BTHE, key_BSGE)
+        heads.forward(self.stream, query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, lse_BHT)
+
+    def attention_backward(
+        self,
+        dout_BTHE: Array,
+        query_BTHE: Array,
+        key_BTGE: Array,
+        value_BTGE: Array,
+        starts_BT: Array,
+        out_BTHE: Array,
+        lse_BHT: Array,
+        dquery_BTHE: Array,
+        dkey_BTGE: Array,
+        dvalue_BTGE: Array,
+    ) -> None:
+        heads, (B, T) = self.heads(query_BTHE, key_BTGE), query_BTHE.shape[:2]
+        workspace = self.scratch("attention", heads.workspace_bytes(B, T), np.uint8)
+        inputs = dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT
+        heads.backward(self.stream, *inputs, dquery_BTHE, dkey_BTGE, dvalue_BTGE, workspace)
+
+    def heads(self, query_BTHE: Array, key_BSGE: Array) -> Attention:
+        """The attention of these numbers of heads."""
+        shape = query_BTHE.shape[2], key_BSGE.shape[2], query_BTHE.shape[3]
+        if shape not in self.attentions:
+            self.attentions[shape] = Attention(*shape, self.precision)
+        return self.attentions[shape]
+
+    def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
+        (B, S, G, E), T = cache_BSGE.shape, new_BTGE.shape[1]
+        strides = row_stride(new_BTGE), np.int64(cache_BSGE.strides[0] // cache_BSGE.itemsize)
+        arrays = new_BTGE, strides[0], offset_B, cache_BSGE
+        self.launch(self.sources.cache(G * E), "write_cache", blocks(B * T * G * E // 8, 256), 256, *arrays, B * T, T, S, strides[1])
+
+    # ---- SwiGLU
+
+    def swiglu(self, gate_NF: Array, up_NF: Array, out_NF: Array) -> None:
+        N, F = out_NF.shape
+        self.launch(self.sources.swiglu(F), "swiglu", blocks(N * F // 8, 256), 256, gate_NF, up_NF, row_stride(gate_NF), out_NF, N)
+
+    def swiglu_backward(self, dout_NF: Array, gate_NF: Array, up_NF: Array, dgate_NF: Array, dup_NF: Array, out_NF: Array | None = None) -> None:
+        N, F = dout_NF.shape
+        arrays = dout_NF, gate_NF, up_NF, row_stride(gate_NF), dgate_NF, dup_NF, row_stride(dgate_NF), out_NF
+        self.launch(self.sources.swiglu(F), "swiglu_backward", blocks(N * F // 8, 256), 256, *arrays, N)
+
+    # ---- cross-entropy
+
+    def cross_entropy(self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array) -> None:
+        self.launch_rows("cross_entropy", logits_RV, targets_R, logprobs_R, lse_R)
+
+    def cross_entropy_backward(self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array) -> None:
+        self.launch_rows("cross_entropy_backward", logits_RV, targets_R, weights_R, lse_R)
+
+    def cross_entropy_with_gradient(self, logits_RV: Array, targets_R: Array, weights_R: Array, logprobs_R: Array, lse_R: Array) -> None:
+        self.launch_rows("cross_entropy_with_gradient", logits_RV, targets_R, weights_R, logprobs_R, lse_R)
+
+    def argmax(self, logits_RV: Array) -> Array:
+        likeliest = self.empty((len(logits_RV),), np.int32)
+        self.launch_rows("argmax", logits_RV, likeliest)
+        return likeliest
+
+    def launch_rows(self, kernel: str, logits_RV: Array, *arrays: Array) -> None:
+        R, V = logits_RV.shape
+        self.launch(self.sources.cross_entropy(V), kernel, R, loss_threads(V), logits_RV, row_stride(logits_RV), *arrays)
+
+    def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
+        N, K = logprobs_NK.shape
+        self.launch(self.sources.losses(), "add_losses", 1, 1024, logprobs_NK, weights_NK, N * K, K, losses_2)
+
+    def preference(
+        self,
+        logprobs_RTK: Array,
+        spans_RP3: Array,
+        reference_RP2: Array,
+        scales_RP2: Array,
+        shares_RP: Array,
+        margin: float,
+        smoothing: float,
+        weights_RTK: Array,
+        losses_2: Array,
+    ) -> None:
+        (R, T, K), P, source = logprobs_RTK.shape, shares_RP.shape[1], self.sources.preference()
+        pair_losses = self.scratch("preference", R * P, np.float64)
+        arrays = logprobs_RTK, spans_RP3, reference_RP2, scales_RP2, shares_RP, np.float64(margin), np.float64(smoothing), weights_RTK, pair_losses
+        self.launch(source, "preference", R * P, 128, *arrays, P, T, K)
+        self.launch(source, "add_pair_losses", 1, 128, pair_losses, R * P, losses_2)
+
+    # ---- optimizer
+
+    def update(
+        self,
+        parameters: Array,
+        working: Array,
+        gradients: Array,
+        first_moment: Array,
+        second_moment: Array,
+        decay_slices: list[tuple[slice, bool]],
+        optimizer: Any,
+        schedule_2: Array,
+        losses_2: Array,
+        report_2: Array,
+    ) -> None:
+        o, source, count = optimizer, self.sources.adamw(), np.int64(parameters.size)
+        partial = self.squares(gradients)
+        scalars = self.scratch("scalars", 5, np.float32)
+        constants = np.float64(o.beta1), np.float64(o.beta2), np.float64(o.clip_norm)
+        self.launch(source, "prepare", 1, 256, partial, len(partial), schedule_2, losses_2, *constants, scalars, report_2)
+        flat = parameters, None if working is parameters else working, gradients, first_moment, second_moment
+        constants = o.beta1, o.beta2, o.epsilon, o.weight_decay
+        self.launch(source, "adamw", blocks(parameters.size, 256 * 8), 256, *flat, self.decays(decay_slices), count, scalars, *map(float, constants))
+
+    def squares(self, values: Array) -> Array:
+        """Partial sums of squares, float64."""
+        parts = min(4 * self.device.multiprocessors, blocks(values.size, 512 * 8))
+        partial = self.scratch(f"squares of {values.size}", parts, np.float64)
+        self.launch(self.sources.adamw(), "squared_norm", parts, 512, values, np.int64(values.size), partial)
+        return partial
+
+    def squared_norm(self, values: Array) -> float:
+        return float(self.to_host(self.squares(values)).sum())
+
+    def decays(self, decay_slices: list[tuple[slice, bool]]) -> Array:
+        """One byte for each block of 128 elements: does it decay?"""
+        name = "decays of " + " ".join(f"{part.start}:{part.stop}:{decays}" for part, decays in decay_slices)
+        if name not in self.kept:
+            flags = np.zeros(-(-decay_slices[-1][0].stop // 128), np.uint8)
+            for part, decays in decay_slices:
+                flags[part.start // 128 : -(-part.stop // 128)] = decays
+            self.kept[name] = self.from_host(flags)
+        return self.kept[name]
+
+
+class Staged:
+    """A flat array whose next content waits beside it: copied there from pinned memory while the stream may still read the last."""
+
+    def __init__(self, target: Array):
+        self.target = target
+        self.pinned, self.waiting = cupyx.empty_pinned(target.shape, target.dtype), cupy.empty(target.shape, target.dtype)
+        self.arrived, self.taken = cupy.cuda.Event(disable_timing=True), cupy.cuda.Event(disable_timing=True)
+        self.pending = False
+
+    def fill(self, values: list[np.ndarray], copying: Any) -> None:
+        self.arrived.synchronize()  # the pinned memory is free again
+        lay_out(self.pinned, values)
+        copying.wait_event(self.taken)
+        self.waiting.set(self.pinned, copying)
+        self.arrived.record(copying)
+        self.pending = True
+
+    def deliver(self, stream: Any) -> None:
+        """Put the content in its place, before what the stream does next."""
+        if self.pending:
+            stream.wait_event(self.arrived)
+            self.target.data.copy_from_device_async(self.waiting.data, self.target.nbytes, stream)
+            self.taken.record(stream)
+            self.pending = False
+
+
+def argument(value: Any) -> Any:
+    """A kernel's argument as CuPy passes it on."""
+    if value is None:
+        return np.uint64(0)
+    if isinstance(value, bool | int):
+        return np.int32(value)
+    return np.float32(value) if isinstance(value, float) and not isinstance(value, np.floating) else value
+
+
+def blocks(work: int, per_block: int) -> int:
+    return -(-work // per_block)
+
+
+def row_stride(array: Array) -> np.int64:
+    """Elements from a row (a token) to the next: of the second last dimension but the heads'."""
+    return np.int64(array.strides[-3 if array.ndim == 4 else -2] // array.itemsize)

@@ -1,0 +1,226 @@
+"""Matrix products by cuBLASLt, called through ctypes: such calls work while a stream is being captured, CuPy's own do not.
+
+cuBLASLt is column-major: a row-major (rows, columns) array is its (columns, rows) matrix. Each product's algorithm is chosen
+once, by timing what the library's heuristic proposes, and kept in `plan`: equal plans give equal bits. A checkpoint stores it, and
+so does a file in the user's cache folder, so that a second run on the same machine neither times again nor chooses otherwise.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+
+from nanoeuler.errors import UserError
+from nanoeuler.files import write_json
+
+WORKSPACE_BYTES = 64 << 20
+PROPOSALS = 24
+REPEATS = 5
+MARGIN = 0.97
+"""A proposal replaces the library's first choice only when it takes at most this share of its time: noise must not decide."""
+
+FLOAT32, BFLOAT16 = 0, 14  # cudaDataType
+COMPUTE = {"fp32": 68, "tf32": 77, "bf16": 68}  # cublasComputeType: products of float32 in float32 or TF32, always summed in float32
+TRANSPOSE_A, TRANSPOSE_B = 3, 4  # cublasLtMatmulDescAttributes
+MAX_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes
+REDUCE_IN_COMPUTE_TYPE = 2
+ALIGNMENT = 16
+
+
+class Algorithm(ctypes.Structure):
+    """An algorithm with its settings: opaque, and plain bytes."""
+
+    _fields_ = (("data", ctypes.c_uint64 * 8),)
+
+
+class Proposal(ctypes.Structure):
+    _fields_ = (
+        ("algorithm", Algorithm),
+        ("workspace", ctypes.c_size_t),
+        ("status", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    )
+
+
+@dataclass
+class Operand:
+    """A matrix as cuBLASLt sees it."""
+
+    pointer: int
+    rows: int
+    columns: int
+    stride: int  # elements from a column to the next
+    type: int
+
+    @classmethod
+    def of(cls, array: Any) -> "Operand":
+        """A row-major array whose last dimension is contiguous."""
+        rows, columns = array.shape
+        size = array.itemsize
+        if columns > 1 and array.strides[1] != size:
+            raise ValueError(f"the rows of a matrix must be contiguous; strides {array.strides}")
+        stride = array.strides[0] // size if rows > 1 else columns
+        return cls(array.data.ptr, columns, rows, stride, FLOAT32 if array.dtype == np.float32 else BFLOAT16)
+
+    @property
+    def key(self) -> str:
+        return f"{self.rows}x{self.columns}/{self.stride}{'f' if self.type == FLOAT32 else 'b'}"
+
+
+class Products:
+    """out = scale · op(a) op(b) (+ another array), on one stream."""
+
+    def __init__(self, precision: str, stream: Any, machine: str):
+        """`machine` names what timings hold for."""
+        self.library = library()
+        self.compute, self.stream = COMPUTE[precision], stream
+        self.handle = ctypes.c_void_p()
+        self.call("cublasLtCreate", ctypes.byref(self.handle))
+        self.workspace = cupy.empty(WORKSPACE_BYTES, np.uint8)
+        self.prepared: dict[str, tuple[Any, ...]] = {}
+        self.file = cache_folder() / f"products {machine} {self.version}.json".replace(" ", "-").replace("/", "-")
+        self.plan: dict[str, str] = read_plan(self.file)
+        """Product → algorithm, in hexadecimal."""
+
+    @property
+    def version(self) -> int:
+        self.library.cublasLtGetVersion.restype = ctypes.c_size_t
+        return self.library.cublasLtGetVersion()
+
+    def call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self.library, name)(*arguments)
+        if status:
+            raise RuntimeError(f"{name} failed with status {status}")
+
+    def multiply(self, a: Any, transpose_a: bool, b: Any, transpose_b: bool, out: Any, scale: float = 1.0, add: Any = None) -> None:
+        """Row-major out = scale · op(a) op(b) + add; `add` has the shape, type and strides of `out`, and may be `out`."""
+        # row-major out = op(a) op(b) is column-major outᵀ = op(b)ᵀ op(a)ᵀ: the operands change places, their transposes stay
+        left, right, result = Operand.of(b), Operand.of(a), Operand.of(out)
+        key = f"{left.key}{'T' if transpose_b else 'N'}·{right.key}{'T' if transpose_a else 'N'}→{result.key}"
+        if (left.pointer | right.pointer | result.pointer) % ALIGNMENT:
+            key += "unaligned"
+        if key not in self.prepared:
+            self.prepared[key] = self.prepare(key, left, transpose_b, right, transpose_a, result)
+        self.launch(self.prepared[key], left.pointer, right.pointer, result.pointer, scale, None if add is None else add.data.ptr)
+
+    def launch(self, prepared: tuple[Any, ...], left: int, right: int, result: int, scale: float, add: int | None) -> None:
+        description, left_layout, right_layout, result_layout, algorithm = prepared
+        self.call(
+            "cublasLtMatmul",
+            self.handle,
+            description,
+            ctypes.byref(ctypes.c_float(scale)),
+            ctypes.c_void_p(left),
+            left_layout,
+            ctypes.c_void_p(right),
+            right_layout,
+            ctypes.byref(ctypes.c_float(0.0 if add is None else 1.0)),
+            ctypes.c_void_p(result if add is None else add),
+            result_layout,
+            ctypes.c_void_p(result),
+            result_layout,
+            ctypes.byref(algorithm),
+            ctypes.c_void_p(self.workspace.data.ptr),
+            ctypes.c_size_t(WORKSPACE_BYTES),
+            ctypes.c_void_p(self.stream.ptr),
+        )
+
+    def prepare(self, key: str, left: Operand, transpose_left: bool, right: Operand, transpose_right: bool, result: Operand) -> tuple[Any, ...]:
+        """Descriptors of a product, and its algorithm: the plan's, or the fastest of the library's proposals."""
+        description = ctypes.c_void_p()
+        self.call("cublasLtMatmulDescCreate", ctypes.byref(description), self.compute, FLOAT32)
+        for attribute, value in ((TRANSPOSE_A, transpose_left), (TRANSPOSE_B, transpose_right)):
+            self.call("cublasLtMatmulDescSetAttribute", description, attribute, ctypes.byref(ctypes.c_int(int(value))), ctypes.c_size_t(4))
+        layouts = [self.layout(operand) for operand in (left, right, result)]
+        if key in self.plan:
+            return description, *layouts, Algorithm.from_buffer_copy(bytes.fromhex(self.plan[key]))
+        proposals = self.proposals(description, layouts, ALIGNMENT if not key.endswith("unaligned") else 2)
+        if not proposals:
+            raise RuntimeError(f"cuBLASLt has no algorithm for {key}")
+        candidates = [(description, *layouts, algorithm) for algorithm in proposals]
+        chosen = candidates[0]
+        if len(candidates) > 1:
+            seconds = [self.time(candidate, left, right, result) for candidate in candidates]
+            best = min(range(len(seconds)), key=seconds.__getitem__)
+            if seconds[best] <= MARGIN * seconds[0]:
+                chosen = candidates[best]
+        self.plan[key] = bytes(chosen[-1]).hex()
+        write_plan(self.file, self.plan)
+        return chosen
+
+    def layout(self, operand: Operand) -> ctypes.c_void_p:
+        layout = ctypes.c_void_p()
+        self.call(
+            "cublasLtMatrixLayoutCreate",
+            ctypes.byref(layout),
+            operand.type,
+            ctypes.c_uint64(operand.rows),
+            ctypes.c_uint64(operand.columns),
+            ctypes.c_int64(operand.stride),
+        )
+        return layout
+
+    def proposals(self, description: Any, layouts: list[Any], alignment: int) -> list[Algorithm]:
+        preference = ctypes.c_void_p()
+        self.call("cublasLtMatmulPreferenceCreate", ctypes.byref(preference))
+        settings = [(MAX_WORKSPACE, ctypes.c_size_t(WORKSPACE_BYTES)), (REDUCTIONS, ctypes.c_uint32(REDUCE_IN_COMPUTE_TYPE))]
+        settings += [(attribute, ctypes.c_uint32(alignment)) for attribute in ALIGNMENTS]
+        for attribute, value in settings:
+            self.call("cublasLtMatmulPreferenceSetAttribute", preference, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value)))
+        found, count = (Proposal * PROPOSALS)(), ctypes.c_int()
+        left, right, result = layouts
+        self.call("cublasLtMatmulAlgoGetHeuristic", self.handle, description, left, right, result, result, preference, PROPOSALS, found, ctypes.byref(count))
+        self.call("cublasLtMatmulPreferenceDestroy", preference)
+        return [Algorithm.from_buffer_copy(proposal.algorithm) for proposal in found[: count.value] if proposal.status == 0]
+
+    def time(self, candidate: tuple[Any, ...], left: Operand, right: Operand, result: Operand) -> float:
+        """Milliseconds of a proposal on the real operands, the result going elsewhere; infinite for one that does not run."""
+        elsewhere = cupy.empty(result.columns * result.stride * (4 if result.type == FLOAT32 else 2), np.uint8)
+        start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+        try:
+            self.launch(candidate, left.pointer, right.pointer, elsewhere.data.ptr, 1.0, None)
+        except RuntimeError:
+            return float("inf")
+        start.record(self.stream)
+        for _ in range(REPEATS):
+            self.launch(candidate, left.pointer, right.pointer, elsewhere.data.ptr, 1.0, None)
+        stop.record(self.stream)
+        stop.synchronize()
+        return cupy.cuda.get_elapsed_time(start, stop) / REPEATS
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanoeuler"
+
+
+def read_plan(path: Path) -> dict[str, str]:
+    """The algorithms chosen on this machine before; none when there is no file, or one that cannot be read."""
+    try:
+        plan = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return plan if isinstance(plan, dict) else {}
+
+
+def write_plan(path: Path, plan: dict[str, str]) -> None:
+    """Keep what was chosen; a folder that cannot be written to only costs the next run its time."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, read_plan(path) | plan)
+
+
+def library() -> ctypes.CDLL:
+    """cuBLASLt, from NVIDIA's packages or the system's CUDA. Raises `UserError` when there is none."""
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+
+    try:
+        return ctypes.CDLL(load_nvidia_dynamic_lib("cublasLt").abs_path)
+    except (DynamicLibNotFoundError, OSError) as error:
+        raise UserError("--device cuda: cuBLASLt is missing; install it with the extra cuda13 (or cuda12): requirements/install.sh cuda13") from error

@@ -1,0 +1,32 @@
+// Rotary positions (Su et al. 2021, eq. 34, halves instead of neighbours), in place:
+//
+//   (a, b) → (a cos φ − b sin φ,  b cos φ + a sin φ),   φ = position · θ^(−2i/E)
+//
+// The backward pass is the inverse rotation, by −φ. HEAD_SIZE is compiled in.
+//
+// in:  positions (N) int; cosine, sine (positions, E / 2) float, which the L2 holds
+// in and out: x (N, H, E) ACTIVATION, rows `stride` elements apart
+// bytes: 2 · N · H · E · activation
+#include "common.cuh"
+
+constexpr int HALF = HEAD_SIZE / 2;
+constexpr int PAIRS = HALF / WIDTH;  // threads of a head: each turns 8 elements of the first half with 8 of the second
+
+extern "C" __global__ void __launch_bounds__(256) rope(ACTIVATION* x, long long stride, const int* positions, const float* cosine, const float* sine, int rows, int heads,
+                                                       float direction) {
+    const unsigned index = blockIdx.x * 256u + threadIdx.x, per_row = heads * PAIRS;
+    const unsigned row = index / per_row, place = index % per_row;
+    if (row >= rows) return;
+    const int head = place / PAIRS, column = place % PAIRS * WIDTH;
+    ACTIVATION* first = x + row * stride + head * HEAD_SIZE + column;
+    const size_t angle = size_t(positions[row]) * HALF + column;
+    const Eight a = load(first), b = load(first + HALF), cos = load(cosine + angle), sin = load(sine + angle);
+    Eight turned_a, turned_b;
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        turned_a.at[i] = a.at[i] * cos.at[i] - b.at[i] * direction * sin.at[i];
+        turned_b.at[i] = b.at[i] * cos.at[i] + a.at[i] * direction * sin.at[i];
+    }
+    store(first, turned_a);
+    store(first + HALF, turned_b);
+}

@@ -1,0 +1,42 @@
+// SwiGLU (Shazeer 2020, eq. 6):  out = silu(gate) · up,  silu(z) = z σ(z), and backward:
+//
+//   dup = dout · silu(gate),   dgate = dout · up · (σ + silu(gate) (1 − σ))
+//
+// FFN is compiled in. gate and up lie in the rows of one packed product, `stride` elements apart.
+//
+// forward   in: gate, up (N, F) ACTIVATION         out: out (N, F) ACTIVATION, contiguous        bytes: 3 · N · F · activation
+// backward  in: dout (N, F), gate, up              out: dgate, dup, and out once more, so that nobody keeps it; each may take the place of an input
+//           bytes: 6 · N · F · activation
+#include "common.cuh"
+
+constexpr int VECTORS = FFN / WIDTH;
+
+__device__ __forceinline__ float sigmoid(float z) { return 1.0f / (1.0f + expf(-z)); }
+
+extern "C" __global__ void __launch_bounds__(256) swiglu(const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* out, int rows) {
+    const unsigned index = blockIdx.x * 256u + threadIdx.x, row = index / VECTORS, column = index % VECTORS * WIDTH;
+    if (row >= rows) return;
+    const Eight z = load(gate + row * stride + column), factor = load(up + row * stride + column);
+    Eight product;
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) product.at[i] = z.at[i] * sigmoid(z.at[i]) * factor.at[i];
+    store(out + size_t(row) * FFN + column, product);
+}
+
+extern "C" __global__ void __launch_bounds__(256) swiglu_backward(const ACTIVATION* dout, const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* dgate,
+                                                                  ACTIVATION* dup, long long gradient_stride, ACTIVATION* out, int rows) {
+    const unsigned index = blockIdx.x * 256u + threadIdx.x, row = index / VECTORS, column = index % VECTORS * WIDTH;
+    if (row >= rows) return;
+    const Eight z = load(gate + row * stride + column), factor = load(up + row * stride + column), gradient = load(dout + size_t(row) * FFN + column);
+    Eight of_gate, of_up, product;
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        const float sigma = sigmoid(z.at[i]), silu = z.at[i] * sigma;
+        of_up.at[i] = gradient.at[i] * silu;
+        of_gate.at[i] = gradient.at[i] * factor.at[i] * (sigma + silu * (1.0f - sigma));
+        product.at[i] = silu * factor.at[i];
+    }
+    store(dgate + row * gradient_stride + column, of_gate);
+    store(dup + row * gradient_stride + column, of_up);
+    if (out) store(out + size_t(row) * FFN + column, product);
+}

@@ -1,0 +1,243 @@
+"""Does an engine compute what the specification says? Every op, and whole models, beside the reference in float64.
+
+The reference gets the very numbers that the engine gets (after rounding to the engine's types), so what differs is the
+engine's arithmetic. Errors are ‖a − b‖₂ / ‖b‖₂ per tensor. Outputs are filled with NaN beforehand: an element that was not
+written shows.
+"""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.check import Comparison, compare
+
+OP_TOLERANCE = {"fp32": 1e-6, "tf32": 1.5e-3, "bf16": 8e-3}
+"""fp32: sums of up to a few hundred rounded products. tf32: operands of 10 bits, 2⁻¹¹ each. bf16: results of 8 bits, 2⁻⁹ each,
+and probabilities rounded before they are multiplied."""
+
+Arrays = dict[str, tuple[np.ndarray, str]]
+"""Name → values and kind: activation, residual, statistic or index."""
+
+
+def compare_op(
+    case: str, engine: Any, inputs: Arrays, outputs: dict[str, tuple[tuple[int, ...], str]], call: Callable[[Any, Any], None], changed: tuple[str, ...] = ()
+) -> Iterator[Comparison]:
+    """Run `call(ops, arrays)` on the engine and on the reference; compare `outputs` and the inputs that are `changed` in place."""
+    reference = ReferenceBackend(np.float64)
+    kinds = {"activation": engine.activation, "residual": engine.residual, "statistic": engine.dtype}
+    on_engine, on_reference = SimpleNamespace(), SimpleNamespace()
+    for name, (values, kind) in inputs.items():
+        array = engine.from_host(values, kinds.get(kind))
+        setattr(on_engine, name, array)
+        host = engine.to_host(array)
+        setattr(on_reference, name, host.astype(np.float64) if host.dtype.kind == "f" else host.copy())
+    for name, (shape, kind) in outputs.items():
+        poison = np.zeros(shape, np.int32) if kind == "index" else np.full(shape, np.nan)
+        setattr(on_engine, name, engine.from_host(poison, kinds.get(kind)))
+        setattr(on_reference, name, poison.copy())
+    call(engine, on_engine)
+    call(reference, on_reference)
+    for name in (*outputs, *changed):
+        yield compare(case, name, np.asarray(engine.to_host(getattr(on_engine, name)), np.float64), np.asarray(getattr(on_reference, name), np.float64))
+
+
+class Draw:
+    """Random arrays of each kind."""
+
+    def __init__(self, seed: int):
+        self.random = np.random.default_rng(seed)
+
+    def activation(self, *shape: int) -> tuple[np.ndarray, str]:
+        return self.random.standard_normal(shape), "activation"
+
+    def residual(self, *shape: int) -> tuple[np.ndarray, str]:
+        return self.random.standard_normal(shape), "residual"
+
+    def statistic(self, *shape: int) -> tuple[np.ndarray, str]:
+        return self.random.standard_normal(shape), "statistic"
+
+
+def check_linear(engine: Any, draw: "Draw", N: int, D: int, columns: int) -> Iterator[Comparison]:
+    name = f"{N} × {D} × {columns}"
+    inputs = {"x": draw.activation(N, D), "weight": draw.activation(columns, D), "dout": draw.activation(N, columns), "dweight": draw.statistic(columns, D)}
+    kept = {"out": ((N, columns), "activation"), "dx": ((N, D), "activation"), "fresh": ((columns, D), "statistic")}
+
+    def linear(ops: Any, a: Any) -> None:
+        ops.linear(a.x, a.weight, a.out)
+        ops.linear_backward_input(a.dout, a.weight, a.dx, scale=0.5)
+        ops.linear_backward_weight(a.dout, a.x, a.fresh, accumulate=False)
+        ops.linear_backward_weight(a.dout, a.x, a.dweight, accumulate=True, scale=0.5)
+
+    yield from compare_op(f"linear {name}", engine, inputs, kept, linear, ("dweight",))
+
+
+def check_embedding(engine: Any, draw: "Draw", N: int, D: int, V: int) -> Iterator[Comparison]:
+    ids = np.where(draw.random.random(N) < 0.6, 3, draw.random.integers(0, V, N)).astype(np.int32)  # one id is most of the rows
+    inputs = {"ids": (ids, "index"), "table": draw.activation(V, D), "dout": draw.activation(N, D), "dtable": draw.statistic(V, D)}
+
+    def embedding(ops: Any, a: Any) -> None:
+        ops.embedding(a.ids, a.table, a.out)
+        ops.embedding_backward(a.ids, a.dout, a.fresh, accumulate=False)
+        ops.embedding_backward(a.ids, a.dout, a.dtable, accumulate=True)
+
+    yield from compare_op(f"embedding {N} × {D}", engine, inputs, {"out": ((N, D), "residual"), "fresh": ((V, D), "statistic")}, embedding, ("dtable",))
+
+
+def check_rms_norm(engine: Any, draw: "Draw", N: int, D: int) -> Iterator[Comparison]:
+    inputs = {
+        "x": draw.residual(N, D),
+        "delta": draw.activation(N, D),
+        "weight": draw.statistic(D),
+        "dout": draw.activation(N, D),
+        "dx": draw.activation(N, D),
+        "dweight": draw.statistic(D),
+    }
+    kept = {name: ((N, D), kind) for name, kind in (("sum", "residual"), ("out", "activation"), ("plain", "activation"), ("fresh_dx", "activation"))}
+    kept |= {"inverse": ((N,), "statistic"), "plain_inverse": ((N,), "statistic"), "fresh_dweight": ((D,), "statistic")}
+
+    def rms_norm(ops: Any, a: Any) -> None:
+        ops.add_rms_norm(a.x, a.delta, 0.5, a.weight, 1e-5, a.sum, a.out, a.inverse)
+        ops.rms_norm(a.x, a.weight, 1e-5, a.plain, a.plain_inverse)
+        ops.rms_norm_backward(a.dout, a.x, a.weight, a.plain_inverse, a.fresh_dx, a.fresh_dweight, False, False)
+        ops.rms_norm_backward(a.dout, a.x, a.weight, a.plain_inverse, a.dx, a.dweight, True, True, a.dout)
+
+    yield from compare_op(f"rms_norm {N} × {D}", engine, inputs, kept, rms_norm, ("dx", "dweight", "dout"))
+
+
+def check_rope(engine: Any, draw: "Draw", N: int, H: int, E: int) -> Iterator[Comparison]:
+    inputs = {"packed": draw.activation(N, (H + 1) * E), "positions": (draw.random.integers(0, 512, N).astype(np.int32), "index")}
+
+    def rope(ops: Any, a: Any) -> None:
+        table = ops.rope_table(512, E, 10_000.0)
+        x = a.packed[:, E:].reshape(N, H, E)  # a part of packed rows
+        ops.rope(x, a.positions, table)
+
+    def rope_back(ops: Any, a: Any) -> None:
+        ops.rope(a.packed[:, E:].reshape(N, H, E), a.positions, ops.rope_table(512, E, 10_000.0), inverse=True)
+
+    yield from compare_op(f"rope {N} × {H} × {E}", engine, inputs, {}, rope, ("packed",))
+    yield from compare_op(f"rope back {N} × {H} × {E}", engine, inputs, {}, rope_back, ("packed",))
+
+
+def check_attention(engine: Any, draw: "Draw", B: int, T: int, H: int, G: int, E: int) -> Iterator[Comparison]:
+    starts = np.zeros((B, T), np.int32)
+    if T > 5:  # documents of odd lengths in the last row
+        for cut in (T // 3, T // 2 + 1):
+            starts[-1, cut:] = cut
+    columns = (H + 2 * G) * E
+    inputs = {
+        "packed": draw.activation(B * T, columns),
+        "dout": draw.activation(B, T, H, E),
+        "starts": (starts, "index"),
+        "offset": (np.zeros(B, np.int32), "index"),
+    }
+    kept = {"out": ((B, T, H, E), "activation"), "lse": ((B, H, T), "statistic"), "dpacked": ((B * T, columns), "activation")}
+
+    def parts(packed: Any) -> list[Any]:
+        split = [packed[:, : H * E], packed[:, H * E : (H + G) * E], packed[:, (H + G) * E :]]
+        return [part.reshape(B * T, -1, E).reshape(B, T, -1, E) for part in split]
+
+    def attention(ops: Any, a: Any) -> None:
+        ops.attention(*parts(a.packed), a.starts, a.offset, a.out, a.lse)
+        ops.attention_backward(a.dout, *parts(a.packed), a.starts, a.out, a.lse, *parts(a.dpacked))
+
+    yield from compare_op(f"attention {B} × {T}, {H} / {G} heads of {E}", engine, inputs, kept, attention)
+
+
+def check_decoding(engine: Any, draw: "Draw", B: int, T: int, S: int, H: int, G: int, E: int) -> Iterator[Comparison]:
+    offset = np.array([S - T - 3 * row for row in range(B)], np.int32)
+    inputs = {"query": draw.activation(B, T, H, E), "key": draw.activation(B, S, G, E), "value": draw.activation(B, S, G, E)}
+    inputs |= {"starts": (np.zeros((B, T), np.int32), "index"), "offset": (offset, "index")}
+    kept = {"out": ((B, T, H, E), "activation"), "lse": ((B, H, T), "statistic")}
+
+    def decoding(ops: Any, a: Any) -> None:
+        ops.attention(a.query, a.key, a.value, a.starts, a.offset, a.out, a.lse)
+
+    yield from compare_op(f"attention {B} × {T} of {S}, {H} / {G} heads of {E}", engine, inputs, kept, decoding)
+
+
+def check_swiglu(engine: Any, draw: "Draw", N: int, F: int) -> Iterator[Comparison]:
+    inputs = {"packed": (4 * draw.random.standard_normal((N, 2 * F)), "activation"), "dout": draw.activation(N, F)}
+    kept = {"out": ((N, F), "activation"), "dpacked": ((N, 2 * F), "activation")}
+
+    def swiglu(ops: Any, a: Any) -> None:
+        gate, up = a.packed[:, :F], a.packed[:, F:]
+        ops.swiglu(gate, up, a.out)
+        ops.swiglu_backward(a.dout, gate, up, a.dpacked[:, :F], a.dpacked[:, F:])
+        ops.swiglu_backward(a.dout, gate, up, gate, up, a.dout)
+
+    yield from compare_op(f"swiglu {N} × {F}", engine, inputs, kept, swiglu, ("packed", "dout"))
+
+
+def check_cross_entropy(engine: Any, draw: "Draw", R: int, V: int) -> Iterator[Comparison]:
+    width = -(-V // 8) * 8
+    targets = draw.random.integers(0, V, R).astype(np.int32)
+    targets[R // 2] = -1
+    inputs = {
+        "packed": (3 * draw.random.standard_normal((R, width)), "activation"),
+        "targets": (targets, "index"),
+        "weights": (draw.random.random(R), "statistic"),
+    }
+    kept = {name: ((R,), "statistic") for name in ("logprobs", "lse", "logprobs_at_once", "lse_at_once")}
+
+    def cross_entropy(ops: Any, a: Any) -> None:
+        ops.cross_entropy(a.packed[:, :V], a.targets, a.logprobs, a.lse)
+        again = a.packed.copy()
+        ops.cross_entropy_with_gradient(again[:, :V], a.targets, a.weights, a.logprobs_at_once, a.lse_at_once)
+        ops.cross_entropy_backward(a.packed[:, :V], a.targets, a.weights, a.lse)
+        a.gradient, a.gradient_at_once = a.packed[:, :V], again[:, :V]
+
+    yield from compare_op(f"cross_entropy {R} × {V}", engine, inputs, kept, cross_entropy, ("gradient", "gradient_at_once"))
+
+
+def check_all_masked(engine: Any, draw: Draw) -> Iterator[Comparison]:
+    """No loss, and a gradient that is exactly zero."""
+    targets = np.full(5, -1, np.int32)
+    inputs = {"packed": draw.activation(5, 64), "targets": (targets, "index"), "weights": (np.ones(5), "statistic")}
+
+    def masked(ops: Any, a: Any) -> None:
+        ops.cross_entropy_with_gradient(a.packed, a.targets, a.weights, a.logprobs, a.lse)
+
+    kept = {"logprobs": ((5,), "statistic"), "lse": ((5,), "statistic")}
+    yield from compare_op("cross_entropy, all masked", engine, inputs, kept, masked, ("packed",))
+
+
+def check_preference(engine: Any, draw: Draw) -> Iterator[Comparison]:
+    """Two rows: two pairs, and one with an empty place."""
+    spans = np.array([[[0, 9, 21], [21, 30, 60]], [[0, 30, 57], [0, 0, 0]]], np.int32)
+    shares = np.array([[0.3, 0.3], [0.4, 0.0]], np.float32)
+    inputs = {"logprobs": (-np.abs(draw.random.standard_normal((2, 64, 3))), "statistic"), "spans": (spans, "index"), "shares": (shares, "statistic")}
+    inputs |= {"scales": (0.1 + draw.random.random((2, 2, 2)), "statistic"), "weights": (np.zeros((2, 64, 3)), "statistic")}
+    reference, losses = -20 + draw.random.random((2, 2, 2)), np.zeros(2)
+
+    def preference(ops: Any, a: Any) -> None:
+        a.losses, on_backend = (ops.from_host(values, np.float64) for values in (losses, reference))
+        ops.preference(a.logprobs, a.spans, on_backend, a.scales, a.shares, 0.2, 0.1, a.weights, a.losses)
+
+    yield from compare_op("preference", engine, inputs, {}, preference, ("weights", "losses"))
+
+
+def check_device_ops(engine: Any) -> Iterator[Comparison]:
+    """Every op at sizes that fit no tile: one row, odd lengths, padded rows, masked targets, grouped heads."""
+    draw = Draw(3)
+    for sizes in ((1, 8, 24), (37, 128, 344), (300, 768, 1280)):
+        yield from check_linear(engine, draw, *sizes)
+    for sizes in ((1, 8, 16), (2500, 128, 40), (700, 768, 512)):
+        yield from check_embedding(engine, draw, *sizes)
+    for sizes in ((1, 8), (37, 256), (301, 768), (1000, 1024), (5, 2048)):
+        yield from check_rms_norm(engine, draw, *sizes)
+    for sizes in ((1, 1, 32), (37, 3, 64), (130, 12, 128)):
+        yield from check_rope(engine, draw, *sizes)
+    for sizes in ((1, 1, 1, 1, 32), (2, 7, 4, 4, 64), (2, 65, 6, 2, 64), (1, 130, 8, 2, 128), (2, 200, 8, 1, 32), (1, 513, 12, 4, 64), (2, 512, 12, 4, 64)):
+        yield from check_attention(engine, draw, *sizes)
+    for sizes in ((1, 1, 70, 12, 4, 64), (3, 5, 140, 4, 1, 32)):  # decoding: fewer queries than keys
+        yield from check_decoding(engine, draw, *sizes)
+    for sizes in ((1, 8), (37, 344), (130, 2048)):
+        yield from check_swiglu(engine, draw, *sizes)
+    for sizes in ((1, 16), (37, 50), (130, 4096), (9, 50_257)):
+        yield from check_cross_entropy(engine, draw, *sizes)
+    yield from check_all_masked(engine, draw)
+    yield from check_preference(engine, draw)

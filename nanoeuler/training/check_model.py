@@ -1,0 +1,61 @@
+"""Does an engine train the model that the specification trains? Gradients of whole presets beside the reference in float64."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.check import Comparison, compare
+from nanoeuler.model.flat import FlatBuffer, ModelViews
+from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
+from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.streams import TextStream
+
+MODEL_TOLERANCE = {"fp32": {"small": 1e-6, "base": 3e-6}, "tf32": {"small": 2e-2, "base": 2e-2}, "bf16": {"small": 1e-1, "base": 1e-1}}
+"""Whole models, per parameter tensor: fp32 near what PyTorch's float32 reaches (1.3e-6 on `base`). In tf32 and bf16 the roundings of
+all layers add up in each activation, and a gradient is a sum in which large terms cancel."""
+
+
+def synthetic_rows(config: ModelConfig, rows: int, length: int, seed: int) -> TextStream:
+    """Rows of a made-up language: phrases of random tokens, each said several times over, so that attention has something to find."""
+    random = np.random.default_rng(seed)
+    phrases, total = [], 0
+    while total < rows * length:
+        phrase = random.integers(1, config.vocab_size, random.integers(4, 20))
+        phrases.append(np.tile(phrase, 6))
+        total += len(phrases[-1])
+    tokens = np.concatenate(phrases)[: rows * length].astype(np.int32)
+    return TextStream(tokens, length, rows * length, config.mtp_weights, 0, True, seed, "synthetic")
+
+
+def check_device_model(engine: Any, preset: str, rows: int, length: int, steps: int) -> Iterator[Comparison]:
+    """Every parameter tensor's gradient of a preset after `steps` updates on a made-up language, and its losses, beside float64."""
+    config = ModelConfig.from_dict({"preset": preset})
+    state = TrainingState(config, engine, initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
+    training = 8 * rows
+    stream = synthetic_rows(config, training * max(1, steps), length, seed=5)
+    stream.rows_per_step = stream.order.rows_per_step = training
+    for step in range(steps):
+        state.train_step(stream.step(step), training, 1e-3)
+    batch_rows = synthetic_rows(config, rows, length, seed=6).step(0)
+    state.stage(batch_rows)
+    engine.run(lambda: state.accumulate(slice(0, rows), accumulate=False))
+    found = FlatBuffer(config, np.asarray(engine.to_host(state.gradients), np.float64))
+
+    reference = ReferenceBackend(np.float64)
+    parameters = np.asarray(engine.to_host(state.parameters), np.float64)
+    model = Transformer(config, parameters, reference)
+    batch = Batch(batch_rows.ids, batch_rows.positions, batch_rows.starts)
+    buffers = model.forward(batch, training=True)
+    targets, weights = batch_rows.targets.reshape(-1), batch_rows.weights.reshape(-1)
+    logprobs, lse = np.empty(len(targets)), np.empty(len(targets))
+    reference.cross_entropy_with_gradient(model.all_logits(buffers), targets, weights, logprobs, lse)
+    gradients = np.zeros_like(parameters)
+    model.backward(batch, buffers, ModelViews(config, gradients))
+    expected = FlatBuffer(config, gradients)
+    case = f"{preset}, {rows} × {length}, after {steps} steps"
+    yield compare(case, "log-probabilities", np.asarray(engine.to_host(state.inputs.logprobs), np.float64), logprobs)
+    for tensor in expected.table:
+        yield compare(case, tensor.name, found[tensor.name], expected[tensor.name])

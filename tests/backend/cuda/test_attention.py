@@ -1,0 +1,190 @@
+"""The attention kernels against the float64 reference, on the device; and what their tiles ask of a card, without one."""
+
+import numpy as np
+import pytest
+from test_sources import compile_source, resources
+
+from nanoeuler.backend.cuda.attention import HEAD_SIZES, SHARED_LIMIT, UNITS, Attention, source, tiles_for
+from nanoeuler.backend.reference import ReferenceBackend
+
+# ‖error‖ / ‖reference‖. float32: some roundings of 6e-8 each. TF32 keeps 10 bits of an operand, bf16 7, and rounds its results to 8: a rounding's
+# relative size is 2⁻¹¹/√3 = 2.8e-4 and 2⁻⁹/√3 = 1.1e-3 by norm, of which operands, probabilities, their gradients and results see one each.
+BOUNDS = {"ffma": 1e-6, "tf32": 1e-3, "bf16": 4e-3, "wgmma": 4e-3}
+PRECISIONS = {"ffma": "fp32", "tf32": "tf32", "bf16": "bf16", "wgmma": "bf16"}
+
+SHAPES = [  # B, T, query heads, key/value heads, head size, documents per row
+    (2, 100, 4, 4, 32, 1),
+    (2, 77, 6, 2, 64, 4),
+    (1, 130, 8, 2, 128, 3),
+    (2, 200, 8, 1, 64, 6),
+    (2, 64, 4, 4, 64, 1),
+    (1, 513, 3, 1, 64, 5),
+    (2, 257, 12, 4, 64, 40),
+    (1, 9, 8, 8, 128, 2),
+    (1, 1, 3, 1, 64, 1),
+]
+CACHED = [  # B, new tokens, query heads, key/value heads, head size, places in the cache, tokens in it
+    (3, 1, 12, 4, 64, 700, [0, 333, 699]),
+    (2, 4, 8, 1, 128, 100, [50, 96]),
+    (2, 20, 6, 2, 64, 300, [17, 280]),
+    (2, 65, 4, 2, 32, 128, [63, 0]),
+]
+
+
+def relative_error(result, expected):
+    return np.linalg.norm(np.asarray(result, np.float64) - expected) / np.linalg.norm(expected)
+
+
+def random_inputs(random, unit, shape):
+    import ml_dtypes
+
+    return random.standard_normal(shape).astype(np.float32).astype(np.float32 if unit in ("ffma", "tf32") else ml_dtypes.bfloat16)
+
+
+def document_starts(random, B, T, documents):
+    starts = np.zeros((B, T), np.int32)
+    for row in starts:
+        for cut in np.sort(random.choice(np.arange(1, T), documents - 1, replace=False)) if documents > 1 else []:
+            row[cut:] = cut
+    return starts
+
+
+@pytest.fixture
+def stream():
+    import cupy
+
+    return cupy.cuda.Stream(non_blocking=True)
+
+
+@pytest.fixture
+def random():
+    return np.random.default_rng(5)
+
+
+def unit_of_this_device(unit):
+    import cupy
+
+    return unit if unit != "wgmma" or cupy.cuda.Device().compute_capability == "90" else "bf16"
+
+
+class Case:
+    """Random inputs in one packed buffer, as the model has them, and what the reference makes of them."""
+
+    def __init__(self, random, unit, B, T, heads, kv_heads, head_size, documents):
+        import cupy
+
+        self.attention = Attention(heads, kv_heads, head_size, PRECISIONS[unit], unit_of_this_device(unit))
+        packed, dout = random_inputs(random, unit, (B, T, heads + 2 * kv_heads, head_size)), random_inputs(random, unit, (B, T, heads, head_size))
+        starts, offset = document_starts(random, B, T, documents), np.zeros(B, np.int32)
+        query, key, value = self.split(packed.astype(np.float64), heads, kv_heads)
+        self.out, self.lse = np.empty(dout.shape), np.empty((B, heads, T))
+        reference, self.gradient = ReferenceBackend(np.float64), np.empty(packed.shape)
+        reference.attention(query, key, value, starts, offset, self.out, self.lse)
+        gradients = self.split(self.gradient, heads, kv_heads)
+        reference.attention_backward(dout.astype(np.float64), query, key, value, starts, self.out, self.lse, *gradients)
+
+        self.inputs, self.dout = self.split(cupy.asarray(packed), heads, kv_heads), cupy.asarray(dout)
+        self.starts, self.offset = cupy.asarray(starts), cupy.asarray(offset)
+        self.device_out, self.device_lse = cupy.full(dout.shape, np.nan, dout.dtype), cupy.full(self.lse.shape, np.nan, np.float32)
+        self.device_gradient = cupy.full(packed.shape, np.nan, packed.dtype)
+        self.gradients = self.split(self.device_gradient, heads, kv_heads)
+        self.workspace = cupy.full(self.attention.workspace_bytes(B, T) // 4, np.nan, np.float32)
+        cupy.cuda.Device().synchronize()
+
+    @staticmethod
+    def split(packed, heads, kv_heads):
+        return packed[:, :, :heads], packed[:, :, heads : heads + kv_heads], packed[:, :, heads + kv_heads :]
+
+    def forward(self, stream):
+        self.attention.forward(stream, *self.inputs, self.starts, self.offset, self.device_out, self.device_lse)
+
+    def backward(self, stream):
+        saved = self.starts, self.device_out, self.device_lse
+        self.attention.backward(stream, self.dout, *self.inputs, *saved, *self.gradients, self.workspace)
+
+    def errors(self):
+        heads, kv_heads = self.attention.heads, self.attention.kv_heads
+        results = self.split(self.device_gradient.get(), heads, kv_heads)
+        pairs = [(self.device_out.get(), self.out), (self.device_lse.get(), self.lse), *zip(results, self.split(self.gradient, heads, kv_heads), strict=True)]
+        return {name: relative_error(*pair) for name, pair in zip(("out", "lse", "dquery", "dkey", "dvalue"), pairs, strict=True) if np.any(pair[1])}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("unit", UNITS)
+def test_forward_and_backward_agree_with_the_reference(stream, random, unit, shape):
+    case = Case(random, unit, *shape)
+    case.forward(stream)
+    case.backward(stream)
+    stream.synchronize()
+    for name, error in case.errors().items():
+        # with a single key the gradients of query and key are zero, and the reference leaves nothing but rounding
+        assert error < BOUNDS[unit] or (shape[1] == 1 and name in ("dquery", "dkey")), name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", CACHED)
+@pytest.mark.parametrize("unit", UNITS)
+def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_not_read(stream, random, unit, shape):
+    import cupy
+
+    B, T, heads, kv_heads, head_size, places, lengths = shape
+    query, cache = random_inputs(random, unit, (B, T, heads, head_size)), random_inputs(random, unit, (B, places, 2 * kv_heads, head_size))
+    for row, length in zip(cache, lengths, strict=True):
+        row[length + T :] = np.nan
+    starts, offset = np.repeat(random.integers(0, np.array(lengths)[:, None] + 1), T, axis=1).astype(np.int32), np.array(lengths, np.int32)
+    out, lse = np.empty(query.shape), np.empty((B, heads, T))
+    exact = query.astype(np.float64), *np.split(cache.astype(np.float64), 2, axis=2)
+    ReferenceBackend(np.float64).attention(*exact, starts, offset, out, lse)
+
+    attention = Attention(heads, kv_heads, head_size, PRECISIONS[unit], unit_of_this_device(unit))
+    device_cache, device_out, device_lse = cupy.asarray(cache), cupy.full(out.shape, np.nan, query.dtype), cupy.full(lse.shape, np.nan, np.float32)
+    arguments = cupy.asarray(query), device_cache[:, :, :kv_heads], device_cache[:, :, kv_heads:], cupy.asarray(starts), cupy.asarray(offset)
+    cupy.cuda.Device().synchronize()
+    attention.forward(stream, *arguments, device_out, device_lse)
+    stream.synchronize()
+    assert relative_error(device_out.get(), out) < BOUNDS[unit]
+    assert relative_error(device_lse.get(), lse) < BOUNDS[unit]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("unit", UNITS)
+def test_two_runs_give_the_same_bits_in_a_graph_or_out_of_it(stream, random, unit):
+    case = Case(random, unit, 2, 257, 6, 2, 64, 7)
+    case.forward(stream)
+    case.backward(stream)
+    stream.synchronize()
+    first = case.device_out.get().tobytes(), case.device_gradient.get().tobytes()
+    with stream:
+        stream.begin_capture()
+        case.forward(stream)
+        case.backward(stream)
+        graph = stream.end_capture()
+    for _ in range(3):
+        case.device_gradient.fill(0)
+        case.device_out.fill(0)
+        case.workspace.device.synchronize()
+        graph.launch(stream)
+        stream.synchronize()
+        assert (case.device_out.get().tobytes(), case.device_gradient.get().tobytes()) == first
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("head_size", HEAD_SIZES)
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_block_fits_the_shared_memory_of_the_cards_that_run_it(unit, head_size, ratio):
+    tiles = tiles_for(unit, head_size, ratio)
+    for size in tiles.shared_bytes(head_size * (4 if unit in ("ffma", "tf32") else 2)).values():
+        assert size <= SHARED_LIMIT
+    assert ratio % tiles.heads == 0
+    assert ratio % tiles.gradient_heads == 0
+
+
+@pytest.mark.parametrize("head_size", [64, 128])  # 32 asks for less of everything
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_form_compiles_without_spilling_registers(unit, head_size):
+    kernels = resources(compile_source(source(unit, head_size, 3), "sm_90a" if unit == "wgmma" else "sm_80"))
+    assert kernels.keys() == {"attention_forward", "attention_dquery", "attention_dkey", "attention_decode"}
+    for name, (registers, spilled, _) in kernels.items():
+        assert registers <= 255
+        assert spilled == 0, name

@@ -1,0 +1,60 @@
+"""Training on a GPU: real processes, really killed; and its models on the other engines."""
+
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from nanoeuler.api import load
+
+pytestmark = pytest.mark.gpu
+DEVICE = ("--device", "cuda")
+
+
+@pytest.fixture
+def cuda_trainer(trainer):
+    trainer.config["model"] |= {"dim": 64, "layers": 2, "heads": 2, "kv_heads": 1, "ffn": 84}
+    trainer.config["pretrain"] |= {"checkpoint_minutes": 0.001, "micro_batch_rows": 4}
+    return trainer
+
+
+def kill_at(trainer, step):
+    process = trainer.start("pretrain", *DEVICE)
+    deadline = time.monotonic() + 90
+    while trainer.last_step() < step:
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(cuda_trainer, precision):
+    cuda_trainer.config["pretrain"]["precision"] = precision
+    cuda_trainer.run("pretrain", *DEVICE)
+    whole, losses = cuda_trainer.weights(), [entry.get("loss") for entry in cuda_trainer.metrics()]
+    cuda_trainer.output = cuda_trainer.output / "killed"
+    kill_at(cuda_trainer, 17)
+    assert "going on from step" in cuda_trainer.run("pretrain", *DEVICE)
+    assert cuda_trainer.weights() == whole
+    assert [entry.get("loss") for entry in cuda_trainer.metrics()] == losses
+
+
+def test_a_model_trained_on_the_gpu_is_the_same_model_on_the_others(cuda_trainer):
+    cuda_trainer.config["pretrain"]["precision"] = "fp32"
+    cuda_trainer.run("pretrain", *DEVICE)
+    folder = cuda_trainer.output / "pretrain" / "model"
+    ids = np.random.default_rng(1).integers(0, 288, (2, 16))
+    on_gpu, on_cpu = load(folder, "cuda", precision="fp32"), load(folder, "reference")
+    np.testing.assert_allclose(on_gpu.logits(ids), on_cpu.logits(ids), rtol=1e-4, atol=1e-5)
+    assert on_gpu.generate("The cat", temperature=0, max_tokens=20) == on_cpu.generate("The cat", temperature=0, max_tokens=20)
+
+
+def test_fine_tuning_runs_on_the_gpu(cuda_trainer):
+    cuda_trainer.run("pretrain", *DEVICE)
+    said = cuda_trainer.run("sft", "--parent", str(cuda_trainer.output / "pretrain" / "model"), *DEVICE)
+    losses = [entry["loss"] for entry in cuda_trainer.metrics("sft") if "loss" in entry]
+    assert losses[-1] < 0.5 * losses[0]
+    assert "engine=cuda" in said
