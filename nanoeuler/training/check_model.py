@@ -1,10 +1,12 @@
 """Does an engine train the model that the specification trains? Gradients of whole presets beside the reference in float64."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import nanoeuler
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.check import Comparison, compare
 from nanoeuler.model.flat import FlatBuffer, ModelViews
@@ -18,28 +20,21 @@ MODEL_TOLERANCE = {"fp32": {"small": 1e-6, "base": 3e-6}, "tf32": {"small": 2e-2
 all layers add up in each activation, and a gradient is a sum in which large terms cancel."""
 
 
-def synthetic_rows(config: ModelConfig, rows: int, length: int, seed: int) -> TextStream:
-    """Rows of a made-up language: phrases of random tokens, each said several times over, so that attention has something to find."""
-    random = np.random.default_rng(seed)
-    phrases, total = [], 0
-    while total < rows * length:
-        phrase = random.integers(1, config.vocab_size, random.integers(4, 20))
-        phrases.append(np.tile(phrase, 6))
-        total += len(phrases[-1])
-    tokens = np.concatenate(phrases)[: rows * length].astype(np.int32)
-    return TextStream(tokens, length, rows * length, config.mtp_weights, 0, True, seed, "synthetic")
+def source_rows(config: ModelConfig, rows: int, length: int, seed: int) -> TextStream:
+    """Rows of this package's own source text, a token a byte: real text that is always at hand."""
+    text = b"".join(path.read_bytes() for path in sorted(Path(nanoeuler.__file__).parent.rglob("*.py")))
+    tokens = np.frombuffer(text, np.uint8).astype(np.int32) + 1
+    return TextStream(tokens, length, rows * length, config.mtp_weights, 0, False, seed, "source")
 
 
 def check_device_model(engine: Any, preset: str, rows: int, length: int, steps: int) -> Iterator[Comparison]:
-    """Every parameter tensor's gradient of a preset after `steps` updates on a made-up language, and its losses, beside float64."""
+    """Every parameter tensor's gradient of a preset after `steps` updates on real text, and its log-probabilities, beside float64."""
     config = ModelConfig.from_dict({"preset": preset})
     state = TrainingState(config, engine, initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
-    training = 8 * rows
-    stream = synthetic_rows(config, training * max(1, steps), length, seed=5)
-    stream.rows_per_step = stream.order.rows_per_step = training
+    stream = source_rows(config, 8 * rows, length, seed=5)
     for step in range(steps):
-        state.train_step(stream.step(step), training, 1e-3)
-    batch_rows = synthetic_rows(config, rows, length, seed=6).step(0)
+        state.train_step(stream.step(step), 8 * rows, 5e-4 * min(1, (step + 1) / 50))
+    batch_rows = source_rows(config, rows, length, seed=6).step(0)
     state.stage(batch_rows)
     engine.run(lambda: state.accumulate(slice(0, rows), accumulate=False))
     found = FlatBuffer(config, np.asarray(engine.to_host(state.gradients), np.float64))

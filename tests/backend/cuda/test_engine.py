@@ -8,7 +8,7 @@ import pytest
 from nanoeuler.model.check_device import OP_TOLERANCE, check_device_ops
 from nanoeuler.model.spec import ModelConfig
 from nanoeuler.model.transformer import initial_parameters
-from nanoeuler.training.check_model import MODEL_TOLERANCE, check_device_model, synthetic_rows
+from nanoeuler.training.check_model import MODEL_TOLERANCE, check_device_model, source_rows
 from nanoeuler.training.state import AdamW, TrainingState
 
 pytestmark = pytest.mark.gpu
@@ -37,7 +37,7 @@ def test_every_op_computes_what_the_specification_says(precision, residual):
 
 @pytest.mark.parametrize(("precision", "preset", "length"), [("fp32", "small", 128), ("fp32", "base", 512), ("tf32", "small", 128), ("bf16", "small", 128)])
 def test_gradients_of_a_trained_model_are_those_of_the_specification(precision, preset, length):
-    found = list(check_device_model(engine(precision), preset, 2, length, steps=100))
+    found = list(check_device_model(engine(precision), preset, 2, length, steps=30))
     assert not [comparison for comparison in found if not comparison.error <= MODEL_TOLERANCE[precision][preset]]
 
 
@@ -48,7 +48,7 @@ def test_equal_runs_end_with_equal_bits_with_and_without_graphs_and_recomputatio
         backend = engine(precision, graphs=graphs)
         backend.algorithms.update(algorithms)
         state = state_of(backend, recompute=recompute)
-        rows = synthetic_rows(SMALL, 16, 128, seed=5).step(0)
+        rows = source_rows(SMALL, 16, 128, seed=5).step(0)
         for _ in range(6):
             state.train_step(rows, 8, 1e-3)
         ends.add(digest(state))
@@ -62,7 +62,7 @@ def test_an_update_that_is_not_finite_is_left_out_and_counted_on_the_device():
     state = state_of(engine("bf16"), parameters)
     before = digest(state)
     for _ in range(3):
-        result = state.train_step(synthetic_rows(SMALL, 8, 128, seed=5).step(0), 8, 1e-3)
+        result = state.train_step(source_rows(SMALL, 8, 128, seed=5).step(0), 8, 1e-3)
     assert not np.isfinite(result.gradient_norm)
     assert digest(state) == before
     assert state.step == 0
@@ -73,7 +73,7 @@ def test_a_step_takes_no_memory_after_the_second():
     import cupy
 
     state = state_of(engine("bf16"))
-    rows = synthetic_rows(SMALL, 16, 128, seed=5).step(0)
+    rows = source_rows(SMALL, 16, 128, seed=5).step(0)
     used = []
     for _ in range(6):
         state.train_step(rows, 8, 1e-3)
