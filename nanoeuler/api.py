@@ -1,9 +1,9 @@
 """A trained model from Python: `nanoeuler.load(folder)`.
 
     >>> import nanoeuler
-    >>> model = nanoeuler.load(folder)
+    >>> model = nanoeuler.load(folder, device="cpu")
     >>> model
-    LanguageModel(1,049,216 parameters, stage sft, template alpaca, backend reference)
+    LanguageModel(1,049,216 parameters, stage sft, template alpaca, backend cpu)
     >>> answer = model.generate("Name a colour.", max_tokens=20, seed=3)  # in the template of a tuned model
     >>> answer == model.generate("Name a colour.", max_tokens=20, seed=3)
     True
