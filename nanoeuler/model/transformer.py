@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from nanoeuler.backend.reference import places
 from nanoeuler.model.flat import ModelViews, PackedColumns
 from nanoeuler.model.spec import ModelConfig, round_up, storage_elements, tensor_table
 
@@ -114,6 +115,15 @@ class Cache:
         self.values = [backend.zeros(shape, backend.activation) for _ in range(config.layers)]
         self.lengths = np.zeros(rows, np.int32)
         self.capacity = capacity
+        self.steps: dict[tuple[int, int], CacheStep] = {}
+
+    def step(self, model: "Transformer", tokens: int) -> "CacheStep":
+        """What appending `tokens` to every row needs; only the last number of tokens, and one token, are kept."""
+        key = len(self.lengths), tokens
+        if key not in self.steps:
+            self.steps = {other: step for other, step in self.steps.items() if other == (key[0], 1)}
+            self.steps[key] = CacheStep(model, *key, self.capacity)
+        return self.steps[key]
 
     def truncate(self, row: int, length: int) -> None:
         """Forget all but the first `length` tokens of `row`."""
@@ -130,6 +140,21 @@ class Cache:
                 layers[index] = slots[:last]
         self.lengths[row] = self.lengths[last]
         self.lengths = self.lengths[:last]
+
+
+class CacheStep:
+    """New tokens of every row of a cache, on the backend, and the buffers that they are computed in: always the same, so that a device can record it."""
+
+    def __init__(self, model: "Transformer", batch: int, tokens: int, capacity: int):
+        model.need_positions(capacity + tokens)
+        self.buffers, self.rope_table = model.plan(batch, tokens, training=False), model.rope_table
+        shape = batch, tokens
+        arrays = [np.zeros(shape, np.int32) for _ in range(3)] + [np.zeros(batch, np.int32)]
+        parts = places(arrays)
+        self.flat = model.backend.zeros((parts[-1].stop,), np.uint8)
+        views = [self.flat[part].view(np.int32).reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
+        self.tokens, self.positions, self.starts, self.offset = views
+        self.recorded: Any = None
 
 
 class Transformer:
@@ -305,34 +330,38 @@ class Transformer:
             raise ValueError(f"tokens of shape {tokens.shape} with counts {counts.tolist()} do not fit a cache of {len(cache.lengths)} rows")
         if int((cache.lengths + counts).max()) > cache.capacity:
             raise ValueError(f"the cache holds {cache.capacity} tokens a row; it has {cache.lengths.tolist()} and {counts.tolist()} more do not fit")
-        self.need_positions(cache.capacity + n)
         if n == 1 and getattr(self.backend, "few_rows", 0) >= B:
+            self.need_positions(cache.capacity + n)
             logits = self.extend_by_one(cache, tokens[:, 0])
             return logits[:, None] if every else logits
-        c, ops, weights = self.config, self.backend, self.weights
-        positions_BT = cache.lengths[:, None] + np.arange(n, dtype=np.int32)
-        positions, starts, offset = (ops.from_host(x) for x in (positions_BT.reshape(-1), np.zeros((B, n), np.int32), cache.lengths))
-        seen = min(int(positions_BT.max()) + 1, cache.capacity)
-        buffers = self.plan(B, n, training=False)
-        first = buffers.layers[0]
-        ops.embedding(ops.from_host(tokens.reshape(-1)), weights.embedding, first.x)
+        step, place = cache.step(self, n), np.arange(n, dtype=np.int32)
+        self.backend.load(step.flat, [tokens, cache.lengths[:, None] + place, np.zeros((B, n), np.int32), cache.lengths])
+        # decoding does the same work for each token: a device records it; reading a prompt of this very length may never come again
+        recorded = self.backend.run(lambda: self.append(cache, step), step.recorded)
+        step.recorded = recorded if n == 1 else None
+        cache.lengths += counts
+        hidden = step.buffers.hidden
+        if every:
+            return self.first_logits(hidden).reshape(B, n, self.config.vocab_size)
+        return self.first_logits(hidden if n == 1 else self.backend.gather(hidden, np.arange(B) * n + counts - 1))
+
+    def append(self, cache: Cache, step: "CacheStep") -> None:
+        """Run all layers on the new tokens of `step`, and keep their keys and values."""
+        c, ops, weights, buffers = self.config, self.backend, self.weights, step.buffers
+        B, positions, first = len(step.offset), step.positions.reshape(-1), step.buffers.layers[0]
+        ops.embedding(step.tokens.reshape(-1), weights.embedding, first.x)
         ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, buffers.normed, first.attention_inverse_rms)
         for index, (layer, a) in enumerate(zip(weights.layers, buffers.layers, strict=True)):
             ops.linear(buffers.normed, layer.query_key_value, a.query_key_value)
             for part in self.rotated(a.query_key_value):
-                ops.rope(part, positions, self.rope_table)
+                ops.rope(part, positions, step.rope_table)
             query, key, value = self.split(a.query_key_value)
+            keys, values = cache.keys[index], cache.values[index]
             # short rows write past their end; those places are overwritten later
-            ops.write_cache(cache.keys[index], rows(key, B), offset)
-            ops.write_cache(cache.values[index], rows(value, B), offset)
-            ops.attention(
-                rows(query, B), cache.keys[index][:, :seen], cache.values[index][:, :seen], starts, offset, rows(self.by_head(a.attention_out), B), a.lse
-            )
+            ops.write_cache(keys, rows(key, B), step.offset)
+            ops.write_cache(values, rows(value, B), step.offset)
+            ops.attention(rows(query, B), keys, values, step.starts, step.offset, rows(self.by_head(a.attention_out), B), a.lse)
             self.finish_layer(index, layer, a, buffers)
-        cache.lengths += counts
-        if every:
-            return self.first_logits(buffers.hidden).reshape(B, n, c.vocab_size)
-        return self.first_logits(ops.gather(buffers.hidden, np.arange(B) * n + counts - 1))
 
     def extend_by_one(self, cache: Cache, tokens_B: np.ndarray) -> Array:
         """`extend` for one token a row, in an engine that offers a whole layer as one op."""

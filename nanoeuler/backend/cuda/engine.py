@@ -24,6 +24,8 @@ Array = Any
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
 HEAD_SIZES = (32, 64, 128)
+STAGED = 16
+"""Arrays that are loaded again and again; the oldest beyond it is forgotten."""
 
 
 @dataclass
@@ -129,6 +131,8 @@ class CudaBackend:
     def load(self, target: Array, values: list[np.ndarray]) -> None:
         key = target.data.ptr
         if key not in self.staged or self.staged[key].target is not target:
+            while len(self.staged) >= STAGED:
+                self.staged.pop(next(iter(self.staged))).arrived.synchronize()
             self.staged[key] = Staged(target)
         self.staged[key].fill(values, self.copying)
 
