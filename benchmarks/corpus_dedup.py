@@ -53,10 +53,10 @@ def ours(folder: Path, decontaminate: bool) -> dict[str, float]:
     config = json.dumps({"corpus": corpus, "sources": {"fineweb": fineweb}})
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         began = time.perf_counter()
-        extract = 'seq 0 $1 | xargs -P 2 -I{} $0 -m nanoeuler fineweb --config "$2" --shard {} --output $3/{}.parquet --record $3/{}.json'
+        extract = 'seq 0 $1 | xargs -P 2 -I{} $0 -m nanoeuler fineweb --config "$2" --shard {} --output $3/{}.txt --record $3/{}.json'
         _, peak = run("bash", "-c", extract, sys.executable, str(len(shards) - 1), config, scratch)
         between = time.perf_counter()
-        pages = [f"{scratch}/{number}.parquet" for number in range(len(shards))]
+        pages = [f"{scratch}/{number}.txt" for number in range(len(shards))]
         command = [sys.executable, "-m", "nanoeuler", "assemble", "--config", config, "--fineweb", *pages]
         _, other = run(*command, "--output", f"{scratch}/corpus", "--threads", "2")
         ended = time.perf_counter()

@@ -25,8 +25,6 @@ BOOK_BYTES = 700_000
 """Mean size of the classics in config/sources.yaml."""
 FETCHED_SHARE = 0.65
 """Of a web text's bytes, what its compressed column takes on the wire, filters and margin included."""
-PACKED_SHARE = 0.45
-"""Of a web text's bytes, what its zstd parquet takes on disk."""
 RECORDS_BYTES = 22_000_000
 """An instruction file whose size nobody states, taken to be like Alpaca's."""
 SAMPLE_RECORDS_BYTES = 100_000
@@ -100,7 +98,7 @@ def make_plan(config: dict[str, Any], backend: Any, stages: list[str] | None = N
             plan.text_bytes = len(paths.books) * BOOK_BYTES * 0.97 + sum(shard_text[shard] for shard in paths.web_shards) + own
         plan.text_tokens = plan.text_bytes / bytes_per_token(vocab_size)
         token_bytes = plan.text_tokens * (2 if vocab_size <= 65536 else 4)
-        plan.data_disk = len(books) * BOOK_BYTES * 2 + sum(shard_text[shard] for shard in shards) * PACKED_SHARE + plan.text_bytes + token_bytes
+        plan.data_disk = len(books) * BOOK_BYTES * 2 + sum(shard_text[shard] for shard in shards) + plan.text_bytes + token_bytes
     record_bytes = float(instructions.get("bytes") or (SAMPLE_RECORDS_BYTES if "sample" in config else RECORDS_BYTES))
     tuning = StageCost(config["sft"]["epochs"] * record_bytes / bytes_per_token(vocab_size) * RECORD_OVERHEAD, config["sft"]["epochs"])
     pairs = sources.get("preferences", {}).get(config["dpo"]["preferences"], {})

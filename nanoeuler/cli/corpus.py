@@ -32,7 +32,7 @@ def register_assemble(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("assemble", help="put books, web pages and own text together into a corpus with held-out text")
     parser.add_argument("--config", required=True, metavar="C", help="configuration: a YAML file or inline JSON (its section corpus)")
     parser.add_argument("--books", nargs="*", default=[], metavar="TXT", help="cleaned books, each with its record (.json) beside it")
-    parser.add_argument("--fineweb", nargs="*", default=[], metavar="PARQUET", help="extracted web pages")
+    parser.add_argument("--fineweb", nargs="*", default=[], metavar="TXT", help="extracted web pages, each file with its index beside it")
     parser.add_argument("--own", nargs="*", default=[], metavar="PATH", help="own .txt and .md files, folders or globs, where corpus.sources names none")
     parser.add_argument(
         "--questions", nargs="*", default=[], metavar="JSONL", help="evaluation sets: with corpus.decontaminate, documents that quote them are dropped"

@@ -31,7 +31,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("fineweb", help="extract the web pages of a FineWeb-Edu shard that pass the filters")
     add_config(parser, "corpus.fineweb and sources.fineweb")
     parser.add_argument("--shard", required=True, type=int, metavar="N", help="number of the shard in the sources file, from 0")
-    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="parquet file to write: id, url, text")
+    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="file of texts to write; their index and origins (id, url) come beside it")
     parser.add_argument("--record", required=True, type=Path, metavar="FILE", help="JSON file to write: what was read, dropped, kept and fetched")
     finish(parser, fineweb)
 

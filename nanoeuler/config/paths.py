@@ -55,14 +55,20 @@ class Paths:
         return self.clean_book(book).removesuffix(".txt") + ".json"
 
     def web_shard(self, shard: int | str) -> str:
-        """Extracted pages, `shard` being a number or three digits; the folder is named after the filters, so that runs with other filters keep apart."""
+        """Texts of extracted pages, `shard` being a number or three digits; the folder is named after the filters, so that others keep apart."""
         filters = {key: value for key, value in self.config["corpus"]["fineweb"].items() if key != "shards"}
         short_hash = hashlib.sha256(canonical_json(filters).encode()).hexdigest()[:8]
         collection = self.config["sources"].get("fineweb", {}).get("collection", "none")
-        return f"{self.data}/fineweb/{collection}/{short_hash}/shard-{shard if isinstance(shard, str) else f'{shard:03d}'}.parquet"
+        return f"{self.data}/fineweb/{collection}/{short_hash}/shard-{shard if isinstance(shard, str) else f'{shard:03d}'}.txt"
+
+    def web_index(self, shard: int | str) -> str:
+        return self.web_shard(shard).removesuffix(".txt") + ".index"
+
+    def web_origins(self, shard: int | str) -> str:
+        return self.web_shard(shard).removesuffix(".txt") + ".parquet"
 
     def web_record(self, shard: int | str) -> str:
-        return self.web_shard(shard).removesuffix(".parquet") + ".json"
+        return self.web_shard(shard).removesuffix(".txt") + ".json"
 
     def web_source(self, shard: int | str) -> dict[str, Any]:
         """What the sources file says of a web shard, less its address: a file of the same hash is the same file."""

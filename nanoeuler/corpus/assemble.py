@@ -4,9 +4,9 @@
     data/corpora/<name>/{train,validation}/<source>.txt                the documents' UTF-8 bytes, one after another with nothing between
     data/corpora/<name>/{train,validation}/<source>.offsets            little-endian uint64, one more than documents: i is bytes offsets[i]:offsets[i+1]
 
-Documents go from file to file by the batch: a corpus may be larger than the memory. Three passes are made over each source. The first decides
-what is held out and what repeats something else (survey.py), the second writes the held-out text, and the third the training text, less what
-quotes an evaluation set or the held-out text of any source (contamination.py). Threads share the batches; the result is the same for any number of them.
+Documents go from file to file by the batch: a corpus may be larger than the memory. What is held out and what is a copy is decided first, by hashes
+(survey.py). Then all texts are read to find near-duplicates and what quotes an evaluation set or the held-out text of any source (cleaning.py), and once
+more to be written. Threads share the batches; the result is the same for any number of them.
 """
 
 import contextlib
@@ -21,10 +21,11 @@ import numpy as np
 
 from nanoeuler import log
 from nanoeuler.corpus.batches import Batch, ordered_map
-from nanoeuler.corpus.contamination import GRAM, NONE, Measured, hash_grams, read_evaluation_set
+from nanoeuler.corpus.cleaning import examine, look_at_held_out, near_duplicates
+from nanoeuler.corpus.contamination import GRAM, NONE, Measured, Quotations, hash_grams, read_evaluation_set
 from nanoeuler.corpus.document_sources import Source
-from nanoeuler.corpus.split import check_share, cut_end
-from nanoeuler.corpus.survey import COPY, HELD_OUT, NEAR_COPY, TRAIN, Part, Survey, survey
+from nanoeuler.corpus.split import check_share
+from nanoeuler.corpus.survey import COPY, HELD_OUT, NEAR_COPY, QUOTING, TRAIN, Part, Survey, survey
 from nanoeuler.corpus.words import hash_words
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_folder, canonical_json, sha256_file, sha256_text, write_json
@@ -64,16 +65,11 @@ def assemble(
     output = Path(output)
     for stale in output.glob(".*.part"):  # of an attempt that was killed
         shutil.rmtree(stale, ignore_errors=True)
-    surveys = [survey(source, validation_share, cleaning.duplicates.get(source.kind, "none"), cleaning.threshold, threads) for source in sources]
+    modes = [cleaning.duplicates.get(source.kind, "none") for source in sources]
+    surveys = [survey(source, validation_share, mode != "none", threads) for source, mode in zip(sources, modes, strict=True)]
+    quoted, ignored = clean(surveys, modes, validation_share, cleaning, threads)
     with atomic_folder(output / SPLITS[0]) as train, atomic_folder(output / SPLITS[1]) as validation:
-        held_out = [write_validation(found, validation, validation_share, cleaning.decontaminate, threads) for found in surveys]
-        tests = [(test, hash_grams(*hash_words(*read_evaluation_set(path)))) for test, path in cleaning.evaluation_sets.items() if cleaning.decontaminate]
-        measured = Measured([*((HELD_OUT_TEXT, grams) for _, grams in held_out), *tests])
-        entries = {}
-        for found, (part, grams) in zip(surveys, held_out, strict=True):
-            # A document whose end is held out does not quote that end.
-            others = Measured([*((HELD_OUT_TEXT, other) for _, other in held_out if other is not grams), *tests]) if found.ends else measured
-            entries[found.source.name] = describe(found) | write_training(found, train, others, threads) | {"validation": part}
+        entries = {found.source.name: describe(found, counts) | write(found, train, validation, threads) for found, counts in zip(surveys, quoted, strict=True)}
         (output / "manifest.json").unlink(missing_ok=True)  # it must not describe files that are being exchanged
     manifest = {
         "version": 1,
@@ -81,6 +77,7 @@ def assemble(
         "validation_share": validation_share,
         "deduplicate": {**cleaning.duplicates, "threshold": cleaning.threshold},
         "decontaminate": {test: sha256_file(path) for test, path in cleaning.evaluation_sets.items()} if cleaning.decontaminate else None,
+        "frequent_runs_ignored": ignored,
         "sources": entries,
         "documents": {split: sum(entry[split]["documents"] for entry in entries.values()) for split in SPLITS},
         "bytes": {split: sum(entry[split]["bytes"] for entry in entries.values()) for split in SPLITS},
@@ -96,77 +93,70 @@ def fingerprint(entries: dict[str, dict[str, Any]]) -> str:
     return sha256_text(canonical_json(hashes))
 
 
-def describe(found: Survey) -> dict[str, Any]:
-    """The beginning of a source's entry in the manifest."""
-    entry = {"licence": found.source.licence, "split": "ends of documents" if found.ends else "documents", "read": found.count(*range(4))}
+def clean(surveys: Sequence[Survey], modes: Sequence[str], share: float, cleaning: Cleaning, threads: int) -> tuple[list[dict[str, Any]], int]:
+    """Find near-duplicates and quotations. Returns what the manifest says of each source's quotations, and how many runs of words were too frequent."""
+    searches = [near_duplicates(found, cleaning.threshold) if mode == "near" else None for found, mode in zip(surveys, modes, strict=True)]
+    checked = cleaning.decontaminate
+    held_out = [look_at_held_out(found, search, share, checked, threads) for found, search in zip(surveys, searches, strict=True)]
+    tests = [(test, hash_grams(*hash_words(*read_evaluation_set(path)))) for test, path in cleaning.evaluation_sets.items() if checked]
+    measured = Measured([*((HELD_OUT_TEXT, grams) for grams in held_out if checked), *tests])
+    quotations = Quotations(measured)
+    borders = np.cumsum([0, *(len(found.fates) for found in surveys)])
+    touched = []
+    for found, search, own, first in zip(surveys, searches, held_out, borders[:-1], strict=True):
+        # A document whose end is held out does not quote that end.
+        others = Measured([(HELD_OUT_TEXT, np.zeros(0, np.uint64)), *((HELD_OUT_TEXT, grams) for grams in held_out if grams is not own), *tests])
+        touched.append(examine(found, search, others if found.ends and checked else measured, quotations, int(first), threads))
+    owners = quotations.owners(int(borders[-1]))
+    told = []
+    for found, any_quoted, first in zip(surveys, touched, borders[:-1], strict=True):
+        of_source = owners[first : first + len(found.fates)]
+        found.fates[of_source != NONE] = QUOTING
+        counts = {test: found.count_where(of_source == index) for index, test in enumerate(measured.names)}
+        told.append({"contaminated": counts, "only frequent runs": found.count_where(any_quoted & (of_source == NONE))})
+    return told, quotations.ignored
+
+
+def describe(found: Survey, quoted: dict[str, Any]) -> dict[str, Any]:
+    """What a source's entry in the manifest says of what was read and dropped."""
+    everything = range(QUOTING + 1)
+    entry = {"licence": found.source.licence, "split": "ends of documents" if found.ends else "documents", "read": found.count(*everything)}
     if found.source.left_out:
         entry["left_out"] = found.source.left_out
-    return entry
+    dropped = {"exact duplicates": found.count(COPY), "near duplicates": found.count(NEAR_COPY), "contaminated": quoted["contaminated"]}
+    return entry | {"dropped": dropped, "kept_quoting_only_frequent_runs": quoted["only frequent runs"]}
 
 
-def write_validation(found: Survey, folder: Path, share: float, measure: bool, threads: int) -> tuple[dict[str, Any], np.ndarray]:
-    """Write a source's held-out text into `folder`. Returns what the manifest says of it and, with `measure`, the hashes of its runs of words.
-
-    Where the ends of documents are held out, `found.cuts` learns here where they begin.
-    """
+def write(found: Survey, train: Path, validation: Path, threads: int) -> dict[str, Any]:
+    """Write a source's texts into the folders of both splits. Returns what the manifest says of them."""
     source = found.source
 
-    def work(part: Part) -> tuple[Batch, np.ndarray]:
-        if not found.ends and not (part.fates == HELD_OUT).any():
-            return Batch.of([]), np.zeros(0, np.uint64)
+    def work(part: Part) -> tuple[Batch, Batch]:
         batch = part.read()
-        if found.ends:
-            for document in np.flatnonzero(part.fates == TRAIN):
-                part.cuts[document] = find_cut(bytes(batch.document(document)), share, source.name)
-        wanted = np.flatnonzero((part.fates == HELD_OUT) | (found.ends & (part.fates == TRAIN)))
-        held_out = batch.pieces(wanted, part.cuts[wanted], part.sizes[wanted])
-        return held_out, hash_grams(*hash_words(held_out.text, held_out.offsets)) if measure else np.zeros(0, np.uint64)
+        if not found.ends:
+            return batch.take(part.fates == TRAIN), batch.take(part.fates == HELD_OUT)
+        learned, cut = np.flatnonzero(part.fates == TRAIN), np.flatnonzero((part.fates == TRAIN) | (part.fates == QUOTING))
+        beginnings = batch.pieces(learned, np.zeros(len(learned), np.int64), part.cuts[learned])
+        return beginnings, batch.pieces(cut, part.cuts[cut], part.sizes[cut])
 
-    hashes = [np.zeros(0, np.uint64)]
-    with PartWriter(folder, source.name) as writer, log.Progress(f"hold out {source.name}", int(found.sizes.sum()), "MB", 1e-6) as progress:
-        for size, (held_out, grams) in ordered_map(lambda part: (int(part.sizes.sum()), work(part)), found.parts(), threads):
-            writer.add(held_out)
-            hashes.append(grams)
+    total = int(found.sizes.sum())
+    with (
+        PartWriter(train, source.name) as learned,
+        PartWriter(validation, source.name) as held_out,
+        log.Progress(f"write {source.name}", total, "MB", 1e-6) as progress,
+    ):
+        for size, (beginnings, rest) in ordered_map(lambda part: (int(part.sizes.sum()), work(part)), found.parts(), threads):
+            learned.add(beginnings)
+            held_out.add(rest)
             progress.update(size)
-    return writer.entry(SPLITS[1]), np.concatenate(hashes)
-
-
-def find_cut(text: bytes, share: float, source: str) -> int:
-    """Where the held-out end of a document begins."""
-    if not (cut := cut_end(text, share)):
-        raise UserError(f"corpus source {source}: {len(text)} bytes are too little text to hold some out for validation; add to it")
-    return cut
-
-
-def write_training(found: Survey, folder: Path, measured: Measured, threads: int) -> dict[str, Any]:
-    """Write a source's training text, less the documents that quote a set of `measured`, into `folder`. Returns what the manifest says of both."""
-    source = found.source
-
-    def work(part: Part) -> tuple[Batch, np.ndarray, np.ndarray]:
-        wanted = np.flatnonzero(part.fates == TRAIN)
-        batch = part.read().pieces(wanted, np.zeros(len(wanted), np.int64), part.cuts[wanted])
-        quoted = measured.find(*hash_words(batch.text, batch.offsets)) if measured.names else np.full(len(batch), NONE, np.uint8)
-        return batch.take(quoted == NONE), quoted, batch.sizes
-
-    documents, sizes = np.zeros(NONE + 1, np.int64), np.zeros(NONE + 1, np.int64)  # by the set that is quoted
-    with PartWriter(folder, source.name) as writer, log.Progress(f"assemble {source.name}", int(found.sizes.sum()), "MB", 1e-6) as progress:
-        for size, (batch, quoted, bytes_of) in ordered_map(lambda part: (int(part.sizes.sum()), work(part)), found.parts(), threads):
-            writer.add(batch)
-            documents += np.bincount(quoted, minlength=NONE + 1)
-            sizes += np.bincount(quoted, bytes_of, NONE + 1).astype(np.int64)
-            progress.update(size)
-    contaminated = {test: {"documents": int(documents[index]), "bytes": int(sizes[index])} for index, test in enumerate(measured.names)}
-    if not writer.documents:
-        counts = ", ".join(f"{test} {count['documents']:,}" for test, count in contaminated.items())
+    if not learned.documents:
         raise UserError(
             f"corpus source {source.name}: no training text is left, as every document has {GRAM} words in a row in common with what models are "
-            f"measured on ({counts}); set corpus.decontaminate to false, or add to the source"
+            f"measured on ({found.count(QUOTING)['documents']:,} of them); set corpus.decontaminate to false, or add to the source"
         )
-    dropped = {"exact duplicates": found.count(COPY), "near duplicates": found.count(NEAR_COPY), "contaminated": contaminated}
-    held_out = found.count(TRAIN if found.ends else HELD_OUT)["documents"]
-    told = {"duplicates": found.count(COPY, NEAR_COPY)["documents"], "contaminated": int(documents[:NONE].sum())}
-    log.line("source", name=source.name, documents=writer.documents, bytes=writer.bytes, held_out=held_out, **told)
-    return {"dropped": dropped, "train": writer.entry(SPLITS[0])}
+    told = {"duplicates": found.count(COPY, NEAR_COPY)["documents"], "contaminated": found.count(QUOTING)["documents"]}
+    log.line("source", name=source.name, documents=learned.documents, bytes=learned.bytes, held_out=held_out.documents, **told)
+    return {"train": learned.entry(SPLITS[0]), "validation": held_out.entry(SPLITS[1])}
 
 
 class PartWriter(contextlib.AbstractContextManager):

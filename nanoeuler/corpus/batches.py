@@ -18,7 +18,7 @@ Given, Made = TypeVar("Given"), TypeVar("Made")
 
 @dataclass(frozen=True)
 class Batch:
-    """Document i is the UTF-8 bytes text[offsets[i]:offsets[i + 1]]; `keys` say which must not be parted (None: each by its content)."""
+    """Document i is the UTF-8 bytes text[offsets[i]:offsets[i + 1]]; `keys`, where the source gives some, say which must not be parted."""
 
     text: np.ndarray  # uint8
     offsets: np.ndarray  # int64, one more than documents, from 0

@@ -1,9 +1,13 @@
 """Training documents that quote what a model is measured on: any `GRAM` words in a row in common with held-out text or an evaluation set.
 
+A run of words that more than `FREQUENT` training documents have (repetitions not counted) is nobody's leak but boilerplate: notices, navigation, set phrases.
+Such runs are ignored (Brown et al. 2020, appendix C).
+
 Words are those of words.py: lower case, without punctuation. A text with fewer words than that can be neither found nor quoted. Hashes of 64 bits stand
 for the runs of words: one comparison in 10¹⁹ takes different runs for the same.
 
-Memory: 9 bytes for each run of words in the texts that are measured on (40 while they are sorted), and 2 to 4 for a filter that spares most searches.
+Memory for each run of words in the texts that are measured on: 13 bytes (40 while they are sorted), 2 to 4 for a filter that spares most searches, and at most
+17 for each of the first `FREQUENT` documents that quote it.
 """
 
 import json
@@ -17,6 +21,7 @@ from nanoeuler.corpus.words import finalise
 from nanoeuler.errors import UserError
 
 GRAM = 13  # words (Brown et al. 2020, appendix C)
+FREQUENT = 10  # training documents
 ROLL = np.uint64(0xD6E8FEB86659FD93)
 ROLL_OUT = np.uint64(pow(int(ROLL), GRAM, 2**64))
 NONE = 255
@@ -43,11 +48,48 @@ class Measured:
         self.cells = np.zeros(1 << (len(self.grams) // KEYS_OF_A_CELL).bit_length(), np.uint64)
         fill_filter(self.grams, self.cells)
 
-    def find(self, hashes: np.ndarray, borders: np.ndarray) -> np.ndarray:
-        """For each document, given by its words, the first of the sets that it quotes (an index into `names`), or `NONE`."""
-        found = np.full(len(borders) - 1, NONE, np.uint8)
-        find_grams(hashes, borders, self.grams, self.owners, self.cells, found)
-        return found
+    def find(self, hashes: np.ndarray, borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """All quotations in documents given by their words, each of a document once: its number, and the hash of the run of words (int64, uint64)."""
+        documents, grams = np.empty(len(hashes), np.int64), np.empty(len(hashes), np.uint64)
+        count = find_grams(hashes, borders, self.grams, self.cells, documents, grams)
+        documents, grams = documents[:count], grams[:count]
+        order = np.lexsort((grams, documents))
+        documents, grams = documents[order], grams[order]
+        first = np.ones(count, bool)
+        first[1:] = (documents[1:] != documents[:-1]) | (grams[1:] != grams[:-1])
+        return documents[first], grams[first]
+
+    def owners_of(self, grams: np.ndarray) -> np.ndarray:
+        return self.owners[np.searchsorted(self.grams, grams)]
+
+
+class Quotations:
+    """Who quotes what, of a whole corpus: runs of words of `measured`, until a run is found to be frequent. Documents are numbered throughout the corpus."""
+
+    def __init__(self, measured: Measured):
+        self.measured = measured
+        self.counts = np.zeros(len(measured.grams), np.int32)  # documents that have each run
+        self.noted: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+
+    def add(self, documents: np.ndarray, grams: np.ndarray, owners: np.ndarray) -> None:
+        """Quotations by training documents that are not repetitions, each of a document once; `owners` are the sets that they count under."""
+        runs = np.searchsorted(self.measured.grams, grams)
+        np.add.at(self.counts, runs, 1)
+        rare = self.counts[runs] <= FREQUENT
+        self.noted.append((documents[rare], runs[rare], owners[rare]))
+
+    @property
+    def ignored(self) -> int:
+        """Runs of words that are frequent."""
+        return int((self.counts > FREQUENT).sum())
+
+    def owners(self, total: int) -> np.ndarray:
+        """For each of the corpus's documents the first of the sets that it quotes by a run of words that is not frequent (an index into `names`), or `NONE`."""
+        first = np.full(total, NONE, np.uint8)
+        for documents, runs, owners in self.noted:
+            rare = self.counts[runs] <= FREQUENT
+            np.minimum.at(first, documents[rare], owners[rare])
+        return first
 
 
 def read_evaluation_set(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -108,7 +150,8 @@ def fill_filter(grams, cells):
 
 
 @compiled()
-def find_grams(hashes, borders, grams, owners, cells, found):
+def find_grams(hashes, borders, grams, cells, documents, found):
+    count = 0
     mask = np.uint64(len(cells) - 1)
     for document in range(len(borders) - 1):
         rolling = np.uint64(0)
@@ -125,6 +168,7 @@ def find_grams(hashes, borders, grams, owners, cells, found):
                 continue
             where = np.searchsorted(grams, gram)
             if where < len(grams) and grams[where] == gram:
-                found[document] = min(found[document], owners[where])
-                if found[document] == 0:
-                    break
+                documents[count] = document
+                found[count] = gram
+                count += 1
+    return count

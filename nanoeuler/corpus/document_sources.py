@@ -1,7 +1,8 @@
 """Where a corpus's documents come from: cleaned books, extracted web pages, one's own files.
 
 A source can be read as often as needed, always in the same order and a batch at a time: `batches()` gives functions that each read one, so
-that several can be read at once. Documents with one key must not be parted (split.py says why).
+that several can be read at once, and `outlines()` functions that say of each batch what its documents are. Documents with one key must not be
+parted (split.py says why).
 """
 
 import hashlib
@@ -9,22 +10,38 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from nanoeuler import log
 from nanoeuler.corpus import batches
 from nanoeuler.corpus.batches import Batch
+from nanoeuler.corpus.extracted_pages import read_index, read_pages
 from nanoeuler.corpus.own_text import find_files, read_documents, slug
-from nanoeuler.corpus.split import title_key
+from nanoeuler.corpus.split import place, title_key
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json
 
-if TYPE_CHECKING:
-    import duckdb
-
-    from nanoeuler.corpus.parquet_ranges import RowGroup
-
 GUTENBERG, FINEWEB = "gutenberg", "fineweb"
+
+
+class Outline(NamedTuple):
+    """Of each document of a batch: its place in the order in which documents are held out, its bytes, and 64 bits of its text's SHA-256."""
+
+    places: np.ndarray  # uint64
+    sizes: np.ndarray  # int64
+    identities: np.ndarray  # uint64
+
+
+def outline(keys: Sequence[str], sizes: np.ndarray, sha256s: bytes) -> Outline:
+    identities = np.frombuffer(sha256s, ">u8").reshape(-1, 4)[:, 0].astype(np.uint64)
+    return Outline(np.fromiter(map(place, keys), np.uint64, len(keys)), sizes, identities)
+
+
+def outline_of(read: Callable[[], Batch]) -> Outline:
+    batch = read()
+    return outline(batch.keys, batch.sizes, b"".join(batch.hashes()))
 
 
 class Source(Protocol):
@@ -37,6 +54,8 @@ class Source(Protocol):
         """About how many bytes of text there are."""
 
     def batches(self) -> Iterator[Callable[[], Batch]]: ...
+
+    def outlines(self) -> Iterator[Callable[[], Outline]]: ...
 
 
 @dataclass
@@ -81,13 +100,16 @@ class Books:
         if paths:
             yield partial(self.read, tuple(paths))
 
+    def outlines(self) -> Iterator[Callable[[], Outline]]:
+        return (partial(outline_of, read) for read in self.batches())
+
     def read(self, paths: Sequence[Path]) -> Batch:
         return Batch.of([path.read_bytes() for path in paths], [self.keys[path] for path in paths])
 
 
 @dataclass
 class WebPages:
-    """Web pages in parquet files with a column `text`, as the fineweb stage writes them. A page's key is the sha256 of its text."""
+    """Web pages as the fineweb stage writes them (extracted_pages.py), given by their files of texts. A page's key is the sha256 of its text."""
 
     paths: Sequence[Path]
     licence: str = ""
@@ -96,49 +118,31 @@ class WebPages:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def size(self) -> int:
-        return sum(group.columns["text"].size for _, _, groups in self.row_groups() for group in groups)
+        return sum(path.stat().st_size for path in self.paths if path.is_file())
+
+    def outlines(self) -> Iterator[Callable[[], Outline]]:
+        for _, _, pages, sizes in self.runs():
+            yield partial(outline_of_pages, pages, sizes)
 
     def batches(self) -> Iterator[Callable[[], Batch]]:
-        """Row groups, small ones together."""
-        for connection, path, groups in self.row_groups():
-            first = size = 0
-            for group in groups:
-                size += group.columns["text"].size
-                if size >= batches.SIZE or group is groups[-1]:
-                    yield partial(self.read, connection.cursor(), path, first, group.end_row)
-                    first, size = group.end_row, 0
+        for path, start, _, sizes in self.runs():
+            yield partial(read_pages, path, start + np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
 
-    def row_groups(self) -> "Iterator[tuple[duckdb.DuckDBPyConnection, Path, list[RowGroup]]]":
-        import duckdb
-
-        from nanoeuler.corpus.parquet_ranges import read_row_groups
-
-        connection = duckdb.connect(config={"threads": 1})  # a query keeps to the thread that asks
+    def runs(self) -> Iterator[tuple[Path, int, np.ndarray, np.ndarray]]:
+        """Pages that are read together: their file, where they begin in it, their rows of the index and their sizes."""
         for path in self.paths:
-            if not path.is_file():
-                raise UserError(f"{path}: no such file; extract it first: nanoeuler fineweb")
-            try:
-                connection.execute("select text from read_parquet(?) limit 0", [str(path)])
-                yield connection, path, read_row_groups(connection, path)
-            except duckdb.Error as error:
-                raise damaged(path, error) from error
-
-    def read(self, connection: "duckdb.DuckDBPyConnection", path: Path, first: int, end: int) -> Batch:
-        import duckdb
-
-        from nanoeuler.corpus.arrow_text import read_texts
-
-        file = "'" + str(path).replace("'", "''") + "'"
-        rows = f"file_row_number >= {first} and file_row_number < {end}"
-        try:
-            return read_texts(connection, f"select text from read_parquet({file}, file_row_number = true) where {rows} and ltrim(text, ' \t\r\n') <> ''")
-        except duckdb.Error as error:
-            raise damaged(path, error) from error
+            pages = read_index(path)
+            ends = pages["end"].astype(np.int64)
+            sizes = np.diff(ends, prepend=0)
+            first = start = 0
+            while first < len(pages):
+                end = int(np.searchsorted(ends, start + batches.SIZE)) + 1
+                yield path, start, pages[first:end], sizes[first:end]
+                first, start = end, int(ends[min(end, len(ends)) - 1])
 
 
-def damaged(path: Path, error: Exception) -> UserError:
-    problem = str(error).splitlines()[0]
-    return UserError(f"{path}: not a readable parquet file with a column text ({problem}); delete it and run the fineweb stage again")
+def outline_of_pages(pages: np.ndarray, sizes: np.ndarray) -> Outline:
+    return outline([bytes(sha256).hex() for sha256 in pages["sha256"]], sizes, pages["sha256"].tobytes())
 
 
 @dataclass
@@ -170,6 +174,9 @@ class OwnText:
                 documents, keys, size = [], [], 0
         if documents:
             yield partial(Batch.of, documents, keys)
+
+    def outlines(self) -> Iterator[Callable[[], Outline]]:
+        return (partial(outline_of, read) for read in self.batches())
 
     def read(self) -> Iterator[tuple[str, bytes]]:
         say_encoding, self.encoding_said = not self.encoding_said, True  # once, however often the files are read

@@ -1,6 +1,6 @@
 """Web pages out of a parquet file in FineWeb-Edu's schema: those that pass the filters, each text once, up to a budget.
 
-    nanoeuler fineweb --config config/small.yaml --shard 0 --output data/fineweb/x/shard-000.parquet --record data/fineweb/x/shard-000.json
+    nanoeuler fineweb --config config/small.yaml --shard 0 --output data/fineweb/x/shard-000.txt --record data/fineweb/x/shard-000.json
 
 The file may lie on this machine (a path, folder or glob) or on a server. Of a remote file only the footer and the needed columns of the
 first row groups are fetched (parquet_ranges.py), one group at a time until the budget is used up; from a server that serves no ranges,
@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from nanoeuler import log
 from nanoeuler.corpus.download import Source, local_copy, only_process_at
+from nanoeuler.corpus.extracted_pages import index_of
 from nanoeuler.corpus.page_filters import Filters
 from nanoeuler.corpus.parquet_pages import Damaged, NothingLeft, Parquet, write_pages
 from nanoeuler.corpus.parquet_ranges import SparseCopy
@@ -26,9 +27,10 @@ from nanoeuler.files import explain_os_errors, sha256_file, write_json
 
 
 def extract(sources: Mapping[str, Any], shard: int, filters: Filters, output: Path, record: Path, patience: Patience | None = None) -> dict[str, Any]:
-    """Write the pages of a shard that pass `filters` to `output` (parquet: id, url, text), and what became of all of them to `record`, last.
+    """Write the pages of a shard that pass `filters` to `output` and beside it (extracted_pages.py), and what became of all of them to `record`, last.
 
-    `sources` is the section fineweb of the sources file. Returns the record. Raises `UserError` when the shard cannot be read or nothing is left of it.
+    The record's sha256 is that of the index, which has the hashes of all texts. `sources` is the section fineweb of the sources file.
+    Returns the record. Raises `UserError` when the shard cannot be read or nothing is left of it.
     """
     if not 0 <= shard < len(sources["shards"]):
         raise UserError(f"--shard {shard}: the sources file lists {len(sources['shards'])} shards, counted from 0; add it there, or give a smaller number")
@@ -44,7 +46,7 @@ def extract(sources: Mapping[str, Any], shard: int, filters: Filters, output: Pa
         "licence": sources.get("licence"),
         "filters": asdict(filters),
         **taken,
-        "sha256": sha256_file(output),
+        "sha256": sha256_file(index_of(output)),
     }
     write_json(record, facts)
     log.line("fineweb", **{key: facts[key] for key in ("shard", "way", "rows_read", "kept", "text_bytes", "bytes_fetched", "stopped")})

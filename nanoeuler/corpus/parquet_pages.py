@@ -1,7 +1,7 @@
-"""Pages out of parquet files, with DuckDB: which rows are kept is decided first, then they are copied from parquet to parquet.
+"""Pages out of parquet files, with DuckDB: row group by row group, those that are kept are written as they come (extracted_pages.py says how).
 
-The decision needs a page's labels, length and hash only, a few bytes each, row group by row group: no more texts than those of a row group are ever
-in memory. The pages that are kept are compressed lightly (Snappy): every corpus made of them reads them three times.
+No more texts than those of a row group are ever in memory. They are written without compression: each is decoded once, and every corpus made of
+them reads them three times.
 
 Row groups are brought whole, pages are kept one by one. So that little is fetched in vain, a row group that could pass the budget by more
 than a tenth is left alone, unless nothing was kept yet.
@@ -13,12 +13,15 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import duckdb
+import numpy as np
 
 from nanoeuler import log
 from nanoeuler.corpus.arrow_text import read_texts
+from nanoeuler.corpus.batches import Batch
+from nanoeuler.corpus.extracted_pages import PAGE, index_of, origins_of
 from nanoeuler.corpus.page_filters import REMEDIES, Filters, Page, Selection, measure
 from nanoeuler.corpus.parquet_ranges import RowGroup, read_row_groups
 from nanoeuler.errors import UserError
@@ -26,7 +29,6 @@ from nanoeuler.files import atomic_write
 
 LABELS = ("id", "url", "language", "language_score", "int_score")
 OVERSHOOT = 1.1  # of the budget, that a row group may be fetched for
-ROWS_OF_A_GROUP = 4_096  # in the file that is written
 
 
 class NothingLeft(UserError):
@@ -51,7 +53,7 @@ class Parquet:
 
 
 def write_pages(files: Sequence[Parquet], filters: Filters, output: Path, address: str) -> dict[str, Any]:
-    """Take pages from `files` in their order and write them to `output`. Returns what became of all pages."""
+    """Take pages from `files` in their order and write them to `output` and beside it. Returns what became of all pages."""
     selection = Selection(filters)
     with connected(output.parent) as connection, explain_errors(address, output):
         for file in files:
@@ -59,11 +61,14 @@ def write_pages(files: Sequence[Parquet], filters: Filters, output: Path, addres
         missing = sorted({label for file in files for label in LABELS if label not in file.columns})
         if missing:
             log.line("fineweb", f"{address}: has no column {', '.join(missing)}; nothing is dropped by it")
-        stopped = select_pages(connection, files, selection)
-        if not selection.kept:
-            raise NothingLeft(f"{address}: {selection.why_empty()}")
-        with atomic_write(output, "wb") as written:
-            copy_pages(connection, files, Path(written.name))
+        index_of(output).unlink(missing_ok=True)  # it must not describe texts that are being exchanged
+        with atomic_write(index_of(output), "wb") as index:
+            with atomic_write(output, "wb") as texts:
+                stopped = select_pages(connection, files, selection, texts, index)
+                if not selection.kept:
+                    raise NothingLeft(f"{address}: {selection.why_empty()}")
+            with atomic_write(origins_of(output), "wb") as origins:
+                copy_origins(connection, files, Path(origins.name))
     read = [group for file in files for group in file.read]
     return {
         "missing_columns": missing,
@@ -125,8 +130,8 @@ def quoted(text: object) -> str:
     return "'" + str(text).replace("'", "''") + "'"
 
 
-def select_pages(connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet], selection: Selection) -> str:
-    """Go through the row groups until the budget is used up and note which rows are kept. Returns why it stopped: "budget" or "end"."""
+def select_pages(connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet], selection: Selection, output: IO[bytes], index: IO[bytes]) -> str:
+    """Go through the row groups until the budget is used up, write the pages kept and note their rows. Returns why it stopped: "budget" or "end"."""
     budget = selection.filters.max_bytes_per_shard
     text = sum(group.columns["text"].size for file in files for group in file.groups)
     with log.Progress("fineweb", min(budget, text), "MB", 1e-6) as progress:
@@ -138,18 +143,22 @@ def select_pages(connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet]
                 file.fetch(group, wanted)
                 file.read.append(group)
                 before = selection.bytes
-                for page in look_at(connection, file, group, selection.filters):
+                texts, pages = look_at(connection, file, group, selection.filters)
+                kept = np.zeros(len(texts), bool)
+                for row, page in enumerate(pages):
+                    kept[row] = selection.keep(page)
                     if selection.full:
                         break
-                    file.kept += b"1" if selection.keep(page) else b"0"
+                file.kept += (kept + ord("0")).astype(np.uint8).tobytes()
+                write_texts(texts.take(kept), [page.sha256 for page, wanted in zip(pages, kept, strict=True) if wanted], before, output, index)
                 progress.update(selection.bytes - before, kept=selection.kept)
                 if selection.full:
                     return "budget"
     return "end"
 
 
-def look_at(connection: duckdb.DuckDBPyConnection, file: Parquet, group: RowGroup, filters: Filters) -> Iterator[Page]:
-    """The pages of a row group. A label that the file does not have is given the value that its filter asks for."""
+def look_at(connection: duckdb.DuckDBPyConnection, file: Parquet, group: RowGroup, filters: Filters) -> tuple[Batch, list[Page]]:
+    """The texts of a row group and what is known of them. A label that the file does not have is given the value that its filter asks for."""
 
     def label(name: str, kind: str, otherwise: object) -> str:
         return f"try_cast({name} as {kind})" if name in file.columns else f"{quoted(otherwise)}::{kind}"
@@ -164,11 +173,20 @@ def look_at(connection: duckdb.DuckDBPyConnection, file: Parquet, group: RowGrou
     texts = read_texts(connection, f"select coalesce(text, '') as text {rows}")
     characters, blank = measure(texts.text, texts.offsets)
     columns = characters.tolist(), texts.sizes.tolist(), texts.hashes(), blank.tolist()
-    return (Page(*known, *seen) for known, *seen in zip(labels, *columns, strict=True))
+    return texts, [Page(*known, *seen) for known, *seen in zip(labels, *columns, strict=True)]
 
 
-def copy_pages(connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet], output: Path) -> None:
-    """Write id, url and text of the rows kept, in their order, from parquet to parquet: no more than a row group is ever in memory."""
+def write_texts(texts: Batch, hashes: Sequence[bytes], before: int, output: IO[bytes], index: IO[bytes]) -> None:
+    """Append pages to the file of texts, which has `before` bytes, and to its index."""
+    pages = np.empty(len(texts), PAGE)
+    pages["end"] = before + texts.offsets[1:]
+    pages["sha256"] = np.frombuffer(b"".join(hashes), "V32")
+    output.write(texts.text)
+    index.write(pages)
+
+
+def copy_origins(connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet], output: Path) -> None:
+    """Write id and url of the rows kept, in their order, from parquet to parquet."""
     parts = []
     for number, file in enumerate(files):
         if not file.kept:
@@ -178,6 +196,6 @@ def copy_pages(connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet], 
         page_id = f"coalesce(nullif(id::varchar, ''), {made_up})" if "id" in file.columns else made_up
         url = "coalesce(url::varchar, '')" if "url" in file.columns else "''"
         rows = f"case when file_row_number < {len(file.kept)} then get_bit(getvariable('kept_{number}'), file_row_number::int) = 1 else false end"
-        parts.append(f"select {page_id} as id, {url} as url, text from {reading(file)} where file_row_number < {file.read[-1].end_row} and {rows}")
+        parts.append(f"select {page_id} as id, {url} as url from {reading(file)} where file_row_number < {file.read[-1].end_row} and {rows}")
     query = " union all ".join(parts)
-    connection.execute(f"copy ({query}) to {quoted(output)} (format parquet, compression snappy, row_group_size {ROWS_OF_A_GROUP}, use_tmp_file false)")
+    connection.execute(f"copy ({query}) to {quoted(output)} (format parquet, compression zstd, use_tmp_file false)")

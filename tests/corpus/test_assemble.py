@@ -15,6 +15,7 @@ import pytest
 from nanoeuler.cli import main
 from nanoeuler.corpus import assemble as assembly
 from nanoeuler.corpus import batches, own_text
+from nanoeuler.corpus.extracted_pages import PAGE, index_of
 from nanoeuler.corpus.split import place, title_key
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,15 +31,20 @@ def write_book(folder: Path, number: int, title: str, text: str, kept: bool = Tr
     return str(path)
 
 
-def write_pages(path: Path, texts: list[str | None], columns: str = "id varchar, url varchar, text varchar") -> str:
+def write_pages(path: Path, texts: list[str]) -> str:
+    """Pages as extraction leaves them, less where they come from."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with duckdb.connect() as connection:
-        connection.execute(f"create table pages ({columns})")
-        connection.executemany(
-            "insert into pages values (?, ?, ?)", [(f"id-{number}", f"https://example.org/{number}", text) for number, text in enumerate(texts)]
-        )
-        connection.execute(f"copy pages to '{path}' (format parquet)")
+    raw = [text.encode() for text in texts]
+    pages = np.empty(len(raw), PAGE)
+    pages["end"] = np.cumsum([len(text) for text in raw], dtype=np.uint64)
+    pages["sha256"] = np.array([hashlib.sha256(text).digest() for text in raw], "V32")
+    path.write_bytes(b"".join(raw))
+    index_of(path).write_bytes(pages.tobytes())
     return str(path)
+
+
+def page_text(shard: int, number: int) -> str:
+    return f"Page {shard}-{number} about “lamps”. " * (1 + number % 7)
 
 
 @pytest.fixture
@@ -48,8 +54,8 @@ def books(tmp_path):
 
 @pytest.fixture
 def pages(tmp_path):
-    texts = [[f"Page {shard}-{n} about “lamps”. " * (1 + n % 7) for n in range(150)] for shard in range(2)]
-    return [write_pages(tmp_path / f"web/shard-{shard:03d}.parquet", texts[shard]) for shard in range(2)]
+    texts = [[page_text(shard, number) for number in range(150)] for shard in range(2)]
+    return [write_pages(tmp_path / f"web/shard-{shard:03d}.txt", texts[shard]) for shard in range(2)]
 
 
 def run(tmp_path, *arguments, sources=(), output="corpus", share=0.1, **corpus):
@@ -74,7 +80,7 @@ def test_every_document_is_on_one_side_unchanged_and_in_order(tmp_path, books, p
     assert run(tmp_path, "--books", *books, "--fineweb", *pages, sources=["gutenberg", "fineweb"]) == 0
     for source, expected in {
         "gutenberg": [Path(book).read_text() for book in books],
-        "fineweb": [text for path in pages for (text,) in duckdb.sql(f"select text from '{path}'").fetchall()],
+        "fineweb": [page_text(shard, number) for shard in range(2) for number in range(150)],
     }.items():
         train, validation = read(tmp_path / "corpus", "train", source), read(tmp_path / "corpus", "validation", source)
         assert [text for text in expected if text in set(validation)] == validation
@@ -138,14 +144,14 @@ def test_editions_of_a_title_are_on_one_side(tmp_path):
 
 def test_copies_of_a_page_in_two_shards_are_on_one_side(tmp_path):
     texts = [f"Page {n}. " * 5 for n in range(100)]
-    pages = [write_pages(tmp_path / f"shard-{n}.parquet", texts) for n in range(2)]
+    pages = [write_pages(tmp_path / f"shard-{n}.txt", texts) for n in range(2)]
     run(tmp_path, "--fineweb", *pages, sources=["fineweb"])
     assert not set(read(tmp_path / "corpus", "train", "fineweb")) & set(read(tmp_path / "corpus", "validation", "fineweb"))
 
 
-def test_skipped_books_and_empty_pages_are_left_out_and_said(tmp_path, books):
+def test_skipped_books_are_left_out_and_said(tmp_path, books):
     skipped = write_book(tmp_path / "clean", 99, "Peter", "", kept=False)
-    pages = write_pages(tmp_path / "shard.parquet", ["First page.", "", None, " \n\t", "Second page.", "Third."])
+    pages = write_pages(tmp_path / "shard.txt", ["First page.", "Second page.", "Third."])
     assert run(tmp_path, "--books", *books, skipped, "--fineweb", pages) == 0
     manifest = manifest_of(tmp_path)["sources"]
     assert manifest["gutenberg"]["left_out"] == {"pg99": "copyrighted: not in the public domain"}
@@ -231,7 +237,7 @@ def test_paths_with_one_slug_get_names_of_their_own(tmp_path, monkeypatch):
         (["fineweb"], [], "corpus.sources names fineweb, but no files of it were given; give them with --fineweb"),
         (["fineweb"], ["--books", "pg1.txt"], "corpus.sources does not name gutenberg, but files of it were given"),
         (["gutenberg"], ["--books", "pg1.txt"], "pg1.txt: no such file; clean the book first"),
-        (["fineweb"], ["--fineweb", "none.parquet"], "none.parquet: no such file; extract it first"),
+        (["fineweb"], ["--fineweb", "none.txt"], "none.txt: no such file; extract it first"),
         (["nothing.txt"], [], "nothing.txt: no such file or folder"),
         (["one.txt", "o*.txt"], [], "o*.txt: all its files belong to sources named before it"),
         (["tiny.txt"], [], "corpus source tiny: 4 bytes are too little text to hold some out"),
@@ -252,20 +258,23 @@ def test_sources_with_nothing_left_say_why(tmp_path, capsys):
     skipped = write_book(tmp_path / "clean", 16, "Peter", "", kept=False)
     assert run(tmp_path, "--books", skipped) == 1
     assert "corpus source gutenberg: no text is left (pg16: copyrighted: not in the public domain)" in capsys.readouterr().err
-    assert run(tmp_path, "--fineweb", write_pages(tmp_path / "shard.parquet", ["", None])) == 1
+    assert run(tmp_path, "--fineweb", write_pages(tmp_path / "shard.txt", [])) == 1
     assert "corpus source fineweb: no text is left; loosen its filters" in capsys.readouterr().err
 
 
-def test_an_emptied_book_and_damaged_or_foreign_parquet_are_named(tmp_path, books, capsys):
+def test_an_emptied_book_and_pages_that_do_not_fit_their_index_are_named(tmp_path, books, capsys):
     Path(books[3]).write_text("")
     assert run(tmp_path, "--books", *books) == 1
     assert "pg4.txt: empty; delete it and clean the book again" in capsys.readouterr().err
-    (tmp_path / "damaged.parquet").write_bytes(b"PAR1 not really")
-    assert run(tmp_path, "--fineweb", str(tmp_path / "damaged.parquet")) == 1
-    assert "damaged.parquet: not a readable parquet file with a column text" in capsys.readouterr().err
-    foreign = write_pages(tmp_path / "foreign.parquet", ["a", "b"], columns="id varchar, url varchar, body varchar")
-    assert run(tmp_path, "--fineweb", foreign) == 1
-    assert "foreign.parquet: not a readable parquet file with a column text" in capsys.readouterr().err
+    (tmp_path / "foreign.txt").write_text("no extracted pages")
+    assert run(tmp_path, "--fineweb", str(tmp_path / "foreign.txt")) == 1
+    assert "foreign.index: no such file; extract it first" in capsys.readouterr().err
+    shard = Path(write_pages(tmp_path / "shard.txt", ["a page", "another", "a third"]))
+    index = index_of(shard).read_bytes()
+    for damaged in (index[:-1], index[:-40], index[40:80] + index[:40] + index[80:], b""):
+        index_of(shard).write_bytes(damaged)
+        assert run(tmp_path, "--fineweb", str(shard)) == 1
+        assert "shard.index: not the index of the 20 bytes in shard.txt; delete both and run the fineweb stage again" in capsys.readouterr().err
 
 
 def words(number: int, count: int) -> list[str]:
@@ -282,7 +291,7 @@ def repeating(tmp_path):
     """Two shards: 100 pages, in the second with a copy of one of the first, one 0.9 and one 0.5 alike to others, and two without words."""
     pages = [" ".join(words(number, 200)) for number in range(100)]
     more = [pages[5], edited(words(6, 200), 2), edited(words(7, 200), 13), "… !", "?!"]
-    return [write_pages(tmp_path / "one.parquet", pages[:50]), write_pages(tmp_path / "two.parquet", [*pages[50:], *more])], pages, more
+    return [write_pages(tmp_path / "one.txt", pages[:50]), write_pages(tmp_path / "two.txt", [*pages[50:], *more])], pages, more
 
 
 def test_repetitions_are_dropped_across_shards_and_counted(tmp_path, repeating):
@@ -331,7 +340,7 @@ def test_a_page_that_quotes_what_is_measured_on_is_dropped_and_counted(tmp_path,
     quoting = "It says: “" + ", ".join(quoted).upper() + "” and no more."
     while place(hashlib.sha256(quoting.encode()).hexdigest()) < 2**62:  # not to be held out itself
         quoting += " Really."
-    shard = write_pages(tmp_path / "shard.parquet", [*pages, quoting])
+    shard = write_pages(tmp_path / "shard.txt", [*pages, quoting])
     assert run(tmp_path, "--fineweb", shard, "--questions", str(tmp_path / "world.jsonl"), decontaminate=True) == 0
     manifest = manifest_of(tmp_path)
     counts = {test: found["documents"] for test, found in manifest["sources"]["fineweb"]["dropped"]["contaminated"].items()}
@@ -340,22 +349,53 @@ def test_a_page_that_quotes_what_is_measured_on_is_dropped_and_counted(tmp_path,
     assert manifest["decontaminate"] == {"world": hashlib.sha256((tmp_path / "world.jsonl").read_bytes()).hexdigest()}
 
 
+@pytest.mark.parametrize("quoting", [1, 10, 11])
+def test_what_more_than_ten_documents_of_the_corpus_quote_is_kept_and_counted_but_copies_do_not_count(tmp_path, quoting):
+    """The documents are pages of two shards and a book; each page comes in three copies and with a near-copy."""
+    phrase = " ".join(words(1000, 13))
+    (tmp_path / "world.jsonl").write_text(json.dumps({"question": phrase}) + "\n")
+    texts = [" ".join(words(number, 100)) for number in range(100)]
+    quoted = [" ".join(words(2000 + number, 100)) + f" {phrase}." for number in range(quoting - 1)]
+    copies = [text + " More." for text in quoted]
+    shards = [write_pages(tmp_path / "one.txt", [*texts, *quoted, *quoted]), write_pages(tmp_path / "two.txt", [*quoted, *copies])]
+    books = [write_book(tmp_path / "clean", number, f"Book {number}", " ".join(words(3000 + number, 50))) for number in range(12)]
+    books.append(write_book(tmp_path / "clean", 99, "Quoting", f"It goes: {phrase}. " + " ".join(words(4000, 50))))
+    options = ("--books", *books, "--fineweb", *shards, "--questions", str(tmp_path / "world.jsonl"))
+    assert run(tmp_path, *options, deduplicate={"web": "near"}, decontaminate=True, share=0.001) == 0
+    manifest = manifest_of(tmp_path)
+    entries = manifest["sources"].values()
+    learned = [text for source in manifest["sources"] for text in read(tmp_path / "corpus", "train", source) if phrase in text]
+    held_out = [text for source in manifest["sources"] for text in read(tmp_path / "corpus", "validation", source) if phrase in text]
+    dropped = sum(entry["dropped"]["contaminated"]["world"]["documents"] for entry in entries)
+    spared = sum(entry["kept_quoting_only_frequent_runs"]["documents"] for entry in entries)
+    assert not held_out
+    assert (dropped, spared, len(learned), manifest["frequent_runs_ignored"]) == ((0, 11, 11, 1) if quoting == 11 else (quoting, 0, 0, 0))
+
+
+def test_one_document_of_50_megabytes(tmp_path):
+    text = " ".join(f"word{number}" for number in range(4_400_000))
+    assert len(text) > 50_000_000
+    pages = write_pages(tmp_path / "shard.txt", [*(f"{page} is a short page" for page in range(100)), text])
+    assert run(tmp_path, "--fineweb", pages, deduplicate={"web": "near"}, decontaminate=True, share=0.01) == 0
+    assert text in read(tmp_path / "corpus", "train", "fineweb")
+
+
 def test_a_book_is_dropped_for_a_held_out_page_too_and_a_novel_does_not_quote_its_own_end(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     refrain = " ".join(words(1, 20))
     Path("novel.txt").write_text(f"{refrain}\n\n" * 2_000)
     assert run(tmp_path, sources=["novel.txt"], decontaminate=True) == 0
-    pages = write_pages(tmp_path / "shard.parquet", [refrain + f" {number}" for number in range(20)])
+    pages = write_pages(tmp_path / "shard.txt", [refrain + f" {number}" for number in range(9)])
     assert run(tmp_path, "--fineweb", pages, sources=["novel.txt", "fineweb"], decontaminate=True) == 1
     assert (
         "corpus source novel: no training text is left, as every document has 13 words in a row in common with what models are measured on "
-        "(held-out text 1); set corpus.decontaminate to false, or add to the source"
+        "(1 of them); set corpus.decontaminate to false, or add to the source"
     ) in capsys.readouterr().err
 
 
 def test_the_number_of_threads_changes_nothing(tmp_path, repeating, monkeypatch):
     monkeypatch.setattr(batches, "SIZE", 10_000)
-    shards = [write_pages(tmp_path / f"{number}.parquet", [" ".join(words(number * 100 + page % 40, 100)) for page in range(50)]) for number in range(12)]
+    shards = [write_pages(tmp_path / f"{number}.txt", [" ".join(words(number * 100 + page % 40, 100)) for page in range(50)]) for number in range(12)]
     for threads in (1, 2, 7):
         assert (
             run(tmp_path, "--fineweb", *repeating[0], *shards, "--threads", str(threads), deduplicate={"web": "near"}, decontaminate=True, output=str(threads))
@@ -369,9 +409,8 @@ def test_the_number_of_threads_changes_nothing(tmp_path, repeating, monkeypatch)
 
 
 def test_a_million_tiny_pages(tmp_path):
-    path = tmp_path / "tiny.parquet"
-    duckdb.sql(f"copy (select 'page ' || range % 900000 as text from range(1000000)) to '{path}' (format parquet)")
-    assert run(tmp_path, "--fineweb", str(path), deduplicate={"web": "near"}, decontaminate=True, share=0.01) == 0
+    path = write_pages(tmp_path / "tiny.txt", [f"page {number % 900_000}" for number in range(1_000_000)])
+    assert run(tmp_path, "--fineweb", path, deduplicate={"web": "near"}, decontaminate=True, share=0.01) == 0
     entry = manifest_of(tmp_path)["sources"]["fineweb"]
     assert entry["dropped"]["exact duplicates"]["documents"] == 100_000
     assert entry["train"]["documents"] + entry["validation"]["documents"] == 900_000
@@ -386,8 +425,8 @@ def test_a_senseless_share_is_refused(tmp_path, books, capsys, share):
 def test_a_failure_leaves_the_older_corpus_and_no_rubbish(tmp_path, books, pages):
     run(tmp_path, "--books", *books)
     before = {path: path.read_bytes() for path in (tmp_path / "corpus").rglob("*") if path.is_file()}
-    (tmp_path / "damaged.parquet").write_bytes(b"PAR1")
-    assert run(tmp_path, "--books", *books, "--fineweb", pages[0], str(tmp_path / "damaged.parquet")) == 1
+    (tmp_path / "damaged.txt").write_bytes(b"no index")
+    assert run(tmp_path, "--books", *books, "--fineweb", pages[0], str(tmp_path / "damaged.txt")) == 1
     assert {path: path.read_bytes() for path in (tmp_path / "corpus").rglob("*") if path.is_file()} == before
 
 
@@ -424,7 +463,7 @@ def test_a_corpus_is_never_held_in_memory(tmp_path):
     (tmp_path / "own.txt").write_text(f"{line}\n\n" * (48_000_000 // (len(line) + 2)))
     (tmp_path / "small.txt").write_text(f"{line}\n\n" * 100)
     for name, documents in (("pages", 24_000), ("few", 100)):
-        duckdb.sql(f"copy (select repeat('{line} ' || range, 33) as text from range({documents})) to '{tmp_path / name}.parquet' (format parquet)")
+        write_pages(tmp_path / f"{name}.txt", [f"{line} {number}" * 33 for number in range(documents)])
     unit = 1024 if sys.platform == "linux" else 1
     code = f"import resource, sys; from nanoeuler.cli import main; main(sys.argv[1:]); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * {unit})"
 
@@ -433,7 +472,7 @@ def test_a_corpus_is_never_held_in_memory(tmp_path):
         arguments = ["assemble", "--config", config, "--fineweb", str(tmp_path / pages), "--output", str(tmp_path / Path(own).stem)]
         return int(subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, cwd=ROOT).stdout)
 
-    grown = peak_memory("own.txt", "pages.parquet") - peak_memory("small.txt", "few.parquet")
+    grown = peak_memory("own.txt", "pages.txt") - peak_memory("small.txt", "few.txt")
     assert sum(manifest_of(tmp_path, "own")["bytes"].values()) > 95_000_000
     assert grown < 120_000_000, grown
 
@@ -441,13 +480,14 @@ def test_a_corpus_is_never_held_in_memory(tmp_path):
 REAL = ROOT / "../shared/data/web"
 
 
-def test_real_web_parquet(tmp_path):
+def test_real_web_pages(tmp_path):
     if not REAL.is_dir():
         pytest.skip("no ../shared/data/web here: the real parquet files are not part of the repository")
-    pages = str(min(REAL.glob("*.parquet")))
+    texts = [text for (text,) in duckdb.sql(f"select text from '{min(REAL.glob('*.parquet'))}'").fetchall()]
+    pages = write_pages(tmp_path / "real.txt", texts)
     assert run(tmp_path, "--fineweb", pages, sources=["fineweb"], share=0.01) == 0
     entry = manifest_of(tmp_path)["sources"]["fineweb"]
-    documents, size = duckdb.sql(f"select count(*), sum(strlen(text)) from '{pages}'").fetchall()[0]
+    documents, size = len(texts), sum(len(text.encode()) for text in texts)
     assert entry["train"]["documents"] + entry["validation"]["documents"] == documents
     assert entry["train"]["bytes"] + entry["validation"]["bytes"] == size
     assert entry["validation"]["bytes"] == pytest.approx(0.01 * size, rel=0.2)

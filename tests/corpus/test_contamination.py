@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.corpus.batches import Batch
-from nanoeuler.corpus.contamination import GRAM, NONE, Measured, hash_grams, read_evaluation_set
+from nanoeuler.corpus.contamination import FREQUENT, GRAM, NONE, Measured, Quotations, hash_grams, read_evaluation_set
 from nanoeuler.corpus.words import hash_words
 from nanoeuler.errors import UserError
 
@@ -20,8 +20,12 @@ def grams(*texts: str) -> np.ndarray:
 
 
 def find(measured: Measured, *texts: str) -> list[int]:
+    """The set that each text quotes."""
     batch = Batch.of([text.encode() for text in texts])
-    return measured.find(*hash_words(batch.text, batch.offsets)).tolist()
+    documents, found = measured.find(*hash_words(batch.text, batch.offsets))
+    quotations = Quotations(measured)
+    quotations.add(documents, found, measured.owners_of(found))
+    return quotations.owners(len(texts)).tolist()
 
 
 def test_thirteen_words_are_a_quotation_and_twelve_are_not():
@@ -44,6 +48,14 @@ def test_a_document_counts_for_the_first_set_that_it_quotes():
     measured = Measured([("first", grams(" ".join(WORDS))), ("second", grams(other, " ".join(WORDS))), ("first", grams("unheard " + other))])
     assert measured.names == ["first", "second"]
     assert find(measured, other + " and then " + " ".join(WORDS), "twelve " + other, "nothing", " ".join(WORDS), "unheard " + other) == [0, 0, NONE, 0, 0]
+
+
+@pytest.mark.parametrize("documents", [1, FREQUENT, FREQUENT + 1, 300])
+def test_a_run_of_words_in_more_than_ten_documents_is_no_quotation(documents):
+    measured = Measured([("test", grams(" ".join(WORDS[:13]) + " and then: " + " ".join(f"rare{number}" for number in range(13))))])
+    quoting = [f"Number {number}: " + " ".join([*WORDS[:13], "–", *WORDS[:13]]) for number in range(documents)]
+    leak = "Number 1: " + " ".join(f"rare{number}" for number in range(13))
+    assert find(measured, leak, *quoting, "nothing") == [0, *[0 if documents <= FREQUENT else NONE] * documents, NONE]
 
 
 def test_nothing_to_measure_finds_nothing():

@@ -1,5 +1,8 @@
 """Web pages out of parquet: what is kept, what it costs in bytes counted by the server, and what damage looks like."""
 
+import hashlib
+import io
+import itertools
 import json
 import os
 import signal
@@ -12,9 +15,10 @@ import duckdb
 import pytest
 
 from nanoeuler.cli import main
+from nanoeuler.corpus.extracted_pages import origins_of, read_index
 from nanoeuler.corpus.fineweb import extract
 from nanoeuler.corpus.page_filters import Filters, Selection
-from nanoeuler.corpus.parquet_pages import Parquet, connected, copy_pages, describe, explain_errors, select_pages
+from nanoeuler.corpus.parquet_pages import Parquet, connected, copy_origins, describe, explain_errors, select_pages
 from nanoeuler.corpus.parquet_ranges import merge
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
@@ -61,15 +65,25 @@ REMOTE = sources("hf://datasets/web/pages/000.parquet")
 
 
 def run(entry: dict, folder: Path, filters: Filters = EVERYTHING, shard: int = 0) -> tuple[dict, list[tuple]]:
-    record = extract(entry, shard, filters, folder / "shard.parquet", folder / "shard.json", QUICK)
+    record = extract(entry, shard, filters, folder / "shard.txt", folder / "shard.json", QUICK)
     assert json.loads((folder / "shard.json").read_text(encoding="utf-8")) == record
-    assert sorted(path.name for path in folder.iterdir()) == ["shard.json", "shard.parquet"]
-    return record, read(folder / "shard.parquet")
+    assert sorted(path.name for path in folder.iterdir()) == ["shard.index", "shard.json", "shard.parquet", "shard.txt"]
+    return record, read_extracted(folder / "shard.txt")
 
 
 def read(path: Path) -> list[tuple]:
     with duckdb.connect() as connection:
         return connection.execute("select id, url, text from read_parquet(?)", [str(path)]).fetchall()
+
+
+def read_extracted(path: Path) -> list[tuple]:
+    """Id, url and text of each page; the hashes in the index are checked."""
+    pages, content = read_index(path), path.read_bytes()
+    texts = [content[start:end] for start, end in itertools.pairwise([0, *pages["end"].tolist()])]
+    assert [hashlib.sha256(text).digest() for text in texts] == [bytes(sha256) for sha256 in pages["sha256"]]
+    with duckdb.connect() as connection:
+        origins = connection.execute("select id, url from read_parquet(?)", [str(origins_of(path))]).fetchall()
+    return [(*origin, text.decode()) for origin, text in zip(origins, texts, strict=True)]
 
 
 def text_chunks(path: Path) -> list[int]:
@@ -157,7 +171,7 @@ def test_signatures_that_expire_and_busy_servers_are_lived_with(served, parquet,
 def test_an_interrupted_extraction_goes_on_where_it_stopped(served, parquet, tmp_path):
     served.fail(SIGNED, Fault(), Fault(), Fault(), Fault(), Fault(stall=True))  # tail, footer, two requests of the first row group
     config = json.dumps({"corpus": {"fineweb": {"min_score": 0, "min_language_score": 0, "min_characters": 1}}, "sources": {"fineweb": REMOTE}})
-    output, record = tmp_path / "shard.parquet", tmp_path / "shard.json"
+    output, record = tmp_path / "shard.txt", tmp_path / "shard.json"
     command = [sys.executable, "-m", "nanoeuler", "fineweb", "--config", config, "--shard", "0", "--output", str(output), "--record", str(record)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ | {"HF_ENDPOINT": served.url})
     deadline = time.time() + 30
@@ -171,20 +185,20 @@ def test_an_interrupted_extraction_goes_on_where_it_stopped(served, parquet, tmp
     assert served.bytes_served - before < 0.75 * parquet.stat().st_size
     again = tmp_path / "again"
     again.mkdir()
-    assert read(output) == run(sources(parquet), again)[1]
+    assert read_extracted(output) == run(sources(parquet), again)[1]
 
 
 def test_a_file_that_changes_between_two_attempts_is_not_mixed(served, parquet, tmp_path):
     served.fail(SIGNED, Fault(), Fault(), Fault(), Fault(), *[Fault(status=500)] * QUICK.attempts)
     with pytest.raises(UserError, match="500"):
-        extract(REMOTE, 0, EVERYTHING, tmp_path / "shard.parquet", tmp_path / "shard.json", QUICK)
+        extract(REMOTE, 0, EVERYTHING, tmp_path / "shard.txt", tmp_path / "shard.json", QUICK)
     other = make_parquet(tmp_path / "other.parquet", rows=3_000)
     lay_out_data_set(served.root, "web/pages", {"000.parquet": other})
     (tmp_path / "other").mkdir()
     expected = run(sources(other), tmp_path / "other")[1]
-    record = extract(REMOTE, 0, EVERYTHING, tmp_path / "shard.parquet", tmp_path / "shard.json", QUICK)
+    record = extract(REMOTE, 0, EVERYTHING, tmp_path / "shard.txt", tmp_path / "shard.json", QUICK)
     assert record["way"] == "ranges"
-    assert read(tmp_path / "shard.parquet") == expected
+    assert read_extracted(tmp_path / "shard.txt") == expected
 
 
 @pytest.mark.parametrize("where", ["local", "remote"])
@@ -203,7 +217,7 @@ def test_damage_is_one_sentence_and_leaves_nothing(server, parquet, tmp_path, wh
         if where == "local":
             address.write_bytes(damaged)
         with pytest.raises(UserError, match=rf"{name}: .*(damaged|not a parquet file)") as caught:
-            extract(sources(address), 0, EVERYTHING, folder / "shard.parquet", folder / "shard.json", QUICK)
+            extract(sources(address), 0, EVERYTHING, folder / "shard.txt", folder / "shard.json", QUICK)
         assert "\n" not in str(caught.value)
         assert list(folder.iterdir()) == []
 
@@ -211,7 +225,7 @@ def test_damage_is_one_sentence_and_leaves_nothing(server, parquet, tmp_path, wh
 def test_a_transfer_that_corrupts_a_page_can_be_run_again(served, parquet, tmp_path):
     served.fail(SIGNED, Fault(), Fault(), Fault(corrupt=True, after=20))
     with pytest.raises(UserError, match="damaged"):
-        extract(REMOTE, 0, EVERYTHING, tmp_path / "shard.parquet", tmp_path / "shard.json", QUICK)
+        extract(REMOTE, 0, EVERYTHING, tmp_path / "shard.txt", tmp_path / "shard.json", QUICK)
     assert list(tmp_path.iterdir()) == []
     assert run(REMOTE, tmp_path)[0]["kept"] > 5_000
 
@@ -220,13 +234,13 @@ def test_parquet_without_text_is_said(tmp_path):
     for select, sentence in (("select 1 as body, 2 as title", r"no column text \(only body, title\)"), ("select 7 as text", "its column text holds INTEGER")):
         file = make_parquet(tmp_path / "x.parquet", select=select)
         with pytest.raises(UserError, match=sentence):
-            extract(sources(file), 0, EVERYTHING, tmp_path / "shard.parquet", tmp_path / "shard.json")
+            extract(sources(file), 0, EVERYTHING, tmp_path / "shard.txt", tmp_path / "shard.json")
 
 
 def test_filters_that_leave_nothing_say_which_dropped_how_many(served, parquet, tmp_path):
     for entry in (sources(parquet), REMOTE):
         with pytest.raises(UserError, match=r"of 6,144 rows they drop: language 614, score 5,530; loosen corpus.fineweb.min_score$"):
-            extract(entry, 0, Filters(min_score=5, min_language_score=0.0), tmp_path / "shard.parquet", tmp_path / "shard.json", QUICK)
+            extract(entry, 0, Filters(min_score=5, min_language_score=0.0), tmp_path / "shard.txt", tmp_path / "shard.json", QUICK)
     with pytest.raises(UserError, match=r"beyond the budget 1; loosen corpus.fineweb.max_bytes_per_shard$"):
         extract(sources(parquet), 0, Filters(max_bytes_per_shard=10, min_characters=1, min_score=0, min_language_score=0), tmp_path / "s", tmp_path / "r")
     assert list(tmp_path.iterdir()) == []
@@ -237,9 +251,9 @@ def test_a_full_disk_is_said(parquet, tmp_path):
     file, full = Parquet(parquet, "000"), Path("/dev/full")
     with connected(tmp_path) as connection:
         describe(connection, file, "000.parquet")
-        select_pages(connection, [file], Selection(EVERYTHING))
+        select_pages(connection, [file], Selection(EVERYTHING), io.BytesIO(), io.BytesIO())
         with pytest.raises(UserError, match=r"/dev/full: the disk is full; free some space"), explain_os_errors(full), explain_errors("000.parquet", full):
-            copy_pages(connection, [file], full)
+            copy_origins(connection, [file], full)
 
 
 def test_a_parquet_of_your_own_needs_only_text(tmp_path):
@@ -273,7 +287,7 @@ def test_wrong_sizes_and_numbers_are_said(served, parquet, tmp_path):
 
 
 def test_the_stage_ends_with_one_sentence(tmp_path, capsys):
-    options = ["--shard", "0", "--output", str(tmp_path / "shard.parquet"), "--record", str(tmp_path / "shard.json")]
+    options = ["--shard", "0", "--output", str(tmp_path / "shard.txt"), "--record", str(tmp_path / "shard.json")]
     assert main(["fineweb", "--config", '{"corpus": {"fineweb": {}}}', *options]) == 1
     assert capsys.readouterr().err == "error  --config: sources.fineweb is missing; this stage needs it\n"
 

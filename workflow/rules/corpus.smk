@@ -67,12 +67,14 @@ rule extract_fineweb:
         before=paths.before_download,
     output:
         pages=paths.web_shard("{shard}"),
+        index=paths.web_index("{shard}"),
+        origins=paths.web_origins("{shard}"),
         record=paths.web_record("{shard}"),
     log:
         paths.log("extract_fineweb/{shard}"),
-    threads: 2
+    threads: 1
     resources:
-        mem_mb=2500,
+        mem_mb=2000,
     params:
         identity=lambda wildcards: stage_identity(config, "extract_fineweb"),
         config=lambda wildcards, output: stage_config(config, "extract_fineweb"),

@@ -1,0 +1,112 @@
+"""Documents that are left out of a corpus for their words: near-duplicates, and training text that quotes what models are measured on.
+
+Held-out text is looked at first, so that what is learned from can be compared with it; then every text once, its words being hashed for both questions.
+"""
+
+import itertools
+
+import numpy as np
+
+from nanoeuler import log
+from nanoeuler.corpus.batches import Batch, ordered_map
+from nanoeuler.corpus.contamination import Measured, Quotations, hash_grams
+from nanoeuler.corpus.minhash import HASHES, sign
+from nanoeuler.corpus.near_duplicates import NearDuplicates
+from nanoeuler.corpus.split import cut_end
+from nanoeuler.corpus.survey import HELD_OUT, NEAR_COPY, TRAIN, Part, Survey
+from nanoeuler.corpus.words import hash_words
+from nanoeuler.errors import UserError
+
+NOTHING = np.zeros(0, np.uint64)
+
+
+def near_duplicates(found: Survey, threshold: float) -> NearDuplicates:
+    """A search among the documents of a source that are no exact copies, the held-out ones first."""
+    order = np.concatenate([np.flatnonzero(found.fates == HELD_OUT), np.flatnonzero(found.fates == TRAIN)])
+    return NearDuplicates(np.zeros((len(found.fates), HASHES), np.uint8), order, threshold)
+
+
+def look_at_held_out(found: Survey, search: NearDuplicates | None, share: float, measure: bool, threads: int) -> np.ndarray:
+    """The hashes of the runs of words in a source's held-out text, with `measure`; near-duplicates in it are found, too.
+
+    Where the ends of documents are held out, `found.cuts` learns here where they begin.
+    """
+    if not (found.ends or measure or search):
+        return NOTHING
+
+    def work(part: Part) -> tuple[Part, np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
+        wanted = np.flatnonzero(part.fates == (TRAIN if found.ends else HELD_OUT))
+        batch = part.read() if len(wanted) else Batch.of([])
+        if found.ends:
+            for document in wanted:
+                part.cuts[document] = find_cut(bytes(batch.document(document)), share, found.source.name)
+        whole = batch.pieces(wanted, np.zeros(len(wanted), np.int64), part.sizes[wanted])
+        hashes, borders = hash_words(whole.text, whole.offsets)
+        signatures = sign(hashes, borders) if search else None
+        if found.ends and measure:
+            ends = batch.pieces(wanted, part.cuts[wanted], part.sizes[wanted])
+            hashes, borders = hash_words(ends.text, ends.offsets)
+        grams = [hash_grams(hashes[start:stop], np.array([0, stop - start])) for start, stop in itertools.pairwise(borders) if measure]
+        counts = np.array([len(of_document) for of_document in grams], np.int64)
+        return part, wanted, signatures, np.concatenate([NOTHING, *grams]), counts
+
+    kept, rank = [NOTHING], 0
+    with log.Progress(f"hold out {found.source.name}", int(found.sizes.sum()), "MB", 1e-6) as progress:
+        for part, wanted, signatures, grams, counts in ordered_map(work, found.parts(), threads):
+            if search:
+                rank = drop_near_copies(search, part, wanted, signatures, rank)
+            if measure:
+                kept.append(grams[np.repeat(part.fates[wanted] != NEAR_COPY, counts)])
+            progress.update(int(part.sizes.sum()))
+    return np.concatenate(kept)
+
+
+def examine(found: Survey, search: NearDuplicates | None, measured: Measured, quotations: Quotations, first: int, threads: int) -> np.ndarray:
+    """Find the near-duplicates among a source's training documents, and note what the others quote of `measured`; their numbers begin at `first`.
+
+    Returns which documents (bool) quote something.
+    """
+    touched = np.zeros(len(found.fates), bool)
+    unknown = search if not found.ends else None  # which documents repeat each other is known where all of them were looked at before
+    check = len(measured.grams) > 0
+    if not (unknown or check):
+        return touched
+
+    def work(part: Part) -> tuple[Part, np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
+        wanted = np.flatnonzero(part.fates == TRAIN)
+        batch = part.read()
+        if found.ends:
+            batch = batch.pieces(wanted, np.zeros(len(wanted), np.int64), part.cuts[wanted])
+        hashes, borders = hash_words(batch.text, batch.offsets)
+        signatures = sign(hashes, borders)[wanted] if unknown else None
+        documents, grams = measured.find(hashes, borders) if check else (np.zeros(0, np.int64), NOTHING)
+        if found.ends:
+            documents = wanted[documents]
+        return part, wanted, signatures, documents, grams
+
+    rank = int(np.isin(found.fates, (HELD_OUT, NEAR_COPY)).sum())
+    with log.Progress(f"compare {found.source.name}", int(found.sizes.sum()), "MB", 1e-6) as progress:
+        for part, wanted, signatures, documents, grams in ordered_map(work, found.parts(), threads):
+            if unknown:
+                rank = drop_near_copies(unknown, part, wanted, signatures, rank)
+            learned = part.fates[documents] == TRAIN
+            documents, grams = documents[learned], grams[learned]
+            touched[part.rows][documents] = True
+            quotations.add(documents + (first + part.rows.start), grams, measured.owners_of(grams))
+            progress.update(int(part.sizes.sum()))
+    return touched
+
+
+def drop_near_copies(search: NearDuplicates, part: Part, documents: np.ndarray, signatures: np.ndarray, rank: int) -> int:
+    """Compare documents of a part, the next of the search's order from `rank` on. Returns the rank after them."""
+    search.signatures[part.rows.start + documents] = signatures
+    search.compare(rank, rank + len(documents))
+    part.fates[documents[search.near[part.rows.start + documents]]] = NEAR_COPY
+    return rank + len(documents)
+
+
+def find_cut(text: bytes, share: float, source: str) -> int:
+    """Where the held-out end of a document begins."""
+    if not (cut := cut_end(text, share)):
+        raise UserError(f"corpus source {source}: {len(text)} bytes are too little text to hold some out for validation; add to it")
+    return cut
