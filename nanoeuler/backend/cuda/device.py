@@ -37,7 +37,7 @@ def found() -> str | None:
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        if "insufficient" in str(error):
+        if "insufficient" in str(error) and Path("/proc/driver/nvidia/version").exists():
             return f"the NVIDIA driver is too old for the installed CUDA libraries; update it, or {INSTALL}"
         return NO_GPU
     if count == 0:
