@@ -15,7 +15,7 @@ from typing import Any
 
 from nanoeuler import __version__
 
-PACKAGES = ("numpy", "safetensors", "duckdb", "snakemake", "numba", "cupy-cuda12x", "cupy-cuda13x")
+PACKAGES = ("numpy", "safetensors", "duckdb", "snakemake", "numba", "cupy-cuda12x", "cupy-cuda13x", "nvidia-cublas-cu12", "nvidia-cublas")
 """Distributions whose version can change a result; those that are not installed are left out."""
 
 

@@ -171,7 +171,7 @@ class Trainer:
             "tokens_per_step": job.stream.rows_per_step * job.stream.length,
             "micro_batch_rows": self.micro_batch_rows,
             "fingerprint": job.fingerprint,
-            "provenance": provenance.collect(),
+            "provenance": provenance.collect(device_name(job.backend)),
             **job.facts,
         }
 
@@ -288,7 +288,7 @@ class Trainer:
             "seconds": self.seconds(),
             "algorithms": job.backend.algorithms,
             "environment": environment(job.backend),
-            "provenance": provenance.collect(),
+            "provenance": provenance.collect(device_name(job.backend)),
         }
         self.checkpoints.save(self.state, info)
         kept = {self.best["step"]} if self.best and job.section["keep"] == "best" else set()
@@ -306,7 +306,7 @@ class Trainer:
         if job.section["keep"] == "best" and self.best is not None and self.best["step"] != step:
             parameters, step = self.checkpoints.read_parameters(self.best["step"], job.config), self.best["step"]
         tokens = step * job.stream.rows_per_step * job.stream.length
-        info = {"step": step, "tokens": tokens, "fingerprint": job.fingerprint, "provenance": provenance.collect(), **job.info}
+        info = {"step": step, "tokens": tokens, "fingerprint": job.fingerprint, "provenance": provenance.collect(device_name(job.backend)), **job.info}
         folder = job.output / "model"
         save_model(folder, SavedModel(job.config, parameters, job.tokenizer_path, job.stage, job.template, info))
         log.line("model", str(folder), step=step)
@@ -340,6 +340,11 @@ def rows_that_fit(job: Job) -> int:
 def largest_divisor(number: int, limit: int) -> int:
     """The largest divisor of `number` up to `limit`: all micro-batches of a step have one shape."""
     return next(divisor for divisor in range(limit, 0, -1) if number % divisor == 0)
+
+
+def device_name(backend: Any) -> str | None:
+    """What computes, where that is not the CPU."""
+    return backend.device.name if hasattr(backend, "device") else None
 
 
 def environment(backend: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend import DEVICES, make_backend, reason
-from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.backend.reference import ReferenceBackend, places
 from nanoeuler.errors import UserError
 
 
@@ -209,3 +209,21 @@ def test_backward_passes_give_the_forward_pass_again_and_may_write_over_their_in
     np.testing.assert_array_equal(gate, dgate)
     np.testing.assert_array_equal(up, dup)
     np.testing.assert_allclose(again, product, rtol=1e-14)
+
+
+def test_arrays_of_any_type_are_laid_out_on_borders_of_16_bytes_and_read_back():
+    values = [np.arange(5, dtype=np.int32), np.array([1.5, -2.5]), np.arange(6, dtype=np.float32).reshape(2, 3)]
+    parts = places(values)
+    flat = np.zeros(parts[-1].stop, np.uint8)
+    ReferenceBackend().load(flat, values)
+    assert [part.start % 16 for part in parts] == [0, 0, 0]
+    for part, value in zip(parts, values, strict=True):
+        np.testing.assert_array_equal(flat[part].view(value.dtype).reshape(value.shape), value)
+
+
+@pytest.mark.parametrize(("offset", "kept"), [(0, 3), (2, 2), (4, 0)])
+def test_a_cache_takes_what_fits(ops, offset, kept):
+    cache, new = np.zeros((1, 4, 1, 2)), np.ones((1, 3, 1, 2))
+    ops.write_cache(cache, new, np.array([offset], np.int32))
+    assert cache.sum() == 2 * kept
+    assert not cache[0, :offset].any()

@@ -1,6 +1,7 @@
 """The GPU that a process works on: which one, whether it will do, and what it can."""
 
 import fcntl
+import functools
 import importlib.util
 import os
 import tempfile
@@ -36,7 +37,7 @@ def found() -> str | None:
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        if "insufficient" in str(error):
+        if "insufficient" in str(error) and Path("/proc/driver/nvidia/version").exists():
             return f"the NVIDIA driver is too old for the installed CUDA libraries; update it, or {INSTALL}"
         return NO_GPU
     if count == 0:
@@ -90,15 +91,23 @@ def take_free(indices: list[int]) -> tuple[int, Any]:
     Two jobs that ask for one GPU each would otherwise share the first. Where all are held, the first is shared, said aloud.
     """
     for index in indices:
-        # names of physical devices: CUDA_VISIBLE_DEVICES renumbers them
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        name = visible[index].strip() if index < len(visible) and visible[index].strip() else str(index)
-        path = Path(tempfile.gettempdir()) / f"nanoeuler-gpu-{name.replace('/', '-')}.lock"
-        try:
-            file = open(path, "a")  # noqa: SIM115 (held until the process ends)
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            continue
-        return index, file
+        lock = lock_device(index)
+        if lock is not None:
+            return index, lock
     log.line("device", f"every GPU is in use by another process of nanoeuler; sharing GPU {indices[0]}")
     return indices[0], None
+
+
+@functools.cache  # a process that makes a second engine holds the device already
+def lock_device(index: int) -> Any:
+    """The open file whose lock holds a device until this process ends; None when another process has it."""
+    # named by the physical device: CUDA_VISIBLE_DEVICES renumbers them
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    name = visible[index].strip() if index < len(visible) and visible[index].strip() else str(index)
+    file = open(Path(tempfile.gettempdir()) / f"nanoeuler-gpu-{name.replace('/', '-')}.lock", "a")  # noqa: SIM115 (held until the process ends)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file

@@ -133,7 +133,7 @@ class CudaBackend:
         if key not in self.staged or self.staged[key].target is not target:
             while len(self.staged) >= STAGED:
                 self.staged.pop(next(iter(self.staged))).arrived.synchronize()
-            self.staged[key] = Staged(target)
+            self.staged[key] = Staged(target, self.stream)
         self.staged[key].fill(values, self.copying)
 
     def run(self, function: Callable[[], None], recorded: Recorded | None = None) -> Recorded:
@@ -397,10 +397,11 @@ class CudaBackend:
 class Staged:
     """A flat array whose next content waits beside it: copied there from pinned memory while the stream may still read the last."""
 
-    def __init__(self, target: Array):
+    def __init__(self, target: Array, stream: Any):
         self.target = target
         self.pinned, self.waiting = cupyx.empty_pinned(target.shape, target.dtype), cupy.empty(target.shape, target.dtype)
         self.arrived, self.taken = cupy.cuda.Event(disable_timing=True), cupy.cuda.Event(disable_timing=True)
+        self.taken.record(stream)  # the memory just taken may belong to work that the stream has yet to finish
         self.pending = False
 
     def fill(self, values: list[np.ndarray], copying: Any) -> None:

@@ -25,6 +25,9 @@ REPEATS = 5
 MARGIN = 0.97
 """A proposal replaces the library's first choice only when it takes at most this share of its time: noise must not decide."""
 
+WORTH_TIMING = 4e9
+"""Operations of the smallest product that is timed; below it, as for prompts of any length, the library's first choice is taken."""
+
 FLOAT32, BFLOAT16 = 0, 14  # cudaDataType
 COMPUTE = {"fp32": 68, "tf32": 77, "bf16": 68}  # cublasComputeType: products of float32 in float32 or TF32, always summed in float32
 TRANSPOSE_A, TRANSPOSE_B = 3, 4  # cublasLtMatmulDescAttributes
@@ -145,7 +148,9 @@ class Products:
         if not proposals:
             raise RuntimeError(f"cuBLASLt has no algorithm for {key}")
         candidates = [(description, *layouts, algorithm) for algorithm in proposals]
-        chosen = candidates[0]
+        chosen, inner = candidates[0], left.rows * left.columns // result.rows
+        if 2 * result.rows * result.columns * inner < WORTH_TIMING:
+            return chosen
         if len(candidates) > 1:
             seconds = [self.time(candidate, left, right, result) for candidate in candidates]
             best = min(range(len(seconds)), key=seconds.__getitem__)
