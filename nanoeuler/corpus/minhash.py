@@ -2,7 +2,7 @@
 
 Two documents are as alike as their sets of shingles, all runs of `SHINGLE` words in them: the size of what both have over the size of what either has
 (Jaccard). Under a random order of all shingles, that is how likely both sets have the same first one; `HASHES` orders are drawn, and a
-signature keeps, of each order's first shingle, the lowest byte of its hash (Broder 1997; Li and König 2010, "b-bit minwise hashing").
+signature keeps, of each order's first shingle, one byte of a hash (Broder 1997; Li and König 2010, "b-bit minwise hashing").
 """
 
 import numpy as np
@@ -47,5 +47,9 @@ def fill_signatures(hashes, borders, factors, summands, signatures):
                 shingle = np.uint32(finalise(rolling))
                 for order in range(HASHES):
                     lowest[order] = min(lowest[order], np.uint32(factors[order] * shingle + summands[order]))
-        for order in range(HASHES):
-            signatures[document, order] = lowest[order] & 0xFF
+        if end - first <= SHINGLE:  # 32 bits would be too few to tell millions of single shingles apart
+            for order in range(HASHES):
+                signatures[document, order] = finalise(rolling + np.uint64(order)) & np.uint64(0xFF)
+            continue
+        for order in range(HASHES):  # a linear order's lowest byte hangs on that of the shingle's hash alone: mix it first
+            signatures[document, order] = finalise(np.uint64(lowest[order])) & np.uint64(0xFF)

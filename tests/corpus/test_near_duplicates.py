@@ -91,6 +91,11 @@ def test_one_document_of_a_family_stays_and_a_chain_does_not_carry_on():
     assert not near([" ".join(words) for words in [first, *chain]])[2]
 
 
+def test_many_different_short_documents_are_all_kept():
+    assert sum(near([f"page {number}" for number in range(20_000)])) == 0
+    assert sum(near([f"a page with the number {number}" for number in range(20_000)])) == 0
+
+
 def test_the_order_says_which_one_stays():
     one, other = " ".join(invented(1, 100)), " ".join(invented(2, 100))
     documents = [one, other, one.upper(), other.replace(" ", "\n")]

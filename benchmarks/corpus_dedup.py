@@ -1,0 +1,148 @@
+"""Web pages from parquet files to a corpus without repetitions: against rensa and datasketch, against brute force, and at growing sizes.
+
+    python benchmarks/web_variants.py --pages 'pages/*.parquet' --bytes 1e8 --output /tmp/variants/100
+    python benchmarks/corpus_dedup.py peers /tmp/variants/100 --peer-python other-venv/bin/python     # rensa, datasketch and pyarrow installed there
+    python benchmarks/corpus_dedup.py quality /tmp/variants/100
+    python benchmarks/corpus_dedup.py scaling /tmp/variants/10 /tmp/variants/100 /tmp/variants/1000
+
+Everything runs in fresh processes, on two cores, wall time counted from the start of the first to the end of the last. Peers are rensa, the fastest
+MinHash on PyPI (Rust), and datasketch, the one most used (Python and NumPy); corpus_dedup_peer.py says what they do.
+"""
+
+import argparse
+import collections
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import duckdb
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from nanoeuler.corpus.batches import Batch  # noqa: E402
+from nanoeuler.corpus.minhash import SHINGLE, sign  # noqa: E402
+from nanoeuler.corpus.near_duplicates import NearDuplicates  # noqa: E402
+from nanoeuler.corpus.words import hash_words  # noqa: E402
+
+THRESHOLD = 0.8
+
+
+def run(*command: str) -> tuple[float, int]:
+    """Wall seconds and peak resident bytes of a command."""
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=ROOT)
+    errors = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{' '.join(command)[:200]} failed: {errors.decode()}")
+    return time.perf_counter() - began, usage.ru_maxrss * (1024 if sys.platform == "linux" else 1)
+
+
+def ours(folder: Path, decontaminate: bool) -> dict[str, float]:
+    """Extract every shard, two processes at a time, and assemble: seconds of both, peak bytes, documents left and text bytes read."""
+    shards = sorted(folder.glob("*.parquet"))
+    fineweb = {"shards": [{"url": str(shard)} for shard in shards]}
+    corpus = {"name": "x", "sources": ["fineweb"], "decontaminate": decontaminate, "fineweb": {}}
+    config = json.dumps({"corpus": corpus, "sources": {"fineweb": fineweb}})
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        began = time.perf_counter()
+        extract = 'seq 0 $1 | xargs -P 2 -I{} $0 -m nanoeuler fineweb --config "$2" --shard {} --output $3/{}.parquet --record $3/{}.json'
+        _, peak = run("bash", "-c", extract, sys.executable, str(len(shards) - 1), config, scratch)
+        between = time.perf_counter()
+        pages = [f"{scratch}/{number}.parquet" for number in range(len(shards))]
+        command = [sys.executable, "-m", "nanoeuler", "assemble", "--config", config, "--fineweb", *pages]
+        _, other = run(*command, "--output", f"{scratch}/corpus", "--threads", "2")
+        ended = time.perf_counter()
+        entry = json.loads(Path(scratch, "corpus/manifest.json").read_text())["sources"]["fineweb"]
+    kept = entry["train"]["documents"] + entry["validation"]["documents"]
+    return {"extract": between - began, "assemble": ended - between, "seconds": ended - began, "peak": max(peak, other), "kept": kept} | entry["read"]
+
+
+def peers(options: argparse.Namespace) -> None:
+    ours(options.folder, decontaminate=False)  # compiles, and brings the files into memory
+    peer = str(Path(__file__).with_name("corpus_dedup_peer.py"))
+    rounds: dict[str, list[float]] = collections.defaultdict(list)
+    for number in range(options.rounds):
+        found = ours(options.folder, decontaminate=False)
+        rounds["nanoeuler"].append(found["seconds"])
+        for library in ("rensa", "datasketch"):
+            if library == "rensa" or number == 0:
+                with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
+                    rounds[library].append(run(options.peer_python, peer, library, str(options.folder), scratch)[0])
+                    documents = json.loads(Path(scratch, "result.json").read_text())["documents"]
+                print(
+                    f"{library}: {rounds[library][-1]:.2f} s, {documents:,} documents left; nanoeuler {found['seconds']:.2f} s, {found['kept']:,}", flush=True
+                )
+    for name, seconds in rounds.items():
+        rates = [found["bytes"] / 1e6 / second for second in seconds]
+        ratios = [second / own for second, own in zip(seconds, rounds["nanoeuler"], strict=False)]
+        print(
+            f"{name}: {statistics.median(rates):.1f} MB/s ({min(rates):.1f} to {max(rates):.1f}, n = {len(rates)}), "
+            f"{statistics.median(ratios):.2f} times nanoeuler's time ({min(ratios):.2f} to {max(ratios):.2f})"
+        )
+
+
+def quality(options: argparse.Namespace) -> None:
+    """Of the first documents: which are at least `THRESHOLD` alike to an earlier one that is kept, by comparing all sets, and by signatures."""
+    with duckdb.connect() as connection:
+        query = "select encode(text) from read_parquet(?) limit ?"
+        texts = [text for (text,) in connection.execute(query, [str(options.folder / "*.parquet"), options.documents]).fetchall()]
+    batch = Batch.of(texts)
+    hashes, borders = hash_words(batch.text, batch.offsets)
+    found = NearDuplicates(sign(hashes, borders), np.arange(len(texts)), THRESHOLD)
+    found.compare(0, len(texts))
+    holders: dict[tuple[int, ...], list[int]] = collections.defaultdict(list)
+    sizes, likest = [], np.zeros(len(texts))
+    for document in range(len(texts)):
+        words = hashes[borders[document] : borders[document + 1]].tolist()
+        shingles = {tuple(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))} if words else set()
+        shared = collections.Counter(earlier for shingle in shingles for earlier in holders[shingle])
+        sizes.append(len(shingles))
+        likest[document] = max((both / (sizes[earlier] + len(shingles) - both) for earlier, both in shared.items()), default=0.0)
+        if not found.near[document]:
+            for shingle in shingles:
+                holders[shingle].append(document)
+    for least in (THRESHOLD, THRESHOLD + 0.05):
+        of_these = likest >= least
+        print(f"of {of_these.sum():,} documents {least:.2f} alike or more to one kept before them, {found.near[of_these].mean():.2%} are dropped (recall)")
+    for least in (THRESHOLD, THRESHOLD - 0.05):
+        print(f"of {found.near.sum():,} dropped, {(likest[found.near] >= least).mean():.2%} are {least:.2f} alike or more to one kept (precision)")
+    unlike = likest < THRESHOLD - 0.1
+    print(f"of {unlike.sum():,} documents less than {THRESHOLD - 0.1:.1f} alike to all kept, {found.near[unlike].sum()} are dropped")
+
+
+def scaling(options: argparse.Namespace) -> None:
+    ours(options.folders[0], decontaminate=True)  # compiles
+    print("| text MB | documents | extract s | assemble s | MB/s | peak MB |\n|---|---|---|---|---|---|")
+    for folder in options.folders:
+        found = min((ours(folder, decontaminate=True) for _ in range(options.rounds)), key=lambda each: each["seconds"])
+        size = found["bytes"] / 1e6
+        print(
+            f"| {size:,.0f} | {found['documents']:,} | {found['extract']:.1f} | {found['assemble']:.1f} | {size / found['seconds']:.0f} | "
+            f"{found['peak'] / 1e6:.0f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    kinds = parser.add_subparsers(required=True)
+    for function in (peers, quality, scaling):
+        kind = kinds.add_parser(function.__name__)
+        kind.set_defaults(function=function)
+        kind.add_argument(*(["folders"] if function is scaling else ["folder"]), type=Path, **({"nargs": "+"} if function is scaling else {}))
+        if function is peers:
+            kind.add_argument("--peer-python", required=True)
+        if function is quality:
+            kind.add_argument("--documents", type=int, default=10_000)
+        else:
+            kind.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    options.function(options)
