@@ -49,4 +49,4 @@ def test_training_goes_to_the_cluster_and_a_job_that_fails_is_tried_again(done, 
 def test_what_needs_the_network_stays_on_the_login_node(checkout, cluster):
     checkout.run("download", "--workflow-profile", "profiles/slurm", *QUICK, environment=cluster)
     assert not list(Path(cluster["FAKE_SLURM"]).iterdir())
-    assert {call.split()[0] for call in checkout.calls} == {"gutenberg", "fineweb", "instructions", "questions"}
+    assert {call.split()[0] for call in checkout.calls} == {"gutenberg", "fineweb", "instructions", "preferences", "questions"}
