@@ -53,7 +53,7 @@ def ours(folder: Path, decontaminate: bool) -> dict[str, float]:
     config = json.dumps({"corpus": corpus, "sources": {"fineweb": fineweb}})
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         began = time.perf_counter()
-        extract = 'seq 0 $1 | xargs -P 2 -I{} $0 -m nanoeuler fineweb --config "$2" --shard {} --output $3/{}.txt --record $3/{}.json'
+        extract = 'seq 0 $1 | xargs -P 2 -I@N@ $0 -m nanoeuler fineweb --config "$2" --shard @N@ --output $3/@N@.txt --record $3/@N@.json'
         _, peak = run("bash", "-c", extract, sys.executable, str(len(shards) - 1), config, scratch)
         between = time.perf_counter()
         pages = [f"{scratch}/{number}.txt" for number in range(len(shards))]

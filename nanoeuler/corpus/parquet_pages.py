@@ -150,7 +150,8 @@ def select_pages(connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet]
                     if selection.full:
                         break
                 file.kept += (kept + ord("0")).astype(np.uint8).tobytes()
-                write_texts(texts.take(kept), [page.sha256 for page, wanted in zip(pages, kept, strict=True) if wanted], before, output, index)
+                output.writelines(texts.runs(kept))
+                index.write(index_entries(texts.sizes[kept], [page.sha256 for page, wanted in zip(pages, kept, strict=True) if wanted], before))
                 progress.update(selection.bytes - before, kept=selection.kept)
                 if selection.full:
                     return "budget"
@@ -176,13 +177,12 @@ def look_at(connection: duckdb.DuckDBPyConnection, file: Parquet, group: RowGrou
     return texts, [Page(*known, *seen) for known, *seen in zip(labels, *columns, strict=True)]
 
 
-def write_texts(texts: Batch, hashes: Sequence[bytes], before: int, output: IO[bytes], index: IO[bytes]) -> None:
-    """Append pages to the file of texts, which has `before` bytes, and to its index."""
-    pages = np.empty(len(texts), PAGE)
-    pages["end"] = before + texts.offsets[1:]
+def index_entries(sizes: np.ndarray, hashes: Sequence[bytes], before: int) -> np.ndarray:
+    """Pages (PAGE) for the index, their texts following `before` bytes of others."""
+    pages = np.empty(len(sizes), PAGE)
+    pages["end"] = before + np.cumsum(sizes)
     pages["sha256"] = np.frombuffer(b"".join(hashes), "V32")
-    output.write(texts.text)
-    index.write(pages)
+    return pages
 
 
 def copy_origins(connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet], output: Path) -> None:
