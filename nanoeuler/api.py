@@ -3,7 +3,7 @@
     >>> import nanoeuler
     >>> model = nanoeuler.load(folder)
     >>> model
-    LanguageModel(1,049,216 parameters, stage sft, template alpaca, backend reference)
+    LanguageModel(1,049,216 parameters, stage sft, template alpaca, backend cpu)
     >>> answer = model.generate("Name a colour.", max_tokens=20, seed=3)  # in the template of a tuned model
     >>> answer == model.generate("Name a colour.", max_tokens=20, seed=3)
     True
