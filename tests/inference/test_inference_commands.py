@@ -200,7 +200,7 @@ def test_info_of_a_config(command):
     status, out, _ = command("info", "--config", '{"model": {"preset": "medium"}}')
     assert status == 0
     lines = {tuple(line.split()[:2]) for line in out.splitlines()}
-    assert lines >= {("total", "11,010,304"), ("embedding", "1,048,576"), ("heads", "4,194,304"), ("weights", "44"), ("backend", "reference")}
+    assert lines >= {("total", "11,010,304"), ("embedding", "1,048,576"), ("heads", "4,194,304"), ("weights", "44"), ("backend", "cpu")}
 
 
 def test_info_of_a_config_file(command, tmp_path):
