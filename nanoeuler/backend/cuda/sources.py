@@ -68,9 +68,6 @@ class Sources:
     def rope(self, head_size: int) -> Source:
         return self.source("rope", HEAD_SIZE=head_size)
 
-    def attention_naive(self, head_size: int) -> Source:
-        return self.source("attention_naive", HEAD_SIZE=head_size)
-
     def swiglu(self, ffn: int) -> Source:
         return self.source("swiglu", FFN=ffn)
 
@@ -95,7 +92,6 @@ class Sources:
             self.rms_norm(dim),
             self.embedding(dim),
             self.rope(head_size),
-            self.attention_naive(head_size),
             self.cache(kv_heads * head_size),
             self.swiglu(ffn),
         ]
