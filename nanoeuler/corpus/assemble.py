@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -168,11 +169,13 @@ class PartWriter(contextlib.AbstractContextManager):
         self.text_hash, self.offsets_hash = hashlib.sha256(), hashlib.sha256()
         self.text_file = open(folder / f"{source}.txt", "wb")  # noqa: SIM115 - closed by __exit__
         self.offsets_file = open(folder / f"{source}.offsets", "wb")  # noqa: SIM115
+        self.writer = ThreadPoolExecutor(1)  # writes what is being hashed
         self.write_offsets(np.zeros(1, np.int64))
 
     def add(self, batch: Batch) -> None:
-        self.text_file.write(batch.text)
+        writing = self.writer.submit(self.text_file.write, batch.text)
         self.text_hash.update(batch.text)
+        writing.result()
         self.write_offsets(self.bytes + batch.offsets[1:])
         self.documents += len(batch)
         self.bytes += len(batch.text)
@@ -183,6 +186,7 @@ class PartWriter(contextlib.AbstractContextManager):
         self.offsets_hash.update(raw)
 
     def __exit__(self, *_: object) -> None:
+        self.writer.shutdown()
         self.text_file.close()
         self.offsets_file.close()
 

@@ -169,6 +169,11 @@ MISTAKES = {
     "a book that is not listed": ({"added": "corpus: {books: [84, 5]}"}, r"corpus.books names book 5, which the sources file does not list; add it there"),
     "more shards than there are": ({"added": "corpus: {fineweb: {shards: 3}}"}, r"corpus.fineweb.shards is 3, but the sources file lists 1; add shards there"),
     "page lengths exchanged": ({"added": "corpus: {fineweb: {min_characters: 9, max_characters: 8}}"}, r"min_characters is above max_characters"),
+    "an unknown kind of repetition": ({"added": "corpus: {deduplicate: {web: fuzzy}}"}, r'deduplicate.web must be "near", "exact" or "none", not "fuzzy"'),
+    "repetitions of an unknown kind of source": ({"added": "corpus: {deduplicate: {page: near}}"}, r"line 9: unknown key corpus.deduplicate.page"),
+    "documents hardly alike": ({"added": "corpus: {deduplicate: {threshold: 0.4}}"}, r"line 9: corpus.deduplicate.threshold .*0.5.*0.4"),
+    "a likeness above all": ({"added": "corpus: {deduplicate: {threshold: 80}}"}, r"line 9: corpus.deduplicate.threshold .*1.*80"),
+    "a half-hearted check": ({"added": "corpus: {decontaminate: maybe}"}, r"line 9: corpus.decontaminate .*true or false.*maybe"),
     "unknown instructions": (
         {"added": "sft: {instructions: dolly}"},
         r"sft.instructions is 'dolly', neither a name in the sources file \(there: alpaca\) nor a file",
