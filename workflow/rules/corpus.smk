@@ -1,5 +1,5 @@
 # Text in. REQUIRED INPUTS   the addresses in the sources file; files of your own named in corpus.sources
-#          OUTPUTS           data/{gutenberg,fineweb,instructions,preferences,questions,tasks}: shared by every run
+#          OUTPUTS           data/{gutenberg,fineweb,instructions,preferences}: shared by every run
 #                            data/corpora/<name>/manifest.json, beside it the text split into training and validation
 
 
@@ -125,45 +125,6 @@ rule fetch_preferences:
         "Fetching and checking the preferences {config[dpo][preferences]}"
     shell:
         "python -m nanoeuler preferences --config {params.config:q} --name {params.name:q} --output {params.folder:q} --log {log:q}"
-
-
-rule fetch_questions:
-    input:
-        before=paths.before_download,
-    output:
-        questions=f"{paths.data}/questions/{{name}}.jsonl",
-    log:
-        paths.log("fetch_questions/{name}"),
-    threads: 1
-    resources:
-        mem_mb=250,
-    params:
-        identity=lambda wildcards: stage_identity(config, "fetch_questions"),
-        config=lambda wildcards, output: stage_config(config, "fetch_questions"),
-    message:
-        "Fetching the held-out questions {wildcards.name}"
-    shell:
-        "python -m nanoeuler questions --config {params.config:q} --name {wildcards.name:q} --output {output.questions:q} --log {log:q}"
-
-
-rule fetch_task:
-    input:
-        before=paths.before_download,
-    output:
-        manifest=f"{paths.task('{name}')}/manifest.json",
-    log:
-        paths.log("fetch_task/{name}"),
-    threads: 1
-    resources:
-        mem_mb=1000,
-    params:
-        identity=lambda wildcards: stage_identity(paths.only_task(wildcards.name), "fetch_task"),
-        config=lambda wildcards, output: stage_config(config, "fetch_task"),
-        folder=subpath(output.manifest, parent=True),
-    message:
-        "Fetching and checking the task {wildcards.name}"
-    shell:
-        "python -m nanoeuler task --config {params.config:q} --name {wildcards.name:q} --output {params.folder:q} --log {log:q}"
 
 
 rule build_corpus:

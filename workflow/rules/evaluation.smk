@@ -1,8 +1,48 @@
 # What the models are worth.
 #
 # REQUIRED INPUTS   the model of every stage, the token manifest, held-out questions and tasks when there are some
-# OUTPUTS           results/<run>/evaluation/<stage>.json, beside it <stage>.items.jsonl
+# OUTPUTS           data/{questions,tasks}: shared by every run
+#                   results/<run>/evaluation/<stage>.json, beside it <stage>.items.jsonl
 #                   results/<run>/{report.html,metrics.json,evaluation.md,README.md}
+
+
+rule fetch_questions:
+    input:
+        before=paths.before_download,
+    output:
+        questions=f"{paths.data}/questions/{{name}}.jsonl",
+    log:
+        paths.log("fetch_questions/{name}"),
+    threads: 1
+    resources:
+        mem_mb=250,
+    params:
+        identity=lambda wildcards: stage_identity(config, "fetch_questions"),
+        config=lambda wildcards, output: stage_config(config, "fetch_questions"),
+    message:
+        "Fetching the held-out questions {wildcards.name}"
+    shell:
+        "python -m nanoeuler questions --config {params.config:q} --name {wildcards.name:q} --output {output.questions:q} --log {log:q}"
+
+
+rule fetch_task:
+    input:
+        before=paths.before_download,
+    output:
+        manifest=f"{paths.task('{name}')}/manifest.json",
+    log:
+        paths.log("fetch_task/{name}"),
+    threads: 1
+    resources:
+        mem_mb=1000,
+    params:
+        identity=lambda wildcards: stage_identity(paths.only_task(wildcards.name), "fetch_task"),
+        config=lambda wildcards, output: stage_config(config, "fetch_task"),
+        folder=subpath(output.manifest, parent=True),
+    message:
+        "Fetching and checking the task {wildcards.name}"
+    shell:
+        "python -m nanoeuler task --config {params.config:q} --name {wildcards.name:q} --output {params.folder:q} --log {log:q}"
 
 
 rule evaluate_model:
