@@ -72,27 +72,29 @@ def examine(found: Survey, search: NearDuplicates | None, measured: Measured, qu
     if not (unknown or check):
         return touched
 
-    def work(part: Part) -> tuple[Part, np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
+    def work(part: Part) -> tuple[Part, np.ndarray, np.ndarray | None, np.ndarray, np.ndarray, np.ndarray]:
         wanted = np.flatnonzero(part.fates == TRAIN)
         batch = part.read()
         if found.ends:
             batch = batch.pieces(wanted, np.zeros(len(wanted), np.int64), part.cuts[wanted])
         hashes, borders = hash_words(batch.text, batch.offsets)
         signatures = sign(hashes, borders)[wanted] if unknown else None
-        documents, grams = measured.find(hashes, borders) if check else (np.zeros(0, np.int64), NOTHING)
+        documents, runs = measured.find(hashes, borders) if check else (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        owners = measured.owners[runs]
+        if measured is not quotations.measured:
+            runs = np.searchsorted(quotations.measured.grams, measured.grams[runs])
         if found.ends:
             documents = wanted[documents]
-        return part, wanted, signatures, documents, grams
+        return part, wanted, signatures, documents, runs, owners
 
     rank = int(np.isin(found.fates, (HELD_OUT, NEAR_COPY)).sum())
     with log.Progress(f"compare {found.source.name}", int(found.sizes.sum()), "MB", 1e-6) as progress:
-        for part, wanted, signatures, documents, grams in ordered_map(work, found.parts(), threads):
+        for part, wanted, signatures, documents, runs, owners in ordered_map(work, found.parts(), threads):
             if unknown:
                 rank = drop_near_copies(unknown, part, wanted, signatures, rank)
             learned = part.fates[documents] == TRAIN
-            documents, grams = documents[learned], grams[learned]
-            touched[part.rows][documents] = True
-            quotations.add(documents + (first + part.rows.start), grams, measured.owners_of(grams))
+            touched[part.rows][documents[learned]] = True
+            quotations.add(documents[learned] + (first + part.rows.start), runs[learned], owners[learned])
             progress.update(int(part.sizes.sum()))
     return touched
 

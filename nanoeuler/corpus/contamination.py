@@ -49,18 +49,15 @@ class Measured:
         fill_filter(self.grams, self.cells)
 
     def find(self, hashes: np.ndarray, borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """All quotations in documents given by their words, each of a document once: its number, and the hash of the run of words (int64, uint64)."""
-        documents, grams = np.empty(len(hashes), np.int64), np.empty(len(hashes), np.uint64)
-        count = find_grams(hashes, borders, self.grams, self.cells, documents, grams)
-        documents, grams = documents[:count], grams[:count]
-        order = np.lexsort((grams, documents))
-        documents, grams = documents[order], grams[order]
+        """All quotations in documents given by their words, each of a document once: its number, and the run of words by its place in `grams` (int64 both)."""
+        documents, runs = np.empty(len(hashes), np.int64), np.empty(len(hashes), np.int64)
+        count = find_grams(hashes, borders, self.grams, self.cells, documents, runs)
+        documents, runs = documents[:count], runs[:count]
+        order = np.lexsort((runs, documents))
+        documents, runs = documents[order], runs[order]
         first = np.ones(count, bool)
-        first[1:] = (documents[1:] != documents[:-1]) | (grams[1:] != grams[:-1])
-        return documents[first], grams[first]
-
-    def owners_of(self, grams: np.ndarray) -> np.ndarray:
-        return self.owners[np.searchsorted(self.grams, grams)]
+        first[1:] = (documents[1:] != documents[:-1]) | (runs[1:] != runs[:-1])
+        return documents[first], runs[first]
 
 
 class Quotations:
@@ -71,9 +68,8 @@ class Quotations:
         self.counts = np.zeros(len(measured.grams), np.int32)  # documents that have each run
         self.noted: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
-    def add(self, documents: np.ndarray, grams: np.ndarray, owners: np.ndarray) -> None:
+    def add(self, documents: np.ndarray, runs: np.ndarray, owners: np.ndarray) -> None:
         """Quotations by training documents that are not repetitions, each of a document once; `owners` are the sets that they count under."""
-        runs = np.searchsorted(self.measured.grams, grams)
         np.add.at(self.counts, runs, 1)
         rare = self.counts[runs] <= FREQUENT
         self.noted.append((documents[rare], runs[rare], owners[rare]))
@@ -169,6 +165,6 @@ def find_grams(hashes, borders, grams, cells, documents, found):
             where = np.searchsorted(grams, gram)
             if where < len(grams) and grams[where] == gram:
                 documents[count] = document
-                found[count] = gram
+                found[count] = where
                 count += 1
     return count

@@ -24,7 +24,7 @@ def find(measured: Measured, *texts: str) -> list[int]:
     batch = Batch.of([text.encode() for text in texts])
     documents, found = measured.find(*hash_words(batch.text, batch.offsets))
     quotations = Quotations(measured)
-    quotations.add(documents, found, measured.owners_of(found))
+    quotations.add(documents, found, measured.owners[found])
     return quotations.owners(len(texts)).tolist()
 
 
