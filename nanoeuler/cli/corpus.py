@@ -1,6 +1,7 @@
 """Subcommands of the corpus wing."""
 
 import argparse
+from pathlib import Path
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -18,8 +19,6 @@ def register_sample(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run_sample(options: argparse.Namespace) -> None:
-    from pathlib import Path
-
     from nanoeuler import log
     from nanoeuler.config import load
     from nanoeuler.corpus.sample.write import write_sample
@@ -35,7 +34,11 @@ def register_assemble(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--fineweb", nargs="*", default=[], metavar="TXT", help="extracted web pages, each file with its index beside it")
     parser.add_argument("--own", nargs="*", default=[], metavar="PATH", help="own .txt and .md files, folders or globs, where corpus.sources names none")
     parser.add_argument(
-        "--questions", nargs="*", default=[], metavar="JSONL", help="evaluation sets: with corpus.decontaminate, documents that quote them are dropped"
+        "--kept-out",
+        nargs="*",
+        default=[],
+        metavar="FILE",
+        help="evaluation sets (questions as JSON lines, manifests of tasks): with corpus.decontaminate, documents that quote them are dropped",
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="the corpus's folder, for example data/corpora/sample")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads (default 1); the result is the same for any number")
@@ -43,9 +46,12 @@ def register_assemble(subparsers: argparse._SubParsersAction) -> None:
     parser.set_defaults(handler=run_assemble)
 
 
-def run_assemble(options: argparse.Namespace) -> None:
-    from pathlib import Path
+def evaluation_set(path: Path) -> tuple[str, Path]:
+    """Name and items of an evaluation set, given its file of questions or its task's manifest."""
+    return (path.parent.name, path.with_name("items.jsonl")) if path.name == "manifest.json" else (path.stem, path)
 
+
+def run_assemble(options: argparse.Namespace) -> None:
     from nanoeuler import log
     from nanoeuler.config import load
     from nanoeuler.corpus.assemble import Cleaning, assemble
@@ -58,7 +64,7 @@ def run_assemble(options: argparse.Namespace) -> None:
     sources = choose_sources(corpus.get("sources", []), options.books, options.fineweb, options.own, licences)
     name = corpus.get("name", Path(options.output).name)
     duplicates = {"web": "near", "threshold": 0.8} | corpus.get("deduplicate", {})
-    tests = {Path(path).stem: Path(path) for path in options.questions}
+    tests = dict(evaluation_set(Path(path)) for path in options.kept_out)
     cleaning = Cleaning(duplicates, duplicates.pop("threshold"), corpus.get("decontaminate", True), tests)
     manifest = assemble(options.output, name, sources, corpus.get("validation_share", 0.01), cleaning, options.threads)
     totals = {f"{split}_bytes": manifest["bytes"][split] for split in ("train", "validation")}

@@ -121,8 +121,8 @@ class Paths:
 
     @property
     def kept_out(self) -> list[str]:
-        """The evaluation sets that the corpus must not quote."""
-        return self.questions if self.config["corpus"]["decontaminate"] else []
+        """The evaluation sets that the corpus must not quote: questions, and the manifests of tasks."""
+        return [*self.questions, *self.tasks] if self.config["corpus"]["decontaminate"] else []
 
     @property
     def books(self) -> list[int]:

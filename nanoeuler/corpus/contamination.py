@@ -96,9 +96,9 @@ def read_evaluation_set(path: Path) -> tuple[np.ndarray, np.ndarray]:
             for line in file:
                 documents.append("\n".join(texts_in(json.loads(line))).encode("utf-8", "replace"))
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); fetch the questions first: nanoeuler questions") from error
+        raise UserError(f"{path}: cannot be read ({error.strerror}); fetch it first: nanoeuler questions, or nanoeuler task") from error
     except ValueError as error:
-        raise UserError(f"{path}: not JSON lines ({error}); delete it and run the questions stage again") from error
+        raise UserError(f"{path}: not JSON lines ({error}); delete it and fetch it again") from error
     return np.frombuffer(b"".join(documents), np.uint8), np.cumsum([0, *map(len, documents)])
 
 

@@ -330,23 +330,28 @@ def test_what_is_held_out_does_not_depend_on_what_is_dropped(tmp_path, repeating
 
 
 @pytest.mark.parametrize("shared", [12, 13])
-@pytest.mark.parametrize("of", ["held-out text", "world"])
+@pytest.mark.parametrize("of", ["held-out text", "world", "quiz"])
 def test_a_page_that_quotes_what_is_measured_on_is_dropped_and_counted(tmp_path, of, shared):
     pages = [" ".join(words(number, 40)) for number in range(100)]
     held_out = min(pages, key=lambda text: place(hashlib.sha256(text.encode()).hexdigest()))
     question = " ".join(words(1000, 30))
+    task = " ".join(words(1001, 30))
     (tmp_path / "world.jsonl").write_text(json.dumps({"instruction": question, "answer": "yes"}) + "\n")
-    quoted = (held_out if of == "held-out text" else question).split()[10 : 10 + shared]
+    (tmp_path / "quiz").mkdir()
+    (tmp_path / "quiz" / "manifest.json").write_text("{}")
+    (tmp_path / "quiz" / "items.jsonl").write_text(json.dumps({"context": task, "choices": ["yes", "no"], "gold": 0}) + "\n")
+    quoted = {"held-out text": held_out, "world": question, "quiz": task}[of].split()[10 : 10 + shared]
     quoting = "It says: “" + ", ".join(quoted).upper() + "” and no more."
     while place(hashlib.sha256(quoting.encode()).hexdigest()) < 2**62:  # not to be held out itself
         quoting += " Really."
     shard = write_pages(tmp_path / "shard.txt", [*pages, quoting])
-    assert run(tmp_path, "--fineweb", shard, "--questions", str(tmp_path / "world.jsonl"), decontaminate=True) == 0
+    assert run(tmp_path, "--fineweb", shard, "--kept-out", str(tmp_path / "world.jsonl"), str(tmp_path / "quiz" / "manifest.json"), decontaminate=True) == 0
     manifest = manifest_of(tmp_path)
     counts = {test: found["documents"] for test, found in manifest["sources"]["fineweb"]["dropped"]["contaminated"].items()}
-    assert counts == {"held-out text": 0, "world": 0} | {of: int(shared == 13)}
+    assert counts == {"held-out text": 0, "world": 0, "quiz": 0} | {of: int(shared == 13)}
     assert (quoting in read(tmp_path / "corpus", "train", "fineweb")) == (shared == 12)
-    assert manifest["decontaminate"] == {"world": hashlib.sha256((tmp_path / "world.jsonl").read_bytes()).hexdigest()}
+    files = {"world": tmp_path / "world.jsonl", "quiz": tmp_path / "quiz" / "items.jsonl"}
+    assert manifest["decontaminate"] == {test: hashlib.sha256(path.read_bytes()).hexdigest() for test, path in files.items()}
 
 
 @pytest.mark.parametrize("quoting", [1, 10, 11])
@@ -360,7 +365,7 @@ def test_what_more_than_ten_documents_of_the_corpus_quote_is_kept_and_counted_bu
     shards = [write_pages(tmp_path / "one.txt", [*texts, *quoted, *quoted]), write_pages(tmp_path / "two.txt", [*quoted, *copies])]
     books = [write_book(tmp_path / "clean", number, f"Book {number}", " ".join(words(3000 + number, 50))) for number in range(12)]
     books.append(write_book(tmp_path / "clean", 99, "Quoting", f"It goes: {phrase}. " + " ".join(words(4000, 50))))
-    options = ("--books", *books, "--fineweb", *shards, "--questions", str(tmp_path / "world.jsonl"))
+    options = ("--books", *books, "--fineweb", *shards, "--kept-out", str(tmp_path / "world.jsonl"))
     assert run(tmp_path, *options, deduplicate={"web": "near"}, decontaminate=True, share=0.001) == 0
     manifest = manifest_of(tmp_path)
     entries = manifest["sources"].values()

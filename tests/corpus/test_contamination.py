@@ -89,7 +89,7 @@ def test_an_evaluation_set_is_read_item_by_item(tmp_path):
 
 
 def test_an_unreadable_evaluation_set_is_one_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"none.jsonl: cannot be read \(No such file or directory\); fetch the questions first"):
+    with pytest.raises(UserError, match=r"none.jsonl: cannot be read \(No such file or directory\); fetch it first"):
         read_evaluation_set(tmp_path / "none.jsonl")
     (tmp_path / "bad.jsonl").write_text("{\n")
     with pytest.raises(UserError, match=r"bad.jsonl: not JSON lines"):

@@ -109,14 +109,25 @@ def test_own_text_joins_the_corpus_and_a_change_of_it_counts(done):
     expected = {"build_corpus": 1} | TOKENS
     assert done.planned() == expected
     done.run()
-    assert "--own my texts/novel.txt --questions data/questions/world.jsonl --threads" in next(
+    assert "--own my texts/novel.txt --kept-out data/questions/world.jsonl --threads" in next(
         call for call in reversed(done.calls) if call.startswith("assemble")
     )
     done.write("my texts/sequel.md", "It was evening.")
     assert done.planned() == expected
 
 
-def test_a_task_is_fetched_once_and_scored_for_every_model(done):
+def test_a_task_is_fetched_once_kept_out_of_the_corpus_and_scored_for_every_model(done):
+    done.replace("config/config.yaml", "{questions: world}", "{questions: world, tasks: [{name: piqa}]}")
+    assert done.planned("build_corpus") == {"fetch_task": 1, "build_corpus": 1}
+    done.run("build_corpus")
+    assert "--kept-out data/questions/world.jsonl data/tasks/piqa/manifest.json --threads" in next(
+        call for call in reversed(done.calls) if call.startswith("assemble")
+    )
+
+
+def test_a_task_that_the_corpus_may_quote_is_scored_without_training_again(done):
+    done.replace("config/config.yaml", "{name: shared}", "{name: shared, decontaminate: false}")
+    done.run()
     done.replace("config/config.yaml", "{questions: world}", "{questions: world, tasks: [{name: piqa}, {name: quiz, limit: 5}]}")
     assert done.planned() == {"fetch_task": 2, "evaluate_model": EVERY_STAGE["evaluate_model"]} | REPORT
     done.run()

@@ -134,7 +134,7 @@ rule build_corpus:
         pages=ancient([paths.web_shard(shard) for shard in paths.web_shards]),
         page_records=[paths.web_record(shard) for shard in paths.web_shards],
         own=paths.own_text,
-        questions=paths.kept_out,
+        kept_out=paths.kept_out,
     output:
         manifest=paths.corpus_manifest,
     log:
@@ -151,4 +151,4 @@ rule build_corpus:
         "Splitting the documents into training and validation text, less repetitions and quotations"
     shell:
         "python -m nanoeuler assemble --config {params.config:q} --books {input.books:q} --fineweb {input.pages:q} --own {input.own:q}"
-        " --questions {input.questions:q} --threads {threads} --output {params.folder:q} --log {log:q}"
+        " --kept-out {input.kept_out:q} --threads {threads} --output {params.folder:q} --log {log:q}"
