@@ -20,7 +20,7 @@ demo: .venv/core.stamp
 	@$(BIN)/python -m nanoeuler.config.closing config/config.yaml
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses logical --dist loadfile
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .
