@@ -21,7 +21,7 @@ def test_locks_hold_the_versions_that_the_project_asks_for(lock):
     text = (ROOT / f"requirements/{lock}.txt").read_text()
     locked = dict(re.findall(r"^([a-z0-9-]+)==([^\s;]+)", text, re.MULTILINE))
     for requirement in WANTED[lock]:
-        name, version = re.sub(r"\[.*\]", "", requirement).split("==")
+        name, version = re.sub(r"\[.*\]|;.*", "", requirement).split("==")
         assert locked[name.lower()] == version, f"{name}: run `make lock`"
 
 
