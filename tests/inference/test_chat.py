@@ -273,7 +273,7 @@ def test_a_tuned_model_at_a_terminal(session, tuned_folder):
 
 
 def test_ctrl_c_at_a_terminal_stops_the_reply_alone(session, base_folder):
-    chat = session("--model", base_folder, "--max-tokens", "1000000", "--temperature", "0", "--device", "reference")  # slow enough to be stopped before it ends by itself
+    chat = session("--model", base_folder, "--max-tokens", "1000000", "--temperature", "0", "--device", "reference")
     chat.expect(r"it continues the text that you type\)\n")
     chat.expect("> ")
     chat.type("Once upon a time\n")
