@@ -67,7 +67,7 @@ def read_texts(connection: duckdb.DuckDBPyConnection, query: str) -> Batch:
     texts = [np.zeros(0, np.uint8), *(text for text, _ in parts)]
     sizes = [np.zeros(1, np.int64), *(np.diff(offsets) for _, offsets in parts)]
     text = texts[1] if len(texts) == 2 else np.concatenate(texts)
-    return Batch(text, np.cumsum(np.concatenate(sizes)))
+    return Batch.between(text, np.cumsum(np.concatenate(sizes)))
 
 
 def chunks(capsule: object) -> Iterator[tuple[np.ndarray, np.ndarray]]:

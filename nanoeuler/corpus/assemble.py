@@ -99,7 +99,7 @@ def clean(surveys: Sequence[Survey], modes: Sequence[str], share: float, cleanin
     searches = [near_duplicates(found, cleaning.threshold) if mode == "near" else None for found, mode in zip(surveys, modes, strict=True)]
     checked = cleaning.decontaminate
     held_out = [look_at_held_out(found, search, share, checked, threads) for found, search in zip(surveys, searches, strict=True)]
-    tests = [(test, hash_runs(*hash_words(*read_evaluation_set(path)))) for test, path in cleaning.evaluation_sets.items() if checked]
+    tests = [(test, hash_runs(*hash_words(read_evaluation_set(path)))) for test, path in cleaning.evaluation_sets.items() if checked]
     measured = Measured([*((HELD_OUT_TEXT, runs) for runs in held_out if checked), *tests])
     quotations = Quotations(measured)
     borders = np.cumsum([0, *(len(found.fates) for found in surveys)])
@@ -137,9 +137,8 @@ def write(found: Survey, train: Path, validation: Path, threads: int) -> dict[st
         batch = part.read()
         if not found.ends:
             return batch.take(part.fates == TRAIN), batch.take(part.fates == HELD_OUT)
-        learned, cut = np.flatnonzero(part.fates == TRAIN), np.flatnonzero((part.fates == TRAIN) | (part.fates == QUOTING))
-        beginnings = batch.pieces(learned, np.zeros(len(learned), np.int64), part.cuts[learned])
-        return beginnings, batch.pieces(cut, part.cuts[cut], part.sizes[cut])
+        beginnings, ends = batch.cut(np.zeros(len(batch), np.int64), part.cuts), batch.cut(part.cuts, part.sizes)
+        return beginnings.take(part.fates == TRAIN), ends.take((part.fates == TRAIN) | (part.fates == QUOTING))
 
     total = int(found.sizes.sum())
     with (
@@ -174,12 +173,14 @@ class PartWriter(contextlib.AbstractContextManager):
         self.write_offsets(np.zeros(1, np.int64))
 
     def add(self, batch: Batch) -> None:
-        writing = self.writer.submit(self.text_file.write, batch.text)
-        self.text_hash.update(batch.text)
+        writing = self.writer.submit(self.text_file.writelines, batch.runs())
+        for run in batch.runs():
+            self.text_hash.update(run)
         writing.result()
-        self.write_offsets(self.bytes + batch.offsets[1:])
+        offsets = self.bytes + np.cumsum(batch.sizes)
+        self.write_offsets(offsets)
         self.documents += len(batch)
-        self.bytes += len(batch.text)
+        self.bytes = int(offsets[-1]) if len(batch) else self.bytes
 
     def write_offsets(self, offsets: np.ndarray) -> None:
         raw = offsets.astype("<u8").tobytes()

@@ -34,16 +34,13 @@ def look_at_held_out(found: Survey, search: NearDuplicates | None, share: float,
 
     def work(part: Part) -> tuple[Part, np.ndarray, np.ndarray | None, list[Runs]]:
         wanted = np.flatnonzero(part.fates == (TRAIN if found.ends else HELD_OUT))
-        batch = part.read() if len(wanted) else Batch.of([])
+        batch = part.read().take(wanted) if len(wanted) else Batch.of([])
         if found.ends:
-            for document in wanted:
-                part.cuts[document] = find_cut(bytes(batch.document(document)), share, found.source.name)
-        whole = batch.pieces(wanted, np.zeros(len(wanted), np.int64), part.sizes[wanted])
-        hashes, borders = hash_words(whole.text, whole.offsets)
+            part.cuts[wanted] = [find_cut(bytes(document), share, found.source.name) for document in batch.documents()]
+        hashes, borders = hash_words(batch)
         signatures = sign(hashes, borders) if search else None
         if found.ends and measure:
-            ends = batch.pieces(wanted, part.cuts[wanted], part.sizes[wanted])
-            hashes, borders = hash_words(ends.text, ends.offsets)
+            hashes, borders = hash_words(batch.cut(part.cuts[wanted], batch.sizes))
         of_documents = [hash_runs(hashes[start:stop], np.array([0, stop - start])) for start, stop in itertools.pairwise(borders) if measure]
         return part, wanted, signatures, of_documents
 
@@ -70,8 +67,7 @@ def examine(found: Survey, search: NearDuplicates | None, measured: Measured, qu
 
     def work(part: Part) -> tuple[Part, np.ndarray, np.ndarray | None, np.ndarray, np.ndarray, np.ndarray]:
         wanted = np.flatnonzero(part.fates == TRAIN)
-        batch = part.read().pieces(wanted, np.zeros(len(wanted), np.int64), part.cuts[wanted])
-        hashes, borders = hash_words(batch.text, batch.offsets)
+        hashes, borders = hash_words(part.read().take(wanted).cut(np.zeros(len(wanted), np.int64), part.cuts[wanted]))
         signatures = sign(hashes, borders) if unknown else None
         documents, runs = measured.find(hashes, borders) if check else (np.zeros(0, np.int64), np.zeros(0, np.int64))
         owners = measured.owners[runs]

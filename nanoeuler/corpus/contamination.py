@@ -9,8 +9,8 @@ for the runs of words: one comparison in 10¹⁹ takes different runs for the sa
 A training document is not looked through run by run: any `GRAM` words in a row hold one of its parts that begin at every `STRIDE`th word, and only where such a
 part is one of the measured texts' is there anything to search.
 
-Memory for each run of words in the texts that are measured on: 13 bytes (48 while they are sorted), 4 to 8 for what spares searching, and at most 17 for each of
-the first `FREQUENT` documents that quote it.
+Memory for each run of words in the texts that are measured on: 13 bytes (48 while they are sorted), 4 to 8 for what spares searching, and at most 17 for
+each of the first `FREQUENT` documents that quote it.
 """
 
 import json
@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nanoeuler.compiling import compiled
+from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.words import finalise
 from nanoeuler.errors import UserError
 
@@ -99,7 +100,7 @@ class Quotations:
         return first
 
 
-def read_evaluation_set(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def read_evaluation_set(path: Path) -> Batch:
     """The items of a file of JSON lines as documents: each one's texts together, in their order (a question, its input, its answer)."""
     documents = []
     try:
@@ -110,7 +111,7 @@ def read_evaluation_set(path: Path) -> tuple[np.ndarray, np.ndarray]:
         raise UserError(f"{path}: cannot be read ({error.strerror}); fetch it first: nanoeuler questions, or nanoeuler task") from error
     except ValueError as error:
         raise UserError(f"{path}: not JSON lines ({error}); delete it and fetch it again") from error
-    return np.frombuffer(b"".join(documents), np.uint8), np.cumsum([0, *map(len, documents)])
+    return Batch.of(documents)
 
 
 def texts_in(value: object) -> list[str]:
@@ -148,8 +149,10 @@ def hash_of_run(hashes, first, words):
 @compiled()
 def bits_of(value):
     """The four bits of a cell that stand for a hash (a Bloom filter in blocks of 64 bits; Putze, Sanders and Singler 2007)."""
-    one, six = np.uint64(1), np.uint64(0x3F)
-    return one << (value >> np.uint64(58)) | one << (value >> np.uint64(52) & six) | one << (value >> np.uint64(46) & six) | one << (value >> np.uint64(40) & six)
+    bits = np.uint64(0)
+    for shift in (58, 52, 46, 40):
+        bits |= np.uint64(1) << (value >> np.uint64(shift) & np.uint64(63))
+    return bits
 
 
 @compiled()

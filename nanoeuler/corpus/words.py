@@ -16,6 +16,7 @@ import unicodedata
 import numpy as np
 
 from nanoeuler.compiling import compiled
+from nanoeuler.corpus.batches import Batch
 
 TABLE = 0x20000  # code points with an entry of their own; from here on up to tags and private use there are only Chinese characters
 TAGS = 0xE0000
@@ -45,13 +46,13 @@ def within(code: int, areas: tuple[tuple[int, int], ...]) -> bool:
     return any(first <= code < end for first, end in areas)
 
 
-def hash_words(text: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The hashes (uint64) of all words of the documents text[offsets[i]:offsets[i + 1]] (UTF-8 bytes), and where each document's begin among them."""
-    hashes = np.empty(len(text) // 2 + len(offsets) + 1, np.uint64)  # a word has a byte and one that parts it, or three bytes
-    borders = np.empty(len(offsets), np.int64)
-    folded = np.empty(int(np.diff(offsets).max(initial=0)) + 8, np.uint8)
+def hash_words(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    """The hashes (uint64) of all words of the documents, and where each document's begin among them (int64, one more than documents)."""
+    hashes = np.empty(int(batch.sizes.sum()) // 2 + len(batch) + 1, np.uint64)  # a word has a byte and one that parts it, or three bytes
+    borders = np.empty(len(batch) + 1, np.int64)
+    folded = np.empty(int(batch.sizes.max(initial=0)) + 8, np.uint8)
     eight = np.lib.stride_tricks.as_strided(folded[:8].view("<u8"), (len(folded) - 7,), (1,), writeable=False)  # the eight bytes from each byte on
-    count = fill_words(text, offsets, letter_table(), folded, eight, hashes, borders)
+    count = fill_words(batch.text, batch.starts, batch.stops, letter_table(), folded, eight, hashes, borders)
     return hashes[:count], borders
 
 
@@ -85,13 +86,13 @@ def fold(text, folded):
 
 
 @compiled()
-def fill_words(text, offsets, table, folded, eight, hashes, borders):
+def fill_words(text, starts, stops, table, folded, eight, hashes, borders):
     """The loop has no branch that English could mislead: every eight bytes' hash is written, and counted where a word ends in them."""
     count = np.uint64(0)
-    for document in range(len(offsets) - 1):
+    for document in range(len(starts)):
         borders[document] = count
-        size = np.uint64(offsets[document + 1] - offsets[document])
-        fold(text[offsets[document] : offsets[document + 1]], folded)
+        size = np.uint64(stops[document] - starts[document])
+        fold(text[starts[document] : stops[document]], folded)
         first, at, word = np.uint64(0), np.uint64(0), SEED
         while at <= size:
             letters = eight[at]
@@ -109,7 +110,7 @@ def fill_words(text, offsets, table, folded, eight, hashes, borders):
             count += np.uint64(is_end & is_word)
             at += end * COUNTS >> TOP if is_end else EIGHT
             first, word = (at, SEED) if is_end else (first, word)
-    borders[len(offsets) - 1] = count
+    borders[len(starts)] = count
     return count
 
 

@@ -1,6 +1,5 @@
 """Training documents that quote what models are measured on."""
 
-import itertools
 import json
 
 import numpy as np
@@ -16,13 +15,13 @@ WORDS = ["all", "work", "and", "no", "play", "makes", "Jack", "a", "dull", "boy"
 
 def grams(*texts: str) -> Runs:
     batch = Batch.of([text.encode() for text in texts])
-    return hash_runs(*hash_words(batch.text, batch.offsets))
+    return hash_runs(*hash_words(batch))
 
 
 def find(measured: Measured, *texts: str) -> list[int]:
     """The set that each text quotes."""
     batch = Batch.of([text.encode() for text in texts])
-    documents, found = measured.find(*hash_words(batch.text, batch.offsets))
+    documents, found = measured.find(*hash_words(batch))
     quotations = Quotations(measured)
     quotations.add(documents, found, measured.owners[found])
     return quotations.owners(len(texts)).tolist()
@@ -80,12 +79,12 @@ def test_an_evaluation_set_is_read_item_by_item(tmp_path):
         {"ctx": "x", "endings": ["y z", "w"], "label": 3},
     ]
     path.write_text("".join(json.dumps(item) + "\n" for item in items))
-    text, offsets = read_evaluation_set(path)
-    assert [bytes(text[a:b]).decode() for a, b in itertools.pairwise(offsets)] == [
+    batch = read_evaluation_set(path)
+    assert [bytes(document).decode() for document in batch.documents()] == [
         "all work and no play makes\nJack a dull boy\nwho never reads",
         "x\ny z\nw",
     ]
-    assert find(Measured([("world", hash_runs(*hash_words(text, offsets)))]), " ".join(WORDS)) == [0]
+    assert find(Measured([("world", hash_runs(*hash_words(batch)))]), " ".join(WORDS)) == [0]
 
 
 def test_an_unreadable_evaluation_set_is_one_sentence(tmp_path):

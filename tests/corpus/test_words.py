@@ -4,7 +4,6 @@ import itertools
 import re
 import unicodedata
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from nanoeuler.corpus.words import hash_words
 
 def words(*texts: str) -> list[list[int]]:
     batch = Batch.of([text.encode() for text in texts])
-    hashes, borders = hash_words(batch.text, batch.offsets)
+    hashes, borders = hash_words(batch)
     return [hashes[start:stop].tolist() for start, stop in itertools.pairwise(borders)]
 
 
@@ -92,12 +91,11 @@ def test_the_kelvin_sign_is_a_k():
 
 @given(st.binary(max_size=60))
 def test_bytes_that_are_not_utf_8_do_no_harm(raw):
-    hashes, borders = hash_words(np.frombuffer(raw, np.uint8), np.array([0, len(raw)]))
+    hashes, borders = hash_words(Batch.of([raw]))
     assert borders.tolist() == [0, len(hashes)]
     assert len(hashes) <= (len(raw) + 1) // 2 + 1
 
 
 def test_one_document_of_fifty_megabytes_without_a_space_is_one_word():
-    text = np.full(50_000_000, ord("x"), np.uint8)
-    hashes, _ = hash_words(text, np.array([0, len(text)]))
+    hashes, _ = hash_words(Batch.of([b"x" * 50_000_000]))
     assert len(hashes) == 1
