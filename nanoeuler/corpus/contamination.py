@@ -53,14 +53,12 @@ class Measured:
     def __init__(self, sets: Sequence[tuple[str, Runs]]):
         self.names = list(dict.fromkeys(name for name, _ in sets))
         assert len(self.names) < NONE
-        sets = sorted(sets, key=lambda item: self.names.index(item[0]))
         grams, parts = (np.concatenate(kind) for kind in zip(NO_RUNS, *(runs for _, runs in sets), strict=True))
         owners = np.concatenate([np.zeros(0, np.uint8), *(np.full(len(runs.grams), self.names.index(name), np.uint8) for name, runs in sets)])
-        order = np.argsort(grams, kind="stable")
-        grams, owners = grams[order], owners[order]
-        first = np.ones(len(grams), bool)
-        first[1:] = grams[1:] != grams[:-1]
-        self.grams, self.owners = grams[first], owners[first]
+        order = np.argsort(grams)
+        grams = grams[order]
+        first = np.flatnonzero(np.append(True, grams[1:] != grams[:-1])[: len(grams)])
+        self.grams, self.owners = grams[first], np.minimum.reduceat(owners[order], first)
         self.part_filter = bloom_filter(parts)
         bits = max(1, len(self.grams).bit_length() - 1)
         self.starts = np.searchsorted(self.grams, np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)).astype(np.uint32)

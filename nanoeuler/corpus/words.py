@@ -33,17 +33,25 @@ ONE, SEVEN, EIGHT, HALF, TOP = np.uint64(1), np.uint64(7), np.uint64(8), np.uint
 @functools.cache
 def letter_table() -> np.ndarray:
     """For each code point below `TABLE`: 0 where it parts words, else its lower case, with the bit `ALONE` where it is a word."""
-    table = np.zeros(TABLE, np.uint32)
-    for code in range(TABLE):
-        category = unicodedata.ucd_3_2_0.category(chr(code))
-        if category[0] in "LNM" or (category == "Cn" and code > 0x7F and not within(code, SYMBOLS)):
-            lower = chr(code).lower() if category == "Lu" else ""
-            table[code] = (ord(lower) if len(lower) == 1 else code) | (ALONE if within(code, IDEOGRAPHS) else 0)
+    category = unicodedata.ucd_3_2_0.category
+    kinds = np.array([category(chr(code)) for code in range(TABLE)])
+    unknown = (kinds == "Cn") & ~within(SYMBOLS)
+    unknown[:0x80] = False
+    table = np.arange(TABLE, dtype=np.uint32)
+    for code in np.flatnonzero(kinds == "Lu").tolist():
+        lower = chr(code).lower()
+        table[code] = ord(lower) if len(lower) == 1 else code
+    table[within(IDEOGRAPHS)] |= np.uint32(ALONE)
+    table[~(np.isin(kinds.astype("U1"), ["L", "N", "M"]) | unknown)] = 0
     return table
 
 
-def within(code: int, areas: tuple[tuple[int, int], ...]) -> bool:
-    return any(first <= code < end for first, end in areas)
+def within(areas: tuple[tuple[int, int], ...]) -> np.ndarray:
+    """For each code point below `TABLE` whether it is in one of the areas (bool)."""
+    inside = np.zeros(TABLE, bool)
+    for first, end in areas:
+        inside[first:end] = True
+    return inside
 
 
 def hash_words(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
