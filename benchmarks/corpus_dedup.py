@@ -95,7 +95,7 @@ def quality(options: argparse.Namespace) -> None:
         query = "select encode(text) from read_parquet(?) limit ?"
         texts = [text for (text,) in connection.execute(query, [str(options.folder / "*.parquet"), options.documents]).fetchall()]
     batch = Batch.of(texts)
-    hashes, borders = hash_words(batch.text, batch.offsets)
+    hashes, borders = hash_words(batch)
     found = NearDuplicates(sign(hashes, borders), np.arange(len(texts)), THRESHOLD)
     found.compare(0, len(texts))
     holders: dict[tuple[int, ...], list[int]] = collections.defaultdict(list)

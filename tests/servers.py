@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import gzip
 import hashlib
+import math
 import re
 import shutil
 import threading
@@ -60,6 +61,8 @@ class Server:
         self.ranges = True
         self.validators = True
         self.signature_seconds = 3600.0
+        self.signature_requests: float = math.inf  # that a signed address answers before it expires, however fast or slow this machine is
+        self.signed: Counter[str] = Counter()  # requests of each signature
         self.too_many_every = 0  # every so many requests get 429
         self.seen: list[Seen] = []
         self.sent: Counter[str] = Counter()
@@ -123,8 +126,11 @@ class Handler(BaseHTTPRequestHandler):
         elif found := RESOLVE.fullmatch(self.plain_path):
             self.redirect(*found.groups())
         elif self.plain_path.startswith("/signed/"):
-            signed = float(parse_qs(parts.query).get("signed", ["0"])[0])
-            if not max(self.site.signatures_from, time.time() - self.site.signature_seconds) <= signed:
+            signature = parse_qs(parts.query).get("signed", ["0"])[0]
+            with self.site.lock:
+                self.site.signed[signature] += 1
+                worn_out = self.site.signed[signature] > self.site.signature_requests
+            if worn_out or not max(self.site.signatures_from, time.time() - self.site.signature_seconds) <= float(signature):
                 self.answer(403, {}, b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>")
             else:
                 self.serve(self.plain_path.removeprefix("/signed"), fault)

@@ -8,13 +8,15 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import yaml
 
 from nanoeuler.config.yaml_file import Key
 from nanoeuler.errors import UserError
+
+if TYPE_CHECKING:
+    import jsonschema
 
 Schema = dict[str, Any]
 NULLS = ("null", "Null", "NULL", "~", "")  # as YAML writes it
@@ -24,9 +26,13 @@ def is_finite_number(_: object, value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-Validator = jsonschema.validators.extend(
-    jsonschema.Draft202012Validator, type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("number", is_finite_number)
-)
+@cache
+def validator() -> Any:
+    """The class of validators, imported when there is something to check: a stage that is handed inline JSON need not wait for it."""
+    import jsonschema
+
+    types = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("number", is_finite_number)
+    return jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=types)
 
 
 @cache
@@ -42,7 +48,7 @@ def check(value: Any, schema: Schema, places: Mapping[Key, str], source: str) ->
     Raises `UserError` naming place, key and remedy of the first mistake.
     """
     value = fill_defaults(coerce(value, schema), schema)
-    errors = Validator(schema).iter_errors(value)
+    errors = validator()(schema).iter_errors(value)
     first = min(errors, key=lambda error: (error.validator != "additionalProperties", list(map(str, error.absolute_path))), default=None)
     if first is not None:
         raise UserError(explain(first, schema, places, source))
@@ -111,7 +117,7 @@ def accepted_types(schema: Schema) -> set[str]:
 
 
 def fits(value: Any, schema: Schema) -> bool:
-    return Validator(schema).is_valid(value)
+    return validator()(schema).is_valid(value)
 
 
 def fill_defaults(value: Any, schema: Schema) -> Any:
@@ -129,7 +135,7 @@ def fill_defaults(value: Any, schema: Schema) -> Any:
     return {key: fill_defaults(item, schema.get("properties", {}).get(key) or (other if isinstance(other, dict) else {})) for key, item in filled.items()}
 
 
-def explain(error: jsonschema.ValidationError, schema: Schema, places: Mapping[Key, str], source: str) -> str:
+def explain(error: "jsonschema.ValidationError", schema: Schema, places: Mapping[Key, str], source: str) -> str:
     """One sentence for a mistake: where, which key, what it must be, what it is, and the key that was perhaps meant."""
     key: Key = tuple(error.absolute_path)
     if error.validator == "additionalProperties":

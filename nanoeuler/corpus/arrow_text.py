@@ -67,7 +67,7 @@ def read_texts(connection: duckdb.DuckDBPyConnection, query: str) -> Batch:
     texts = [np.zeros(0, np.uint8), *(text for text, _ in parts)]
     sizes = [np.zeros(1, np.int64), *(np.diff(offsets) for _, offsets in parts)]
     text = texts[1] if len(texts) == 2 else np.concatenate(texts)
-    return Batch(text, np.cumsum(np.concatenate(sizes)))
+    return Batch.between(text, np.cumsum(np.concatenate(sizes)))
 
 
 def chunks(capsule: object) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -77,8 +77,13 @@ def chunks(capsule: object) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     with contextlib.closing(released(stream, address)) as arrays:
         for array in arrays:
             column = array.children[0].contents
+            if not array.length:  # then there need be no buffers
+                continue
+            if column.null_count > 0:
+                raise duckdb.Error("nulls where text was expected")
+            first = array.offset + column.offset  # of a slice
             where = ctypes.cast(column.buffers[1], ctypes.POINTER(ctypes.c_int64))
-            offsets = np.ctypeslib.as_array(where, (column.offset + column.length + 1,))[column.offset :].astype(np.int64)
+            offsets = np.ctypeslib.as_array(where, (first + array.length + 1,))[first:].astype(np.int64)
             size = int(offsets[-1] - offsets[0])
             text = np.empty(size, np.uint8)
             if size:

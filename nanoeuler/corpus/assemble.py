@@ -23,7 +23,7 @@ import numpy as np
 from nanoeuler import log
 from nanoeuler.corpus.batches import Batch, ordered_map
 from nanoeuler.corpus.cleaning import examine, look_at_held_out, near_duplicates
-from nanoeuler.corpus.contamination import GRAM, NONE, Measured, Quotations, hash_grams, read_evaluation_set
+from nanoeuler.corpus.contamination import GRAM, NO_RUNS, NONE, Measured, Quotations, hash_runs, read_evaluation_set
 from nanoeuler.corpus.document_sources import Source
 from nanoeuler.corpus.split import check_share
 from nanoeuler.corpus.survey import COPY, HELD_OUT, NEAR_COPY, QUOTING, TRAIN, Part, Survey, survey
@@ -99,15 +99,16 @@ def clean(surveys: Sequence[Survey], modes: Sequence[str], share: float, cleanin
     searches = [near_duplicates(found, cleaning.threshold) if mode == "near" else None for found, mode in zip(surveys, modes, strict=True)]
     checked = cleaning.decontaminate
     held_out = [look_at_held_out(found, search, share, checked, threads) for found, search in zip(surveys, searches, strict=True)]
-    tests = [(test, hash_grams(*hash_words(*read_evaluation_set(path)))) for test, path in cleaning.evaluation_sets.items() if checked]
-    measured = Measured([*((HELD_OUT_TEXT, grams) for grams in held_out if checked), *tests])
+    tests = [(test, hash_runs(*hash_words(read_evaluation_set(path)))) for test, path in cleaning.evaluation_sets.items() if checked]
+    measured = Measured([*((HELD_OUT_TEXT, runs) for runs in held_out if checked), *tests])
     quotations = Quotations(measured)
     borders = np.cumsum([0, *(len(found.fates) for found in surveys)])
     touched = []
     for found, search, own, first in zip(surveys, searches, held_out, borders[:-1], strict=True):
-        # A document whose end is held out does not quote that end.
-        others = Measured([(HELD_OUT_TEXT, np.zeros(0, np.uint64)), *((HELD_OUT_TEXT, grams) for grams in held_out if grams is not own), *tests])
-        touched.append(examine(found, search, others if found.ends and checked else measured, quotations, int(first), threads))
+        others = measured
+        if found.ends and checked:  # a document whose end is held out does not quote that end
+            others = Measured([(HELD_OUT_TEXT, NO_RUNS), *((HELD_OUT_TEXT, runs) for runs in held_out if runs is not own), *tests])
+        touched.append(examine(found, search, others, quotations, int(first), threads))
     owners = quotations.owners(int(borders[-1]))
     told = []
     for found, any_quoted, first in zip(surveys, touched, borders[:-1], strict=True):
@@ -136,9 +137,8 @@ def write(found: Survey, train: Path, validation: Path, threads: int) -> dict[st
         batch = part.read()
         if not found.ends:
             return batch.take(part.fates == TRAIN), batch.take(part.fates == HELD_OUT)
-        learned, cut = np.flatnonzero(part.fates == TRAIN), np.flatnonzero((part.fates == TRAIN) | (part.fates == QUOTING))
-        beginnings = batch.pieces(learned, np.zeros(len(learned), np.int64), part.cuts[learned])
-        return beginnings, batch.pieces(cut, part.cuts[cut], part.sizes[cut])
+        beginnings, ends = batch.cut(np.zeros(len(batch), np.int64), part.cuts), batch.cut(part.cuts, part.sizes)
+        return beginnings.take(part.fates == TRAIN), ends.take((part.fates == TRAIN) | (part.fates == QUOTING))
 
     total = int(found.sizes.sum())
     with (
@@ -173,12 +173,14 @@ class PartWriter(contextlib.AbstractContextManager):
         self.write_offsets(np.zeros(1, np.int64))
 
     def add(self, batch: Batch) -> None:
-        writing = self.writer.submit(self.text_file.write, batch.text)
-        self.text_hash.update(batch.text)
+        writing = self.writer.submit(self.text_file.writelines, batch.runs())
+        for run in batch.runs():
+            self.text_hash.update(run)
         writing.result()
-        self.write_offsets(self.bytes + batch.offsets[1:])
+        offsets = self.bytes + np.cumsum(batch.sizes)
+        self.write_offsets(offsets)
         self.documents += len(batch)
-        self.bytes += len(batch.text)
+        self.bytes = int(offsets[-1]) if len(batch) else self.bytes
 
     def write_offsets(self, offsets: np.ndarray) -> None:
         raw = offsets.astype("<u8").tobytes()

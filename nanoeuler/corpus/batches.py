@@ -1,7 +1,6 @@
 """Documents by the batch: their bytes in one array, so that compiled code sees many at once, and several batches in work at one time."""
 
 import hashlib
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,65 +9,58 @@ from typing import TypeVar
 
 import numpy as np
 
-from nanoeuler.compiling import compiled
-
 SIZE = 8_000_000  # bytes that documents are gathered up to, where they come one by one
 Given, Made = TypeVar("Given"), TypeVar("Made")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Document i is the UTF-8 bytes text[offsets[i]:offsets[i + 1]]; `keys`, where the source gives some, say which must not be parted."""
+    """Document i is the UTF-8 bytes text[starts[i]:stops[i]]; `keys`, where the source gives some, say which must not be parted."""
 
     text: np.ndarray  # uint8
-    offsets: np.ndarray  # int64, one more than documents, from 0
+    starts: np.ndarray  # int64
+    stops: np.ndarray  # int64
     keys: Sequence[str] | None = None
 
     @classmethod
     def of(cls, documents: Sequence[bytes], keys: Sequence[str] | None = None) -> "Batch":
-        return cls(np.frombuffer(b"".join(documents), np.uint8), np.cumsum([0, *map(len, documents)], dtype=np.int64), keys)
+        return cls.between(np.frombuffer(b"".join(documents), np.uint8), np.cumsum([0, *map(len, documents)], dtype=np.int64), keys)
+
+    @classmethod
+    def between(cls, text: np.ndarray, offsets: np.ndarray, keys: Sequence[str] | None = None) -> "Batch":
+        """Documents one after another: i is text[offsets[i]:offsets[i + 1]]."""
+        return cls(text, offsets[:-1], offsets[1:], keys)
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.starts)
 
     @property
     def sizes(self) -> np.ndarray:
-        return np.diff(self.offsets)
+        return self.stops - self.starts
+
+    def documents(self) -> Iterator[memoryview]:
+        text = memoryview(self.text)
+        return (text[start:stop] for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True))
 
     def hashes(self) -> list[bytes]:
         """The SHA-256 of each document."""
-        text, offsets = memoryview(self.text), self.offsets.tolist()
-        return [hashlib.sha256(text[start:stop]).digest() for start, stop in itertools.pairwise(offsets)]
+        return [hashlib.sha256(document).digest() for document in self.documents()]
 
-    def document(self, index: int) -> np.ndarray:
-        return self.text[self.offsets[index] : self.offsets[index + 1]]
-
-    def pieces(self, documents: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> "Batch":
-        """Bytes starts[i]:stops[i] of each of the given documents."""
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - starts)])
-        text = np.empty(offsets[-1], np.uint8)
-        gather(self.text, self.offsets[documents] + starts, offsets, text)
-        return Batch(text, offsets)
-
-    def runs(self, wanted: np.ndarray) -> Iterator[memoryview]:
-        """The texts that `wanted` (bool) marks, neighbours together, without a copy."""
-        edges = np.flatnonzero(np.diff(wanted.view(np.int8), prepend=0, append=0))
-        text = memoryview(self.text)
-        return (text[start:stop] for start, stop in self.offsets[edges].reshape(-1, 2).tolist())
+    def runs(self) -> Iterator[memoryview]:
+        """The texts of all documents in their order, neighbours together."""
+        if not len(self):
+            return iter(())
+        parted = np.flatnonzero(self.starts[1:] != self.stops[:-1])
+        starts, stops = self.starts[np.append(0, parted + 1)], self.stops[np.append(parted, -1)]
+        return Batch(self.text, starts, stops).documents()
 
     def take(self, wanted: np.ndarray) -> "Batch":
-        """The documents that `wanted` (bool) marks."""
-        if wanted.all():
-            return self
-        documents = np.flatnonzero(wanted)
-        return self.pieces(documents, np.zeros(len(documents), np.int64), self.sizes[documents])
+        """The documents that `wanted` names (bool for each, or their numbers), without a copy."""
+        return Batch(self.text, self.starts[wanted], self.stops[wanted])
 
-
-@compiled()
-def gather(text, starts, offsets, gathered):
-    for piece in range(len(starts)):
-        size = offsets[piece + 1] - offsets[piece]
-        gathered[offsets[piece] : offsets[piece + 1]] = text[starts[piece] : starts[piece] + size]
+    def cut(self, firsts: np.ndarray, lasts: np.ndarray) -> "Batch":
+        """Bytes firsts[i]:lasts[i] of each document, without a copy."""
+        return Batch(self.text, self.starts + firsts, self.starts + lasts)
 
 
 def ordered_map(function: Callable[[Given], Made], items: Iterable[Given], threads: int) -> Iterator[Made]:

@@ -9,15 +9,13 @@ import numpy as np
 
 from nanoeuler import log
 from nanoeuler.corpus.batches import Batch, ordered_map
-from nanoeuler.corpus.contamination import Measured, Quotations, hash_grams
+from nanoeuler.corpus.contamination import NO_RUNS, Measured, Quotations, Runs, hash_runs
 from nanoeuler.corpus.minhash import HASHES, sign
 from nanoeuler.corpus.near_duplicates import NearDuplicates
 from nanoeuler.corpus.split import cut_end
 from nanoeuler.corpus.survey import HELD_OUT, NEAR_COPY, TRAIN, Part, Survey
 from nanoeuler.corpus.words import hash_words
 from nanoeuler.errors import UserError
-
-NOTHING = np.zeros(0, np.uint64)
 
 
 def near_duplicates(found: Survey, threshold: float) -> NearDuplicates:
@@ -26,39 +24,34 @@ def near_duplicates(found: Survey, threshold: float) -> NearDuplicates:
     return NearDuplicates(np.zeros((len(found.fates), HASHES), np.uint8), order, threshold)
 
 
-def look_at_held_out(found: Survey, search: NearDuplicates | None, share: float, measure: bool, threads: int) -> np.ndarray:
-    """The hashes of the runs of words in a source's held-out text, with `measure`; near-duplicates in it are found, too.
+def look_at_held_out(found: Survey, search: NearDuplicates | None, share: float, measure: bool, threads: int) -> Runs:
+    """The runs of words in a source's held-out text, with `measure`; near-duplicates in it are found, too, and count for nothing.
 
     Where the ends of documents are held out, `found.cuts` learns here where they begin.
     """
     if not (found.ends or measure or search):
-        return NOTHING
+        return NO_RUNS
 
-    def work(part: Part) -> tuple[Part, np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
+    def work(part: Part) -> tuple[Part, np.ndarray, np.ndarray | None, list[Runs]]:
         wanted = np.flatnonzero(part.fates == (TRAIN if found.ends else HELD_OUT))
-        batch = part.read() if len(wanted) else Batch.of([])
+        batch = part.read().take(wanted) if len(wanted) else Batch.of([])
         if found.ends:
-            for document in wanted:
-                part.cuts[document] = find_cut(bytes(batch.document(document)), share, found.source.name)
-        whole = batch.pieces(wanted, np.zeros(len(wanted), np.int64), part.sizes[wanted])
-        hashes, borders = hash_words(whole.text, whole.offsets)
+            part.cuts[wanted] = [find_cut(bytes(document), share, found.source.name) for document in batch.documents()]
+        hashes, borders = hash_words(batch)
         signatures = sign(hashes, borders) if search else None
         if found.ends and measure:
-            ends = batch.pieces(wanted, part.cuts[wanted], part.sizes[wanted])
-            hashes, borders = hash_words(ends.text, ends.offsets)
-        grams = [hash_grams(hashes[start:stop], np.array([0, stop - start])) for start, stop in itertools.pairwise(borders) if measure]
-        counts = np.array([len(of_document) for of_document in grams], np.int64)
-        return part, wanted, signatures, np.concatenate([NOTHING, *grams]), counts
+            hashes, borders = hash_words(batch.cut(part.cuts[wanted], batch.sizes))
+        of_documents = [hash_runs(hashes[start:stop], np.array([0, stop - start])) for start, stop in itertools.pairwise(borders) if measure]
+        return part, wanted, signatures, of_documents
 
-    kept, rank = [NOTHING], 0
+    kept, rank = [NO_RUNS], 0
     with log.Progress(f"hold out {found.source.name}", int(found.sizes.sum()), "MB", 1e-6) as progress:
-        for part, wanted, signatures, grams, counts in ordered_map(work, found.parts(), threads):
+        for part, wanted, signatures, of_documents in ordered_map(work, found.parts(), threads):
             if search:
                 rank = drop_near_copies(search, part, wanted, signatures, rank)
-            if measure:
-                kept.append(grams[np.repeat(part.fates[wanted] != NEAR_COPY, counts)])
+            kept.extend(itertools.compress(of_documents, part.fates[wanted] != NEAR_COPY))
             progress.update(int(part.sizes.sum()))
-    return np.concatenate(kept)
+    return Runs(*map(np.concatenate, zip(*kept, strict=True)))
 
 
 def examine(found: Survey, search: NearDuplicates | None, measured: Measured, quotations: Quotations, first: int, threads: int) -> np.ndarray:
@@ -74,18 +67,13 @@ def examine(found: Survey, search: NearDuplicates | None, measured: Measured, qu
 
     def work(part: Part) -> tuple[Part, np.ndarray, np.ndarray | None, np.ndarray, np.ndarray, np.ndarray]:
         wanted = np.flatnonzero(part.fates == TRAIN)
-        batch = part.read()
-        if found.ends:
-            batch = batch.pieces(wanted, np.zeros(len(wanted), np.int64), part.cuts[wanted])
-        hashes, borders = hash_words(batch.text, batch.offsets)
-        signatures = sign(hashes, borders)[wanted] if unknown else None
+        hashes, borders = hash_words(part.read().take(wanted).cut(np.zeros(len(wanted), np.int64), part.cuts[wanted]))
+        signatures = sign(hashes, borders) if unknown else None
         documents, runs = measured.find(hashes, borders) if check else (np.zeros(0, np.int64), np.zeros(0, np.int64))
         owners = measured.owners[runs]
         if measured is not quotations.measured:
             runs = np.searchsorted(quotations.measured.grams, measured.grams[runs])
-        if found.ends:
-            documents = wanted[documents]
-        return part, wanted, signatures, documents, runs, owners
+        return part, wanted, signatures, wanted[documents], runs, owners
 
     rank = int(np.isin(found.fates, (HELD_OUT, NEAR_COPY)).sum())
     with log.Progress(f"compare {found.source.name}", int(found.sizes.sum()), "MB", 1e-6) as progress:

@@ -142,7 +142,9 @@ class WebPages:
 
 
 def outline_of_pages(pages: np.ndarray, sizes: np.ndarray) -> Outline:
-    return outline([bytes(sha256).hex() for sha256 in pages["sha256"]], sizes, pages["sha256"].tobytes())
+    sha256s = pages["sha256"].tobytes()
+    digits = sha256s.hex()
+    return outline([digits[start : start + 64] for start in range(0, len(digits), 64)], sizes, sha256s)
 
 
 @dataclass

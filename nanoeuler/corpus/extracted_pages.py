@@ -7,6 +7,8 @@
 Nothing has to be decoded to read a part of it, nor anything read to know every page's size and hash.
 """
 
+import mmap
+import os
 from pathlib import Path
 
 import numpy as np
@@ -40,14 +42,11 @@ def read_index(text: Path) -> np.ndarray:
 
 
 def read_pages(text: Path, offsets: np.ndarray) -> Batch:
-    """The pages whose texts lie at offsets[i]:offsets[i + 1] (int64) of the file."""
-    start, size = int(offsets[0]), int(offsets[-1] - offsets[0])
-    content = np.empty(size, np.uint8)
-    with open(text, "rb", buffering=0) as file:
-        file.seek(start)
-        read = 0
-        while read < size:
-            if not (count := file.readinto(memoryview(content)[read:])):
-                raise UserError(f"{text}: ends before its index does; delete both and run the fineweb stage again")
-            read += count
-    return Batch(content, offsets - start)
+    """The pages whose texts lie at offsets[i]:offsets[i + 1] (int64) of the file, mapped: of those that are not looked at, nothing is read."""
+    first = int(offsets[0]) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    with open(text, "rb") as file:
+        if os.fstat(file.fileno()).st_size < offsets[-1]:
+            raise UserError(f"{text}: ends before its index does; delete both and run the fineweb stage again")
+        size = int(offsets[-1]) - first
+        content = np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ, offset=first) if size else b"", np.uint8)
+    return Batch.between(content, offsets - first)

@@ -26,30 +26,35 @@ def orders() -> tuple[np.ndarray, np.ndarray]:
 def sign(hashes: np.ndarray, borders: np.ndarray) -> np.ndarray:
     """The signatures (documents, HASHES) uint8 of documents whose words are hashes[borders[i]:borders[i + 1]]; of one without words, all zeros."""
     signatures = np.zeros((len(borders) - 1, HASHES), np.uint8)
-    fill_signatures(hashes, borders, *orders(), signatures)
+    shingles = np.empty(int(np.diff(borders).max(initial=0)), np.uint32)
+    fill_signatures(hashes, borders, *orders(), shingles, signatures)
     return signatures
 
 
 @compiled()
-def fill_signatures(hashes, borders, factors, summands, signatures):
-    lowest = np.empty(HASHES, np.uint32)
+def fill_signatures(hashes, borders, factors, summands, shingles, signatures):
     for document in range(len(borders) - 1):
         first, end = borders[document], borders[document + 1]
         if first == end:
             continue
-        lowest[:] = 0xFFFFFFFF
         rolling = np.uint64(0)
         for at in range(first, end):
             rolling = rolling * ROLL + hashes[at]
             if at - first >= SHINGLE:
                 rolling -= hashes[at - SHINGLE] * ROLL_OUT
-            if at - first >= SHINGLE - 1 or at == end - 1:
-                shingle = np.uint32(finalise(rolling))
-                for order in range(HASHES):
-                    lowest[order] = min(lowest[order], np.uint32(factors[order] * shingle + summands[order]))
+            shingles[at - first] = finalise(rolling)
         if end - first <= SHINGLE:  # 32 bits would be too few to tell millions of single shingles apart
             for order in range(HASHES):
                 signatures[document, order] = finalise(rolling + np.uint64(order)) & np.uint64(0xFF)
             continue
         for order in range(HASHES):  # a linear order's lowest byte hangs on that of the shingle's hash alone: mix it first
-            signatures[document, order] = finalise(np.uint64(lowest[order])) & np.uint64(0xFF)
+            lowest = lowest_of(shingles[SHINGLE - 1 : end - first], factors[order], summands[order])
+            signatures[document, order] = finalise(np.uint64(lowest)) & np.uint64(0xFF)
+
+
+@compiled()
+def lowest_of(shingles, factor, summand):
+    lowest = np.uint32(0xFFFFFFFF)
+    for at in range(len(shingles)):
+        lowest = min(lowest, np.uint32(factor * shingles[at] + summand))
+    return lowest

@@ -12,7 +12,7 @@ import numpy as np
 
 from nanoeuler.compiling import compiled
 from nanoeuler.corpus.minhash import CHANCE, HASHES
-from nanoeuler.corpus.words import FNV_OFFSET, FNV_PRIME, finalise
+from nanoeuler.corpus.words import SEED, finalise, mix
 
 FOUND = 0.99  # of the pairs at the threshold that share a band
 LONGEST_WALK = 256  # documents with one band that are compared; of pages made from one template, the latest
@@ -70,9 +70,9 @@ def walk_chains(signatures, order, first, end, rows, needed, heads, chains, near
             continue
         found = False
         for band in range(bands):
-            key = FNV_OFFSET
+            key = SEED
             for row in range(band * rows, (band + 1) * rows):
-                key = (key ^ np.uint64(signature[row])) * FNV_PRIME
+                key = mix(key, np.uint64(signature[row]))
             slots[band] = np.int64(finalise(key) & np.uint64(size - 1))
             earlier, walked = heads[band, slots[band]], 0
             while earlier >= 0 and walked < LONGEST_WALK:

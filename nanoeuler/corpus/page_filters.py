@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nanoeuler.compiling import compiled
+from nanoeuler.corpus.batches import Batch
 
 REMEDIES = {
     "no text": None,
@@ -22,6 +22,9 @@ REMEDIES = {
 """Why a page is dropped, in the order in which it is looked at: and the key of corpus.fineweb that says so."""
 
 
+BLANK = b" \t\n\r"
+
+
 class Page(NamedTuple):
     """What is known of a page without its text. A label that the file does not have is the filter's own: it drops nothing."""
 
@@ -34,20 +37,11 @@ class Page(NamedTuple):
     blank: bool
 
 
-@compiled()
-def measure(text, offsets):
-    """Characters of each document text[offsets[i]:offsets[i + 1]] (UTF-8), and whether it is blank: just spaces, tabs and line ends, or nothing."""
-    characters, blank = np.zeros(len(offsets) - 1, np.int64), np.ones(len(offsets) - 1, np.bool_)
-    for document in range(len(offsets) - 1):
-        count = 0
-        for byte in text[offsets[document] : offsets[document + 1]]:
-            count += (byte & 0xC0) != 0x80  # not the first byte of one otherwise
-        characters[document] = count
-        for byte in text[offsets[document] : offsets[document + 1]]:
-            if byte != 0x20 and byte != 0x09 and byte != 0x0A and byte != 0x0D:
-                blank[document] = False
-                break
-    return characters, blank
+def measure(texts: Batch) -> tuple[list[int], list[bool]]:
+    """Characters of each text, and whether it is blank: just spaces, tabs and line ends, or nothing."""
+    following = np.flatnonzero(texts.text.view(np.int8) < -64)  # bytes 0x80 to 0xBF: those of a character but its first
+    characters = texts.sizes - np.searchsorted(following, texts.stops) + np.searchsorted(following, texts.starts)
+    return characters.tolist(), [not document[:1].tobytes().strip(BLANK) and not document.tobytes().strip(BLANK) for document in texts.documents()]
 
 
 @dataclass(frozen=True)

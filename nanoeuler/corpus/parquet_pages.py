@@ -150,7 +150,7 @@ def select_pages(connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet]
                     if selection.full:
                         break
                 file.kept += (kept + ord("0")).astype(np.uint8).tobytes()
-                output.writelines(texts.runs(kept))
+                output.writelines(texts.take(kept).runs())
                 index.write(index_entries(texts.sizes[kept], [page.sha256 for page, wanted in zip(pages, kept, strict=True) if wanted], before))
                 progress.update(selection.bytes - before, kept=selection.kept)
                 if selection.full:
@@ -172,8 +172,8 @@ def look_at(connection: duckdb.DuckDBPyConnection, file: Parquet, group: RowGrou
         """
     ).fetchall()
     texts = read_texts(connection, f"select coalesce(text, '') as text {rows}")
-    characters, blank = measure(texts.text, texts.offsets)
-    columns = characters.tolist(), texts.sizes.tolist(), texts.hashes(), blank.tolist()
+    characters, blank = measure(texts)
+    columns = characters, texts.sizes.tolist(), texts.hashes(), blank
     return texts, [Page(*known, *seen) for known, *seen in zip(labels, *columns, strict=True)]
 
 

@@ -1,28 +1,27 @@
 """Training documents that quote what models are measured on."""
 
-import itertools
 import json
 
 import numpy as np
 import pytest
 
 from nanoeuler.corpus.batches import Batch
-from nanoeuler.corpus.contamination import FREQUENT, GRAM, NONE, Measured, Quotations, hash_grams, read_evaluation_set
+from nanoeuler.corpus.contamination import FREQUENT, GRAM, NONE, Measured, Quotations, Runs, hash_runs, read_evaluation_set
 from nanoeuler.corpus.words import hash_words
 from nanoeuler.errors import UserError
 
 WORDS = ["all", "work", "and", "no", "play", "makes", "Jack", "a", "dull", "boy", "who", "never", "reads", "anything", "else"]
 
 
-def grams(*texts: str) -> np.ndarray:
+def grams(*texts: str) -> Runs:
     batch = Batch.of([text.encode() for text in texts])
-    return hash_grams(*hash_words(batch.text, batch.offsets))
+    return hash_runs(*hash_words(batch))
 
 
 def find(measured: Measured, *texts: str) -> list[int]:
     """The set that each text quotes."""
     batch = Batch.of([text.encode() for text in texts])
-    documents, found = measured.find(*hash_words(batch.text, batch.offsets))
+    documents, found = measured.find(*hash_words(batch))
     quotations = Quotations(measured)
     quotations.add(documents, found, measured.owners[found])
     return quotations.owners(len(texts)).tolist()
@@ -40,7 +39,7 @@ def test_thirteen_words_are_a_quotation_and_twelve_are_not():
 def test_a_quotation_does_not_run_over_two_documents():
     measured = Measured([("test", grams(" ".join(WORDS[:13])))])
     assert find(measured, " ".join(WORDS[:7]), " ".join(WORDS[7:13])) == [NONE, NONE]
-    assert len(grams(" ".join(WORDS[:7]), " ".join(WORDS[7:13]))) == 0
+    assert len(grams(" ".join(WORDS[:7]), " ".join(WORDS[7:13])).grams) == 0
 
 
 def test_a_document_counts_for_the_first_set_that_it_quotes():
@@ -80,12 +79,12 @@ def test_an_evaluation_set_is_read_item_by_item(tmp_path):
         {"ctx": "x", "endings": ["y z", "w"], "label": 3},
     ]
     path.write_text("".join(json.dumps(item) + "\n" for item in items))
-    text, offsets = read_evaluation_set(path)
-    assert [bytes(text[a:b]).decode() for a, b in itertools.pairwise(offsets)] == [
+    batch = read_evaluation_set(path)
+    assert [bytes(document).decode() for document in batch.documents()] == [
         "all work and no play makes\nJack a dull boy\nwho never reads",
         "x\ny z\nw",
     ]
-    assert find(Measured([("world", hash_grams(*hash_words(text, offsets)))]), " ".join(WORDS)) == [0]
+    assert find(Measured([("world", hash_runs(*hash_words(batch)))]), " ".join(WORDS)) == [0]
 
 
 def test_an_unreadable_evaluation_set_is_one_sentence(tmp_path):

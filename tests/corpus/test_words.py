@@ -4,7 +4,6 @@ import itertools
 import re
 import unicodedata
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from nanoeuler.corpus.words import hash_words
 
 def words(*texts: str) -> list[list[int]]:
     batch = Batch.of([text.encode() for text in texts])
-    hashes, borders = hash_words(batch.text, batch.offsets)
+    hashes, borders = hash_words(batch)
     return [hashes[start:stop].tolist() for start, stop in itertools.pairwise(borders)]
 
 
@@ -70,14 +69,33 @@ def test_latin_words_are_those_of_a_regular_expression(texts):
     assert [len(found) for found in words(*texts)] == [count(text) for text in texts]
 
 
+@given(st.text(st.sampled_from("abcXYZ019 .-\n’é中\0"), max_size=80))
+def test_a_word_has_one_hash_whatever_stands_around_it(text):
+    spoken = re.findall(r"中|[^\W_中]+", text)
+    assert words(text)[0] == [found for word in spoken for found in words(word)[0]]
+    assert words(text, text) == words(text) * 2
+
+
+@pytest.mark.parametrize("size", [*range(1, 26), 63, 64, 65])
+def test_words_of_every_length(size):
+    word = ("abcdefghijklmnopqrstuvwxyz0123456789" * 2)[:size]
+    assert words(word) == words(f"“{word.upper()}”") == words(f"... {word}\n") == words(f"\0{word}\0")
+    assert words(f"{word} {word}") == [words(word)[0] * 2]
+    assert words(word, word) == words(word) * 2
+    assert len({words(word)[0][0], words(word + "a")[0][0], words(word + "é")[0][0], words("é" + word)[0][0]}) == 4
+
+
+def test_the_kelvin_sign_is_a_k():
+    assert words("300\u212a") == words("300K")
+
+
 @given(st.binary(max_size=60))
 def test_bytes_that_are_not_utf_8_do_no_harm(raw):
-    hashes, borders = hash_words(np.frombuffer(raw, np.uint8), np.array([0, len(raw)]))
+    hashes, borders = hash_words(Batch.of([raw]))
     assert borders.tolist() == [0, len(hashes)]
     assert len(hashes) <= (len(raw) + 1) // 2 + 1
 
 
 def test_one_document_of_fifty_megabytes_without_a_space_is_one_word():
-    text = np.full(50_000_000, ord("x"), np.uint8)
-    hashes, _ = hash_words(text, np.array([0, len(text)]))
+    hashes, _ = hash_words(Batch.of([b"x" * 50_000_000]))
     assert len(hashes) == 1
