@@ -325,15 +325,17 @@ class Transformer:
         """
         tokens = np.asarray(tokens, np.int32)
         B, n = tokens.shape
+        hidden = self.extend_hidden(cache, tokens, counts, every)
+        return self.first_logits(hidden).reshape(B, n, self.config.vocab_size) if every else self.first_logits(hidden)
+
+    def extend_hidden(self, cache: Cache, tokens: np.ndarray, counts: np.ndarray | None = None, every: bool = False) -> Array:
+        """`extend`, but for the product with the head: what it reads, (rows, D), or (rows·n, D) when `every` is set."""
+        B, n = tokens.shape
         counts = np.full(B, n, np.int32) if counts is None else np.asarray(counts, np.int32)
         if len(cache.lengths) != B or counts.min() < 1 or counts.max() > n:
             raise ValueError(f"tokens of shape {tokens.shape} with counts {counts.tolist()} do not fit a cache of {len(cache.lengths)} rows")
         if int((cache.lengths + counts).max()) > cache.capacity:
             raise ValueError(f"the cache holds {cache.capacity} tokens a row; it has {cache.lengths.tolist()} and {counts.tolist()} more do not fit")
-        if n == 1 and getattr(self.backend, "few_rows", 0) >= B:
-            self.need_positions(cache.capacity + n)
-            logits = self.extend_by_one(cache, tokens[:, 0])
-            return logits[:, None] if every else logits
         step, place = cache.step(self, n), np.arange(n, dtype=np.int32)
         self.backend.load(step.flat, [tokens, cache.lengths[:, None] + place, np.zeros((B, n), np.int32), cache.lengths])
         # decoding does the same work for each token: a device records it; reading a prompt of this very length may never come again
@@ -341,14 +343,16 @@ class Transformer:
         step.recorded = recorded if n == 1 else None
         cache.lengths += counts
         hidden = step.buffers.hidden
-        if every:
-            return self.first_logits(hidden).reshape(B, n, self.config.vocab_size)
-        return self.first_logits(hidden if n == 1 else self.backend.gather(hidden, np.arange(B) * n + counts - 1))
+        return hidden if every or n == 1 else self.backend.gather(hidden, np.arange(B) * n + counts - 1)
 
     def append(self, cache: Cache, step: "CacheStep") -> None:
         """Run all layers on the new tokens of `step`, and keep their keys and values."""
         c, ops, weights, buffers = self.config, self.backend, self.weights, step.buffers
         B, positions, first = len(step.offset), step.positions.reshape(-1), step.buffers.layers[0]
+        if len(positions) == B <= getattr(ops, "few_rows", 0):
+            x = self.append_one(cache, step.tokens.reshape(-1), step.offset, buffers, step.rope_table)
+            ops.rms_norm(x, weights.final_norm, c.norm_epsilon, buffers.hidden, buffers.final_inverse_rms)
+            return
         ops.embedding(step.tokens.reshape(-1), weights.embedding, first.x)
         ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, buffers.normed, first.attention_inverse_rms)
         for index, (layer, a) in enumerate(zip(weights.layers, buffers.layers, strict=True)):
@@ -363,17 +367,14 @@ class Transformer:
             ops.attention(rows(query, B), keys, values, step.starts, step.offset, rows(self.by_head(a.attention_out), B), a.lse)
             self.finish_layer(index, layer, a, buffers)
 
-    def extend_by_one(self, cache: Cache, tokens_B: np.ndarray) -> Array:
-        """`extend` for one token a row, in an engine that offers a whole layer as one op."""
+    def append_one(self, cache: Cache, tokens_B: Array, lengths_B: Array, buffers: Activations, rope_table: tuple[Array, Array]) -> Array:
+        """`append` for one token a row, in an engine that offers a whole layer as one op; returns the residual stream behind the last layer."""
         c, ops, weights = self.config, self.backend, self.weights
-        buffers = self.plan(len(tokens_B), 1, training=False)
         x = buffers.layers[0].x
         ops.embedding(tokens_B, weights.embedding, x)
         for layer, keys, values in zip(weights.layers, cache.keys, cache.values, strict=True):
-            ops.layer_step(x, cache.lengths, layer, self.columns, self.rope_table, keys, values, c.norm_epsilon, c.step_size)
-        ops.rms_norm(x, weights.final_norm, c.norm_epsilon, buffers.hidden, buffers.final_inverse_rms)
-        cache.lengths += 1
-        return self.first_logits(buffers.hidden)
+            ops.layer_step(x, lengths_B, layer, self.columns, rope_table, keys, values, c.norm_epsilon, c.step_size)
+        return x
 
     # ---- views
 
