@@ -338,9 +338,7 @@ class Transformer:
             raise ValueError(f"the cache holds {cache.capacity} tokens a row; it has {cache.lengths.tolist()} and {counts.tolist()} more do not fit")
         step, place = cache.step(self, n), np.arange(n, dtype=np.int32)
         self.backend.load(step.flat, [tokens, cache.lengths[:, None] + place, np.zeros((B, n), np.int32), cache.lengths])
-        # decoding does the same work for each token: a device records it; reading a prompt of this very length may never come again
-        recorded = self.backend.run(lambda: self.append(cache, step), step.recorded)
-        step.recorded = recorded if n == 1 else None
+        step.recorded = self.backend.run(lambda: self.append(cache, step), step.recorded)
         cache.lengths += counts
         hidden = step.buffers.hidden
         return hidden if every or n == 1 else self.backend.gather(hidden, np.arange(B) * n + counts - 1)

@@ -4,6 +4,7 @@ A source is compiled once for each set of constants: sizes of rows, so that a ro
 constants, and the types of its elements. Their meaning stands in the header comment of each file.
 """
 
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,13 @@ class Source:
     constants: tuple[tuple[str, str | int], ...]
     exact: bool
     """Divisions, exponentials and roots as IEEE asks; otherwise the faster ones, whose error lies far below that of bfloat16."""
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+    @functools.cached_property
+    def hashed(self) -> int:  # once: every launch looks its kernel up
+        return hash((self.name, self.constants, self.exact))
 
     @property
     def code(self) -> str:
@@ -99,6 +107,7 @@ class Sources:
         self.types = (("ACTIVATION", TYPES[activation]), ("RESIDUAL", TYPES[residual]))
         self.exact = activation == "float32"
 
+    @functools.cache  # noqa: B019 (an engine's own, and few)
     def source(self, name: str, **constants: int) -> Source:
         return Source(name, (*self.types, *constants.items()), self.exact)
 
