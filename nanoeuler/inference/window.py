@@ -27,7 +27,7 @@ class ContextWindow:
         self.dropped = [0] * rows
         self.choices: Choices | None = None
         self.ahead: tuple[Any, ...] | None = None
-        """What the step that a device was asked for ahead goes by: tokens, their places, what they are chosen by and where."""
+        """What the step goes by that `choices` was asked for ahead: tokens, their places, the draws and the settings."""
 
     def read(self, new: Sequence[Sequence[int]]) -> np.ndarray:
         """Append new[b] (one token or more) to row b, for every row; the logits behind each row's last token, (rows, V)."""
@@ -38,17 +38,17 @@ class ContextWindow:
         if not hasattr(self.model.backend, "choose"):
             return choose(self.read(new), sampling, positions_B, allowed_V)
         tokens, counts = self.pending(new)
-        if self.choices is None or self.choices.allowed_V is not allowed_V:
-            self.choices, self.ahead = Choices(self.model, self.cache, allowed_V), None
-        if self.ahead == plan(tokens, self.cache.lengths, positions_B, sampling):
+        choices = Choices.of(self.model, self.cache, allowed_V)
+        if choices is self.choices and self.ahead == plan(tokens, self.cache.lengths, positions_B, sampling):
             self.cache.lengths += 1
         else:
-            self.choices.start(tokens, counts, sampling, positions_B)
+            self.choices = choices
+            choices.start(self.cache, tokens, counts, sampling, positions_B)
         # the next step is under way while the caller looks at this one's tokens; a full row goes on otherwise
         goes_on = int(self.cache.lengths.max()) < self.cache.capacity
         if goes_on:
-            self.choices.ask()
-        chosen = checked(self.choices.take())
+            choices.ask()
+        chosen = checked(choices.take())
         self.ahead = plan(chosen[:, None], self.cache.lengths, positions_B + 1, sampling) if goes_on else None
         return chosen
 
@@ -76,7 +76,7 @@ class ContextWindow:
     def remove(self, row: int) -> None:
         """Give up `row`; the last row takes its place."""
         self.cache.remove(row)
-        self.choices = None
+        self.ahead = None
         for values in (self.tokens, self.dropped):
             values[row] = values[-1]
             values.pop()

@@ -9,24 +9,32 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.backend.reference import places
-from nanoeuler.model.transformer import Cache, Transformer
+from nanoeuler.model.transformer import Cache, CacheMemory, Transformer
 
 AHEAD = 2
 """Results that may be waiting on the host at a time: that of a step, and of the one asked for ahead."""
 
 
 class Choices:
-    """The rows of `cache` continued together, a token a step; for a backend that offers the op `choose`.
+    """The rows of a cache continued together, a token a step; for a backend that offers the op `choose`.
 
     The step is recorded once and does the same for each token: tokens, places in the cache, counters of the random numbers and settings lie on the
     device, where every step leaves them as the next one needs them.
     """
 
-    def __init__(self, model: Transformer, cache: Cache, allowed_V: np.ndarray):
-        """`allowed_V` is True for the tokens that may be chosen at all."""
-        B, backend = len(cache.lengths), model.backend
-        model.need_positions(cache.capacity + 1)
-        self.model, self.cache, self.allowed_V, self.rope_table = model, cache, allowed_V, model.rope_table
+    @classmethod
+    def of(cls, model: Transformer, cache: Cache, allowed_V: np.ndarray) -> "Choices":
+        """Those that were recorded for the memory of `cache`, or new ones. `allowed_V` is True for the tokens that may be chosen at all."""
+        rows, known = len(cache.lengths), cache.memory.choices
+        if rows not in known or known[rows].allowed_V is not allowed_V:
+            known[rows] = cls(model, cache.memory, rows, allowed_V)
+        return known[rows]
+
+    def __init__(self, model: Transformer, memory: CacheMemory, B: int, allowed_V: np.ndarray):
+        backend = model.backend
+        model.need_positions(memory.capacity + 1)
+        self.model, self.allowed_V, self.rope_table = model, allowed_V, model.rope_table
+        self.keys, self.values = ([slots[:B] for slots in layers] for layers in (memory.keys, memory.values))
         self.buffers = model.plan(B, 1, training=False)
         arrays = [np.zeros(B, np.int32), np.zeros(B, np.int32), np.zeros(B, np.int64), np.zeros(4, np.int64)]
         parts = places(arrays)
@@ -39,21 +47,22 @@ class Choices:
         self.asked, self.taken = 0, 0
         self.recorded: Any = None
 
-    def start(self, tokens: np.ndarray, counts: np.ndarray, sampling: Any, draws_B: np.ndarray) -> None:
-        """Append tokens to the rows, as `Transformer.extend` does, and choose what comes behind them; what was asked for ahead is forgotten.
+    def start(self, cache: Cache, tokens: np.ndarray, counts: np.ndarray, sampling: Any, draws_B: np.ndarray) -> None:
+        """Append tokens to the rows of `cache`, as `Transformer.extend` does, and choose what comes behind them; what was asked for ahead is forgotten.
 
         `draws_B` numbers the tokens to be chosen, for the random numbers.
         """
         self.taken = self.asked
-        settings = np.array([sampling.temperature, sampling.top_p]).view(np.int64).tolist(), np.array([sampling.seed], np.uint64).view(np.int64).tolist()
-        values = [np.asarray(draws_B, np.int64), np.array([*settings[0], *settings[1], sampling.top_k], np.int64)]
+        shares, seed = np.array([sampling.temperature, sampling.top_p]), np.array([sampling.seed], np.uint64)
+        settings = np.concatenate([shares.view(np.int64), seed.view(np.int64), [sampling.top_k]])
+        values = [np.asarray(draws_B, np.int64), settings]
         if tokens.shape[1] == 1:
-            self.model.backend.load(self.flat, [np.asarray(tokens[:, 0], np.int32), self.cache.lengths, *values])
-            self.cache.lengths += 1
+            self.model.backend.load(self.flat, [np.asarray(tokens[:, 0], np.int32), cache.lengths, *values])
+            cache.lengths += 1
             self.ask()
         else:
-            hidden = self.model.extend_hidden(self.cache, tokens, counts)
-            self.model.backend.load(self.flat, [np.zeros(len(tokens), np.int32), self.cache.lengths, *values])
+            hidden = self.model.extend_hidden(cache, tokens, counts)
+            self.model.backend.load(self.flat, [np.zeros(len(tokens), np.int32), cache.lengths, *values])
             self.model.backend.run(lambda: self.choose_behind(hidden))
             self.copy()
 
@@ -69,7 +78,7 @@ class Choices:
 
     def step(self) -> None:
         model, backend = self.model, self.model.backend
-        x = model.append_one(self.cache, self.tokens, self.lengths, self.buffers, self.rope_table)
+        x = model.append_one(self.keys, self.values, self.tokens, self.lengths, self.buffers, self.rope_table)
         backend.next_logits(x, model.weights.final_norm, model.config.norm_epsilon, model.weights.first_head, self.logits)
         backend.choose(self.logits, self.allowed, self.settings, self.draws, self.chosen, self.tokens, self.lengths)
 

@@ -11,6 +11,7 @@ The backward pass walks the same lines in reverse order; each op's gradient form
 norm, of SwiGLU) is not kept from the forward pass, and gradients take the place of what is no longer needed.
 """
 
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,9 @@ Array = Any
 
 LOGITS_AT_ONCE = 1 << 28
 """Elements of the largest buffer of logits: beyond it the heads take the tokens of a batch in several parts."""
+
+CACHE_PLACES = 128
+"""The room of a cache that may be left to another is rounded up to a multiple of this many tokens, so that more are of one shape."""
 
 
 @dataclass
@@ -103,27 +107,41 @@ class Batch:
     starts: Array  # (B, T)
 
 
-class Cache:
-    """Keys and values of the tokens seen so far, for `rows` sequences of up to `capacity` tokens.
+class CacheMemory:
+    """Room for keys and values of `rows` sequences of up to `capacity` tokens, and what was recorded for it.
 
-    `lengths` (NumPy, one per row) may be set lower to forget tokens: see `truncate`.
+    Where a backend keeps some (`idle_caches`), a cache that is gone leaves its memory to the next one of its shape, which need not record again.
     """
 
     def __init__(self, config: ModelConfig, backend: Any, rows: int, capacity: int):
         shape = (rows, capacity, config.kv_heads, config.head_size)
         self.keys = [backend.zeros(shape, backend.activation) for _ in range(config.layers)]
         self.values = [backend.zeros(shape, backend.activation) for _ in range(config.layers)]
-        self.lengths = np.zeros(rows, np.int32)
         self.capacity = capacity
         self.steps: dict[tuple[int, int], CacheStep] = {}
+        self.choices: dict[int, Any] = {}
+        """By the number of rows: see `choosing.py`."""
+
+
+class Cache:
+    """Keys and values of the tokens seen so far, for some sequences of up to `capacity` tokens.
+
+    `lengths` (NumPy, one per row) may be set lower to forget tokens: see `truncate`.
+    """
+
+    def __init__(self, memory: CacheMemory, rows: int, capacity: int):
+        self.memory, self.capacity = memory, capacity
+        self.keys, self.values = list(memory.keys), list(memory.values)
+        self.lengths = np.zeros(rows, np.int32)
 
     def step(self, model: "Transformer", tokens: int) -> "CacheStep":
         """What appending `tokens` to every row needs; only the last number of tokens, and one token, are kept."""
-        key = len(self.lengths), tokens
-        if key not in self.steps:
-            self.steps = {other: step for other, step in self.steps.items() if other == (key[0], 1)}
-            self.steps[key] = CacheStep(model, *key, self.capacity)
-        return self.steps[key]
+        key, steps = (len(self.lengths), tokens), self.memory.steps
+        if key not in steps:
+            for other in [other for other in steps if other != (key[0], 1)]:
+                del steps[other]
+            steps[key] = CacheStep(model, *key, self.memory.capacity)
+        return steps[key]
 
     def truncate(self, row: int, length: int) -> None:
         """Forget all but the first `length` tokens of `row`."""
@@ -173,6 +191,7 @@ class Transformer:
         self.weights = ModelViews(config, self.working, norms=parameters)
         self.columns = PackedColumns(config)
         self.plans: dict[tuple[int, int, bool], Activations] = {}
+        self.idle_caches: dict[tuple[int, int], CacheMemory] = {}
         self.rope_table = backend.rope_table(config.context, config.head_size, config.rope_theta)
 
     def plan(self, batch: int, length: int, training: bool) -> Activations:
@@ -314,7 +333,13 @@ class Transformer:
     # ---- inference
 
     def new_cache(self, rows: int, capacity: int) -> Cache:
-        return Cache(self.config, self.backend, rows, capacity)
+        most = getattr(self.backend, "idle_caches", 0)
+        places = round_up(capacity, CACHE_PLACES) if most else capacity
+        memory = self.idle_caches.pop((rows, places), None) or CacheMemory(self.config, self.backend, rows, places)
+        cache = Cache(memory, rows, capacity)
+        if most:
+            weakref.finalize(cache, give_back, self.idle_caches, (rows, places), memory, most).atexit = False
+        return cache
 
     def extend(self, cache: Cache, tokens: np.ndarray, counts: np.ndarray | None = None, every: bool = False) -> Array:
         """Append tokens to every row of `cache` and return head 0's logits: prefill, decoding and checking a draft in one call.
@@ -348,7 +373,7 @@ class Transformer:
         c, ops, weights, buffers = self.config, self.backend, self.weights, step.buffers
         B, positions, first = len(step.offset), step.positions.reshape(-1), step.buffers.layers[0]
         if len(positions) == B <= getattr(ops, "few_rows", 0):
-            x = self.append_one(cache, step.tokens.reshape(-1), step.offset, buffers, step.rope_table)
+            x = self.append_one(cache.keys, cache.values, step.tokens.reshape(-1), step.offset, buffers, step.rope_table)
             ops.rms_norm(x, weights.final_norm, c.norm_epsilon, buffers.hidden, buffers.final_inverse_rms)
             return
         ops.embedding(step.tokens.reshape(-1), weights.embedding, first.x)
@@ -365,13 +390,15 @@ class Transformer:
             ops.attention(rows(query, B), keys, values, step.starts, step.offset, rows(self.by_head(a.attention_out), B), a.lse)
             self.finish_layer(index, layer, a, buffers)
 
-    def append_one(self, cache: Cache, tokens_B: Array, lengths_B: Array, buffers: Activations, rope_table: tuple[Array, Array]) -> Array:
+    def append_one(
+        self, keys: list[Array], values: list[Array], tokens_B: Array, lengths_B: Array, buffers: Activations, rope_table: tuple[Array, Array]
+    ) -> Array:
         """`append` for one token a row, in an engine that offers a whole layer as one op; returns the residual stream behind the last layer."""
         c, ops, weights = self.config, self.backend, self.weights
         x = buffers.layers[0].x
         ops.embedding(tokens_B, weights.embedding, x)
-        for layer, keys, values in zip(weights.layers, cache.keys, cache.values, strict=True):
-            ops.layer_step(x, lengths_B, layer, self.columns, rope_table, keys, values, c.norm_epsilon, c.step_size)
+        for layer, layer_keys, layer_values in zip(weights.layers, keys, values, strict=True):
+            ops.layer_step(x, lengths_B, layer, self.columns, rope_table, layer_keys, layer_values, c.norm_epsilon, c.step_size)
         return x
 
     # ---- views
@@ -388,6 +415,14 @@ class Transformer:
 
     def by_head(self, x_NC: Array) -> Array:
         return x_NC.reshape(x_NC.shape[0], -1, self.config.head_size)
+
+
+def give_back(idle: dict[tuple[int, int], CacheMemory], shape: tuple[int, int], memory: CacheMemory, most: int) -> None:
+    """Keep the memory of a cache that is gone, and of those before it the newest, `most` in all."""
+    idle.pop(shape, None)
+    idle[shape] = memory
+    while len(idle) > most:
+        del idle[next(iter(idle))]
 
 
 def rows(x: Array, batch: int) -> Array:

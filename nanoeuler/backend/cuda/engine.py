@@ -44,6 +44,8 @@ class CudaBackend(DecodingOps):
     """CuPy arrays. `precision` is that of products and activations: fp32, tf32 or bf16; sums and statistics are float32 or better."""
 
     name = "cuda"
+    idle_caches = 2
+    """Caches whose memory is kept for the next of their shape, with the graphs recorded for it."""
 
     def __init__(self, precision: str = "bf16", residual: str = "bf16", graphs: bool = True):
         """`residual`: the residual stream's type in the bf16 mode, bf16 or fp32. `graphs`: replay steps as CUDA graphs."""
