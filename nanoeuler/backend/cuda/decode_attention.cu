@@ -16,7 +16,7 @@
 #include "common.cuh"
 #include "overlap.cuh"
 
-constexpr int THREADS = 256, WARPS = THREADS / 32, CHUNKS = HEAD_SIZE / WIDTH, GROUPS = THREADS / CHUNKS, AHEAD = 2;
+constexpr int THREADS = 256, WARPS = THREADS / 32, CHUNKS = HEAD_SIZE / WIDTH, GROUPS = THREADS / CHUNKS, AHEAD = 4;
 constexpr int TOKEN = KV_HEADS * HEAD_SIZE, HALF = HEAD_SIZE / 2;
 constexpr float NEVER = -1e30f;  // below any score, and a difference of two is a number
 

@@ -33,51 +33,63 @@ extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, ROWS == 1 ? 2 : 1)
 #pragma unroll
     for (int g = 0; g < 2; ++g)
         if (there) weights.row[g].fetch(weight + size_t(first + g * HALF) * DIM);
+    // lengths change between tokens only: no need to wait for them
+    const int b = weights.place() / 2, second = weights.place() % 2, place = b < rows ? lengths[b] : capacity;
+    float cos = 1, sin = 0;
+    if (kind < 2 && place < capacity) cos = cosine[size_t(place) * HALF + column], sin = sine[size_t(place) * HALF + column];
     wait_for_previous();
     const Inputs<DIM> inputs = normalized(shared, x, norm, epsilon, rows);
     if (!there) return;
     float value = weights.times(inputs, rows);
     const float partner = __shfl_xor_sync(WHOLE_WARP, value, weights.LANES);
-    if (!weights.writes(rows)) return;
-    const int b = weights.place() / 2, second = weights.place() % 2, place = lengths[b];
-    if (place >= capacity) return;
-    if (kind < 2) {
-        const size_t angle = size_t(place) * HALF + column;
-        value = value * cosine[angle] + (second ? partner : -partner) * sine[angle];
-    }
+    if (!weights.writes(rows) || place >= capacity) return;
+    value = value * cos + (second ? partner : -partner) * sin;
     const int element = column + second * HALF;
     if (kind == 0) query[b * ATTENDED + head * HEAD_SIZE + element] = ACTIVATION(value);
     else (kind == 1 ? keys : values)[b * cache_batch + (size_t(place) * KV_HEADS + kv_head) * HEAD_SIZE + element] = ACTIVATION(value);
 }
 
 // Rows of attention's parts (see decode_attention.cu), put together: out = Σ 2^(top − highest) · part / Σ 2^(top − highest) · total.
+// A thread takes COLUMNS of a few places at once, so that their parts are under way together; parts past a row's end are fetched, and not used.
 __device__ __forceinline__ void put_together(ACTIVATION* shared, const float* parts, const float2* shares, const int* lengths, int span, int splits, int rows) {
-    for (int index = threadIdx.x; index < rows * ATTENDED / 4; index += blockDim.x) {
-        const int head = index / (HEAD_SIZE / 4), b = head / HEADS, column = index % (HEAD_SIZE / 4) * 4;  // head: of all rows
-        const int there = min(lengths[b] / span + 1, splits);
-        float4 part[PARTS];
-        float2 share[PARTS];
+    constexpr int COLUMNS = 4, AT_ONCE = 8 / PARTS, PER_HEAD = HEAD_SIZE / COLUMNS;
+    const int count = rows * HEADS * PER_HEAD;
+    for (int start = threadIdx.x; start < count; start += AT_ONCE * blockDim.x) {
+        float4 part[AT_ONCE][PARTS];
+        float2 share[AT_ONCE][PARTS];
+        int there[AT_ONCE];
 #pragma unroll
-        for (int p = 0; p < PARTS; ++p)
-            if (p < there) {
-                share[p] = shares[head * splits + p];
-                part[p] = *reinterpret_cast<const float4*>(parts + (size_t(head) * splits + p) * HEAD_SIZE + column);
+        for (int u = 0; u < AT_ONCE; ++u) {
+            const int place = min(start + u * int(blockDim.x), count - 1), head = place / PER_HEAD;  // head: of all rows
+            there[u] = min(lengths[head / HEADS] / span + 1, splits);
+#pragma unroll
+            for (int p = 0; p < PARTS; ++p) {
+                const size_t index = size_t(head) * splits + min(p, splits - 1);
+                share[u][p] = shares[index];
+                part[u][p] = *reinterpret_cast<const float4*>(parts + index * HEAD_SIZE + place % PER_HEAD * COLUMNS);
             }
-        float highest = share[0].x, total = 0;
-        float4 sum = {};
+        }
 #pragma unroll
-        for (int p = 1; p < PARTS; ++p)
-            if (p < there) highest = fmaxf(highest, share[p].x);
+        for (int u = 0; u < AT_ONCE; ++u) {
+            float highest = share[u][0].x, total = 0;
+            float4 sum = {};
 #pragma unroll
-        for (int p = 0; p < PARTS; ++p)
-            if (p < there) {
-                const float factor = exp2f(share[p].x - highest);
-                total = fmaf(factor, share[p].y, total);
-                sum.x = fmaf(factor, part[p].x, sum.x), sum.y = fmaf(factor, part[p].y, sum.y);
-                sum.z = fmaf(factor, part[p].z, sum.z), sum.w = fmaf(factor, part[p].w, sum.w);
+            for (int p = 1; p < PARTS; ++p)
+                if (p < there[u]) highest = fmaxf(highest, share[u][p].x);
+#pragma unroll
+            for (int p = 0; p < PARTS; ++p)
+                if (p < there[u]) {
+                    const float factor = exp2f(share[u][p].x - highest);
+                    total = fmaf(factor, share[u][p].y, total);
+                    sum.x = fmaf(factor, part[u][p].x, sum.x), sum.y = fmaf(factor, part[u][p].y, sum.y);
+                    sum.z = fmaf(factor, part[u][p].z, sum.z), sum.w = fmaf(factor, part[u][p].w, sum.w);
+                }
+            const int place = start + u * int(blockDim.x);
+            if (place < count) {
+                ACTIVATION* to = shared + place * COLUMNS;
+                to[0] = ACTIVATION(sum.x / total), to[1] = ACTIVATION(sum.y / total), to[2] = ACTIVATION(sum.z / total), to[3] = ACTIVATION(sum.w / total);
             }
-        ACTIVATION* to = shared + head * HEAD_SIZE + column;
-        to[0] = ACTIVATION(sum.x / total), to[1] = ACTIVATION(sum.y / total), to[2] = ACTIVATION(sum.z / total), to[3] = ACTIVATION(sum.w / total);
+        }
     }
     __syncthreads();
 }
@@ -141,8 +153,16 @@ extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, ROWS == 1 ? 2 : 1)
     if (ROWS == 1) {
         inputs.single.fetch(hidden);
     } else {
-#pragma unroll 8
-        for (int index = threadIdx.x * WIDTH; index < rows * FFN; index += blockDim.x * WIDTH) store(shared + index, load(hidden + index));
+        constexpr int AT_ONCE = 4;
+        const int count = rows * FFN / WIDTH;
+        for (int start = threadIdx.x; start < count; start += AT_ONCE * blockDim.x) {
+            Raw<ACTIVATION> vector[AT_ONCE];
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; ++u) vector[u].fetch(hidden + min(start + u * int(blockDim.x), count - 1) * WIDTH);
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; ++u)
+                if (start + u * int(blockDim.x) < count) store(shared + (start + u * int(blockDim.x)) * WIDTH, vector[u].value());
+        }
         __syncthreads();
     }
     if (there) add_product(weights, inputs, first, step_size, x, rows);

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.cuda.sources import PARTS, DecodingSizes, Sources, choosing_threads, most_rows
+from nanoeuler.backend.cuda.sources import DecodingSizes, Sources, choosing_bytes, choosing_threads, most_rows, parts_of
 
 Array = Any
 MOST_WARPS = 8  # of a block of few_rows.cuh
@@ -59,19 +59,19 @@ class DecodingOps:
         B, S = keys_BSGE.shape[:2]
         s, w, width = sizes, weights, sizes.heads * sizes.head_size
         source = self.sources.decode_layer(s, bucket(B))
-        # splitting the keys keeps the multiprocessors busy; parts are read again by every block of the product behind
-        span = -(-S // min(PARTS, 16 // bucket(B)) // LEAST_SPAN) * LEAST_SPAN
+        most_parts = parts_of(bucket(B))
+        span = -(-S // most_parts // LEAST_SPAN) * LEAST_SPAN
         splits = -(-S // span)
         query = self.scratch(f"query {B} {width}", B * width, self.activation)
         hidden = self.scratch(f"hidden {B} {s.ffn}", B * s.ffn, self.activation)
-        parts, shares = (self.scratch(f"{name} {B} {width}", B * PARTS * count, np.float32) for name, count in (("parts", width), ("shares", 2 * s.heads)))
+        parts, shares = (self.scratch(f"{name} {B} {width}", B * most_parts * count, np.float32) for name, count in (("parts", width), ("shares", 2 * s.heads)))
         pairs = (s.heads + 2 * s.kv_heads) * s.head_size // 2
         arrays = x_BD, w.attention_norm, epsilon, w.query_key_value, lengths_B, *table, query, keys_BSGE, values_BSGE
-        self.launch_warps(source, "project", pairs, *arrays, B, S, batch_stride(keys_BSGE))
+        self.launch_warps(source, "project", pairs, B, *arrays, B, S, batch_stride(keys_BSGE))
         self.attend(sizes, query, keys_BSGE, values_BSGE, lengths_B, span, splits, None, parts, shares)
-        self.launch_warps(source, "output", s.dim, parts, shares, lengths_B, span, splits, w.attention_output, step_size, x_BD, B)
-        self.launch_warps(source, "gate_up", s.ffn // self.pairs(B), x_BD, w.mlp_norm, epsilon, w.gate_up, hidden, B)
-        self.launch_warps(source, "down", s.dim, hidden, w.down, step_size, x_BD, B)
+        self.launch_warps(source, "output", s.dim, B, parts, shares, lengths_B, span, splits, w.attention_output, step_size, x_BD, B)
+        self.launch_warps(source, "gate_up", s.ffn // self.pairs(B), B, x_BD, w.mlp_norm, epsilon, w.gate_up, hidden, B)
+        self.launch_warps(source, "down", s.dim, B, hidden, w.down, step_size, x_BD, B)
 
     def many_rows_step(
         self,
@@ -129,7 +129,7 @@ class DecodingOps:
         (B, D), V = x_BD.shape, len(weight_VD)
         if B * D * self.activation.itemsize <= 48 * 1024 and B <= 8 and 2 * D * self.activation.itemsize <= 64 * 4 * 32:
             arrays = x_BD, norm_D, float(epsilon), weight_VD, out_BV
-            self.launch_warps(self.sources.decode_head(D, bucket(B)), "head", V // (2 * self.pairs(B)), *arrays, V, B)
+            self.launch_warps(self.sources.decode_head(D, bucket(B)), "head", V // (2 * self.pairs(B)), B, *arrays, V, B)
             return
         normed = self.scratch(f"normed {B} {D}", B * D, self.activation).reshape(B, D)
         self.rms_norm(x_BD, norm_D, epsilon, normed, self.scratch(f"inverse rms {B}", B, np.float32))
@@ -139,15 +139,15 @@ class DecodingOps:
         """The next token of each row, see sampling.cu."""
         V = len(allowed_V)
         arrays = logits_BV, np.int64(logits_BV.shape[1]), allowed_V, settings, draws_B, chosen_B, tokens_B, lengths_B
-        self.launch(self.sources.sampling(V), "choose", len(logits_BV), choosing_threads(V), *arrays, early=True)
+        self.launch(self.sources.sampling(V), "choose", len(logits_BV), choosing_threads(V), *arrays, shared=choosing_bytes(V), early=True)
 
     def pairs(self, rows: int) -> int:
         """PAIRS of few_rows.cuh."""
         return 2 if rows > 1 and self.activation.itemsize == 2 else 1
 
-    def launch_warps(self, source: Any, kernel: str, warps: int, *arguments: Any) -> None:
-        """As few warps to a block as spread them over all multiprocessors."""
-        per_block = min(MOST_WARPS, -(-warps // self.multiprocessors))
+    def launch_warps(self, source: Any, kernel: str, warps: int, rows: int, *arguments: Any) -> None:
+        """As few warps to a block as spread them over all multiprocessors, but one for each of `rows`, which are shared among them first."""
+        per_block = min(MOST_WARPS, max(rows, -(-warps // self.multiprocessors)))
         self.launch(source, kernel, -(-warps // per_block), 32 * per_block, *arguments, early=True)
 
 

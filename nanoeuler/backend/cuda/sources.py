@@ -61,6 +61,11 @@ def choosing_threads(vocab_size: int) -> int:
     return next(threads for threads in (256, 512, 1024) if vocab_size <= 16 * threads or threads == 1024)
 
 
+def choosing_bytes(vocab_size: int) -> int:
+    """Shared memory in which such a block sorts its tokens; 0 for more of them than fit into the 99 KB that every card has."""
+    return 8 * (vocab_size + vocab_size // 16) + 4 * 4100 if vocab_size <= 8192 else 0
+
+
 @dataclass(frozen=True)
 class DecodingSizes:
     """What the kernels of a decoded token are compiled for."""
@@ -95,8 +100,9 @@ def most_rows(sizes: DecodingSizes, itemsize: int) -> int:
     return next((rows for rows in (8, 4, 2, 1) if rows * sizes.widest * itemsize <= 48 * 1024), 0)
 
 
-PARTS = 8
-"""Most parts that the keys of a row are split into: whoever puts them together holds them in registers."""
+def parts_of(rows: int) -> int:
+    """Most parts that the keys of each of so many rows are split into: every block of the next product reads all of them."""
+    return min(8, 16 // rows)
 
 
 class Sources:
@@ -142,7 +148,7 @@ class Sources:
         """`rows`: the most that there may be, a power of two."""
         s = sizes
         heads = {"HEADS": s.heads, "KV_HEADS": s.kv_heads, "HEAD_SIZE": s.head_size}
-        return self.source("decode_layer", DIM=s.dim, FFN=s.ffn, **heads, KEY=s.key, VALUE=s.value, UP=s.up, ROWS=rows, PARTS=PARTS)
+        return self.source("decode_layer", DIM=s.dim, FFN=s.ffn, **heads, KEY=s.key, VALUE=s.value, UP=s.up, ROWS=rows, PARTS=parts_of(rows))
 
     def decode_head(self, dim: int, rows: int) -> Source:
         return self.source("decode_head", DIM=dim, ROWS=rows)
@@ -153,7 +159,8 @@ class Sources:
         return self.source("decode_attention", **heads, KEY=s.key, VALUE=s.value, TOGETHER=s.heads_together)
 
     def sampling(self, vocab_size: int) -> Source:
-        return Source("sampling", (*self.types, ("VOCAB", vocab_size), ("THREADS", choosing_threads(vocab_size))), exact=True)
+        constants = ("VOCAB", vocab_size), ("THREADS", choosing_threads(vocab_size)), ("SORTED", int(choosing_bytes(vocab_size) > 0))
+        return Source("sampling", (*self.types, *constants), exact=True)
 
     def all(self, dim: int, heads: int, kv_heads: int, head_size: int, ffn: int, vocab_size: int) -> list[Source]:
         """Every source for a model of these sizes."""
