@@ -12,7 +12,11 @@ import numpy as np
 
 from nanoeuler.inference.sampling import Sampling, checked, choose
 from nanoeuler.model.choosing import Choices
+from nanoeuler.model.spec import round_up
 from nanoeuler.model.transformer import Transformer
+
+PROMPT_PLACES = 32
+"""Tokens that a device reads come in multiples of this many."""
 
 
 class ContextWindow:
@@ -56,7 +60,10 @@ class ContextWindow:
         """Append new[b] to row b; what the cache lacks of every row, padded to a rectangle, and how much of it."""
         pending = [self.append(row, tokens) for row, tokens in enumerate(new)]
         counts = np.array([len(tokens) for tokens in pending], np.int32)
-        padded = np.zeros((len(pending), counts.max()), np.int32)
+        width = int(counts.max())
+        if width > 1 and hasattr(self.model.backend, "choose"):  # a device records what it reads: so that more prompts are of one length
+            width = round_up(width, PROMPT_PLACES)
+        padded = np.zeros((len(pending), width), np.int32)
         for row, tokens in enumerate(pending):
             padded[row, : len(tokens)] = tokens
         return padded, counts

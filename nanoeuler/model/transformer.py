@@ -31,6 +31,9 @@ LOGITS_AT_ONCE = 1 << 28
 CACHE_PLACES = 128
 """The room of a cache that may be left to another is rounded up to a multiple of this many tokens, so that more are of one shape."""
 
+STEPS_KEPT = 4
+"""Numbers of tokens whose buffers, and recorded work, a cache keeps: a token each, and prompts of some lengths."""
+
 
 @dataclass
 class LayerActivations:
@@ -135,12 +138,11 @@ class Cache:
         self.lengths = np.zeros(rows, np.int32)
 
     def step(self, model: "Transformer", tokens: int) -> "CacheStep":
-        """What appending `tokens` to every row needs; only the last number of tokens, and one token, are kept."""
+        """What appending `tokens` to every row needs; of those made, the ones used last are kept."""
         key, steps = (len(self.lengths), tokens), self.memory.steps
-        if key not in steps:
-            for other in [other for other in steps if other != (key[0], 1)]:
-                del steps[other]
-            steps[key] = CacheStep(model, *key, self.memory.capacity)
+        steps[key] = steps.pop(key, None) or CacheStep(model, *key, self.memory.capacity)
+        if len(steps) > STEPS_KEPT:
+            del steps[next(iter(steps))]
         return steps[key]
 
     def truncate(self, row: int, length: int) -> None:
@@ -348,13 +350,12 @@ class Transformer:
         row's last token, (rows, V), or behind every token, (rows, n, V), when `every` is set (rows past counts[b] mean nothing).
         Raises ValueError when a row would outgrow the cache.
         """
-        tokens = np.asarray(tokens, np.int32)
-        B, n = tokens.shape
-        hidden = self.extend_hidden(cache, tokens, counts, every)
-        return self.first_logits(hidden).reshape(B, n, self.config.vocab_size) if every else self.first_logits(hidden)
+        logits = self.first_logits(self.extend_hidden(cache, tokens, counts, every))
+        return logits.reshape(*np.shape(tokens), self.config.vocab_size) if every else logits
 
     def extend_hidden(self, cache: Cache, tokens: np.ndarray, counts: np.ndarray | None = None, every: bool = False) -> Array:
         """`extend`, but for the product with the head: what it reads, (rows, D), or (rows·n, D) when `every` is set."""
+        tokens = np.asarray(tokens, np.int32)
         B, n = tokens.shape
         counts = np.full(B, n, np.int32) if counts is None else np.asarray(counts, np.int32)
         if len(cache.lengths) != B or counts.min() < 1 or counts.max() > n:

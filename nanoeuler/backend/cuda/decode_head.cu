@@ -20,6 +20,6 @@ extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, ROWS == 1 ? 2 : 1)
     wait_for_previous();
     const Inputs<DIM> inputs = normalized(shared, x, norm, epsilon, rows);
     if (!there) return;
-    const float logit = weights.times(inputs, rows);
+    const float logit = weights.times(inputs);
     if (weights.writes(rows)) logits[size_t(weights.place() / (2 * PAIRS)) * vocabulary + first + weights.place() % (2 * PAIRS)] = logit;
 }

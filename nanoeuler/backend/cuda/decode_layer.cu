@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, ROWS == 1 ? 2 : 1)
     wait_for_previous();
     const Inputs<DIM> inputs = normalized(shared, x, norm, epsilon, rows);
     if (!there) return;
-    float value = weights.times(inputs, rows);
+    float value = weights.times(inputs);
     const float partner = __shfl_xor_sync(WHOLE_WARP, value, weights.LANES);
     if (!weights.writes(rows) || place >= capacity) return;
     value = value * cos + (second ? partner : -partner) * sin;
@@ -100,7 +100,7 @@ __device__ __forceinline__ void add_product(const Weights<GROUP, SIZE>& weights,
     RESIDUAL* target = x + weights.place() / GROUP * DIM + first + weights.place() % GROUP;
     const bool writes = weights.writes(rows);
     const float before = writes ? to_float(*target) : 0.0f;  // on its way while the product is taken
-    const float product = weights.times(inputs, rows);
+    const float product = weights.times(inputs);
     if (writes) *target = RESIDUAL(before + step_size * product);
 }
 
@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, ROWS == 1 ? 2 : 1)
     wait_for_previous();
     const Inputs<DIM> inputs = normalized(shared, x, norm, epsilon, rows);
     if (!there) return;
-    const float z = weights.times(inputs, rows), up = __shfl_xor_sync(WHOLE_WARP, z, weights.LANES);
+    const float z = weights.times(inputs), up = __shfl_xor_sync(WHOLE_WARP, z, weights.LANES);
     if (weights.writes(rows) && weights.place() % 2 == 0)
         hidden[weights.place() / (2 * PAIRS) * FFN + first + weights.place() % (2 * PAIRS) / 2] = ACTIVATION(z / (1.0f + expf(-z)) * up);
 }

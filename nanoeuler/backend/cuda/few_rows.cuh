@@ -84,21 +84,23 @@ __device__ __forceinline__ Inputs<DIM> normalized(ACTIVATION* shared, const RESI
 }
 
 // Sums of N values over a warp, all at once: halves of the values change places with halves of the lanes. Lane l gets the sum of value l · N / 32.
-template <int N>
+template <int N, int DISTANCE = 16>
 __device__ __forceinline__ float sums_over_lanes(float (&values)[N]) {
-    int distance = 16;
+    if constexpr (N > 1) {
+        const bool upper = threadIdx.x & DISTANCE;
+        float halves[N / 2];
 #pragma unroll
-    for (int half = N / 2; half > 0; half /= 2, distance /= 2) {
-        const bool upper = threadIdx.x & distance;
-#pragma unroll
-        for (int i = 0; i < half; ++i) {
-            const float mine = upper ? values[i + half] : values[i], other = upper ? values[i] : values[i + half];
-            values[i] = mine + __shfl_xor_sync(WHOLE_WARP, other, distance);
+        for (int i = 0; i < N / 2; ++i) {
+            const float mine = upper ? values[i + N / 2] : values[i], other = upper ? values[i] : values[i + N / 2];
+            halves[i] = mine + __shfl_xor_sync(WHOLE_WARP, other, DISTANCE);
         }
-    }
+        return sums_over_lanes<N / 2, DISTANCE / 2>(halves);
+    } else {
+        float sum = values[0];
 #pragma unroll
-    for (; distance > 0; distance /= 2) values[0] += __shfl_xor_sync(WHOLE_WARP, values[0], distance);
-    return values[0];
+        for (int distance = DISTANCE; distance > 0; distance /= 2) sum += __shfl_xor_sync(WHOLE_WARP, sum, distance);
+        return sum;
+    }
 }
 
 // GROUP rows of a weight, and their products with the rows of x.
@@ -107,8 +109,9 @@ struct Weights {
     static constexpr int COUNT = GROUP * ROWS, LANES = 32 / COUNT;  // products; lanes that end up with the same one
     Row<SIZE> row[GROUP];
 
-    // To the lane: the product of row `place() % GROUP` with row `place() / GROUP` of x.
-    __device__ __forceinline__ float times(const Inputs<SIZE>& inputs, int rows) const {
+    // To the lane: the product of row `place() % GROUP` with row `place() / GROUP` of x. Rows that are not there are computed, too, of what lies in their
+    // place, and not used: a branch for each would keep loads from overlapping.
+    __device__ __forceinline__ float times(const Inputs<SIZE>& inputs) const {
         float sums[COUNT] = {};
 #pragma unroll
         for (int s = 0; s < Row<SIZE>::STEPS; ++s) {
@@ -118,7 +121,6 @@ struct Weights {
             for (int g = 0; g < GROUP; ++g) weight[g] = row[g].at[s].value();
 #pragma unroll
             for (int b = 0; b < ROWS; ++b) {
-                if (b >= rows) break;
                 const Eight x = inputs.at(b, s);
 #pragma unroll
                 for (int g = 0; g < GROUP; ++g)

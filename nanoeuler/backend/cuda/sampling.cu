@@ -70,9 +70,7 @@ __device__ __forceinline__ T sum_before(T value) {
     }
     if (lane == 31) sums[warp] = sum;
     __syncthreads();
-    sum -= value;
-    for (int w = 0; w < warp; ++w) sum += sums[w];
-    return sum;
+    return sum - value + warp_sum(lane < warp ? sums[lane] : 0);
 }
 
 // Places of the tokens in sorted order; those of no weight have none, −1. `memory`: BINS + 1 counts, then VOCAB ranks.

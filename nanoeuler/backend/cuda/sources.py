@@ -58,7 +58,7 @@ def loss_threads(vocab_size: int) -> int:
 
 def choosing_threads(vocab_size: int) -> int:
     """Threads of a block that chooses one of so many tokens, which it keeps in registers."""
-    return next(threads for threads in (256, 512, 1024) if vocab_size <= 16 * threads or threads == 1024)
+    return next(threads for threads in (128, 256, 512, 1024) if vocab_size <= 4 * threads or threads == 1024)
 
 
 def choosing_bytes(vocab_size: int) -> int:

@@ -107,8 +107,21 @@ def test_decoding_takes_no_memory_after_the_second_token():
 
     backend = engine("bf16")
     model = Transformer(ODD, backend.from_host(initial_parameters(ODD, 1)), backend)
-    decoding, used = Decoding(model, prompts(2), WARM, 30, 0, np.arange(ODD.vocab_size) > 0, 0), []
-    for _ in range(30):
+    decoding, used = Decoding(model, [[1, 2, 3], [4, 5]], WARM, 30, 0, np.arange(ODD.vocab_size) > 0, 0), []
+    for _ in range(30):  # within the context: a window that slides reads its rows again, in buffers of their own
         decoding.step()
         used.append(cupy.get_default_memory_pool().used_bytes())
     assert len(set(used[3:])) == 1
+
+
+def test_a_cache_that_is_gone_leaves_its_memory_and_its_graphs_to_the_next():
+    backend = engine("bf16")
+    model = Transformer(ODD, backend.from_host(initial_parameters(ODD, 1)), backend)
+    cache = model.new_cache(2, 40)
+    memory = cache.memory
+    assert model.new_cache(2, 40).memory is not memory
+    cache.remove(0)
+    del cache
+    again = model.new_cache(2, 41)  # rounded up, they are of one size
+    assert again.memory is memory
+    assert (len(again.lengths), len(again.keys[0]), again.capacity) == (2, 2, 41)
