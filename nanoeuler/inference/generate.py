@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nanoeuler.inference.sampling import Sampling, choose
+from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.window import ContextWindow
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
@@ -47,7 +47,7 @@ class Decoding:
         """Choose a token for every continuation that goes on. Whether any of them grew: False means that all have ended."""
         if not self.active or len(self.continuations[self.active[0]].ids) >= self.max_tokens:
             return False
-        chosen = choose(self.window.read(self.unread), self.sampling, self.positions, self.allowed_V)
+        chosen = self.window.choose(self.unread, self.sampling, self.positions, self.allowed_V)
         self.positions += 1
         self.unread = [[int(token)] for token in chosen]
         for row in reversed(range(len(self.active))):

@@ -11,6 +11,7 @@ import numpy as np
 
 from nanoeuler.errors import UserError
 
+NOT_FINITE = "the model's logits are not finite: its weights are damaged or its training diverged; take an earlier model"
 STREAM = 0x73616D706C65
 """Second word of the Philox key: keeps these numbers apart from those that other stages draw with the same seed."""
 
@@ -51,7 +52,7 @@ def choose(logits_BV: np.ndarray, sampling: Sampling, positions_B: np.ndarray, a
     if allowed_V is not None:
         scores_BV = np.where(allowed_V, scores_BV, -np.inf)
     if not np.isfinite(scores_BV.max(axis=1)).all():
-        raise UserError("the model's logits are not finite: its weights are damaged or its training diverged; take an earlier model")
+        raise UserError(NOT_FINITE)
     if sampling.temperature == 0:
         return scores_BV.argmax(axis=1).astype(np.int32)
     order_BV = np.argsort(-scores_BV, axis=1, kind="stable")
@@ -68,6 +69,13 @@ def choose(logits_BV: np.ndarray, sampling: Sampling, positions_B: np.ndarray, a
     rank_B = (cumulative_BV <= draws_B[:, None] * cumulative_BV[:, -1:]).sum(axis=1)
     rank_B = np.minimum(rank_B, (weights_BV > 0).sum(axis=1) - 1)  # a draw next to 1 may round up to the total
     return np.take_along_axis(order_BV, rank_B[:, None], axis=1)[:, 0].astype(np.int32)
+
+
+def checked(chosen_B: np.ndarray) -> np.ndarray:
+    """What a device chose. Raises `UserError` as `choose` does; there such a row's token is −1."""
+    if (chosen_B < 0).any():
+        raise UserError(NOT_FINITE)
+    return chosen_B
 
 
 def uniform(seed: int, position: int) -> float:

@@ -6,10 +6,17 @@ token. What was dropped is counted, for the caller to say so.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from nanoeuler.inference.sampling import Sampling, checked, choose
+from nanoeuler.model.choosing import Choices
+from nanoeuler.model.spec import round_up
 from nanoeuler.model.transformer import Transformer
+
+PROMPT_PLACES = 32
+"""Tokens that a device reads come in multiples of this many."""
 
 
 class ContextWindow:
@@ -22,15 +29,44 @@ class ContextWindow:
         self.cache = model.new_cache(rows, min(self.context, longest))
         self.tokens: list[list[int]] = [[] for _ in range(rows)]
         self.dropped = [0] * rows
+        self.choices: Choices | None = None
+        self.ahead: tuple[Any, ...] | None = None
+        """What the step goes by that `choices` was asked for ahead: tokens, their places, the draws and the settings."""
 
     def read(self, new: Sequence[Sequence[int]]) -> np.ndarray:
         """Append new[b] (one token or more) to row b, for every row; the logits behind each row's last token, (rows, V)."""
+        return self.model.backend.to_host(self.model.extend(self.cache, *self.pending(new)))
+
+    def choose(self, new: Sequence[Sequence[int]], sampling: Sampling, positions_B: np.ndarray, allowed_V: np.ndarray) -> np.ndarray:
+        """`read`, and the token that `sampling.choose` chooses behind each row: on the device, where that can choose."""
+        if not hasattr(self.model.backend, "choose"):
+            return choose(self.read(new), sampling, positions_B, allowed_V)
+        tokens, counts = self.pending(new)
+        choices = Choices.of(self.model, self.cache, allowed_V)
+        if choices is self.choices and self.ahead == plan(tokens, self.cache.lengths, positions_B, sampling):
+            self.cache.lengths += 1
+        else:
+            self.choices = choices
+            choices.start(self.cache, tokens, counts, sampling, positions_B)
+        # the next step is under way while the caller looks at this one's tokens; a full row goes on otherwise
+        goes_on = int(self.cache.lengths.max()) < self.cache.capacity
+        if goes_on:
+            choices.ask()
+        chosen = checked(choices.take())
+        self.ahead = plan(chosen[:, None], self.cache.lengths, positions_B + 1, sampling) if goes_on else None
+        return chosen
+
+    def pending(self, new: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+        """Append new[b] to row b; what the cache lacks of every row, padded to a rectangle, and how much of it."""
         pending = [self.append(row, tokens) for row, tokens in enumerate(new)]
         counts = np.array([len(tokens) for tokens in pending], np.int32)
-        padded = np.zeros((len(pending), counts.max()), np.int32)
+        width = int(counts.max())
+        if width > 1 and hasattr(self.model.backend, "choose"):  # a device records what it reads: so that more prompts are of one length
+            width = round_up(width, PROMPT_PLACES)
+        padded = np.zeros((len(pending), width), np.int32)
         for row, tokens in enumerate(pending):
             padded[row, : len(tokens)] = tokens
-        return self.model.backend.to_host(self.model.extend(self.cache, padded, counts))
+        return padded, counts
 
     def append(self, row: int, new: Sequence[int]) -> Sequence[int]:
         """Note `new` as in view and return what the cache still lacks: `new`, or after a slide all that was kept."""
@@ -47,6 +83,11 @@ class ContextWindow:
     def remove(self, row: int) -> None:
         """Give up `row`; the last row takes its place."""
         self.cache.remove(row)
+        self.ahead = None
         for values in (self.tokens, self.dropped):
             values[row] = values[-1]
             values.pop()
+
+
+def plan(tokens: np.ndarray, lengths_B: np.ndarray, positions_B: np.ndarray, sampling: Sampling) -> tuple[Any, ...]:
+    return tokens.tolist(), lengths_B.tolist(), np.asarray(positions_B).tolist(), sampling

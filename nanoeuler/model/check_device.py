@@ -13,6 +13,8 @@ import numpy as np
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.check import Comparison, compare
+from nanoeuler.model.flat import LayerViews, ModelViews, PackedColumns
+from nanoeuler.model.spec import ModelConfig, storage_elements, tensor_table
 
 OP_TOLERANCE = {"fp32": 1e-6, "tf32": 1.5e-3, "bf16": 8e-3}
 """fp32: sums of up to a few hundred rounded products. tf32: operands of 10 bits, 2⁻¹¹ each. bf16: results of 8 bits, 2⁻⁹ each,
@@ -159,6 +161,71 @@ def check_decoding(engine: Any, draw: "Draw", B: int, T: int, S: int, H: int, G:
     yield from compare_op(f"attention {B} × {T} of {S}, {H} / {G} heads of {E}", engine, inputs, kept, decoding)
 
 
+def layer_step(
+    ops: Any,
+    x_BD: Any,
+    lengths_B: Any,
+    weights: LayerViews,
+    columns: PackedColumns,
+    table: tuple[Any, Any],
+    keys_BSGE: Any,
+    values_BSGE: Any,
+    epsilon: float,
+    step_size: float,
+) -> None:
+    """What an engine's `layer_step` does, of the reference's ops."""
+    (B, D), E, w = x_BD.shape, keys_BSGE.shape[3], weights
+    packed, normed, delta = np.empty((B, columns.query_key_value)), np.empty((B, D)), np.empty((B, D))
+    ops.rms_norm(x_BD, w.attention_norm, epsilon, normed, np.empty(B))
+    ops.linear(normed, w.query_key_value, packed)
+    query, key, value = (packed[:, part].reshape(B, -1, E) for part in (columns.query, columns.key, columns.value))
+    ops.rope(query, lengths_B, table)
+    ops.rope(key, lengths_B, table)
+    ops.write_cache(keys_BSGE, key[:, None], lengths_B)
+    ops.write_cache(values_BSGE, value[:, None], lengths_B)
+    attended = np.empty((B, 1, *query.shape[1:]))
+    ops.attention(query[:, None], keys_BSGE, values_BSGE, np.zeros((B, 1), np.int32), lengths_B, attended, np.empty((B, query.shape[1], 1)))
+    ops.linear(attended.reshape(B, -1), w.attention_output, delta)
+    x_BD += step_size * delta
+    gate_up, hidden = np.empty((B, columns.gate_up)), np.empty((B, w.down.shape[1]))
+    ops.rms_norm(x_BD, w.mlp_norm, epsilon, normed, np.empty(B))
+    ops.linear(normed, w.gate_up, gate_up)
+    ops.swiglu(gate_up[:, columns.gate], gate_up[:, columns.up], hidden)
+    ops.linear(hidden, w.down, delta)
+    x_BD += step_size * delta
+
+
+def check_layer_step(engine: Any, draw: "Draw", B: int, S: int, D: int, H: int, G: int, E: int, F: int) -> Iterator[Comparison]:
+    """Rows of all lengths, from none to a cache that the new token fills; free places hold NaN."""
+    config = ModelConfig(vocab_size=50, dim=D, layers=1, heads=H, kv_heads=G, head_size=E, ffn=F, context=S, step_size=0.5)
+    count, columns = storage_elements(tensor_table(config)), PackedColumns(config)
+    lengths = np.linspace(S - 1, 0, B).astype(np.int32)
+    keys, values = draw.random.standard_normal((2, B, S, G, E))
+    for b, length in enumerate(lengths):
+        keys[b, length:] = values[b, length:] = np.nan
+    inputs = {"matrices": (draw.random.standard_normal(count) * D**-0.5, "activation"), "norms": draw.statistic(count), "lengths": (lengths, "index")}
+    inputs |= {"x": draw.residual(B, D), "keys": (keys, "activation"), "values": (values, "activation")}
+
+    def step(ops: Any, a: Any) -> None:
+        views = ModelViews(config, a.matrices, norms=a.norms)
+        arguments = columns, ops.rope_table(S, E, 10_000.0), a.keys, a.values, 1e-5, 0.5
+        if hasattr(ops, "layer_step"):
+            ops.layer_step(a.x, a.lengths, views.layers[0], *arguments)
+        else:
+            layer_step(ops, a.x, a.lengths, views.layers[0], *arguments)
+        written = np.arange(B) * S + lengths
+        a.key, a.value = (ops.gather(cache.reshape(B * S, G * E), written) for cache in (a.keys, a.values))
+        if hasattr(ops, "next_logits"):
+            ops.next_logits(a.x, views.final_norm, 1e-5, views.first_head, a.logits)
+        else:
+            normed = np.empty((B, D))
+            ops.rms_norm(a.x, views.final_norm, 1e-5, normed, np.empty(B))
+            ops.linear(normed, views.first_head, a.logits)
+
+    outputs = {"logits": ((B, columns.head), "statistic")}
+    yield from compare_op(f"layer_step {B} of {S}, {D}, {H} / {G} heads of {E}, ffn {F}", engine, inputs, outputs, step, ("x", "key", "value"))
+
+
 def check_swiglu(engine: Any, draw: "Draw", N: int, F: int) -> Iterator[Comparison]:
     inputs = {"packed": (4 * draw.random.standard_normal((N, 2 * F)), "activation"), "dout": draw.activation(N, F)}
     kept = {"out": ((N, F), "activation"), "dpacked": ((N, 2 * F), "activation")}
@@ -235,6 +302,10 @@ def check_device_ops(engine: Any) -> Iterator[Comparison]:
         yield from check_attention(engine, draw, *sizes)
     for sizes in ((1, 1, 70, 12, 4, 64), (3, 5, 140, 4, 1, 32)):  # decoding: fewer queries than keys
         yield from check_decoding(engine, draw, *sizes)
+    if hasattr(engine, "next_logits"):  # an engine that decodes by ops of its own
+        shapes = ((128, 4, 4, 32, 341), (768, 12, 4, 64, 2048), (264, 8, 1, 64, 100), (256, 2, 2, 128, 682), (96, 3, 1, 32, 341))
+        for (B, S), sizes in zip(((1, 1), (1, 512), (2, 300), (3, 70), (4, 33), (5, 129), (8, 512), (9, 200), (70, 40)), 2 * shapes, strict=False):
+            yield from check_layer_step(engine, draw, B, S, *sizes)
     for sizes in ((1, 8), (37, 344), (130, 2048)):
         yield from check_swiglu(engine, draw, *sizes)
     for sizes in ((1, 16), (37, 50), (130, 4096), (9, 50_257)):

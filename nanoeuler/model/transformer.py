@@ -11,6 +11,7 @@ The backward pass walks the same lines in reverse order; each op's gradient form
 norm, of SwiGLU) is not kept from the forward pass, and gradients take the place of what is no longer needed.
 """
 
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,12 @@ Array = Any
 
 LOGITS_AT_ONCE = 1 << 28
 """Elements of the largest buffer of logits: beyond it the heads take the tokens of a batch in several parts."""
+
+CACHE_PLACES = 128
+"""The room of a cache that may be left to another is rounded up to a multiple of this many tokens, so that more are of one shape."""
+
+STEPS_KEPT = 4
+"""Numbers of tokens whose buffers, and recorded work, a cache keeps: a token each, and prompts of some lengths."""
 
 
 @dataclass
@@ -103,27 +110,40 @@ class Batch:
     starts: Array  # (B, T)
 
 
-class Cache:
-    """Keys and values of the tokens seen so far, for `rows` sequences of up to `capacity` tokens.
+class CacheMemory:
+    """Room for keys and values of `rows` sequences of up to `capacity` tokens, and what was recorded for it.
 
-    `lengths` (NumPy, one per row) may be set lower to forget tokens: see `truncate`.
+    Where a backend keeps some (`idle_caches`), a cache that is gone leaves its memory to the next one of its shape, which need not record again.
     """
 
     def __init__(self, config: ModelConfig, backend: Any, rows: int, capacity: int):
         shape = (rows, capacity, config.kv_heads, config.head_size)
         self.keys = [backend.zeros(shape, backend.activation) for _ in range(config.layers)]
         self.values = [backend.zeros(shape, backend.activation) for _ in range(config.layers)]
-        self.lengths = np.zeros(rows, np.int32)
         self.capacity = capacity
         self.steps: dict[tuple[int, int], CacheStep] = {}
+        self.choices: dict[int, Any] = {}
+        """By the number of rows: see `choosing.py`."""
+
+
+class Cache:
+    """Keys and values of the tokens seen so far, for some sequences of up to `capacity` tokens.
+
+    `lengths` (NumPy, one per row) may be set lower to forget tokens: see `truncate`.
+    """
+
+    def __init__(self, memory: CacheMemory, rows: int, capacity: int):
+        self.memory, self.capacity = memory, capacity
+        self.keys, self.values = list(memory.keys), list(memory.values)
+        self.lengths = np.zeros(rows, np.int32)
 
     def step(self, model: "Transformer", tokens: int) -> "CacheStep":
-        """What appending `tokens` to every row needs; only the last number of tokens, and one token, are kept."""
-        key = len(self.lengths), tokens
-        if key not in self.steps:
-            self.steps = {other: step for other, step in self.steps.items() if other == (key[0], 1)}
-            self.steps[key] = CacheStep(model, *key, self.capacity)
-        return self.steps[key]
+        """What appending `tokens` to every row needs; of those made, the ones used last are kept."""
+        key, steps = (len(self.lengths), tokens), self.memory.steps
+        steps[key] = steps.pop(key, None) or CacheStep(model, *key, self.memory.capacity)
+        if len(steps) > STEPS_KEPT:
+            del steps[next(iter(steps))]
+        return steps[key]
 
     def truncate(self, row: int, length: int) -> None:
         """Forget all but the first `length` tokens of `row`."""
@@ -173,6 +193,7 @@ class Transformer:
         self.weights = ModelViews(config, self.working, norms=parameters)
         self.columns = PackedColumns(config)
         self.plans: dict[tuple[int, int, bool], Activations] = {}
+        self.idle_caches: dict[tuple[int, int], CacheMemory] = {}
         self.rope_table = backend.rope_table(config.context, config.head_size, config.rope_theta)
 
     def plan(self, batch: int, length: int, training: bool) -> Activations:
@@ -314,7 +335,13 @@ class Transformer:
     # ---- inference
 
     def new_cache(self, rows: int, capacity: int) -> Cache:
-        return Cache(self.config, self.backend, rows, capacity)
+        most = getattr(self.backend, "idle_caches", 0)
+        places = round_up(capacity, CACHE_PLACES) if most else capacity
+        memory = self.idle_caches.pop((rows, places), None) or CacheMemory(self.config, self.backend, rows, places)
+        cache = Cache(memory, rows, capacity)
+        if most:
+            weakref.finalize(cache, give_back, self.idle_caches, (rows, places), memory, most).atexit = False
+        return cache
 
     def extend(self, cache: Cache, tokens: np.ndarray, counts: np.ndarray | None = None, every: bool = False) -> Array:
         """Append tokens to every row of `cache` and return head 0's logits: prefill, decoding and checking a draft in one call.
@@ -323,6 +350,11 @@ class Transformer:
         row's last token, (rows, V), or behind every token, (rows, n, V), when `every` is set (rows past counts[b] mean nothing).
         Raises ValueError when a row would outgrow the cache.
         """
+        logits = self.first_logits(self.extend_hidden(cache, tokens, counts, every))
+        return logits.reshape(*np.shape(tokens), self.config.vocab_size) if every else logits
+
+    def extend_hidden(self, cache: Cache, tokens: np.ndarray, counts: np.ndarray | None = None, every: bool = False) -> Array:
+        """`extend`, but for the product with the head: what it reads, (rows, D), or (rows·n, D) when `every` is set."""
         tokens = np.asarray(tokens, np.int32)
         B, n = tokens.shape
         counts = np.full(B, n, np.int32) if counts is None else np.asarray(counts, np.int32)
@@ -330,25 +362,21 @@ class Transformer:
             raise ValueError(f"tokens of shape {tokens.shape} with counts {counts.tolist()} do not fit a cache of {len(cache.lengths)} rows")
         if int((cache.lengths + counts).max()) > cache.capacity:
             raise ValueError(f"the cache holds {cache.capacity} tokens a row; it has {cache.lengths.tolist()} and {counts.tolist()} more do not fit")
-        if n == 1 and getattr(self.backend, "few_rows", 0) >= B:
-            self.need_positions(cache.capacity + n)
-            logits = self.extend_by_one(cache, tokens[:, 0])
-            return logits[:, None] if every else logits
         step, place = cache.step(self, n), np.arange(n, dtype=np.int32)
         self.backend.load(step.flat, [tokens, cache.lengths[:, None] + place, np.zeros((B, n), np.int32), cache.lengths])
-        # decoding does the same work for each token: a device records it; reading a prompt of this very length may never come again
-        recorded = self.backend.run(lambda: self.append(cache, step), step.recorded)
-        step.recorded = recorded if n == 1 else None
+        step.recorded = self.backend.run(lambda: self.append(cache, step), step.recorded)
         cache.lengths += counts
         hidden = step.buffers.hidden
-        if every:
-            return self.first_logits(hidden).reshape(B, n, self.config.vocab_size)
-        return self.first_logits(hidden if n == 1 else self.backend.gather(hidden, np.arange(B) * n + counts - 1))
+        return hidden if every or n == 1 else self.backend.gather(hidden, np.arange(B) * n + counts - 1)
 
     def append(self, cache: Cache, step: "CacheStep") -> None:
         """Run all layers on the new tokens of `step`, and keep their keys and values."""
         c, ops, weights, buffers = self.config, self.backend, self.weights, step.buffers
         B, positions, first = len(step.offset), step.positions.reshape(-1), step.buffers.layers[0]
+        if len(positions) == B <= getattr(ops, "few_rows", 0):
+            x = self.append_one(cache.keys, cache.values, step.tokens.reshape(-1), step.offset, buffers, step.rope_table)
+            ops.rms_norm(x, weights.final_norm, c.norm_epsilon, buffers.hidden, buffers.final_inverse_rms)
+            return
         ops.embedding(step.tokens.reshape(-1), weights.embedding, first.x)
         ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, buffers.normed, first.attention_inverse_rms)
         for index, (layer, a) in enumerate(zip(weights.layers, buffers.layers, strict=True)):
@@ -363,17 +391,16 @@ class Transformer:
             ops.attention(rows(query, B), keys, values, step.starts, step.offset, rows(self.by_head(a.attention_out), B), a.lse)
             self.finish_layer(index, layer, a, buffers)
 
-    def extend_by_one(self, cache: Cache, tokens_B: np.ndarray) -> Array:
-        """`extend` for one token a row, in an engine that offers a whole layer as one op."""
+    def append_one(
+        self, keys: list[Array], values: list[Array], tokens_B: Array, lengths_B: Array, buffers: Activations, rope_table: tuple[Array, Array]
+    ) -> Array:
+        """`append` for one token a row, in an engine that offers a whole layer as one op; returns the residual stream behind the last layer."""
         c, ops, weights = self.config, self.backend, self.weights
-        buffers = self.plan(len(tokens_B), 1, training=False)
         x = buffers.layers[0].x
         ops.embedding(tokens_B, weights.embedding, x)
-        for layer, keys, values in zip(weights.layers, cache.keys, cache.values, strict=True):
-            ops.layer_step(x, cache.lengths, layer, self.columns, self.rope_table, keys, values, c.norm_epsilon, c.step_size)
-        ops.rms_norm(x, weights.final_norm, c.norm_epsilon, buffers.hidden, buffers.final_inverse_rms)
-        cache.lengths += 1
-        return self.first_logits(buffers.hidden)
+        for layer, layer_keys, layer_values in zip(weights.layers, keys, values, strict=True):
+            ops.layer_step(x, lengths_B, layer, self.columns, rope_table, layer_keys, layer_values, c.norm_epsilon, c.step_size)
+        return x
 
     # ---- views
 
@@ -389,6 +416,14 @@ class Transformer:
 
     def by_head(self, x_NC: Array) -> Array:
         return x_NC.reshape(x_NC.shape[0], -1, self.config.head_size)
+
+
+def give_back(idle: dict[tuple[int, int], CacheMemory], shape: tuple[int, int], memory: CacheMemory, most: int) -> None:
+    """Keep the memory of a cache that is gone, and of those before it the newest, `most` in all."""
+    idle.pop(shape, None)
+    idle[shape] = memory
+    while len(idle) > most:
+        del idle[next(iter(idle))]
 
 
 def rows(x: Array, batch: int) -> Array:

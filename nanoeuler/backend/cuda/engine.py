@@ -14,7 +14,9 @@ import ml_dtypes
 import numpy as np
 
 from nanoeuler.backend.cuda.attention import Attention
+from nanoeuler.backend.cuda.decoding import DecodingOps
 from nanoeuler.backend.cuda.device import Device, peak_flops
+from nanoeuler.backend.cuda.launching import launch_early
 from nanoeuler.backend.cuda.products import Products
 from nanoeuler.backend.cuda.sources import Source, Sources, loss_threads, row_warps
 from nanoeuler.backend.reference import lay_out
@@ -24,6 +26,9 @@ Array = Any
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
 HEAD_SIZES = (32, 64, 128)
+OVERLAPPING = (9, 0)
+"""Compute capability from which on a kernel can start before the one in front of it has ended."""
+
 STAGED = 16
 """Arrays that are loaded again and again; the oldest beyond it is forgotten."""
 
@@ -35,10 +40,12 @@ class Recorded:
     graph: Any = None
 
 
-class CudaBackend:
+class CudaBackend(DecodingOps):
     """CuPy arrays. `precision` is that of products and activations: fp32, tf32 or bf16; sums and statistics are float32 or better."""
 
     name = "cuda"
+    idle_caches = 2
+    """Caches whose memory is kept for the next of their shape, with the graphs recorded for it."""
 
     def __init__(self, precision: str = "bf16", residual: str = "bf16", graphs: bool = True):
         """`residual`: the residual stream's type in the bf16 mode, bf16 or fp32. `graphs`: replay steps as CUDA graphs."""
@@ -48,6 +55,8 @@ class CudaBackend:
         self.activation = BFLOAT16 if precision == "bf16" else FLOAT32
         self.residual = BFLOAT16 if precision == "bf16" and residual == "bf16" else FLOAT32
         self.peak_flops = peak_flops(self.device.name, precision)
+        self.multiprocessors = self.device.multiprocessors
+        self.overlaps = self.device.capability >= OVERLAPPING
         self.stream, self.copying = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
         self.sources = Sources(self.activation.name, self.residual.name)
@@ -152,6 +161,9 @@ class CudaBackend:
         recorded.graph.launch(self.stream)
         return recorded
 
+    def host_copy(self, array: Array) -> "HostCopy":
+        return HostCopy(array, self.stream)
+
     @property
     def algorithms(self) -> dict[str, str]:
         """Product → algorithm: with equal ones, results are equal to the bit."""
@@ -160,8 +172,11 @@ class CudaBackend:
     def finish(self) -> None:
         self.stream.synchronize()
 
-    def launch(self, source: Source, kernel: str, grid: int | tuple[int, ...], threads: int, *arguments: Any, shared: int = 0) -> None:
-        """Launch `kernel` of `source`. Whole numbers are passed as int, others as float, None as a null pointer; NumPy's scalars as they are."""
+    def launch(self, source: Source, kernel: str, grid: int | tuple[int, ...], threads: int, *arguments: Any, shared: int = 0, early: bool = False) -> None:
+        """Launch `kernel` of `source`. Whole numbers are passed as int, others as float, None as a null pointer; NumPy's scalars as they are.
+
+        `early`: where the device can, it may start before the kernel in front of it has ended, see overlap.cuh.
+        """
         if (source, kernel) not in self.kernels:
             if source not in self.modules:
                 self.modules[source] = cupy.RawModule(code=source.code, options=source.options)
@@ -169,12 +184,20 @@ class CudaBackend:
         function = self.kernels[source, kernel]
         if shared > 48 * 1024:
             function.max_dynamic_shared_size_bytes = shared
-        function((grid,) if isinstance(grid, int) else grid, (threads,), tuple(map(argument, arguments)), shared_mem=shared, stream=self.stream)
+        blocks_of_grid, values = (grid,) if isinstance(grid, int) else grid, tuple(map(argument, arguments))
+        if early and self.overlaps:
+            launch_early(function, blocks_of_grid, threads, values, shared, self.stream)
+        else:
+            function(blocks_of_grid, (threads,), values, shared_mem=shared, stream=self.stream)
 
     # ---- matrix products
 
     def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
         self.products.multiply(x_NI, False, weight_OI, True, out_NO)
+
+    def add_linear(self, x_NI: Array, weight_OI: Array, scale: float, out_NO: Array) -> None:
+        """out ← out + scale · x Wᵀ"""
+        self.products.multiply(x_NI, False, weight_OI, True, out_NO, scale, add=out_NO)
 
     def linear_backward_input(self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0) -> None:
         self.products.multiply(dout_NO, False, weight_OI, False, dx_NI, scale)
@@ -419,6 +442,23 @@ class Staged:
             self.target.data.copy_from_device_async(self.waiting.data, self.target.nbytes, stream)
             self.taken.record(stream)
             self.pending = False
+
+
+class HostCopy:
+    """A small array that goes to the host again and again, into pinned memory; the host need not wait for it at once."""
+
+    def __init__(self, array: Array, stream: Any):
+        self.array, self.stream = array, stream
+        self.pinned, self.arrived = cupyx.empty_pinned(array.shape, array.dtype), cupy.cuda.Event(disable_timing=True)
+
+    def start(self) -> None:
+        """Copy it as it is after the work asked for so far."""
+        self.array.data.copy_to_host_async(self.pinned.ctypes.data, self.array.nbytes, self.stream)
+        self.arrived.record(self.stream)
+
+    def wait(self) -> np.ndarray:
+        self.arrived.synchronize()
+        return self.pinned.copy()
 
 
 def argument(value: Any) -> Any:

@@ -88,6 +88,7 @@ class Products:
         self.call("cublasLtCreate", ctypes.byref(self.handle))
         self.workspace = cupy.empty(WORKSPACE_BYTES, np.uint8)
         self.prepared: dict[str, tuple[Any, ...]] = {}
+        self.forms: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # the same by the arrays' form, which takes less time to put together
         self.file = cache_folder() / f"products {machine} {self.version}.json".replace(" ", "-").replace("/", "-")
         self.plan: dict[str, str] = read_plan(self.file)
         """Product → algorithm, in hexadecimal."""
@@ -104,6 +105,13 @@ class Products:
 
     def multiply(self, a: Any, transpose_a: bool, b: Any, transpose_b: bool, out: Any, scale: float = 1.0, add: Any = None) -> None:
         """Row-major out = scale · op(a) op(b) + add; `add` has the shape, type and strides of `out`, and may be `out`."""
+        form = [(x.shape, x.strides, x.dtype.char, x.data.ptr % ALIGNMENT) for x in (a, b, out)]
+        form = (*form, transpose_a, transpose_b)
+        if form not in self.forms:
+            self.forms[form] = self.prepare_form(a, transpose_a, b, transpose_b, out)
+        self.launch(self.forms[form], b.data.ptr, a.data.ptr, out.data.ptr, scale, None if add is None else add.data.ptr)
+
+    def prepare_form(self, a: Any, transpose_a: bool, b: Any, transpose_b: bool, out: Any) -> tuple[Any, ...]:
         # row-major out = op(a) op(b) is column-major outᵀ = op(b)ᵀ op(a)ᵀ: the operands change places, their transposes stay
         left, right, result = Operand.of(b), Operand.of(a), Operand.of(out)
         key = f"{left.key}{'T' if transpose_b else 'N'}·{right.key}{'T' if transpose_a else 'N'}→{result.key}"
@@ -111,7 +119,7 @@ class Products:
             key += "unaligned"
         if key not in self.prepared:
             self.prepared[key] = self.prepare(key, left, transpose_b, right, transpose_a, result)
-        self.launch(self.prepared[key], left.pointer, right.pointer, result.pointer, scale, None if add is None else add.data.ptr)
+        return self.prepared[key]
 
     def launch(self, prepared: tuple[Any, ...], left: int, right: int, result: int, scale: float, add: int | None) -> None:
         description, left_layout, right_layout, result_layout, algorithm = prepared

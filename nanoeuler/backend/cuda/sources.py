@@ -4,6 +4,7 @@ A source is compiled once for each set of constants: sizes of rows, so that a ro
 constants, and the types of its elements. Their meaning stands in the header comment of each file.
 """
 
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,13 @@ class Source:
     constants: tuple[tuple[str, str | int], ...]
     exact: bool
     """Divisions, exponentials and roots as IEEE asks; otherwise the faster ones, whose error lies far below that of bfloat16."""
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+    @functools.cached_property
+    def hashed(self) -> int:  # once: every launch looks its kernel up
+        return hash((self.name, self.constants, self.exact))
 
     @property
     def code(self) -> str:
@@ -48,6 +56,55 @@ def loss_threads(vocab_size: int) -> int:
     return 256 if vocab_size <= 16384 else 512
 
 
+def choosing_threads(vocab_size: int) -> int:
+    """Threads of a block that chooses one of so many tokens, which it keeps in registers."""
+    return next(threads for threads in (128, 256, 512, 1024) if vocab_size <= 4 * threads or threads == 1024)
+
+
+def choosing_bytes(vocab_size: int) -> int:
+    """Shared memory in which such a block sorts its tokens; 0 for more of them than fit into the 99 KB that every card has."""
+    return 8 * (vocab_size + vocab_size // 16) + 4 * 4100 if vocab_size <= 8192 else 0
+
+
+@dataclass(frozen=True)
+class DecodingSizes:
+    """What the kernels of a decoded token are compiled for."""
+
+    dim: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    key: int  # first rows of the keys, the values and W_up in the packed weights
+    value: int
+    up: int
+
+    @property
+    def widest(self) -> int:
+        return max(self.dim, self.heads * self.head_size, self.ffn)
+
+    @property
+    def heads_together(self) -> int:
+        """Query heads that read their keys together."""
+        ratio = self.heads // self.kv_heads
+        return max(heads for heads in (1, 2, 3, 4) if ratio % heads == 0)
+
+
+def most_rows(sizes: DecodingSizes, itemsize: int) -> int:
+    """Rows up to which a layer goes through decode_layer.cu, a power of two; 0 for a model whose weights' rows do not fit into a warp's registers.
+
+    The rows of x lie in 48 KB of shared memory, and the widest row of a weight takes a lane at most 88 registers.
+    """
+    if sizes.ffn * itemsize > 88 * 4 * 32 or 4 * sizes.dim * itemsize > 128 * 4 * 32:
+        return 0
+    return next((rows for rows in (8, 4, 2, 1) if rows * sizes.widest * itemsize <= 48 * 1024), 0)
+
+
+def parts_of(rows: int) -> int:
+    """Most parts that the keys of each of so many rows are split into: every block of the next product reads all of them."""
+    return min(8, 16 // rows)
+
+
 class Sources:
     """The kernels of one pair of element types."""
 
@@ -56,6 +113,7 @@ class Sources:
         self.types = (("ACTIVATION", TYPES[activation]), ("RESIDUAL", TYPES[residual]))
         self.exact = activation == "float32"
 
+    @functools.cache  # noqa: B019 (an engine's own, and few)
     def source(self, name: str, **constants: int) -> Source:
         return Source(name, (*self.types, *constants.items()), self.exact)
 
@@ -86,8 +144,29 @@ class Sources:
     def preference(self) -> Source:
         return Source("preference", self.types, exact=True)
 
-    def all(self, dim: int, kv_heads: int, head_size: int, ffn: int, vocab_size: int) -> list[Source]:
+    def decode_layer(self, sizes: DecodingSizes, rows: int) -> Source:
+        """`rows`: the most that there may be, a power of two."""
+        s = sizes
+        heads = {"HEADS": s.heads, "KV_HEADS": s.kv_heads, "HEAD_SIZE": s.head_size}
+        return self.source("decode_layer", DIM=s.dim, FFN=s.ffn, **heads, KEY=s.key, VALUE=s.value, UP=s.up, ROWS=rows, PARTS=parts_of(rows))
+
+    def decode_head(self, dim: int, rows: int) -> Source:
+        return self.source("decode_head", DIM=dim, ROWS=rows)
+
+    def decode_attention(self, sizes: DecodingSizes) -> Source:
+        s = sizes
+        heads = {"HEADS": s.heads, "KV_HEADS": s.kv_heads, "HEAD_SIZE": s.head_size}
+        return self.source("decode_attention", **heads, KEY=s.key, VALUE=s.value, TOGETHER=s.heads_together)
+
+    def sampling(self, vocab_size: int) -> Source:
+        constants = ("VOCAB", vocab_size), ("THREADS", choosing_threads(vocab_size)), ("SORTED", int(choosing_bytes(vocab_size) > 0))
+        return Source("sampling", (*self.types, *constants), exact=True)
+
+    def all(self, dim: int, heads: int, kv_heads: int, head_size: int, ffn: int, vocab_size: int) -> list[Source]:
         """Every source for a model of these sizes."""
+        query, key = heads * head_size, kv_heads * head_size
+        decoding = DecodingSizes(dim, ffn, heads, kv_heads, head_size, query, query + key, ffn)
+        rows = most_rows(decoding, 2 if self.types[0][1] == TYPES["bfloat16"] else 4)
         sizes = [
             self.rms_norm(dim),
             self.embedding(dim),
@@ -95,4 +174,7 @@ class Sources:
             self.cache(kv_heads * head_size),
             self.swiglu(ffn),
         ]
+        for power in range(rows.bit_length()):
+            sizes += [self.decode_layer(decoding, 2**power), self.decode_head(dim, 2**power)]
+        sizes += [self.decode_attention(decoding), self.sampling(vocab_size)]
         return [*sizes, self.cross_entropy(vocab_size), self.losses(), self.preference(), self.adamw()]

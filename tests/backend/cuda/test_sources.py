@@ -49,7 +49,7 @@ def resources(report: str) -> dict[str, tuple[int, int, int]]:
 @pytest.mark.parametrize("types", TYPES)
 def test_every_kernel_of_base_compiles_without_spilling_registers(architecture, types):
     c = ModelConfig.from_dict({"preset": "base"})
-    for source in Sources(*TYPES[types]).all(c.dim, c.kv_heads, c.head_size, c.ffn_storage, c.vocab_size):
+    for source in Sources(*TYPES[types]).all(c.dim, c.heads, c.kv_heads, c.head_size, c.ffn_storage, c.vocab_size):
         kernels = resources(compile_source(source, architecture))
         assert kernels, source.name
         for name, (registers, spilled, shared) in kernels.items():
@@ -61,12 +61,12 @@ def test_every_kernel_of_base_compiles_without_spilling_registers(architecture, 
 @pytest.mark.parametrize("preset", ["small", "medium", "large"])
 def test_the_kernels_of_the_other_presets_compile(preset):
     c = ModelConfig.from_dict({"preset": preset})
-    for source in Sources("bfloat16", "bfloat16").all(c.dim, c.kv_heads, c.head_size, c.ffn_storage, c.vocab_size):
+    for source in Sources("bfloat16", "bfloat16").all(c.dim, c.heads, c.kv_heads, c.head_size, c.ffn_storage, c.vocab_size):
         assert resources(compile_source(source, "sm_89")), source.name
 
 
 def test_every_source_is_compiled_by_these_tests():
-    compiled = {source.name for source in Sources("float32", "float32").all(768, 4, 64, 2048, 4096)}
+    compiled = {source.name for source in Sources("float32", "float32").all(768, 12, 4, 64, 2048, 4096)}
     assert compiled == {path.stem for path in FOLDER.glob("*.cu")} - {"attention"}  # test_attention.py compiles that one
 
 

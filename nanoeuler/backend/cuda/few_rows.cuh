@@ -1,0 +1,138 @@
+// Products of a weight with a few rows: as fast as the weight can be read.
+//
+// A warp takes rows of the weight (outputs, inputs) into registers, all loads at once and, as weights do not depend on the kernel before, ahead of its
+// end (overlap.cuh). They meet the rows of x, which lie in shared memory (a single one: in the warp's registers); then the lanes' sums are added up.
+// Every sum has a fixed order: equal inputs give equal bits.
+//
+// Compiled in: DIM and ROWS, the most rows of x, a power of two up to 8; `rows` of them are there.
+#include "common.cuh"
+#include "overlap.cuh"
+
+constexpr int MOST_WARPS = 8;
+constexpr int PAIRS = ROWS > 1 && sizeof(ACTIVATION) == 2 ? 2 : 1;  // of a wide weight's rows, to a warp: more meet a row of x at once, fewer leave room
+
+// What a lane holds of a row of SIZE elements: every 32nd vector of eight.
+template <int SIZE>
+struct Row {
+    static constexpr int VECTORS = SIZE / WIDTH, STEPS = (VECTORS + 31) / 32;
+    static __device__ __forceinline__ bool inside(int vector) { return VECTORS % 32 == 0 || vector < VECTORS; }
+    Raw<ACTIVATION> at[STEPS];
+
+    __device__ __forceinline__ void fetch(const ACTIVATION* row) {
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s) {
+            const int vector = s * 32 + threadIdx.x % 32;
+            at[s] = {};
+            if (inside(vector)) at[s].fetch(row + vector * WIDTH);
+        }
+    }
+};
+
+// norm(x) of one row by a warp, rounded as a product reads it.
+__device__ __forceinline__ void normalize(Row<DIM>& out, const RESIDUAL* x, const float* weight, float epsilon) {
+    constexpr int STEPS = Row<DIM>::STEPS;
+    Eight value[STEPS], scale[STEPS];
+    float squares = 0;
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+        const int vector = s * 32 + threadIdx.x % 32;
+        value[s] = scale[s] = {};
+        if (Row<DIM>::inside(vector)) value[s] = load(x + vector * WIDTH), scale[s] = load(weight + vector * WIDTH);
+    }
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) squares += value[s].at[i] * value[s].at[i];
+    const float inverse = 1.0f / sqrtf(warp_sum(squares) / DIM + epsilon);
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) value[s].at[i] *= inverse * scale[s].at[i];
+        store(reinterpret_cast<ACTIVATION*>(out.at[s].bits), value[s]);
+    }
+}
+
+// The rows that a product's weight meets.
+template <int SIZE>
+struct Inputs {
+    Row<SIZE> single;          // ROWS = 1: in the registers of every warp
+    const ACTIVATION* shared;  // otherwise (ROWS, SIZE)
+
+    __device__ __forceinline__ Eight at(int b, int step) const {
+        if (ROWS == 1) return single.at[step].value();
+        return load(shared + b * SIZE + (step * 32 + threadIdx.x % 32) * WIDTH);
+    }
+};
+
+__device__ __forceinline__ Inputs<DIM> normalized(ACTIVATION* shared, const RESIDUAL* x, const float* weight, float epsilon, int rows) {
+    Inputs<DIM> inputs;
+    inputs.shared = shared;
+    if (ROWS == 1) {
+        normalize(inputs.single, x, weight, epsilon);
+        return inputs;
+    }
+    for (int b = threadIdx.x / 32; b < rows; b += blockDim.x / 32) {
+        normalize(inputs.single, x + b * DIM, weight, epsilon);
+#pragma unroll
+        for (int s = 0; s < Row<DIM>::STEPS; ++s) {
+            const int vector = s * 32 + threadIdx.x % 32;
+            if (Row<DIM>::inside(vector)) store(shared + b * DIM + vector * WIDTH, inputs.single.at[s].value());
+        }
+    }
+    __syncthreads();
+    return inputs;
+}
+
+// Sums of N values over a warp, all at once: halves of the values change places with halves of the lanes. Lane l gets the sum of value l · N / 32.
+template <int N, int DISTANCE = 16>
+__device__ __forceinline__ float sums_over_lanes(float (&values)[N]) {
+    if constexpr (N > 1) {
+        const bool upper = threadIdx.x & DISTANCE;
+        float halves[N / 2];
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) {
+            const float mine = upper ? values[i + N / 2] : values[i], other = upper ? values[i] : values[i + N / 2];
+            halves[i] = mine + __shfl_xor_sync(WHOLE_WARP, other, DISTANCE);
+        }
+        return sums_over_lanes<N / 2, DISTANCE / 2>(halves);
+    } else {
+        float sum = values[0];
+#pragma unroll
+        for (int distance = DISTANCE; distance > 0; distance /= 2) sum += __shfl_xor_sync(WHOLE_WARP, sum, distance);
+        return sum;
+    }
+}
+
+// GROUP rows of a weight, and their products with the rows of x.
+template <int GROUP, int SIZE>
+struct Weights {
+    static constexpr int COUNT = GROUP * ROWS, LANES = 32 / COUNT;  // products; lanes that end up with the same one
+    Row<SIZE> row[GROUP];
+
+    // To the lane: the product of row `place() % GROUP` with row `place() / GROUP` of x. Rows that are not there are computed, too, of what lies in their
+    // place, and not used: a branch for each would keep loads from overlapping.
+    __device__ __forceinline__ float times(const Inputs<SIZE>& inputs) const {
+        float sums[COUNT] = {};
+#pragma unroll
+        for (int s = 0; s < Row<SIZE>::STEPS; ++s) {
+            if (!Row<SIZE>::inside(s * 32 + threadIdx.x % 32)) continue;
+            Eight weight[GROUP];
+#pragma unroll
+            for (int g = 0; g < GROUP; ++g) weight[g] = row[g].at[s].value();
+#pragma unroll
+            for (int b = 0; b < ROWS; ++b) {
+                const Eight x = inputs.at(b, s);
+#pragma unroll
+                for (int g = 0; g < GROUP; ++g)
+#pragma unroll
+                    for (int i = 0; i < WIDTH; ++i) sums[b * GROUP + g] = fmaf(weight[g].at[i], x.at[i], sums[b * GROUP + g]);
+            }
+        }
+        return sums_over_lanes(sums);
+    }
+    static __device__ __forceinline__ int place() { return threadIdx.x % 32 / LANES; }
+    // Whether this lane writes: one lane for each product that there is.
+    static __device__ __forceinline__ bool writes(int rows) { return threadIdx.x % LANES == 0 && place() / GROUP < rows; }
+};
+
+__device__ __forceinline__ int warp_of_grid() { return blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; }

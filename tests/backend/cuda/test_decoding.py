@@ -1,0 +1,127 @@
+"""Decoding on the device: what it chooses, and that recording, running ahead and overlapping kernels change nothing but the time."""
+
+import numpy as np
+import pytest
+
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.errors import UserError
+from nanoeuler.inference.generate import Decoding
+from nanoeuler.inference.sampling import GREEDY, NOT_FINITE, Sampling, checked, choose
+from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.transformer import Transformer, initial_parameters
+
+pytestmark = pytest.mark.gpu
+ODD = ModelConfig(vocab_size=300, dim=96, layers=3, heads=6, kv_heads=2, ffn=341, context=48, head_size=32, mtp_heads=2)
+WARM = Sampling(temperature=1.0, top_p=0.9, seed=3)
+SETTINGS = [
+    GREEDY,
+    Sampling(),
+    Sampling(temperature=1.0, top_p=1.0, seed=2**64 - 1),
+    Sampling(temperature=0.3, top_k=5, top_p=0.9, seed=3),
+    Sampling(temperature=2.0, top_k=1, top_p=1.0),
+    Sampling(temperature=5.0, top_k=10**9, top_p=0.5),
+    Sampling(temperature=1e-300),
+    Sampling(temperature=1.0, top_p=1e-9),
+]
+
+
+def engine(precision, **fields):
+    from nanoeuler.backend.cuda.engine import CudaBackend
+
+    return CudaBackend(precision, **fields)
+
+
+def chosen_by_device(backend, logits, sampling, positions, allowed):
+    rows = len(logits)
+    bits = np.array([sampling.temperature, sampling.top_p]).tobytes() + np.array([sampling.seed], np.uint64).tobytes() + np.array([sampling.top_k]).tobytes()
+    settings, draws = backend.from_host(np.frombuffer(bits, np.int64)), backend.from_host(np.asarray(positions, np.int64))
+    chosen, tokens, lengths = (backend.from_host(np.full(rows, -7, np.int32)) for _ in range(3))
+    backend.choose(backend.from_host(logits), backend.from_host(allowed.astype(np.uint8)), settings, draws, chosen, tokens, lengths)
+    assert (backend.to_host(draws) == np.asarray(positions) + 1).all()
+    assert (backend.to_host(lengths) == -6).all()
+    return backend.to_host(chosen)
+
+
+@pytest.mark.parametrize("vocabulary", [2, 300, 4096, 50_257])
+def test_the_device_chooses_what_the_host_chooses(vocabulary):
+    import ml_dtypes
+
+    backend, random = engine("bf16"), np.random.default_rng(vocabulary)
+    peaked = -1.1 * np.log(np.arange(1, vocabulary + 1)) + 0.3 * random.standard_normal((64, vocabulary))  # as words are distributed
+    logits = np.stack([random.permuted(row) for row in 4 + 2 * peaked]).astype(np.float32)
+    logits[::4] = logits[::4].astype(ml_dtypes.bfloat16)  # many of them equal
+    logits[1::4] = 3 * random.standard_normal((16, vocabulary))
+    logits[-1] = 0
+    allowed = random.random(vocabulary) < 0.9
+    allowed[0] = True
+    for sampling in SETTINGS:
+        positions = random.integers(0, 2**40, 64)
+        expected = choose(logits, sampling, positions, allowed)
+        np.testing.assert_array_equal(chosen_by_device(backend, logits, sampling, positions, allowed), expected, err_msg=str(sampling))
+
+
+def test_logits_that_are_no_numbers_are_refused():
+    backend, logits, allowed = engine("bf16"), np.zeros((4, 70), np.float32), np.arange(70) > 0
+    logits[:, 0] = np.nan  # not allowed, so nobody minds
+    logits[1, 5], logits[2, 6], logits[3] = np.nan, np.inf, -np.inf
+    for sampling in (GREEDY, Sampling()):
+        assert (chosen_by_device(backend, logits, sampling, np.arange(4), allowed) < 0).tolist() == [False, True, True, True]
+    with pytest.raises(UserError, match=NOT_FINITE[:30]):
+        checked(np.array([3, -1]))
+
+
+def written(backend, sampling, prompts, max_tokens=70, config=ODD):
+    """What a model of random weights writes, far past its context."""
+    model = Transformer(config, backend.from_host(np.float32(4) * initial_parameters(config, 1)), backend)
+    allowed = np.arange(config.vocab_size) < config.vocab_size - 7
+    decoding = Decoding(model, prompts, sampling, max_tokens, 0, allowed, 100 * np.arange(len(prompts)))
+    while decoding.step():
+        pass
+    return decoding.continuations
+
+
+def prompts(count):
+    random = np.random.default_rng(1)
+    return [random.integers(1, 290, length).tolist() for length in random.integers(1, 40, count)]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 9])
+@pytest.mark.parametrize("sampling", [GREEDY, WARM])
+def test_in_float32_a_model_writes_what_the_specification_writes(sampling, rows):
+    expected = written(ReferenceBackend(), sampling, prompts(rows))
+    assert written(engine("fp32"), sampling, prompts(rows)) == expected
+    assert any(each.dropped for each in expected)
+
+
+def test_graphs_and_overlapping_kernels_change_nothing():
+    texts = []
+    for graphs, overlaps in ((True, None), (True, None), (False, None), (True, False)):
+        backend = engine("bf16", graphs=graphs)
+        backend.overlaps = backend.overlaps if overlaps is None else overlaps
+        texts.append([written(backend, WARM, prompts(rows)) for rows in (1, 5)])
+    assert texts[1:] == texts[:1] * 3
+
+
+def test_decoding_takes_no_memory_after_the_second_token():
+    import cupy
+
+    backend = engine("bf16")
+    model = Transformer(ODD, backend.from_host(initial_parameters(ODD, 1)), backend)
+    decoding, used = Decoding(model, [[1, 2, 3], [4, 5]], WARM, 30, 0, np.arange(ODD.vocab_size) > 0, 0), []
+    for _ in range(30):  # within the context: a window that slides reads its rows again, in buffers of their own
+        decoding.step()
+        used.append(cupy.get_default_memory_pool().used_bytes())
+    assert len(set(used[3:])) == 1
+
+
+def test_a_cache_that_is_gone_leaves_its_memory_and_its_graphs_to_the_next():
+    backend = engine("bf16")
+    model = Transformer(ODD, backend.from_host(initial_parameters(ODD, 1)), backend)
+    cache = model.new_cache(2, 40)
+    memory = cache.memory
+    assert model.new_cache(2, 40).memory is not memory
+    cache.remove(0)
+    del cache
+    again = model.new_cache(2, 41)  # rounded up, they are of one size
+    assert again.memory is memory
+    assert (len(again.lengths), len(again.keys[0]), again.capacity) == (2, 2, 41)
