@@ -10,7 +10,7 @@ import numpy as np
 
 from nanoeuler.backend.cpu.attention import dot, fill, scale_into
 from nanoeuler.backend.cpu.glue import add_scaled, normed, swiglu_row, turn
-from nanoeuler.backend.cpu.simd import DOTS, LANES, dots, exponentials, largest, line, span, weighted_vector
+from nanoeuler.backend.cpu.simd import LANES, exponentials, largest, line, span, weighted_vector
 from nanoeuler.compiling import FAST_MATH, compiled
 
 WEIGHT_ROWS = 16
@@ -19,16 +19,8 @@ WEIGHT_ROWS = 16
 
 @compiled()
 def sums_of_rows(values, at, stride, rows, x, out):
-    """out[r] = Σ values[at + r · stride + i] · x[i] for r < rows."""
-    whole, vectors = rows // DOTS * DOTS, len(x) // LANES
-    for r in range(0, whole, DOTS):
-        dots(out, r, values, at + r * stride, stride, x, 0, vectors)
-    done = vectors * LANES
-    if done < len(x):
-        rest = span(x, done, len(x) - done)
-        for r in range(whole):
-            out[r] += dot(span(values, at + r * stride + done, len(rest)), rest)
-    for r in range(whole, rows):
+    """out[r] = Σ values[at + r · stride + i] · x[i] for r < rows, one row behind the other: the order in which memory is fetched ahead."""
+    for r in range(rows):
         out[r] = dot(span(values, at + r * stride, len(x)), x)
 
 

@@ -261,40 +261,6 @@ def line(context, x, index):
     return LINE(x, index), generate
 
 
-DOTS = 4
-"""Rows that `dots` takes at once: their sums end together, and each load of x serves all."""
-
-
-@intrinsic
-def dots(context, out, out_at, values, at, stride, x, x_at, vectors):
-    """out[out_at + r] = Σ values[at + r · stride + i] · x[x_at + i] over the first `vectors` · LANES values of i, for DOTS rows r."""
-
-    def generate(context, builder, signature, arguments):
-        arrays = [context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 2, 5)]
-        out, values, x = arrays
-        out_at, at, stride, x_at, vectors = (arguments[i] for i in (1, 3, 4, 6, 7))
-
-        def load(base, place):
-            return builder.load(builder.bitcast(builder.gep(base, [place]), VECTOR.as_pointer()), align=4)
-
-        sums = [cgutils.alloca_once_value(builder, ir.Constant(VECTOR, None)) for _ in range(DOTS)]
-        multiply_add = vector_function(builder, "fmuladd", 3)
-        with cgutils.for_range(builder, vectors) as loop:
-            place = builder.mul(loop.index, ir.Constant(SIZE, LANES))
-            right = load(x, builder.add(x_at, place))
-            for row, total in enumerate(sums):
-                start = builder.add(at, builder.mul(stride, ir.Constant(SIZE, row)))
-                builder.store(builder.call(multiply_add, [load(values, builder.add(start, place)), right, builder.load(total)]), total)
-        reduce = cgutils.get_or_insert_function(builder.module, ir.FunctionType(FLOAT, [FLOAT, VECTOR]), f"llvm.vector.reduce.fadd.v{LANES}f32")
-        for row, total in enumerate(sums):
-            value = builder.call(reduce, [ir.Constant(FLOAT, 0.0), builder.load(total)], fastmath=("reassoc",))
-            builder.store(value, builder.gep(out, [builder.add(out_at, ir.Constant(SIZE, row))]))
-        return context.get_dummy_value()
-
-    size = types.intp
-    return types.void(out, size, values, size, size, x, size, size), generate
-
-
 @intrinsic
 def weighted_vector(context, out, out_at, values, at, stride, weights, weights_at, count):
     """out[out_at + j] = Σ weights[weights_at + s] · values[at + s · stride + j] over s < count, for LANES values of j."""
