@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from nanoeuler.backend.cpu.simd import exp, largest, line
+from nanoeuler.backend.cpu.simd import LANES, exp, exponentials, largest, line
 from nanoeuler.compiling import FAST_MATH, compiled
 
 
@@ -25,10 +25,40 @@ def cross_entropy(logits_RV, targets_R, logprobs_R, lse_R, first, stop):
         logprobs_R[r] = row[targets_R[r]] - lse_R[r] if targets_R[r] >= 0 else np.float32(0)
 
 
+@compiled()
+def replace_by_exponentials(row, top):
+    """row ← exp(row − top); returns their sum."""
+    whole = len(row) // LANES * LANES
+    total = exponentials(row, 0, 0, whole, top, 0, top)
+    for v in range(whole, len(row)):
+        row[v] = exp(row[v] - top)
+        total += row[v]
+    return total
+
+
 @compiled(fastmath=FAST_MATH)
-def weighted_softmax(row, lse, weight):
+def to_gradient(row, factor, target, weight, logprob):
+    """weight · (softmax − one-hot of the target) from exponentials that times `factor` are weight · softmax."""
     for v in range(len(row)):
-        row[v] = weight * exp(row[v] - lse)
+        row[v] *= factor
+    row[target] = weight * np.float32(math.expm1(logprob))  # p − 1 without losing digits when p is close to 1
+
+
+@compiled()
+def cross_entropy_with_gradient(logits_RV, targets_R, weights_R, logprobs_R, lse_R, first, stop):
+    """Both in one pass over the logits: a row's exponentials take its place, then its gradient does."""
+    for r in range(first, stop):
+        row, target = line(logits_RV, r), targets_R[r]
+        top = largest(row, 0, len(row))
+        logit = row[target] if target >= 0 else top
+        total = replace_by_exponentials(row, top)
+        lse_R[r] = top + np.float32(math.log(total))
+        if target < 0:
+            logprobs_R[r] = 0
+            row[:] = 0
+        else:
+            logprobs_R[r] = logit - lse_R[r]
+            to_gradient(row, np.float32(weights_R[r]) / total, target, np.float32(weights_R[r]), logprobs_R[r])
 
 
 @compiled()
@@ -38,9 +68,9 @@ def cross_entropy_backward(logits_RV, targets_R, weights_R, lse_R, first, stop):
         if target < 0 or weight == 0:
             row[:] = 0
         else:
-            logit = row[target]
-            weighted_softmax(row, lse_R[r], weight)
-            row[target] = weight * np.float32(math.expm1(logit - lse_R[r]))  # p − 1 without losing digits when p is close to 1
+            logprob = row[target] - lse_R[r]
+            replace_by_exponentials(row, lse_R[r])
+            to_gradient(row, weight, target, weight, logprob)
 
 
 @compiled()

@@ -9,7 +9,8 @@ import math
 import numpy as np
 
 from nanoeuler.backend.cpu.attention import dot, fill, scale_into
-from nanoeuler.backend.cpu.glue import add_scaled, normed, swiglu_row, turn
+from nanoeuler.backend.cpu.elementwise import swiglu
+from nanoeuler.backend.cpu.glue import add_scaled, normed, turn
 from nanoeuler.backend.cpu.simd import LANES, exponentials, largest, line, span, weighted_vector
 from nanoeuler.compiling import FAST_MATH, compiled
 
@@ -97,7 +98,6 @@ def layer(
     delta_BD = span(room, at, B * D).reshape(B, D)
     at += B * D
     scores = span(room, at, S + LANES)
-    turned = span(room, at + S + LANES, E // 2)
     for b in range(B):
         normed(line(x_BD, b), attention_norm, epsilon, line(normed_BD, b))
     products(query_key_value, normed_BD, packed_BC)
@@ -105,10 +105,10 @@ def layer(
         packed, place = line(packed_BC, b), lengths_B[b]
         cos, sin = line(cos_PE, place), line(sin_PE, place)
         for h in range(H):
-            turn(span(packed, h * E, E), cos, sin, np.float32(1), turned)
+            turn(span(packed, h * E, E), cos, sin, np.float32(1))
         for g in range(G):
             key = span(packed, parts[0] + g * E, E)
-            turn(key, cos, sin, np.float32(1), turned)
+            turn(key, cos, sin, np.float32(1))
             scale_into(key, np.float32(1), line(keys_BSGE, (b, place, g)))
             scale_into(span(packed, parts[1] + g * E, E), np.float32(1), line(values_BSGE, (b, place, g)))
         for h in range(H):
@@ -122,7 +122,7 @@ def layer(
     products(gate_up, normed_BD, gate_up_BC)
     for b in range(B):
         packed = line(gate_up_BC, b)
-        swiglu_row(span(packed, 0, F), span(packed, parts[2], F), line(hidden_BF, b))
+        swiglu(F, (line(hidden_BF, b),), (span(packed, 0, F), span(packed, parts[2], F)), np.float32(1))
     products(down, hidden_BF, delta_BD)
     for b in range(B):
         x = line(x_BD, b)
@@ -130,4 +130,4 @@ def layer(
 
 
 def room_floats(rows: int, dim: int, columns: int, attended: int, wide: int, ffn: int, capacity: int) -> int:
-    return rows * (2 * dim + columns + attended + wide + ffn) + capacity + LANES + attended
+    return rows * (2 * dim + columns + attended + wide + ffn) + capacity + LANES

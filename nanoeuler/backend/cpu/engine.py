@@ -67,7 +67,7 @@ class CpuBackend(ReferenceBackend):
         """Scratch memory, kept for the next call."""
         if name not in self.rooms or len(self.rooms[name]) < floats:
             self.rooms[name] = np.empty(floats, np.float32)
-        return self.rooms[name]
+        return self.rooms[name][:floats]
 
     # ---- matrix products
 
@@ -117,14 +117,14 @@ class CpuBackend(ReferenceBackend):
     ) -> None:
         N, D = x_ND.shape
         parts = max(1, min(self.threads, N // LEAST_ROWS))
-        partial_PD = self.room("norm", self.threads * D)[: parts * D].reshape(parts, D)
+        sums_PD = self.room("norm", 2 * self.threads * D).reshape(-1, D)
         restored = dout_ND if out_ND is None else out_ND
-        arguments = dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, partial_PD, add_to_dx, out_ND is not None, restored
+        arguments = dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, sums_PD, add_to_dx, out_ND is not None, restored
         self.team.each(parts, lambda part: glue.rms_norm_backward(*arguments, part, part * N // parts, (part + 1) * N // parts))
-        if accumulate:
-            dweight_D += partial_PD.sum(axis=0)
-        else:
-            partial_PD.sum(axis=0, out=dweight_D)
+        if not accumulate:
+            dweight_D[...] = 0
+        for part in range(parts):
+            dweight_D += sums_PD[2 * part]
 
     def rope(self, x_NHE: Array, positions_N: Array, table: tuple[Array, Array], inverse: bool = False) -> None:
         sign = np.float32(-1 if inverse else 1)
@@ -199,6 +199,10 @@ class CpuBackend(ReferenceBackend):
     def cross_entropy_backward(self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array) -> None:
         self.team.share(len(targets_R), LEAST_ROWS, lambda *rows: cross_entropy.cross_entropy_backward(logits_RV, targets_R, weights_R, lse_R, *rows))
 
+    def cross_entropy_with_gradient(self, logits_RV: Array, targets_R: Array, weights_R: Array, logprobs_R: Array, lse_R: Array) -> None:
+        arguments = logits_RV, targets_R, weights_R, logprobs_R, lse_R
+        self.team.share(len(targets_R), LEAST_ROWS, lambda *rows: cross_entropy.cross_entropy_with_gradient(*arguments, *rows))
+
     def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
         cross_entropy.add_losses(logprobs_NK, weights_NK, losses_2)
 
@@ -206,7 +210,7 @@ class CpuBackend(ReferenceBackend):
 
     def squared_norm(self, values: Array) -> float:
         blocks = -(-len(values) // optimizer.BLOCK)
-        sums = np.empty(blocks)
+        sums = self.room("squares", 2 * blocks).view(np.float64)
         self.team.share(blocks, 1, lambda first, stop: optimizer.squared_norms(values, sums, first, stop))
         return float(sums.sum())
 

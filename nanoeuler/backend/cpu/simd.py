@@ -1,4 +1,4 @@
-"""Vector code inside compiled functions: the inner tile of a matrix product, exp, sigmoid, and a row's maximum.
+"""Vector code inside compiled functions: the inner tile of a matrix product, exp, and a row's maximum.
 
 LLVM turns a plain loop into vector code, but it does not keep a block of sums in registers, which is what makes a matrix
 product fast. `make_tile` writes that block in LLVM's own vector types, so it becomes AVX-512, AVX2 or NEON as the
@@ -187,11 +187,6 @@ def make_exponentials(gradients: bool):
 
 
 exponentials, score_gradients = make_exponentials(gradients=False), make_exponentials(gradients=True)
-
-
-@compiled(fastmath={"contract"})
-def sigmoid(x):
-    return ONE / (ONE + exp(-x))
 
 
 @intrinsic
