@@ -364,13 +364,12 @@ class Transformer:
             self.finish_layer(index, layer, a, buffers)
 
     def extend_by_one(self, cache: Cache, tokens_B: np.ndarray) -> Array:
-        """`extend` for one token a row, in an engine that offers a whole layer as one op."""
+        """`extend` for one token a row, in an engine that offers all layers as one op."""
         c, ops, weights = self.config, self.backend, self.weights
         buffers = self.plan(len(tokens_B), 1, training=False)
         x = buffers.layers[0].x
         ops.embedding(tokens_B, weights.embedding, x)
-        for layer, keys, values in zip(weights.layers, cache.keys, cache.values, strict=True):
-            ops.layer_step(x, cache.lengths, layer, self.columns, self.rope_table, keys, values, c.norm_epsilon, c.step_size)
+        ops.decode(x, cache.lengths, weights.layers, self.columns, self.rope_table, cache.keys, cache.values, c.norm_epsilon, c.step_size)
         ops.rms_norm(x, weights.final_norm, c.norm_epsilon, buffers.hidden, buffers.final_inverse_rms)
         cache.lengths += 1
         return self.first_logits(buffers.hidden)

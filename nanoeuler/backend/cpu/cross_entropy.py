@@ -4,8 +4,12 @@ import math
 
 import numpy as np
 
-from nanoeuler.backend.cpu.simd import LANES, exp, exponentials, largest, line
+from nanoeuler.backend.cpu.lines import fill, line
+from nanoeuler.backend.cpu.simd import LANES, exp, exponentials, largest
 from nanoeuler.compiling import FAST_MATH, compiled
+
+SUMMED = 1024
+"""Exponentials whose sum joins the total: a sum of sums loses less to rounding than one long one."""
 
 
 @compiled(fastmath=FAST_MATH)
@@ -28,8 +32,9 @@ def cross_entropy(logits_RV, targets_R, logprobs_R, lse_R, first, stop):
 @compiled()
 def replace_by_exponentials(row, top):
     """row ← exp(row − top); returns their sum."""
-    whole = len(row) // LANES * LANES
-    total = exponentials(row, 0, 0, whole, top, 0, top)
+    total, whole = np.float32(0), len(row) // LANES * LANES
+    for start in range(0, whole, SUMMED):
+        total += exponentials(row, start, 0, min(SUMMED, whole - start), top, 0, top)
     for v in range(whole, len(row)):
         row[v] = exp(row[v] - top)
         total += row[v]
@@ -55,7 +60,7 @@ def cross_entropy_with_gradient(logits_RV, targets_R, weights_R, logprobs_R, lse
         lse_R[r] = top + np.float32(math.log(total))
         if target < 0:
             logprobs_R[r] = 0
-            row[:] = 0
+            fill(row, np.float32(0))
         else:
             logprobs_R[r] = logit - lse_R[r]
             to_gradient(row, np.float32(weights_R[r]) / total, target, np.float32(weights_R[r]), logprobs_R[r])
@@ -66,7 +71,7 @@ def cross_entropy_backward(logits_RV, targets_R, weights_R, lse_R, first, stop):
     for r in range(first, stop):
         row, target, weight = line(logits_RV, r), targets_R[r], np.float32(weights_R[r])
         if target < 0 or weight == 0:
-            row[:] = 0
+            fill(row, np.float32(0))
         else:
             logprob = row[target] - lse_R[r]
             replace_by_exponentials(row, lse_R[r])

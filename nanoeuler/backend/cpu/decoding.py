@@ -8,10 +8,10 @@ import math
 
 import numpy as np
 
-from nanoeuler.backend.cpu.attention import dot, fill, scale_into
 from nanoeuler.backend.cpu.elementwise import swiglu
 from nanoeuler.backend.cpu.glue import add_scaled, normed, turn
-from nanoeuler.backend.cpu.simd import LANES, exponentials, largest, line, span, weighted_vector
+from nanoeuler.backend.cpu.lines import dot, fill, line, scale_into, span
+from nanoeuler.backend.cpu.simd import LANES, exponentials, largest, weighted_vector
 from nanoeuler.compiling import FAST_MATH, compiled
 
 WEIGHT_ROWS = 16
@@ -77,7 +77,7 @@ def layer(
     """x ← the layer's output; the new keys and values go to place lengths[b] of the cache.
 
     `weights` are (attention norm, q/k/v, attention output, MLP norm, gate/up, down), `parts` the first columns of key, value and
-    up in the packed products, `constants` (ε, h), `room` at least `room_floats` floats.
+    up in the packed products, `constants` (ε, h), `room` at least `room_floats` floats a row.
     """
     attention_norm, query_key_value, attention_output, mlp_norm, gate_up, down = weights
     epsilon, step_size = constants
@@ -129,5 +129,6 @@ def layer(
         add_scaled(x, line(delta_BD, b), step_size, x)
 
 
-def room_floats(rows: int, dim: int, columns: int, attended: int, wide: int, ffn: int, capacity: int) -> int:
-    return rows * (2 * dim + columns + attended + wide + ffn) + capacity + LANES
+def room_floats(dim: int, columns: int, attended: int, wide: int, ffn: int, capacity: int) -> int:
+    """Floats of room that `layer` needs for each row."""
+    return 2 * dim + columns + attended + wide + ffn + capacity + LANES

@@ -7,7 +7,8 @@ import numpy as np
 
 from nanoeuler.backend.cpu.elementwise import swiglu as swiglu_map
 from nanoeuler.backend.cpu.elementwise import swiglu_gradient, swiglu_gradient_only, turn_halves
-from nanoeuler.backend.cpu.simd import ONE, line, span
+from nanoeuler.backend.cpu.lines import fill, line, scale_into, span
+from nanoeuler.backend.cpu.simd import ONE
 from nanoeuler.compiling import FAST_MATH, compiled
 
 SUM_ROWS = 32
@@ -17,14 +18,15 @@ SUM_ROWS = 32
 @compiled()
 def embedding(ids_N, table_VD, out_ND, first, stop):
     for n in range(first, stop):
-        out_ND[n] = table_VD[min(max(ids_N[n], 0), len(table_VD) - 1)]
+        scale_into(line(table_VD, min(max(ids_N[n], 0), len(table_VD) - 1)), ONE, line(out_ND, n))
 
 
 @compiled()
 def embedding_backward(ids_N, dout_ND, dtable_VD, accumulate, first, stop):
     """Columns `first` … `stop`, every row's in the order of n."""
     if not accumulate:
-        dtable_VD[:, first:stop] = 0
+        for row in range(len(dtable_VD)):
+            fill(span(line(dtable_VD, row), first, stop - first), np.float32(0))
     for n in range(len(ids_N)):
         target, source = line(dtable_VD, ids_N[n]), line(dout_ND, n)
         for d in range(first, stop):
@@ -89,15 +91,15 @@ def weighted(x, factor, weight, out):
 def rms_norm_backward(dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, sums_PD, add_to_dx, restore, out_ND, part, first, stop):
     """The weight's gradient of these rows goes to sums[2 · part], the row behind it is room. `restore`: `out` receives what the forward pass gave."""
     total, some = line(sums_PD, 2 * part), line(sums_PD, 2 * part + 1)
-    total[:] = 0
-    some[:] = 0
+    fill(total, np.float32(0))
+    fill(some, np.float32(0))
     for n in range(first, stop):
         norm_gradient(line(dout_ND, n), line(x_ND, n), weight_D, inverse_rms_N[n], line(dx_ND, n), some, add_to_dx)
         if restore:
             weighted(line(x_ND, n), inverse_rms_N[n], weight_D, line(out_ND, n))
         if n % SUM_ROWS == SUM_ROWS - 1 or n == stop - 1:
             add_scaled(total, some, ONE, total)
-            some[:] = 0
+            fill(some, np.float32(0))
 
 
 @compiled()
