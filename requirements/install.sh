@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes .venv and installs into it locked versions of what a run needs, then this checkout (editable).
 #   requirements/install.sh [dev] [slurm] [cuda12 | cuda13]
-# Uses uv when there is one and it works, else the venv and pip that come with Python.
+# Uses uv when there is one and it works, else the venv and pip that come with Python; both leave the compiling to bytecode to the
+# first import of a module, which for most never comes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 locks=("${@:-core}") # each lock holds the core as well
@@ -38,7 +39,7 @@ with_pip() {
         fi
     fi
     for lock in "${locks[@]}"; do
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r "requirements/$lock.txt"
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r "requirements/$lock.txt"
     done
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 }
