@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv and installs into it locked versions of what a run needs, then this checkout (editable).
 #   requirements/install.sh [dev] [slurm] [cuda12 | cuda13]
-# Uses uv when there is one and it works, else the venv and pip that come with Python; both leave the compiling to bytecode to the
-# first import of a module, which for most never comes.
+# Uses uv when there is one and it works, else the venv and pip that come with Python.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 locks=("${@:-core}") # each lock holds the core as well
@@ -46,3 +45,4 @@ with_pip() {
 
 echo "installing ${locks[*]} into .venv (a minute or two)"
 with_uv || with_pip
+.venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true # on all cores, where pip takes one; a file for another Python may fail

@@ -26,6 +26,11 @@ class ContextWindow:
     def read(self, new: Sequence[Sequence[int]]) -> np.ndarray:
         """Append new[b] (one token or more) to row b, for every row; the logits behind each row's last token, (rows, V)."""
         pending = [self.append(row, tokens) for row, tokens in enumerate(new)]
+        slid = [row for row, tokens in enumerate(pending) if len(tokens) > len(new[row])]
+        if len(slid) < len(pending):  # together, every row would be padded to the length of those
+            for row in slid:
+                self.model.extend(self.cache.row(row), np.array([pending[row][:-1]]))
+                pending[row] = pending[row][-1:]
         counts = np.array([len(tokens) for tokens in pending], np.int32)
         padded = np.zeros((len(pending), counts.max()), np.int32)
         for row, tokens in enumerate(pending):

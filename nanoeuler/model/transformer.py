@@ -11,6 +11,7 @@ The backward pass walks the same lines in reverse order; each op's gradient form
 norm, of SwiGLU) is not kept from the forward pass, and gradients take the place of what is no longer needed.
 """
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,6 +131,13 @@ class Cache:
         if not 0 <= length <= self.lengths[row]:
             raise ValueError(f"row {row} holds {self.lengths[row]} tokens; it cannot be cut to {length}")
         self.lengths[row] = length
+
+    def row(self, row: int) -> "Cache":
+        """One row as a cache of its own, in the same memory."""
+        one = copy.copy(self)
+        one.keys, one.values = ([slots[row : row + 1] for slots in layers] for layers in (self.keys, self.values))
+        one.lengths, one.steps = self.lengths[row : row + 1], {}
+        return one
 
     def remove(self, row: int) -> None:
         """Give up `row`; the last row takes its place, and nothing else is copied."""
