@@ -12,11 +12,10 @@ import os
 import sys
 
 sys.path.insert(0, workflow.basedir)
-from nanoeuler.config import Paths, stage_config, stage_identity
 from nanoeuler.config.machine import ALL_CORES, cluster_resources, job_environment, limits, model_threads, training_megabytes
-from nanoeuler.config.paths import option
+from nanoeuler.config.paths import Paths, option
 from nanoeuler.config.start import plan_command, read_configuration, require_plan, write_pipeline
-from nanoeuler.config.stages import code_fingerprint
+from nanoeuler.config.stages import code_fingerprint, stage_config, stage_identity
 from nanoeuler.files import canonical_json
 
 os.environ.update(job_environment(workflow.basedir))

@@ -25,7 +25,7 @@ from nanoeuler.model.transformer import Transformer, initial_parameters
 
 def bandwidth(threads: int) -> float:
     """Bytes per second at which `threads` threads read memory: the best of 5 passes over 400 MB."""
-    values = np.zeros(100_000_000, np.float32)
+    values = np.ones(100_000_000, np.float32)  # zeros would all be one page of memory until they are written
     parts = np.array_split(values, threads)
     squares(values[:10])
     best = float("inf")

@@ -5,7 +5,8 @@
 
 Each side does the same work (forward, backward, clipping, AdamW, K = 4 heads) on the same tokens from the same weights; their
 losses are compared first. A round times some steps of each side, in turn. Printed are medians over the rounds with their range.
-Memory is each side's peak above what its imports take, each in a process of its own. Last come the matrix products alone.
+Memory is each side's peak above what its imports take, each in a process of its own; what Numba and torch.compile import only when
+they are first used counts as imports, and both have used themselves on one number by then. Last come the matrix products alone.
 """
 
 import argparse
@@ -36,9 +37,11 @@ def prepare(side: str, config: ModelConfig, batch: int, threads: int) -> tuple[C
     rows, parameters = step_rows(config, batch), initial_parameters(config, 1)
     if side == "nanoeuler":
         from nanoeuler.backend.cpu.engine import CpuBackend
+        from nanoeuler.backend.cpu.optimizer import squares
         from nanoeuler.training.loop import largest_divisor
         from nanoeuler.training.state import AdamW, TrainingState
 
+        squares(np.ones(1, np.float32))
         before = peak_megabytes()
         backend = CpuBackend(threads)
         state = TrainingState(config, backend, parameters, AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
@@ -49,7 +52,7 @@ def prepare(side: str, config: ModelConfig, batch: int, threads: int) -> tuple[C
     from pytorch_model import PyTorchModel, make_step
 
     if side == "compile":
-        import torch._inductor.compile_fx  # what compiling imports is not the step's memory
+        torch.compile(lambda x: x * x)(torch.ones(1))
     torch.set_num_threads(threads)
     before = peak_megabytes()
     model = PyTorchModel(config, parameters)
@@ -104,7 +107,7 @@ def products_only(config: ModelConfig, threads: int) -> float:
     return threads * tokens / float(np.median(times[3:]))
 
 
-def compare(batch: int, threads: int, rounds: int) -> None:
+def compare(batch: int, threads: int, rounds: int, with_memory: bool) -> None:
     from peers import spread
 
     config = ModelConfig.from_dict({"preset": "small"})
@@ -125,7 +128,8 @@ def compare(batch: int, threads: int, rounds: int) -> None:
     for side in SIDES:
         ratio = "" if side == "nanoeuler" else f"; nanoeuler is {spread(times[side] / times['nanoeuler'], '.2f')} times as fast"
         print(f"  {side:<10} {spread(batch * config.context / times[side], ',.0f')} tokens/s{ratio}")
-    print("  memory     " + ", ".join(f"{side} {memory(side, batch, threads):,.0f} MB" for side in SIDES))
+    if with_memory:
+        print("  memory     " + ", ".join(f"{side} {memory(side, batch, threads):,.0f} MB" for side in SIDES))
 
 
 def main() -> None:
@@ -133,6 +137,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--speed-only", action="store_true", help="leave out memory, which takes three processes more")
     parser.add_argument("--memory", choices=SIDES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     config = ModelConfig.from_dict({"preset": "small"})
@@ -146,7 +151,7 @@ def main() -> None:
 
     print(about(options.threads))
     for batch in options.batches:
-        compare(batch, options.threads, options.rounds)
+        compare(batch, options.threads, options.rounds, not options.speed_only)
     print(f"matrix products alone: {products_only(config, options.threads):,.0f} tokens/s")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nanoeuler.config import Paths
+from nanoeuler.config.paths import Paths
 from nanoeuler.files import read_json
 from nanoeuler.log import format_seconds
 from nanoeuler.model.spec import ModelConfig, activation_bytes_per_row, parameter_count, state_bytes, training_flops_per_token
@@ -38,6 +38,9 @@ KEPT_CHECKPOINTS = 4
 IMPORTS_BYTES = 150 * 2**20
 PROBE_FLOPS = 4e11
 """Work of one probed micro-batch: seconds on a CPU, enough to be worth timing on anything faster."""
+
+SHORT_FLOPS = 5e13
+"""Training that ends within an hour on any core made in ten years (14 GFLOP/s)."""
 
 
 @dataclass
@@ -131,7 +134,7 @@ def bytes_per_token(vocab_size: int) -> float:
 def probe(config: dict[str, Any], backend: Any, plan: Plan, seconds: float = 4.0) -> None:
     """Time a few steps of the real model, of 2,048 tokens at most, for about `seconds`, and fill in the hours.
 
-    The first, which plans buffers, counts only when it alone takes longer than that.
+    The first does not count: it plans buffers, and may have to compile machine code.
     """
     model = ModelConfig.from_dict(config["model"])
     rows = max(1, min(2048, config["pretrain"]["batch_tokens"]) // model.context)
@@ -140,14 +143,21 @@ def probe(config: dict[str, Any], backend: Any, plan: Plan, seconds: float = 4.0
     stream = TextStream(tokens, model.context, rows * model.context, model.mtp_weights, 0, True, 0, "probe")
     state = TrainingState(model, backend, initial_parameters(model, 0), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
     durations: list[float] = []
-    while not durations or (sum(durations) < seconds and len(durations) < 8):
+    while len(durations) < 2 or (sum(durations[1:]) < seconds and len(durations) < 8):
         began = time.monotonic()
         state.train_step(stream.step(len(durations)), -(-rows // len(state.workers)), 0.0)
         backend.finish()
         durations.append(time.monotonic() - began)
-    plan.tokens_per_second = rows * model.context / min(durations[1:] or durations)  # the best: others may be at work on this machine
+    plan.tokens_per_second = rows * model.context / min(durations[1:])  # the best: others may be at work on this machine
     for stage in plan.stages.values():
         stage.seconds = stage.tokens / plan.tokens_per_second
+
+
+def is_short(config: dict[str, Any], plan: Plan) -> bool:
+    """Whether training takes minutes wherever it runs, so that timing steps of it would take longer than it tells."""
+    model, limit = ModelConfig.from_dict(config["model"]), config.get("max_hours")
+    flops = sum(stage.tokens for stage in plan.stages.values()) * training_flops_per_token(model, model.context)
+    return flops < SHORT_FLOPS and (limit is None or limit >= 1)
 
 
 def shortages(config: dict[str, Any], plan: Plan, config_name: str) -> list[str]:
@@ -210,6 +220,6 @@ def describe(config: dict[str, Any], plan: Plan) -> str:
     lines.append(f"  text       {size(plan.text_bytes)}, about {plan.text_tokens / 1e6:,.1f} M tokens")
     for name, stage in plan.stages.items():
         epochs = f"{stage.epochs:.3g} epochs" if stage.epochs is not None else ""
-        duration = f"about {format_seconds(stage.seconds)}" if stage.seconds is not None else "not probed"
+        duration = f"about {format_seconds(stage.seconds)}" if stage.seconds is not None else "minutes" if is_short(config, plan) else "not probed"
         lines.append(f"  {name:10} {stage.tokens / 1e6:,.1f} M tokens, {epochs}, {duration}")
     return "\n".join(lines)

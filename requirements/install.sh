@@ -38,10 +38,11 @@ with_pip() {
         fi
     fi
     for lock in "${locks[@]}"; do
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r "requirements/$lock.txt"
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r "requirements/$lock.txt"
     done
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 }
 
 echo "installing ${locks[*]} into .venv (a minute or two)"
 with_uv || with_pip
+.venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true # on all cores, where pip takes one; a file for another Python may fail

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,33 @@ def test_the_command_prints_the_plan_of_the_demo(capsys):
     said = capsys.readouterr().out
     assert said.startswith("run demo: 1,049,216 parameters on reference, about ")
     assert "pretrain   2.2 M tokens" in said
+
+
+def test_a_workflow_does_not_time_a_run_of_minutes(capsys):
+    assert main(["plan", "--config", "config/config.yaml", "--device", "reference", "--unless-short"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("run demo: 1,049,216 parameters on reference\n")
+    assert "2.09 epochs, minutes" in said
+    config, plan = plan_of("config", "max_hours=0.5")
+    assert not planning.is_short(config, plan)
+    assert not planning.is_short(*plan_of("small"))
+
+
+def test_compiling_does_not_count_as_training():
+    """The first step of an engine that compiles may take a hundred times as long as the next."""
+
+    class SlowToStart(ReferenceBackend):
+        steps = 0
+
+        def update(self, *arguments):
+            self.steps += 1
+            if self.steps == 1:
+                time.sleep(2)
+            super().update(*arguments)
+
+    config, plan = plan_of("config")
+    planning.probe(config, SlowToStart(), plan, seconds=0.1)
+    assert plan.tokens_per_second > 2 * 2048 / 2
 
 
 def test_the_command_fails_with_one_sentence(capsys):

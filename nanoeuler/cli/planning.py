@@ -17,6 +17,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--name", help="the configuration's file, for the advice when --config is inline")
     parser.add_argument("--stages", help="training stages about to run, separated by commas (default: all of the configuration's; empty: none)")
     parser.add_argument("--device", choices=DEVICES, default=None, help="engine to probe (default: the configuration's)")
+    parser.add_argument("--unless-short", action="store_true", help="don't time steps of a run that takes minutes on any machine, as a workflow does")
     parser.add_argument("--gpus", type=int, default=None, metavar="N", help="GPUs to use; 0 forces the CPU")
     parser.add_argument("--log", type=Path, metavar="FILE", help="append log lines to this file as well")
     parser.set_defaults(handler=run_plan)
@@ -32,7 +33,7 @@ def run_plan(options: argparse.Namespace) -> int:
     backend = make_backend(options.device or config["device"], options.gpus)
     plan = planning.make_plan(config, backend, None if options.stages is None else [stage for stage in options.stages.split(",") if stage])
     found = planning.shortages(config, plan, name)
-    if plan.stages and not found:  # memory does: a few steps may be tried
+    if plan.stages and not found and not (options.unless_short and planning.is_short(config, plan)):  # memory does: a few steps may be tried
         planning.probe(config, backend, plan)
         found = planning.shortages(config, plan, name)
     print(planning.describe(config, plan), flush=True)

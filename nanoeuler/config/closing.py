@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.config.loading import load
+from nanoeuler.config import load
 from nanoeuler.config.paths import Paths
 
 

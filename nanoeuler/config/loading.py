@@ -1,4 +1,4 @@
-"""Reading a configuration: a YAML file or inline JSON, resolved until nothing is left to guess."""
+"""Reading a configuration from YAML files, resolved until nothing is left to guess."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,19 +13,6 @@ from nanoeuler.errors import UserError
 from nanoeuler.model.spec import ModelConfig
 
 Config = dict[str, Any]
-
-
-def load(source: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """Return the configuration in `source`.
-
-    The path of a YAML file gives the resolved configuration: checked against the schema, defaults filled in, the sources
-    file read, the model preset expanded. Inline JSON (it starts with "{") is what a rule hands to a stage: the sections
-    that the stage reads, already resolved, taken as they are. `overrides` are "section.key=value" texts for a YAML file.
-    Raises `UserError` for any mistake in it.
-    """
-    if str(source).lstrip().startswith("{"):
-        return read_inline(str(source))
-    return load_files([source], parse_overrides(overrides))
 
 
 def load_files(files: Sequence[str | Path], overrides: Mapping[str, Any] | None = None) -> Config:
@@ -46,23 +33,6 @@ def load_files(files: Sequence[str | Path], overrides: Mapping[str, Any] | None 
     config["sources"] = read_sources(config["sources"], config["data_dir"], place(("sources",), places, source))
     resolve_model(config, places, source)
     check_sources(config, places, source)
-    return config
-
-
-class Section(dict):
-    """A part of an inline configuration: a key that it lacks is the user's mistake."""
-
-    def __missing__(self, key: str) -> Any:
-        raise UserError(f"--config is inline JSON without the key {key!r}; add it, or give the path of a YAML file, whose missing keys take their defaults")
-
-
-def read_inline(text: str) -> Config:
-    try:
-        config = json.loads(text, object_hook=Section)
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"--config is inline JSON (it starts with a brace) but is not valid: {error}; quote it for the shell, or give the path of a YAML file"
-        ) from error
     return config
 
 

@@ -38,7 +38,7 @@ def plan_command(config: Mapping[str, Any], rules: Collection[str], files: Colle
     stages = ",".join(stage for stage in TRAINING if stage in rules)
     name = " ".join(os.path.relpath(file) for file in files)
     handed = ["--config", stage_config(config, "plan"), "--name", name, "--stages", stages]
-    return [sys.executable, "-m", "nanoeuler", "plan", *handed, "--gpus", str(gpus)]
+    return [sys.executable, "-m", "nanoeuler", "plan", "--unless-short", *handed, "--gpus", str(gpus)]
 
 
 def require_plan(command: list[str]) -> None:

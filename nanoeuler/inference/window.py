@@ -59,6 +59,11 @@ class ContextWindow:
     def pending(self, new: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         """Append new[b] to row b; what the cache lacks of every row, padded to a rectangle, and how much of it."""
         pending = [self.append(row, tokens) for row, tokens in enumerate(new)]
+        slid = [row for row, tokens in enumerate(pending) if len(tokens) > len(new[row])]
+        if len(slid) < len(pending):  # together, every row would be padded to the length of those
+            for row in slid:
+                self.model.extend(self.cache.row(row), np.array([pending[row][:-1]]))
+                pending[row] = pending[row][-1:]
         counts = np.array([len(tokens) for tokens in pending], np.int32)
         width = int(counts.max())
         if width > 1 and hasattr(self.model.backend, "choose"):  # a device records what it reads: so that more prompts are of one length

@@ -11,6 +11,7 @@ The backward pass walks the same lines in reverse order; each op's gradient form
 norm, of SwiGLU) is not kept from the forward pass, and gradients take the place of what is no longer needed.
 """
 
+import copy
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -150,6 +151,15 @@ class Cache:
         if not 0 <= length <= self.lengths[row]:
             raise ValueError(f"row {row} holds {self.lengths[row]} tokens; it cannot be cut to {length}")
         self.lengths[row] = length
+
+    def row(self, row: int) -> "Cache":
+        """One row as a cache of its own, in the same memory; what was recorded for the whole cache is not for it."""
+        one = copy.copy(self)
+        one.memory = copy.copy(self.memory)
+        one.memory.steps, one.memory.choices = {}, {}
+        one.keys, one.values = ([slots[row : row + 1] for slots in layers] for layers in (self.keys, self.values))
+        one.lengths = self.lengths[row : row + 1]
+        return one
 
     def remove(self, row: int) -> None:
         """Give up `row`; the last row takes its place, and nothing else is copied."""
@@ -394,12 +404,11 @@ class Transformer:
     def append_one(
         self, keys: list[Array], values: list[Array], tokens_B: Array, lengths_B: Array, buffers: Activations, rope_table: tuple[Array, Array]
     ) -> Array:
-        """`append` for one token a row, in an engine that offers a whole layer as one op; returns the residual stream behind the last layer."""
+        """`append` for one token a row, in an engine that offers all layers as one op; returns the residual stream behind the last layer."""
         c, ops, weights = self.config, self.backend, self.weights
         x = buffers.layers[0].x
         ops.embedding(tokens_B, weights.embedding, x)
-        for layer, layer_keys, layer_values in zip(weights.layers, keys, values, strict=True):
-            ops.layer_step(x, lengths_B, layer, self.columns, rope_table, layer_keys, layer_values, c.norm_epsilon, c.step_size)
+        ops.decode(x, lengths_B, weights.layers, self.columns, rope_table, keys, values, c.norm_epsilon, c.step_size)
         return x
 
     # ---- views

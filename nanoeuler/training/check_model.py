@@ -55,3 +55,21 @@ def check_device_model(engine: Any, preset: str, rows: int, length: int, steps: 
     yield compare(case, "log-probabilities", np.asarray(engine.to_host(state.inputs.logprobs), np.float64), logprobs)
     for tensor in expected.table:
         yield compare(case, tensor.name, found[tensor.name], expected[tensor.name])
+
+
+def check_reading(engine: Any, preset: str, length: int) -> Iterator[Comparison]:
+    """The logits behind a prompt of `length` tokens read at once, and behind further ones read one at a time, beside float64 reading all at once."""
+    config = ModelConfig.from_dict({"preset": preset})
+    parameters, new = initial_parameters(config, 1), 3
+    tokens = np.random.default_rng(7).integers(0, config.vocab_size, (1, length + new)).astype(np.int32)
+    reference = Transformer(config, parameters.astype(np.float64), ReferenceBackend(np.float64))
+    expected = reference.extend(reference.new_cache(1, length + new), tokens, every=True)[0]
+    model = Transformer(config, engine.from_host(parameters), engine)
+    cache = model.new_cache(1, length + new)
+    case = f"{preset}, reading and decoding"
+    yield compare(
+        case, f"logits behind {length} tokens", np.asarray(engine.to_host(model.extend(cache, tokens[:, :length])), np.float64)[0], expected[length - 1]
+    )
+    for place in range(length, length + new):
+        logits = engine.to_host(model.extend(cache, tokens[:, place : place + 1]))
+        yield compare(case, f"logits behind token {place + 1}", np.asarray(logits, np.float64)[0], expected[place])

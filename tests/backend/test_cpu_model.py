@@ -1,8 +1,13 @@
 """Whole models on the CPU engine: gradients and cached decoding beside the float64 reference, determinism, any number of threads."""
 
+import inspect
+import re
+import tracemalloc
+
 import numpy as np
 import pytest
 
+from nanoeuler.backend.cpu import attention, cross_entropy, decoding, elementwise, glue, lines, optimizer, simd
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.flat import FlatBuffer
@@ -50,13 +55,28 @@ def test_gradients_of_an_odd_model_are_the_references(threads):
     assert worst_gradient(config, found.gradients, expected.gradients) <= 1e-6
 
 
+def share_everything(monkeypatch):
+    """Have threads share the work of every op, however small, as those of a large model do."""
+    for name, value in (("COPIES_BYTES", 0), ("LEAST_ELEMENTS", 1), ("LEAST_PRODUCT", 1)):
+        monkeypatch.setattr(f"nanoeuler.backend.cpu.engine.{name}", value)
+
+
 def test_gradients_of_a_model_whose_threads_share_each_op(monkeypatch):
-    monkeypatch.setattr("nanoeuler.backend.cpu.engine.COPIES_BYTES", 0)
+    share_everything(monkeypatch)
     config = ModelConfig.from_dict({"preset": "small", "layers": 1})
     rows = step_rows(config, 2, 128)
     state = trained(config, CpuBackend(3), rows, 2)
     assert len(state.workers) == 1
     assert worst_gradient(config, state.gradients, trained(config, ReferenceBackend(np.float64), rows, 2).gradients) <= 1e-6
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_gradients_of_layers_of_the_base_model_at_1024_tokens(threads):
+    """Two of its 16 layers, so that the suite stays short; all of them: `nanoeuler check --device cpu`."""
+    config = ModelConfig.from_dict({"preset": "base", "layers": 2, "vocab_size": 256, "context": 1024})
+    rows = step_rows(config, 1, 1024)
+    found, expected = trained(config, CpuBackend(threads), rows, 1), trained(config, ReferenceBackend(np.float64), rows, 1)
+    assert worst_gradient(config, found.gradients, expected.gradients) <= 3e-6
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -83,6 +103,25 @@ def test_an_engine_with_more_threads_than_rows_leaves_no_stale_gradient_behind()
     expected = TrainingState(config, CpuBackend(3), initial_parameters(config, 1), OPTIMIZER)
     expected.train_step(fewer, 1, 0.0)
     np.testing.assert_array_equal(state.gradients, expected.gradients)
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_step_allocates_nothing(monkeypatch, share):
+    """NumPy tells tracemalloc of its arrays; Python's own small objects stay under 50 kB. Compiled functions, which tell nobody, may not ask for any."""
+    if share:
+        share_everything(monkeypatch)
+    config = ModelConfig.from_dict({"preset": "small", "layers": 2})
+    rows = step_rows(config, 4, 128)
+    state = trained(config, CpuBackend(2), rows, 1, steps=2)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        state.train_step(rows, 1, 1e-3)
+        assert tracemalloc.get_traced_memory()[1] - before < 50_000  # the smallest temporary of an op would be 128 tokens of 128 floats: 65 kB
+    finally:
+        tracemalloc.stop()
+    for module in (attention, cross_entropy, decoding, elementwise, glue, lines, optimizer, simd):
+        assert not re.search(r"np\.(empty|zeros|ones|full|copy)|_like\(", inspect.getsource(module))
 
 
 def test_all_targets_masked_gives_no_gradient():

@@ -6,16 +6,20 @@ The error of an array is ‖a − b‖ / ‖b‖. 1e-6 is about ten roundings of
 import numpy as np
 import pytest
 
-from nanoeuler.backend.cpu import blas
+from nanoeuler.backend.cpu import blas, engine
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.check_device import check_device_ops
 
 TOLERANCE = 1e-6
 REFERENCE = ReferenceBackend(np.float64)
 
 
 @pytest.fixture(params=[1, 3])
-def ops(request):
+def ops(request, monkeypatch):
+    """With one thread, and with three that share even the smallest op."""
+    monkeypatch.setattr(engine, "LEAST_ELEMENTS", 100)
+    monkeypatch.setattr(engine, "LEAST_PRODUCT", 1000)
     return CpuBackend(request.param)
 
 
@@ -132,6 +136,9 @@ def test_a_nan_stays_a_nan(ops):
     targets, logprobs, lse = np.array([0], np.int32), np.empty(1, np.float32), np.empty(1, np.float32)
     ops.cross_entropy(logits, targets, logprobs, lse)
     assert np.isnan(logprobs[0])
+    ops.cross_entropy_with_gradient(logits, targets, np.ones(1, np.float32), logprobs, lse)
+    assert np.isnan(logprobs[0])
+    assert np.isnan(logits).all()
 
 
 ATTENTION = {
@@ -200,6 +207,22 @@ def test_cross_entropy(ops, random, targets):
     both(ops, call, padded, normal(random, R), normal(random, R), np.abs(normal(random, R)), np.zeros(2), outputs=(0, 1, 2, 4))
 
 
+@pytest.mark.parametrize("rows", [1, 200])
+@pytest.mark.parametrize("vocabulary", [37, 512])
+@pytest.mark.parametrize("targets", ["all", "some", "none"])
+def test_cross_entropy_in_one_pass(ops, random, rows, vocabulary, targets):
+    chosen = random.integers(0, vocabulary, rows).astype(np.int32)
+    chosen[{"all": [], "some": [0, rows // 2, rows - 1], "none": slice(None)}[targets]] = -1
+    padded = normal(random, rows, vocabulary + 3) * np.float32(3)
+    beside = padded[:, vocabulary:].copy()
+
+    def call(backend, padded, logprobs, lse, weights):
+        backend.cross_entropy_with_gradient(padded[:, :vocabulary], chosen, weights, logprobs, lse)
+
+    both(ops, call, padded, normal(random, rows), normal(random, rows), np.abs(normal(random, rows)), outputs=(0, 1, 2))
+    np.testing.assert_array_equal(padded[:, vocabulary:], beside)
+
+
 def test_adamw_and_the_norm(ops, random):
     n = 100_003
     flat = [normal(random, n) for _ in range(3)]
@@ -215,3 +238,9 @@ def test_adamw_and_the_norm(ops, random):
 def test_any_number_of_threads_gives_the_same_norm(random):
     values = normal(random, 300_000)
     assert len({CpuBackend(threads).squared_norm(values) for threads in (1, 2, 5)}) == 1
+
+
+def test_the_ops_at_sizes_that_fit_no_tile(ops):
+    """What `nanoeuler check --device cpu` looks at: one row, one head, odd lengths, padded rows, decoding, all targets masked."""
+    wrong = [comparison for comparison in check_device_ops(ops) if not comparison.error <= TOLERANCE]
+    assert not wrong

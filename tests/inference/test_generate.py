@@ -146,6 +146,18 @@ def test_a_prompt_beyond_the_context_is_read_from_where_it_fits(writer):
     assert window.tokens == [list(range(228, 300)), [7]]
 
 
+def test_a_row_that_slides_is_read_again_by_itself(writer):
+    long, short = random_prompts([96, 40])
+    together, alone = ContextWindow(writer.model, 2, 1000), ContextWindow(writer.model, 1, 1000)
+    together.read([long, short])
+    alone.read([long])
+    both, one = together.read([[7], [8]]), alone.read([[7]])
+    assert together.dropped == [25, 0]
+    assert together.cache.lengths.tolist() == [72, 41]
+    assert (2, 72) not in together.cache.steps
+    np.testing.assert_allclose(both[0], one[0], rtol=1e-4, atol=1e-5)
+
+
 def test_the_cache_is_no_longer_than_a_text_can_grow(writer):
     assert ContextWindow(writer.model, 1, 30).cache.capacity == 30
     assert ContextWindow(writer.model, 1, 3000).cache.capacity == 96

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nanoeuler.config import Paths, load, load_files
+from nanoeuler.config import load
+from nanoeuler.config.loading import load_files
+from nanoeuler.config.paths import Paths
 from nanoeuler.corpus.sample.settings import Settings
 from nanoeuler.errors import UserError
 

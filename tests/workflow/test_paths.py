@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from stub_checkout import CONFIG, SOURCES
 
-from nanoeuler.config import Paths, load
-from nanoeuler.config.paths import option
+from nanoeuler.config import load
+from nanoeuler.config.paths import Paths, option
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from stub_checkout import CONFIG, SOURCES
 
-from nanoeuler.config import Paths, load, stage_config, stage_identity
-from nanoeuler.config.stages import STAGES, code_fingerprint
+from nanoeuler.config import load
+from nanoeuler.config.paths import Paths
+from nanoeuler.config.stages import STAGES, code_fingerprint, stage_config, stage_identity
 
 
 @pytest.fixture

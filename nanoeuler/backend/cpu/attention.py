@@ -13,8 +13,9 @@ import math
 
 import numpy as np
 
-from nanoeuler.backend.cpu.simd import COLUMNS, LANES, add_product, exp, exponentials, largest, line, score_gradients, set_product, span
-from nanoeuler.compiling import FAST_MATH, compiled
+from nanoeuler.backend.cpu.lines import any_layout, dot, fill, line, scale_into, span
+from nanoeuler.backend.cpu.simd import COLUMNS, LANES, add_product, exp, exponentials, largest, score_gradients, set_product
+from nanoeuler.compiling import compiled
 
 QUERIES, KEYS = 32, 128
 """Of a tile: 16 kB of scores, which stay in the first-level cache."""
@@ -28,18 +29,6 @@ def work_floats(keys: int, head_size: int) -> int:
     """Floats of room that the kernels below need for rows of `keys` keys."""
     width = round_up(head_size, COLUMNS)
     return 5 * (keys + COLUMNS) * width + 2 * QUERIES * KEYS + 3 * QUERIES * width + 2 * QUERIES
-
-
-@compiled()
-def fill(values, value):
-    for i in range(len(values)):
-        values[i] = value
-
-
-@compiled(fastmath=FAST_MATH)
-def scale_into(values, factor, out):
-    for i in range(len(values)):
-        out[i] = values[i] * factor
 
 
 @compiled()
@@ -61,14 +50,6 @@ def pack_transposed(x_BTHE, b, h, first, stop, work, at, stride):
             work[at + e * stride + t - first] = row[e]
 
 
-@compiled(fastmath=FAST_MATH)
-def dot(a, b):
-    total = np.float32(0)
-    for e in range(len(a)):
-        total += a[e] * b[e]
-    return total
-
-
 @compiled()
 def clear_outside(work, at, low, high, stop):
     """Zeros in the whole vectors before `low` and from behind `high` to `stop`, counted from `at`."""
@@ -83,6 +64,7 @@ def attention(query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, l
     T, H, E = query_BTHE.shape[1:]
     S, G = key_BSGE.shape[1:3]
     one, scale, width, reach = np.float32(1), np.float32(1 / math.sqrt(E)), (E + COLUMNS - 1) // COLUMNS * COLUMNS, S + COLUMNS
+    query_BTHE, key_BSGE, value_BSGE, out_BTHE = any_layout(query_BTHE), any_layout(key_BSGE), any_layout(value_BSGE), any_layout(out_BTHE)
     keys = 0  # transposed
     values = keys + reach * width
     scores = values + reach * width
@@ -91,7 +73,7 @@ def attention(query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, l
     tops, sums = span(work, total + QUERIES * width, QUERIES), span(work, total + QUERIES * width + QUERIES, QUERIES)
     for pair in range(first_pair, stop_pair):
         b, g = pair // G, pair % G
-        offset, begin = offset_B[b], starts_BT[b, 0]
+        offset, begin = np.int64(offset_B[b]), np.int64(starts_BT[b, 0])
         seen = min(offset + T, S)
         pack_transposed(key_BSGE, b, g, begin, seen, work, keys + begin, reach)
         pack(value_BSGE, b, g, begin, seen, one, work, values + begin * width, width)
@@ -102,11 +84,11 @@ def attention(query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, l
                 fill(span(work, total, QUERIES * width), np.float32(0))
                 fill(sums, np.float32(0))
                 last = min(offset + q + n, S)
-                for k in range(starts_BT[b, q], last, KEYS):
+                for k in range(np.int64(starts_BT[b, q]), last, KEYS):
                     m = min(KEYS, last - k)
                     set_product(work, scores, KEYS, work, query, width, 1, work, keys + k, reach, n, m, E)
                     for i in range(n):
-                        at, low, high = scores + i * KEYS, max(starts_BT[b, q + i] - k, 0), min(offset + q + i + 1 - k, m)
+                        at, low, high = scores + i * KEYS, max(np.int64(starts_BT[b, q + i]) - k, 0), min(offset + q + i + 1 - k, m)
                         if high <= low:
                             clear_outside(work, at, 0, 0, m)
                             continue
@@ -133,6 +115,7 @@ def attention_backward(
     T, H, E = query_BTHE.shape[1:]
     G = key_BTGE.shape[2]
     one, scale, width, reach = np.float32(1), np.float32(1 / math.sqrt(E)), (E + COLUMNS - 1) // COLUMNS * COLUMNS, T + COLUMNS
+    dout_BTHE, query_BTHE, key_BTGE, value_BTGE = any_layout(dout_BTHE), any_layout(query_BTHE), any_layout(key_BTGE), any_layout(value_BTGE)
     keys = 0  # transposed
     values = keys + reach * width  # transposed
     key_rows = values + reach * width
@@ -155,13 +138,13 @@ def attention_backward(
                 pack(query_BTHE, b, h, q, q + n, scale, work, query, width)
                 pack(dout_BTHE, b, h, q, q + n, one, work, dout, width)
                 fill(span(work, dquery, QUERIES * width), np.float32(0))
-                for k in range(starts_BT[b, q], q + n, KEYS):
+                for k in range(np.int64(starts_BT[b, q]), q + n, KEYS):
                     m = min(KEYS, q + n - k)
                     padded = (m + COLUMNS - 1) // COLUMNS * COLUMNS
                     set_product(work, scores, KEYS, work, query, width, 1, work, keys + k, reach, n, m, E)
                     set_product(work, dscores, KEYS, work, dout, width, 1, work, values + k, reach, n, m, E)
                     for i in range(n):
-                        start = starts_BT[b, q + i]
+                        start = np.int64(starts_BT[b, q + i])
                         low, high = max(start - k, 0), min(q + i + 1 - k, m)
                         if high <= low:
                             low = high = 0

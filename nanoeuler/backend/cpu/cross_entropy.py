@@ -4,8 +4,12 @@ import math
 
 import numpy as np
 
-from nanoeuler.backend.cpu.simd import exp, largest, line
+from nanoeuler.backend.cpu.lines import fill, line
+from nanoeuler.backend.cpu.simd import LANES, exp, exponentials, largest
 from nanoeuler.compiling import FAST_MATH, compiled
+
+SUMMED = 1024
+"""Exponentials whose sum joins the total: a sum of sums loses less to rounding than one long one."""
 
 
 @compiled(fastmath=FAST_MATH)
@@ -25,10 +29,41 @@ def cross_entropy(logits_RV, targets_R, logprobs_R, lse_R, first, stop):
         logprobs_R[r] = row[targets_R[r]] - lse_R[r] if targets_R[r] >= 0 else np.float32(0)
 
 
+@compiled()
+def replace_by_exponentials(row, top):
+    """row ← exp(row − top); returns their sum."""
+    total, whole = np.float32(0), len(row) // LANES * LANES
+    for start in range(0, whole, SUMMED):
+        total += exponentials(row, start, 0, min(SUMMED, whole - start), top, 0, top)
+    for v in range(whole, len(row)):
+        row[v] = exp(row[v] - top)
+        total += row[v]
+    return total
+
+
 @compiled(fastmath=FAST_MATH)
-def weighted_softmax(row, lse, weight):
+def to_gradient(row, factor, target, weight, logprob):
+    """weight · (softmax − one-hot of the target) from exponentials that times `factor` are weight · softmax."""
     for v in range(len(row)):
-        row[v] = weight * exp(row[v] - lse)
+        row[v] *= factor
+    row[target] = weight * np.float32(math.expm1(logprob))  # p − 1 without losing digits when p is close to 1
+
+
+@compiled()
+def cross_entropy_with_gradient(logits_RV, targets_R, weights_R, logprobs_R, lse_R, first, stop):
+    """Both in one pass over the logits: a row's exponentials take its place, then its gradient does."""
+    for r in range(first, stop):
+        row, target = line(logits_RV, r), targets_R[r]
+        top = largest(row, 0, len(row))
+        logit = row[target] if target >= 0 else top
+        total = replace_by_exponentials(row, top)
+        lse_R[r] = top + np.float32(math.log(total))
+        if target < 0:
+            logprobs_R[r] = 0
+            fill(row, np.float32(0))
+        else:
+            logprobs_R[r] = logit - lse_R[r]
+            to_gradient(row, np.float32(weights_R[r]) / total, target, np.float32(weights_R[r]), logprobs_R[r])
 
 
 @compiled()
@@ -36,11 +71,11 @@ def cross_entropy_backward(logits_RV, targets_R, weights_R, lse_R, first, stop):
     for r in range(first, stop):
         row, target, weight = line(logits_RV, r), targets_R[r], np.float32(weights_R[r])
         if target < 0 or weight == 0:
-            row[:] = 0
+            fill(row, np.float32(0))
         else:
-            logit = row[target]
-            weighted_softmax(row, lse_R[r], weight)
-            row[target] = weight * np.float32(math.expm1(logit - lse_R[r]))  # p − 1 without losing digits when p is close to 1
+            logprob = row[target] - lse_R[r]
+            replace_by_exponentials(row, lse_R[r])
+            to_gradient(row, weight, target, weight, logprob)
 
 
 @compiled()

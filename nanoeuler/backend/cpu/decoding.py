@@ -8,9 +8,10 @@ import math
 
 import numpy as np
 
-from nanoeuler.backend.cpu.attention import dot, fill, scale_into
-from nanoeuler.backend.cpu.glue import add_scaled, normed, swiglu_row, turn
-from nanoeuler.backend.cpu.simd import DOTS, LANES, dots, exponentials, largest, line, span, weighted_vector
+from nanoeuler.backend.cpu.elementwise import swiglu
+from nanoeuler.backend.cpu.glue import add_scaled, normed, turn
+from nanoeuler.backend.cpu.lines import dot, fill, line, scale_into, span
+from nanoeuler.backend.cpu.simd import LANES, exponentials, largest, weighted_vector
 from nanoeuler.compiling import FAST_MATH, compiled
 
 WEIGHT_ROWS = 16
@@ -19,16 +20,8 @@ WEIGHT_ROWS = 16
 
 @compiled()
 def sums_of_rows(values, at, stride, rows, x, out):
-    """out[r] = Σ values[at + r · stride + i] · x[i] for r < rows."""
-    whole, vectors = rows // DOTS * DOTS, len(x) // LANES
-    for r in range(0, whole, DOTS):
-        dots(out, r, values, at + r * stride, stride, x, 0, vectors)
-    done = vectors * LANES
-    if done < len(x):
-        rest = span(x, done, len(x) - done)
-        for r in range(whole):
-            out[r] += dot(span(values, at + r * stride + done, len(rest)), rest)
-    for r in range(whole, rows):
+    """out[r] = Σ values[at + r · stride + i] · x[i] for r < rows, one row behind the other: the order in which memory is fetched ahead."""
+    for r in range(rows):
         out[r] = dot(span(values, at + r * stride, len(x)), x)
 
 
@@ -84,7 +77,7 @@ def layer(
     """x ← the layer's output; the new keys and values go to place lengths[b] of the cache.
 
     `weights` are (attention norm, q/k/v, attention output, MLP norm, gate/up, down), `parts` the first columns of key, value and
-    up in the packed products, `constants` (ε, h), `room` at least `room_floats` floats.
+    up in the packed products, `constants` (ε, h), `room` at least `room_floats` floats a row.
     """
     attention_norm, query_key_value, attention_output, mlp_norm, gate_up, down = weights
     epsilon, step_size = constants
@@ -105,7 +98,6 @@ def layer(
     delta_BD = span(room, at, B * D).reshape(B, D)
     at += B * D
     scores = span(room, at, S + LANES)
-    turned = span(room, at + S + LANES, E // 2)
     for b in range(B):
         normed(line(x_BD, b), attention_norm, epsilon, line(normed_BD, b))
     products(query_key_value, normed_BD, packed_BC)
@@ -113,10 +105,10 @@ def layer(
         packed, place = line(packed_BC, b), lengths_B[b]
         cos, sin = line(cos_PE, place), line(sin_PE, place)
         for h in range(H):
-            turn(span(packed, h * E, E), cos, sin, np.float32(1), turned)
+            turn(span(packed, h * E, E), cos, sin, np.float32(1))
         for g in range(G):
             key = span(packed, parts[0] + g * E, E)
-            turn(key, cos, sin, np.float32(1), turned)
+            turn(key, cos, sin, np.float32(1))
             scale_into(key, np.float32(1), line(keys_BSGE, (b, place, g)))
             scale_into(span(packed, parts[1] + g * E, E), np.float32(1), line(values_BSGE, (b, place, g)))
         for h in range(H):
@@ -130,12 +122,13 @@ def layer(
     products(gate_up, normed_BD, gate_up_BC)
     for b in range(B):
         packed = line(gate_up_BC, b)
-        swiglu_row(span(packed, 0, F), span(packed, parts[2], F), line(hidden_BF, b))
+        swiglu(F, (line(hidden_BF, b),), (span(packed, 0, F), span(packed, parts[2], F)), np.float32(1))
     products(down, hidden_BF, delta_BD)
     for b in range(B):
         x = line(x_BD, b)
         add_scaled(x, line(delta_BD, b), step_size, x)
 
 
-def room_floats(rows: int, dim: int, columns: int, attended: int, wide: int, ffn: int, capacity: int) -> int:
-    return rows * (2 * dim + columns + attended + wide + ffn) + capacity + LANES + attended
+def room_floats(dim: int, columns: int, attended: int, wide: int, ffn: int, capacity: int) -> int:
+    """Floats of room that `layer` needs for each row."""
+    return 2 * dim + columns + attended + wide + ffn + capacity + LANES

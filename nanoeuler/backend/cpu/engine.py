@@ -16,8 +16,16 @@ SLICE_TOKENS = 512
 """Tokens that a thread computes at once when threads share a step's rows: their activations mostly stay in the last-level cache."""
 COPIES_BYTES = 512 * 2**20
 """Most that one copy of the gradients per thread may take; above, the threads share the work of every op instead."""
-LEAST_ROWS = 64
-"""Rows that are worth handing to another thread."""
+LEAST_ELEMENTS, LEAST_PRODUCT = 1 << 16, 1 << 23
+"""Of an op on elements, and of a product in multiply-adds, what is worth handing to another thread: it takes 0.1 ms, the handing over half of that."""
+
+LEAST_SEQUENCES = 4
+"""Rows of a batch being decoded that are worth a thread: fewer are bound by reading the weights, which one thread does as fast as memory allows."""
+
+
+def least(amount: int, row: int) -> int:
+    """Rows of `row` elements (or multiply-adds) each that come to `amount`."""
+    return -(-amount // max(1, row))
 
 
 class CpuBackend(ReferenceBackend):
@@ -28,8 +36,8 @@ class CpuBackend(ReferenceBackend):
     """
 
     name = "cpu"
-    few_rows = 8
-    """Rows up to which a product is done as sums along the rows of its weight, and `layer_step` is worth taking."""
+    few_rows = 32
+    """Rows up to which a product is done as sums along the rows of its weight, and `decode` is worth taking."""
 
     def __init__(self, threads: int | None = None):
         super().__init__(np.float32)
@@ -67,7 +75,11 @@ class CpuBackend(ReferenceBackend):
         """Scratch memory, kept for the next call."""
         if name not in self.rooms or len(self.rooms[name]) < floats:
             self.rooms[name] = np.empty(floats, np.float32)
-        return self.rooms[name]
+        return self.rooms[name][:floats]
+
+    def share_rows(self, x: Array, work: Callable[[int, int], None]) -> None:
+        """work(first, stop) on parts of the rows of `x`, an op on its elements."""
+        self.team.share(len(x), least(LEAST_ELEMENTS, x.size // max(1, len(x))), work)
 
     # ---- matrix products
 
@@ -76,32 +88,40 @@ class CpuBackend(ReferenceBackend):
             decoding.products(weight_OI, x_NI, out_NO)
             return
         weight = weight_OI.T
-        self.team.share(len(x_NI), LEAST_ROWS, lambda first, stop: self.products(x_NI[first:stop], weight, out_NO[first:stop]))
+        self.team.share(len(x_NI), least(LEAST_PRODUCT, weight.size), lambda first, stop: self.products(x_NI[first:stop], weight, out_NO[first:stop]))
 
     def linear_backward_input(self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0) -> None:
-        self.team.share(len(dout_NO), LEAST_ROWS, lambda first, stop: self.products(dout_NO[first:stop], weight_OI, dx_NI[first:stop], scale))
+        def work(first: int, stop: int) -> None:
+            self.products(dout_NO[first:stop], weight_OI, dx_NI[first:stop], scale)
+
+        self.team.share(len(dout_NO), least(LEAST_PRODUCT, weight_OI.size), work)
 
     def linear_backward_weight(self, dout_NO: Array, x_NI: Array, dweight_OI: Array, accumulate: bool, scale: float = 1.0) -> None:
         dout = dout_NO.T
-        self.team.share(len(dout), LEAST_ROWS, lambda first, stop: self.products(dout[first:stop], x_NI, dweight_OI[first:stop], scale, accumulate))
+
+        def work(first: int, stop: int) -> None:
+            self.products(dout[first:stop], x_NI, dweight_OI[first:stop], scale, accumulate)
+
+        self.team.share(len(dout), least(LEAST_PRODUCT, x_NI.size), work)
 
     # ---- embedding, norm, positions, SwiGLU
 
     def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
-        self.team.share(len(ids_N), LEAST_ROWS, lambda *rows: glue.embedding(ids_N, table_VD, out_ND, *rows))
+        self.share_rows(out_ND, lambda *rows: glue.embedding(ids_N, table_VD, out_ND, *rows))
 
     def embedding_backward(self, ids_N: Array, dout_ND: Array, dtable_VD: Array, accumulate: bool) -> None:
-        self.team.share(dout_ND.shape[1], 16, lambda *columns: glue.embedding_backward(ids_N, dout_ND, dtable_VD, accumulate, *columns))
+        columns = max(16, least(LEAST_ELEMENTS, len(ids_N)))
+        self.team.share(dout_ND.shape[1], columns, lambda *columns: glue.embedding_backward(ids_N, dout_ND, dtable_VD, accumulate, *columns))
 
     def rms_norm(self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array) -> None:
         epsilon = np.float32(epsilon)
-        self.team.share(len(x_ND), LEAST_ROWS, lambda *rows: glue.rms_norm(x_ND, weight_D, epsilon, out_ND, inverse_rms_N, *rows))
+        self.share_rows(x_ND, lambda *rows: glue.rms_norm(x_ND, weight_D, epsilon, out_ND, inverse_rms_N, *rows))
 
     def add_rms_norm(
         self, x_ND: Array, delta_ND: Array, step_size: float, weight_D: Array, epsilon: float, sum_ND: Array, out_ND: Array, inverse_rms_N: Array
     ) -> None:
         arguments = x_ND, delta_ND, np.float32(step_size), weight_D, np.float32(epsilon), sum_ND, out_ND, inverse_rms_N
-        self.team.share(len(x_ND), LEAST_ROWS, lambda *rows: glue.add_rms_norm(*arguments, *rows))
+        self.share_rows(x_ND, lambda *rows: glue.add_rms_norm(*arguments, *rows))
 
     def rms_norm_backward(
         self,
@@ -116,26 +136,26 @@ class CpuBackend(ReferenceBackend):
         out_ND: Array | None = None,
     ) -> None:
         N, D = x_ND.shape
-        parts = max(1, min(self.threads, N // LEAST_ROWS))
-        partial_PD = self.room("norm", self.threads * D)[: parts * D].reshape(parts, D)
+        parts = max(1, min(self.threads, x_ND.size // LEAST_ELEMENTS))
+        sums_PD = self.room("norm", 2 * parts * D).reshape(-1, D)
         restored = dout_ND if out_ND is None else out_ND
-        arguments = dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, partial_PD, add_to_dx, out_ND is not None, restored
+        arguments = dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, sums_PD, add_to_dx, out_ND is not None, restored
         self.team.each(parts, lambda part: glue.rms_norm_backward(*arguments, part, part * N // parts, (part + 1) * N // parts))
-        if accumulate:
-            dweight_D += partial_PD.sum(axis=0)
-        else:
-            partial_PD.sum(axis=0, out=dweight_D)
+        if not accumulate:
+            dweight_D[...] = 0
+        for part in range(parts):
+            dweight_D += sums_PD[2 * part]
 
     def rope(self, x_NHE: Array, positions_N: Array, table: tuple[Array, Array], inverse: bool = False) -> None:
         sign = np.float32(-1 if inverse else 1)
-        self.team.share(len(x_NHE), LEAST_ROWS, lambda *rows: glue.rope(x_NHE, positions_N, *table, sign, *rows))
+        self.share_rows(x_NHE, lambda *rows: glue.rope(x_NHE, positions_N, *table, sign, *rows))
 
     def swiglu(self, gate_NF: Array, up_NF: Array, out_NF: Array) -> None:
-        self.team.share(len(gate_NF), LEAST_ROWS, lambda *rows: glue.swiglu(gate_NF, up_NF, out_NF, *rows))
+        self.share_rows(gate_NF, lambda *rows: glue.swiglu(gate_NF, up_NF, out_NF, *rows))
 
     def swiglu_backward(self, dout_NF: Array, gate_NF: Array, up_NF: Array, dgate_NF: Array, dup_NF: Array, out_NF: Array | None = None) -> None:
         arguments = dout_NF, gate_NF, up_NF, dgate_NF, dup_NF, out_NF is not None, dout_NF if out_NF is None else out_NF
-        self.team.share(len(gate_NF), LEAST_ROWS, lambda *rows: glue.swiglu_backward(*arguments, *rows))
+        self.share_rows(gate_NF, lambda *rows: glue.swiglu_backward(*arguments, *rows))
 
     # ---- attention
 
@@ -167,37 +187,47 @@ class CpuBackend(ReferenceBackend):
         room = self.room("attention", parts * floats)
         self.team.each(parts, lambda part: kernel(*arguments, room[part * floats :][:floats], part * pairs // parts, (part + 1) * pairs // parts))
 
-    def layer_step(
+    def decode(
         self,
         x_BD: Array,
         lengths_B: Array,
-        weights: Any,
+        layers: Any,
         columns: Any,
         table: tuple[Array, Array],
-        keys_BSGE: Array,
-        values_BSGE: Array,
+        keys: list[Array],
+        values: list[Array],
         epsilon: float,
         step_size: float,
     ) -> None:
-        """x ← a whole layer's output for one new token per row, whose key and value go to place lengths[b] of the cache.
+        """x ← the output of all layers for one new token per row, whose keys and values go to place lengths[b] of the cache.
 
-        An op of this engine only, for `few_rows` rows at most: what decoding a token takes, in one call.
+        An op of this engine only, for `few_rows` rows at most: a layer is one call, and threads share the rows.
         """
-        w = weights
-        matrices = w.attention_norm, w.query_key_value, w.attention_output, w.mlp_norm, w.gate_up, w.down
-        floats = decoding.room_floats(
-            len(x_BD), x_BD.shape[1], columns.query_key_value, w.attention_output.shape[1], columns.gate_up, w.down.shape[1], keys_BSGE.shape[1]
-        )
+        capacity, dim, attended, ffn = keys[0].shape[1], x_BD.shape[1], layers[0].attention_output.shape[1], layers[0].down.shape[1]
+        floats = decoding.room_floats(dim, columns.query_key_value, attended, columns.gate_up, ffn, capacity)
+        room = self.room("decode", len(x_BD) * floats)
         parts, constants = (columns.key.start, columns.value.start, columns.up.start), (np.float32(epsilon), np.float32(step_size))
-        decoding.layer(x_BD, lengths_B, matrices, parts, *table, keys_BSGE, values_BSGE, constants, self.room("layer", floats))
+
+        def work(first: int, stop: int) -> None:
+            rows = slice(first, stop)
+            for w, key_BSGE, value_BSGE in zip(layers, keys, values, strict=True):
+                matrices = w.attention_norm, w.query_key_value, w.attention_output, w.mlp_norm, w.gate_up, w.down
+                caches = key_BSGE[rows], value_BSGE[rows]
+                decoding.layer(x_BD[rows], lengths_B[rows], matrices, parts, *table, *caches, constants, room[first * floats : stop * floats])
+
+        self.team.share(len(x_BD), LEAST_SEQUENCES, work)
 
     # ---- cross-entropy
 
     def cross_entropy(self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array) -> None:
-        self.team.share(len(targets_R), LEAST_ROWS, lambda *rows: cross_entropy.cross_entropy(logits_RV, targets_R, logprobs_R, lse_R, *rows))
+        self.share_rows(logits_RV, lambda *rows: cross_entropy.cross_entropy(logits_RV, targets_R, logprobs_R, lse_R, *rows))
 
     def cross_entropy_backward(self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array) -> None:
-        self.team.share(len(targets_R), LEAST_ROWS, lambda *rows: cross_entropy.cross_entropy_backward(logits_RV, targets_R, weights_R, lse_R, *rows))
+        self.share_rows(logits_RV, lambda *rows: cross_entropy.cross_entropy_backward(logits_RV, targets_R, weights_R, lse_R, *rows))
+
+    def cross_entropy_with_gradient(self, logits_RV: Array, targets_R: Array, weights_R: Array, logprobs_R: Array, lse_R: Array) -> None:
+        arguments = logits_RV, targets_R, weights_R, logprobs_R, lse_R
+        self.share_rows(logits_RV, lambda *rows: cross_entropy.cross_entropy_with_gradient(*arguments, *rows))
 
     def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
         cross_entropy.add_losses(logprobs_NK, weights_NK, losses_2)
@@ -206,7 +236,7 @@ class CpuBackend(ReferenceBackend):
 
     def squared_norm(self, values: Array) -> float:
         blocks = -(-len(values) // optimizer.BLOCK)
-        sums = np.empty(blocks)
+        sums = self.room("squares", 2 * blocks).view(np.float64)
         self.team.share(blocks, 1, lambda first, stop: optimizer.squared_norms(values, sums, first, stop))
         return float(sums.sum())
 

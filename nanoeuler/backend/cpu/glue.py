@@ -5,7 +5,10 @@ Formulas, names and shapes are those of `backend/reference.py`; every kernel wor
 
 import numpy as np
 
-from nanoeuler.backend.cpu.simd import ONE, line, sigmoid, span
+from nanoeuler.backend.cpu.elementwise import swiglu as swiglu_map
+from nanoeuler.backend.cpu.elementwise import swiglu_gradient, swiglu_gradient_only, turn_halves
+from nanoeuler.backend.cpu.lines import fill, line, scale_into, span
+from nanoeuler.backend.cpu.simd import ONE
 from nanoeuler.compiling import FAST_MATH, compiled
 
 SUM_ROWS = 32
@@ -15,14 +18,15 @@ SUM_ROWS = 32
 @compiled()
 def embedding(ids_N, table_VD, out_ND, first, stop):
     for n in range(first, stop):
-        out_ND[n] = table_VD[min(max(ids_N[n], 0), len(table_VD) - 1)]
+        scale_into(line(table_VD, min(max(ids_N[n], 0), len(table_VD) - 1)), ONE, line(out_ND, n))
 
 
 @compiled()
 def embedding_backward(ids_N, dout_ND, dtable_VD, accumulate, first, stop):
     """Columns `first` … `stop`, every row's in the order of n."""
     if not accumulate:
-        dtable_VD[:, first:stop] = 0
+        for row in range(len(dtable_VD)):
+            fill(span(line(dtable_VD, row), first, stop - first), np.float32(0))
     for n in range(len(ids_N)):
         target, source = line(dtable_VD, ids_N[n]), line(dout_ND, n)
         for d in range(first, stop):
@@ -84,76 +88,48 @@ def weighted(x, factor, weight, out):
 
 
 @compiled()
-def rms_norm_backward(dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, dweight_PD, add_to_dx, restore, out_ND, part, first, stop):
-    """The weight's gradient of these rows goes to dweight[part], overwritten. `restore`: `out` receives what the forward pass gave."""
-    total, some = dweight_PD[part], np.zeros_like(weight_D)
-    total[:] = 0
+def rms_norm_backward(dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, sums_PD, add_to_dx, restore, out_ND, part, first, stop):
+    """The weight's gradient of these rows goes to sums[2 · part], the row behind it is room. `restore`: `out` receives what the forward pass gave."""
+    total, some = line(sums_PD, 2 * part), line(sums_PD, 2 * part + 1)
+    fill(total, np.float32(0))
+    fill(some, np.float32(0))
     for n in range(first, stop):
         norm_gradient(line(dout_ND, n), line(x_ND, n), weight_D, inverse_rms_N[n], line(dx_ND, n), some, add_to_dx)
         if restore:
             weighted(line(x_ND, n), inverse_rms_N[n], weight_D, line(out_ND, n))
         if n % SUM_ROWS == SUM_ROWS - 1 or n == stop - 1:
-            total += some
-            some[:] = 0
+            add_scaled(total, some, ONE, total)
+            fill(some, np.float32(0))
 
 
-@compiled(fastmath=FAST_MATH)
-def turn(vector, cos, sin, sign, turned):
-    """`turned` is room for the result: a loop that wrote over its input could not be vectorised."""
+@compiled()
+def turn(vector, cos, sin, sign):
     half = len(cos)
-    first, second = span(vector, 0, half), span(vector, half, half)
-    for i in range(half):
-        turned[i] = first[i] * cos[i] - second[i] * (sin[i] * sign)
-    for i in range(half):
-        second[i] = second[i] * cos[i] + first[i] * (sin[i] * sign)
-    first[:] = turned
+    halves = span(vector, 0, half), span(vector, half, half)
+    turn_halves(half, halves, (*halves, cos, sin), sign)
 
 
 @compiled()
 def rope(x_NHE, positions_N, cos_PE, sin_PE, sign, first, stop):
     """In place; `sign` −1 turns back."""
-    turned = np.empty(cos_PE.shape[1], np.float32)
     for n in range(first, stop):
         cos, sin = line(cos_PE, positions_N[n]), line(sin_PE, positions_N[n])
         for h in range(x_NHE.shape[1]):
-            turn(line(x_NHE, (n, h)), cos, sin, sign, turned)
-
-
-@compiled(fastmath=FAST_MATH)
-def swiglu_row(gate, up, out):
-    for f in range(len(gate)):
-        out[f] = gate[f] * sigmoid(gate[f]) * up[f]
+            turn(line(x_NHE, (n, h)), cos, sin, sign)
 
 
 @compiled()
 def swiglu(gate_NF, up_NF, out_NF, first, stop):
     for n in range(first, stop):
-        swiglu_row(line(gate_NF, n), line(up_NF, n), line(out_NF, n))
-
-
-@compiled(fastmath=FAST_MATH)
-def swiglu_gradient(dout, gate, up, dgate, dup, restore, out, sigma, silu, slope):
-    """One row. The last three are room for a row each: a loop with one output, which is none of its inputs, is vectorised."""
-    F = len(gate)
-    for f in range(F):
-        sigma[f] = sigmoid(gate[f])
-    for f in range(F):
-        silu[f] = gate[f] * sigma[f]
-    for f in range(F):
-        slope[f] = dout[f] * up[f] * (sigma[f] + silu[f] * (ONE - sigma[f]))
-    for f in range(F):
-        sigma[f] = silu[f] * up[f]
-    for f in range(F):
-        dup[f] = dout[f] * silu[f]
-    dgate[:] = slope
-    if restore:
-        out[:] = sigma
+        swiglu_map(gate_NF.shape[1], (line(out_NF, n),), (line(gate_NF, n), line(up_NF, n)), ONE)
 
 
 @compiled()
 def swiglu_backward(dout_NF, gate_NF, up_NF, dgate_NF, dup_NF, restore, out_NF, first, stop):
     """`restore`: `out` receives what the forward pass gave; otherwise it is not touched."""
-    room = np.empty((3, gate_NF.shape[1]), np.float32)
     for n in range(first, stop):
-        rows = line(dout_NF, n), line(gate_NF, n), line(up_NF, n), line(dgate_NF, n), line(dup_NF, n)
-        swiglu_gradient(*rows, restore, line(out_NF, n), room[0], room[1], room[2])
+        inputs, gradients = (line(dout_NF, n), line(gate_NF, n), line(up_NF, n)), (line(dgate_NF, n), line(dup_NF, n))
+        if restore:
+            swiglu_gradient(len(inputs[0]), (*gradients, line(out_NF, n)), inputs, ONE)
+        else:
+            swiglu_gradient_only(len(inputs[0]), gradients, inputs, ONE)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from nanoeuler.backend.cpu.lines import span
 from nanoeuler.compiling import FAST_MATH, compiled
 
 BLOCK = 1 << 15
@@ -28,7 +29,7 @@ def squared_norms(gradients, sums, first, stop):
     for block in range(first, stop):
         sums[block] = 0
         for start in range(block * BLOCK, min((block + 1) * BLOCK, len(gradients)), 1024):
-            sums[block] += squares(gradients[start : min(start + 1024, (block + 1) * BLOCK)])
+            sums[block] += squares(span(gradients, start, min(1024, len(gradients) - start)))
 
 
 @compiled(fastmath=FAST_MATH)

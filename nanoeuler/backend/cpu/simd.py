@@ -1,4 +1,4 @@
-"""Vector code inside compiled functions: the inner tile of a matrix product, exp, sigmoid, and a row's maximum.
+"""Vector code inside compiled functions: the inner tile of a matrix product, exp, and a row's maximum.
 
 LLVM turns a plain loop into vector code, but it does not keep a block of sums in registers, which is what makes a matrix
 product fast. `make_tile` writes that block in LLVM's own vector types, so it becomes AVX-512, AVX2 or NEON as the
@@ -13,7 +13,6 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
-from numba.np.arrayobj import populate_array
 
 from nanoeuler.compiling import compiled
 
@@ -189,11 +188,6 @@ def make_exponentials(gradients: bool):
 exponentials, score_gradients = make_exponentials(gradients=False), make_exponentials(gradients=True)
 
 
-@compiled(fastmath={"contract"})
-def sigmoid(x):
-    return ONE / (ONE + exp(-x))
-
-
 @intrinsic
 def largest_of_vectors(context, values, at, vectors):
     """The largest of `vectors` · LANES floats from `at` on; at least one vector."""
@@ -220,79 +214,6 @@ def largest(values, at, count):
     for i in range(at + vectors * LANES, at + count):
         top = values[i] if values[i] > top else top
     return top
-
-
-def vector_at(context, builder, address, length):
-    """A contiguous float32 array over memory that somebody else keeps alive."""
-    array = context.make_array(LINE)(context, builder)
-    data = builder.bitcast(address, array.data.type)
-    populate_array(array, data=data, shape=[length], strides=[ir.Constant(SIZE, 4)], itemsize=ir.Constant(SIZE, 4), meminfo=None)
-    return array._getvalue()
-
-
-LINE = types.Array(types.float32, 1, "C")
-
-
-@intrinsic
-def span(context, values, at, count):
-    """values[at : at + count] of a float32 vector, without the cost of a slice."""
-
-    def generate(context, builder, signature, arguments):
-        base = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        return vector_at(context, builder, builder.gep(base, [arguments[1]]), arguments[2])
-
-    return LINE(values, types.intp, types.intp), generate
-
-
-@intrinsic
-def line(context, x, index):
-    """x[index], all axes but the last given: a contiguous vector. A slice of columns has whole rows too, which Numba can't see, and so would not vectorise."""
-
-    def generate(context, builder, signature, arguments):
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        kinds = signature.args[1].types if isinstance(signature.args[1], types.BaseTuple) else [signature.args[1]]
-        places = cgutils.unpack_tuple(builder, arguments[1]) if isinstance(signature.args[1], types.BaseTuple) else [arguments[1]]
-        address = builder.ptrtoint(array.data, SIZE)
-        for place, kind, stride in zip(places, kinds, cgutils.unpack_tuple(builder, array.strides), strict=False):
-            address = builder.add(address, builder.mul(context.cast(builder, place, kind, types.intp), stride))
-        length = cgutils.unpack_tuple(builder, array.shape)[-1]
-        return vector_at(context, builder, builder.inttoptr(address, array.data.type), length)
-
-    return LINE(x, index), generate
-
-
-DOTS = 4
-"""Rows that `dots` takes at once: their sums end together, and each load of x serves all."""
-
-
-@intrinsic
-def dots(context, out, out_at, values, at, stride, x, x_at, vectors):
-    """out[out_at + r] = Σ values[at + r · stride + i] · x[x_at + i] over the first `vectors` · LANES values of i, for DOTS rows r."""
-
-    def generate(context, builder, signature, arguments):
-        arrays = [context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 2, 5)]
-        out, values, x = arrays
-        out_at, at, stride, x_at, vectors = (arguments[i] for i in (1, 3, 4, 6, 7))
-
-        def load(base, place):
-            return builder.load(builder.bitcast(builder.gep(base, [place]), VECTOR.as_pointer()), align=4)
-
-        sums = [cgutils.alloca_once_value(builder, ir.Constant(VECTOR, None)) for _ in range(DOTS)]
-        multiply_add = vector_function(builder, "fmuladd", 3)
-        with cgutils.for_range(builder, vectors) as loop:
-            place = builder.mul(loop.index, ir.Constant(SIZE, LANES))
-            right = load(x, builder.add(x_at, place))
-            for row, total in enumerate(sums):
-                start = builder.add(at, builder.mul(stride, ir.Constant(SIZE, row)))
-                builder.store(builder.call(multiply_add, [load(values, builder.add(start, place)), right, builder.load(total)]), total)
-        reduce = cgutils.get_or_insert_function(builder.module, ir.FunctionType(FLOAT, [FLOAT, VECTOR]), f"llvm.vector.reduce.fadd.v{LANES}f32")
-        for row, total in enumerate(sums):
-            value = builder.call(reduce, [ir.Constant(FLOAT, 0.0), builder.load(total)], fastmath=("reassoc",))
-            builder.store(value, builder.gep(out, [builder.add(out_at, ir.Constant(SIZE, row))]))
-        return context.get_dummy_value()
-
-    size = types.intp
-    return types.void(out, size, values, size, size, x, size, size), generate
 
 
 @intrinsic

@@ -21,7 +21,23 @@ class DecodingOps:
     sources: Sources
     activation: np.dtype
     few_rows = 1 << 16
-    """Rows up to which `layer_step` is worth taking: all."""
+    """Rows up to which `decode` is worth taking: all."""
+
+    def decode(
+        self,
+        x_BD: Array,
+        lengths_B: Array,
+        layers: Any,
+        columns: Any,
+        table: tuple[Array, Array],
+        keys: list[Array],
+        values: list[Array],
+        epsilon: float,
+        step_size: float,
+    ) -> None:
+        """x ← the output of all layers for one new token per row."""
+        for weights, keys_BSGE, values_BSGE in zip(layers, keys, values, strict=True):
+            self.layer_step(x_BD, lengths_B, weights, columns, table, keys_BSGE, values_BSGE, epsilon, step_size)
 
     def layer_step(
         self,
