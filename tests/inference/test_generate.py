@@ -154,7 +154,7 @@ def test_a_row_that_slides_is_read_again_by_itself(writer):
     both, one = together.read([[7], [8]]), alone.read([[7]])
     assert together.dropped == [25, 0]
     assert together.cache.lengths.tolist() == [72, 41]
-    assert (2, 72) not in together.cache.steps
+    assert (2, 72) not in together.cache.memory.steps
     np.testing.assert_allclose(both[0], one[0], rtol=1e-4, atol=1e-5)
 
 
