@@ -17,6 +17,10 @@
 #define BF16 2
 #define WGMMA 3
 
+#if UNIT == WGMMA && ROWS_IN_REGISTERS
+#error "wgmma takes the left factor of a transposed product from shared memory: kept in registers, results were wrong with tiles of 64 keys"
+#endif
+
 #if UNIT == FFMA || UNIT == TF32
 typedef float element;
 #else
@@ -251,12 +255,8 @@ __device__ __forceinline__ void multiply_transposed(float (&x)[N / 8][4], const 
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         unsigned long long right = descriptor(tile, s / PER_PANEL * (N * 128) + s % PER_PANEL * 32, 16);
-#if ROWS_IN_REGISTERS
-        wgmma<0>(x, rows.words[s], right, s > 0);
-#else
         unsigned group = ROWS == 64 ? 0 : rows.first / 64 * (64 * PANEL_BYTES);
         wgmma(x, descriptor(rows.tile + group, s / PER_PANEL * (ROWS * 128) + s % PER_PANEL * 32, 16), right, s > 0);
-#endif
     }
 #else
 #pragma unroll
