@@ -51,13 +51,13 @@ __device__ __forceinline__ void expect_barrier(unsigned address, int bytes) {
 __device__ __forceinline__ void arrive(unsigned address) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory"); }
 
 __device__ __forceinline__ void arrive_in(int block, unsigned address, int count) {
-    asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there], %2;}" ::"r"(address),
+    asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there], %2;}" ::"r"(address),
                  "r"(block), "r"(count)
                  : "memory");
 }
 
 __device__ __forceinline__ void await(unsigned address, int phase) {
-    asm volatile("{.reg .pred done; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1; @!done bra again;}" ::"r"(address), "r"(phase)
+    asm volatile("{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done bra again;}" ::"r"(address), "r"(phase)
                  : "memory");
 }
 

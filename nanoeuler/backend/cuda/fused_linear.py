@@ -9,6 +9,7 @@ import numpy as np
 from nanoeuler.backend.cuda.sources import Source
 
 KINDS = ("rotated", "gated", "gated_backward")
+IN_USE = ("rotated", "gated", "gated_backward")
 ROWS, COLUMNS, PANEL, GROUP_ROWS = 128, 256, 64, 64  # a block's tile; columns and rows of the boxes that are copied
 THREADS = 384
 SHARED_BYTES = 4 * 3 * ROWS * 128 + 3 * 4 * 8
@@ -30,9 +31,9 @@ class FusedLinear:
         self.stream, self.clusters = stream, multiprocessors // 2
         self.kernels: dict[Source, Any] = {}
 
-    def fits(self, rows: int, columns: int = COLUMNS) -> bool:
+    def fits(self, kind: str, rows: int, columns: int = COLUMNS) -> bool:
         """Is a product of so many rows and columns of `out` one for these kernels?"""
-        return rows >= WORTH_FUSING and columns % COLUMNS == 0
+        return kind in IN_USE and rows >= WORTH_FUSING and columns % COLUMNS == 0
 
     def rotated(self, x_ND: Any, weight_CD: Any, packed_NC: Any, turned: int, positions_N: Any, table: tuple[Any, Any], head_size: int) -> None:
         """packed = x Wᵀ, its first `turned` columns rotated."""

@@ -99,8 +99,9 @@ __device__ __forceinline__ void await_copies() {
 // How a tile lies in shared memory. `panel_stride` matters only where the product runs along the rows and a row has several panels.
 __device__ __forceinline__ unsigned long long descriptor(unsigned tile, unsigned offset, int panel_stride) {
     constexpr unsigned long long EIGHT_ROWS = 8 * PANEL_BYTES / 16, SWIZZLE = PANEL_BYTES == 128 ? 1 : 2;
-    // tiles lie in the first 256 KB, so that the parts of an address add up without a carry into the next field, most of them when compiling
-    unsigned low = address_of(0) / 16 + tile / 16 + offset / 16 + (panel_stride / 16 << 16);
+    // tiles lie in the first 256 KB, so that the parts of an address add up without a carry into the next field, most of them when compiling;
+    // above that an address holds the block's number in its cluster
+    unsigned low = (address_of(0) & 0x3ffff) / 16 + tile / 16 + offset / 16 + (panel_stride / 16 << 16);
     return low | EIGHT_ROWS << 32 | SWIZZLE << 62;
 }
 
