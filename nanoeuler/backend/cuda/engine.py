@@ -266,7 +266,7 @@ class CudaBackend:
         self.launch(self.sources.rope(E), "rope", blocks(N * H * E // 16, 256), 256, x_NHE, stride, positions_N, *table, N, H, -1.0 if inverse else 1.0)
 
     def linear_rope(self, x_NI: Array, weight_OI: Array, out_NO: Array, rotated: list[Array], positions_N: Array, table: tuple[Array, Array]) -> None:
-        if self.fused and self.fused.fits("rotated", len(x_NI)) and len(rotated) == 1 and rotated[0].data.ptr == out_NO.data.ptr:
+        if self.fused and self.fused.fits(len(x_NI)) and len(rotated) == 1 and rotated[0].data.ptr == out_NO.data.ptr:
             _, H, E = rotated[0].shape
             self.fused.rotated(x_NI, weight_OI, out_NO, H * E, positions_N, table, E)
             return
@@ -342,15 +342,8 @@ class CudaBackend:
         arrays = dout_NF, gate_NF, up_NF, row_stride(gate_NF), dgate_NF, dup_NF, row_stride(dgate_NF), out_NF
         self.launch(self.sources.swiglu(F), "swiglu_backward", blocks(N * F // 8, 256), 256, *arrays, N)
 
-    def linear_swiglu(self, x_NI: Array, weight_OI: Array, packed_NO: Array, gate: slice, up: slice, out_NF: Array) -> None:
-        if self.fused and self.fused.fits("gated", *out_NF.shape):
-            self.fused.gated(x_NI, weight_OI, packed_NO, up.start, out_NF)
-            return
-        self.linear(x_NI, weight_OI, packed_NO)
-        self.swiglu(packed_NO[:, gate], packed_NO[:, up], out_NF)
-
     def linear_swiglu_backward(self, dx_ND: Array, weight_DF: Array, scale: float, packed_NO: Array, gate: slice, up: slice, out_NF: Array) -> None:
-        if self.fused and self.fused.fits("gated_backward", *out_NF.shape):
+        if self.fused and self.fused.fits(*out_NF.shape):
             self.fused.gated_backward(dx_ND, weight_DF, scale, packed_NO, up.start, out_NF)
             return
         self.linear_backward_input(dx_ND, weight_DF, out_NF, scale)

@@ -1,36 +1,35 @@
-// Matrix products whose results are worked on while they are still in registers (Hopper only): what would be a kernel of its own behind the product, with one
-// more trip of the result through memory, is its epilogue. KIND says which:
+// Matrix products whose results are worked on while they are still in registers (Hopper only): what would be a kernel of its own before or behind the product, with
+// one more trip of the result through memory, is its epilogue. KIND says which:
 //
 //   ROTATED         packed = x Wᵀ, of which the first `turned` columns are rotated by their positions (rope.cu)
-//   GATED           gate and up = x Wᵀ, and out = silu(gate) · up (swiglu.cu)
-//   GATED_BACKWARD  dhidden = scale · x W, which is never stored: gate and up become their gradients, and out is silu(gate) · up again
+//   GATED_BACKWARD  dhidden = scale · x W, which is never stored: gate and up become their gradients, and out is silu(gate) · up again (swiglu.cu)
 //
-// in:  x (N, D) bfloat16; W (C, D), or (D, F) for GATED_BACKWARD; positions (N) int, cosine and sine (positions, E / 2) float for ROTATED; gate and up for GATED_BACKWARD
-// out: packed (N, C) bfloat16: q, k and v, or gate and, `up` columns later, up;  out (N, F) bfloat16
-// bytes: x and W once, packed once (GATED_BACKWARD: twice), out once
+// in:  x (N, D) bfloat16; W (C, D), or (D, F) for GATED_BACKWARD; positions (N) int, cosine and sine (positions, E / 2) float for ROTATED; gate and up, columns of
+//      packed, `up` columns apart, for GATED_BACKWARD
+// out: packed (N, C) bfloat16: q, k and v, or gate and up;  out (N, F) bfloat16 for GATED_BACKWARD
+// bytes: x and W once; packed once, or twice, and out once for GATED_BACKWARD
 //
-// A block takes tiles of 128 × 256 results, one after another; two blocks, a cluster, take neighbours one below the other and fetch one half of their columns' weights each,
-// for both. Four warps' worth of threads are spent on moving data: one thread starts all loads (by the tensor copy engine, into a ring of four stages, up to a tile ahead),
-// one starts all stores. The other eight warps compute: 64 rows a group of four. A stage of the ring holds 64 columns of x and of the weights, 48 KB; an epilogue takes
-// stages of that ring too, for results on their way out and, in GATED_BACKWARD, for gate and up on their way in. Stages change hands by barriers in shared memory:
+// A block takes tiles of 128 × 256 results, one after another; two blocks, a cluster, take neighbours one below the other and fetch one half of their columns'
+// weights each, for both. Of a block's three groups of four warps two compute, 64 rows each. In the third one thread starts all loads (by the tensor copy
+// engine, into a ring of four stages, up to a tile ahead), and one all stores. A stage of the ring holds 64 columns of x and of the weights, 48 KB. An epilogue
+// takes stages of that ring too: for results on their way out, and in GATED_BACKWARD for gate and up on their way in, which so arrive while the product
+// is still at work. Stages change hands by barriers in shared memory:
 //
-//   full     loaded, or given to the epilogue         producer → computing warps
-//   written  results lie in the stage                 computing warps → writer
-//   empty    nobody in the cluster needs it           computing warps or writer, of both blocks → producer
+//   full     loaded, or given to the epilogue         loading thread → computing warps
+//   written  results lie in the stage                 computing warps → storing thread
+//   empty    nobody in the cluster needs it           computing warps or storing thread, of both blocks → loading thread
 //
 // Compiled with -D: KIND; TURNED_HEAD, the head size E for ROTATED; HEAD_SIZE=64 and UNIT=WGMMA, of which matrix_units.cuh makes panels of 64 bfloat16 columns.
 #include "matrix_units.cuh"
 
 #define ROTATED 0
-#define GATED 1
-#define GATED_BACKWARD 2
+#define GATED_BACKWARD 1
 
 constexpr int ROWS = 128, COLUMNS = 256, DEPTH = 64, STAGES = 4, GROUP_ROWS = 64;
 constexpr int PANEL = ROWS * 128, STAGE = 3 * PANEL;                       // bytes of 64 columns of a tile; of a stage: x, then the weights
 constexpr int SLICE = DEPTH * 128;                                         // bytes of 64 columns of GATED_BACKWARD's weights
 constexpr int BARRIERS = STAGES * STAGE, FULL = 0, EMPTY = 1, WRITTEN = 2; // three barriers for each stage
-constexpr int COMPUTING_WARPS = 8, PRODUCER = 8, WRITER = 9, THREADS = 384;
-constexpr int TILE_COLUMNS = KIND == GATED ? COLUMNS / 2 : COLUMNS;        // of `out`, or of `packed` when there is none
+constexpr int COMPUTING_WARPS = 8, LOADING_WARP = 8, STORING_WARP = 9, THREADS = 384;
 constexpr int EPILOGUE_STAGES = KIND == GATED_BACKWARD ? 4 : 2;
 
 struct alignas(64) Map {
@@ -56,6 +55,7 @@ __device__ __forceinline__ void arrive_in(int block, unsigned address, int count
                  : "memory");
 }
 
+// Barriers keep to .cta, their default: a .cluster release or acquire would flush all of a thread's memory, at every stage.
 __device__ __forceinline__ void await(unsigned address, int phase) {
     asm volatile("{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done bra again;}" ::"r"(address), "r"(phase)
                  : "memory");
@@ -107,16 +107,11 @@ __device__ __forceinline__ void multiply_stage(float (&x)[COLUMNS / 8][4], int s
     }
 }
 
-// ---- epilogues: what a lane makes of two neighbouring columns of a row
+// ---- SwiGLU
 
 __device__ __forceinline__ float2 pair(unsigned word) { return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)); }
 
 __device__ __forceinline__ float sigmoid(float z) { return 1.0f / (1.0f + expf(-z)); }
-
-__device__ __forceinline__ unsigned gated(unsigned gate, unsigned up) {  // of the rounded numbers, as the backward pass will see them
-    float2 z = pair(gate), factor = pair(up);
-    return pack_bf16(z.x * sigmoid(z.x) * factor.x, z.y * sigmoid(z.y) * factor.y);
-}
 
 __device__ __forceinline__ void gated_backward(float gradient, float z, float factor, float& dgate, float& dup, float& product) {
     float sigma = sigmoid(z), silu = z * sigma;
@@ -139,7 +134,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
     meet_cluster();
 
     // every role walks the same tiles and the same stages; `lap` counts how often it went round the ring
-    int across = (columns + TILE_COLUMNS - 1) / TILE_COLUMNS, tiles = (rows + 2 * ROWS - 1) / (2 * ROWS) * across;
+    int across = (columns + COLUMNS - 1) / COLUMNS, tiles = (rows + 2 * ROWS - 1) / (2 * ROWS) * across;
     int steps = (depth + DEPTH - 1) / DEPTH, stage = 0, lap = 0;
     auto next = [&]() {
         if (++stage == STAGES) stage = 0, lap++;
@@ -147,9 +142,9 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
 
     if (warp >= COMPUTING_WARPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (warp == PRODUCER && lane == 0) {
+        if (warp == LOADING_WARP && lane == 0) {
             for (int tile = blockIdx.x / 2; tile < tiles; tile += gridDim.x / 2) {
-                int row = (tile / across * 2 + rank) * ROWS, column = tile % across * TILE_COLUMNS;
+                int row = (tile / across * 2 + rank) * ROWS, column = tile % across * COLUMNS;
                 for (int step = 0; step < steps; step++, next()) {
                     unsigned full = barrier(FULL, stage);
                     int at = stage * STAGE;
@@ -159,7 +154,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
                     if (KIND == GATED_BACKWARD) {
                         for (int i = 2 * rank; i < 2 * rank + 2; i++) load_box_for_both(maps.weight, at + PANEL + i * SLICE, column + i * 64, step * DEPTH, full);
                     } else {
-                        load_box_for_both(maps.weight, at + PANEL + rank * PANEL, step * DEPTH, column + rank * (KIND == GATED ? up : ROWS), full);
+                        load_box_for_both(maps.weight, at + PANEL + rank * PANEL, step * DEPTH, column + rank * ROWS, full);
                     }
                 }
                 for (int part = 0; part < EPILOGUE_STAGES; part++, next()) {
@@ -174,10 +169,10 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
                         load_box(maps.packed, stage * STAGE + i * PANEL / 2, column + part * 64 + i / 2 * up, row + i % 2 * GROUP_ROWS, full);
                 }
             }
-        } else if (warp == WRITER && lane == 0) {
+        } else if (warp == STORING_WARP && lane == 0) {
             unsigned phases = 0;  // a stage is not an epilogue's in every lap
             for (int tile = blockIdx.x / 2; tile < tiles; tile += gridDim.x / 2) {
-                int row = (tile / across * 2 + rank) * ROWS, column = tile % across * TILE_COLUMNS;
+                int row = (tile / across * 2 + rank) * ROWS, column = tile % across * COLUMNS;
                 stage = (stage + steps) % STAGES;
                 for (int part = 0; part < EPILOGUE_STAGES; part++, next()) {
                     await(barrier(WRITTEN, stage), phases >> stage & 1);
@@ -230,7 +225,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
 
             if constexpr (KIND == ROTATED) {
                 constexpr int BLOCKS = TURNED_HEAD / 8, HALF = TURNED_HEAD / 2;
-                int row = (tile / across * 2 + rank) * ROWS + first, column = tile % across * TILE_COLUMNS;
+                int row = (tile / across * 2 + rank) * ROWS + first, column = tile % across * COLUMNS;
                 if (column < turned) {
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
@@ -261,9 +256,6 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
                         auto packed = [&](int block) { return pack_bf16(x[block][2 * half], x[block][2 * half + 1]); };
                         if constexpr (KIND == ROTATED) {
                             word(0, j, half) = packed(16 * part + j), word(1, j, half) = packed(16 * part + 8 + j);
-                        } else if constexpr (KIND == GATED) {
-                            unsigned gate = packed(8 * part + j), up = packed(16 + 8 * part + j);
-                            word(0, j, half) = gate, word(1, j, half) = up, word(2, j, half) = gated(gate, up);
                         } else {
                             float2 z = pair(word(0, j, half)), factor = pair(word(1, j, half)), dgate, dup, product;
                             const float(&gradient)[4] = x[8 * part + j];
