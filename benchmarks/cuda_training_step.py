@@ -5,9 +5,18 @@
 Both sides do the whole step: forward, backward, clipping to norm 1, AdamW; same weights, same tokens. PyTorch runs compiled (torch.compile), with
 fused AdamW and, for bf16, autocast. Each figure is the median of several runs of ten steps, in brackets the fastest and the slowest. Takes about
 two minutes, most of them for torch.compile.
+
+The shape of GPT-2 124M, one head, with our architecture:
+
+    python benchmarks/cuda_training_step.py --rows 16 --length 1024 --heads 1 --model '{"layers": 12, "kv_heads": 12, "vocab_size": 50257, "tied": true}'
+
+What a smaller card would run: our kernels for compute capability 8.0, and so much memory; the rows of a step are as many as fit.
+
+    python benchmarks/cuda_training_step.py --alone --portable --memory 11
 """
 
 import argparse
+import json
 import statistics
 import time
 from typing import Any
@@ -17,7 +26,7 @@ import numpy as np
 
 from nanoeuler.backend.cuda.device import peak_flops
 from nanoeuler.backend.cuda.engine import CudaBackend
-from nanoeuler.model.spec import ModelConfig, parameter_count, training_flops_per_token
+from nanoeuler.model.spec import ModelConfig, parameter_count, state_bytes, training_flops_per_token
 from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.training.state import AdamW, TrainingState
 from nanoeuler.training.streams import TextStream
@@ -25,16 +34,16 @@ from nanoeuler.training.streams import TextStream
 STEPS = 10
 
 
-def measured(step: Any, finish: Any, runs: int) -> list[float]:
-    """Milliseconds per step of `runs` runs."""
+def measured(step: Any, finish: Any, runs: int, steps: int = STEPS) -> list[float]:
+    """Milliseconds per step of `runs` runs of some steps."""
     times = []
     for _ in range(runs):
         finish()
         began = time.perf_counter()
-        for _ in range(STEPS):
+        for _ in range(steps):
             step()
         finish()
-        times.append(1e3 * (time.perf_counter() - began) / STEPS)
+        times.append(1e3 * (time.perf_counter() - began) / steps)
     return times
 
 
@@ -42,7 +51,7 @@ def ours(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -
     """Milliseconds of each run, peak gigabytes, first loss."""
     pool = cupy.get_default_memory_pool()
     before = pool.used_bytes()
-    backend = CudaBackend(options.precision, options.residual)
+    backend = CudaBackend(options.precision, options.residual, portable=options.portable)
     state = TrainingState(config, backend, initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0), options.recompute)
     rows = stream.step(0)
     losses = [state.train_step(rows, options.micro_batch_rows or options.rows, 1e-4).loss for _ in range(3)]
@@ -54,6 +63,13 @@ def ours(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -
 
     times = measured(step, backend.finish, options.runs)
     return times, (pool.used_bytes() - before) / 1e9, losses[0]
+
+
+def rows_that_fit(config: ModelConfig, options: argparse.Namespace) -> int:
+    """What the trainer would take on a card of so much memory."""
+    backend = CudaBackend(options.precision, options.residual)
+    backend.device.memory = options.memory * 1e9
+    return backend.rows_that_fit(config, options.length, 2 * state_bytes(config), options.recompute)
 
 
 def peer(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -> tuple[list[float], float, float]:
@@ -101,8 +117,14 @@ def main() -> None:
     parser.add_argument("--micro-batch-rows", type=int)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--alone", action="store_true", help="without the peer")
+    parser.add_argument("--model", type=json.loads, default={}, help="fields of the model in JSON, over those of the preset")
+    parser.add_argument("--portable", action="store_true", help="only kernels that run from compute capability 8.0 up")
+    parser.add_argument("--memory", type=float, help="gigabytes that our side may take; sets the rows of a step")
     options = parser.parse_args()
-    config = ModelConfig.from_dict({"preset": options.preset, "context": options.length, "mtp_heads": options.heads})
+    config = ModelConfig.from_dict({"preset": options.preset, "context": options.length, "mtp_heads": options.heads} | options.model)
+    if options.memory:
+        cupy.get_default_memory_pool().set_limit(size=int(options.memory * 1e9))
+        options.rows = rows_that_fit(config, options)
     tokens = np.random.default_rng(1).integers(1, config.vocab_size, options.rows * options.length, dtype=np.int32)
     stream = TextStream(tokens, options.length, len(tokens), config.mtp_weights, 0, False, 1, "benchmark")
     flops = training_flops_per_token(config, options.length) * len(tokens)

@@ -49,7 +49,7 @@ def rotated(x_BTHE: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch
 
 
 class PyTorchModel(nn.Module):
-    """The decoder with K heads on its last hidden state. Untied, one document a row."""
+    """The decoder with K heads on its last hidden state, one document a row."""
 
     def __init__(self, config: ModelConfig, parameters: np.ndarray):
         """`parameters` is a flat buffer of ours, laid out by `tensor_table(config)`."""
@@ -59,6 +59,8 @@ class PyTorchModel(nn.Module):
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.layers))
         self.final_norm = nn.Parameter(torch.ones(c.dim))
         self.heads = nn.Linear(c.dim, c.mtp_heads * c.vocab_size, bias=False)
+        if c.tied:  # one head only
+            self.heads.weight = self.embedding.weight
         angles = np.arange(c.context)[:, None] * c.rope_theta ** (-np.arange(0, c.head_size, 2) / c.head_size)
         for name, table in (("cos", np.cos(angles)), ("sin", np.sin(angles))):
             self.register_buffer(name, torch.from_numpy(table.astype(np.float32))[:, None, :])  # (context, 1, E / 2)

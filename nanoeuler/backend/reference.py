@@ -197,6 +197,12 @@ class ReferenceBackend:
         first -= second * sin
         second[...] = turned
 
+    def linear_rope(self, x_NI: Array, weight_OI: Array, out_NO: Array, rotated: list[Array], positions_N: Array, table: tuple[Array, Array]) -> None:
+        """A product and `rope` on parts of it, views (N, H, E) of `out`."""
+        self.linear(x_NI, weight_OI, out_NO)
+        for part in rotated:
+            self.rope(part, positions_N, table)
+
     # ---- causal grouped-query attention:  out = softmax(q kᵀ / √E) v
 
     def attention(self, query_BTHE: Array, key_BSGE: Array, value_BSGE: Array, starts_BT: Array, offset_B: Array, out_BTHE: Array, lse_BHT: Array) -> None:
@@ -253,6 +259,27 @@ class ReferenceBackend:
             dkey_BTGE[row, keys] = (stacked(dscores).swapaxes(-1, -2) @ stacked(query)).transpose(1, 0, 2)
             dvalue_BTGE[row, keys] = (stacked(probabilities).swapaxes(-1, -2) @ stacked(dout)).transpose(1, 0, 2)
 
+    def attention_rope_backward(
+        self,
+        dout_BTHE: Array,
+        query_BTHE: Array,
+        key_BTGE: Array,
+        value_BTGE: Array,
+        starts_BT: Array,
+        out_BTHE: Array,
+        lse_BHT: Array,
+        dquery_BTHE: Array,
+        dkey_BTGE: Array,
+        dvalue_BTGE: Array,
+        positions_N: Array,
+        table: tuple[Array, Array],
+    ) -> None:
+        """`attention_backward` for queries and keys that `rope` had turned: their gradients are turned back."""
+        saved = query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT
+        self.attention_backward(dout_BTHE, *saved, dquery_BTHE, dkey_BTGE, dvalue_BTGE)
+        for gradient in (dquery_BTHE, dkey_BTGE):
+            self.rope(gradient.reshape(-1, *gradient.shape[2:]), positions_N, table, inverse=True)
+
     # ---- SwiGLU (Shazeer 2020, eq. 6):  out = silu(gate) · up,  silu(z) = z σ(z)
 
     def swiglu(self, gate_NF: Array, up_NF: Array, out_NF: Array) -> None:
@@ -277,6 +304,12 @@ class ReferenceBackend:
             np.multiply(silu, up_NF, out=out_NF)
         dgate_NF[...] = slope
         dup_NF[...] = dup
+
+    def linear_swiglu_backward(self, dx_ND: Array, weight_DF: Array, scale: float, packed_NO: Array, gate: slice, up: slice, out_NF: Array) -> None:
+        """From the gradient of scale · out Wᵀ to those of gate and up, in their places; `out` receives what the forward pass gave."""
+        self.linear_backward_input(dx_ND, weight_DF, out_NF, scale)
+        parts = packed_NO[:, gate], packed_NO[:, up]
+        self.swiglu_backward(out_NF, *parts, *parts, out_NF)
 
     # ---- cross-entropy of R rows of logits; a target of −1 has no loss and no gradient
 

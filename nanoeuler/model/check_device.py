@@ -124,6 +124,21 @@ def check_rope(engine: Any, draw: "Draw", N: int, H: int, E: int) -> Iterator[Co
     yield from compare_op(f"rope back {N} × {H} × {E}", engine, inputs, {}, rope_back, ("packed",))
 
 
+def check_linear_rope(engine: Any, draw: "Draw", N: int, D: int, H: int, G: int, E: int) -> Iterator[Comparison]:
+    """The product that gives q, k and v, with q and k rotated."""
+    inputs = {
+        "x": draw.activation(N, D),
+        "weight": draw.activation((H + 2 * G) * E, D),
+        "positions": (draw.random.integers(0, 512, N).astype(np.int32), "index"),
+    }
+
+    def linear_rope(ops: Any, a: Any) -> None:
+        rotated = [a.packed[:, : (H + G) * E].reshape(N, H + G, E)]
+        ops.linear_rope(a.x, a.weight, a.packed, rotated, a.positions, ops.rope_table(512, E, 10_000.0))
+
+    yield from compare_op(f"linear_rope {N} × {D}, {H} / {G} heads of {E}", engine, inputs, {"packed": ((N, (H + 2 * G) * E), "activation")}, linear_rope)
+
+
 def check_attention(engine: Any, draw: "Draw", B: int, T: int, H: int, G: int, E: int) -> Iterator[Comparison]:
     starts = np.zeros((B, T), np.int32)
     if T > 5:  # documents of odd lengths in the last row
@@ -147,6 +162,14 @@ def check_attention(engine: Any, draw: "Draw", B: int, T: int, H: int, G: int, E
         ops.attention_backward(a.dout, *parts(a.packed), a.starts, a.out, a.lse, *parts(a.dpacked))
 
     yield from compare_op(f"attention {B} × {T}, {H} / {G} heads of {E}", engine, inputs, kept, attention)
+    inputs["positions"] = draw.random.integers(0, 512, B * T).astype(np.int32), "index"
+
+    def attention_rope(ops: Any, a: Any) -> None:
+        ops.attention(*parts(a.packed), a.starts, a.offset, a.out, a.lse)
+        gradients, table = parts(a.dpacked), ops.rope_table(512, E, 10_000.0)
+        ops.attention_rope_backward(a.dout, *parts(a.packed), a.starts, a.out, a.lse, *gradients, a.positions, table)
+
+    yield from compare_op(f"attention back to before rope {B} × {T}, {H} / {G} heads of {E}", engine, inputs, kept, attention_rope)
 
 
 def check_decoding(engine: Any, draw: "Draw", B: int, T: int, S: int, H: int, G: int, E: int) -> Iterator[Comparison]:
@@ -239,6 +262,16 @@ def check_swiglu(engine: Any, draw: "Draw", N: int, F: int) -> Iterator[Comparis
     yield from compare_op(f"swiglu {N} × {F}", engine, inputs, kept, swiglu, ("packed", "dout"))
 
 
+def check_linear_swiglu(engine: Any, draw: "Draw", N: int, D: int, F: int) -> Iterator[Comparison]:
+    """The backward pass of SwiGLU and the product behind it."""
+    inputs = {"dx": draw.activation(N, D), "weight": draw.activation(D, F), "packed": (3 * draw.random.standard_normal((N, 2 * F)), "activation")}
+
+    def linear_swiglu(ops: Any, a: Any) -> None:
+        ops.linear_swiglu_backward(a.dx, a.weight, 0.5, a.packed, slice(0, F), slice(F, 2 * F), a.out)
+
+    yield from compare_op(f"swiglu and product back {N} × {D} × {F}", engine, inputs, {"out": ((N, F), "activation")}, linear_swiglu, ("packed",))
+
+
 def check_cross_entropy(engine: Any, draw: "Draw", R: int, V: int) -> Iterator[Comparison]:
     width = -(-V // 8) * 8
     targets = draw.random.integers(0, V, R).astype(np.int32)
@@ -298,6 +331,8 @@ def check_device_ops(engine: Any) -> Iterator[Comparison]:
         yield from check_rms_norm(engine, draw, *sizes)
     for sizes in ((1, 1, 32), (37, 3, 64), (130, 12, 128)):
         yield from check_rope(engine, draw, *sizes)
+    for sizes in ((37, 128, 3, 1, 32), (4_133, 200, 6, 2, 32), (4_133, 768, 12, 4, 64), (4_400, 256, 4, 1, 128)):  # from 4,096 rows on a GPU fuses them
+        yield from check_linear_rope(engine, draw, *sizes)
     for sizes in ((1, 1, 1, 1, 32), (2, 7, 4, 4, 64), (2, 65, 6, 2, 64), (1, 130, 8, 2, 128), (2, 200, 8, 1, 32), (1, 513, 12, 4, 64), (2, 512, 12, 4, 64)):
         yield from check_attention(engine, draw, *sizes)
     for sizes in ((1, 1, 70, 12, 4, 64), (3, 5, 140, 4, 1, 32)):  # decoding: fewer queries than keys
@@ -308,6 +343,8 @@ def check_device_ops(engine: Any) -> Iterator[Comparison]:
             yield from check_layer_step(engine, draw, B, S, *sizes)
     for sizes in ((1, 8), (37, 344), (130, 2048)):
         yield from check_swiglu(engine, draw, *sizes)
+    for sizes in ((37, 128, 344), (4_133, 200, 512), (4_400, 768, 2048)):
+        yield from check_linear_swiglu(engine, draw, *sizes)
     for sizes in ((1, 16), (37, 50), (130, 4096), (9, 50_257)):
         yield from check_cross_entropy(engine, draw, *sizes)
     yield from check_all_masked(engine, draw)

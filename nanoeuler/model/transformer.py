@@ -237,9 +237,8 @@ class Transformer:
         ops.embedding(batch.ids.reshape(-1), weights.embedding, first.x)
         ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, buffers.normed, first.attention_inverse_rms)
         for index, (layer, a) in enumerate(zip(weights.layers, buffers.layers, strict=True)):
-            ops.linear(buffers.normed, layer.query_key_value, a.query_key_value)
-            for part in self.rotated(a.query_key_value):
-                ops.rope(part, positions, self.rope_table)
+            packed = a.query_key_value
+            ops.linear_rope(buffers.normed, layer.query_key_value, packed, self.rotated(packed), positions, self.rope_table)
             query, key, value = self.split(a.query_key_value)
             ops.attention(rows(query, B), rows(key, B), rows(value, B), starts, buffers.offset, rows(self.by_head(a.attention_out), B), a.lse)
             self.finish_layer(index, layer, a, buffers)
@@ -314,9 +313,7 @@ class Transformer:
                 ops.rms_norm(a.middle, layer.mlp_norm, c.norm_epsilon, normed, a.mlp_inverse_rms)
                 ops.linear(normed, layer.gate_up, a.gate_up)
             # x + h · mlp(norm(x)): dx flows past the MLP unchanged, and into it scaled by h
-            ops.linear_backward_input(dx, layer.down, hidden, scale=h)
-            parts = a.gate_up[:, gate], a.gate_up[:, up]
-            ops.swiglu_backward(hidden, *parts, *parts, hidden)
+            ops.linear_swiglu_backward(dx, layer.down, h, a.gate_up, gate, up, hidden)
             ops.linear_backward_weight(dx, hidden, gradient.down, accumulate, scale=h)
             ops.linear_backward_input(a.gate_up, layer.gate_up, normed)
             ops.rms_norm_backward(normed, a.middle, layer.mlp_norm, a.mlp_inverse_rms, dx, gradient.mlp_norm, True, accumulate, normed)
@@ -326,16 +323,16 @@ class Transformer:
             ops.linear_backward_input(dx, layer.attention_output, buffers.dattention_out, scale=h)
             query, key, value = self.split(a.query_key_value)
             dquery, dkey, dvalue = self.split(buffers.dquery_key_value)
-            ops.attention_backward(
+            ops.attention_rope_backward(
                 rows(self.by_head(buffers.dattention_out), B),
                 *(rows(part, B) for part in (query, key, value)),
                 batch.starts,
                 rows(self.by_head(a.attention_out), B),
                 a.lse,
                 *(rows(part, B) for part in (dquery, dkey, dvalue)),
+                positions,
+                self.rope_table,
             )
-            for part in self.rotated(buffers.dquery_key_value):
-                ops.rope(part, positions, self.rope_table, inverse=True)
             ops.linear_backward_input(buffers.dquery_key_value, layer.query_key_value, normed)
             ops.rms_norm_backward(normed, a.x, layer.attention_norm, a.attention_inverse_rms, dx, gradient.attention_norm, True, accumulate, normed)
             ops.linear_backward_weight(buffers.dquery_key_value, normed, gradient.query_key_value, accumulate)
@@ -390,9 +387,8 @@ class Transformer:
         ops.embedding(step.tokens.reshape(-1), weights.embedding, first.x)
         ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, buffers.normed, first.attention_inverse_rms)
         for index, (layer, a) in enumerate(zip(weights.layers, buffers.layers, strict=True)):
-            ops.linear(buffers.normed, layer.query_key_value, a.query_key_value)
-            for part in self.rotated(a.query_key_value):
-                ops.rope(part, positions, step.rope_table)
+            packed = a.query_key_value
+            ops.linear_rope(buffers.normed, layer.query_key_value, packed, self.rotated(packed), positions, step.rope_table)
             query, key, value = self.split(a.query_key_value)
             keys, values = cache.keys[index], cache.values[index]
             # short rows write past their end; those places are overwritten later

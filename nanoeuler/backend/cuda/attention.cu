@@ -5,7 +5,8 @@
 // in:  query (B, T, H, E), key and value (B, S, G, E), each with strides of its own (in numbers) for batch, token and head, rows
 //      contiguous on 16-byte borders; starts (B, T) int32, never falling along a row; offset (B) int32, or none, which means 0;
 //      queries whose place offset + i lies beyond the last key (the padding of short rows) get results that mean nothing;
-//      backward also dout (B, T, H, E), out and lse; there S = T
+//      backward also dout (B, T, H, E), out and lse; there S = T; and positions (B, T) int with the tables of rope.cu, or none: with them dquery and dkey are
+//      those of what was rotated before
 // out: out (B, T, H, E) and lse (B, H, T) float32; dquery, dkey, dvalue; statistics (B, H, T, 2) float32 is scratch between the backward kernels
 // bytes: q + out + 2 k forward; twice q, dout and k, v, once out and the gradients backward, at the least: what is read again comes from the cache
 //
@@ -145,7 +146,8 @@ constexpr int GRADIENT_QUERIES = GRADIENT_HEADS * GRADIENT_POSITIONS, GRADIENT_T
 // dq = ds k / √E; leaves (lse · BASE, delta) of each row behind for the other kernel.
 extern "C" __global__ void __launch_bounds__(GRADIENT_THREADS, DQUERY_BLOCKS)
     attention_dquery(CONST_TENSOR(dout), CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts, CONST_TENSOR(out),
-                     const float* __restrict__ lse, float2* __restrict__ statistics, TENSOR(dquery), int T, int heads, int kv_heads, float scale) {
+                     const float* __restrict__ lse, float2* __restrict__ statistics, TENSOR(dquery), int T, int heads, int kv_heads, float scale,
+                     const int* positions, const float* cosine, const float* sine) {
     constexpr int ROW_TILE = GRADIENT_QUERIES * ROW_BYTES, KEY_TILE = GRADIENT_KEYS * ROW_BYTES;
     constexpr int KEY_TILES = 2 * ROW_TILE, VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
     Queries<GRADIENT_HEADS, GRADIENT_POSITIONS> q(starts, 0, T, T, heads);
@@ -243,6 +245,11 @@ extern "C" __global__ void __launch_bounds__(GRADIENT_THREADS, DQUERY_BLOCKS)
         pin(gradient);
     }
     __syncthreads();  // the tile of queries is read no more
+    if (positions) {
+        int block;  // `batch` once more: the loop has no register left to keep it in
+        asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(block));
+        turn_back(gradient, positions + (long long)(block / (heads / GRADIENT_HEADS)) * T, cosine, sine, q.position, T - 1);
+    }
     float factors[2] = {scale, scale};
     dquery += batch * dquery_batch + (long long)(q.first + q.place) * dquery_token + head * dquery_head;
     store_rows<GRADIENT_QUERIES>(gradient, factors, 0, q.row, dquery, dquery_token, left);
@@ -253,7 +260,8 @@ constexpr int DKEY_THREADS = HELD_KEYS * 2;
 // dk = dsᵀ q / √E and dv = pᵀ dout, each summed over the query heads that share the key/value head. Here keys are rows and queries are columns.
 extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
     attention_dkey(CONST_TENSOR(dout), CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts,
-                   const float2* __restrict__ statistics, TENSOR(dkey), TENSOR(dvalue), int T, int heads, int kv_heads, float scale) {
+                   const float2* __restrict__ statistics, TENSOR(dkey), TENSOR(dvalue), int T, int heads, int kv_heads, float scale,
+                   const int* positions, const float* cosine, const float* sine) {
     constexpr int COLUMNS = STREAMED_QUERIES, KEY_TILE = HELD_KEYS * ROW_BYTES, QUERY_TILE = COLUMNS * ROW_BYTES;
     constexpr int QUERY_TILES = 2 * KEY_TILE, DOUT_TILES = QUERY_TILES + 2 * QUERY_TILE, STATISTICS = DOUT_TILES + 2 * QUERY_TILE;
     constexpr int STARTS = STATISTICS + 2 * COLUMNS * 8;
@@ -355,6 +363,7 @@ extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
         pin(sums_key), pin(sums_value);
     }
     __syncthreads();  // the tiles of keys and values are read no more
+    if (positions) turn_back(sums_key, positions + (long long)batch * T, cosine, sine, first_key + row + lane / 4, T - 1);
     float scales[2] = {scale, scale}, ones[2] = {1, 1};
     dkey += batch * dkey_batch + (long long)(first_key + row) * dkey_token + kv_head * dkey_head;
     dvalue += batch * dvalue_batch + (long long)(first_key + row) * dvalue_token + kv_head * dvalue_head;

@@ -149,16 +149,21 @@ class Attention:
         dkey: Any,
         dvalue: Any,
         workspace: Any,
+        rotation: tuple[Any, Any, Any] | None = None,
     ) -> None:
-        """Writes the three gradients in full. `workspace`: `workspace_bytes` of memory, on an 8-byte border."""
+        """Writes the three gradients in full. `workspace`: `workspace_bytes` of memory, on an 8-byte border.
+
+        `rotation`: positions (B, T) int32, cosines and sines: dquery and dkey are those of queries and keys before they were rotated.
+        """
         B, T = query.shape[:2]
         if workspace.nbytes < self.workspace_bytes(B, T):
             raise ValueError(f"attention's backward pass needs {self.workspace_bytes(B, T)} bytes of workspace and was given {workspace.nbytes}")
-        tiles, inputs, length = self.tiles, (*view(dout), *view(query), *view(key), *view(value), starts), np.int32(T)
+        tiles, inputs = self.tiles, (*view(dout), *view(query), *view(key), *view(value), starts)
+        last = np.int32(T), *self.shape, *(rotation or [np.uint64(0)] * 3)
         grid = (-(-T // tiles.gradient_positions), B * self.heads // tiles.gradient_heads)
-        self.launch(stream, "attention_dquery", grid, 2 * tiles.gradient_queries, (*inputs, *view(out), lse, workspace, *view(dquery), length, *self.shape))
+        self.launch(stream, "attention_dquery", grid, 2 * tiles.gradient_queries, (*inputs, *view(out), lse, workspace, *view(dquery), *last))
         grid = (-(-T // tiles.held_keys), B * self.kv_heads)
-        self.launch(stream, "attention_dkey", grid, 2 * tiles.held_keys, (*inputs, workspace, *view(dkey), *view(dvalue), length, *self.shape))
+        self.launch(stream, "attention_dkey", grid, 2 * tiles.held_keys, (*inputs, workspace, *view(dkey), *view(dvalue), *last))
 
     @cached_property
     def shape(self) -> tuple[Any, ...]:

@@ -68,6 +68,24 @@ __device__ __forceinline__ void store_rows(float (&x)[HEAD_BLOCKS][4], const flo
     }
 }
 
+// Turns this lane's two rows of a result, `first` and the one 8 below, back by the angles of their positions, as the inverse of rope.cu does: columns i and
+// i + HEAD_SIZE / 2 are in the same lane. `last`: where the rows of the array end.
+__device__ __forceinline__ void turn_back(float (&x)[HEAD_BLOCKS][4], const int* positions, const float* cosine, const float* sine, int first, int last) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        long long angle = (long long)positions[min(first + 8 * half, last)] * (HEAD_SIZE / 2) + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < HEAD_BLOCKS / 2; j++) {
+            float2 cos = *reinterpret_cast<const float2*>(cosine + angle + 8 * j), sin = *reinterpret_cast<const float2*>(sine + angle + 8 * j);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float &a = x[j][2 * half + i], &b = x[j + HEAD_BLOCKS / 2][2 * half + i], c = i ? cos.y : cos.x, s = i ? sin.y : sin.x, turned = b * c - a * s;
+                a = a * c + b * s, b = turned;
+            }
+        }
+    }
+}
+
 template <int BLOCKS>
 __device__ __forceinline__ void clear(float (&x)[BLOCKS][4]) {
 #pragma unroll

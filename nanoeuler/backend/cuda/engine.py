@@ -13,9 +13,10 @@ import cupyx
 import ml_dtypes
 import numpy as np
 
-from nanoeuler.backend.cuda.attention import Attention
+from nanoeuler.backend.cuda.attention import UNIT_OF, Attention
 from nanoeuler.backend.cuda.decoding import DecodingOps
 from nanoeuler.backend.cuda.device import Device, peak_flops
+from nanoeuler.backend.cuda.fused_linear import FusedLinear
 from nanoeuler.backend.cuda.launching import launch_early
 from nanoeuler.backend.cuda.products import Products
 from nanoeuler.backend.cuda.sources import Source, Sources, loss_threads, row_warps
@@ -47,8 +48,11 @@ class CudaBackend(DecodingOps):
     idle_caches = 2
     """Caches whose memory is kept for the next of their shape, with the graphs recorded for it."""
 
-    def __init__(self, precision: str = "bf16", residual: str = "bf16", graphs: bool = True):
-        """`residual`: the residual stream's type in the bf16 mode, bf16 or fp32. `graphs`: replay steps as CUDA graphs."""
+    def __init__(self, precision: str = "bf16", residual: str = "bf16", graphs: bool = True, portable: bool = False):
+        """`residual`: the residual stream's type in the bf16 mode, bf16 or fp32. `graphs`: replay steps as CUDA graphs.
+
+        `portable`: only those of our kernels that run from compute capability 8.0 up, as on a smaller card; cuBLASLt still takes what the device has.
+        """
         self.device = Device()
         self.precision, self.graphs = precision, graphs
         self.dtype = FLOAT32
@@ -61,6 +65,8 @@ class CudaBackend(DecodingOps):
         self.stream.use()
         self.sources = Sources(self.activation.name, self.residual.name)
         self.products = Products(precision, self.stream, f"{self.device.name} {precision}")
+        hopper = precision == "bf16" and self.device.capability == (9, 0) and not portable
+        self.portable, self.fused = portable, FusedLinear(self.stream, self.device.multiprocessors) if hopper else None
         self.kernels: dict[tuple[Source, str], Any] = {}
         self.modules: dict[Source, Any] = {}
         self.kept: dict[str, Array] = {}
@@ -282,6 +288,15 @@ class CudaBackend(DecodingOps):
         stride = np.int64(x_NHE.strides[0] // x_NHE.itemsize)
         self.launch(self.sources.rope(E), "rope", blocks(N * H * E // 16, 256), 256, x_NHE, stride, positions_N, *table, N, H, -1.0 if inverse else 1.0)
 
+    def linear_rope(self, x_NI: Array, weight_OI: Array, out_NO: Array, rotated: list[Array], positions_N: Array, table: tuple[Array, Array]) -> None:
+        if self.fused and self.fused.fits(len(x_NI)) and len(rotated) == 1 and rotated[0].data.ptr == out_NO.data.ptr:
+            _, H, E = rotated[0].shape
+            self.fused.rotated(x_NI, weight_OI, out_NO, H * E, positions_N, table, E)
+            return
+        self.linear(x_NI, weight_OI, out_NO)
+        for part in rotated:
+            self.rope(part, positions_N, table)
+
     # ---- attention
 
     def attention(self, query_BTHE: Array, key_BSGE: Array, value_BSGE: Array, starts_BT: Array, offset_B: Array, out_BTHE: Array, lse_BHT: Array) -> None:
@@ -306,11 +321,31 @@ class CudaBackend(DecodingOps):
         inputs = dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT
         heads.backward(self.stream, *inputs, dquery_BTHE, dkey_BTGE, dvalue_BTGE, workspace)
 
+    def attention_rope_backward(
+        self,
+        dout_BTHE: Array,
+        query_BTHE: Array,
+        key_BTGE: Array,
+        value_BTGE: Array,
+        starts_BT: Array,
+        out_BTHE: Array,
+        lse_BHT: Array,
+        dquery_BTHE: Array,
+        dkey_BTGE: Array,
+        dvalue_BTGE: Array,
+        positions_N: Array,
+        table: tuple[Array, Array],
+    ) -> None:
+        heads, (B, T) = self.heads(query_BTHE, key_BTGE), query_BTHE.shape[:2]
+        workspace = self.scratch("attention", heads.workspace_bytes(B, T), np.uint8)
+        inputs = dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT
+        heads.backward(self.stream, *inputs, dquery_BTHE, dkey_BTGE, dvalue_BTGE, workspace, (positions_N, *table))
+
     def heads(self, query_BTHE: Array, key_BSGE: Array) -> Attention:
         """The attention of these numbers of heads."""
         shape = query_BTHE.shape[2], key_BSGE.shape[2], query_BTHE.shape[3]
         if shape not in self.attentions:
-            self.attentions[shape] = Attention(*shape, self.precision)
+            self.attentions[shape] = Attention(*shape, self.precision, UNIT_OF[self.precision] if self.portable else None)
         return self.attentions[shape]
 
     def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
@@ -329,6 +364,14 @@ class CudaBackend(DecodingOps):
         N, F = dout_NF.shape
         arrays = dout_NF, gate_NF, up_NF, row_stride(gate_NF), dgate_NF, dup_NF, row_stride(dgate_NF), out_NF
         self.launch(self.sources.swiglu(F), "swiglu_backward", blocks(N * F // 8, 256), 256, *arrays, N)
+
+    def linear_swiglu_backward(self, dx_ND: Array, weight_DF: Array, scale: float, packed_NO: Array, gate: slice, up: slice, out_NF: Array) -> None:
+        if self.fused and self.fused.fits(*out_NF.shape):
+            self.fused.gated_backward(dx_ND, weight_DF, scale, packed_NO, up.start, out_NF)
+            return
+        self.linear_backward_input(dx_ND, weight_DF, out_NF, scale)
+        parts = packed_NO[:, gate], packed_NO[:, up]
+        self.swiglu_backward(out_NF, *parts, *parts, out_NF)
 
     # ---- cross-entropy
 

@@ -17,6 +17,10 @@
 #define BF16 2
 #define WGMMA 3
 
+#if UNIT == WGMMA && ROWS_IN_REGISTERS
+#error "wgmma takes the left factor of a transposed product from shared memory: kept in registers, results were wrong with tiles of 64 keys"
+#endif
+
 #if UNIT == FFMA || UNIT == TF32
 typedef float element;
 #else
@@ -95,8 +99,9 @@ __device__ __forceinline__ void await_copies() {
 // How a tile lies in shared memory. `panel_stride` matters only where the product runs along the rows and a row has several panels.
 __device__ __forceinline__ unsigned long long descriptor(unsigned tile, unsigned offset, int panel_stride) {
     constexpr unsigned long long EIGHT_ROWS = 8 * PANEL_BYTES / 16, SWIZZLE = PANEL_BYTES == 128 ? 1 : 2;
-    // tiles lie in the first 256 KB, so that the parts of an address add up without a carry into the next field, most of them when compiling
-    unsigned low = address_of(0) / 16 + tile / 16 + offset / 16 + (panel_stride / 16 << 16);
+    // tiles lie in the first 256 KB, so that the parts of an address add up without a carry into the next field, most of them when compiling;
+    // above that an address holds the block's number in its cluster
+    unsigned low = (address_of(0) & 0x3ffff) / 16 + tile / 16 + offset / 16 + (panel_stride / 16 << 16);
     return low | EIGHT_ROWS << 32 | SWIZZLE << 62;
 }
 
@@ -251,12 +256,8 @@ __device__ __forceinline__ void multiply_transposed(float (&x)[N / 8][4], const 
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         unsigned long long right = descriptor(tile, s / PER_PANEL * (N * 128) + s % PER_PANEL * 32, 16);
-#if ROWS_IN_REGISTERS
-        wgmma<0>(x, rows.words[s], right, s > 0);
-#else
         unsigned group = ROWS == 64 ? 0 : rows.first / 64 * (64 * PANEL_BYTES);
         wgmma(x, descriptor(rows.tile + group, s / PER_PANEL * (ROWS * 128) + s % PER_PANEL * 32, 16), right, s > 0);
-#endif
     }
 #else
 #pragma unroll

@@ -67,7 +67,7 @@ def test_the_kernels_of_the_other_presets_compile(preset):
 
 def test_every_source_is_compiled_by_these_tests():
     compiled = {source.name for source in Sources("float32", "float32").all(768, 12, 4, 64, 2048, 4096)}
-    assert compiled == {path.stem for path in FOLDER.glob("*.cu")} - {"attention"}  # test_attention.py compiles that one
+    assert compiled == {path.stem for path in FOLDER.glob("*.cu")} - {"attention", "fused_linear"}  # tests of their own compile those
 
 
 def test_a_source_says_what_it_reads_and_writes():

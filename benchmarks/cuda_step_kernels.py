@@ -1,0 +1,115 @@
+"""Where a training step's time goes on one GPU: every op of a step, timed in its place.
+
+    python benchmarks/cuda_step_kernels.py --rows 64 --length 512
+
+A step runs without a graph, events around each op. Some large copies run first, so that the host has queued everything before the first op begins.
+Medians over nine steps and over the ops of one name and shape. TFLOP/s are those of products; TB/s, of ops that only move memory, count the bytes that
+each file's first comment gives.
+"""
+
+import argparse
+import collections
+import math
+import statistics
+from typing import Any
+
+import cupy
+import numpy as np
+
+from nanoeuler.backend.cuda.engine import CudaBackend
+from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.transformer import initial_parameters
+from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.streams import TextStream
+
+
+def size(array: Any) -> int:
+    return math.prod(array.shape) * array.itemsize
+
+
+def gemm(out: Any, inner: int) -> tuple[float, str]:
+    return 2 * math.prod(out.shape) * inner, "TFLOP/s"
+
+
+PRODUCTS = {  # work of a call from its arguments, and its unit
+    "multiply": lambda a, ta, b, tb, out, *rest, **named: gemm(out, a.shape[not ta]),
+}
+FUSED = {
+    "rotated": lambda x, w, packed, *rest: gemm(packed, x.shape[1]),
+    "gated_backward": lambda dx, w, scale, packed, up, out: gemm(out, dx.shape[1]),
+}
+OPS = {
+    "rope": lambda x, *rest, **named: (2 * size(x), "TB/s"),
+    "swiglu": lambda gate, up, out: (3 * size(out), "TB/s"),
+    "swiglu_backward": lambda dout, *rest: (6 * size(dout), "TB/s"),
+    "rms_norm": lambda x, w, epsilon, out, inverse: (size(x) + size(out), "TB/s"),
+    "rms_norm_backward": lambda dout, x, w, inverse, dx, dw, add_to_dx, accumulate, out=None: (
+        size(dout) + size(x) + size(dx) * (1 + add_to_dx) + (0 if out is None else size(out)),
+        "TB/s",
+    ),
+    "cross_entropy_with_gradient": lambda logits, *rest: (2 * size(logits), "TB/s"),
+    "embedding": lambda ids, table, out: (2 * size(out), "TB/s"),
+    "embedding_backward": lambda ids, dout, dtable, accumulate: (size(dout) + size(dtable), "TB/s"),
+    "update": lambda parameters, working, *rest: (32 * parameters.size + (0 if working is parameters else 2 * parameters.size), "TB/s"),
+    "attention": lambda *rest: (0, ""),
+    "attention_rope_backward": lambda *rest: (0, ""),
+    "add_losses": lambda *rest: (0, ""),
+}
+
+
+class Timer:
+    """Stands between a model and its ops."""
+
+    def __init__(self, backend: CudaBackend):
+        self.backend, self.calls = backend, []
+        for place, ops in ((backend.products, PRODUCTS), (backend.fused, FUSED), (backend, OPS)):
+            for name, work in ops.items() if place else ():
+                setattr(place, name, self.timed(name, getattr(place, name), work))
+
+    def timed(self, name: str, op: Any, work: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+            begin.record(self.backend.stream)
+            op(*arguments, **named)
+            end.record(self.backend.stream)
+            shapes = " ".join("×".join(map(str, a.shape)) for a in arguments[:4] if hasattr(a, "shape"))
+            self.calls.append((f"{name} {shapes}", begin, end, work(*arguments, **named)))
+
+        return call
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", default="base")
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--precision", choices=("fp32", "tf32", "bf16"), default="bf16")
+    parser.add_argument("--portable", action="store_true", help="only kernels that run from compute capability 8.0 up")
+    options = parser.parse_args()
+    config = ModelConfig.from_dict({"preset": options.preset, "context": options.length})
+    tokens = np.random.default_rng(1).integers(1, config.vocab_size, options.rows * options.length, dtype=np.int32)
+    rows = TextStream(tokens, options.length, len(tokens), config.mtp_weights, 0, False, 1, "benchmark").step(0)
+    backend = CudaBackend(options.precision, graphs=False, portable=options.portable)
+    state = TrainingState(config, backend, initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
+    state.train_step(rows, options.rows, 1e-4)
+    timer, ballast = Timer(backend), cupy.empty(2 << 30, np.uint8)
+    found = collections.defaultdict(list)
+    for _ in range(9):
+        timer.calls.clear()
+        for _ in range(40):  # 40 ms of copies: time for the host to queue the step
+            ballast[: 1 << 30].data.copy_from_device_async(ballast[1 << 30 :].data, 1 << 30, backend.stream)
+        state.train_step(rows, options.rows, 1e-4)
+        once = collections.defaultdict(list)
+        for name, begin, end, work in timer.calls:
+            once[name, work].append(1e3 * cupy.cuda.get_elapsed_time(begin, end))
+        for key, times in once.items():
+            found[key].append((len(times), statistics.median(times)))
+    lines = [(counts[0][0], statistics.median(time for _, time in counts), name, work) for (name, work), counts in found.items()]
+    print(f"{options.preset}, {options.rows} × {options.length} tokens, {options.precision}; sum of the ops {sum(n * us for n, us, *_ in lines) / 1e3:.2f} ms")
+    for count, us, name, (work, unit) in sorted(lines, key=lambda line: -line[0] * line[1]):
+        rate = f"{work / us / (1e6 if unit else 1):7.2f} {unit}" if work else ""
+        print(f"  {count:3} × {us:8.1f} us = {count * us / 1e3:6.2f} ms  {rate:16} {name}")
+
+
+if __name__ == "__main__":
+    main()

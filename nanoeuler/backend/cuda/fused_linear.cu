@@ -1,0 +1,274 @@
+// Matrix products whose results are worked on while they are still in registers (Hopper only): what would be a kernel of its own before or behind the product, with
+// one more trip of the result through memory, is its epilogue. KIND says which:
+//
+//   ROTATED         packed = x Wᵀ, of which the first `turned` columns are rotated by their positions (rope.cu)
+//   GATED_BACKWARD  dhidden = scale · x W, which is never stored: gate and up become their gradients, and out is silu(gate) · up again (swiglu.cu)
+//
+// in:  x (N, D) bfloat16; W (C, D), or (D, F) for GATED_BACKWARD; positions (N) int, cosine and sine (positions, E / 2) float for ROTATED; gate and up, columns of
+//      packed, `up` columns apart, for GATED_BACKWARD
+// out: packed (N, C) bfloat16: q, k and v, or gate and up;  out (N, F) bfloat16 for GATED_BACKWARD
+// bytes: x and W once; packed once, or twice, and out once for GATED_BACKWARD
+//
+// A block takes tiles of 128 × 256 results, one after another; two blocks, a cluster, take neighbours one below the other and fetch one half of their columns'
+// weights each, for both. Of a block's three groups of four warps two compute, 64 rows each. In the third one thread starts all loads (by the tensor copy
+// engine, into a ring of four stages, up to a tile ahead), and one all stores. A stage of the ring holds 64 columns of x and of the weights, 48 KB. An epilogue
+// takes stages of that ring too: for results on their way out, and in GATED_BACKWARD for gate and up on their way in, which so arrive while the product
+// is still at work. Stages change hands by barriers in shared memory:
+//
+//   full     loaded, or given to the epilogue         loading thread → computing warps
+//   written  results lie in the stage                 computing warps → storing thread
+//   empty    nobody in the cluster needs it           computing warps or storing thread, of both blocks → loading thread
+//
+// Compiled with -D: KIND; TURNED_HEAD, the head size E for ROTATED; HEAD_SIZE=64 and UNIT=WGMMA, of which matrix_units.cuh makes panels of 64 bfloat16 columns.
+#include "matrix_units.cuh"
+
+#define ROTATED 0
+#define GATED_BACKWARD 1
+
+constexpr int ROWS = 128, COLUMNS = 256, DEPTH = 64, STAGES = 4, GROUP_ROWS = 64;
+constexpr int PANEL = ROWS * 128, STAGE = 3 * PANEL;                       // bytes of 64 columns of a tile; of a stage: x, then the weights
+constexpr int SLICE = DEPTH * 128;                                         // bytes of 64 columns of GATED_BACKWARD's weights
+constexpr int BARRIERS = STAGES * STAGE, FULL = 0, EMPTY = 1, WRITTEN = 2; // three barriers for each stage
+constexpr int COMPUTING_WARPS = 8, LOADING_WARP = 8, STORING_WARP = 9, THREADS = 384;
+constexpr int EPILOGUE_STAGES = KIND == GATED_BACKWARD ? 4 : 2;
+
+struct alignas(64) Map {
+    unsigned long long words[16];
+};
+struct Maps {
+    Map x, weight, packed, out;  // where and how the arrays lie, for the copy engine: boxes of 64 columns
+};
+
+// ---- barriers
+
+__device__ __forceinline__ unsigned barrier(int kind, int stage) { return address_of(BARRIERS + (kind * STAGES + stage) * 8); }
+
+__device__ __forceinline__ void expect_barrier(unsigned address, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void arrive(unsigned address) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory"); }
+
+__device__ __forceinline__ void arrive_in(int block, unsigned address, int count) {
+    asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there], %2;}" ::"r"(address),
+                 "r"(block), "r"(count)
+                 : "memory");
+}
+
+// Barriers keep to .cta, their default: a .cluster release or acquire would flush all of a thread's memory, at every stage.
+__device__ __forceinline__ void await(unsigned address, int phase) {
+    asm volatile("{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done bra again;}" ::"r"(address), "r"(phase)
+                 : "memory");
+}
+
+__device__ __forceinline__ void meet_cluster() {
+    asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// ---- the copy engine
+
+__device__ __forceinline__ void load_box(const Map& map, int target, int column, int row, unsigned full) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(address_of(target)), "l"(&map), "r"(column),
+                 "r"(row), "r"(full)
+                 : "memory");
+}
+
+// into the same place of both blocks, whose barriers count the bytes
+__device__ __forceinline__ void load_box_for_both(const Map& map, int target, int column, int row, unsigned full) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(address_of(target)),
+                 "l"(&map), "r"(column), "r"(row), "r"(full), "h"((unsigned short)3)
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_box(const Map& map, int source, int column, int row) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(column), "r"(row), "r"(address_of(source)) : "memory");
+}
+
+// ---- the product: x (64 × 256) = (add ? x : 0) + left · right
+
+#define D_256                                                                                                                                                     \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"                                      \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"                              \
+    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"                              \
+    "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}"
+
+__device__ __forceinline__ void multiply_step(float (&x)[COLUMNS / 8][4], unsigned long long left, unsigned long long right, int add) {
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 " D_256 ", %128, %129, p, 1, 1, 0, %131;}"
+                 : FOUR_8(x, 0), FOUR_8(x, 8), FOUR_8(x, 16), FOUR_8(x, 24)
+                 : "l"(left), "l"(right), "r"(add), "n"(KIND == GATED_BACKWARD));
+}
+
+__device__ __forceinline__ void multiply_stage(float (&x)[COLUMNS / 8][4], int stage, int group, int add) {
+#pragma unroll
+    for (int s = 0; s < DEPTH / 16; s++) {
+        unsigned long long left = descriptor(stage * STAGE + group * GROUP_ROWS * 128, s * 32, 16);
+        unsigned long long right = KIND == GATED_BACKWARD ? descriptor(stage * STAGE + PANEL, s * 16 * 128, SLICE) : descriptor(stage * STAGE + PANEL, s * 32, 16);
+        multiply_step(x, left, right, add | s);
+    }
+}
+
+// ---- SwiGLU
+
+__device__ __forceinline__ float2 pair(unsigned word) { return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)); }
+
+__device__ __forceinline__ float sigmoid(float z) { return 1.0f / (1.0f + expf(-z)); }
+
+__device__ __forceinline__ void gated_backward(float gradient, float z, float factor, float& dgate, float& dup, float& product) {
+    float sigma = sigmoid(z), silu = z * sigma;
+    dup = gradient * silu, dgate = gradient * factor * (sigma + silu * (1.0f - sigma)), product = silu * factor;
+}
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 1)
+    fused_linear(const __grid_constant__ Maps maps, int rows, int depth, int columns, int up, float scale, const int* positions, const float* cosine, const float* sine, int turned) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    unsigned rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < STAGES; stage++) {
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier(FULL, stage)));
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier(EMPTY, stage)), "n"(2 * COMPUTING_WARPS));
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier(WRITTEN, stage)), "n"(COMPUTING_WARPS));
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    meet_cluster();
+
+    // every role walks the same tiles and the same stages; `lap` counts how often it went round the ring
+    int across = (columns + COLUMNS - 1) / COLUMNS, tiles = (rows + 2 * ROWS - 1) / (2 * ROWS) * across;
+    int steps = (depth + DEPTH - 1) / DEPTH, stage = 0, lap = 0;
+    auto next = [&]() {
+        if (++stage == STAGES) stage = 0, lap++;
+    };
+
+    if (warp >= COMPUTING_WARPS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (warp == LOADING_WARP && lane == 0) {
+            for (int tile = blockIdx.x / 2; tile < tiles; tile += gridDim.x / 2) {
+                int row = (tile / across * 2 + rank) * ROWS, column = tile % across * COLUMNS;
+                for (int step = 0; step < steps; step++, next()) {
+                    unsigned full = barrier(FULL, stage);
+                    int at = stage * STAGE;
+                    await(barrier(EMPTY, stage), lap + 1 & 1);
+                    expect_barrier(full, STAGE);
+                    load_box(maps.x, at, step * DEPTH, row, full);
+                    if (KIND == GATED_BACKWARD) {
+                        for (int i = 2 * rank; i < 2 * rank + 2; i++) load_box_for_both(maps.weight, at + PANEL + i * SLICE, column + i * 64, step * DEPTH, full);
+                    } else {
+                        load_box_for_both(maps.weight, at + PANEL + rank * PANEL, step * DEPTH, column + rank * ROWS, full);
+                    }
+                }
+                for (int part = 0; part < EPILOGUE_STAGES; part++, next()) {
+                    unsigned full = barrier(FULL, stage);
+                    await(barrier(EMPTY, stage), lap + 1 & 1);
+                    if (KIND != GATED_BACKWARD) {
+                        arrive(full);
+                        continue;
+                    }
+                    expect_barrier(full, 2 * PANEL);
+                    for (int i = 0; i < 4; i++)  // gate, then up, 64 rows at a time
+                        load_box(maps.packed, stage * STAGE + i * PANEL / 2, column + part * 64 + i / 2 * up, row + i % 2 * GROUP_ROWS, full);
+                }
+            }
+        } else if (warp == STORING_WARP && lane == 0) {
+            unsigned phases = 0;  // a stage is not an epilogue's in every lap
+            for (int tile = blockIdx.x / 2; tile < tiles; tile += gridDim.x / 2) {
+                int row = (tile / across * 2 + rank) * ROWS, column = tile % across * COLUMNS;
+                stage = (stage + steps) % STAGES;
+                for (int part = 0; part < EPILOGUE_STAGES; part++, next()) {
+                    await(barrier(WRITTEN, stage), phases >> stage & 1);
+                    phases ^= 1u << stage;
+                    for (int group = 0; group < 2; group++) {
+                        int from = stage * STAGE + group * GROUP_ROWS * 128, to = row + group * GROUP_ROWS;
+                        if (KIND == ROTATED) {
+                            store_box(maps.packed, from, column + part * 128, to);
+                            store_box(maps.packed, from + PANEL, column + part * 128 + 64, to);
+                        } else {
+                            store_box(maps.packed, from, column + part * 64, to);
+                            store_box(maps.packed, from + PANEL, column + part * 64 + up, to);
+                            store_box(maps.out, from + 2 * PANEL, column + part * 64, to);
+                        }
+                    }
+                    asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;" ::: "memory");
+                    for (int block = 0; block < 2; block++) arrive_in(block, barrier(EMPTY, stage), COMPUTING_WARPS);
+                }
+            }
+            asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+        }
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        int group = warp / 4, first = warp * 16 + lane / 4;  // of the lane's two rows of a tile, which lie 8 apart
+        float x[COLUMNS / 8][4];
+        // two neighbouring columns of block j of a panel
+        auto word = [&](int panel, int j, int half) -> unsigned& {
+            return *reinterpret_cast<unsigned*>(shared + stage * STAGE + panel * PANEL + place<ROWS>(first + 8 * half, j) + lane % 4 * 4);
+        };
+        auto publish = [&]() {
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+            __syncwarp();
+            if (lane == 0) arrive(barrier(WRITTEN, stage));
+            next();
+        };
+        for (int tile = blockIdx.x / 2; tile < tiles; tile += gridDim.x / 2) {
+            for (int step = 0; step < steps; step++, next()) {
+                await(barrier(FULL, stage), lap & 1);
+                begin_products();
+                multiply_stage(x, stage, group, step);
+                commit_products();
+                if (step > 0) {  // the stage before this one has been read
+                    await_products<1>();
+                    if (lane < 2) arrive_in(lane, barrier(EMPTY, (stage + STAGES - 1) % STAGES), 1);
+                }
+            }
+            await_products<0>();
+            pin(x);
+            if (lane < 2) arrive_in(lane, barrier(EMPTY, (stage + STAGES - 1) % STAGES), 1);
+
+            if constexpr (KIND == ROTATED) {
+                constexpr int BLOCKS = TURNED_HEAD / 8, HALF = TURNED_HEAD / 2;
+                int row = (tile / across * 2 + rank) * ROWS + first, column = tile % across * COLUMNS;
+                if (column < turned) {
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        size_t angle = size_t(positions[min(row + 8 * half, rows - 1)]) * HALF + lane % 4 * 2;
+#pragma unroll
+                        for (int j = 0; j < BLOCKS / 2; j++) {
+                            float2 cos = *reinterpret_cast<const float2*>(cosine + angle + 8 * j), sin = *reinterpret_cast<const float2*>(sine + angle + 8 * j);
+#pragma unroll
+                            for (int head = 0; head < COLUMNS / TURNED_HEAD; head++) {
+                                if (column + head * TURNED_HEAD < turned) {
+                                    float(&a)[4] = x[head * BLOCKS + j], (&b)[4] = x[head * BLOCKS + BLOCKS / 2 + j];
+                                    float left = a[2 * half], right = a[2 * half + 1];
+                                    a[2 * half] = left * cos.x - b[2 * half] * sin.x, a[2 * half + 1] = right * cos.y - b[2 * half + 1] * sin.y;
+                                    b[2 * half] = b[2 * half] * cos.x + left * sin.x, b[2 * half + 1] = b[2 * half + 1] * cos.y + right * sin.y;
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+#pragma unroll
+            for (int part = 0; part < EPILOGUE_STAGES; part++) {
+                await(barrier(FULL, stage), lap & 1);
+#pragma unroll
+                for (int j = 0; j < 8; j++) {
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        auto packed = [&](int block) { return pack_bf16(x[block][2 * half], x[block][2 * half + 1]); };
+                        if constexpr (KIND == ROTATED) {
+                            word(0, j, half) = packed(16 * part + j), word(1, j, half) = packed(16 * part + 8 + j);
+                        } else {
+                            float2 z = pair(word(0, j, half)), factor = pair(word(1, j, half)), dgate, dup, product;
+                            const float(&gradient)[4] = x[8 * part + j];
+                            gated_backward(scale * gradient[2 * half], z.x, factor.x, dgate.x, dup.x, product.x);
+                            gated_backward(scale * gradient[2 * half + 1], z.y, factor.y, dgate.y, dup.y, product.y);
+                            word(0, j, half) = pack_bf16(dgate.x, dgate.y), word(1, j, half) = pack_bf16(dup.x, dup.y), word(2, j, half) = pack_bf16(product.x, product.y);
+                        }
+                    }
+                }
+                publish();
+            }
+        }
+    }
+    __syncwarp();
+    meet_cluster();  // no block leaves while the other may still write to its barriers
+}
