@@ -31,8 +31,8 @@ LOGITS_AT_ONCE = 1 << 28
 CACHE_PLACES = 128
 """The room of a cache that may be left to another is rounded up to a multiple of this many tokens, so that more are of one shape."""
 
-STEPS_KEPT = 4
-"""Numbers of tokens whose buffers, and recorded work, a cache keeps: a token each, and prompts of some lengths."""
+STEP_TOKENS = 2048
+"""A cache keeps buffers, and recorded work, for so many tokens of all rows together: a token each, and prompts of some lengths."""
 
 
 @dataclass
@@ -125,6 +125,11 @@ class CacheMemory:
         self.choices: dict[int, Any] = {}
         """By the number of rows: see `choosing.py`."""
 
+    def trim(self, tokens: int) -> None:
+        """Keep the steps used last, for `tokens` tokens of all rows together."""
+        while sum(rows * length for rows, length in self.steps) > tokens:
+            del self.steps[next(iter(self.steps))]
+
 
 class Cache:
     """Keys and values of the tokens seen so far, for some sequences of up to `capacity` tokens.
@@ -141,8 +146,7 @@ class Cache:
         """What appending `tokens` to every row needs; of those made, the ones used last are kept."""
         key, steps = (len(self.lengths), tokens), self.memory.steps
         steps[key] = steps.pop(key, None) or CacheStep(model, *key, self.memory.capacity)
-        if len(steps) > STEPS_KEPT:
-            del steps[next(iter(steps))]
+        self.memory.trim(max(STEP_TOKENS, key[0] * tokens))
         return steps[key]
 
     def truncate(self, row: int, length: int) -> None:
@@ -420,6 +424,7 @@ class Transformer:
 
 def give_back(idle: dict[tuple[int, int], CacheMemory], shape: tuple[int, int], memory: CacheMemory, most: int) -> None:
     """Keep the memory of a cache that is gone, and of those before it the newest, `most` in all."""
+    memory.trim(STEP_TOKENS)
     idle.pop(shape, None)
     idle[shape] = memory
     while len(idle) > most:
