@@ -13,7 +13,7 @@ import sys
 
 sys.path.insert(0, workflow.basedir)
 from nanoeuler.config import Paths, stage_config, stage_identity
-from nanoeuler.config.machine import ALL_CORES, cluster_resources, job_environment, limits, training_megabytes
+from nanoeuler.config.machine import ALL_CORES, cluster_resources, job_environment, limits, model_threads, training_megabytes
 from nanoeuler.config.paths import option
 from nanoeuler.config.start import plan_command, read_configuration, require_plan, write_pipeline
 from nanoeuler.config.stages import code_fingerprint
@@ -26,6 +26,7 @@ paths = Paths(config)
 
 for name, limit in limits(config, given=workflow.global_resources).items():
     workflow.register_resource(name, limit)
+MODEL_THREADS = model_threads(workflow.global_resources["gpu"].value)
 
 
 onstart:
