@@ -366,6 +366,13 @@ class Transformer:
             raise ValueError(f"tokens of shape {tokens.shape} with counts {counts.tolist()} do not fit a cache of {len(cache.lengths)} rows")
         if int((cache.lengths + counts).max()) > cache.capacity:
             raise ValueError(f"the cache holds {cache.capacity} tokens a row; it has {cache.lengths.tolist()} and {counts.tolist()} more do not fit")
+        if n == 1 and getattr(self.backend, "few_rows", 0) >= B:  # an engine whose arrays are the host's: nothing to load, nothing to record
+            self.need_positions(cache.capacity + n)
+            buffers = self.plan(B, n, training=False)
+            x = self.append_one(cache.keys, cache.values, tokens[:, 0], cache.lengths, buffers, self.rope_table)
+            self.backend.rms_norm(x, self.weights.final_norm, self.config.norm_epsilon, buffers.hidden, buffers.final_inverse_rms)
+            cache.lengths += 1
+            return buffers.hidden
         step, place = cache.step(self, n), np.arange(n, dtype=np.int32)
         self.backend.load(step.flat, [tokens, cache.lengths[:, None] + place, np.zeros((B, n), np.int32), cache.lengths])
         step.recorded = self.backend.run(lambda: self.append(cache, step), step.recorded)
@@ -377,7 +384,7 @@ class Transformer:
         """Run all layers on the new tokens of `step`, and keep their keys and values."""
         c, ops, weights, buffers = self.config, self.backend, self.weights, step.buffers
         B, positions, first = len(step.offset), step.positions.reshape(-1), step.buffers.layers[0]
-        if len(positions) == B <= getattr(ops, "few_rows", 0):
+        if len(positions) == B <= getattr(ops, "few_rows", B) and hasattr(ops, "layer_step"):
             x = self.append_one(cache.keys, cache.values, step.tokens.reshape(-1), step.offset, buffers, step.rope_table)
             ops.rms_norm(x, weights.final_norm, c.norm_epsilon, buffers.hidden, buffers.final_inverse_rms)
             return
