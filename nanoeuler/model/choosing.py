@@ -4,6 +4,7 @@ As the host need not know a token for the next one to be computed, it may ask fo
 device does not wait for it.
 """
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,8 @@ class Choices:
     def __init__(self, model: Transformer, memory: CacheMemory, B: int, allowed_V: np.ndarray):
         backend = model.backend
         model.need_positions(memory.capacity + 1)
-        self.model, self.allowed_V, self.rope_table = model, allowed_V, model.rope_table
+        self.model = weakref.proxy(model)  # which holds this, by way of the memory of a cache that is gone
+        self.allowed_V, self.rope_table = allowed_V, model.rope_table
         self.keys, self.values = ([slots[:B] for slots in layers] for layers in (memory.keys, memory.values))
         self.buffers = model.plan(B, 1, training=False)
         arrays = [np.zeros(B, np.int32), np.zeros(B, np.int32), np.zeros(B, np.int64), np.zeros(4, np.int64)]

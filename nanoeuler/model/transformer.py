@@ -32,8 +32,8 @@ LOGITS_AT_ONCE = 1 << 28
 CACHE_PLACES = 128
 """The room of a cache that may be left to another is rounded up to a multiple of this many tokens, so that more are of one shape."""
 
-STEPS_KEPT = 4
-"""Numbers of tokens whose buffers, and recorded work, a cache keeps: a token each, and prompts of some lengths."""
+STEP_TOKENS = 2048
+"""A cache keeps buffers, and recorded work, for so many tokens of all rows together: a token each, and prompts of some lengths."""
 
 
 @dataclass
@@ -126,6 +126,11 @@ class CacheMemory:
         self.choices: dict[int, Any] = {}
         """By the number of rows: see `choosing.py`."""
 
+    def trim(self, tokens: int) -> None:
+        """Keep the steps used last, for `tokens` tokens of all rows together."""
+        while sum(rows * length for rows, length in self.steps) > tokens:
+            del self.steps[next(iter(self.steps))]
+
 
 class Cache:
     """Keys and values of the tokens seen so far, for some sequences of up to `capacity` tokens.
@@ -142,8 +147,7 @@ class Cache:
         """What appending `tokens` to every row needs; of those made, the ones used last are kept."""
         key, steps = (len(self.lengths), tokens), self.memory.steps
         steps[key] = steps.pop(key, None) or CacheStep(model, *key, self.memory.capacity)
-        if len(steps) > STEPS_KEPT:
-            del steps[next(iter(steps))]
+        self.memory.trim(max(STEP_TOKENS, key[0] * tokens))
         return steps[key]
 
     def truncate(self, row: int, length: int) -> None:
@@ -369,6 +373,13 @@ class Transformer:
             raise ValueError(f"tokens of shape {tokens.shape} with counts {counts.tolist()} do not fit a cache of {len(cache.lengths)} rows")
         if int((cache.lengths + counts).max()) > cache.capacity:
             raise ValueError(f"the cache holds {cache.capacity} tokens a row; it has {cache.lengths.tolist()} and {counts.tolist()} more do not fit")
+        if n == 1 and getattr(self.backend, "few_rows", 0) >= B:  # an engine whose arrays are the host's: nothing to load, nothing to record
+            self.need_positions(cache.capacity + n)
+            buffers = self.plan(B, n, training=False)
+            x = self.append_one(cache.keys, cache.values, tokens[:, 0], cache.lengths, buffers, self.rope_table)
+            self.backend.rms_norm(x, self.weights.final_norm, self.config.norm_epsilon, buffers.hidden, buffers.final_inverse_rms)
+            cache.lengths += 1
+            return buffers.hidden
         step, place = cache.step(self, n), np.arange(n, dtype=np.int32)
         self.backend.load(step.flat, [tokens, cache.lengths[:, None] + place, np.zeros((B, n), np.int32), cache.lengths])
         step.recorded = self.backend.run(lambda: self.append(cache, step), step.recorded)
@@ -380,7 +391,7 @@ class Transformer:
         """Run all layers on the new tokens of `step`, and keep their keys and values."""
         c, ops, weights, buffers = self.config, self.backend, self.weights, step.buffers
         B, positions, first = len(step.offset), step.positions.reshape(-1), step.buffers.layers[0]
-        if len(positions) == B <= getattr(ops, "few_rows", 0):
+        if len(positions) == B <= getattr(ops, "few_rows", B) and hasattr(ops, "decode"):
             x = self.append_one(cache.keys, cache.values, step.tokens.reshape(-1), step.offset, buffers, step.rope_table)
             ops.rms_norm(x, weights.final_norm, c.norm_epsilon, buffers.hidden, buffers.final_inverse_rms)
             return
@@ -425,6 +436,7 @@ class Transformer:
 
 def give_back(idle: dict[tuple[int, int], CacheMemory], shape: tuple[int, int], memory: CacheMemory, most: int) -> None:
     """Keep the memory of a cache that is gone, and of those before it the newest, `most` in all."""
+    memory.trim(STEP_TOKENS)
     idle.pop(shape, None)
     idle[shape] = memory
     while len(idle) > most:

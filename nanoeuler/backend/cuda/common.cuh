@@ -21,12 +21,13 @@ __device__ __forceinline__ Eight load(const float* from) {
 
 __device__ __forceinline__ Eight load(const bfloat16* from) {
     const uint4 bits = *reinterpret_cast<const uint4*>(from);
-    const unsigned words[WIDTH / 2] = {bits.x, bits.y, bits.z, bits.w};
+    const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&bits);
     Eight out;
 #pragma unroll
-    for (int i = 0; i < WIDTH / 2; ++i) {  // a bfloat16 is the upper half of a float
-        out.at[2 * i] = __uint_as_float(words[i] << 16);
-        out.at[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    for (int i = 0; i < WIDTH / 2; ++i) {
+        const float2 pair = __bfloat1622float2(pairs[i]);
+        out.at[2 * i] = pair.x;
+        out.at[2 * i + 1] = pair.y;
     }
     return out;
 }

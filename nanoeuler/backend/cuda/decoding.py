@@ -20,8 +20,6 @@ class DecodingOps:
 
     sources: Sources
     activation: np.dtype
-    few_rows = 1 << 16
-    """Rows up to which `decode` is worth taking: all."""
 
     def decode(
         self,

@@ -27,8 +27,8 @@ Array = Any
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
 HEAD_SIZES = (32, 64, 128)
-OVERLAPPING = (9, 0)
-"""Compute capability from which on a kernel can start before the one in front of it has ended."""
+OVERLAPPING, OVERLAPPING_DRIVER = (9, 0), 12_030
+"""Compute capability, and CUDA version of the driver, from which on a kernel can start before the one in front of it has ended, also in a graph."""
 
 STAGED = 16
 """Arrays that are loaded again and again; the oldest beyond it is forgotten."""
@@ -45,7 +45,7 @@ class CudaBackend(DecodingOps):
     """CuPy arrays. `precision` is that of products and activations: fp32, tf32 or bf16; sums and statistics are float32 or better."""
 
     name = "cuda"
-    idle_caches = 2
+    idle_caches = 1
     """Caches whose memory is kept for the next of their shape, with the graphs recorded for it."""
 
     def __init__(self, precision: str = "bf16", residual: str = "bf16", graphs: bool = True, portable: bool = False):
@@ -60,7 +60,7 @@ class CudaBackend(DecodingOps):
         self.residual = BFLOAT16 if precision == "bf16" and residual == "bf16" else FLOAT32
         self.peak_flops = peak_flops(self.device.name, precision)
         self.multiprocessors = self.device.multiprocessors
-        self.overlaps = self.device.capability >= OVERLAPPING
+        self.overlaps = self.device.capability >= OVERLAPPING and cupy.cuda.runtime.driverGetVersion() >= OVERLAPPING_DRIVER
         self.stream, self.copying = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
         self.sources = Sources(self.activation.name, self.residual.name)
