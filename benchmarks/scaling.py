@@ -3,7 +3,8 @@
     python benchmarks/scaling.py TEXT [--sizes 10 100 1000] [--vocab-size 4096] [--threads 2]
 
 TEXT is a file or folder of .txt, .txt.gz or .parquet files (column `text`). Larger corpora are made of it by repetition, every document of every copy with
-a few endings of its own, so that new words keep coming as they do in real text. Takes a minute and 2 GB of disk; Linux only.
+a few endings of its own, so that new words keep coming as they do in real text. Takes a minute and 2 GB of disk (with 10000 among the sizes seven minutes
+and 20 GB); Linux only.
 """
 
 import argparse
@@ -41,7 +42,7 @@ def main() -> None:
     for size in options.sizes:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            corpus = write_corpus(folder / "corpus", list(grown(found, size * 10**6)))
+            corpus = write_corpus(folder / "corpus", grown(found, size * 10**6))
             common = ["--config", config, "--corpus", str(corpus), "--threads", str(options.threads)]
             tokenizer = str(folder / "tokenizer.json")
             for stage, arguments in (("bpe", ["--output", tokenizer]), ("tokenize", ["--tokenizer", tokenizer, "--output", str(folder / "tokens")])):

@@ -4,6 +4,7 @@ import gzip
 import os
 import platform
 import statistics
+from collections.abc import Iterable
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
@@ -30,16 +31,16 @@ def documents(path: Path) -> list[bytes]:
     return [document for document in found if document]
 
 
-def write_corpus(folder: Path, found: list[bytes]) -> Path:
+def write_corpus(folder: Path, found: Iterable[bytes]) -> Path:
     """All documents in the training split of one source. Returns the path of the manifest."""
     entries = {}
     for split, part in (("train", found), ("validation", [])):
         text, offsets = folder / split / "text.txt", folder / split / "text.offsets"
         text.parent.mkdir(parents=True)
         with open(text, "wb") as file:
-            file.writelines(part)
-        np.array([0, *accumulate(map(len, part))], "<u8").tofile(offsets)
-        entries[split] = {"documents": len(part), "bytes": sum(map(len, part)), "text": f"{split}/text.txt", "offsets": f"{split}/text.offsets"}
+            ends = [0, *accumulate(map(file.write, part))]
+        np.array(ends, "<u8").tofile(offsets)
+        entries[split] = {"documents": len(ends) - 1, "bytes": ends[-1], "text": f"{split}/text.txt", "offsets": f"{split}/text.offsets"}
     fingerprint = sha256_file(folder / "train/text.txt")
     write_json(folder / "manifest.json", {"version": 1, "name": "benchmark", "sources": {"text": {"licence": "none"} | entries}, "fingerprint": fingerprint})
     return folder / "manifest.json"

@@ -9,14 +9,15 @@ Bytes that are not UTF-8 are words too: what decodes is text, and each byte that
 words always join to exactly the bytes that came in. `scanner.word_end` finds the words; here is what surrounds it.
 """
 
-import re
 from collections.abc import Iterator
+
+import numpy as np
 
 from nanoeuler.errors import UserError
 from nanoeuler.tokenizer.file_bytes import FileBytes
+from nanoeuler.tokenizer.scanner import CLASSES, find_cut
 
 NAME = "gpt2"
-SAFE_CUT = re.compile(rb"[!-~](?=[ \n])")
 WINDOW = 1 << 9  # bytes that are searched for a cut at a time
 
 
@@ -41,14 +42,11 @@ def blocks(data: bytes | FileBytes, start: int, stop: int, size: int) -> Iterato
 
 
 def safe_cut(data: bytes | FileBytes, position: int, stop: int) -> int:
-    """The first place from `position` on where a word surely ends, whatever surrounds it; `stop` when there is none.
-
-    That is between a printing ASCII character and a space or newline: no alternative of the pattern has white space
-    behind anything else, and none looks back.
-    """
-    while position + 1 < stop:
-        found = SAFE_CUT.search(data[position : min(position + WINDOW, stop)])
+    """The first place from `position` on where a word surely ends, whatever surrounds it (`scanner.find_cut`); `stop` when there is none."""
+    while position < stop:
+        window = np.frombuffer(data[position : min(position + WINDOW, stop)], np.uint8)
+        found, at = find_cut(window, position + len(window) == stop, CLASSES)
         if found:
-            return position + found.end()
-        position += WINDOW - 1  # the last byte may be printing, and a space behind it
+            return position + at
+        position += at
     return stop

@@ -12,6 +12,7 @@ LENT = {"_nrt": False}
 """For `compiled`: arrays belong to the caller. Counting references to them at every inner call took two thirds of a scan's time; nothing may be allocated."""
 
 OTHER, LETTER, NUMBER, SPACE = range(4)
+LONGEST_CHARACTER = 4  # bytes
 PADDING = 24  # bytes that may be read behind a text
 FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)  # the mask that keeps so many bytes of eight
 
@@ -114,3 +115,26 @@ def word_end(data, at, stop, classes):
         last = end
         end += length
     return end
+
+
+@compiled(**LENT)
+def find_cut(data, is_end, classes):
+    """Whether there is a place in `data` where a word surely ends, and the first such; without one, where to go on, `data` being a window on a text.
+
+    That is between two characters of different classes of which the first is no white space and no apostrophe: no alternative of the pattern has both, and
+    none looks back. `data` may begin within a character, and end within one unless it `is_end` of the text.
+    """
+    at, stop = 0, len(data)
+    while at < stop and is_continuation(data[at]):
+        at += 1
+    last = stop if is_end else stop - LONGEST_CHARACTER
+    if at >= last:
+        return False, stop if is_end else at
+    kind, length = character(data, at, stop, classes)
+    while at + length < last:
+        following, following_length = character(data, at + length, stop, classes)
+        if following != kind and kind != SPACE and data[at] != ord("'"):
+            return True, at + length
+        at += length
+        kind, length = following, following_length
+    return False, stop if is_end else at

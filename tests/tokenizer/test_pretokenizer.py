@@ -125,10 +125,13 @@ def test_a_lone_surrogate_gets_one_sentence(text: str):
         pretokenizer.to_bytes(text)
 
 
-@given(st.text("ab 1!'\n\u00a0\u3000é"), st.integers(1, 20))
+MIXED = st.lists(st.one_of(st.text("ab 1!'\n\u00a0\u3000é東。🙂st"), st.text(max_size=3), st.binary(max_size=3), st.just("é東" * 300), st.just(b"\x80" * 600)))
+
+
+@given(MIXED, st.integers(1, 20))
 @settings(deadline=None)
-def test_blocks_have_the_words_of_the_whole(text: str, size: int):
-    data = text.encode()
+def test_blocks_have_the_words_of_the_whole(texts: list[str | bytes], size: int):
+    data = b"".join(text.encode("utf-8", "replace") if isinstance(text, str) else text for text in texts)
     parts = [data[start:stop] for start, stop in pretokenizer.blocks(data, 0, len(data), size)]
     assert b"".join(parts) == data
     assert [word for part in parts for word in scanned_words(part)] == scanned_words(data)
@@ -144,6 +147,12 @@ def test_blocks_of_a_file(tmp_path: Path):
     assert parts == list(pretokenizer.blocks(path.read_bytes(), 100, len(data), 500))
     assert data[len(data) - 2 :] == b" y"
     assert max(stop - start for start, stop in parts) > 5_000
+
+
+@pytest.mark.parametrize("sentence", ["我们都是好朋友，一起去学校。", "ภาษาไทย・", "tab\tand\tnumbers1,2;", "x=1;"])
+def test_text_without_ascii_spaces_is_cut_into_blocks(sentence: str):
+    data = sentence.encode() * 5_000
+    assert max(stop - start for start, stop in pretokenizer.blocks(data, 0, len(data), 1_000)) <= 1_000 + len(sentence.encode())
 
 
 def test_a_file_that_became_shorter_gets_one_sentence(tmp_path: Path):
