@@ -12,7 +12,7 @@ import os
 import sys
 
 sys.path.insert(0, workflow.basedir)
-from nanoeuler.config.machine import ALL_CORES, cluster_resources, job_environment, limits, training_megabytes
+from nanoeuler.config.machine import ALL_CORES, cluster_resources, job_environment, limits, model_threads, training_megabytes
 from nanoeuler.config.paths import Paths, option
 from nanoeuler.config.start import plan_command, read_configuration, require_plan, write_pipeline
 from nanoeuler.config.stages import code_fingerprint, stage_config, stage_identity
@@ -25,6 +25,7 @@ paths = Paths(config)
 
 for name, limit in limits(config, given=workflow.global_resources).items():
     workflow.register_resource(name, limit)
+MODEL_THREADS = model_threads(workflow.global_resources["gpu"].value)
 
 
 onstart:

@@ -10,6 +10,8 @@ from nanoeuler.model.spec import ModelConfig, state_bytes
 
 ALL_CORES = 64
 """More than most machines have: Snakemake scales it down to the cores that it was given."""
+GPU_JOB_CORES = 4
+"""Of a job that computes on a GPU: enough to make its rows, and few, so that jobs on several GPUs run side by side."""
 
 
 def limits(config: Mapping[str, Any], given: Container[str] = ()) -> dict[str, int]:
@@ -19,6 +21,11 @@ def limits(config: Mapping[str, Any], given: Container[str] = ()) -> dict[str, i
     """
     found = {"gpu": gpus_at_hand(config["device"]), "mem_mb": memory_megabytes(), "mirror_connections": 1}
     return {name: limit for name, limit in found.items() if name not in given}
+
+
+def model_threads(gpus: int) -> int:
+    """Cores that a job which runs the model takes, where `gpus` may be used together: all, unless a GPU does the work."""
+    return GPU_JOB_CORES if gpus else ALL_CORES
 
 
 def gpus_at_hand(device: str = "auto") -> int:

@@ -54,10 +54,15 @@ def rows_of(evaluations: Sequence[Evaluation]) -> list[list[str]]:
     answers = [evaluation.get("answers") for evaluation in evaluations]
     if first := next(filter(None, answers), None):
         rows.append([f"exact answers ({first['questions']:,})", *map(with_error, answers), percent(first["commonest_answer"]["score"])])
-    for key, title in (("answers", "questions"), ("chat", "instructions")):
-        replies = [evaluation.get(key) or {} for evaluation in evaluations]
+    chats = [evaluation.get("chat") or {} for evaluation in evaluations]
+    answered = {
+        "replies to questions": [each or {} for each in answers],
+        "replies to instructions": chats,
+        "sampled replies": [each.get("sampled") or {} for each in chats],
+    }
+    for title, replies in answered.items():
         if any(replies):
-            rows.append([f"replies to {title} that stop", *(percent(each.get("stopped")) for each in replies), "–"])
+            rows.append([f"{title} that stop", *(percent(each.get("stopped")) for each in replies), "–"])
             rows.append(["their tokens", *(f"{each['mean_reply_tokens']:.1f}" if each else "–" for each in replies), "–"])
             rows.append(["their repetition", *(percent(each.get("repetition")) for each in replies), "–"])
     return rows

@@ -27,6 +27,9 @@ UNTUNED_TEMPLATE = "alpaca"
 PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=1)
 """Samples of the model's own distribution: greedy replies would show a style of 51 % as one of 100 %. Each reply has draws of its own."""
 
+APART = 1 << 20
+"""Positions between two prompts, for the sampler: more than any reply has, so that each has draws of its own."""
+
 
 @dataclass(frozen=True)
 class Material:
@@ -66,7 +69,7 @@ def evaluate(config: Mapping[str, Any], model_folder: Path, material: Material, 
         "held_out": held_out_scores(model, store, document_mask, settings["validation_tokens"], window) if store else {},
         "trajectory": trajectory.measure(model.transformer, store, document_mask, window, model.tokenizer.end_id) if store else None,
         "tasks": tasks,
-        "chat": chat_scores(model, material.instructions, settings.get("chat_prompts", 0), settings["max_new_tokens"]),
+        "chat": chat_scores(model, material.instructions, settings, seed),
         "answers": answers,
         "samples": samples(model, settings, seed),
         "tokens_fingerprint": store.fingerprint if store else None,
@@ -99,8 +102,10 @@ def task_scores(
     return scores, items
 
 
-def chat_scores(model: api.LanguageModel, instructions: Path | None, prompts: int, max_tokens: int) -> dict[str, Any] | None:
-    """How the greedy replies to the first `prompts` held-out instructions end, and how much they repeat. None without instructions."""
+def chat_scores(model: api.LanguageModel, instructions: Path | None, settings: Mapping[str, Any], seed: int) -> dict[str, Any] | None:
+    """How the replies to the first `chat_prompts` held-out instructions end, and how much they repeat: greedy ones, and under
+    `sampled` those drawn as in the report's samples. None without instructions."""
+    prompts, max_tokens = settings.get("chat_prompts", 0), settings["max_new_tokens"]
     if instructions is None or not prompts:
         return None
     records = read_records(instructions.with_name("validation.jsonl"), required=("instruction",), optional=("input",))
@@ -108,10 +113,16 @@ def chat_scores(model: api.LanguageModel, instructions: Path | None, prompts: in
     if not records:
         return None
     template = model.template or UNTUNED_TEMPLATE
-    replies = reply_to_instructions(model.writer, template, [(record["instruction"], record.get("input", "")) for record in records], GREEDY, max_tokens)
-    scores = {"prompts": len(records), **describe_replies(replies)}
-    log.line("chat", **scores)
-    return scores
+    asked = [(record["instruction"], record.get("input", "")) for record in records]
+    greedy = describe_replies(reply_to_instructions(model.writer, template, asked, GREEDY, max_tokens))
+    sampled = describe_replies(reply_to_instructions(model.writer, template, asked, sampling_of(settings, seed), max_tokens, apart=APART))
+    log.line("chat", prompts=len(records), **greedy)
+    log.line("chat", "sampled", **sampled)
+    return {"prompts": len(records), **greedy, "sampled": sampled}
+
+
+def sampling_of(settings: Mapping[str, Any], seed: int) -> Sampling:
+    return Sampling(settings["temperature"], settings["top_k"], settings["top_p"], seed)
 
 
 def held_out_scores(model: api.LanguageModel, store: TokenStore, document_mask: bool, limit_tokens: int, window: int) -> dict[str, dict[str, Any]]:
@@ -150,7 +161,7 @@ def answer_scores(model: api.LanguageModel, questions: list[Question], trained_a
     replies = reply_to_instructions(model.writer, template, prompts, GREEDY, max_tokens)
     scores = {"template": template, **score_answers(questions, replies, trained_answers), "style": None}
     if greedy := preferred_share(questions, replies):
-        sampled = preferred_share(questions, reply_to_instructions(model.writer, template, prompts, PLAIN, max_tokens, apart=1 << 20))
+        sampled = preferred_share(questions, reply_to_instructions(model.writer, template, prompts, PLAIN, max_tokens, apart=APART))
         scores["style"] = {"greedy": greedy, "sampled": sampled}
         log.line("style", preferred_ending=sampled["share"], standard_error=sampled["standard_error"], greedy=greedy["share"])
     baseline = scores["commonest_answer"]
@@ -164,7 +175,7 @@ def samples(model: api.LanguageModel, settings: Mapping[str, Any], seed: int) ->
     prompts, max_tokens = settings["prompts"], settings["max_new_tokens"]
     if not prompts:
         return []
-    sampling = Sampling(settings["temperature"], settings["top_k"], settings["top_p"], seed)
+    sampling = sampling_of(settings, seed)
     if model.template:
         replies = reply_to_instructions(model.writer, model.template, [(prompt, "") for prompt in prompts], sampling, max_tokens)
     else:

@@ -78,6 +78,7 @@ def dpo(config: dict[str, Any], preferences: Path, tokenizer_path: Path, parent_
         tokenizer_path=tokenizer_path,
         template=template,
         objective=objective,
+        tuned=True,
         facts={"pairs": fit.pairs, "whole_share": fit.whole_share, "held_out_pairs": len(held_out.pairs)},
         info={"preferences": {key: manifest.get(key) for key in ("name", "licence")}, "parent": parent.fingerprint, **inherited(parent.folder)},
     )

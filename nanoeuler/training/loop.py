@@ -50,6 +50,7 @@ class Job:
     tokenizer_path: Path
     template: str | None
     objective: Objective = field(default_factory=KnownWeights)
+    tuned: bool = False  # starts from a trained model, which is measured before the first step
     facts: dict[str, Any] = field(default_factory=dict)  # for the first line of metrics.jsonl
     info: dict[str, Any] = field(default_factory=dict)  # for the model folder: licences, parent
 
@@ -193,6 +194,9 @@ class Trainer:
         with catch_signals() as received, log.Progress(job.stage, total * tokens_per_step, "tokens", done=state.step * tokens_per_step) as progress:
             if not self.finished and state.step and state.step % job.section["validate_every"] == 0 and self.validated != state.step:
                 self.validate()  # the earlier attempt was stopped between checkpoint and validation
+            if job.tuned and state.step == 0 and not self.finished:
+                self.measure_start()
+                since_log = time.monotonic()
             if state.step < total:
                 state.stage(job.stream.step(state.step))
             while state.step < total and not self.finished and not self.stalled():
@@ -270,6 +274,12 @@ class Trainer:
         tokens = step * job.stream.rows_per_step * job.stream.length
         self.metrics.write(step=step, tokens=tokens, seconds=self.seconds(), validation=values)
         log.line("validation", step=step, **values, best=self.best["score"])
+
+    def measure_start(self) -> None:
+        """Note what the model that this stage starts from is worth; it is not among those that the stage may hand on."""
+        values = self.job.validate(self.state.model)
+        self.metrics.write(step=0, tokens=0, seconds=self.seconds(), validation=values)
+        log.line("before", **values)
 
     def save(self) -> None:
         job = self.job

@@ -70,6 +70,7 @@ def sft(config: dict[str, Any], instructions: Path, tokenizer_path: Path, parent
         score=lambda values: values["loss"],
         tokenizer_path=tokenizer_path,
         template=section["template"],
+        tuned=parent is not None,
         facts={"records": fit.records, "whole_share": fit.whole_share, "kept_response_share": fit.kept_share, "from_scratch": parent is None},
         info={"instructions": {key: manifest.get(key) for key in ("name", "licence")}, "parent": parent.fingerprint if parent else None},
     )

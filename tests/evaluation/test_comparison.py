@@ -26,7 +26,14 @@ def cells(table: str) -> dict[str, list[str]]:
 
 
 def test_stages_stand_side_by_side_with_errors_and_baselines(tmp_path, capsys):
-    chat = {"prompts": 100, "stopped": 0.93, "mean_reply_tokens": 41.25, "mean_reply_words": 30.0, "repetition": 0.125}
+    chat = {
+        "prompts": 100,
+        "stopped": 0.93,
+        "mean_reply_tokens": 41.25,
+        "mean_reply_words": 30.0,
+        "repetition": 0.125,
+        "sampled": {"stopped": 0.99, "mean_reply_tokens": 39.0, "mean_reply_words": 29.0, "repetition": 0.01},
+    }
     paths = [
         write(tmp_path, "pretrain", tasks={"piqa": TASK}, chat=None),
         write(tmp_path, "sft", tasks={"piqa": TASK | {"score": 0.61}, "lambada": LAST_WORD}, chat=chat),
@@ -45,6 +52,7 @@ def test_stages_stand_side_by_side_with_errors_and_baselines(tmp_path, capsys):
     assert table["lambada perplexity"] == ["–", "123.5", "–"]
     assert table["exact answers (300)"][2] == "11.7 %"
     assert table["replies to instructions that stop"] == ["–", "93.0 %", "–"]
+    assert table["sampled replies that stop"] == ["–", "99.0 %", "–"]
 
 
 def test_one_stage_of_two_runs_goes_by_the_runs(tmp_path, capsys):

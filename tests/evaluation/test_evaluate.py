@@ -129,7 +129,9 @@ def test_held_out_instructions_are_answered_to_see_how_replies_end(files, tmp_pa
     assert chat["prompts"] == 2
     assert 0 <= chat["stopped"] <= 1
     assert 0 < chat["mean_reply_tokens"] <= SETTINGS["max_new_tokens"]
-    assert set(chat) == {"prompts", "stopped", "mean_reply_tokens", "mean_reply_words", "repetition"}
+    described = {"stopped", "mean_reply_tokens", "mean_reply_words", "repetition"}
+    assert set(chat) == {"prompts", "sampled"} | described
+    assert set(chat["sampled"]) == described
 
 
 def test_tokens_of_another_tokenizer_are_refused(files, tmp_path, capsys):

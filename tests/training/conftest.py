@@ -61,6 +61,11 @@ CONFIG: dict[str, Any] = {
 }
 
 
+def environment_with_checkout() -> dict[str, str]:
+    """Processes find this checkout's package from any folder, and the libraries where this process finds them."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))}
+
+
 class Trainer:
     """Runs `nanoeuler pretrain`, `sft` or `dpo` on the tiny data into a folder of its own."""
 
@@ -83,7 +88,7 @@ class Trainer:
         return [sys.executable, "-m", "nanoeuler", stage, *paths, *common, *extra]
 
     def start(self, stage: str = "pretrain", *extra: str, **arguments: Any) -> subprocess.Popen:
-        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+        environment = environment_with_checkout() | {"OPENBLAS_NUM_THREADS": "1"}
         return subprocess.Popen(self.command(stage, *extra), stderr=subprocess.PIPE, text=True, env=environment, **arguments)
 
     def run(self, stage: str = "pretrain", *extra: str, status: int = 0, **arguments: Any) -> str:
@@ -141,7 +146,7 @@ def data(tmp_path_factory) -> Path:
         ["tokenize", "--config", config, *corpus, "--tokenizer", tokenizer, "--output", str(folder / "tokens")],
     ]
     for stage in stages:
-        subprocess.run([sys.executable, "-m", "nanoeuler", *stage], check=True, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])})
+        subprocess.run([sys.executable, "-m", "nanoeuler", *stage], check=True, env=environment_with_checkout())
     (folder / "instructions").mkdir()
     for split, count in (("train", 60), ("validation", 8)):
         records = [{"instruction": f"Say {noun}.", "input": "", "output": noun} for noun in random.choice(nouns, count)]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.api import load
+from nanoeuler.inference.sampling import GREEDY
 
 pytestmark = pytest.mark.gpu
 DEVICE = ("--device", "cuda")
@@ -50,6 +51,17 @@ def test_a_model_trained_on_the_gpu_is_the_same_model_on_the_others(cuda_trainer
     on_gpu, on_cpu = load(folder, "cuda", precision="fp32"), load(folder, "reference")
     np.testing.assert_allclose(on_gpu.logits(ids), on_cpu.logits(ids), rtol=1e-4, atol=1e-5)
     assert on_gpu.generate("The cat", temperature=0, max_tokens=20) == on_cpu.generate("The cat", temperature=0, max_tokens=20)
+
+
+def test_many_texts_outgrow_the_context_together_as_on_the_others(cuda_trainer):
+    cuda_trainer.config["pretrain"]["precision"] = "fp32"
+    cuda_trainer.run("pretrain", *DEVICE)
+    written = []
+    for device in ("cuda", "reference"):
+        writer = load(cuda_trainer.output / "pretrain" / "model", device, precision="fp32").writer
+        prompts = [writer.frame("The cat sees the dog. "[:length]) for length in (1, 4, 9, 14, 22)]
+        written.append([continuation.ids for continuation in writer.batch(prompts, GREEDY, 30)])
+    assert written[0] == written[1]
 
 
 def test_fine_tuning_runs_on_the_gpu(cuda_trainer):

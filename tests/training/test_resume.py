@@ -55,7 +55,8 @@ def test_a_polite_stop_saves_and_goes_on(trainer, uninterrupted, number, status)
 def test_sft_resumes_to_the_bit(trainer, uninterrupted):
     parent = str(uninterrupted.output / "pretrain" / "model")
     trainer.run("sft", "--parent", parent)
-    whole = trainer.weights("sft")
+    whole, measured = trainer.weights("sft"), validations(trainer)
+    assert next(iter(measured)) == 0, "the parent is measured before the first step"
     shutil.rmtree(trainer.output / "sft")
     process = trainer.start("sft", "--parent", parent)
     while trainer.last_step("sft") < 5:
@@ -64,6 +65,14 @@ def test_sft_resumes_to_the_bit(trainer, uninterrupted):
     process.communicate()
     trainer.run("sft", "--parent", parent)
     assert trainer.weights("sft") == whole
+    assert validations(trainer) == measured
+
+
+def validations(trainer):
+    """Step → what was measured there, of the fine-tuning; once each."""
+    found = [(entry["step"], entry["validation"]["loss"]) for entry in trainer.metrics("sft") if "validation" in entry]
+    assert len(dict(found)) == len(found)
+    return dict(found)
 
 
 def test_early_stop_ends_a_stage_that_gets_no_better_and_hands_on_its_best(trainer, uninterrupted):
@@ -71,7 +80,8 @@ def test_early_stop_ends_a_stage_that_gets_no_better_and_hands_on_its_best(train
     trainer.config["sft"] |= {"learning_rate": 0.5, "warmup_steps": 0, "patience": 2, "validate_every": 1}  # so high that it soon gets worse
     said = trainer.run("sft", *parent)
     assert "no better held-out measurement in 2" in said
-    scores = [entry["validation"]["loss"] for entry in trainer.metrics("sft") if "validation" in entry]
+    before, *scores = [entry["validation"]["loss"] for entry in trainer.metrics("sft") if "validation" in entry]
+    assert before > 0, "what the stage starts from is measured, too, and cannot be the best"
     best = min(range(len(scores)), key=scores.__getitem__)
     assert len(scores) == best + 3
     assert trainer.last_step("sft") == len(scores) < trainer.metrics("sft")[0]["total_steps"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler.config.machine import gpus_at_hand, job_environment, limits, training_megabytes
+from nanoeuler.config.machine import ALL_CORES, gpus_at_hand, job_environment, limits, model_threads, training_megabytes
 from nanoeuler.model.spec import PRESETS
 
 NVIDIA_SMI = "#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-1)'\necho 'GPU 1: NVIDIA H200 (UUID: GPU-2)'\n"
@@ -42,6 +42,11 @@ def test_without_a_driver_there_is_no_gpu(tmp_path, monkeypatch):
 def test_a_driver_that_fails_counts_as_none(driver):
     (driver / "nvidia-smi").write_text("#!/bin/sh\necho no devices were found\nexit 9\n")
     assert gpus_at_hand() == 0
+
+
+def test_a_job_on_a_gpu_leaves_cores_to_those_on_the_others():
+    assert model_threads(0) == ALL_CORES
+    assert 1 <= model_threads(2) < 16
 
 
 def test_given_limits_are_left_alone(driver):

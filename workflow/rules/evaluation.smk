@@ -57,7 +57,7 @@ rule evaluate_model:
         per_item=paths.evaluated_items("{stage}"),
     log:
         paths.log("evaluate_model/{stage}"),
-    threads: ALL_CORES
+    threads: MODEL_THREADS
     resources:
         **cluster_resources(config, gpu=True),
         gpu=1,

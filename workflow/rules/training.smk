@@ -32,7 +32,7 @@ rule pretrain:
         **paths.model("pretrain"),
     log:
         f"{paths.stage('pretrain')}/train.log",
-    threads: ALL_CORES
+    threads: MODEL_THREADS
     resources:
         **cluster_resources(config, gpu=True),
         gpu=1,
@@ -58,7 +58,7 @@ rule sft:
         **paths.model("sft"),
     log:
         f"{paths.stage('sft')}/train.log",
-    threads: ALL_CORES
+    threads: MODEL_THREADS
     resources:
         **cluster_resources(config, gpu=True),
         gpu=1,
@@ -84,7 +84,7 @@ rule sft_scratch:
         **paths.model("sft_scratch"),
     log:
         f"{paths.stage('sft_scratch')}/train.log",
-    threads: ALL_CORES
+    threads: MODEL_THREADS
     resources:
         **cluster_resources(config, gpu=True),
         gpu=1,
@@ -110,7 +110,7 @@ rule dpo:
         **paths.model("dpo"),
     log:
         f"{paths.stage('dpo')}/train.log",
-    threads: ALL_CORES
+    threads: MODEL_THREADS
     resources:
         **cluster_resources(config, gpu=True),
         gpu=1,

@@ -2,8 +2,9 @@
 //
 //     out = softmax(q kᵀ / √E) v        lse = log Σ exp(score)        query i sits at key offset_b + i and sees the keys starts_bi … offset_b + i
 //
-// in:  query (B, T, H, E), key and value (B, S, G, E) with S ≥ offset + T, each with strides of its own (in numbers) for batch, token and head, rows
+// in:  query (B, T, H, E), key and value (B, S, G, E), each with strides of its own (in numbers) for batch, token and head, rows
 //      contiguous on 16-byte borders; starts (B, T) int32, never falling along a row; offset (B) int32, or none, which means 0;
+//      queries whose place offset + i lies beyond the last key (the padding of short rows) get results that mean nothing;
 //      backward also dout (B, T, H, E), out and lse; there S = T
 // out: out (B, T, H, E) and lse (B, H, T) float32; dquery, dkey, dvalue; statistics (B, H, T, 2) float32 is scratch between the backward kernels
 // bytes: q + out + 2 k forward; twice q, dout and k, v, once out and the gradients backward, at the least: what is read again comes from the cache
@@ -28,10 +29,10 @@ constexpr int QUERIES = HEADS * POSITIONS, THREADS = QUERIES * 2;
 
 extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
     attention_forward(CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts, const int* __restrict__ offsets, TENSOR(out),
-                      float* __restrict__ lse, int T, int heads, int kv_heads, float scale) {
+                      float* __restrict__ lse, int T, int S, int heads, int kv_heads, float scale) {
     constexpr int KEY_TILE = KEYS * ROW_BYTES, KEY_TILES = QUERIES * ROW_BYTES, VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
     int batch = blockIdx.y / (heads / HEADS);
-    Queries<HEADS, POSITIONS> q(starts, offsets ? offsets[batch] : 0, T, heads);
+    Queries<HEADS, POSITIONS> q(starts, offsets ? offsets[batch] : 0, T, S, heads);
     int kv_head = q.head / (heads / kv_heads), lane = threadIdx.x % 32;
     key += batch * key_batch + kv_head * key_head, value += batch * value_batch + kv_head * value_head;
 
@@ -147,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(GRADIENT_THREADS, DQUERY_BLOCKS)
                      const float* __restrict__ lse, float2* __restrict__ statistics, TENSOR(dquery), int T, int heads, int kv_heads, float scale) {
     constexpr int ROW_TILE = GRADIENT_QUERIES * ROW_BYTES, KEY_TILE = GRADIENT_KEYS * ROW_BYTES;
     constexpr int KEY_TILES = 2 * ROW_TILE, VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
-    Queries<GRADIENT_HEADS, GRADIENT_POSITIONS> q(starts, 0, T, heads);
+    Queries<GRADIENT_HEADS, GRADIENT_POSITIONS> q(starts, 0, T, T, heads);
     int batch = q.batch, kv_head = q.head / (heads / kv_heads), lane = threadIdx.x % 32;
     key += batch * key_batch + kv_head * key_head, value += batch * value_batch + kv_head * value_head;
 
@@ -368,14 +369,14 @@ constexpr int DECODE_WARPS = 16, GROUPS = DECODE_WARPS * 32 / CHUNKS, AHEAD = 4;
 
 extern "C" __global__ void __launch_bounds__(DECODE_WARPS * 32)
     attention_decode(CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts, const int* __restrict__ offsets, TENSOR(out),
-                     float* __restrict__ lse, int T, int heads, int kv_heads, float scale) {
+                     float* __restrict__ lse, int T, int S, int heads, int kv_heads, float scale) {
     int head = blockIdx.x, i = blockIdx.y, batch = blockIdx.z, kv_head = head / (heads / kv_heads);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / CHUNKS, chunk = lane % CHUNKS * PER_CHUNK;
     float factor = scale * BASE, queries[PER_CHUNK], sums[PER_CHUNK] = {}, top = NEVER, total = 0;
     auto shrink_to = [&](float mine, float highest) { return mine == NEVER ? 0.0f : power((mine - highest) * factor); };
     unpack(*reinterpret_cast<const uint4*>(query + batch * query_batch + (long long)i * query_token + head * query_head + chunk), queries);
     key += batch * key_batch + kv_head * key_head + chunk, value += batch * value_batch + kv_head * value_head + chunk;
-    int begin = starts[(long long)batch * T + i], end = (offsets ? offsets[batch] : 0) + i + 1;
+    int begin = starts[(long long)batch * T + i], end = min((offsets ? offsets[batch] : 0) + i + 1, S);
     for (int first = begin; first < end; first += GROUPS * AHEAD) {
         uint4 keys[AHEAD], values[AHEAD];
         float scores[AHEAD], highest = top;

@@ -121,12 +121,13 @@ class Attention:
     def forward(self, stream: Any, query: Any, key: Any, value: Any, starts: Any, offset: Any, out: Any, lse: Any) -> None:
         """Writes `out` (B, T, H, E) and `lse` (B, H, T) float32. Keys may lie beyond offset + T (a cache's free places): they are not read.
 
-        `starts` (B, T) int32 never falls along a row; `offset` (B) int32 with offset + T ≤ S, so that it is 0, and not read, where S = T. B · H < 65,536.
+        `starts` (B, T) int32 never falls along a row; `offset` (B) int32 is 0, and not read, where S = T. Queries at places offset + i ≥ S, the padding of
+        short rows, get results that mean nothing. B · H < 65,536.
         """
         B, T = query.shape[:2]
         if key.shape[1] == T:
             offset = np.uint64(0)  # nothing lies in front: a null pointer spares the kernel a look
-        arguments = (*view(query), *view(key), *view(value), starts, offset, *view(out), lse, np.int32(T), *self.shape)
+        arguments = (*view(query), *view(key), *view(value), starts, offset, *view(out), lse, np.int32(T), np.int32(key.shape[1]), *self.shape)
         if T <= DECODE_QUERIES:
             self.launch(stream, "attention_decode", (self.heads, T, B), 512, arguments)
         else:

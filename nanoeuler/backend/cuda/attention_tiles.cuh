@@ -95,7 +95,7 @@ struct Queries {
     int group_start, group_last_start;     // and where their documents start
     int position, start[2];                // of the lane's two rows, which lie 8 apart
 
-    __device__ __forceinline__ Queries(const int* starts, int offset, int T, int heads) {
+    __device__ __forceinline__ Queries(const int* starts, int offset, int T, int S, int heads) {
         int blocks = heads / BLOCK_HEADS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         batch = blockIdx.y / blocks, head = blockIdx.y % blocks * BLOCK_HEADS;
         first = (gridDim.x - 1 - blockIdx.x) * PLACES;  // a head's tiles run side by side, on keys still in the cache; those with the most keys first
@@ -103,7 +103,7 @@ struct Queries {
         row = warp * 16, place = row % PLACES, head_in_block = row / PLACES;
         starts += (long long)batch * T;
         auto start_of = [&](int i) { return starts[min(i, T - 1)]; };
-        keys_begin = start_of(first), keys_end = offset + first + count;
+        keys_begin = start_of(first), keys_end = min(offset + first + count, S);
         int group = first + row / OWNED * OWNED % PLACES;
         group_first = offset + group, group_last = group_first + OWNED - 1;
         group_start = start_of(group), group_last_start = start_of(group + OWNED - 1);

@@ -55,11 +55,14 @@ def chat_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
     """How replies to held-out instructions end and repeat themselves, and how many have the style that preferences teach."""
     rows = []
     chats = [evaluation.get("chat") for evaluation in evaluations]
-    if first := next(filter(None, chats), None):
-        name = f"replies to {count(first['prompts'])} instructions"
-        rows.append([f"{name} that stop", *(percent(chat["stopped"]) if chat else "–" for chat in chats), "–"])
-        rows.append([f"{name}, tokens", *(f"{chat['mean_reply_tokens']:.1f}" if chat else "–" for chat in chats), "–"])
-        rows.append([f"{name}, repeated runs of four words", *(percent(chat.get("repetition")) if chat else "–" for chat in chats), "–"])
+    first = next(filter(None, chats), None)
+    for title, found in (("replies", chats), ("sampled replies", [chat and chat.get("sampled") for chat in chats])):
+        if not any(found):
+            continue
+        name = f"{title} to {count(first['prompts'])} instructions"
+        rows.append([f"{name} that stop", *(percent(chat["stopped"]) if chat else "–" for chat in found), "–"])
+        rows.append([f"{name}, tokens", *(f"{chat['mean_reply_tokens']:.1f}" if chat else "–" for chat in found), "–"])
+        rows.append([f"{name}, repeated runs of four words", *(percent(chat.get("repetition")) if chat else "–" for chat in found), "–"])
     styles = [(evaluation.get("answers") or {}).get("style") for evaluation in evaluations]
     if any(styles):
         shown = [with_error({"score": style["sampled"]["share"], **style["sampled"]}) if style else "–" for style in styles]

@@ -148,6 +148,32 @@ def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("T", [3, 40])
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(stream, random, unit, T):
+    import cupy
+
+    places, lengths = 100, [100 - T, 99]  # of the second row only the first new token counts
+    query, cache = random_inputs(random, unit, (2, T, 4, 64)), random_inputs(random, unit, (2, places + T, 4, 64))
+    cache[:, places:] = np.nan
+    starts, offset = np.zeros((2, T), np.int32), np.array(lengths, np.int32)
+    out, lse = np.empty(query.shape), np.empty((2, 4, T))
+    exact = query.astype(np.float64), *np.split(cache[:, :places].astype(np.float64), 2, axis=2)
+    ReferenceBackend(np.float64).attention(*exact, starts, offset, out, lse)
+
+    attention = Attention(4, 2, 64, PRECISIONS[unit], unit_of_this_device(unit))
+    device_cache, device_out, device_lse = cupy.asarray(cache)[:, :places], cupy.empty(out.shape, query.dtype), cupy.empty(lse.shape, np.float32)
+    arguments = cupy.asarray(query), device_cache[:, :, :2], device_cache[:, :, 2:], cupy.asarray(starts), cupy.asarray(offset)
+    cupy.cuda.Device().synchronize()
+    attention.forward(stream, *arguments, device_out, device_lse)
+    stream.synchronize()
+    found = device_out.get().astype(np.float64)
+    assert np.isfinite(found).all()
+    assert relative_error(found[0], out[0]) < BOUNDS[unit]
+    assert relative_error(found[1, :1], out[1, :1]) < BOUNDS[unit]
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("unit", UNITS)
 def test_two_runs_give_the_same_bits_in_a_graph_or_out_of_it(stream, random, unit):
     case = Case(random, unit, 2, 257, 6, 2, 64, 7)
