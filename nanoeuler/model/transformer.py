@@ -262,9 +262,19 @@ class Transformer:
             norm, total, out, inverse_rms = self.weights.final_norm, buffers.final, buffers.hidden, buffers.final_inverse_rms
         ops.euler_step(hidden, layer.down, delta, a.middle, h, norm, epsilon, total, out, inverse_rms)
 
-    def head_parts(self, buffers: Activations) -> list[slice]:
-        """The tokens of a training batch in parts whose logits fit into their buffer: mostly one part."""
-        N, size = buffers.batch * buffers.length, buffers.tokens_at_once
+    def gather_hidden(self, buffers: Activations, index_R: Array) -> None:
+        """Move what the heads read at some tokens to the front of `hidden`."""
+        buffers.hidden[: len(index_R)] = buffers.hidden[index_R]
+
+    def scatter_hidden(self, buffers: Activations, index_R: Array) -> None:
+        """Move the gradients of what the heads read, at the front of `hidden`, back to their tokens; the others' are zero."""
+        moved = buffers.hidden[: len(index_R)].copy()
+        buffers.hidden[...] = 0
+        buffers.hidden[index_R] = moved
+
+    def head_parts(self, buffers: Activations, tokens: int) -> list[slice]:
+        """The first `tokens` of a training batch in parts whose logits fit into their buffer: mostly one part."""
+        N, size = tokens, buffers.tokens_at_once
         return [slice(start, min(start + size, N)) for start in range(0, N, size)]
 
     def all_logits(self, buffers: Activations, part: slice = slice(None)) -> Array:

@@ -119,7 +119,10 @@ class TrainingState:
         self.update()
 
     def accumulate(self, part: slice, accumulate: bool, worker: Worker | None = None) -> None:
-        """Forward and backward of some rows into the gradients and the losses of a worker, the first unless given."""
+        """Forward and backward of some rows into the gradients and the losses of a worker, the first unless given.
+
+        Where only few tokens have a target, as in fine-tuning, an engine that may look at values makes the logits of those alone.
+        """
         worker = worker or self.workers[0]
         ops, model, inputs = worker.model.backend, worker.model, self.inputs
         batch = Batch(inputs.ids[part], inputs.positions[part], inputs.starts[part])
@@ -128,7 +131,12 @@ class TrainingState:
         logprobs, lse = inputs.logprobs[room][: len(targets)], inputs.lse[room][: len(targets)]
         further = [array[part] for array in inputs.further]
         buffers = model.forward(batch, training=True)
-        parts = [(tokens, slice(tokens.start * K, tokens.stop * K)) for tokens in model.head_parts(buffers)]
+        few = None
+        if self.objective.known and hasattr(ops, "few_targets") and (few := ops.few_targets(targets.reshape(-1, K))) is not None:
+            targets, weights = targets.reshape(-1, K)[few].reshape(-1), weights.reshape(-1, K)[few]
+            logprobs, lse = logprobs[: len(targets)], lse[: len(targets)]
+            model.gather_hidden(buffers, few)
+        parts = [(tokens, slice(tokens.start * K, tokens.stop * K)) for tokens in model.head_parts(buffers, len(targets) // K)]
         if self.objective.known:
             for tokens, losses in parts:
                 logits = model.all_logits(buffers, tokens)
@@ -143,6 +151,8 @@ class TrainingState:
                 logits = model.all_logits(buffers, tokens) if len(parts) > 1 else model.logit_rows(buffers)
                 ops.cross_entropy_backward(logits, targets[losses], weights.reshape(-1)[losses], lse[losses])
                 model.backward_heads(buffers, tokens, worker.views, accumulate or tokens.start > 0)
+        if few is not None:
+            model.scatter_hidden(buffers, few)
         model.backward_layers(batch, buffers, worker.views, accumulate)
 
     def update(self) -> None:

@@ -70,6 +70,23 @@ def test_gradients_of_a_model_whose_threads_share_each_op(monkeypatch):
     assert worst_gradient(config, state.gradients, trained(config, ReferenceBackend(np.float64), rows, 2).gradients) <= 1e-6
 
 
+@pytest.mark.parametrize("logits_at_once", [1 << 28, 100_000])
+def test_gradients_where_few_tokens_have_a_target_are_the_references(monkeypatch, logits_at_once):
+    monkeypatch.setattr("nanoeuler.model.transformer.LOGITS_AT_ONCE", logits_at_once)
+    config = ModelConfig.from_dict({"preset": "small", "layers": 1})
+    rows = step_rows(config, 8, 128)
+    rows.targets[:, : 128 - 50] = -1
+    rows.weights[rows.targets < 0] = 0
+    backend = CpuBackend(2)
+    assert len(backend.few_targets(rows.targets.reshape(-1, config.mtp_heads))) == 8 * 50
+    state = TrainingState(config, backend, initial_parameters(config, 1), OPTIMIZER)
+    reference = TrainingState(config, ReferenceBackend(np.float64), initial_parameters(config, 1), OPTIMIZER)
+    found, expected = state.train_step(rows, 4, 1e-2), reference.train_step(rows, 8, 1e-2)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-6)
+    assert found.first_head_loss == pytest.approx(expected.first_head_loss, rel=1e-6)
+    assert worst_gradient(config, state.gradients, reference.gradients) <= 1e-6
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_gradients_of_layers_of_the_base_model_at_1024_tokens(threads):
     """Two of its 16 layers, so that the suite stays short; all of them: `nanoeuler check --device cpu`."""

@@ -110,7 +110,7 @@ def test_heads_that_take_the_tokens_in_parts_change_a_step_only_by_rounding(rows
         rows, **{name: np.tile(getattr(rows, name), (24, 1, 1)[: getattr(rows, name).ndim]) for name in ("ids", "positions", "starts", "targets", "weights")}
     )
     expected, found = (state.train_step(rows, len(rows.ids), 1e-2) for state in (whole, parts))
-    assert len(parts.model.head_parts(parts.model.plan(len(rows.ids), 8, training=True))) > 1
+    assert len(parts.model.head_parts(parts.model.plan(len(rows.ids), 8, training=True), rows.ids.size)) > 1
     assert found.loss == pytest.approx(expected.loss, rel=1e-12)
     np.testing.assert_allclose(parts.gradients, whole.gradients, rtol=1e-9, atol=1e-13)
 

@@ -219,6 +219,11 @@ class CpuBackend(ReferenceBackend):
 
     # ---- cross-entropy
 
+    def few_targets(self, targets_NK: Array) -> Array | None:
+        """The tokens that have a target for any head, where they are less than half of all (and not none); else None."""
+        index_R = np.flatnonzero((targets_NK >= 0).any(axis=1))
+        return index_R if 0 < 2 * len(index_R) < len(targets_NK) else None
+
     def cross_entropy(self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array) -> None:
         self.share_rows(logits_RV, lambda *rows: cross_entropy.cross_entropy(logits_RV, targets_R, logprobs_R, lse_R, *rows))
 
