@@ -122,11 +122,13 @@ def scaling(options: argparse.Namespace) -> None:
     ours(options.folders[0], decontaminate=True)  # compiles
     print("| text MB | documents | extract s | assemble s | MB/s | peak MB |\n|---|---|---|---|---|---|")
     for folder in options.folders:
-        found = min((ours(folder, decontaminate=True) for _ in range(options.rounds)), key=lambda each: each["seconds"])
-        size = found["bytes"] / 1e6
+        rounds = sorted((ours(folder, decontaminate=True) for _ in range(options.rounds)), key=lambda each: each["seconds"])
+        found = rounds[len(rounds) // 2]  # the median, or the slower one of the middle
+        size, peak = found["bytes"] / 1e6, max(each["peak"] for each in rounds) / 1e6
+        slowest, fastest = (size / each["seconds"] for each in (rounds[-1], rounds[0]))
         print(
-            f"| {size:,.0f} | {found['documents']:,} | {found['extract']:.1f} | {found['assemble']:.1f} | {size / found['seconds']:.0f} | "
-            f"{found['peak'] / 1e6:.0f} |",
+            f"| {size:,.0f} | {found['documents']:,} | {found['extract']:.1f} | {found['assemble']:.1f} | {size / found['seconds']:.0f} "
+            f"({slowest:.0f} to {fastest:.0f}, n = {len(rounds)}) | {peak:.0f} |",
             flush=True,
         )
 

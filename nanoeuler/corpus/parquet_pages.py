@@ -1,7 +1,7 @@
 """Pages out of parquet files, with DuckDB: row group by row group, those that are kept are written as they come (extracted_pages.py says how).
 
 No more texts than those of a row group are ever in memory. They are written without compression: each is decoded once, and every corpus made of
-them reads them three times.
+them reads them twice.
 
 Row groups are brought whole, pages are kept one by one. So that little is fetched in vain, a row group that could pass the budget by more
 than a tenth is left alone, unless nothing was kept yet.

@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.contamination import FREQUENT, GRAM, NONE, Measured, Quotations, Runs, hash_runs, read_evaluation_set
@@ -70,6 +72,21 @@ def test_every_quotation_among_many_documents_is_found_and_nothing_else():
     documents = [text + (" " + " ".join(texts[quoting[number]].split()[20:33]) if number in quoting else "") for number, text in enumerate(texts)][100:]
     found = find(measured, *documents)
     assert {number + 100 for number, owner in enumerate(found) if owner != NONE} == set(quoting)
+
+
+SPEECH = st.lists(st.sampled_from(["so", "it", "goes"]), max_size=70).map(" ".join)
+
+
+@given(st.lists(SPEECH, max_size=3), st.lists(SPEECH, max_size=4))
+@settings(deadline=None)
+def test_the_runs_found_are_those_that_sets_of_runs_have_in_common(measured, texts):
+    def runs(text: str) -> set[int]:
+        return set(grams(text).grams.tolist())
+
+    sought = Measured([("test", grams(*measured))])
+    documents, places = sought.find(*hash_words(Batch.of([text.encode() for text in texts])))
+    common = [(number, run) for number, text in enumerate(texts) for run in runs(text) & set().union(*map(runs, measured))]
+    assert sorted(zip(documents.tolist(), sought.grams[places].tolist(), strict=True)) == sorted(common)
 
 
 def test_an_evaluation_set_is_read_item_by_item(tmp_path):
