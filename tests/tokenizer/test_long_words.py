@@ -1,0 +1,40 @@
+"""Ten megabytes of one thing: what brings regular expressions and quadratic merge loops to their knees."""
+
+import time
+
+import pytest
+import tokenizers
+
+from nanoeuler.tokenizer import Tokenizer
+
+MEGABYTES = {
+    "one word": b"the" * 3_333_333,
+    "one letter": b"a" * 10_000_000,
+    "one other": "é東".encode() * 2_000_000,
+    "spaces": b" " * 10_000_000,
+    "newlines": b"\n" * 10_000_000,
+    "NULs": bytes(10_000_000),
+    "emoji": "👩🏽\u200d🚀🇫🇷".encode() * 400_000,
+    "combining marks": "e\u0301\u0301".encode() * 2_000_000,
+    "bytes that are not UTF-8": b"\xff\x80 \xe3\x80" * 2_000_000,
+}
+
+
+@pytest.mark.parametrize("name", MEGABYTES)
+def test_ten_megabytes_of_anything_take_linear_time(tokenizer: Tokenizer, name: str):
+    """A tenth of it takes about a tenth of the time, and the ids stand for it."""
+    data = MEGABYTES[name]
+    seconds = []
+    for size in (len(data) // 10, len(data)):
+        began = time.perf_counter()
+        ids = tokenizer.encode(data[:size])
+        seconds.append(time.perf_counter() - began)
+        assert tokenizer.decode_bytes(ids) == data[:size]
+    assert seconds[1] < 40 * seconds[0] + 1  # quadratic would be a hundred times
+
+
+@pytest.mark.parametrize("name", [name for name in MEGABYTES if name != "bytes that are not UTF-8"])
+def test_megabytes_of_anything_have_the_ids_of_tokenizers(tokenizer: Tokenizer, peer: tokenizers.Tokenizer, name: str):
+    """Which is their judge alone: tiktoken gives up on some. It takes ten seconds for ten megabytes, so most are compared for two."""
+    data = MEGABYTES[name] if name in ("one word", "spaces") else MEGABYTES[name][: len(MEGABYTES[name]) // 5]
+    assert tokenizer.encode(data).tolist() == peer.encode(data.decode()).ids
