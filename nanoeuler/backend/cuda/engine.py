@@ -316,10 +316,8 @@ class CudaBackend(DecodingOps):
         dkey_BTGE: Array,
         dvalue_BTGE: Array,
     ) -> None:
-        heads, (B, T) = self.heads(query_BTHE, key_BTGE), query_BTHE.shape[:2]
-        workspace = self.scratch("attention", heads.workspace_bytes(B, T), np.uint8)
-        inputs = dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT
-        heads.backward(self.stream, *inputs, dquery_BTHE, dkey_BTGE, dvalue_BTGE, workspace)
+        inputs, gradients = (dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT), (dquery_BTHE, dkey_BTGE, dvalue_BTGE)
+        self.backward_of_attention(inputs, gradients)
 
     def attention_rope_backward(
         self,
@@ -336,10 +334,15 @@ class CudaBackend(DecodingOps):
         positions_N: Array,
         table: tuple[Array, Array],
     ) -> None:
+        inputs, gradients = (dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT), (dquery_BTHE, dkey_BTGE, dvalue_BTGE)
+        self.backward_of_attention(inputs, gradients, (positions_N, *table))
+
+    def backward_of_attention(self, inputs: tuple[Array, ...], gradients: tuple[Array, Array, Array], turned: tuple[Array, ...] | None = None) -> None:
+        """`turned`: positions, cosines and sines by which the gradients of queries and keys are turned back."""
+        _, query_BTHE, key_BTGE, *_ = inputs
         heads, (B, T) = self.heads(query_BTHE, key_BTGE), query_BTHE.shape[:2]
         workspace = self.scratch("attention", heads.workspace_bytes(B, T), np.uint8)
-        inputs = dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT
-        heads.backward(self.stream, *inputs, dquery_BTHE, dkey_BTGE, dvalue_BTGE, workspace, (positions_N, *table))
+        heads.backward(self.stream, *inputs, *gradients, workspace, turned)
 
     def heads(self, query_BTHE: Array, key_BSGE: Array) -> Attention:
         """The attention of these numbers of heads."""

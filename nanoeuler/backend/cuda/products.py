@@ -85,7 +85,7 @@ class Products:
 
     def __init__(self, precision: str, stream: Any, machine: str):
         """`machine` names what timings hold for."""
-        self.library = library()
+        self.cublas = load_cublas()
         self.compute, self.stream = COMPUTE[precision], stream
         self.handle = ctypes.c_void_p()
         self.call("cublasLtCreate", ctypes.byref(self.handle))
@@ -98,11 +98,11 @@ class Products:
 
     @property
     def version(self) -> int:
-        self.library.cublasLtGetVersion.restype = ctypes.c_size_t
-        return self.library.cublasLtGetVersion()
+        self.cublas.cublasLtGetVersion.restype = ctypes.c_size_t
+        return self.cublas.cublasLtGetVersion()
 
     def call(self, name: str, *arguments: Any) -> None:
-        status = getattr(self.library, name)(*arguments)
+        status = getattr(self.cublas, name)(*arguments)
         if status:
             raise RuntimeError(f"{name} failed with status {status}")
 
@@ -238,7 +238,7 @@ def write_plan(path: Path, plan: dict[str, str]) -> None:
         write_json(path, read_plan(path) | plan)
 
 
-def library() -> ctypes.CDLL:
+def load_cublas() -> ctypes.CDLL:
     """cuBLASLt, from NVIDIA's packages or the system's CUDA. Raises `UserError` when there is none."""
     from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
