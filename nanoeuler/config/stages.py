@@ -36,14 +36,14 @@ STAGES = {
     "fetch_preferences": Stage(1, ("dpo.preferences", "dpo.validation_share", "sources.preferences.{dpo.preferences}")),
     "fetch_questions": Stage(2, ("evaluate.questions", "sources.questions.{evaluate.questions}")),
     "fetch_task": Stage(1, ("evaluate.tasks", "sources.tasks")),
-    "build_corpus": Stage(3, BUILD_CORPUS),
+    "build_corpus": Stage(4, BUILD_CORPUS),
     "learn_bpe": Stage(1, ("tokenizer",)),
     "tokenize": Stage(1, ("tokenizer.vocab_size",)),
     "check_gradients": Stage(1, ()),
     "pretrain": Stage(1, ("seed", "model", "pretrain")),
     "sft": Stage(2, ("seed", "model", "sft")),
     "dpo": Stage(1, ("seed", "model", "dpo")),
-    "evaluate_model": Stage(3, ("seed", "model.context", "pretrain.document_mask", "evaluate")),
+    "evaluate_model": Stage(4, ("seed", "model.context", "pretrain.document_mask", "evaluate")),
     "write_report": Stage(2, WHOLE_RUN),
 }
 
