@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.backend.reference import places
-from nanoeuler.model.transformer import Cache, CacheMemory, Transformer
+from nanoeuler.model.cache import Cache, CacheMemory
+from nanoeuler.model.transformer import Transformer
 
 AHEAD = 2
 """Results that may be waiting on the host at a time: that of a step, and of the one asked for ahead."""
