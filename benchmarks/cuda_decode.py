@@ -102,7 +102,7 @@ class Peer:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             step()
-        self.caches = caches
+        self.caches, self.indices = caches, (steps, slots)  # what the graph reads has to outlive this call
         return graph, ids, place, chosen
 
     @torch.inference_mode()
@@ -117,6 +117,7 @@ class Peer:
                 target[:, :, :length] = source.transpose(1, 2)
         first = logits.argmax(dim=1)
 
+        @torch.inference_mode()
         def write() -> float:
             ids.copy_(first[:, None])
             place.fill_(length)
@@ -131,8 +132,9 @@ class Peer:
 
     def reader(self, prompt_BT: np.ndarray) -> Callable[[], np.ndarray]:
         graph, ids, place, chosen = self.recorded(*prompt_BT.shape)
-        ids.copy_(torch.from_numpy(prompt_BT))
-        place.zero_()
+        with torch.inference_mode():
+            ids.copy_(torch.from_numpy(prompt_BT))
+            place.zero_()
 
         def read() -> np.ndarray:
             graph.replay()

@@ -9,6 +9,7 @@ each file's first comment gives.
 
 import argparse
 import collections
+import json
 import math
 import statistics
 from typing import Any
@@ -84,9 +85,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--precision", choices=("fp32", "tf32", "bf16"), default="bf16")
+    parser.add_argument("--heads", type=int, default=4, help="prediction heads K")
+    parser.add_argument("--model", type=json.loads, default={}, help="fields of the model in JSON, over those of the preset")
     parser.add_argument("--portable", action="store_true", help="only kernels that run from compute capability 8.0 up")
     options = parser.parse_args()
-    config = ModelConfig.from_dict({"preset": options.preset, "context": options.length})
+    config = ModelConfig.from_dict({"preset": options.preset, "context": options.length, "mtp_heads": options.heads} | options.model)
     tokens = np.random.default_rng(1).integers(1, config.vocab_size, options.rows * options.length, dtype=np.int32)
     rows = TextStream(tokens, options.length, len(tokens), config.mtp_weights, 0, False, 1, "benchmark").step(0)
     backend = CudaBackend(options.precision, graphs=False, portable=options.portable)

@@ -3,7 +3,8 @@
 //   lse = log Σ exp(logits),   logprob = logit of the target − lse,   dlogits = weight · (softmax − one-hot of the target)
 //
 // of the loss −Σ weights · logprobs. The gradient takes the place of the logits; probabilities are never stored. VOCAB and
-// THREADS of a block are compiled in; a block owns a row and keeps it in registers. Rows are `stride` elements apart.
+// THREADS of a block are compiled in. A block owns a row and keeps it in registers, or, of a long one, reads it twice: so few blocks are under way that
+// the second time it comes from the L2. Rows are `stride` elements apart.
 //
 // forward         in: logits (R, V) ACTIVATION, targets (R) int       out: logprobs, lse (R) float     bytes: R · V · activation
 // backward        in: logits, targets, weights (R) float, lse         out: logits                      bytes: 2 · R · V · activation
@@ -15,82 +16,132 @@ constexpr int WARPS = THREADS / 32;
 constexpr int VECTORS = (VOCAB + WIDTH - 1) / WIDTH;  // the last may reach into the padding of the row
 constexpr int STEPS = (VECTORS + THREADS - 1) / THREADS;
 
+#define HELD (VOCAB <= 16384)  // in registers
+constexpr bool NARROW = sizeof(ACTIVATION) == 2;
+constexpr int BLOCKS = HELD && STEPS <= 2 ? (NARROW ? 6 : 5) : HELD && STEPS <= 4 ? (NARROW ? 4 : 3) : 2;  // least on a multiprocessor
+
+__device__ __forceinline__ Eight inside_vocabulary(Eight value, int vector) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i)
+        if (vector * WIDTH + i >= VOCAB) value.at[i] = -INFINITE;
+    return value;
+}
+
+__device__ __forceinline__ void store_gradient_of(ACTIVATION* logits, int vector, const Eight& value, int target, float weight, float lse) {
+    Eight gradient;
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        const float probability = expf(value.at[i] - lse);
+        gradient.at[i] = target < 0 ? 0.0f : weight * (probability - (vector * WIDTH + i == target));
+    }
+    store(logits + vector * WIDTH, gradient);
+}
+
+#if HELD
 struct Row {
     Eight value[STEPS];
-};
 
-__device__ __forceinline__ Row load_row(const ACTIVATION* logits) {
-    Row row;
+    __device__ __forceinline__ Row(const ACTIVATION* logits) {
 #pragma unroll
-    for (int s = 0; s < STEPS; ++s) {
-        const int vector = s * THREADS + threadIdx.x;
-        if (vector < VECTORS) row.value[s] = load(logits + vector * WIDTH);
-#pragma unroll
-        for (int i = 0; i < WIDTH; ++i)
-            if (vector * WIDTH + i >= VOCAB) row.value[s].at[i] = -INFINITE;
-    }
-    return row;
-}
-
-__device__ __forceinline__ float log_sum_exp(const Row& row) {
-    float top = -INFINITE;
-#pragma unroll
-    for (int s = 0; s < STEPS; ++s)
-#pragma unroll
-        for (int i = 0; i < WIDTH; ++i) top = fmaxf(top, row.value[s].at[i]);
-    top = block_max<WARPS>(top);
-    float total = 0;
-#pragma unroll
-    for (int s = 0; s < STEPS; ++s)
-#pragma unroll
-        for (int i = 0; i < WIDTH; ++i) total += expf(row.value[s].at[i] - top);
-    return top + logf(block_sum<WARPS>(total));
-}
-
-__device__ __forceinline__ void store_gradient(ACTIVATION* logits, const Row& row, int target, float weight, float lse) {
-#pragma unroll
-    for (int s = 0; s < STEPS; ++s) {
-        const int vector = s * THREADS + threadIdx.x;
-        if (vector < VECTORS) {
-            Eight gradient;
-#pragma unroll
-            for (int i = 0; i < WIDTH; ++i) {
-                const float probability = expf(row.value[s].at[i] - lse);
-                gradient.at[i] = target < 0 ? 0.0f : weight * (probability - (vector * WIDTH + i == target));
-            }
-            store(logits + vector * WIDTH, gradient);
+        for (int s = 0; s < STEPS; ++s) {
+            const int vector = s * THREADS + threadIdx.x;
+            if (vector < VECTORS) value[s] = load(logits + vector * WIDTH);
+            value[s] = inside_vocabulary(value[s], vector);
         }
     }
-}
+    __device__ __forceinline__ float log_sum_exp() const {
+        float top = -INFINITE;
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+            for (int i = 0; i < WIDTH; ++i) top = fmaxf(top, value[s].at[i]);
+        top = block_max<WARPS>(top);
+        float total = 0;
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+            for (int i = 0; i < WIDTH; ++i) total += expf(value[s].at[i] - top);
+        return top + logf(block_sum<WARPS>(total));
+    }
+    __device__ __forceinline__ void store_gradient(ACTIVATION* logits, int target, float weight, float lse) const {
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s) {
+            const int vector = s * THREADS + threadIdx.x;
+            if (vector < VECTORS) store_gradient_of(logits, vector, value[s], target, weight, lse);
+        }
+    }
+};
 
-extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy(const ACTIVATION* logits, long long stride, const int* targets, float* logprobs, float* lses) {
+#else
+constexpr int AHEAD = 4;  // accesses of a thread under way together
+
+struct Row {
+    const ACTIVATION* from;
+
+    __device__ __forceinline__ Row(const ACTIVATION* logits) : from(logits) {}
+
+    template <typename Use>
+    __device__ __forceinline__ void each(Use use) const {
+#pragma unroll 1
+        for (int first = threadIdx.x; first < VECTORS; first += AHEAD * THREADS) {
+            Raw<ACTIVATION> raw[AHEAD];
+#pragma unroll
+            for (int s = 0; s < AHEAD; ++s)
+                if (first + s * THREADS < VECTORS) raw[s].fetch(from + (first + s * THREADS) * WIDTH);
+#pragma unroll
+            for (int s = 0; s < AHEAD; ++s)
+                if (first + s * THREADS < VECTORS) use(first + s * THREADS, raw[s].value());
+        }
+    }
+    // Each thread carries its sum along, relative to the highest logit that it has met.
+    __device__ __forceinline__ float log_sum_exp() const {
+        float top = -3e38f, total = 0;  // of two infinities the difference would be no number
+        each([&](int vector, Eight value) {
+            value = inside_vocabulary(value, vector);
+            const float before = top;
+#pragma unroll
+            for (int i = 0; i < WIDTH; ++i) top = fmaxf(top, value.at[i]);
+            total *= expf(before - top);
+#pragma unroll
+            for (int i = 0; i < WIDTH; ++i) total += expf(value.at[i] - top);
+        });
+        const float highest = block_max<WARPS>(top);
+        return highest + logf(block_sum<WARPS>(total * expf(top - highest)));
+    }
+    __device__ __forceinline__ void store_gradient(ACTIVATION* logits, int target, float weight, float lse) const {
+        each([&](int vector, const Eight& value) { store_gradient_of(logits, vector, value, target, weight, lse); });
+    }
+};
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) cross_entropy(const ACTIVATION* logits, long long stride, const int* targets, float* logprobs, float* lses) {
     logits += blockIdx.x * stride;
     const int target = targets[blockIdx.x];
-    const float lse = log_sum_exp(load_row(logits));
+    const float lse = Row(logits).log_sum_exp();
     if (threadIdx.x == 0) {
         lses[blockIdx.x] = lse;
         logprobs[blockIdx.x] = target < 0 ? 0.0f : to_float(logits[target]) - lse;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy_backward(ACTIVATION* logits, long long stride, const int* targets, const float* weights,
-                                                                             const float* lses) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) cross_entropy_backward(ACTIVATION* logits, long long stride, const int* targets, const float* weights,
+                                                                                     const float* lses) {
     logits += blockIdx.x * stride;
-    store_gradient(logits, load_row(logits), targets[blockIdx.x], weights[blockIdx.x], lses[blockIdx.x]);
+    Row(logits).store_gradient(logits, targets[blockIdx.x], weights[blockIdx.x], lses[blockIdx.x]);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy_with_gradient(ACTIVATION* logits, long long stride, const int* targets, const float* weights,
-                                                                                  float* logprobs, float* lses) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) cross_entropy_with_gradient(ACTIVATION* logits, long long stride, const int* targets, const float* weights,
+                                                                                          float* logprobs, float* lses) {
     logits += blockIdx.x * stride;
     const int target = targets[blockIdx.x];
     const float of_target = target < 0 ? 0.0f : to_float(logits[target]);  // read before the sum's barriers, written over after them
-    const Row row = load_row(logits);
-    const float lse = log_sum_exp(row);
+    const Row row(logits);
+    const float lse = row.log_sum_exp();
     if (threadIdx.x == 0) {
         lses[blockIdx.x] = lse;
         logprobs[blockIdx.x] = target < 0 ? 0.0f : of_target - lse;
     }
-    store_gradient(logits, row, target, weights[blockIdx.x], lse);
+    row.store_gradient(logits, target, weights[blockIdx.x], lse);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) argmax(const ACTIVATION* logits, long long stride, int* likeliest) {

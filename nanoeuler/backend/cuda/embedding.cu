@@ -1,10 +1,12 @@
 // Embedding: out_n = table[ids_n], and backward: dtable[v] = Σ of dout_n over the n with ids_n = v, in a fixed order.
 //
-// DIM and the WARPS of a block are compiled in. The backward pass has one block for each entry of the vocabulary: each of its warps looks through
-// a share of the ids (the L2 holds them), notes where the block's entry stands, and adds those rows up. No atomics: equal inputs give equal bits.
+// DIM and the WARPS of a block are compiled in. In the backward pass each block has every 2^shift-th entry of the vocabulary. It looks through the ids twice
+// (the L2 holds them): first to count, then to write down where its entries stand, sorted by entry and place. A warp then adds up the rows of an
+// entry, or all warps those of a frequent one. No atomics on floats: equal inputs give equal bits.
 //
-// forward   in: ids (N) int, table (V, D) ACTIVATION    out: out (N, D) RESIDUAL         bytes: N · D · (activation + residual)
-// backward  in: ids (N), dout (N, D) ACTIVATION         out: dtable (V, D) float         bytes: N · D · activation + V · D · 4 (twice when adding), V · N · 4 of the L2
+// forward   in: ids (N) int, table (V, D) ACTIVATION    out: out (N, D) RESIDUAL                     bytes: N · D · (activation + residual)
+// backward  in: ids (N), dout (N, D) ACTIVATION         out: dtable (V, D) float; order (N) int is scratch
+//           bytes: N · D · activation + V · D · 4 (when adding: only of the entries that occur, twice), and 8 · N · 2^shift of the L2
 #include "common.cuh"
 
 
@@ -16,59 +18,136 @@ extern "C" __global__ void __launch_bounds__(256) embedding(const int* ids, cons
     if (row < rows) store(out + size_t(row) * DIM + column, load(table + size_t(ids[row]) * DIM + column));
 }
 
-constexpr int LIST = 256;     // places that a warp notes before it adds their rows up
-constexpr int LOOKS = 4;      // ids that a lane looks at together
+constexpr int HELD = 64;        // most entries of a block
+constexpr int LOOKS = 8;        // ids that a lane looks at together
+constexpr int FREQUENT = 64;    // rows from which on all warps add them up
 
-__device__ __forceinline__ void add_rows(const ACTIVATION* dout, const int* places, int count, int lane, Eight (&total)[STEPS]) {
+struct Sum {
+    Eight part[STEPS];
+
+    __device__ __forceinline__ void add_rows(const ACTIVATION* dout, const int* places, int count, int lane) {
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s) part[s] = {};
 #pragma unroll 4
-    for (int n = 0; n < count; ++n)
+        for (int n = 0; n < count; ++n)
 #pragma unroll
-        for (int s = 0; s < STEPS; ++s)
-            if (s * 32 + lane < VECTORS) {
-                const Eight value = load(dout + size_t(places[n]) * DIM + (s * 32 + lane) * WIDTH);
+            for (int s = 0; s < STEPS; ++s)
+                if (s * 32 + lane < VECTORS) {
+                    const Eight value = load(dout + size_t(places[n]) * DIM + (s * 32 + lane) * WIDTH);
 #pragma unroll
-                for (int i = 0; i < WIDTH; ++i) total[s].at[i] += value.at[i];
-            }
-}
+                    for (int i = 0; i < WIDTH; ++i) part[s].at[i] += value.at[i];
+                }
+    }
+};
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32) embedding_backward(const int* ids, const ACTIVATION* dout, float* dtable, int rows, int accumulate) {
-    __shared__ int noted[WARPS][LIST];
-    __shared__ float sums[WARPS][DIM];
-    const int entry = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int share = (rows + WARPS - 1) / WARPS, stop = min(rows, (warp + 1) * share);
-    Eight total[STEPS];
-#pragma unroll
-    for (int s = 0; s < STEPS; ++s) total[s] = {};
-    int* places = noted[warp];
-    int count = 0;
-    for (int start = warp * share; start < stop; start += 32 * LOOKS) {
+// Calls look(ids, first) for LOOKS times 32 ids at a time, of which a lane has those at first, first + 32, …; −1 beyond the end.
+template <typename Look>
+__device__ __forceinline__ void look_through(const int* ids, int start, int stop, int lane, Look look) {
+    for (; start < stop; start += 32 * LOOKS) {
         int id[LOOKS];
 #pragma unroll
         for (int i = 0; i < LOOKS; ++i) id[i] = start + i * 32 + lane < stop ? ids[start + i * 32 + lane] : -1;
+        look(id, start + lane);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32) embedding_backward(const int* ids, const ACTIVATION* dout, float* dtable, int* order, int rows, int entries,
+                                                                            int shift, int accumulate) {
+    __shared__ int next[WARPS][HELD];  // first how many of an entry a warp found, then where it writes the next one down
+    __shared__ int first[HELD + 1];    // of an entry's places in `order`
+    __shared__ int found_before[WARPS];
+    __shared__ alignas(16) float sums[WARPS][DIM];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.x, mask = (1 << shift) - 1;
+    const int share = (rows + WARPS - 1) / WARPS, start = warp * share, stop = min(rows, start + share);
+    for (int entry = threadIdx.x; entry < WARPS * HELD; entry += WARPS * 32) next[0][entry] = 0;
+    __syncthreads();
+
+    int before = 0;  // ids of the blocks in front of this one
+    look_through(ids, start, stop, lane, [&](const int (&id)[LOOKS], int) {
 #pragma unroll
         for (int i = 0; i < LOOKS; ++i) {
-            const unsigned found = __ballot_sync(WHOLE_WARP, id[i] == entry);
-            if (id[i] == entry) places[count + __popc(found & ((1u << lane) - 1))] = start + i * 32 + lane;
-            count += __popc(found);
+            before += id[i] >= 0 && (id[i] & mask) < block;
+            if (id[i] >= 0 && (id[i] & mask) == block) atomicAdd(&next[warp][id[i] >> shift], 1);
         }
-        if (count > LIST - 32 * LOOKS) {
-            __syncwarp();
-            add_rows(dout, places, count, lane, total);
-            __syncwarp();
-            count = 0;
-        }
-    }
-    __syncwarp();
-    add_rows(dout, places, count, lane, total);
-#pragma unroll
-    for (int s = 0; s < STEPS; ++s)
-        if (s * 32 + lane < VECTORS) store(&sums[warp][(s * 32 + lane) * WIDTH], total[s]);
+    });
+    before = warp_sum(before);
+    if (lane == 0) found_before[warp] = before;
     __syncthreads();
-    for (int column = threadIdx.x; column < DIM; column += WARPS * 32) {
-        float sum = 0;
+    if (warp == 0) {
+        int place = 0;
+        for (int w = 0; w < WARPS; ++w) place += found_before[w];
+        for (int entry = lane; entry < HELD; entry += 32) {
+            int count = 0;
+            for (int w = 0; w < WARPS; ++w) count += next[w][entry];
+            int upto = count;  // of the entries of this round, this one included
 #pragma unroll
-        for (int w = 0; w < WARPS; ++w) sum += sums[w][column];
-        float* target = dtable + size_t(entry) * DIM + column;
-        *target = accumulate ? *target + sum : sum;
+            for (int distance = 1; distance < 32; distance *= 2) {
+                const int other = __shfl_up_sync(WHOLE_WARP, upto, distance);
+                if (lane >= distance) upto += other;
+            }
+            int at = place + upto - count;
+            first[entry] = at;
+            for (int w = 0; w < WARPS; ++w) {
+                const int found = next[w][entry];
+                next[w][entry] = at;
+                at += found;
+            }
+            place += __shfl_sync(WHOLE_WARP, upto, 31);
+        }
+        if (lane == 0) first[HELD] = place;
+    }
+    __syncthreads();
+
+    look_through(ids, start, stop, lane, [&](const int (&id)[LOOKS], int place) {
+#pragma unroll
+        for (int i = 0; i < LOOKS; ++i) {
+            const bool mine = id[i] >= 0 && (id[i] & mask) == block;
+            const unsigned found = __ballot_sync(WHOLE_WARP, mine);
+            if (mine) {
+                const unsigned same = __match_any_sync(found, id[i]);
+                int* at = &next[warp][id[i] >> shift];
+                order[*at + __popc(same & ((1u << lane) - 1))] = place + 32 * i;
+                __syncwarp(found);
+                if (__ffs(same) - 1 == lane) *at += __popc(same);
+            }
+            __syncwarp();
+        }
+    });
+    __syncthreads();
+
+    Sum sum;
+    for (int e = 0; e < HELD && block + (e << shift) < entries; ++e) {
+        const int count = first[e + 1] - first[e];
+        if (count < FREQUENT) continue;
+        const int part = (count + WARPS - 1) / WARPS, from = min(count, warp * part);
+        sum.add_rows(dout, order + first[e] + from, min(part, count - from), lane);
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s)
+            if (s * 32 + lane < VECTORS) store(&sums[warp][(s * 32 + lane) * WIDTH], sum.part[s]);
+        __syncthreads();
+        for (int column = threadIdx.x; column < DIM; column += WARPS * 32) {
+            float total = 0;
+#pragma unroll
+            for (int w = 0; w < WARPS; ++w) total += sums[w][column];
+            float* target = dtable + size_t(block + (e << shift)) * DIM + column;
+            *target = accumulate ? *target + total : total;
+        }
+        __syncthreads();
+    }
+    for (int e = warp; e < HELD && block + (e << shift) < entries; e += WARPS) {
+        const int count = first[e + 1] - first[e];
+        if (count >= FREQUENT || (count == 0 && accumulate)) continue;
+        sum.add_rows(dout, order + first[e], count, lane);
+        float* target = dtable + size_t(block + (e << shift)) * DIM;
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s)
+            if (s * 32 + lane < VECTORS) {
+                if (accumulate) {
+                    const Eight old = load(target + (s * 32 + lane) * WIDTH);
+#pragma unroll
+                    for (int i = 0; i < WIDTH; ++i) sum.part[s].at[i] += old.at[i];
+                }
+                store(target + (s * 32 + lane) * WIDTH, sum.part[s]);
+            }
     }
 }

@@ -18,7 +18,7 @@ from nanoeuler.backend.cuda.device import Device, peak_flops
 from nanoeuler.backend.cuda.fused_linear import FusedLinear
 from nanoeuler.backend.cuda.launching import launch_early
 from nanoeuler.backend.cuda.products import Products
-from nanoeuler.backend.cuda.sources import Source, Sources, loss_threads, row_warps
+from nanoeuler.backend.cuda.sources import Source, Sources, loss_threads, row_blocks, row_warps, spread_shift
 from nanoeuler.backend.cuda.staging import HostCopy, Staged
 from nanoeuler.errors import UserError
 
@@ -58,7 +58,6 @@ class CudaBackend(DecodingOps):
         self.activation = BFLOAT16 if precision == "bf16" else FLOAT32
         self.residual = BFLOAT16 if precision == "bf16" and residual == "bf16" else FLOAT32
         self.peak_flops = peak_flops(self.device.name, precision)
-        self.multiprocessors = self.device.multiprocessors
         self.overlaps = self.device.capability >= OVERLAPPING and cupy.cuda.runtime.driverGetVersion() >= OVERLAPPING_DRIVER
         self.stream, self.copying = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
@@ -221,8 +220,10 @@ class CudaBackend(DecodingOps):
         self.launch(self.sources.embedding(D), "embedding", blocks(N * D // 8, 256), 256, ids_N, table_VD, out_ND, N)
 
     def embedding_backward(self, ids_N: Array, dout_ND: Array, dtable_VD: Array, accumulate: bool) -> None:
-        N, D = dout_ND.shape
-        self.launch(self.sources.embedding(D), "embedding_backward", len(dtable_VD), row_warps(D) * 32, ids_N, dout_ND, dtable_VD, N, accumulate)
+        (N, D), V = dout_ND.shape, len(dtable_VD)
+        shift, order = spread_shift(V), self.scratch("order of ids", N, np.int32)
+        arrays = ids_N, dout_ND, dtable_VD, order
+        self.launch(self.sources.embedding(D), "embedding_backward", min(V, 1 << shift), row_warps(D) * 32, *arrays, N, V, shift, accumulate)
 
     # ---- RMSNorm
 
@@ -270,10 +271,10 @@ class CudaBackend(DecodingOps):
     ) -> None:
         N, D = x_ND.shape
         source, warps = self.sources.rms_norm(D), row_warps(D)
-        parts = min(2 * self.device.multiprocessors, blocks(N, warps))
+        parts = min(row_blocks(D) * self.device.multiprocessors, blocks(N, warps))
         partial = self.scratch("rms_norm", parts * D, np.float32)
         self.launch(source, "rms_norm_backward", parts, warps * 32, dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, add_to_dx, out_ND, partial, N)
-        self.launch(source, "sum_weight_gradient", blocks(D, 32), warps * 32, partial, parts, dweight_D, accumulate)
+        self.launch(source, "sum_weight_gradient", blocks(D, 32), 512, partial, parts, dweight_D, accumulate)
 
     # ---- rotary positions
 

@@ -17,19 +17,21 @@ from typing import Any
 import cupy
 import numpy as np
 
+from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.files import write_json
 
 WORKSPACE_BYTES = 64 << 20
 PROPOSALS = 24
-ROUNDS, ROUND_MILLISECONDS = 5, 3.0
-"""How often the proposals take turns, and for how long: at full load, as in a step, whose power the chip limits."""
-
-MARGIN = 0.98
-"""A proposal replaces the library's first choice only when it takes at most this share of its time: noise must not decide."""
+ROUNDS, MARGIN = 3, 0.99
+"""How often the proposals take turns, and the share of the library's first choice's time that another may take to replace it: noise must not decide."""
 
 WORTH_TIMING = 4e9
 """Operations of the smallest product that is timed; below it, as for prompts of any length, the library's first choice is taken."""
+
+LARGE, LARGE_MILLISECONDS, MILLISECONDS = 2e10, 50.0, 5.0
+"""How long a turn is, from so many operations on and below. A step of large products runs as fast as the chip's power allows, so that what counts is not
+a proposal's time but its energy: a long turn shows it, as the clock falls until the power is what it may be."""
 
 FLOAT32, BFLOAT16 = 0, 14  # cudaDataType
 COMPUTE = {"fp32": 68, "tf32": 77, "bf16": 68}  # cublasComputeType: products of float32 in float32 or TF32, always summed in float32
@@ -95,6 +97,7 @@ class Products:
         self.file = cache_folder() / f"products {machine} {self.version}.json".replace(" ", "-").replace("/", "-")
         self.plan: dict[str, str] = read_plan(self.file)
         """Product → algorithm, in hexadecimal."""
+        self.announced = False
 
     @property
     def version(self) -> int:
@@ -159,13 +162,22 @@ class Products:
         if not proposals:
             raise RuntimeError(f"cuBLASLt has no algorithm for {key}")
         candidates = [(description, *layouts, algorithm) for algorithm in proposals]
-        inner = left.rows * left.columns // result.rows
-        if 2 * result.rows * result.columns * inner < WORTH_TIMING:
+        operations = 2 * result.columns * left.rows * left.columns
+        if operations < WORTH_TIMING:
             return candidates[0]
-        chosen = candidates[self.fastest(candidates, left, right, result)]
+        turn = MILLISECONDS
+        if operations >= LARGE:
+            turn = LARGE_MILLISECONDS
+            self.announce()
+        chosen = candidates[self.fastest(candidates, turn, left, right, result)]
         self.plan[key] = bytes(chosen[-1]).hex()
         write_plan(self.file, self.plan)
         return chosen
+
+    def announce(self) -> None:
+        if not self.announced:
+            self.announced = True
+            log.line("timing", "which algorithms take the matrix products, once for this GPU and these sizes: some twenty seconds")
 
     def layout(self, operand: Operand) -> ctypes.c_void_p:
         layout = ctypes.c_void_p()
@@ -192,11 +204,11 @@ class Products:
         self.call("cublasLtMatmulPreferenceDestroy", preference)
         return [Algorithm.from_buffer_copy(proposal.algorithm) for proposal in found[: count.value] if proposal.status == 0]
 
-    def fastest(self, candidates: list[tuple[Any, ...]], left: Operand, right: Operand, result: Operand) -> int:
-        """Which of the proposals: the first, unless another takes less than `MARGIN` of its time."""
+    def fastest(self, candidates: list[tuple[Any, ...]], turn: float, left: Operand, right: Operand, result: Operand) -> int:
+        """Which of the proposals, in turns of so many milliseconds: the first, unless another takes less than `MARGIN` of its time."""
         once = [self.time(candidate, left, right, result, 1) for candidate in candidates]
         close = [place for place, milliseconds in enumerate(once) if place == 0 or milliseconds < 1.2 * min(once)]
-        repeats = max(1, int(ROUND_MILLISECONDS / min(once)))
+        repeats = max(1, int(turn / min(once)))
         rounds = [[self.time(candidates[place], left, right, result, repeats) for place in close] for _ in range(ROUNDS)]
         times = {place: statistics.median(of) for place, of in zip(close, zip(*rounds, strict=True), strict=True)}
         best = min(times, key=times.__getitem__)

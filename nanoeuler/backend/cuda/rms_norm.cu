@@ -6,7 +6,7 @@
 //
 //   dx = (g − u · mean(g · u)) / r,   dw = Σₙ dout · u
 //
-// DIM and the WARPS of a block are compiled in. A warp owns a row and keeps it in registers. Row sums are taken by shuffles, dw in two passes over
+// DIM, the WARPS of a block and the BLOCKS of a multiprocessor (backward) are compiled in. A warp owns a row and keeps it in registers. Row sums are taken by shuffles, dw in two passes over
 // fixed partial sums, so that equal inputs give equal bits.
 //
 // forward   in: x (N, D) RESIDUAL, delta (N, D) ACTIVATION, w (D) float     out: sum (N, D) RESIDUAL, out (N, D) ACTIVATION, 1/r (N) float
@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) add_rms_norm(const RESI
 }
 
 // dw of the rows that a block takes goes to partial[block]. `out` may be null, or `dout` itself.
-extern "C" __global__ void __launch_bounds__(WARPS * 32, 16 / WARPS) rms_norm_backward(const ACTIVATION* dout, const RESIDUAL* x, const float* weight, const float* inverse_rms,
+extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) rms_norm_backward(const ACTIVATION* dout, const RESIDUAL* x, const float* weight, const float* inverse_rms,
                                                                                         ACTIVATION* dx, int add_to_dx, ACTIVATION* out, float* partial, int rows) {
     __shared__ float sums[WARPS][DIM];  // of dw at the end; until then the first row holds w
     float* scales = sums[0];
@@ -141,19 +141,21 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 16 / WARPS) rms_norm_ba
     }
 }
 
-// dw (D) of the partial sums (blocks, D). A block takes 32 columns, its 8 warps every 8th row of them.
-extern "C" __global__ void __launch_bounds__(WARPS * 32) sum_weight_gradient(const float* partial, int blocks, float* dweight, int accumulate) {
-    __shared__ float sums[WARPS][32];
+constexpr int ADDING = 16;  // warps of a block that adds partial sums up
+
+// dw (D) of the partial sums (blocks, D). A block takes 32 columns, its 16 warps every 16th row of them.
+extern "C" __global__ void __launch_bounds__(ADDING * 32) sum_weight_gradient(const float* partial, int blocks, float* dweight, int accumulate) {
+    __shared__ float sums[ADDING][32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = blockIdx.x * 32 + lane;
     float total = 0;
     if (column < DIM)
 #pragma unroll 8
-        for (int block = warp; block < blocks; block += WARPS) total += partial[size_t(block) * DIM + column];
+        for (int block = warp; block < blocks; block += ADDING) total += partial[size_t(block) * DIM + column];
     sums[warp][lane] = total;
     __syncthreads();
     if (warp == 0 && column < DIM) {
 #pragma unroll
-        for (int w = 1; w < WARPS; ++w) total += sums[w][lane];
+        for (int w = 1; w < ADDING; ++w) total += sums[w][lane];
         dweight[column] = accumulate ? dweight[column] + total : total;
     }
 }

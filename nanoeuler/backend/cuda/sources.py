@@ -48,11 +48,21 @@ class Source:
 
 def row_warps(dim: int) -> int:
     """Warps of a block that keeps a row of sums for each of them in shared memory, 48 KB at most."""
-    return next(warps for warps in (8, 4, 2, 1) if warps * dim * 4 <= 40_000 or warps == 1)
+    return next(warps for warps in (8, 4, 2, 1) if warps * dim <= (6144 if warps == 8 else 10_000) or warps == 1)
+
+
+def row_blocks(dim: int) -> int:
+    """Such blocks on a multiprocessor, where each warp keeps three rows in registers: of wider rows, as many as do not spill."""
+    return max(1, (16 if dim <= 768 else 12 if dim <= 1024 else 8) // row_warps(dim))
+
+
+def spread_shift(vocab_size: int) -> int:
+    """The entries of a vocabulary are dealt to 2^shift blocks, at least 256, each of at most 64 entries."""
+    return max(8, (-(-vocab_size // 64) - 1).bit_length())
 
 
 def loss_threads(vocab_size: int) -> int:
-    """Threads of a block that keeps a row of logits in registers."""
+    """Threads of a block that takes a row of logits, in registers up to 16,384 of them."""
     return 256 if vocab_size <= 16384 else 512
 
 
@@ -80,8 +90,13 @@ class DecodingSizes:
     up: int
 
     @property
+    def width(self) -> int:
+        """Columns of all query heads."""
+        return self.heads * self.head_size
+
+    @property
     def widest(self) -> int:
-        return max(self.dim, self.heads * self.head_size, self.ffn)
+        return max(self.dim, self.width, self.ffn)
 
     @property
     def heads_together(self) -> int:
@@ -118,7 +133,7 @@ class Sources:
         return Source(name, (*self.types, *constants.items()), self.exact)
 
     def rms_norm(self, dim: int) -> Source:
-        return self.source("rms_norm", DIM=dim, WARPS=row_warps(dim))
+        return self.source("rms_norm", DIM=dim, WARPS=row_warps(dim), BLOCKS=row_blocks(dim))
 
     def embedding(self, dim: int) -> Source:
         return self.source("embedding", DIM=dim, WARPS=row_warps(dim))
