@@ -12,8 +12,8 @@
 //
 // A block holds a tile of queries (or, for dk and dv, of keys) and streams the other side past it, two tiles in shared memory: one arrives while the
 // other is used. Tiles that nothing in the block sees are never fetched. No (T, T) array: forward keeps a running maximum and sum per row, backward
-// recomputes the probabilities from lse. dq has a kernel of its own, which costs 7 products of tiles instead of 5 and needs no sum across blocks: no
-// atomics, the same bits every time.
+// recomputes the probabilities from lse. dq has a kernel of its own, which costs 7 products of tiles instead of 5 (in float32 9: it looks at the keys
+// twice) and needs no sum across blocks: no atomics, the same bits every time.
 //
 // Compiled with -D, beside those of matrix_units.cuh:
 //     HEADS      query heads of one key/value head that a block of queries takes together; it divides H / G
