@@ -137,7 +137,7 @@ def test_float32_gradients_of_queries_hold_where_keys_and_values_have_much_in_co
     case.backward(stream)
     stream.synchronize()
     errors = case.errors()
-    assert errors.pop("dquery") < 8e-6  # 2.3e-5 where delta is dout · out alone: its error counts as often as the keys' common part outweighs the rest
+    assert errors.pop("dquery") < 8e-6  # 2.7e-5 where delta is dout · out alone: its error counts as often as the keys' common part outweighs the rest
     assert max(errors.values()) < BOUNDS["ffma"]
 
 
