@@ -12,8 +12,8 @@
 //
 // A block holds a tile of queries (or, for dk and dv, of keys) and streams the other side past it, two tiles in shared memory: one arrives while the
 // other is used. Tiles that nothing in the block sees are never fetched. No (T, T) array: forward keeps a running maximum and sum per row, backward
-// recomputes the probabilities from lse. dq has a kernel of its own, which costs 7 products of tiles instead of 5 and needs no sum across blocks: no
-// atomics, the same bits every time.
+// recomputes the probabilities from lse. dq has a kernel of its own, which costs 7 products of tiles instead of 5 (in float32 9: it looks at the keys
+// twice) and needs no sum across blocks: no atomics, the same bits every time.
 //
 // Compiled with -D, beside those of matrix_units.cuh:
 //     HEADS      query heads of one key/value head that a block of queries takes together; it divides H / G
@@ -199,14 +199,7 @@ extern "C" __global__ void __launch_bounds__(GRADIENT_THREADS, DQUERY_BLOCKS)
     rows_query.load(0, q.row), rows_dout.load(ROW_TILE, q.row);
 
     float gradient[HEAD_BLOCKS][4], factor = scale * BASE;
-    clear(gradient);
-    for (; tile >= last; tile--) {
-        int stage = tile % 2, first_key = tile * GRADIENT_KEYS;
-        await_copies<0>();
-        if (tile > last) fetch(tile - 1, 1 - stage);
-        if (!q.sees(first_key, GRADIENT_KEYS)) continue;
-
-        float scores[GRADIENT_KEYS / 8][4], dscores[GRADIENT_KEYS / 8][4];
+    auto differentiate = [&](float (&scores)[GRADIENT_KEYS / 8][4], float (&dscores)[GRADIENT_KEYS / 8][4], int first_key, int stage) {
         pin(scores), pin(dscores);
         begin_products();
         multiply_transposed<GRADIENT_KEYS>(scores, rows_query, KEY_TILES + stage * KEY_TILE);
@@ -235,6 +228,41 @@ extern "C" __global__ void __launch_bounds__(GRADIENT_THREADS, DQUERY_BLOCKS)
 #pragma unroll
             for (int i = 0; i < 4; i++) dscores[j][i] = scores[j][i] * (dscores[j][i] - row_delta[i / 2]);
         }
+    };
+    if constexpr (UNIT == FFMA) {
+        // Σ ds is zero but for rounding; what delta errs by moves dq by as many mean keys, and keys have much in common: another look finds it
+        float rest[2] = {0, 0};
+        for (int t = tile; t >= last; t--) {
+            await_copies<0>();
+            if (t > last) fetch(t - 1, 1 - t % 2);
+            if (!q.sees(t * GRADIENT_KEYS, GRADIENT_KEYS)) continue;
+            float scores[GRADIENT_KEYS / 8][4], dscores[GRADIENT_KEYS / 8][4];
+            differentiate(scores, dscores, t * GRADIENT_KEYS, t % 2);
+#pragma unroll
+            for (int j = 0; j < GRADIENT_KEYS / 8; j++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) rest[i / 2] += dscores[j][i];
+            }
+        }
+        __syncthreads();  // the last tile is read no more
+        fetch(tile, tile % 2);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int i = lane / 4 + 8 * half;
+            row_delta[half] += sum_of_four_lanes(rest[half]);
+            if (lane % 4 == 0 && i < left) statistics[((long long)batch * heads + head) * T + q.first + q.place + i].y = row_delta[half];
+        }
+    }
+
+    clear(gradient);
+    for (; tile >= last; tile--) {
+        int stage = tile % 2, first_key = tile * GRADIENT_KEYS;
+        await_copies<0>();
+        if (tile > last) fetch(tile - 1, 1 - stage);
+        if (!q.sees(first_key, GRADIENT_KEYS)) continue;
+
+        float scores[GRADIENT_KEYS / 8][4], dscores[GRADIENT_KEYS / 8][4];
+        differentiate(scores, dscores, first_key, stage);
         Weights<GRADIENT_KEYS> weights;
         weights.round(dscores);
         pin(gradient);

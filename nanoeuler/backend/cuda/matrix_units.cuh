@@ -237,17 +237,28 @@ __device__ __forceinline__ void multiply_transposed(float (&x)[N / 8][4], const 
         for (int j = 0; j < N / 8; j++) x[j][0] = x[j][1] = x[j][2] = x[j][3] = 0;
     }
 #if UNIT == FFMA
-#pragma unroll 2
-    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+    // Sums of sums of 8: in one chain over the row every rounding would be one of the whole sum so far, and errors twice as large.
+#pragma unroll 1
+    for (int chunk = 0; chunk < CHUNKS; chunk += 2) {
         auto four = [&](int base, auto at) { return *reinterpret_cast<const float4*>(shared + base + at); };
-        float4 upper = four(rows.tile, place<ROWS>(rows.first + lane / 4, chunk)), lower = four(rows.tile, place<ROWS>(rows.first + lane / 4 + 8, chunk));
+        float4 upper[2], lower[2];
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            upper[c] = four(rows.tile, place<ROWS>(rows.first + lane / 4, chunk + c));
+            lower[c] = four(rows.tile, place<ROWS>(rows.first + lane / 4 + 8, chunk + c));
+        }
 #pragma unroll
         for (int j = 0; j < N / 8; j++) {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                float4 right = four(tile, place<N>(8 * j + 2 * (lane % 4) + i, chunk));
-                x[j][i] = fmaf(upper.x, right.x, fmaf(upper.y, right.y, fmaf(upper.z, right.z, fmaf(upper.w, right.w, x[j][i]))));
-                x[j][2 + i] = fmaf(lower.x, right.x, fmaf(lower.y, right.y, fmaf(lower.z, right.z, fmaf(lower.w, right.w, x[j][2 + i]))));
+                float of_upper = 0, of_lower = 0;
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    float4 right = four(tile, place<N>(8 * j + 2 * (lane % 4) + i, chunk + c));
+                    of_upper = fmaf(upper[c].x, right.x, fmaf(upper[c].y, right.y, fmaf(upper[c].z, right.z, fmaf(upper[c].w, right.w, of_upper))));
+                    of_lower = fmaf(lower[c].x, right.x, fmaf(lower[c].y, right.y, fmaf(lower[c].z, right.z, fmaf(lower[c].w, right.w, of_lower))));
+                }
+                x[j][i] += of_upper, x[j][2 + i] += of_lower;
             }
         }
     }
@@ -325,15 +336,29 @@ template <int N>
 __device__ __forceinline__ void multiply_add(float (&x)[HEAD_SIZE / 8][4], const Weights<N>& weights, int tile) {
     [[maybe_unused]] int lane = threadIdx.x % 32;
 #if UNIT == FFMA
+    constexpr int TERMS = HEAD_SIZE < 128 ? 8 : 1;  // sums of sums here too, where the registers suffice
 #pragma unroll
-    for (int k = 0; k < N; k++) {
-        int owner = (lane & ~3) | (k % 8 / 2);  // of column k of this lane's rows
-        float upper = __shfl_sync(~0u, weights.values[k / 8][k % 2], owner), lower = __shfl_sync(~0u, weights.values[k / 8][2 + k % 2], owner);
+    for (int first = 0; first < N; first += TERMS) {
+        float upper[TERMS], lower[TERMS];
+#pragma unroll
+        for (int k = 0; k < TERMS; k++) {
+            int column = first + k, owner = (lane & ~3) | (column % 8 / 2);  // of this column of this lane's rows
+            upper[k] = __shfl_sync(~0u, weights.values[column / 8][column % 2], owner);
+            lower[k] = __shfl_sync(~0u, weights.values[column / 8][2 + column % 2], owner);
+        }
 #pragma unroll
         for (int j = 0; j < HEAD_SIZE / 8; j++) {
-            float2 right = *reinterpret_cast<const float2*>(shared + tile + place<N>(k, 2 * j + lane % 4 / 2) + lane % 2 * 8);
-            x[j][0] = fmaf(upper, right.x, x[j][0]), x[j][1] = fmaf(upper, right.y, x[j][1]);
-            x[j][2] = fmaf(lower, right.x, x[j][2]), x[j][3] = fmaf(lower, right.y, x[j][3]);
+            float sums[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[i] = TERMS > 1 ? 0 : x[j][i];
+#pragma unroll
+            for (int k = 0; k < TERMS; k++) {
+                float2 right = *reinterpret_cast<const float2*>(shared + tile + place<N>(first + k, 2 * j + lane % 4 / 2) + lane % 2 * 8);
+                sums[0] = fmaf(upper[k], right.x, sums[0]), sums[1] = fmaf(upper[k], right.y, sums[1]);
+                sums[2] = fmaf(lower[k], right.x, sums[2]), sums[3] = fmaf(lower[k], right.y, sums[3]);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) x[j][i] = TERMS > 1 ? x[j][i] + sums[i] : sums[i];
         }
     }
 #elif UNIT == TF32

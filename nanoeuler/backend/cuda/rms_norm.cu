@@ -15,6 +15,11 @@
 //           bytes: N · D · (residual + 2 · activation), and once more activation each for adding to dx and for writing `out` again
 #include "common.cuh"
 
+// Float32 activations get 1/r as from float64: its error is one of a whole row, so that it does not average out in the products that follow.
+constexpr bool EXACT = sizeof(ACTIVATION) == 4;
+template <bool> struct Statistic { using type = float; };
+template <> struct Statistic<true> { using type = double; };
+using statistic = Statistic<EXACT>::type;
 
 constexpr int VECTORS = DIM / WIDTH;          // accesses of a row
 constexpr int STEPS = (VECTORS + 31) / 32;    // of one lane
@@ -37,7 +42,7 @@ __device__ __forceinline__ void normalize(const RESIDUAL* x, const ACTIVATION* d
             if (ADD) moved[s] = load(delta + base + vector * WIDTH);
         }
     }
-    float squares = 0;
+    statistic squares = 0;
 #pragma unroll
     for (int s = 0; s < STEPS; ++s) {
         const int vector = s * 32 + lane;
@@ -45,12 +50,13 @@ __device__ __forceinline__ void normalize(const RESIDUAL* x, const ACTIVATION* d
 #pragma unroll
             for (int i = 0; i < WIDTH; ++i) {
                 if (ADD) value[s].at[i] = rounded(value[s].at[i] + step_size * moved[s].at[i], x);
-                squares += value[s].at[i] * value[s].at[i];
+                squares += statistic(value[s].at[i]) * value[s].at[i];
             }
             if (ADD) store(sum + base + vector * WIDTH, value[s]);
         }
     }
-    const float inverse = 1.0f / sqrtf(warp_sum(squares) / DIM + epsilon);
+    const statistic exact = statistic(1) / sqrt(warp_sum(squares) / DIM + epsilon);
+    const float inverse = exact, rest = exact - inverse;
     if (lane == 0) inverse_rms[row] = inverse;
 #pragma unroll
     for (int s = 0; s < STEPS; ++s) {
@@ -58,7 +64,7 @@ __device__ __forceinline__ void normalize(const RESIDUAL* x, const ACTIVATION* d
         if (inside(vector)) {
             const Eight scale = load(weight + vector * WIDTH);
 #pragma unroll
-            for (int i = 0; i < WIDTH; ++i) value[s].at[i] *= inverse * scale.at[i];
+            for (int i = 0; i < WIDTH; ++i) value[s].at[i] *= EXACT ? fmaf(inverse, scale.at[i], rest * scale.at[i]) : inverse * scale.at[i];
             store(out + base + vector * WIDTH, value[s]);
         }
     }
