@@ -57,8 +57,11 @@ class ReferenceBackend:
         """Lay host `values` out in the flat array `target` (see `places`) before the next `run`; a device copies while it computes."""
         lay_out(target, values)
 
-    def run(self, function: Callable[[], None], recorded: Any = None) -> Any:
-        """Do the work of `function`, which always uses the same arrays. Returns what the next such call passes as `recorded`."""
+    def run(self, function: Callable[[], None], recorded: Any = None, often: bool = False) -> Any:
+        """Do the work of `function`, which always uses the same arrays. Returns what the next such call passes as `recorded`.
+
+        `often`: it is a training step, of which there will be so many that an engine may first find out how best to do it.
+        """
         function()
         return None
 

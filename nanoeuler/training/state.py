@@ -90,7 +90,7 @@ class TrainingState:
         """Begin the update on the rows that were handed over; a device computes while the host goes on."""
         self.started_weight = self.first_head_weight
         self.backend.load(self.schedule, [np.array([learning_rate, self.step])])
-        self.recorded = self.backend.run(lambda: self.compute(micro_batch_rows), self.recorded)
+        self.recorded = self.backend.run(lambda: self.compute(micro_batch_rows), self.recorded, often=True)
 
     def finish(self) -> StepResult:
         """What the update that was begun last has come to."""

@@ -149,19 +149,23 @@ class CudaBackend(DecodingOps):
             self.staged[key] = Staged(target, self.stream)
         self.staged[key].fill(values, self.copying)
 
-    def run(self, function: Callable[[], None], recorded: Recorded | None = None) -> Recorded:
+    def run(self, function: Callable[[], None], recorded: Recorded | None = None, often: bool = False) -> Recorded:
         self.stream.use()  # what CuPy itself launches, a fill say, belongs on this stream too
         for staged in self.staged.values():
             staged.deliver(self.stream)
-        if recorded is None or not self.graphs:
-            function()
-            return recorded or Recorded()
-        if recorded.graph is None:
-            self.stream.begin_capture()
-            try:
+        self.products.planned = often
+        try:
+            if recorded is None or not self.graphs:
                 function()
-            finally:
-                recorded.graph = self.stream.end_capture()
+                return recorded or Recorded()
+            if recorded.graph is None:
+                self.stream.begin_capture()
+                try:
+                    function()
+                finally:
+                    recorded.graph = self.stream.end_capture()
+        finally:
+            self.products.planned = False
         recorded.graph.launch(self.stream)
         return recorded
 
@@ -170,7 +174,7 @@ class CudaBackend(DecodingOps):
 
     @property
     def algorithms(self) -> dict[str, str]:
-        """Product → algorithm: with equal ones, results are equal to the bit."""
+        """Product of a training step → algorithm: with equal ones, results are equal to the bit."""
         return self.products.plan
 
     def finish(self) -> None:

@@ -1,8 +1,9 @@
 """Matrix products by cuBLASLt, called through ctypes: such calls work while a stream is being captured, CuPy's own do not.
 
-cuBLASLt is column-major: a row-major (rows, columns) array is its (columns, rows) matrix. Each product's algorithm is chosen
-once, by timing what the library's heuristic proposes, and kept in `plan`: equal plans give equal bits. A checkpoint stores it, and
-so does a file in the user's cache folder, so that a second run on the same machine neither times again nor chooses otherwise.
+cuBLASLt is column-major: a row-major (rows, columns) array is its (columns, rows) matrix. The algorithm of a training step's product is
+chosen once, by timing what the library's heuristic proposes, and kept in `plan`: equal plans give equal bits. A checkpoint stores it, and
+so does a file in the user's cache folder, so that a second run on the same machine neither times again nor chooses otherwise. Everything
+else, whose sizes change from call to call, takes the heuristic's first proposal, whatever the plan says.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ ROUNDS, MARGIN = 3, 0.99
 """How often the proposals take turns, and the share of the library's first choice's time that another may take to replace it: noise must not decide."""
 
 WORTH_TIMING = 4e9
-"""Operations of the smallest product that is timed; below it, as for prompts of any length, the library's first choice is taken."""
+"""Operations of the smallest product that is timed."""
 
 LARGE, LARGE_MILLISECONDS, MILLISECONDS = 2e10, 50.0, 5.0
 """How long a turn is, from so many operations on and below. A step of large products runs as fast as the chip's power allows, so that what counts is not
@@ -92,11 +93,13 @@ class Products:
         self.handle = ctypes.c_void_p()
         self.call("cublasLtCreate", ctypes.byref(self.handle))
         self.workspace = cupy.empty(WORKSPACE_BYTES, np.uint8)
-        self.prepared: dict[str, tuple[Any, ...]] = {}
+        self.prepared: dict[tuple[str, bool], tuple[Any, ...]] = {}
         self.forms: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # the same by the arrays' form, which takes less time to put together
         self.file = cache_folder() / f"products {machine} {self.version}.json".replace(" ", "-").replace("/", "-")
         self.plan: dict[str, str] = read_plan(self.file)
         """Product → algorithm, in hexadecimal."""
+        self.planned = False
+        """Do the products at hand follow the plan?"""
         self.announced = False
 
     @property
@@ -112,7 +115,7 @@ class Products:
     def multiply(self, a: Any, transpose_a: bool, b: Any, transpose_b: bool, out: Any, scale: float = 1.0, add: Any = None) -> None:
         """Row-major out = scale · op(a) op(b) + add; `add` has the shape, type and strides of `out`, and may be `out`."""
         form = [(x.shape, x.strides, x.dtype.char, x.data.ptr % ALIGNMENT) for x in (a, b, out)]
-        form = (*form, transpose_a, transpose_b)
+        form = (*form, transpose_a, transpose_b, self.planned)
         if form not in self.forms:
             self.forms[form] = self.prepare_form(a, transpose_a, b, transpose_b, out)
         self.launch(self.forms[form], b.data.ptr, a.data.ptr, out.data.ptr, scale, None if add is None else add.data.ptr)
@@ -123,9 +126,9 @@ class Products:
         key = f"{left.key}{'T' if transpose_b else 'N'}·{right.key}{'T' if transpose_a else 'N'}→{result.key}"
         if (left.pointer | right.pointer | result.pointer) % ALIGNMENT:
             key += "unaligned"
-        if key not in self.prepared:
-            self.prepared[key] = self.prepare(key, left, transpose_b, right, transpose_a, result)
-        return self.prepared[key]
+        if (key, self.planned) not in self.prepared:
+            self.prepared[key, self.planned] = self.prepare(key, left, transpose_b, right, transpose_a, result)
+        return self.prepared[key, self.planned]
 
     def launch(self, prepared: tuple[Any, ...], left: int, right: int, result: int, scale: float, add: int | None) -> None:
         description, left_layout, right_layout, result_layout, algorithm = prepared
@@ -150,20 +153,20 @@ class Products:
         )
 
     def prepare(self, key: str, left: Operand, transpose_left: bool, right: Operand, transpose_right: bool, result: Operand) -> tuple[Any, ...]:
-        """Descriptors of a product, and its algorithm: the plan's, or the fastest of the library's proposals."""
+        """Descriptors of a product, and its algorithm: the library's first proposal, or the plan's, which grows by the fastest of them."""
         description = ctypes.c_void_p()
         self.call("cublasLtMatmulDescCreate", ctypes.byref(description), self.compute, FLOAT32)
         for attribute, value in ((TRANSPOSE_A, transpose_left), (TRANSPOSE_B, transpose_right)):
             self.call("cublasLtMatmulDescSetAttribute", description, attribute, ctypes.byref(ctypes.c_int(int(value))), ctypes.c_size_t(4))
         layouts = [self.layout(operand) for operand in (left, right, result)]
-        if key in self.plan:
+        if self.planned and key in self.plan:
             return description, *layouts, Algorithm.from_buffer_copy(bytes.fromhex(self.plan[key]))
         proposals = self.proposals(description, layouts, ALIGNMENT if not key.endswith("unaligned") else 2)
         if not proposals:
             raise RuntimeError(f"cuBLASLt has no algorithm for {key}")
         candidates = [(description, *layouts, algorithm) for algorithm in proposals]
         operations = 2 * result.columns * left.rows * left.columns
-        if operations < WORTH_TIMING:
+        if not self.planned or operations < WORTH_TIMING:
             return candidates[0]
         turn = MILLISECONDS
         if operations >= LARGE:
