@@ -325,7 +325,7 @@ def check_device_ops(engine: Any) -> Iterator[Comparison]:
     draw = Draw(3)
     for sizes in ((1, 8, 24), (37, 128, 344), (300, 768, 1280)):
         yield from check_linear(engine, draw, *sizes)
-    for sizes in ((1, 8, 16), (2500, 128, 40), (700, 768, 512)):
+    for sizes in ((1, 8, 16), (2500, 128, 40), (700, 768, 512), (900, 64, 50_257)):
         yield from check_embedding(engine, draw, *sizes)
     for sizes in ((1, 8), (37, 256), (301, 768), (1000, 1024), (5, 2048)):
         yield from check_rms_norm(engine, draw, *sizes)

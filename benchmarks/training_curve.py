@@ -1,0 +1,186 @@
+"""One model trained twice on the same text, by us and by PyTorch: held-out bits per byte at equal steps, and the seconds of each.
+
+    python benchmarks/training_curve.py --config config/base.yaml --tokens data/corpora/NAME/tokens-4096/manifest.json \\
+        --tokenizer data/corpora/NAME/tokenizer-4096/tokenizer.json --steps 2000 --side nanoeuler
+    … --side torch.compile
+
+The model, the batch, the optimizer and the schedule are the configuration's `model` and `pretrain`; both sides start from the same weights and take the
+same rows in the same order. PyTorch runs compiled, with fused AdamW and on a GPU bf16 autocast; the host makes its next rows while the device is at
+work, as ours does. Every `--every` steps the weights of either side are measured by our own evaluation, in our own engine, with the clock stopped. The
+seconds are those of the steps, without the first two, in which kernels are compiled and algorithms chosen. Each line is also appended to `--output`, as JSON.
+Two GPUs take a side each (CUDA_VISIBLE_DEVICES). Documents of a row see each other on both sides, whatever `pretrain.document_mask` says.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nanoeuler.backend import make_backend
+from nanoeuler.config import load
+from nanoeuler.model.flat import FlatBuffer, ModelViews, PackedColumns
+from nanoeuler.model.likelihood import bits_per_byte
+from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.transformer import Transformer, initial_parameters
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.shards import TokenStore
+from nanoeuler.training.loop import largest_divisor
+from nanoeuler.training.pretrain import make_schedule
+from nanoeuler.training.schedule import Schedule
+from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.streams import TextStream
+
+UNTIMED = 2  # steps in which either side prepares itself
+
+
+class Ours:
+    """A training step as the trainer runs it."""
+
+    def __init__(self, config: ModelConfig, parameters: np.ndarray, section: dict[str, Any], stream: TextStream, schedule: Schedule, backend: Any):
+        o = section
+        optimizer = AdamW(o["beta1"], o["beta2"], o["epsilon"], o["weight_decay"], o["clip_norm"])
+        self.state, self.stream, self.schedule, self.backend = TrainingState(config, backend, parameters, optimizer), stream, schedule, backend
+        self.rows = micro_batch_rows(backend, len(parameters), stream)
+
+    def steps(self, total: int) -> Iterator[int]:
+        self.state.stage(self.stream.step(0))
+        for step in range(total):
+            self.state.start(self.rows, self.schedule.rate(step))
+            if step + 1 < total:
+                self.state.stage(self.stream.step(step + 1))
+            self.state.finish()
+            yield step + 1
+
+    def finish(self) -> None:
+        pass  # a step's loss has come back by now
+
+    def weights(self) -> np.ndarray:
+        return self.backend.to_host(self.state.parameters)
+
+
+def micro_batch_rows(backend: Any, parameters: int, stream: TextStream) -> int:
+    """What the trainer takes: all rows at once on a GPU, slices on a CPU."""
+    if not hasattr(backend, "slices"):
+        return stream.rows_per_step
+    tokens, shares = backend.slices(parameters)
+    return largest_divisor(stream.rows_per_step, max(1, min(tokens // stream.length, -(-stream.rows_per_step // shares))))
+
+
+class Theirs:
+    """`PyTorchModel` in the loop that one would write around it."""
+
+    def __init__(self, config: ModelConfig, parameters: np.ndarray, section: dict[str, Any], stream: TextStream, schedule: Schedule, device: str):
+        import torch
+        from pytorch_model import PyTorchModel
+
+        torch.set_float32_matmul_precision("high")
+        self.torch, self.device, self.config, self.clip = torch, device, config, section["clip_norm"]
+        self.stream, self.schedule = stream, schedule
+        self.model = PyTorchModel(config, parameters).to(device)
+        matrices = [p for p in self.model.parameters() if p.ndim > 1]
+        norms = [p for p in self.model.parameters() if p.ndim == 1]
+        groups = [{"params": matrices, "weight_decay": section["weight_decay"]}, {"params": norms, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(section["beta1"], section["beta2"]), eps=section["epsilon"], fused=True)
+        self.compiled = torch.compile(self.model)
+
+    def handed_over(self, step: int) -> tuple[Any, Any]:
+        rows = self.stream.step(step)
+        arrays = [self.torch.from_numpy(np.asarray(values, np.int64)) for values in (rows.ids, rows.targets)]
+        return tuple(array.pin_memory().to(self.device, non_blocking=True) if self.device == "cuda" else array for array in arrays)
+
+    def steps(self, total: int) -> Iterator[int]:
+        torch, (ids, targets) = self.torch, self.handed_over(0)
+        for step in range(total):
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.schedule.rate(step)
+            self.optimizer.zero_grad(set_to_none=True)
+            with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
+                loss = self.compiled(ids, targets)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+            self.optimizer.step()
+            if step + 1 < total:
+                ids, targets = self.handed_over(step + 1)
+            yield step + 1
+
+    def finish(self) -> None:
+        if self.device == "cuda":
+            self.torch.cuda.synchronize()
+
+    def weights(self) -> np.ndarray:
+        return flat_weights(self.config, self.model)
+
+
+def flat_weights(config: ModelConfig, model: Any) -> np.ndarray:
+    """The weights of a `PyTorchModel` laid out as ours: the inverse of its `take`."""
+    c, columns = config, PackedColumns(config)
+    parameters = np.zeros(FlatBuffer.elements(c), np.float32)
+    views = ModelViews(c, parameters)
+
+    def host(tensor: Any) -> np.ndarray:
+        return tensor.detach().float().cpu().numpy()
+
+    views.embedding[...], views.final_norm[...] = host(model.embedding.weight), host(model.final_norm)
+    views.heads.reshape(c.mtp_heads, columns.head, c.dim)[:, : c.vocab_size] = host(model.heads.weight).reshape(c.mtp_heads, c.vocab_size, c.dim)
+    for block, layer in zip(model.blocks, views.layers, strict=True):
+        packed, gate_up = host(block.query_key_value.weight), host(block.gate_up.weight)
+        ends = np.cumsum([0, block.query, block.key, block.key])
+        for part, start, stop in zip((columns.query, columns.key, columns.value), ends[:-1], ends[1:], strict=True):
+            layer.query_key_value[part] = packed[start:stop]
+        for place, start in ((columns.gate.start, 0), (columns.up.start, c.ffn)):
+            layer.gate_up[place : place + c.ffn] = gate_up[start : start + c.ffn]
+        layer.attention_output[...], layer.down[:, : c.ffn] = host(block.attention_output.weight), host(block.down.weight)
+        layer.attention_norm[...], layer.mlp_norm[...] = host(block.attention_norm), host(block.mlp_norm)
+    return parameters
+
+
+def measured(judge: Transformer, store: TokenStore, source: str, tokenizer: Tokenizer, limit: int) -> float:
+    """Bits per byte of a held-out source."""
+    tokens, size = store.tokens("validation", source), store.bytes("validation", source)
+    return bits_per_byte(judge, tokens, size, tokenizer, document_mask=False, limit_tokens=limit).bits_per_byte
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--tokens", type=Path, required=True)
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--every", type=int, default=250)
+    parser.add_argument("--side", choices=("nanoeuler", "torch.compile"), required=True)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    config = load(options.config)
+    section, model = config["pretrain"], ModelConfig.from_dict(config["model"])
+    store, tokenizer = TokenStore.open(options.tokens), Tokenizer.load(options.tokenizer)
+    sequence = store.tokens("train")
+    stream = TextStream(sequence, model.context, section["batch_tokens"], model.mtp_weights, tokenizer.end_id, False, config["seed"], name="pretrain")
+    schedule, parameters, backend = make_schedule(section, options.steps), initial_parameters(model, config["seed"]), make_backend(options.device)
+    arguments = model, parameters, section, stream, schedule
+    side = Ours(*arguments, backend) if options.side == "nanoeuler" else Theirs(*arguments, options.device)
+    judge = Transformer(model, backend.from_host(parameters), backend)
+    seconds, began = 0.0, time.perf_counter()
+    for step in side.steps(options.steps):
+        if step != UNTIMED and step % options.every and step != options.steps:
+            continue
+        side.finish()
+        if step > UNTIMED:
+            seconds += time.perf_counter() - began
+            judge.parameters[...] = backend.from_host(side.weights())
+            judge.refresh()
+            held_out = {source: measured(judge, store, source, tokenizer, section["validation_tokens"]) for source in store.sources("validation")}
+            line = {"side": options.side, "step": step, "tokens": step * stream.rows_per_step * stream.length, "seconds": seconds, "bits_per_byte": held_out}
+            print(f"{options.side:14} step {step:6}  {seconds:8.1f} s  " + "  ".join(f"{name} {value:.4f}" for name, value in held_out.items()), flush=True)
+            if options.output:
+                with options.output.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+        began = time.perf_counter()
+
+
+if __name__ == "__main__":
+    main()
