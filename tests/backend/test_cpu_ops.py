@@ -66,7 +66,7 @@ def test_products(ops, random, rows, scale, accumulate):
 def test_products_without_a_blas_to_call(random, monkeypatch):
     monkeypatch.setattr(blas, "NAMES", {})
     ops = CpuBackend(1)
-    assert ops.products.name == "numpy.matmul"
+    assert ops.blas.name == "numpy.matmul"
     test_products(ops, random, 7, 0.5, True)
     test_products(ops, random, 7, 0.5, False)
     test_products(ops, random, 7, 1.0, True)

@@ -13,6 +13,7 @@ import math
 
 import numpy as np
 
+from nanoeuler.backend.cpu.glue import turn
 from nanoeuler.backend.cpu.lines import any_layout, dot, fill, line, scale_into, span
 from nanoeuler.backend.cpu.simd import COLUMNS, LANES, add_product, exp, exponentials, largest, score_gradients, set_product
 from nanoeuler.compiling import compiled
@@ -109,9 +110,31 @@ def attention(query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, l
 
 
 @compiled()
+def turn_back(row, position, cos_PE, sin_PE):
+    turn(row, line(cos_PE, position), line(sin_PE, position), np.float32(-1))
+
+
+@compiled()
 def attention_backward(
-    dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT, dquery_BTHE, dkey_BTGE, dvalue_BTGE, work, first_pair, stop_pair
+    dout_BTHE,
+    query_BTHE,
+    key_BTGE,
+    value_BTGE,
+    starts_BT,
+    out_BTHE,
+    lse_BHT,
+    dquery_BTHE,
+    dkey_BTGE,
+    dvalue_BTGE,
+    turned,
+    positions_N,
+    cos_PE,
+    sin_PE,
+    work,
+    first_pair,
+    stop_pair,
 ):
+    """`turned`: queries and keys had been turned by `positions` and the rotary table, and their gradients are turned back."""
     T, H, E = query_BTHE.shape[1:]
     G = key_BTGE.shape[2]
     one, scale, width, reach = np.float32(1), np.float32(1 / math.sqrt(E)), (E + COLUMNS - 1) // COLUMNS * COLUMNS, T + COLUMNS
@@ -159,7 +182,13 @@ def attention_backward(
                     add_product(work, dkeys + k * width, width, work, dscores, 1, KEYS, work, query, width, m, width, n)
                     add_product(work, dquery, width, work, dscores, KEYS, 1, work, key_rows + k * width, width, n, width, m)
                 for i in range(n):
-                    scale_into(span(work, dquery + i * width, E), scale, line(dquery_BTHE, (b, q + i, h)))
+                    row = line(dquery_BTHE, (b, q + i, h))
+                    scale_into(span(work, dquery + i * width, E), scale, row)
+                    if turned:
+                        turn_back(row, positions_N[b * T + q + i], cos_PE, sin_PE)
         for t in range(T):
-            scale_into(span(work, dkeys + t * width, E), one, line(dkey_BTGE, (b, t, g)))
+            row = line(dkey_BTGE, (b, t, g))
+            scale_into(span(work, dkeys + t * width, E), one, row)
+            if turned:
+                turn_back(row, positions_N[b * T + t], cos_PE, sin_PE)
             scale_into(span(work, dvalues + t * width, E), one, line(dvalue_BTGE, (b, t, g)))
