@@ -118,6 +118,8 @@ class Transformer:
         self.parameters = parameters
         self.working = backend.working_copy(parameters)
         self.weights = ModelViews(config, self.working, norms=parameters)
+        self.training_weights = self.weights
+        """What the forward pass of training reads: the same values, for some engines laid out another way."""
         self.columns = PackedColumns(config)
         self.plans: dict[tuple[int, int, bool], Activations] = {}
         self.idle_caches: dict[tuple[int, int], CacheMemory] = {}
@@ -147,7 +149,7 @@ class Transformer:
         """Run all layers; the normed output of the last is `hidden` of the returned buffers. Logits are a step of their own."""
         B, T = batch.ids.shape
         self.need_positions(T)
-        c, ops, weights = self.config, self.backend, self.weights
+        c, ops, weights = self.config, self.backend, self.training_weights if training else self.weights
         buffers = self.plan(B, T, training)
         positions, starts = batch.positions.reshape(-1), batch.starts
         first = buffers.layers[0]
@@ -193,7 +195,7 @@ class Transformer:
     def all_logits(self, buffers: Activations, part: slice = slice(None)) -> Array:
         """Logits of all K heads as (tokens·K, V): row n·K + k is head k at token n of `part`. A training buffer, overwritten by its gradient."""
         hidden = buffers.hidden[part]
-        self.backend.linear(hidden, self.weights.heads, buffers.logits[: len(hidden)])
+        self.backend.linear(hidden, self.training_weights.heads, buffers.logits[: len(hidden)])
         return self.logit_rows(buffers, len(hidden))
 
     def logit_rows(self, buffers: Activations, tokens: int | None = None) -> Array:

@@ -66,6 +66,10 @@ class TrainingState:
         engines = backend.workers(len(parameters)) if hasattr(backend, "workers") else []
         if len(engines) > 1:  # threads that share the rows of a step
             self.workers = [self.worker(engine, first=engine is engines[0]) for engine in engines]
+        self.transposes = backend.transposes(self.model.weights) if hasattr(backend, "transposes") else None
+        if self.transposes:
+            for worker in self.workers:
+                worker.model.training_weights = self.transposes.weights
 
     def worker(self, engine: Any, first: bool) -> Worker:
         gradients = self.gradients if first else engine.zeros(self.gradients.shape)
@@ -103,6 +107,8 @@ class TrainingState:
         """The work of a step, always on the same arrays and without a look at any value, so that a device can record it."""
         parts = [slice(start, start + micro_batch_rows) for start in range(0, self.inputs.shape[0], micro_batch_rows)]
         workers = self.workers[: len(parts)]
+        if self.transposes:
+            self.transposes.refresh()
 
         def work(index: int) -> None:
             workers[index].losses[...] = 0

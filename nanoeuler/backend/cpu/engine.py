@@ -1,5 +1,6 @@
 """The table of ops on a CPU, in float32."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 from nanoeuler.backend.cpu import attention, cross_entropy, decoding, fused, glue, optimizer
 from nanoeuler.backend.cpu.blas import Blas, threads_allowed
 from nanoeuler.backend.cpu.team import Team
+from nanoeuler.backend.cpu.transposes import Transposes
 from nanoeuler.backend.reference import ReferenceBackend
 
 Array = np.ndarray
@@ -21,7 +23,16 @@ LEAST_ELEMENTS, LEAST_PRODUCT = 1 << 16, 1 << 23
 
 LEAST_SEQUENCES = 4
 """Rows of a batch being decoded that are worth a thread: fewer are bound by reading the weights, which one thread does as fast as memory allows."""
+CACHE_LINE = 64
 ZERO, ONE = np.float32(0), np.float32(1)
+
+
+def aligned(make: Callable[..., Array], shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    """An array that starts at a cache line, in memory from `make`."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = make(size + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 class CpuBackend(ReferenceBackend):
@@ -44,6 +55,18 @@ class CpuBackend(ReferenceBackend):
         self.rooms: dict[str, Array] = {}
         self.not_turned = np.zeros(1, np.int32), *(np.zeros((1, 1), np.float32) for _ in range(2))
         """Positions and a rotary table for a backward pass of attention without them."""
+
+    # ---- memory: arrays start at a cache line, so that a vector register's worth never lies on two
+
+    def empty(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
+        return aligned(np.empty, shape, np.dtype(dtype or self.dtype))
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
+        return aligned(np.zeros, shape, np.dtype(dtype or self.dtype))
+
+    def transposes(self, weights: Any) -> Transposes | None:
+        """Of the weights of a model small enough that its slices are short: for long ones BLAS's own way costs little."""
+        return Transposes(weights, self) if self.slices(weights.buffer.array.size)[0] == SLICE_TOKENS else None
 
     # ---- threads
 
@@ -73,7 +96,7 @@ class CpuBackend(ReferenceBackend):
     def room(self, name: str, floats: int) -> Array:
         """Scratch memory, kept for the next call."""
         if name not in self.rooms or len(self.rooms[name]) < floats:
-            self.rooms[name] = np.empty(floats, np.float32)
+            self.rooms[name] = self.empty((floats,))
         return self.rooms[name][:floats]
 
     def share_rows(self, x: Array, kernel: Callable[..., None], *arguments: Any) -> None:
