@@ -14,12 +14,14 @@ import math
 import numpy as np
 
 from nanoeuler.backend.cpu.glue import turn
-from nanoeuler.backend.cpu.lines import any_layout, dot, fill, line, scale_into, span
+from nanoeuler.backend.cpu.lines import any_layout, ask_for, dot, fill, line, scale_into, span
 from nanoeuler.backend.cpu.simd import COLUMNS, LANES, add_product, exp, exponentials, largest, score_gradients, set_product
 from nanoeuler.compiling import compiled
 
 QUERIES, KEYS = 32, 128
 """Of a tile: 16 kB of scores, which stay in the first-level cache."""
+LINE_FLOATS = 16
+"""Of a cache line."""
 
 
 def round_up(value: int, multiple: int) -> int:
@@ -52,6 +54,25 @@ def pack_transposed(x_BTHE, b, h, first, stop, work, at, stride):
 
 
 @compiled()
+def fetch(x_BTHE, b, h, first, stop):
+    """Ask for x[b, first … stop, h], whose rows lie too far apart for the processor to foresee."""
+    for t in range(first, min(stop, x_BTHE.shape[1])):
+        row = line(x_BTHE, (b, t, h))
+        for e in range(0, len(row), LINE_FLOATS):
+            ask_for(row, e)
+
+
+@compiled()
+def following(pair, h, q, T, H, G):
+    """Row, query head and first query of the block behind this one."""
+    if q + QUERIES < T:
+        return pair // G, h, q + QUERIES
+    if (h + 1) % (H // G) > 0:
+        return pair // G, h + 1, 0
+    return (pair + 1) // G, (pair + 1) % G * (H // G), 0
+
+
+@compiled()
 def clear_outside(work, at, low, high, stop):
     """Zeros in the whole vectors before `low` and from behind `high` to `stop`, counted from `at`."""
     fill(span(work, at, low // LANES * LANES), np.float32(0))
@@ -81,6 +102,9 @@ def attention(query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, l
         for h in range(g * (H // G), (g + 1) * (H // G)):
             for q in range(0, T, QUERIES):
                 n = min(QUERIES, T - q)
+                next_b, next_h, next_q = following(pair, h, q, T, H, G)
+                if next_b * G + next_h // (H // G) < stop_pair:
+                    fetch(query_BTHE, next_b, next_h, next_q, next_q + QUERIES)
                 pack(query_BTHE, b, h, q, q + n, scale, work, query, width)
                 fill(span(work, total, QUERIES * width), np.float32(0))
                 fill(sums, np.float32(0))
@@ -151,6 +175,9 @@ def attention_backward(
     dquery = dout + QUERIES * width
     for pair in range(first_pair, stop_pair):
         b, g = pair // G, pair % G
+        if pair + 1 < stop_pair:
+            fetch(key_BTGE, (pair + 1) // G, (pair + 1) % G, 0, T)
+            fetch(value_BTGE, (pair + 1) // G, (pair + 1) % G, 0, T)
         pack_transposed(key_BTGE, b, g, 0, T, work, keys, reach)
         pack_transposed(value_BTGE, b, g, 0, T, work, values, reach)
         pack(key_BTGE, b, g, 0, T, one, work, key_rows, width)
@@ -158,6 +185,11 @@ def attention_backward(
         for h in range(g * (H // G), (g + 1) * (H // G)):
             for q in range(0, T, QUERIES):
                 n = min(QUERIES, T - q)
+                next_b, next_h, next_q = following(pair, h, q, T, H, G)
+                if next_b * G + next_h // (H // G) < stop_pair:
+                    fetch(query_BTHE, next_b, next_h, next_q, next_q + QUERIES)
+                    fetch(dout_BTHE, next_b, next_h, next_q, next_q + QUERIES)
+                    fetch(out_BTHE, next_b, next_h, next_q, next_q + QUERIES)
                 pack(query_BTHE, b, h, q, q + n, scale, work, query, width)
                 pack(dout_BTHE, b, h, q, q + n, one, work, dout, width)
                 fill(span(work, dquery, QUERIES * width), np.float32(0))
