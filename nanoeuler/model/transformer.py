@@ -50,45 +50,58 @@ class Activations:
     """
 
     def __init__(self, config: ModelConfig, columns: PackedColumns, backend: Any, batch: int, length: int, training: bool, recompute: bool):
-        c, N = config, batch * length
         self.batch, self.length, self.training = batch, length, training
+        self.logits_at_once = getattr(backend, "logits_at_once", LOGITS_AT_ONCE)
+
+        def lay_out(memory: Any) -> None:
+            self.lay_out(config, columns, backend.activation, backend.residual, memory, recompute)
+
+        if hasattr(backend, "in_one_block"):
+            backend.in_one_block(lay_out)
+        else:
+            lay_out(backend)
+
+    def lay_out(self, c: ModelConfig, columns: PackedColumns, activation: Any, residual: Any, memory: Any, recompute: bool) -> None:
+        """Take every buffer from `memory`, a backend or what stands for one."""
+        batch, length, training = self.batch, self.length, self.training
+        N = batch * length
 
         def empty(*shape: int) -> Array:
-            return backend.empty(shape, backend.activation)
+            return memory.empty(shape, activation)
 
         def stream() -> Array:
-            return backend.empty((N, c.dim), backend.residual)
+            return memory.empty((N, c.dim), residual)
 
         gate_up = empty(N, columns.gate_up) if recompute else None
 
         def layer() -> LayerActivations:
             return LayerActivations(
                 x=stream(),
-                attention_inverse_rms=backend.empty((N,)),
+                attention_inverse_rms=memory.empty((N,)),
                 query_key_value=empty(N, columns.query_key_value),
                 attention_out=empty(N, c.heads * c.head_size),
-                lse=backend.empty((batch, c.heads, length)),
+                lse=memory.empty((batch, c.heads, length)),
                 middle=stream(),
-                mlp_inverse_rms=backend.empty((N,)),
+                mlp_inverse_rms=memory.empty((N,)),
                 gate_up=empty(N, columns.gate_up) if gate_up is None else gate_up,
             )
 
         self.layers = [layer() for _ in range(c.layers)] if training else [layer()] * c.layers
-        self.offset = backend.zeros((batch,), np.int32)  # of the queries among the keys: none, outside of a cache
+        self.offset = memory.zeros((batch,), np.int32)  # of the queries among the keys: none, outside of a cache
         self.normed = empty(N, c.dim)  # input of a layer's next product
         self.mlp_hidden = empty(N, c.ffn_storage)
         self.delta = empty(N, c.dim)
         self.final = stream()
-        self.final_inverse_rms = backend.empty((N,))
+        self.final_inverse_rms = memory.empty((N,))
         self.hidden = self.normed  # of the last layer: what the heads read
         if training:
-            parts = -(-N * columns.heads // LOGITS_AT_ONCE)
-            self.tokens_at_once = round_up(-(-N // parts), 128) if parts > 1 else N
+            parts = -(-N * columns.heads // self.logits_at_once)
+            self.tokens_at_once = min(N, round_up(-(-N // parts), 128)) if parts > 1 else N
             self.logits = empty(self.tokens_at_once, columns.heads)
             self.dx = self.delta  # one is the forward pass's, the other the backward pass's
             self.dattention_out = empty(N, c.heads * c.head_size)
             # zeroed once: the ops never write the padding between packed parts, and its gradient must be zero
-            self.dquery_key_value = backend.zeros((N, columns.query_key_value), backend.activation)
+            self.dquery_key_value = memory.zeros((N, columns.query_key_value), activation)
 
 
 @dataclass

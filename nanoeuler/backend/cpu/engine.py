@@ -1,6 +1,5 @@
 """The table of ops on a CPU, in float32."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from nanoeuler.backend.cpu import attention, cross_entropy, decoding, fused, glue, optimizer
 from nanoeuler.backend.cpu.blas import Blas, threads_allowed
+from nanoeuler.backend.cpu.memory import Block, aligned
 from nanoeuler.backend.cpu.team import Team
 from nanoeuler.backend.cpu.transposes import Transposes
 from nanoeuler.backend.reference import ReferenceBackend
@@ -16,6 +16,11 @@ Array = np.ndarray
 
 SLICE_TOKENS = 512
 """Tokens that a thread computes at once when threads share a step's rows: their activations mostly stay in the last-level cache."""
+SHORT_SLICE_TOKENS, SHORT_SLICE_BYTES = 256, 8 * 2**20
+"""The same for a model of at most so many bytes. Half the activations cost no speed, since gradients, which are read and written for every slice,
+stay in the cache as well."""
+SHORT_SLICE_LOGITS = 1 << 18
+"""Logits that such a model makes at once: they stay in the second-level cache until their gradient has been used."""
 COPIES_BYTES = 512 * 2**20
 """Most that one copy of the gradients per thread may take; above, the threads share the work of every op instead."""
 LEAST_ELEMENTS, LEAST_PRODUCT = 1 << 16, 1 << 23
@@ -23,16 +28,7 @@ LEAST_ELEMENTS, LEAST_PRODUCT = 1 << 16, 1 << 23
 
 LEAST_SEQUENCES = 4
 """Rows of a batch being decoded that are worth a thread: fewer are bound by reading the weights, which one thread does as fast as memory allows."""
-CACHE_LINE = 64
 ZERO, ONE = np.float32(0), np.float32(1)
-
-
-def aligned(make: Callable[..., Array], shape: tuple[int, ...], dtype: np.dtype) -> Array:
-    """An array that starts at a cache line, in memory from `make`."""
-    size = math.prod(shape) * dtype.itemsize
-    memory = make(size + CACHE_LINE, np.uint8)
-    start = -memory.ctypes.data % CACHE_LINE
-    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 class CpuBackend(ReferenceBackend):
@@ -56,7 +52,7 @@ class CpuBackend(ReferenceBackend):
         self.not_turned = np.zeros(1, np.int32), *(np.zeros((1, 1), np.float32) for _ in range(2))
         """Positions and a rotary table for a backward pass of attention without them."""
 
-    # ---- memory: arrays start at a cache line, so that a vector register's worth never lies on two
+    # ---- memory
 
     def empty(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
         return aligned(np.empty, shape, np.dtype(dtype or self.dtype))
@@ -64,22 +60,32 @@ class CpuBackend(ReferenceBackend):
     def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
         return aligned(np.zeros, shape, np.dtype(dtype or self.dtype))
 
+    def in_one_block(self, lay_out: Callable[[Any], None]) -> None:
+        """lay_out(memory), whose arrays then lie side by side."""
+        count = Block(None)
+        lay_out(count)
+        lay_out(Block(self.zeros((count.taken,), np.uint8)))
+
     def transposes(self, weights: Any) -> Transposes | None:
         """Of the weights of a model small enough that its slices are short: for long ones BLAS's own way costs little."""
-        return Transposes(weights, self) if self.slices(weights.buffer.array.size)[0] == SLICE_TOKENS else None
+        return Transposes(weights, self) if self.slices(weights.buffer.array.size)[0] <= SLICE_TOKENS else None
 
     # ---- threads
 
     def workers(self, elements: int) -> "list[CpuBackend]":
         """The engines that share a step's rows, for a model of that many parameters; each has gradients of its own."""
-        shares = self.slices(elements)[1]
-        return [self] if shares == 1 else [CpuBackend(1) for _ in range(shares)]
+        tokens, shares = self.slices(elements)
+        engines = [self] if shares == 1 else [CpuBackend(1) for _ in range(shares)]
+        if tokens == SHORT_SLICE_TOKENS:
+            for engine in engines:
+                engine.logits_at_once = SHORT_SLICE_LOGITS
+        return engines
 
     def slices(self, elements: int) -> tuple[int, int]:
         """Tokens to compute at once, and the number of engines that do so side by side, for a model of that many parameters."""
         if 4 * elements * self.threads > COPIES_BYTES:
             return 8192, 1
-        return SLICE_TOKENS, self.threads
+        return SHORT_SLICE_TOKENS if 4 * elements <= SHORT_SLICE_BYTES else SLICE_TOKENS, self.threads
 
     def together(self, parts: int, work: Callable[[int], None]) -> None:
         self.team.each(parts, work)
