@@ -4,7 +4,9 @@ NumPy's wheels bring OpenBLAS under names of their own (64-bit integers, a prefi
 is found, as with Apple's Accelerate, `numpy.matmul` does the work, with temporaries. BLAS is kept at one thread: the threads
 are ours (team.py), and OpenBLAS's own wait by spinning, which beside any other busy process costs up to 35×.
 
-Compiled code calls sgemm by its address: a call costs a microsecond, where ctypes takes eight of the Python that threads share.
+Compiled code calls sgemm by its address: a call costs a microsecond, where ctypes takes eight of the Python that threads share. And as a
+call from there costs nothing, it can be many: OpenBLAS has kernels for AVX-512 that read small matrices where they lie, while larger ones
+are first copied into an order that suits the arithmetic. That takes a tenth of the time of the products of small models, so they are cut into small ones.
 """
 
 import ctypes
@@ -24,6 +26,15 @@ NAMES = {"scipy_cblas_sgemm64_": ctypes.c_int64, "cblas_sgemm64_": ctypes.c_int6
 THREADS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads", "MKL_Set_Num_Threads")
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
 
+UNPACKED_CORES = (b"SkylakeX", b"Cooperlake", b"SapphireRapids")
+"""OpenBLAS's names of processors for which it has kernels that read small matrices where they lie; NumPy's own wheels contain them."""
+UNPACKED = 1_000_000
+"""Multiply-adds of the largest product that they are used for."""
+COLUMNS, DEPTH = 128, 512
+"""Of such a product: what it reads of `b` stays in the second-level cache for all rows of `a`."""
+UNPACKED_MATRIX = 1 << 20
+"""Elements of the largest `b` that is worth reading so: a larger one does not stay in the cache, and copying it pays."""
+
 
 def prototype(integer: Any) -> Any:
     scalar, pointer = ctypes.c_float, ctypes.c_void_p
@@ -31,7 +42,9 @@ def prototype(integer: Any) -> Any:
 
 
 class Blas:
-    """CBLAS's sgemm as NumPy links it: `name`, `address`, and `wide` where its integers have 64 bits. Sets BLAS to one thread."""
+    """CBLAS's sgemm as NumPy links it: `name`, `address`, `wide` where its integers have 64 bits, and `unpacked`, the multiply-adds up to
+    which it copies nothing (0: it always does). Sets BLAS to one thread.
+    """
 
     def __init__(self) -> None:
         library = ctypes.CDLL(np._core._multiarray_umath.__file__)  # symbols of the libraries that it links are found through it
@@ -43,6 +56,16 @@ class Blas:
         self.function = getattr(library, self.name) if self.name in NAMES else prototype(integer)(matmul)
         self.address = ctypes.cast(self.function, ctypes.c_void_p).value
         self.wide = integer is ctypes.c_int64
+        self.unpacked = UNPACKED if self.name in NAMES and core_name(library) in UNPACKED_CORES else 0
+
+
+def core_name(library: Any) -> bytes:
+    """Of the processor, as the OpenBLAS of NumPy's wheels calls it; empty elsewhere."""
+    if not hasattr(library, "scipy_openblas_get_corename64_"):
+        return b""
+    function = library.scipy_openblas_get_corename64_
+    function.restype = ctypes.c_char_p
+    return function()
 
 
 def matmul(_, a_order, b_order, m, n, k, alpha, a_at, a_stride, b_at, b_stride, beta, c_at, c_stride) -> None:
@@ -100,13 +123,36 @@ def order(x):
 
 
 @compiled()
-def product(address, wide, a, b, c, alpha, beta):
-    """c = alpha · a b + beta · c for float32 matrices; `a` and `b` may be transposes of matrices with contiguous rows."""
+def even(count, most):
+    """The size of as few equal parts of `count` as have at most `most` each, in steps of 16."""
+    parts = (count + most - 1) // most
+    return min(count, ((count + parts - 1) // parts + 15) // 16 * 16)
+
+
+@compiled()
+def product(address, wide, unpacked, a, b, c, alpha, beta):
+    """c = alpha · a b + beta · c for float32 matrices; `a` and `b` may be transposes of matrices with contiguous rows.
+
+    Where `b` is a small matrix and no transpose, it is cut into products of at most `unpacked` multiply-adds.
+    """
     (m, k), n = a.shape, b.shape[1]
-    if m > 0 and n > 0:
-        (a_order, a_stride), (b_order, b_stride) = order(a), order(b)
-        places = a.ctypes.data, b.ctypes.data, c.ctypes.data
-        call_sgemm(address, wide, a_order, b_order, m, n, k, alpha, places[0], a_stride, places[1], b_stride, beta, places[2], c.strides[0] // 4)
+    if m == 0 or n == 0:
+        return
+    (a_order, a_stride), (b_order, b_stride), c_stride = order(a), order(b), c.strides[0] // 4
+    a_at, b_at, c_at = a.ctypes.data, b.ctypes.data, c.ctypes.data
+    rows, columns, depth = m, n, max(k, 1)
+    if unpacked > 0 and k > 0 and b_order == PLAIN and k * n <= UNPACKED_MATRIX:
+        columns, depth = even(n, COLUMNS), even(k, DEPTH)
+        rows = unpacked // (columns * depth)
+        rows -= rows % (24 if rows >= 24 else 8)  # the kernels take 24 or 8 rows at a time
+    row_step, depth_step = (1, a_stride) if a_order == TRANSPOSED else (a_stride, 1)
+    for j in range(0, n, columns):
+        for inner in range(0, max(k, 1), depth):
+            kept = beta if inner == 0 else np.float32(1)
+            for i in range(0, m, rows):
+                sizes = min(rows, m - i), min(columns, n - j), min(depth, k - inner)
+                places = a_at + 4 * (i * row_step + inner * depth_step), b_at + 4 * (inner * b_stride + j), c_at + 4 * (i * c_stride + j)
+                call_sgemm(address, wide, a_order, b_order, *sizes, alpha, places[0], a_stride, places[1], b_stride, kept, places[2], c_stride)
 
 
 def threads_allowed() -> int:

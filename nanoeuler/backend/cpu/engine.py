@@ -47,7 +47,7 @@ class CpuBackend(ReferenceBackend):
         self.threads = threads or threads_allowed()
         self.team = Team(self.threads)
         self.blas = Blas()
-        self.sgemm = self.blas.address, self.blas.wide
+        self.sgemm = self.blas.address, self.blas.wide, self.blas.unpacked
         self.rooms: dict[str, Array] = {}
         self.not_turned = np.zeros(1, np.int32), *(np.zeros((1, 1), np.float32) for _ in range(2))
         """Positions and a rotary table for a backward pass of attention without them."""
