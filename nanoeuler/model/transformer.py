@@ -41,6 +41,18 @@ class LayerActivations:
     middle: Array  # (N, D) residual stream between attention and MLP
     mlp_inverse_rms: Array  # (N,)
     gate_up: Array  # (N, packed columns); the backward pass puts its gradient there
+    attended: "AttentionViews | None" = None
+
+
+@dataclass
+class AttentionViews:
+    """What attention reads and writes, by rows and heads. Made once: a slice of a short pass has dozens of them, and each takes Python a microsecond."""
+
+    query: Array  # (B, T, H, E), like key and value (B, T, G, E) parts of a packed product
+    key: Array
+    value: Array
+    out: Array  # (B, T, H, E)
+    rotated: list[Array]  # (N, heads, E): what rotary positions turn
 
 
 class Activations:
@@ -102,6 +114,7 @@ class Activations:
             self.dattention_out = empty(N, c.heads * c.head_size)
             # zeroed once: the ops never write the padding between packed parts, and its gradient must be zero
             self.dquery_key_value = memory.zeros((N, columns.query_key_value), activation)
+            self.attended: AttentionViews | None = None  # of these two
 
 
 @dataclass
@@ -169,10 +182,11 @@ class Transformer:
         ops.embedding(batch.ids.reshape(-1), weights.embedding, first.x)
         ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, buffers.normed, first.attention_inverse_rms)
         for index, (layer, a) in enumerate(zip(weights.layers, buffers.layers, strict=True)):
-            packed = a.query_key_value
-            ops.linear_rope(buffers.normed, layer.query_key_value, packed, self.rotated(packed), positions, self.rope_table)
-            query, key, value = self.split(a.query_key_value)
-            ops.attention(rows(query, B), rows(key, B), rows(value, B), starts, buffers.offset, rows(self.by_head(a.attention_out), B), a.lse)
+            if a.attended is None:
+                a.attended = self.attention_views(a.query_key_value, a.attention_out, B)
+            views = a.attended
+            ops.linear_rope(buffers.normed, layer.query_key_value, a.query_key_value, views.rotated, positions, self.rope_table)
+            ops.attention(views.query, views.key, views.value, starts, buffers.offset, views.out, a.lse)
             self.finish_layer(index, layer, a, buffers)
         return buffers
 
@@ -246,6 +260,9 @@ class Transformer:
         h, positions = c.step_size, batch.positions.reshape(-1)
         dx, normed, hidden = buffers.dx, buffers.normed, buffers.mlp_hidden
         gate, up = self.columns.gate, self.columns.up
+        if buffers.attended is None:
+            buffers.attended = self.attention_views(buffers.dquery_key_value, buffers.dattention_out, B)
+        slopes = buffers.attended
         ops.rms_norm_backward(
             buffers.hidden, buffers.final, weights.final_norm, buffers.final_inverse_rms, dx, gradients.final_norm, add_to_dx=False, accumulate=accumulate
         )
@@ -263,15 +280,18 @@ class Transformer:
             # x + h · attention(norm(x))
             ops.linear_backward_weight(dx, a.attention_out, gradient.attention_output, accumulate, scale=h)
             ops.linear_backward_input(dx, layer.attention_output, buffers.dattention_out, scale=h)
-            query, key, value = self.split(a.query_key_value)
-            dquery, dkey, dvalue = self.split(buffers.dquery_key_value)
+            views = a.attended
             ops.attention_rope_backward(
-                rows(self.by_head(buffers.dattention_out), B),
-                *(rows(part, B) for part in (query, key, value)),
+                slopes.out,
+                views.query,
+                views.key,
+                views.value,
                 batch.starts,
-                rows(self.by_head(a.attention_out), B),
+                views.out,
                 a.lse,
-                *(rows(part, B) for part in (dquery, dkey, dvalue)),
+                slopes.query,
+                slopes.key,
+                slopes.value,
                 positions,
                 self.rope_table,
             )
@@ -361,6 +381,10 @@ class Transformer:
     def split(self, packed_NC: Array) -> tuple[Array, Array, Array]:
         """Views of q (N, H, E), k and v (N, G, E) in a packed product."""
         return tuple(self.by_head(packed_NC[:, part]) for part in (self.columns.query, self.columns.key, self.columns.value))
+
+    def attention_views(self, packed_NC: Array, out_NC: Array, batch: int) -> AttentionViews:
+        parts = [rows(part, batch) for part in (*self.split(packed_NC), self.by_head(out_NC))]
+        return AttentionViews(*parts, self.rotated(packed_NC))
 
     def rotated(self, packed_NC: Array) -> list[Array]:
         """What rotary positions turn in a packed product: q and k as one view, or as two where padding lies between them."""

@@ -28,7 +28,7 @@ class Team:
 
     def share(self, count: int, worth: int, work: Callable[..., None], *arguments: Any) -> None:
         """work(*arguments, first, stop) on contiguous parts of range(count), at most `worth` of them."""
-        parts = max(1, min(self.threads, worth, count))
+        parts = 1 if self.threads == 1 else max(1, min(self.threads, worth, count))
         if parts == 1:
             work(*arguments, 0, count)
         else:
