@@ -29,11 +29,11 @@ ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
 UNPACKED_CORES = (b"SkylakeX", b"Cooperlake", b"SapphireRapids")
 """OpenBLAS's names of processors for which it has kernels that read small matrices where they lie; NumPy's own wheels contain them."""
 UNPACKED = 1_000_000
-"""Multiply-adds of the largest product that they are used for."""
+"""Multiply-adds of the largest product that they are used for: at least eight rows of what follows."""
 COLUMNS, DEPTH = 128, 512
 """Of such a product: what it reads of `b` stays in the second-level cache for all rows of `a`."""
-UNPACKED_MATRIX = 1 << 20
-"""Elements of the largest `b` that is worth reading so: a larger one does not stay in the cache, and copying it pays."""
+UNPACKED_MATRIX, UNPACKED_STRIDE = 1 << 18, 1 << 11
+"""Elements of the largest `b`, and of the longest row of a transposed `a`, that are worth reading so: beyond, caches hold too little, and copying pays."""
 
 
 def prototype(integer: Any) -> Any:
@@ -141,7 +141,8 @@ def product(address, wide, unpacked, a, b, c, alpha, beta):
     (a_order, a_stride), (b_order, b_stride), c_stride = order(a), order(b), c.strides[0] // 4
     a_at, b_at, c_at = a.ctypes.data, b.ctypes.data, c.ctypes.data
     rows, columns, depth = m, n, max(k, 1)
-    if unpacked > 0 and k > 0 and b_order == PLAIN and k * n <= UNPACKED_MATRIX:
+    near = a_order == PLAIN or a_stride <= UNPACKED_STRIDE
+    if unpacked > 0 and k > 0 and b_order == PLAIN and k * n <= UNPACKED_MATRIX and near:
         columns, depth = even(n, COLUMNS), even(k, DEPTH)
         rows = unpacked // (columns * depth)
         rows -= rows % (24 if rows >= 24 else 8)  # the kernels take 24 or 8 rows at a time

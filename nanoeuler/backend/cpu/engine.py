@@ -67,8 +67,8 @@ class CpuBackend(ReferenceBackend):
         lay_out(Block(self.zeros((count.taken,), np.uint8)))
 
     def transposes(self, weights: Any) -> Transposes | None:
-        """Of the weights of a model small enough that its slices are short: for long ones BLAS's own way costs little."""
-        return Transposes(weights, self) if self.slices(weights.buffer.array.size)[0] <= SLICE_TOKENS else None
+        """Of the weights of a model whose slices are short: for longer ones and larger weights they would cost more than they save."""
+        return Transposes(weights, self) if self.slices(weights.buffer.array.size)[0] == SHORT_SLICE_TOKENS else None
 
     # ---- threads
 
