@@ -44,7 +44,7 @@ def test_gradients_of_the_small_model_are_the_references(threads):
     config = ModelConfig.from_dict({"preset": "small"})
     rows = step_rows(config, 4, 128)
     found, expected = trained(config, CpuBackend(threads), rows, 2), trained(config, ReferenceBackend(np.float64), rows, 4)
-    assert worst_gradient(config, found.gradients, expected.gradients) <= 1e-6  # reached: 7.8e-7, as the reference in float32
+    assert worst_gradient(config, found.gradients, expected.gradients) <= 1e-6  # reached: 8.2e-7; the reference in float32: 7.8e-7
 
 
 @pytest.mark.parametrize("threads", [1, 3])
