@@ -75,6 +75,14 @@ def test_products_without_a_blas_to_call(random, monkeypatch):
     test_products(ops, random, 7, 1.0, True)
 
 
+@pytest.mark.parametrize("rows", [1, 7, 300])
+def test_a_product_with_a_weight_that_is_stored_transposed(ops, random, rows):
+    def call(backend, x, transpose, out):
+        backend.linear(x, transpose.T, out)
+
+    both(ops, call, normal(random, rows, 24), normal(random, 24, 136), normal(random, rows, 136), outputs=(2,))
+
+
 @pytest.mark.parametrize("unpacked", [0, blas.UNPACKED])
 @pytest.mark.parametrize("shape", [(300, 520, 150), (7, 3, 40), (33, 1, 1)])
 @pytest.mark.parametrize("transposed", [False, True])

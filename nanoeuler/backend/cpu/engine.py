@@ -116,7 +116,7 @@ class CpuBackend(ReferenceBackend):
     # ---- matrix products
 
     def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
-        if len(x_NI) <= self.few_rows and x_NI.flags.c_contiguous:
+        if len(x_NI) <= self.few_rows and x_NI.flags.c_contiguous and weight_OI.flags.c_contiguous:
             decoding.products(weight_OI, x_NI, out_NO)
             return
         self.share_product(len(x_NI), weight_OI, len(x_NI), fused.linear, x_NI, weight_OI, out_NO)
