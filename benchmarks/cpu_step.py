@@ -77,26 +77,27 @@ def memory(side: str, batch: int, threads: int) -> float:
 
 
 def products_only(config: ModelConfig, threads: int) -> float:
-    """Tokens per second if a step were nothing but its matrix products: 1,024 tokens a thread, one BLAS thread each."""
-    from nanoeuler.backend.cpu.blas import Products
+    """Tokens per second if a step were nothing but its matrix products, of 256 tokens as in a step: one BLAS thread each."""
+    from nanoeuler.backend.cpu import fused
+    from nanoeuler.backend.cpu.blas import Blas
     from nanoeuler.backend.cpu.team import Team
     from nanoeuler.model.flat import PackedColumns
 
-    columns, products, tokens = PackedColumns(config), Products(), 1024
-    c = config
+    columns, blas, tokens = PackedColumns(config), Blas(), 256
+    c, sgemm, one, zero = config, (blas.address, blas.wide, blas.unpacked), np.float32(1), np.float32(0)
     layer = [(columns.query_key_value, c.dim), (c.dim, c.heads * c.head_size), (columns.gate_up, c.dim), (c.dim, c.ffn_storage)]
     shapes = [*layer * c.layers, (columns.heads, c.dim)]
 
     def arrays() -> list[tuple[np.ndarray, ...]]:
-        return [tuple(np.ones(shape, np.float32) for shape in ((tokens, i), (o, i), (tokens, o), (tokens, i), (o, i))) for o, i in shapes]
+        return [tuple(np.ones(shape, np.float32) for shape in ((tokens, i), (o, i), (i, o), (tokens, o), (tokens, i), (o, i))) for o, i in shapes]
 
     sets = [arrays() for _ in range(threads)]
 
     def work(index: int) -> None:
-        for x, weight, out, dx, dweight in sets[index]:
-            products(x, weight.T, out)
-            products(out, weight, dx)
-            products(out.T, x, dweight)
+        for x, weight, transpose, out, dx, dweight in sets[index]:
+            fused.linear(*sgemm, x, transpose.T, out, 0, tokens)
+            fused.linear_backward_input(*sgemm, out, weight, dx, one, zero, 0, tokens)
+            fused.linear_backward_weight(*sgemm, out, x, dweight, one, zero, 0, len(dweight))
 
     team = Team(threads)
     times = []

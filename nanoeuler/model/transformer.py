@@ -41,6 +41,18 @@ class LayerActivations:
     middle: Array  # (N, D) residual stream between attention and MLP
     mlp_inverse_rms: Array  # (N,)
     gate_up: Array  # (N, packed columns); the backward pass puts its gradient there
+    attended: "AttentionViews | None" = None
+
+
+@dataclass
+class AttentionViews:
+    """What attention reads and writes, by rows and heads. Made once: a slice of a short pass has dozens of them, and each takes Python a microsecond."""
+
+    query: Array  # (B, T, H, E), like key and value (B, T, G, E) parts of a packed product
+    key: Array
+    value: Array
+    out: Array  # (B, T, H, E)
+    rotated: list[Array]  # (N, heads, E): what rotary positions turn
 
 
 class Activations:
@@ -50,45 +62,59 @@ class Activations:
     """
 
     def __init__(self, config: ModelConfig, columns: PackedColumns, backend: Any, batch: int, length: int, training: bool, recompute: bool):
-        c, N = config, batch * length
         self.batch, self.length, self.training = batch, length, training
+        self.logits_at_once = getattr(backend, "logits_at_once", LOGITS_AT_ONCE)
+
+        def lay_out(memory: Any) -> None:
+            self.lay_out(config, columns, backend.activation, backend.residual, memory, recompute)
+
+        if hasattr(backend, "in_one_block"):
+            backend.in_one_block(lay_out)
+        else:
+            lay_out(backend)
+
+    def lay_out(self, c: ModelConfig, columns: PackedColumns, activation: Any, residual: Any, memory: Any, recompute: bool) -> None:
+        """Take every buffer from `memory`, a backend or what stands for one."""
+        batch, length, training = self.batch, self.length, self.training
+        N = batch * length
 
         def empty(*shape: int) -> Array:
-            return backend.empty(shape, backend.activation)
+            return memory.empty(shape, activation)
 
         def stream() -> Array:
-            return backend.empty((N, c.dim), backend.residual)
+            return memory.empty((N, c.dim), residual)
 
         gate_up = empty(N, columns.gate_up) if recompute else None
 
         def layer() -> LayerActivations:
             return LayerActivations(
                 x=stream(),
-                attention_inverse_rms=backend.empty((N,)),
+                attention_inverse_rms=memory.empty((N,)),
                 query_key_value=empty(N, columns.query_key_value),
                 attention_out=empty(N, c.heads * c.head_size),
-                lse=backend.empty((batch, c.heads, length)),
+                lse=memory.empty((batch, c.heads, length)),
                 middle=stream(),
-                mlp_inverse_rms=backend.empty((N,)),
+                mlp_inverse_rms=memory.empty((N,)),
                 gate_up=empty(N, columns.gate_up) if gate_up is None else gate_up,
             )
 
         self.layers = [layer() for _ in range(c.layers)] if training else [layer()] * c.layers
-        self.offset = backend.zeros((batch,), np.int32)  # of the queries among the keys: none, outside of a cache
+        self.offset = memory.zeros((batch,), np.int32)  # of the queries among the keys: none, outside of a cache
         self.normed = empty(N, c.dim)  # input of a layer's next product
         self.mlp_hidden = empty(N, c.ffn_storage)
         self.delta = empty(N, c.dim)
         self.final = stream()
-        self.final_inverse_rms = backend.empty((N,))
+        self.final_inverse_rms = memory.empty((N,))
         self.hidden = self.normed  # of the last layer: what the heads read
         if training:
-            parts = -(-N * columns.heads // LOGITS_AT_ONCE)
-            self.tokens_at_once = round_up(-(-N // parts), 128) if parts > 1 else N
+            parts = -(-N * columns.heads // self.logits_at_once)
+            self.tokens_at_once = min(N, round_up(-(-N // parts), 128)) if parts > 1 else N
             self.logits = empty(self.tokens_at_once, columns.heads)
             self.dx = self.delta  # one is the forward pass's, the other the backward pass's
             self.dattention_out = empty(N, c.heads * c.head_size)
             # zeroed once: the ops never write the padding between packed parts, and its gradient must be zero
-            self.dquery_key_value = backend.zeros((N, columns.query_key_value), backend.activation)
+            self.dquery_key_value = memory.zeros((N, columns.query_key_value), activation)
+            self.attended: AttentionViews | None = None  # of these two
 
 
 @dataclass
@@ -118,6 +144,8 @@ class Transformer:
         self.parameters = parameters
         self.working = backend.working_copy(parameters)
         self.weights = ModelViews(config, self.working, norms=parameters)
+        self.training_weights = self.weights
+        """What the forward pass of training reads: the same values, for some engines laid out another way."""
         self.columns = PackedColumns(config)
         self.plans: dict[tuple[int, int, bool], Activations] = {}
         self.idle_caches: dict[tuple[int, int], CacheMemory] = {}
@@ -147,17 +175,18 @@ class Transformer:
         """Run all layers; the normed output of the last is `hidden` of the returned buffers. Logits are a step of their own."""
         B, T = batch.ids.shape
         self.need_positions(T)
-        c, ops, weights = self.config, self.backend, self.weights
+        c, ops, weights = self.config, self.backend, self.training_weights if training else self.weights
         buffers = self.plan(B, T, training)
         positions, starts = batch.positions.reshape(-1), batch.starts
         first = buffers.layers[0]
         ops.embedding(batch.ids.reshape(-1), weights.embedding, first.x)
         ops.rms_norm(first.x, weights.layers[0].attention_norm, c.norm_epsilon, buffers.normed, first.attention_inverse_rms)
         for index, (layer, a) in enumerate(zip(weights.layers, buffers.layers, strict=True)):
-            packed = a.query_key_value
-            ops.linear_rope(buffers.normed, layer.query_key_value, packed, self.rotated(packed), positions, self.rope_table)
-            query, key, value = self.split(a.query_key_value)
-            ops.attention(rows(query, B), rows(key, B), rows(value, B), starts, buffers.offset, rows(self.by_head(a.attention_out), B), a.lse)
+            if a.attended is None:
+                a.attended = self.attention_views(a.query_key_value, a.attention_out, B)
+            views = a.attended
+            ops.linear_rope(buffers.normed, layer.query_key_value, a.query_key_value, views.rotated, positions, self.rope_table)
+            ops.attention(views.query, views.key, views.value, starts, buffers.offset, views.out, a.lse)
             self.finish_layer(index, layer, a, buffers)
         return buffers
 
@@ -193,7 +222,7 @@ class Transformer:
     def all_logits(self, buffers: Activations, part: slice = slice(None)) -> Array:
         """Logits of all K heads as (tokens·K, V): row n·K + k is head k at token n of `part`. A training buffer, overwritten by its gradient."""
         hidden = buffers.hidden[part]
-        self.backend.linear(hidden, self.weights.heads, buffers.logits[: len(hidden)])
+        self.backend.linear(hidden, self.training_weights.heads, buffers.logits[: len(hidden)])
         return self.logit_rows(buffers, len(hidden))
 
     def logit_rows(self, buffers: Activations, tokens: int | None = None) -> Array:
@@ -231,6 +260,9 @@ class Transformer:
         h, positions = c.step_size, batch.positions.reshape(-1)
         dx, normed, hidden = buffers.dx, buffers.normed, buffers.mlp_hidden
         gate, up = self.columns.gate, self.columns.up
+        if buffers.attended is None:
+            buffers.attended = self.attention_views(buffers.dquery_key_value, buffers.dattention_out, B)
+        slopes = buffers.attended
         ops.rms_norm_backward(
             buffers.hidden, buffers.final, weights.final_norm, buffers.final_inverse_rms, dx, gradients.final_norm, add_to_dx=False, accumulate=accumulate
         )
@@ -248,15 +280,18 @@ class Transformer:
             # x + h · attention(norm(x))
             ops.linear_backward_weight(dx, a.attention_out, gradient.attention_output, accumulate, scale=h)
             ops.linear_backward_input(dx, layer.attention_output, buffers.dattention_out, scale=h)
-            query, key, value = self.split(a.query_key_value)
-            dquery, dkey, dvalue = self.split(buffers.dquery_key_value)
+            views = a.attended
             ops.attention_rope_backward(
-                rows(self.by_head(buffers.dattention_out), B),
-                *(rows(part, B) for part in (query, key, value)),
+                slopes.out,
+                views.query,
+                views.key,
+                views.value,
                 batch.starts,
-                rows(self.by_head(a.attention_out), B),
+                views.out,
                 a.lse,
-                *(rows(part, B) for part in (dquery, dkey, dvalue)),
+                slopes.query,
+                slopes.key,
+                slopes.value,
                 positions,
                 self.rope_table,
             )
@@ -346,6 +381,10 @@ class Transformer:
     def split(self, packed_NC: Array) -> tuple[Array, Array, Array]:
         """Views of q (N, H, E), k and v (N, G, E) in a packed product."""
         return tuple(self.by_head(packed_NC[:, part]) for part in (self.columns.query, self.columns.key, self.columns.value))
+
+    def attention_views(self, packed_NC: Array, out_NC: Array, batch: int) -> AttentionViews:
+        parts = [rows(part, batch) for part in (*self.split(packed_NC), self.by_head(out_NC))]
+        return AttentionViews(*parts, self.rotated(packed_NC))
 
     def rotated(self, packed_NC: Array) -> list[Array]:
         """What rotary positions turn in a packed product: q and k as one view, or as two where padding lies between them."""

@@ -66,6 +66,10 @@ class TrainingState:
         engines = backend.workers(len(parameters)) if hasattr(backend, "workers") else []
         if len(engines) > 1:  # threads that share the rows of a step
             self.workers = [self.worker(engine, first=engine is engines[0]) for engine in engines]
+        self.transposes = backend.transposes(self.model.weights) if hasattr(backend, "transposes") else None
+        if self.transposes:
+            for worker in self.workers:
+                worker.model.training_weights = self.transposes.weights
 
     def worker(self, engine: Any, first: bool) -> Worker:
         gradients = self.gradients if first else engine.zeros(self.gradients.shape)
@@ -103,6 +107,7 @@ class TrainingState:
         """The work of a step, always on the same arrays and without a look at any value, so that a device can record it."""
         parts = [slice(start, start + micro_batch_rows) for start in range(0, self.inputs.shape[0], micro_batch_rows)]
         workers = self.workers[: len(parts)]
+        self.transpose()
 
         def work(index: int) -> None:
             workers[index].losses[...] = 0
@@ -118,12 +123,19 @@ class TrainingState:
                 self.losses += worker.losses
         self.update()
 
+    def transpose(self) -> None:
+        """What the forward pass reads of the parameters as they are now, where an engine wants it laid out another way."""
+        if self.transposes:
+            self.transposes.refresh()
+
     def accumulate(self, part: slice, accumulate: bool, worker: Worker | None = None) -> None:
         """Forward and backward of some rows into the gradients and the losses of a worker, the first unless given.
 
         Where only few tokens have a target, as in fine-tuning, an engine that may look at values makes the logits of those alone.
         """
-        worker = worker or self.workers[0]
+        if worker is None:
+            self.transpose()
+            worker = self.workers[0]
         ops, model, inputs = worker.model.backend, worker.model, self.inputs
         batch = Batch(inputs.ids[part], inputs.positions[part], inputs.starts[part])
         targets, weights, K = inputs.targets[part].reshape(-1), inputs.weights[part], self.config.mtp_heads

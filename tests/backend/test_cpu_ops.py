@@ -3,11 +3,14 @@
 The error of an array is ‖a − b‖ / ‖b‖. 1e-6 is about ten roundings of float32 one upon the other; a wrong term shows at 1e-2.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from nanoeuler.backend.cpu import blas, engine
 from nanoeuler.backend.cpu.engine import CpuBackend
+from nanoeuler.backend.cpu.transposes import Transposes
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.check_device import check_device_ops
 
@@ -66,10 +69,43 @@ def test_products(ops, random, rows, scale, accumulate):
 def test_products_without_a_blas_to_call(random, monkeypatch):
     monkeypatch.setattr(blas, "NAMES", {})
     ops = CpuBackend(1)
-    assert ops.products.name == "numpy.matmul"
+    assert ops.blas.name == "numpy.matmul"
     test_products(ops, random, 7, 0.5, True)
     test_products(ops, random, 7, 0.5, False)
     test_products(ops, random, 7, 1.0, True)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 300])
+def test_a_product_with_a_weight_that_is_stored_transposed(ops, random, rows):
+    def call(backend, x, transpose, out):
+        backend.linear(x, transpose.T, out)
+
+    both(ops, call, normal(random, rows, 24), normal(random, 24, 136), normal(random, rows, 136), outputs=(2,))
+
+
+@pytest.mark.parametrize("unpacked", [0, blas.UNPACKED])
+@pytest.mark.parametrize("shape", [(300, 520, 150), (7, 3, 40), (33, 1, 1)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_product_cut_into_small_ones_is_the_same_product(random, unpacked, shape, transposed):
+    (m, k, n), blas_of_numpy = shape, blas.Blas()
+    a, b, c = normal(random, k, m).T if transposed else normal(random, m, k), normal(random, k, n), normal(random, m, n)
+    for beta in (0.0, 1.0):
+        expected = 0.5 * a.astype(np.float64) @ b + beta * c
+        blas.product(blas_of_numpy.address, blas_of_numpy.wide, unpacked, a, b, c, np.float32(0.5), np.float32(beta))
+        assert_close(c, expected)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (16, 32), (50, 37)])
+def test_transposes_follow_the_weights(random, shape):
+    matrix = normal(random, *shape)
+    layer = SimpleNamespace(query_key_value=matrix, attention_output=matrix, gate_up=matrix, down=matrix)
+    transposes = Transposes(SimpleNamespace(layers=[layer], heads=matrix), CpuBackend(3))
+    for _ in range(2):
+        matrix += 1
+        transposes.refresh()
+        for found in (transposes.weights.heads, transposes.weights.layers[0].down):
+            np.testing.assert_array_equal(found, matrix)
+            assert found.T.flags.c_contiguous
 
 
 @pytest.mark.parametrize("accumulate", [False, True])

@@ -13,12 +13,15 @@ import math
 
 import numpy as np
 
-from nanoeuler.backend.cpu.lines import any_layout, dot, fill, line, scale_into, span
+from nanoeuler.backend.cpu.glue import turn
+from nanoeuler.backend.cpu.lines import any_layout, ask_for, dot, fill, line, scale_into, span
 from nanoeuler.backend.cpu.simd import COLUMNS, LANES, add_product, exp, exponentials, largest, score_gradients, set_product
 from nanoeuler.compiling import compiled
 
 QUERIES, KEYS = 32, 128
 """Of a tile: 16 kB of scores, which stay in the first-level cache."""
+LINE_FLOATS = 16
+"""Of a cache line."""
 
 
 def round_up(value: int, multiple: int) -> int:
@@ -51,6 +54,25 @@ def pack_transposed(x_BTHE, b, h, first, stop, work, at, stride):
 
 
 @compiled()
+def fetch(x_BTHE, b, h, first, stop):
+    """Ask for x[b, first … stop, h], whose rows lie too far apart for the processor to foresee."""
+    for t in range(first, min(stop, x_BTHE.shape[1])):
+        row = line(x_BTHE, (b, t, h))
+        for e in range(0, len(row), LINE_FLOATS):
+            ask_for(row, e)
+
+
+@compiled()
+def following(pair, h, q, T, H, G):
+    """Row, query head and first query of the block behind this one."""
+    if q + QUERIES < T:
+        return pair // G, h, q + QUERIES
+    if (h + 1) % (H // G) > 0:
+        return pair // G, h + 1, 0
+    return (pair + 1) // G, (pair + 1) % G * (H // G), 0
+
+
+@compiled()
 def clear_outside(work, at, low, high, stop):
     """Zeros in the whole vectors before `low` and from behind `high` to `stop`, counted from `at`."""
     fill(span(work, at, low // LANES * LANES), np.float32(0))
@@ -80,6 +102,9 @@ def attention(query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, l
         for h in range(g * (H // G), (g + 1) * (H // G)):
             for q in range(0, T, QUERIES):
                 n = min(QUERIES, T - q)
+                next_b, next_h, next_q = following(pair, h, q, T, H, G)
+                if next_b * G + next_h // (H // G) < stop_pair:
+                    fetch(query_BTHE, next_b, next_h, next_q, next_q + QUERIES)
                 pack(query_BTHE, b, h, q, q + n, scale, work, query, width)
                 fill(span(work, total, QUERIES * width), np.float32(0))
                 fill(sums, np.float32(0))
@@ -109,9 +134,31 @@ def attention(query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, l
 
 
 @compiled()
+def turn_back(row, position, cos_PE, sin_PE):
+    turn(row, line(cos_PE, position), line(sin_PE, position), np.float32(-1))
+
+
+@compiled()
 def attention_backward(
-    dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT, dquery_BTHE, dkey_BTGE, dvalue_BTGE, work, first_pair, stop_pair
+    dout_BTHE,
+    query_BTHE,
+    key_BTGE,
+    value_BTGE,
+    starts_BT,
+    out_BTHE,
+    lse_BHT,
+    dquery_BTHE,
+    dkey_BTGE,
+    dvalue_BTGE,
+    turned,
+    positions_N,
+    cos_PE,
+    sin_PE,
+    work,
+    first_pair,
+    stop_pair,
 ):
+    """`turned`: queries and keys had been turned by `positions` and the rotary table, and their gradients are turned back."""
     T, H, E = query_BTHE.shape[1:]
     G = key_BTGE.shape[2]
     one, scale, width, reach = np.float32(1), np.float32(1 / math.sqrt(E)), (E + COLUMNS - 1) // COLUMNS * COLUMNS, T + COLUMNS
@@ -128,6 +175,9 @@ def attention_backward(
     dquery = dout + QUERIES * width
     for pair in range(first_pair, stop_pair):
         b, g = pair // G, pair % G
+        if pair + 1 < stop_pair:
+            fetch(key_BTGE, (pair + 1) // G, (pair + 1) % G, 0, T)
+            fetch(value_BTGE, (pair + 1) // G, (pair + 1) % G, 0, T)
         pack_transposed(key_BTGE, b, g, 0, T, work, keys, reach)
         pack_transposed(value_BTGE, b, g, 0, T, work, values, reach)
         pack(key_BTGE, b, g, 0, T, one, work, key_rows, width)
@@ -135,6 +185,11 @@ def attention_backward(
         for h in range(g * (H // G), (g + 1) * (H // G)):
             for q in range(0, T, QUERIES):
                 n = min(QUERIES, T - q)
+                next_b, next_h, next_q = following(pair, h, q, T, H, G)
+                if next_b * G + next_h // (H // G) < stop_pair:
+                    fetch(query_BTHE, next_b, next_h, next_q, next_q + QUERIES)
+                    fetch(dout_BTHE, next_b, next_h, next_q, next_q + QUERIES)
+                    fetch(out_BTHE, next_b, next_h, next_q, next_q + QUERIES)
                 pack(query_BTHE, b, h, q, q + n, scale, work, query, width)
                 pack(dout_BTHE, b, h, q, q + n, one, work, dout, width)
                 fill(span(work, dquery, QUERIES * width), np.float32(0))
@@ -159,7 +214,13 @@ def attention_backward(
                     add_product(work, dkeys + k * width, width, work, dscores, 1, KEYS, work, query, width, m, width, n)
                     add_product(work, dquery, width, work, dscores, KEYS, 1, work, key_rows + k * width, width, n, width, m)
                 for i in range(n):
-                    scale_into(span(work, dquery + i * width, E), scale, line(dquery_BTHE, (b, q + i, h)))
+                    row = line(dquery_BTHE, (b, q + i, h))
+                    scale_into(span(work, dquery + i * width, E), scale, row)
+                    if turned:
+                        turn_back(row, positions_N[b * T + q + i], cos_PE, sin_PE)
         for t in range(T):
-            scale_into(span(work, dkeys + t * width, E), one, line(dkey_BTGE, (b, t, g)))
+            row = line(dkey_BTGE, (b, t, g))
+            scale_into(span(work, dkeys + t * width, E), one, row)
+            if turned:
+                turn_back(row, positions_N[b * T + t], cos_PE, sin_PE)
             scale_into(span(work, dvalues + t * width, E), one, line(dvalue_BTGE, (b, t, g)))

@@ -65,6 +65,22 @@ def any_layout(context, x):
     return types.Array(x.dtype, x.ndim, "A")(x), generate
 
 
+@intrinsic
+def ask_for(context, values, at):
+    """Have the processor fetch the cache line of values[at], so that it is there when it is read a little later."""
+
+    def generate(context, builder, signature, arguments):
+        base = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        place = builder.bitcast(builder.gep(base, [arguments[1]]), pointer)
+        builder.call(prefetch, [place, *(ir.Constant(flag, value) for value in (0, 2, 1))])  # to read, into the second-level cache, of data
+        return context.get_dummy_value()
+
+    return types.void(values, types.intp), generate
+
+
 @compiled()
 def fill(values, value):
     for i in range(len(values)):

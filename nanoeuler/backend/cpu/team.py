@@ -6,6 +6,7 @@ results do not depend on who is faster.
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 
 class Team:
@@ -25,10 +26,10 @@ class Team:
         for future in waiting:
             future.result()
 
-    def share(self, count: int, least: int, work: Callable[[int, int], None]) -> None:
-        """work(first, stop) on contiguous parts of range(count), none of fewer than `least` items unless there are no more."""
-        parts = max(1, min(self.threads, count // least))
+    def share(self, count: int, worth: int, work: Callable[..., None], *arguments: Any) -> None:
+        """work(*arguments, first, stop) on contiguous parts of range(count), at most `worth` of them."""
+        parts = 1 if self.threads == 1 else max(1, min(self.threads, worth, count))
         if parts == 1:
-            work(0, count)
+            work(*arguments, 0, count)
         else:
-            self.each(parts, lambda part: work(part * count // parts, (part + 1) * count // parts))
+            self.each(parts, lambda part: work(*arguments, part * count // parts, (part + 1) * count // parts))
