@@ -18,7 +18,7 @@ from nanoeuler.backend.cuda.device import Device, peak_flops
 from nanoeuler.backend.cuda.fused_linear import FusedLinear
 from nanoeuler.backend.cuda.launching import launch_early
 from nanoeuler.backend.cuda.products import Products
-from nanoeuler.backend.cuda.sources import Source, Sources, loss_threads, row_blocks, row_warps, spread_shift
+from nanoeuler.backend.cuda.sources import ADDING_THREADS, Source, Sources, loss_threads, row_blocks, row_warps, spread_shift
 from nanoeuler.backend.cuda.staging import HostCopy, Staged
 from nanoeuler.errors import UserError
 
@@ -278,7 +278,7 @@ class CudaBackend(DecodingOps):
         parts = min(row_blocks(D) * self.device.multiprocessors, blocks(N, warps))
         partial = self.scratch("rms_norm", parts * D, np.float32)
         self.launch(source, "rms_norm_backward", parts, warps * 32, dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, add_to_dx, out_ND, partial, N)
-        self.launch(source, "sum_weight_gradient", blocks(D, 32), 512, partial, parts, dweight_D, accumulate)
+        self.launch(source, "sum_weight_gradient", blocks(D, 32), ADDING_THREADS, partial, parts, dweight_D, accumulate)
 
     # ---- rotary positions
 

@@ -6,8 +6,8 @@
 //
 //   dx = (g − u · mean(g · u)) / r,   dw = Σₙ dout · u
 //
-// DIM, the WARPS of a block and the BLOCKS of a multiprocessor (backward) are compiled in. A warp owns a row and keeps it in registers. Row sums are taken by shuffles, dw in two passes over
-// fixed partial sums, so that equal inputs give equal bits.
+// DIM, the WARPS of a block and the BLOCKS of a multiprocessor (backward) are compiled in. A warp owns a row and keeps it in registers. Row sums are
+// taken by shuffles, dw in two passes over fixed partial sums, so that equal inputs give equal bits.
 //
 // forward   in: x (N, D) RESIDUAL, delta (N, D) ACTIVATION, w (D) float     out: sum (N, D) RESIDUAL, out (N, D) ACTIVATION, 1/r (N) float
 //           bytes: N · D · (2 · residual + 2 · activation)

@@ -51,6 +51,10 @@ def row_warps(dim: int) -> int:
     return next(warps for warps in (8, 4, 2, 1) if warps * dim <= (6144 if warps == 8 else 10_000) or warps == 1)
 
 
+ADDING_THREADS = 512
+"""Of a block that adds the partial sums of 32 columns up, ADDING warps of rms_norm.cu."""
+
+
 def row_blocks(dim: int) -> int:
     """Such blocks on a multiprocessor, where each warp keeps three rows in registers: of wider rows, as many as do not spill."""
     return max(1, (16 if dim <= 768 else 12 if dim <= 1024 else 8) // row_warps(dim))
