@@ -1,7 +1,7 @@
 """What the README prints is what works: its shell commands, in their order, in a fresh copy of the checkout.
 
-The only change is the size of the demo: config/config.yaml of the copy holds the small configuration of the tests, under the
-demo's name.
+Two changes: config/config.yaml of the copy holds the small configuration of the tests, under the demo's name; and what this checkout
+has compiled is there.
 """
 
 import os
@@ -11,6 +11,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.machine_code import copy_machine_code
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -25,13 +27,14 @@ COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
-    """A copy of the files that git knows, and of those it would."""
+    """A copy of the files that git knows, and of those it would, with the machine code of this checkout."""
     folder = tmp_path_factory.mktemp("readme") / "nanoeuler"
     listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in listed.stdout.splitlines():
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
+    copy_machine_code(folder)
     small = (ROOT / "tests" / "workflow" / "ci.yaml").read_text(encoding="utf-8")
     (folder / "config" / "config.yaml").write_text(small.replace("run: ci", "run: demo"), encoding="utf-8")
     return folder

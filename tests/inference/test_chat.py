@@ -16,6 +16,8 @@ import nanoeuler
 from nanoeuler.inference.chat import Chat, visible
 from nanoeuler.inference.conversation import Conversation
 from nanoeuler.inference.sampling import GREEDY, Sampling
+from nanoeuler.model.files import SavedModel, load_model, save_model
+from nanoeuler.model.flat import ModelViews
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -272,8 +274,17 @@ def test_a_tuned_model_at_a_terminal(session, tuned_folder):
     assert chat.leave() == 0
 
 
-def test_ctrl_c_at_a_terminal_stops_the_reply_alone(session, base_folder):
-    chat = session("--model", base_folder, "--max-tokens", "1000000", "--temperature", "0", "--device", "reference")
+@pytest.fixture
+def endless_folder(base_folder, tokenizer, tokenizer_path, tmp_path):
+    """The base model, its end token's logit always zero: there is always a likelier one."""
+    saved = load_model(base_folder)
+    ModelViews(saved.config, saved.parameters).first_head[tokenizer.end_id] = 0
+    save_model(tmp_path / "endless", SavedModel(saved.config, saved.parameters, tokenizer_path, "pretrain", None))
+    return tmp_path / "endless"
+
+
+def test_ctrl_c_at_a_terminal_stops_the_reply_alone(session, endless_folder):
+    chat = session("--model", endless_folder, "--max-tokens", "1000000", "--temperature", "0", "--device", "reference")
     chat.expect(r"it continues the text that you type\)\n")
     chat.expect("> ")
     chat.type("Once upon a time\n")

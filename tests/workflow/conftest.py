@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from stub_checkout import CI, ROOT, Checkout, make_checkout
 
+from tests.machine_code import copy_machine_code
+
 
 @pytest.fixture
 def checkout(tmp_path) -> Checkout:
@@ -37,6 +39,7 @@ def pipeline(tmp_path_factory) -> Checkout:
         shutil.copytree(ROOT / part, path / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "Snakefile", path)
     shutil.copy(Path(__file__).parent / "ci.yaml", path)
+    copy_machine_code(path)
     checkout = Checkout(path)
     checkout.run(*CI)
     return checkout
