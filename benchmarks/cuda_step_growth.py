@@ -12,7 +12,7 @@ from typing import Any
 
 import cupy
 import numpy as np
-from cuda_training_step import measured
+from cuda_training_step import milliseconds
 
 from nanoeuler.backend.cuda.device import peak_flops
 from nanoeuler.backend.cuda.engine import CudaBackend
@@ -57,8 +57,8 @@ def measure(
         state.stage(batch)
         state.finish()
 
-    (once,) = measured(step, backend.finish, 1, 1)
-    times = measured(step, backend.finish, 5, max(2, min(50, int(300 / once))))
+    steps = max(2, min(50, int(300 / milliseconds(step, backend.finish, 1))))
+    times = [milliseconds(step, backend.finish, steps) for _ in range(5)]
     middle, memory = statistics.median(times), (pool.used_bytes() - before) / 1e9
     peak = peak_flops(backend.device.name, precision)
     mfu = f"{training_flops_per_token(config, length) * len(tokens) / middle * 1e3 / peak:.1%}" if peak else "n/a"

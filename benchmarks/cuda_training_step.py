@@ -3,8 +3,8 @@
     python benchmarks/cuda_training_step.py --preset base --rows 64 --length 512 --precision bf16
 
 Both sides do the whole step: forward, backward, clipping to norm 1, AdamW; same weights, same tokens. PyTorch runs compiled (torch.compile), with
-fused AdamW and, for bf16, autocast. Each figure is the median of several runs of ten steps, in brackets the fastest and the slowest. Takes about
-two minutes, most of them for torch.compile.
+fused AdamW and, for bf16, autocast. The sides take turns of ten steps; each figure is the median of several turns, in brackets the fastest and the
+slowest, and the ratio that of the turns side by side. Takes about two minutes, most of them for torch.compile.
 
 The shape of GPT-2 124M, one head, with our architecture:
 
@@ -19,6 +19,8 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import cupy
@@ -31,38 +33,47 @@ from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.training.state import AdamW, TrainingState
 from nanoeuler.training.streams import TextStream
 
-STEPS = 10
+STEPS, UNTIMED = 10, 3
 
 
-def measured(step: Any, finish: Any, runs: int, steps: int = STEPS) -> list[float]:
-    """Milliseconds per step of `runs` runs of some steps."""
-    times = []
-    for _ in range(runs):
-        finish()
-        began = time.perf_counter()
-        for _ in range(steps):
-            step()
-        finish()
-        times.append(1e3 * (time.perf_counter() - began) / steps)
-    return times
+@dataclass
+class Side:
+    """What is ready to be timed: its steps have been compiled and recorded."""
+
+    step: Callable[[], object]
+    finish: Callable[[], object]
+    gigabytes: Callable[[], float]
+    """Peak memory so far."""
+    first_loss: float
+
+    def turn(self) -> float:
+        return milliseconds(self.step, self.finish, STEPS)
 
 
-def ours(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -> tuple[list[float], float, float]:
-    """Milliseconds of each run, peak gigabytes, first loss."""
+def milliseconds(step: Callable[[], object], finish: Callable[[], object], steps: int) -> float:
+    """Of one of `steps` steps."""
+    finish()
+    began = time.perf_counter()
+    for _ in range(steps):
+        step()
+    finish()
+    return 1e3 * (time.perf_counter() - began) / steps
+
+
+def ours(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -> Side:
     pool = cupy.get_default_memory_pool()
     before = pool.used_bytes()
     backend = CudaBackend(options.precision, options.residual, portable=options.portable)
     state = TrainingState(config, backend, initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0), options.recompute)
     rows = stream.step(0)
-    losses = [state.train_step(rows, options.micro_batch_rows or options.rows, 1e-4).loss for _ in range(3)]
+    losses = [state.train_step(rows, options.micro_batch_rows or options.rows, 1e-4).loss for _ in range(UNTIMED)]
 
     def step() -> None:  # as the training loop does it: the next rows are handed over while this step runs
         state.start(options.micro_batch_rows or options.rows, 1e-4)
         state.stage(rows)
         state.finish()
 
-    times = measured(step, backend.finish, options.runs)
-    return times, (pool.used_bytes() - before) / 1e9, losses[0]
+    return Side(step, backend.finish, lambda: (pool.used_bytes() - before) / 1e9, losses[0])
 
 
 def rows_that_fit(config: ModelConfig, options: argparse.Namespace) -> int:
@@ -72,8 +83,8 @@ def rows_that_fit(config: ModelConfig, options: argparse.Namespace) -> int:
     return backend.rows_that_fit(config, options.length, 2 * state_bytes(config), options.recompute)
 
 
-def peer(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -> tuple[list[float], float, float]:
-    """The same of PyTorch."""
+def peer(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -> Side:
+    """PyTorch's."""
     import torch
     from pytorch_model import PyTorchModel
 
@@ -87,22 +98,18 @@ def peer(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -
     rows = stream.step(0)
     ids, targets = torch.from_numpy(rows.ids).cuda(), torch.from_numpy(rows.targets).cuda().long()
     compiled = torch.compile(model)
-    first: list[float] = []
 
-    def step() -> None:
+    def step() -> Any:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.bfloat16, enabled=options.precision == "bf16"):
             loss = compiled(ids, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if not first:
-            first.append(loss.item())
+        return loss
 
-    for _ in range(3):
-        step()
-    times = measured(step, torch.cuda.synchronize, options.runs)
-    return times, torch.cuda.max_memory_allocated() / 1e9, first[0]
+    losses = [step().item() for _ in range(UNTIMED)]
+    return Side(step, torch.cuda.synchronize, lambda: torch.cuda.max_memory_allocated() / 1e9, losses[0])
 
 
 def main() -> None:
@@ -115,7 +122,7 @@ def main() -> None:
     parser.add_argument("--residual", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--recompute", action="store_true")
     parser.add_argument("--micro-batch-rows", type=int)
-    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--runs", type=int, default=9, help="turns of each side")
     parser.add_argument("--alone", action="store_true", help="without the peer")
     parser.add_argument("--model", type=json.loads, default={}, help="fields of the model in JSON, over those of the preset")
     parser.add_argument("--portable", action="store_true", help="only kernels that run from compute capability 8.0 up")
@@ -128,22 +135,26 @@ def main() -> None:
     tokens = np.random.default_rng(1).integers(1, config.vocab_size, options.rows * options.length, dtype=np.int32)
     stream = TextStream(tokens, options.length, len(tokens), config.mtp_weights, 0, False, 1, "benchmark")
     flops = training_flops_per_token(config, options.length) * len(tokens)
-    sides = {"nanoeuler": ours} if options.alone else {"nanoeuler": ours, "torch.compile": peer}
-    found = {}
+    makers = {"nanoeuler": ours} if options.alone else {"nanoeuler": ours, "torch.compile": peer}
     shape = f"{options.rows} × {options.length} tokens, K = {options.heads}"
-    print(f"{options.preset}, {parameter_count(config):,} parameters, {shape}, {options.precision}, {options.runs} runs of {STEPS} steps")
+    print(f"{options.preset}, {parameter_count(config):,} parameters, {shape}, {options.precision}, {options.runs} turns of {STEPS} steps")
+    sides = {name: make(config, stream, options) for name, make in makers.items()}
+    turns = [{name: side.turn() for name, side in sides.items()} for _ in range(options.runs)]
     for name, side in sides.items():
-        times, memory, loss = side(config, stream, options)
-        middle = statistics.median(times)
+        middle, spread = summary([turn[name] for turn in turns])
         peak = peak_flops(cupy.cuda.runtime.getDeviceProperties(0)["name"].decode(), options.precision)
         mfu = f"{flops / middle * 1e3 / peak:.1%}" if peak else "n/a"
-        found[name] = middle, memory
-        speed = f"{middle:8.2f} ms ({min(times):.2f}–{max(times):.2f})  {len(tokens) / middle * 1e3:9,.0f} tokens/s"
-        print(f"  {name:<14}{speed}  MFU {mfu}  {memory:.1f} GB  first loss {loss:.4f}", flush=True)
-        cupy.get_default_memory_pool().free_all_blocks()
-    if len(found) > 1:
-        (mine, memory), (theirs, their_memory) = found["nanoeuler"], found["torch.compile"]
-        print(f"  ratio         {theirs / mine:8.2f} × the speed, {memory / their_memory:.2f} × the memory")
+        speed = f"{middle:8.2f} ms {spread}  {len(tokens) / middle * 1e3:9,.0f} tokens/s"
+        print(f"  {name:<14}{speed}  MFU {mfu}  {side.gigabytes():.1f} GB  first loss {side.first_loss:.4f}", flush=True)
+    if not options.alone:
+        middle, spread = summary([turn["torch.compile"] / turn["nanoeuler"] for turn in turns])
+        memory = sides["nanoeuler"].gigabytes() / sides["torch.compile"].gigabytes()
+        print(f"  ratio         {middle:8.2f} × the speed {spread}, {memory:.2f} × the memory")
+
+
+def summary(values: list[float]) -> tuple[float, str]:
+    """The median, and the range in brackets."""
+    return statistics.median(values), f"({min(values):.2f}–{max(values):.2f})"
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def copy_machine_code(checkout: Path) -> None:
-    """Copy it to the same places of `checkout`, whose sources are those of this one; what is missing is compiled there."""
+def copy_machine_code(folder: Path) -> None:
+    """Copy it into the package `nanoeuler` of `folder`, whose sources are those of this one; what is missing is compiled there."""
     for file in ROOT.glob("nanoeuler/**/__pycache__/*.nb[ci]"):  # Numba's: code and index
-        place = checkout / file.relative_to(ROOT)
+        place = folder / file.relative_to(ROOT)
         place.parent.mkdir(exist_ok=True)
         shutil.copy2(file, place)

@@ -67,6 +67,9 @@ def test_its_commands_work_as_printed(checkout):
             assert "nanoeuler chat --model results/demo/dpo/model" in done.stdout
         if command.startswith("nanoeuler plan"):
             assert "pretrain" in done.stdout
+        if command.endswith("pip install ."):
+            (packages,) = checkout.glob(".venv/lib/python*/site-packages")
+            copy_machine_code(packages)
     assert (checkout / "results" / "demo" / "report.html").stat().st_size > 10_000
 
 

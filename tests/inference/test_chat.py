@@ -237,10 +237,11 @@ class Session:
 
 
 def take_terminal():
-    """Make standard input the controlling terminal, so that Ctrl-C becomes SIGINT."""
+    """Make standard input the controlling terminal, so that Ctrl-C becomes SIGINT, which whoever started the tests may have had ignored."""
     import fcntl
     import termios
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 

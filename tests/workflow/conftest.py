@@ -1,5 +1,7 @@
 """Checkouts with stubs for stages: fresh, or with a complete run."""
 
+import fcntl
+import os
 import shutil
 from pathlib import Path
 
@@ -34,12 +36,21 @@ def done(finished, tmp_path) -> Checkout:
 @pytest.fixture(scope="session")
 def pipeline(tmp_path_factory) -> Checkout:
     """A checkout in which `snakemake` has run on ci.yaml."""
-    path = tmp_path_factory.mktemp("pipeline")
+    own = tmp_path_factory.getbasetemp()
+    ran = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "pipeline-as-it-ran"  # once for all processes of pytest
+    with open(f"{ran}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ran.exists():
+            run_pipeline(own / "pipeline-on-its-way").rename(ran)
+    shutil.copytree(ran, own / "pipeline", symlinks=True)
+    return Checkout(own / "pipeline")
+
+
+def run_pipeline(path: Path) -> Path:
     for part in ("workflow", "profiles", "nanoeuler", "config"):
         shutil.copytree(ROOT / part, path / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "Snakefile", path)
     shutil.copy(Path(__file__).parent / "ci.yaml", path)
     copy_machine_code(path)
-    checkout = Checkout(path)
-    checkout.run(*CI)
-    return checkout
+    Checkout(path).run(*CI)
+    return path

@@ -34,6 +34,10 @@ LARGE, LARGE_MILLISECONDS, MILLISECONDS = 2e10, 50.0, 5.0
 """How long a turn is, from so many operations on and below. A step of large products runs as fast as the chip's power allows, so that what counts is not
 a proposal's time but its energy: a long turn shows it, as the clock falls until the power is what it may be."""
 
+SLICE_TERMS, SLICES = 64, 8
+"""In fp32 a sum of more than so many terms is taken in up to so many slices, each a product that adds to those before it: every addition rounds the sum
+so far, and a chain through all terms errs two to three times as much."""
+
 FLOAT32, BFLOAT16 = 0, 14  # cudaDataType
 COMPUTE = {"fp32": 68, "tf32": 77, "bf16": 68}  # cublasComputeType: products of float32 in float32 or TF32, always summed in float32
 TRANSPOSE_A, TRANSPOSE_B = 3, 4  # cublasLtMatmulDescAttributes
@@ -89,7 +93,7 @@ class Products:
     def __init__(self, precision: str, stream: Any, machine: str):
         """`machine` names what timings hold for."""
         self.cublas = load_cublas()
-        self.compute, self.stream = COMPUTE[precision], stream
+        self.compute, self.stream, self.in_slices = COMPUTE[precision], stream, precision == "fp32"
         self.handle = ctypes.c_void_p()
         self.call("cublasLtCreate", ctypes.byref(self.handle))
         self.workspace = cupy.empty(WORKSPACE_BYTES, np.uint8)
@@ -114,6 +118,17 @@ class Products:
 
     def multiply(self, a: Any, transpose_a: bool, b: Any, transpose_b: bool, out: Any, scale: float = 1.0, add: Any = None) -> None:
         """Row-major out = scale · op(a) op(b) + add; `add` has the shape, type and strides of `out`, and may be `out`."""
+        terms = a.shape[0 if transpose_a else 1]
+        if not self.in_slices or terms <= SLICE_TERMS:
+            self.multiply_whole(a, transpose_a, b, transpose_b, out, scale, add)
+            return
+        step = slice_terms(terms)
+        for start in range(0, terms, step):
+            part = slice(start, start + step)
+            left, right = a[part] if transpose_a else a[:, part], b[:, part] if transpose_b else b[part]
+            self.multiply_whole(left, transpose_a, right, transpose_b, out, scale, out if start else add)
+
+    def multiply_whole(self, a: Any, transpose_a: bool, b: Any, transpose_b: bool, out: Any, scale: float, add: Any) -> None:
         form = [(x.shape, x.strides, x.dtype.char, x.data.ptr % ALIGNMENT) for x in (a, b, out)]
         form = (*form, transpose_a, transpose_b, self.planned)
         if form not in self.forms:
@@ -231,6 +246,11 @@ class Products:
         stop.record(self.stream)
         stop.synchronize()
         return cupy.cuda.get_elapsed_time(start, stop) / repeats
+
+
+def slice_terms(terms: int) -> int:
+    """Terms of each slice of a sum, a multiple of 8, so that slices start on 16-byte borders."""
+    return -(-max(SLICE_TERMS, -(-terms // SLICES)) // 8) * 8
 
 
 def cache_folder() -> Path:
