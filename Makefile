@@ -20,7 +20,7 @@ demo: .venv/core.stamp
 	@$(BIN)/python -m nanoeuler.config.closing config/config.yaml
 
 test: lint
-	$(BIN)/python -m pytest --numprocesses logical --dist loadfile
+	$(BIN)/python -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .
