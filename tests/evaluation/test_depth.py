@@ -1,5 +1,6 @@
 """The depth picture: what is drawn is what was measured."""
 
+import math
 import re
 
 import fabricated
@@ -37,7 +38,12 @@ def test_norms_far_apart_are_drawn_by_their_logarithm():
     trajectory = fabricated.trajectory(layers=2)
     assert "logarithmic" not in plane(trajectory)
     trajectory["norm"][4]["mean"] = 90.0
-    assert "norm, logarithmic" in plane(trajectory)
+    drawn = plane(trajectory)
+    assert "norm, logarithmic" in drawn
+    middle_x, middle_y = (float(value) for value in re.search(r'class="origin" cx="([\d.]+)" cy="([\d.]+)"', drawn).groups())
+    rings = [float(radius) for radius in re.findall(r'class="gridline ring".*? r="([\d.]+)"', drawn)]
+    assert len(rings) == 6  # 1, 2, 5 … 50: 100 lies outside
+    assert max(rings) <= max(math.hypot(x - middle_x, y - middle_y) for x, y in points(drawn))
 
 
 def test_every_layer_of_every_stage_is_told(tmp_path):

@@ -80,7 +80,9 @@ def plane(trajectory: dict[str, Any]) -> Markup:
     points = [place(point) for point in flat]
     parts = []
     half_way = next(index for index, (_, angle) in enumerate(walked) if angle >= walked[-1][1] / 2)
-    for norm in log_ticks(low, high) if logarithmic else [tick for tick in ticks(0.0, high, 3)[1:] if tick <= high]:
+    for norm in log_ticks(low, high) if logarithmic else ticks(0.0, high, 3)[1:]:
+        if norm > high:  # outside of the picture
+            continue
         parts.append(f'<circle class="gridline ring" cx="{middle_x:.1f}" cy="{middle_y:.1f}" r="{radius(norm) * scale:.1f}"/>')
         if radius(norm) < radius(walked[half_way][0]) - 0.1:  # a label on the way to the middle of the path, where nothing else is drawn
             x, y = place(polar_point(radius(norm), walked[half_way][1]))
