@@ -14,6 +14,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cuda.attention import Attention
 from nanoeuler.backend.reference import ReferenceBackend
 
@@ -50,8 +51,9 @@ class Inputs:
         self.key, self.value = (random.standard_normal((B, T, kv_heads, head_size), np.float32).astype(dtype) for _ in range(2))
         self.starts, self.offset = cupy.zeros((B, T), np.int32), cupy.zeros(B, np.int32)
         self.out, self.lse = cupy.empty_like(self.query), cupy.empty((B, heads, T), np.float32)
-        self.gradients = [cupy.empty_like(x) for x in (self.query, self.key, self.value)]
         self.inputs = self.query, self.key, self.value
+        self.saved = AttentionArrays(*self.inputs, self.out)
+        self.gradients = AttentionArrays(*(cupy.empty_like(x) for x in self.inputs), self.dout)
 
     def error(self) -> float:
         """‖out − reference‖ / ‖reference‖ over the first row."""
@@ -92,7 +94,7 @@ def main() -> None:
             attention.forward(stream, *x.inputs, x.starts, x.offset, x.out, x.lse)
 
         def backward(x: Inputs = x, attention: Attention = attention, workspace: Any = workspace) -> None:
-            attention.backward(stream, x.dout, *x.inputs, x.starts, x.out, x.lse, *x.gradients, workspace)
+            attention.backward(stream, x.saved, x.gradients, x.starts, x.lse, workspace)
 
         show(name, timed(forward), timed(backward), x.error())
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cuda.attention import Attention
 
 TOKENS = 32768
@@ -62,9 +63,9 @@ def works(T: int, heads: int, kv_heads: int, head_size: int) -> tuple[dict[str, 
         cupy.empty(packed.shape, ml_dtypes.bfloat16),
         cupy.empty((B, heads, T), np.float32),
     )
-    inputs, gradients = split(as_cupy(packed), heads, kv_heads), split(gradient, heads, kv_heads)
+    inputs = split(as_cupy(packed), heads, kv_heads)
+    saved, gradients = AttentionArrays(*inputs, out), AttentionArrays(*split(gradient, heads, kv_heads), as_cupy(dout))
     starts, offset, workspace = cupy.zeros((B, T), np.int32), cupy.zeros(B, np.int32), cupy.empty(attention.workspace_bytes(B, T), np.uint8)
-    device_dout = as_cupy(dout)
 
     def stream() -> Any:
         return cupy.cuda.Stream.from_external(torch.cuda.current_stream())
@@ -73,7 +74,7 @@ def works(T: int, heads: int, kv_heads: int, head_size: int) -> tuple[dict[str, 
         attention.forward(stream(), *inputs, starts, offset, out, lse)
 
     def ours_backward() -> None:
-        attention.backward(stream(), device_dout, *inputs, starts, out, lse, *gradients, workspace)
+        attention.backward(stream(), saved, gradients, starts, lse, workspace)
 
     forward, backward = {"ours": graph_of(ours_forward)}, {"ours": graph_of(ours_backward)}
     for name, backend in PEERS.items():

@@ -53,7 +53,7 @@ OPS = {
     "embedding_backward": lambda ids, dout, dtable, accumulate: (size(dout) + size(dtable), "TB/s"),
     "update": lambda parameters, working, *rest: (32 * parameters.size + (0 if working is parameters else 2 * parameters.size), "TB/s"),
     "attention": lambda *rest: (0, ""),
-    "attention_rope_backward": lambda *rest: (0, ""),
+    "attention_backward": lambda *rest: (0, ""),
     "add_losses": lambda *rest: (0, ""),
 }
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from nanoeuler.backend.attention_arrays import AttentionArrays
+
 Array = np.ndarray
 
 
@@ -232,24 +234,22 @@ class ReferenceBackend:
 
     def attention_backward(
         self,
-        dout_BTHE: Array,
-        query_BTHE: Array,
-        key_BTGE: Array,
-        value_BTGE: Array,
+        saved: AttentionArrays,
+        gradients: AttentionArrays,
         starts_BT: Array,
-        out_BTHE: Array,
         lse_BHT: Array,
-        dquery_BTHE: Array,
-        dkey_BTGE: Array,
-        dvalue_BTGE: Array,
+        rotation: tuple[Array, tuple[Array, Array]] | None = None,
     ) -> None:
-        """With p the probabilities, recomputed from lse:  dv = pᵀ dout,  ds = p · (dp − Σ p · dp) with dp = dout vᵀ,  dq = ds k / √E,  dk = dsᵀ q / √E.
+        """From `gradients.out` to the other three, from the start of each row.
 
-        Σ p · dp equals dout · out: backends that never hold a row of p use `out`; this one keeps the sum, which is exact for a single key.
+        With p the probabilities, recomputed from lse:  dv = pᵀ dout,  ds = p · (dp − Σ p · dp) with dp = dout vᵀ,  dq = ds k / √E,  dk = dsᵀ q / √E.
+
+        Σ p · dp equals dout · out: backends that never hold a row of p use `saved.out`; this one keeps the sum, which is exact for a single key.
+        `rotation`: positions (N,) and table of the `rope` that had turned queries and keys; their gradients are turned back.
         """
         for row, queries, keys, place in documents(starts_BT, np.zeros(len(starts_BT), np.int32)):
-            key, value = (x[row, keys].transpose(1, 0, 2) for x in (key_BTGE, value_BTGE))
-            query, dout = (by_group(x[row, queries], len(key)) for x in (query_BTHE, dout_BTHE))
+            key, value = (x[row, keys].transpose(1, 0, 2) for x in (saved.key, saved.value))
+            query, dout = (by_group(x[row, queries], len(key)) for x in (saved.query, gradients.out))
             probabilities = masked_scores(query, key, place)
             probabilities -= by_group(lse_BHT[row, :, queries].T[..., None], len(key))
             np.exp(probabilities, out=probabilities)
@@ -257,31 +257,13 @@ class ReferenceBackend:
             dscores -= np.einsum("ghts,ghts->ght", probabilities, dscores)[..., None]
             dscores *= probabilities
             dscores *= 1 / math.sqrt(query.shape[-1])
-            dquery_BTHE[row, queries] = by_head(dscores @ key[:, None]).transpose(1, 0, 2)
+            gradients.query[row, queries] = by_head(dscores @ key[:, None]).transpose(1, 0, 2)
             # a key/value head serves H/G query heads: their gradients add up in the product over all of their queries
-            dkey_BTGE[row, keys] = (stacked(dscores).swapaxes(-1, -2) @ stacked(query)).transpose(1, 0, 2)
-            dvalue_BTGE[row, keys] = (stacked(probabilities).swapaxes(-1, -2) @ stacked(dout)).transpose(1, 0, 2)
-
-    def attention_rope_backward(
-        self,
-        dout_BTHE: Array,
-        query_BTHE: Array,
-        key_BTGE: Array,
-        value_BTGE: Array,
-        starts_BT: Array,
-        out_BTHE: Array,
-        lse_BHT: Array,
-        dquery_BTHE: Array,
-        dkey_BTGE: Array,
-        dvalue_BTGE: Array,
-        positions_N: Array,
-        table: tuple[Array, Array],
-    ) -> None:
-        """`attention_backward` for queries and keys that `rope` had turned: their gradients are turned back."""
-        saved = query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT
-        self.attention_backward(dout_BTHE, *saved, dquery_BTHE, dkey_BTGE, dvalue_BTGE)
-        for gradient in (dquery_BTHE, dkey_BTGE):
-            self.rope(gradient.reshape(-1, *gradient.shape[2:]), positions_N, table, inverse=True)
+            gradients.key[row, keys] = (stacked(dscores).swapaxes(-1, -2) @ stacked(query)).transpose(1, 0, 2)
+            gradients.value[row, keys] = (stacked(probabilities).swapaxes(-1, -2) @ stacked(dout)).transpose(1, 0, 2)
+        if rotation:
+            for gradient in (gradients.query, gradients.key):
+                self.rope(gradient.reshape(-1, *gradient.shape[2:]), *rotation, inverse=True)
 
     # ---- SwiGLU (Shazeer 2020, eq. 6):  out = silu(gate) · up,  silu(z) = z σ(z)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.flat import FlatBuffer, ModelViews
 from nanoeuler.model.spec import ModelConfig, storage_elements, tensor_table
@@ -137,9 +138,10 @@ def check_ops(backend: Any = None) -> Iterator[Comparison]:
         return float((out * dout).sum())
 
     attention()
-    dquery, dkey, dvalue = np.empty_like(query), np.empty_like(key), np.empty_like(value)
-    ops.attention_backward(dout, query, key, value, starts, out, lse, dquery, dkey, dvalue)
-    yield from case("attention", {"query": query, "key": key, "value": value}, attention, {"query": dquery, "key": dkey, "value": dvalue})
+    gradients = AttentionArrays(np.empty_like(query), np.empty_like(key), np.empty_like(value), dout)
+    ops.attention_backward(AttentionArrays(query, key, value, out), gradients, starts, lse)
+    inputs, found = {"query": query, "key": key, "value": value}, {"query": gradients.query, "key": gradients.key, "value": gradients.value}
+    yield from case("attention", inputs, attention, found)
 
     # SwiGLU
     gate, up, out, dout = normal(N, F), normal(N, F), np.empty((N, F)), normal(N, F)

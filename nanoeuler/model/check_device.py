@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.check import Comparison, compare
 from nanoeuler.model.flat import LayerViews, ModelViews, PackedColumns
@@ -159,15 +160,15 @@ def check_attention(engine: Any, draw: "Draw", B: int, T: int, H: int, G: int, E
 
     def attention(ops: Any, a: Any) -> None:
         ops.attention(*parts(a.packed), a.starts, a.offset, a.out, a.lse)
-        ops.attention_backward(a.dout, *parts(a.packed), a.starts, a.out, a.lse, *parts(a.dpacked))
+        ops.attention_backward(AttentionArrays(*parts(a.packed), a.out), AttentionArrays(*parts(a.dpacked), a.dout), a.starts, a.lse)
 
     yield from compare_op(f"attention {B} × {T}, {H} / {G} heads of {E}", engine, inputs, kept, attention)
     inputs["positions"] = draw.random.integers(0, 512, B * T).astype(np.int32), "index"
 
     def attention_rope(ops: Any, a: Any) -> None:
         ops.attention(*parts(a.packed), a.starts, a.offset, a.out, a.lse)
-        gradients, table = parts(a.dpacked), ops.rope_table(512, E, 10_000.0)
-        ops.attention_rope_backward(a.dout, *parts(a.packed), a.starts, a.out, a.lse, *gradients, a.positions, table)
+        saved, gradients = AttentionArrays(*parts(a.packed), a.out), AttentionArrays(*parts(a.dpacked), a.dout)
+        ops.attention_backward(saved, gradients, a.starts, a.lse, (a.positions, ops.rope_table(512, E, 10_000.0)))
 
     yield from compare_op(f"attention back to before rope {B} × {T}, {H} / {G} heads of {E}", engine, inputs, kept, attention_rope)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.model.cache import CACHE_PLACES, Cache, CacheMemory, CacheStep, give_back
 from nanoeuler.model.flat import ModelViews, PackedColumns
 from nanoeuler.model.spec import ModelConfig, round_up, storage_elements, tensor_table
@@ -45,13 +46,9 @@ class LayerActivations:
 
 
 @dataclass
-class AttentionViews:
-    """What attention reads and writes, by rows and heads. Made once: a slice of a short pass has dozens of them, and each takes Python a microsecond."""
+class AttentionViews(AttentionArrays):
+    """What attention reads and writes. Made once: a slice of a short pass has dozens of views, and each takes Python a microsecond."""
 
-    query: Array  # (B, T, H, E), like key and value (B, T, G, E) parts of a packed product
-    key: Array
-    value: Array
-    out: Array  # (B, T, H, E)
     rotated: list[Array]  # (N, heads, E): what rotary positions turn
 
 
@@ -262,7 +259,6 @@ class Transformer:
         gate, up = self.columns.gate, self.columns.up
         if buffers.attended is None:
             buffers.attended = self.attention_views(buffers.dquery_key_value, buffers.dattention_out, B)
-        slopes = buffers.attended
         ops.rms_norm_backward(
             buffers.hidden, buffers.final, weights.final_norm, buffers.final_inverse_rms, dx, gradients.final_norm, add_to_dx=False, accumulate=accumulate
         )
@@ -280,21 +276,7 @@ class Transformer:
             # x + h · attention(norm(x))
             ops.linear_backward_weight(dx, a.attention_out, gradient.attention_output, accumulate, scale=h)
             ops.linear_backward_input(dx, layer.attention_output, buffers.dattention_out, scale=h)
-            views = a.attended
-            ops.attention_rope_backward(
-                slopes.out,
-                views.query,
-                views.key,
-                views.value,
-                batch.starts,
-                views.out,
-                a.lse,
-                slopes.query,
-                slopes.key,
-                slopes.value,
-                positions,
-                self.rope_table,
-            )
+            ops.attention_backward(a.attended, buffers.attended, batch.starts, a.lse, (positions, self.rope_table))
             ops.linear_backward_input(buffers.dquery_key_value, layer.query_key_value, normed)
             ops.rms_norm_backward(normed, a.x, layer.attention_norm, a.attention_inverse_rms, dx, gradient.attention_norm, True, accumulate, normed)
             ops.linear_backward_weight(buffers.dquery_key_value, normed, gradient.query_key_value, accumulate)

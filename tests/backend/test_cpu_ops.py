@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cpu import blas, engine
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.cpu.transposes import Transposes
@@ -200,10 +201,12 @@ def test_attention(ops, random, case, documents):
     offset = np.zeros(B, np.int32)
 
     def call(backend, packed, out, lse, dout, dpacked):
-        query, key, value = (packed[:, :, part].reshape(B, T, -1, E) for part in (slice(H * E), slice(H * E, (H + G) * E), slice((H + G) * E, None)))
-        dquery, dkey, dvalue = (dpacked[:, :, part].reshape(B, T, -1, E) for part in (slice(H * E), slice(H * E, (H + G) * E), slice((H + G) * E, None)))
-        backend.attention(query, key, value, starts, offset, out, lse)
-        backend.attention_backward(dout, query, key, value, starts, out, lse, dquery, dkey, dvalue)
+        parts = slice(H * E), slice(H * E, (H + G) * E), slice((H + G) * E, None)
+        saved, gradients = (
+            AttentionArrays(*(whole[:, :, part].reshape(B, T, -1, E) for part in parts), last) for whole, last in ((packed, out), (dpacked, dout))
+        )
+        backend.attention(saved.query, saved.key, saved.value, starts, offset, out, lse)
+        backend.attention_backward(saved, gradients, starts, lse)
 
     shapes = (B, T, (H + 2 * G) * E), (B, T, H, E), (B, H, T), (B, T, H, E), (B, T, (H + 2 * G) * E)
     arrays = [normal(random, *shape) for shape in shapes]

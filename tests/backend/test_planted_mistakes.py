@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pytest
 
+from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.reference import ReferenceBackend, sigmoid, store
 from nanoeuler.model.check import CASES, check_model, check_ops
 
@@ -195,15 +196,17 @@ def from_groups(x_BGNE, heads):
 class AttentionGradient(ReferenceBackend):
     """The backward pass of attention once more, with places for mistakes."""
 
-    def attention_backward(self, dout, query, key, value, starts, out, lse, dquery, dkey, dvalue):
-        (B, T, H, E), G = query.shape, key.shape[2]
-        q, k, v, d = (by_group(x, G) for x in (query, key, value, dout))
+    def attention_backward(self, saved, gradients, starts, lse, rotation=None):
+        (B, T, H, E), G = saved.query.shape, saved.key.shape[2]
+        q, k, v, d = (by_group(x, G) for x in (saved.query, saved.key, saved.value, gradients.out))
         scores = (q @ k.swapaxes(-1, -2) / math.sqrt(E)).reshape(B, H, T, T) + self.mask(starts, T)[:, None]
         p = np.exp(scores - lse[..., None]).reshape(B, G, -1, T)
         ds = self.score_gradient(p, d @ v.swapaxes(-1, -2))
-        dquery[...] = self.query_gradient(from_groups(ds @ k, H), E)
-        dkey[...] = self.key_gradient(from_groups(ds.swapaxes(-1, -2) @ q, G), E)
-        dvalue[...] = self.value_gradient(p, d, G)
+        gradients.query[...] = self.query_gradient(from_groups(ds @ k, H), E)
+        gradients.key[...] = self.key_gradient(from_groups(ds.swapaxes(-1, -2) @ q, G), E)
+        gradients.value[...] = self.value_gradient(p, d, G)
+        for gradient in (gradients.query, gradients.key) if rotation else ():
+            self.rope(gradient.reshape(-1, *gradient.shape[2:]), *rotation, inverse=True)
 
     def mask(self, starts, T):
         """(B, T, T): 0 where a query sees a key, −inf where the key lies in its future or in another document."""
@@ -256,8 +259,9 @@ class AttentionOnlyFirstHeadOfGroup(AttentionGradient):
 
 @planted("attention")
 class AttentionKeyAndValueSwapped(ReferenceBackend):
-    def attention_backward(self, dout, query, key, value, starts, out, lse, dquery, dkey, dvalue):
-        super().attention_backward(dout, query, key, value, starts, out, lse, dquery, dvalue, dkey)
+    def attention_backward(self, saved, gradients, starts, lse, rotation=None):
+        swapped = AttentionArrays(gradients.query, gradients.value, gradients.key, gradients.out)
+        super().attention_backward(saved, swapped, starts, lse, rotation)
 
 
 @planted("attention")

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cpu import attention, cross_entropy, decoding, fused, glue, optimizer
 from nanoeuler.backend.cpu.blas import Blas, threads_allowed
 from nanoeuler.backend.cpu.memory import Block, aligned
@@ -215,37 +216,15 @@ class CpuBackend(ReferenceBackend):
 
     def attention_backward(
         self,
-        dout_BTHE: Array,
-        query_BTHE: Array,
-        key_BTGE: Array,
-        value_BTGE: Array,
+        saved: AttentionArrays,
+        gradients: AttentionArrays,
         starts_BT: Array,
-        out_BTHE: Array,
         lse_BHT: Array,
-        dquery_BTHE: Array,
-        dkey_BTGE: Array,
-        dvalue_BTGE: Array,
+        rotation: tuple[Array, tuple[Array, Array]] | None = None,
     ) -> None:
-        arguments = dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT, dquery_BTHE, dkey_BTGE, dvalue_BTGE
-        self.each_pair(attention.attention_backward, (*arguments, False, *self.not_turned), key_BTGE)
-
-    def attention_rope_backward(
-        self,
-        dout_BTHE: Array,
-        query_BTHE: Array,
-        key_BTGE: Array,
-        value_BTGE: Array,
-        starts_BT: Array,
-        out_BTHE: Array,
-        lse_BHT: Array,
-        dquery_BTHE: Array,
-        dkey_BTGE: Array,
-        dvalue_BTGE: Array,
-        positions_N: Array,
-        table: tuple[Array, Array],
-    ) -> None:
-        arguments = dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT, dquery_BTHE, dkey_BTGE, dvalue_BTGE
-        self.each_pair(attention.attention_backward, (*arguments, True, positions_N, *table), key_BTGE)
+        inputs = gradients.out, saved.query, saved.key, saved.value, starts_BT, saved.out, lse_BHT
+        turned = (True, rotation[0], *rotation[1]) if rotation else (False, *self.not_turned)
+        self.each_pair(attention.attention_backward, (*inputs, gradients.query, gradients.key, gradients.value, *turned), saved.key)
 
     def each_pair(self, kernel: Callable[..., None], arguments: tuple[Array, ...], key_BSGE: Array) -> None:
         """Share the pairs of row and key/value head among the threads, each with room of its own."""

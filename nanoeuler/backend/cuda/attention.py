@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cuda.sources import Source
 
 UNITS = ("ffma", "tf32", "bf16", "wgmma")
@@ -138,32 +139,26 @@ class Attention:
     def backward(
         self,
         stream: Any,
-        dout: Any,
-        query: Any,
-        key: Any,
-        value: Any,
+        saved: AttentionArrays,
+        gradients: AttentionArrays,
         starts: Any,
-        out: Any,
         lse: Any,
-        dquery: Any,
-        dkey: Any,
-        dvalue: Any,
         workspace: Any,
         rotation: tuple[Any, Any, Any] | None = None,
     ) -> None:
-        """Writes the three gradients in full. `workspace`: `workspace_bytes` of memory, on an 8-byte border.
+        """From `gradients.out` to the other three, written in full. `workspace`: `workspace_bytes` of memory, on an 8-byte border.
 
-        `rotation`: positions (B, T) int32, cosines and sines: dquery and dkey are those of queries and keys before they were rotated.
+        `rotation`: positions (B, T) int32, cosines and sines: the gradients are those of queries and keys before they were rotated.
         """
-        B, T = query.shape[:2]
+        B, T = saved.query.shape[:2]
         if workspace.nbytes < self.workspace_bytes(B, T):
             raise ValueError(f"attention's backward pass needs {self.workspace_bytes(B, T)} bytes of workspace and was given {workspace.nbytes}")
-        tiles, inputs = self.tiles, (*view(dout), *view(query), *view(key), *view(value), starts)
+        tiles, inputs = self.tiles, (*view(gradients.out), *view(saved.query), *view(saved.key), *view(saved.value), starts)
         last = np.int32(T), *self.shape, *(rotation or [np.uint64(0)] * 3)
         grid = (-(-T // tiles.gradient_positions), B * self.heads // tiles.gradient_heads)
-        self.launch(stream, "attention_dquery", grid, 2 * tiles.gradient_queries, (*inputs, *view(out), lse, workspace, *view(dquery), *last))
+        self.launch(stream, "attention_dquery", grid, 2 * tiles.gradient_queries, (*inputs, *view(saved.out), lse, workspace, *view(gradients.query), *last))
         grid = (-(-T // tiles.held_keys), B * self.kv_heads)
-        self.launch(stream, "attention_dkey", grid, 2 * tiles.held_keys, (*inputs, workspace, *view(dkey), *view(dvalue), *last))
+        self.launch(stream, "attention_dkey", grid, 2 * tiles.held_keys, (*inputs, workspace, *view(gradients.key), *view(gradients.value), *last))
 
     @cached_property
     def shape(self) -> tuple[Any, ...]:

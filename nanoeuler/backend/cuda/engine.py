@@ -12,6 +12,7 @@ import cupy
 import ml_dtypes
 import numpy as np
 
+from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cuda.attention import UNIT_OF, Attention
 from nanoeuler.backend.cuda.decoding import DecodingOps
 from nanoeuler.backend.cuda.device import Device, peak_flops
@@ -309,44 +310,15 @@ class CudaBackend(DecodingOps):
 
     def attention_backward(
         self,
-        dout_BTHE: Array,
-        query_BTHE: Array,
-        key_BTGE: Array,
-        value_BTGE: Array,
+        saved: AttentionArrays,
+        gradients: AttentionArrays,
         starts_BT: Array,
-        out_BTHE: Array,
         lse_BHT: Array,
-        dquery_BTHE: Array,
-        dkey_BTGE: Array,
-        dvalue_BTGE: Array,
+        rotation: tuple[Array, tuple[Array, Array]] | None = None,
     ) -> None:
-        inputs, gradients = (dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT), (dquery_BTHE, dkey_BTGE, dvalue_BTGE)
-        self.backward_of_attention(inputs, gradients)
-
-    def attention_rope_backward(
-        self,
-        dout_BTHE: Array,
-        query_BTHE: Array,
-        key_BTGE: Array,
-        value_BTGE: Array,
-        starts_BT: Array,
-        out_BTHE: Array,
-        lse_BHT: Array,
-        dquery_BTHE: Array,
-        dkey_BTGE: Array,
-        dvalue_BTGE: Array,
-        positions_N: Array,
-        table: tuple[Array, Array],
-    ) -> None:
-        inputs, gradients = (dout_BTHE, query_BTHE, key_BTGE, value_BTGE, starts_BT, out_BTHE, lse_BHT), (dquery_BTHE, dkey_BTGE, dvalue_BTGE)
-        self.backward_of_attention(inputs, gradients, (positions_N, *table))
-
-    def backward_of_attention(self, inputs: tuple[Array, ...], gradients: tuple[Array, Array, Array], turned: tuple[Array, ...] | None = None) -> None:
-        """`turned`: positions, cosines and sines by which the gradients of queries and keys are turned back."""
-        _, query_BTHE, key_BTGE, *_ = inputs
-        heads, (B, T) = self.heads(query_BTHE, key_BTGE), query_BTHE.shape[:2]
+        heads, (B, T) = self.heads(saved.query, saved.key), saved.query.shape[:2]
         workspace = self.scratch("attention", heads.workspace_bytes(B, T), np.uint8)
-        heads.backward(self.stream, *inputs, *gradients, workspace, turned)
+        heads.backward(self.stream, saved, gradients, starts_BT, lse_BHT, workspace, (rotation[0], *rotation[1]) if rotation else None)
 
     def heads(self, query_BTHE: Array, key_BSGE: Array) -> Attention:
         """The attention of these numbers of heads."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from test_sources import compile_source, resources
 
+from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cuda.attention import HEAD_SIZES, SHARED_LIMIT, UNITS, Attention, source, tiles_for
 from nanoeuler.backend.reference import ReferenceBackend
 
@@ -83,14 +84,15 @@ class Case:
         self.out, self.lse = np.empty(dout.shape), np.empty((B, heads, T))
         reference, self.gradient = ReferenceBackend(np.float64), np.empty(packed.shape)
         reference.attention(query, key, value, starts, offset, self.out, self.lse)
-        gradients = self.split(self.gradient, heads, kv_heads)
-        reference.attention_backward(dout.astype(np.float64), query, key, value, starts, self.out, self.lse, *gradients)
+        gradients = AttentionArrays(*self.split(self.gradient, heads, kv_heads), dout.astype(np.float64))
+        reference.attention_backward(AttentionArrays(query, key, value, self.out), gradients, starts, self.lse)
 
-        self.inputs, self.dout = self.split(cupy.asarray(packed), heads, kv_heads), cupy.asarray(dout)
+        self.inputs = self.split(cupy.asarray(packed), heads, kv_heads)
         self.starts, self.offset = cupy.asarray(starts), cupy.asarray(offset)
         self.device_out, self.device_lse = cupy.full(dout.shape, np.nan, dout.dtype), cupy.full(self.lse.shape, np.nan, np.float32)
         self.device_gradient = cupy.full(packed.shape, np.nan, packed.dtype)
-        self.gradients = self.split(self.device_gradient, heads, kv_heads)
+        self.saved = AttentionArrays(*self.inputs, self.device_out)
+        self.gradients = AttentionArrays(*self.split(self.device_gradient, heads, kv_heads), cupy.asarray(dout))
         self.workspace = cupy.full(self.attention.workspace_bytes(B, T) // 4, np.nan, np.float32)
         cupy.cuda.Device().synchronize()
 
@@ -102,8 +104,7 @@ class Case:
         self.attention.forward(stream, *self.inputs, self.starts, self.offset, self.device_out, self.device_lse)
 
     def backward(self, stream):
-        saved = self.starts, self.device_out, self.device_lse
-        self.attention.backward(stream, self.dout, *self.inputs, *saved, *self.gradients, self.workspace)
+        self.attention.backward(stream, self.saved, self.gradients, self.starts, self.device_lse, self.workspace)
 
     def errors(self):
         heads, kv_heads = self.attention.heads, self.attention.kv_heads
