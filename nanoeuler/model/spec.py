@@ -209,21 +209,29 @@ def parameters_by_kind(config: ModelConfig) -> dict[str, int]:
     return counts
 
 
-def forward_flops_per_token(config: ModelConfig, length: int) -> float:
-    """Floating-point operations of the forward pass per token of a row of `length` tokens; a multiply-add counts two.
+def forward_flops(config: ModelConfig, tokens: float, seen: float, predicted: float) -> float:
+    """Floating-point operations of the forward pass of `tokens` tokens; a multiply-add counts two.
 
-    Matrix products of all K heads and causal attention (each token sees (length + 1) / 2 on average); glue is not counted.
+    Matrix products, all K heads for the tokens that predict, and causal attention of tokens that see `seen` keys together; glue is not counted.
     """
     c = config
     per_layer = c.dim * c.head_size * (2 * c.heads + 2 * c.kv_heads) + 3 * c.dim * c.ffn
-    products = 2 * (c.layers * per_layer + c.mtp_heads * c.vocab_size * c.dim)
-    attention = 2 * 2 * c.layers * c.heads * c.head_size * (length + 1) / 2
-    return products + attention
+    heads = c.mtp_heads * c.vocab_size * c.dim
+    return 2 * (tokens * c.layers * per_layer + predicted * heads) + 2 * 2 * seen * c.layers * c.heads * c.head_size
+
+
+def training_flops(config: ModelConfig, tokens: float, seen: float, predicted: float) -> float:
+    """Forward plus backward, which costs twice the forward (Kaplan et al. 2020); recomputation is not counted, as usual for MFU."""
+    return 3 * forward_flops(config, tokens, seen, predicted)
+
+
+def forward_flops_per_token(config: ModelConfig, length: int) -> float:
+    """Of rows of `length` tokens, each one document: a token sees (length + 1) / 2 keys on average, and predicts."""
+    return forward_flops(config, 1, (length + 1) / 2, 1)
 
 
 def training_flops_per_token(config: ModelConfig, length: int) -> float:
-    """Forward plus backward, which costs twice the forward (Kaplan et al. 2020); recomputation is not counted, as usual for MFU."""
-    return 3 * forward_flops_per_token(config, length)
+    return training_flops(config, 1, (length + 1) / 2, 1)
 
 
 def activation_elements_per_token(config: ModelConfig) -> int:

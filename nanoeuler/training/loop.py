@@ -21,7 +21,7 @@ from nanoeuler import log, provenance
 from nanoeuler.errors import UserError
 from nanoeuler.model.check import check_all
 from nanoeuler.model.files import SavedModel, save_model
-from nanoeuler.model.spec import ModelConfig, activation_bytes_per_row, parameter_count, state_bytes, training_flops_per_token
+from nanoeuler.model.spec import ModelConfig, activation_bytes_per_row, parameter_count, state_bytes
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.lock import FolderLock
@@ -105,6 +105,7 @@ class Trainer:
         self.seconds_before = 0.0  # spent by earlier attempts
         self.began = self.saved = time.monotonic()
         self.micro_batch_rows = micro_batch_rows(job)
+        self.peak: float | None = getattr(job.backend, "peak_flops", None)
         o = job.section
         optimizer = AdamW(o["beta1"], o["beta2"], o["epsilon"], o["weight_decay"], o["clip_norm"])
         resumed = self.find_checkpoint()
@@ -181,7 +182,6 @@ class Trainer:
     def run(self) -> Path:
         job, state = self.job, self.state
         total, tokens_per_step = job.schedule.total_steps, job.stream.rows_per_step * job.stream.length
-        flops = training_flops_per_token(job.config, job.stream.length)
         log.line(
             job.stage,
             parameters=parameter_count(job.config),
@@ -190,7 +190,7 @@ class Trainer:
             micro_batch_rows=self.micro_batch_rows,
             engine=job.backend.name,
         )
-        since_log, steps_since_log = time.monotonic(), 0
+        since_log, steps_since_log, flops_since_log, flops = time.monotonic(), 0, 0.0, 0.0
         with catch_signals() as received, log.Progress(job.stage, total * tokens_per_step, "tokens", done=state.step * tokens_per_step) as progress:
             if not self.finished and state.step and state.step % job.section["validate_every"] == 0 and self.validated != state.step:
                 self.validate()  # the earlier attempt was stopped between checkpoint and validation
@@ -198,12 +198,13 @@ class Trainer:
                 self.measure_start()
                 since_log = time.monotonic()
             if state.step < total:
-                state.stage(job.stream.step(state.step))
+                flops = self.stage(state.step)
             while state.step < total and not self.finished and not self.stalled():
                 learning_rate = job.schedule.rate(state.step)
                 state.start(self.micro_batch_rows, learning_rate)
+                flops_since_log += flops
                 if state.step + 1 < total:
-                    state.stage(job.stream.step(state.step + 1))  # made and copied while a device computes
+                    flops = self.stage(state.step + 1)  # made and copied while a device computes
                 result = state.finish()
                 if not (math.isfinite(result.loss) and math.isfinite(result.gradient_norm)):
                     last = self.checkpoints.steps()
@@ -213,9 +214,9 @@ class Trainer:
                         f"lower {job.stage}.learning_rate or raise {job.stage}.warmup_steps"
                     )
                 steps_since_log += 1
-                rate = steps_since_log * tokens_per_step / max(time.monotonic() - since_log, 1e-9)
-                peak = getattr(job.backend, "peak_flops", None)
-                mfu = rate * flops / peak if peak else None
+                passed = max(time.monotonic() - since_log, 1e-9)
+                rate = steps_since_log * tokens_per_step / passed
+                mfu = flops_since_log / passed / self.peak if self.peak else None
                 progress.update(tokens_per_step, step=f"{state.step}/{total}", loss=result.first_head_loss, mfu=f"{mfu:.0%}" if mfu else "n/a")
                 if state.step % job.section["log_every"] == 0 or state.step == total:
                     self.metrics.write(
@@ -229,7 +230,7 @@ class Trainer:
                         tokens_per_second=rate,
                         mfu=mfu,
                     )
-                    since_log, steps_since_log = time.monotonic(), 0
+                    since_log, steps_since_log, flops_since_log = time.monotonic(), 0, 0.0
                 if received and state.step < total:
                     self.save()
                     raise Stopped(received[0])
@@ -250,6 +251,12 @@ class Trainer:
             self.save()
             self.metrics.write(finished=True, step=state.step, tokens=state.step * tokens_per_step, seconds=self.seconds())
         return self.export()
+
+    def stage(self, step: int) -> float:
+        """Hand the rows of a step over; returns the floating-point operations that they ask for, where the device's peak is known."""
+        rows = self.job.stream.step(step)
+        self.state.stage(rows)
+        return rows.training_flops(self.job.config) if self.peak else 0.0
 
     def due(self, share: float = 1.0) -> bool:
         """Has `share` of the time between checkpoints gone by?"""

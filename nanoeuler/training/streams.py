@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from nanoeuler.model.documents import frame, mask_padding, windows
+from nanoeuler.model.spec import ModelConfig, training_flops
 
 
 @dataclass
@@ -26,6 +27,11 @@ class StepRows:
     @property
     def tokens(self) -> int:
         return self.ids.size
+
+    def training_flops(self, config: ModelConfig) -> float:
+        """What has to be computed: attention within each document, heads where a token has a target, nothing for padding but its first token."""
+        real = self.positions == np.arange(self.positions.shape[1]) - self.starts  # padding stays at position 0
+        return training_flops(config, float(real.sum()), float((self.positions + 1)[real].sum()), float((self.targets >= 0).any(axis=2).sum()))
 
 
 class Stream(Protocol):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from nanoeuler.model.spec import ModelConfig, training_flops
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.records import RecordStream, encode_records, pack
@@ -61,6 +62,15 @@ def test_each_record_in_a_row_starts_at_position_zero_with_its_own_prompt(tokeni
                 prompts.append(tokenizer.decode(rows.ids[row, inside][1:]))
     expected = [TEMPLATES["alpaca"](record["instruction"], record["input"]) + record["output"] for record in RECORDS]
     assert sorted(prompts) == sorted(expected)
+
+
+def test_flops_are_those_of_the_records_and_the_head_is_asked_for_responses_alone(stream):
+    stream = RecordStream(stream.records, CONTEXT, 4 * CONTEXT, (1.0,), stream.end_id, 1, "sft")
+    config, rows = ModelConfig.from_dict({"preset": "small", "mtp_heads": 1}), stream.frame_rows(np.arange(stream.rows))
+    lengths = [len(record.tokens) - 1 for record in stream.records]
+    padded = sum(sum(lengths[member] for member in members) < stream.width for members in stream.packed)  # a token of it counts
+    seen, responses = sum(length * (length + 1) / 2 for length in lengths), sum(record.learned.sum() for record in stream.records)
+    assert rows.training_flops(config) == training_flops(config, sum(lengths) + padded, seen + padded, responses)
 
 
 def test_a_long_response_loses_its_end_and_is_not_told_to_stop(tokenizer, tmp_path):

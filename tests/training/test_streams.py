@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from nanoeuler.model.spec import ModelConfig, training_flops_per_token
 from nanoeuler.training.streams import TextStream, loss_weights, row_order
 
 END = 0
@@ -83,3 +84,12 @@ def test_a_head_without_targets_leaves_its_share():
 def test_no_two_epochs_have_the_same_order(stream):
     orders = {row_order(1, stream, epoch, 50).tobytes() for epoch in range(20)}
     assert len(orders) == 20
+
+
+def test_flops_count_the_keys_that_each_token_sees():
+    config = ModelConfig.from_dict({"preset": "small", "context": 8, "mtp_heads": 3})
+    tokens = np.array([END, 5, 6, END, 7, 8, 9, 4, END, 3, 5, 6, 7, 8, 9, 4], np.int32)  # two rows: documents of 3 and 5, and one of 8
+    whole = make_stream(tokens, batch_tokens=16, document_mask=False).step(0)
+    assert whole.training_flops(config) == 16 * training_flops_per_token(config, 8)
+    masked = make_stream(tokens, batch_tokens=16).step(0)
+    assert masked.training_flops(config) == sum(length * training_flops_per_token(config, length) for length in (3, 5, 8))
