@@ -139,6 +139,14 @@ def test_a_broken_line_is_one_bad_record(tmp_path):
     assert make(tmp_path, lines[:-20])[0]["bad"] == {"no JSON object": 1}
 
 
+@pytest.mark.parametrize("monster", ["[" * 100_000, '{"instruction": ' + "7" * 5_000 + "}"])
+def test_json_that_python_cannot_read_is_bad_too(tmp_path, monster):
+    lines = "".join(json.dumps(record) + "\n" for record in RECORDS)
+    assert make(tmp_path, lines + monster)[0]["bad"] == {"no JSON object": 1}
+    with pytest.raises(UserError, match=r"not valid JSON: beyond what can be read \(.*\); it may have been cut off"):
+        make(tmp_path, f"[{monster}]")
+
+
 def test_a_file_of_your_own_needs_no_entry(tmp_path):
     file = tmp_path / "own.json"
     write(file, RECORDS)
