@@ -96,6 +96,21 @@ def test_a_conversation_keeps_its_turns_and_its_system_message(tmp_path):
         assert pair["instruction"] == "How are you?"
 
 
+def test_a_prompt_of_text_does_not_hide_the_turns_behind_it(tmp_path):
+    """Data sets of conversations repeat the first message as `prompt`: the replies are to the last one."""
+    talk = [said("user", "Hello!"), said("assistant", "Hi."), said("user", "How are you?")]
+    pair = {"prompt": "Hello!", "chosen": [*talk, said("assistant", "Well.")], "rejected": [*talk, said("assistant", "No.")]}
+    _, train, validation = make(tmp_path, [pair, *PAIRS])
+    [found] = [pair for pair in train + validation if pair["chosen"] == "Well."]
+    assert (found["earlier"], found["instruction"]) == ([{"instruction": "Hello!", "output": "Hi."}], "How are you?")
+
+
+def test_replies_to_different_prompts_are_no_pair(tmp_path):
+    pair = {"chosen": [said("user", "x"), said("assistant", "a")], "rejected": [said("user", "y"), said("assistant", "b")]}
+    manifest = make(tmp_path, [pair, *PAIRS])[0]
+    assert (manifest["pairs"], manifest["bad"]) == (60, {"chosen and rejected reply to different prompts": 1})
+
+
 def test_no_prompt_is_on_both_sides(tmp_path):
     many = [pair | {"chosen": f"{pair['chosen']} ({n})"} for pair in PAIRS for n in range(5)]
     _, train, validation = make(tmp_path, many, 0.2)
