@@ -128,7 +128,7 @@ def read_prompt_of(value: Mapping[str, Any], before: list[Any]) -> tuple[list[Tu
     if isinstance(prompt, str):
         system = value.get("system") or ""
         text = check_text(prompt, "prompt")
-        return [], f"{check_text(system, 'system')}\n\n{text}" if system else text
+        return [], f"{system}\n\n{text}" if check_text(system, "system", may_be_empty=True).strip() else text
     if not isinstance(prompt, Sequence) or not prompt:
         raise Unusable("prompt is missing")
     return read_prompt(prompt, "the prompt")

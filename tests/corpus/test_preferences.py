@@ -105,6 +105,18 @@ def test_a_prompt_of_text_does_not_hide_the_turns_behind_it(tmp_path):
     assert (found["earlier"], found["instruction"]) == ([{"instruction": "Hello!", "output": "Hi."}], "How are you?")
 
 
+@pytest.mark.parametrize("nothing", ["", " \n"])
+def test_an_empty_system_message_is_none(tmp_path, nothing):
+    user = said("user", "x")
+    pairs = [
+        {"messages": [said("system", nothing), user], "chosen": "a", "rejected": "b"},
+        {"system": nothing, "question": "x", "chosen": "a", "rejected": "c"},
+    ]
+    _, train, validation = make(tmp_path, [*pairs, *PAIRS])
+    found = [pair for pair in train + validation if pair["chosen"] == "a"]
+    assert [pair["instruction"] for pair in found] == ["x", "x"]
+
+
 def test_replies_to_different_prompts_are_no_pair(tmp_path):
     pair = {"chosen": [said("user", "x"), said("assistant", "a")], "rejected": [said("user", "y"), said("assistant", "b")]}
     manifest = make(tmp_path, [pair, *PAIRS])[0]
