@@ -85,6 +85,12 @@ def test_parquet_and_lines_and_gzip_are_read_too(tmp_path, shape):
     assert make(tmp_path, gzip.compress(json.dumps(values).encode()))[1:] == expected
 
 
+def test_a_column_of_times_does_no_harm(tmp_path):
+    columns = """'q' || i as prompt, 'a' as chosen, 'b' as rejected, timestamptz '2026-01-01 00:00:00+00' as "created ""at\""""
+    duckdb.sql(f"copy (select {columns} from range(9) numbers(i)) to '{tmp_path}/pairs.json' (format parquet)")
+    assert make(tmp_path, None)[0]["pairs"] == 9
+
+
 def test_a_conversation_keeps_its_turns_and_its_system_message(tmp_path):
     talk = [said("system", "Be brief."), said("user", "Hello!"), said("assistant", "Hi."), said("user", "How are you?")]
     pairs = [{"messages": talk, "chosen": "Well.", "rejected": "I am very well."}, {"prompt": talk, "chosen": [said("assistant", "Fine.")], "rejected": "No."}]
