@@ -174,6 +174,19 @@ def test_answers_in_a_file_of_their_own_are_put_to_their_questions(tmp_path):
         assert [item["gold"] for item in items_of(tmp_path / "piqa")] == [1, 0]
 
 
+@pytest.mark.parametrize("answers", [b"1\n", b"1\n0\n1\n"])
+def test_answers_that_are_not_one_for_each_question_are_refused(tmp_path, answers):
+    """Which answer is whose cannot be known then."""
+    unlabelled = {key: value for key, value in PIQA.items() if key != "label"}
+    (tmp_path / "valid.jsonl").write_bytes(lines(unlabelled, unlabelled))
+    (tmp_path / "valid-labels.lst").write_bytes(answers)
+    with pytest.raises(UserError, match=r"valid.jsonl: 2 records, but [13] answers in the file -labels.lst beside it"):
+        prepare({"name": "piqa", "kind": "piqa", "url": str(tmp_path / "valid.jsonl")}, tmp_path / "piqa")
+    (tmp_path / "valid-labels.lst").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="not UTF-8 text"):
+        prepare({"name": "piqa", "kind": "piqa", "url": str(tmp_path / "valid.jsonl")}, tmp_path / "piqa")
+
+
 def test_a_task_is_what_the_sources_file_says_under_what_its_entry_says():
     listed = {"tasks": {"piqa": {"url": "https://example.org/piqa.jsonl", "sha256": None}, "quiz": {"url": "quiz.jsonl", "kind": "arc_easy"}}}
     config = {"sources": listed, "evaluate": {"tasks": [{"name": "piqa"}, {"name": "quiz"}, {"name": "mine", "url": "mine.jsonl", "kind": "lambada"}]}}
