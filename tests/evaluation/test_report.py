@@ -122,6 +122,21 @@ def test_an_aligned_model_shows_its_accuracy_margins_and_drift(tmp_path):
     assert "A model trained on alpaca instructions and farm preferences is for non-commercial use only." in text
 
 
+def test_held_out_pairs_are_those_of_the_model_that_is_handed_on(tmp_path):
+    """With `keep: best` an overtrained end is not what the stage hands on."""
+    config, folder = fabricated.fabricate(tmp_path, stages=("pretrain", "sft", "dpo"))
+    header, *lines = fabricated.preference_lines()
+    header["config"] = {"dpo": {"keep": "best"}}
+    overtrained = {"step": 101, "tokens": 413_696, "seconds": 71.0, "validation": {"loss": 0.9, "accuracy": 0.41, "drift": 3.0}}
+    fabricated.write_metrics(folder / "dpo" / "metrics.jsonl", [header, *lines[:-1], overtrained, lines[-1]])
+    run = gather(config, folder)
+    assert "70 % of 87 held-out pairs ranked right" in Outline(page(run)).text
+    assert summarise(run)["stages"]["dpo"]["validation"]["accuracy"] == 0.7
+    header["config"]["dpo"]["keep"] = "final"
+    fabricated.write_metrics(folder / "dpo" / "metrics.jsonl", [header, *lines[:-1], overtrained, lines[-1]])
+    assert "41 % of 87 held-out pairs ranked right" in Outline(page(gather(config, folder))).text
+
+
 def test_the_rules_are_drawn_with_the_time_that_each_took(run):
     html = page(run)
     text = Outline(html).text

@@ -33,6 +33,19 @@ class Stage:
         return self.finished or max([*self.steps, *self.validations], key=lambda line: line["step"], default={})
 
     @property
+    def settings(self) -> Mapping[str, Any]:
+        """The section of the configuration that the stage trained by, as its header keeps it."""
+        return self.header.get("config", {}).get(self.header.get("stage"), {})
+
+    @property
+    def handed_on(self) -> dict[str, Any] | None:
+        """The held-out measurement of the model that the stage hands on: the best one's where a tuned stage keeps that, else the last."""
+        measured = [line["validation"] for line in self.validations]
+        if self.settings.get("keep") == "best" and all("loss" in values for values in measured):
+            return min(measured, key=lambda values: values["loss"], default=None)
+        return measured[-1] if measured else None
+
+    @property
     def tokens_per_second(self) -> float | None:
         """Median over the logged steps: a pause of the machine does not count."""
         return self.median("tokens_per_second")
