@@ -122,6 +122,18 @@ def test_an_aligned_model_shows_its_accuracy_margins_and_drift(tmp_path):
     assert "A model trained on alpaca instructions and farm preferences is for non-commercial use only." in text
 
 
+def test_a_stage_is_described_by_its_own_settings(tmp_path):
+    """A short stage logs no step at its peak, and SimPO knows no reference."""
+    config, folder = fabricated.fabricate(tmp_path, stages=("pretrain", "sft", "dpo"))
+    assert "Rewards β · log-probability against the reference" in Outline(page(gather(config, folder))).text
+    header, *lines = fabricated.preference_lines()
+    header["config"] = {"dpo": {"loss": "simpo", "learning_rate": 3e-5}}
+    fabricated.write_metrics(folder / "dpo" / "metrics.jsonl", [header, *lines])
+    text = Outline(page(gather(config, folder))).text
+    assert "Rewards β · log-probability per token chosen" in text
+    assert "aligned peak 3.0 × 10⁻⁵" in text
+
+
 def test_held_out_pairs_are_those_of_the_model_that_is_handed_on(tmp_path):
     """With `keep: best` an overtrained end is not what the stage hands on."""
     config, folder = fabricated.fabricate(tmp_path, stages=("pretrain", "sft", "dpo"))
