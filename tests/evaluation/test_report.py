@@ -117,6 +117,7 @@ def test_an_aligned_model_shows_its_accuracy_margins_and_drift(tmp_path):
     assert "chosen 0.500" in text
     assert "rejected -0.667" in text
     assert "MFU share of the device's peak, median aligned 31.0 %" in text
+    assert "farm preferences 1,234 – – – farm preferences, held out 87 – – –" in text
     assert "pretrained fine-tuned aligned baseline bits per byte, gutenberg 1.734 1.912 1.953" in text
     assert "aligned It rises in the Grey Hills!" in text
     assert "A model trained on alpaca instructions and farm preferences is for non-commercial use only." in text

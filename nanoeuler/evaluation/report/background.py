@@ -31,6 +31,8 @@ def corpus_table(run: Run) -> Markup:
             rows.append([source + SPLITS[split], *amounts])
     for split in SPLITS if run.instructions else ():
         rows.append([f"{run.instructions['name']} instructions{SPLITS[split]}", count(run.instructions[split]["records"]), "–", "–", "–"])
+    for split in SPLITS if run.preferences else ():
+        rows.append([f"{run.preferences['name']} preferences{SPLITS[split]}", count(run.preferences[split]["pairs"]), "–", "–", "–"])
     return table(["", "documents", "bytes", "tokens", "bytes / token"], rows)
 
 

@@ -71,6 +71,7 @@ class Run:
     corpus: dict[str, Any] | None = None  # manifest of the corpus
     tokens: dict[str, Any] | None = None  # manifest of the token shards
     instructions: dict[str, Any] | None = None  # manifest of the instruction records
+    preferences: dict[str, Any] | None = None  # manifest of the preference pairs
     pipeline: dict[str, Any] | None = None  # which rules need which, as the workflow keeps it
     times: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # rule → its attempts
     tokenizer: Path | None = None  # tokenizer.json of the first model that has one
@@ -100,6 +101,8 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
         run.corpus, run.tokens = optional_json(Path(paths.corpus_manifest)), optional_json(Path(paths.tokens))
         if config.get("sft", {}).get("enabled"):
             run.instructions = optional_json(Path(paths.instructions) / "manifest.json")
+        if config.get("dpo", {}).get("enabled"):
+            run.preferences = optional_json(Path(paths.preferences) / "manifest.json")
     return run
 
 
