@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import time
 
@@ -260,11 +261,15 @@ def test_a_damaged_reference_is_computed_again(trainer, tuned):
     assert trainer.weights("dpo") == before
 
 
-def test_a_context_that_holds_few_pairs_stops_before_training(trainer, tuned):
-    trainer.config["dpo"] |= {"context": 90}
+@pytest.mark.parametrize("context", [20, 90])
+def test_a_context_that_holds_few_pairs_stops_before_training(trainer, tuned, context):
+    trainer.config["dpo"] |= {"context": context}
     said = trainer.run("dpo", "--parent", str(tuned), status=1)
-    assert "of the pairs fit whole into dpo.context = 90 tokens; raise dpo.context" in said
+    assert f"of the pairs fit whole into dpo.context = {context} tokens; raise dpo.context" in said
     assert "Traceback" not in said
+    share = float(re.search(r"only ([\d.]+)% of the pairs", said)[1]) / 100
+    advice = float(re.search(r"by setting dpo.minimum_fit_share to ([\d.]+)", said)[1])
+    assert share - 0.0015 < advice <= share + 0.0005  # a share that both the schema and the stage accept; the other one is rounded
 
 
 def test_no_parent_is_one_sentence(trainer):
