@@ -47,6 +47,18 @@ def test_it_says_what_the_report_says(run):
     assert "## Limits" in text
 
 
+def test_the_limits_are_those_of_the_last_model(run):
+    """Fine-tuning may use longer rows than pretraining, whose windows all are measured in."""
+    run.evaluations["dpo"]["model"] = {"context": 1024}
+    assert "- It was measured in windows of 128 tokens. The aligned model sees 1,024 at most;" in card(run)
+
+
+def test_weights_that_were_given_are_not_called_random(run):
+    assert "trained from random weights on 4.04 MB" in card(run)
+    run.stages["pretrain"].header["config"] = {"pretrain": {"init_from": "results/other/pretrain/model"}}
+    assert "trained from the weights of another run on 4.04 MB" in card(run)
+
+
 def test_what_the_data_forbids_is_in_the_front_matter_and_said_aloud(run):
     text = card(run)
     assert front(text) == {

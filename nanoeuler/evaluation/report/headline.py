@@ -40,7 +40,8 @@ def sentence(run: Run) -> str:
         sources = f" of {enumeration(list(run.corpus['sources']))}" if run.corpus else ""
         total = sum(source["train"]["bytes"] for source in run.corpus["sources"].values()) if run.corpus else None
         amount = f"{size(total)} of text{sources}" if total else "text"
-        text += f", trained from random weights on {amount} ({short_count(pretrain.last['tokens'])} tokens read in {duration(pretrain.last['seconds'])})"
+        start = "the weights of another run" if pretrain.settings.get("init_from") else "random weights"
+        text += f", trained from {start} on {amount} ({short_count(pretrain.last['tokens'])} tokens read in {duration(pretrain.last['seconds'])})"
     sft = run.stages.get("sft")
     if sft and sft.last:
         records = sft.header.get("records")
