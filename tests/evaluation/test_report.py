@@ -320,3 +320,28 @@ def test_a_folder_that_is_no_run_and_damaged_metrics_are_refused(tmp_path, capsy
     path.write_text(path.read_text().replace('{"step": 20,', '{"step": 20;', 1))
     with pytest.raises(UserError, match=r"metrics\.jsonl, line 3: not valid JSON"):
         gather(config, folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("sft/metrics.jsonl", b"\xff\xfe\n", r"metrics\.jsonl: not UTF-8 text \(byte 0\)"),
+        ("sft/metrics.jsonl", b"null\n", r"metrics\.jsonl, line 1: no measurement with seconds, step, tokens"),
+        ("sft/metrics.jsonl", b'{"stage": "sft"}\n{"loss": 3}\n', r"metrics\.jsonl, line 2: no measurement with seconds, step, tokens"),
+        ("evaluation/sft.json", b"[]", r"sft\.json: not a JSON object"),
+        ("evaluation/sft.json", b"{}", r"sft\.json: not an evaluation"),
+        ("evaluation/notes.json", b'{"a": 1}', r"notes\.json: not an evaluation"),
+        ("pipeline.json", b"[1]", r"pipeline\.json: not a JSON object"),
+    ],
+)
+def test_files_of_another_shape_are_refused_in_a_sentence(tmp_path, file, content, sentence):
+    config, folder = fabricated.fabricate(tmp_path)
+    (folder / file).write_bytes(content)
+    with pytest.raises(UserError, match=sentence):
+        gather(config, folder)
+
+
+def test_a_folder_is_no_file_to_write(tmp_path, capsys):
+    folder = fabricated.fabricate(tmp_path)[1]
+    assert main(["report", str(folder), "--output", str(tmp_path)]) == 1
+    assert f"error  {tmp_path}: a folder; give the name of a file to write" in capsys.readouterr().err

@@ -85,9 +85,9 @@ def test_only_settings_that_can_change_a_result_are_told():
     assert dict(leaves(what_counts(config))) == {"seed": 1, "sft.enabled": True, "sft.learning_rate": 0.1, "dpo.enabled": False}
 
 
-@pytest.mark.parametrize("arguments", [[], ["RUN", "--run", "RUN", "--config", "{}"], ["RUN", "RUN", "--metrics", "m.json"]])
+@pytest.mark.parametrize("arguments", [[], ["RUN", "--run", "RUN", "--config", "{}"], ["RUN", "OTHER", "--metrics", "m.json"], ["RUN", "RUN"]])
 def test_arguments_that_contradict_each_other_are_refused(folders, tmp_path, capsys, arguments):
-    given = [str(folders[0]) if argument == "RUN" else argument for argument in arguments]
+    given = [{"RUN": str(folders[0]), "OTHER": str(folders[1])}.get(argument, argument) for argument in arguments]
     assert main(["report", *given, "--output", str(tmp_path / "report.html")]) == 1
     assert "error  " in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()

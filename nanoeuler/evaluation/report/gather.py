@@ -14,6 +14,10 @@ from nanoeuler.timing import read_times
 
 STAGES = ("pretrain", "sft", "dpo", "sft_scratch")
 """In the order in which a report shows them; stages of other names follow."""
+MEASURED = {"finished", "validation", "loss"}
+"""What makes a line of metrics.jsonl a measurement; the header has none of these."""
+WHEN = {"step", "tokens", "seconds"}
+"""What every measurement says."""
 
 
 @dataclass
@@ -113,8 +117,13 @@ def kept_configuration(folder: Path) -> dict[str, Any]:
 
 def read_stage(folder: Path, name: str) -> Stage:
     stage = Stage(name, evaluation=optional_json(folder / "evaluation" / f"{name}.json"))
+    if stage.evaluation is not None and "held_out" not in stage.evaluation:
+        raise UserError(f"{folder / 'evaluation' / name}.json: not an evaluation; delete it, or let `nanoeuler evaluate` write it again")
     path = folder / name / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start:,}); delete it, or run the stage again") from error
     for number, text in enumerate(lines, 1):
         try:
             line = json.loads(text)
@@ -122,6 +131,8 @@ def read_stage(folder: Path, name: str) -> Stage:
             if number == len(lines):  # being written, or cut off by a kill
                 break
             raise UserError(f"{path}, line {number}: not valid JSON ({error.msg}); take the line out, or run the stage again") from error
+        if not isinstance(line, dict) or (not MEASURED.isdisjoint(line) and WHEN - line.keys()):
+            raise UserError(f"{path}, line {number}: no measurement with {', '.join(sorted(WHEN))}; take the line out, or run the stage again")
         if "finished" in line:
             stage.finished = line
         elif "validation" in line:
@@ -134,4 +145,7 @@ def read_stage(folder: Path, name: str) -> Stage:
 
 
 def optional_json(path: Path) -> dict[str, Any] | None:
-    return read_json(path) if path.is_file() else None
+    value = read_json(path) if path.is_file() else None
+    if not isinstance(value, dict | None):
+        raise UserError(f"{path}: not a JSON object; delete it and run the stage that writes it again")
+    return value
