@@ -245,6 +245,14 @@ def test_a_mixture_takes_each_file_by_its_weight_and_holds_out_every_prompt_once
     assert prepare("mix", {"mix": {"mixture": mixture}}, 0.1, tmp_path / "mix") == manifest
 
 
+def test_a_file_of_a_mixture_without_a_licence_is_told(tmp_path):
+    for name in ("a", "b"):
+        write(tmp_path / f"{name}.json", [record | {"input": name} for record in RECORDS])
+    entry = {"mixture": [{"url": str(tmp_path / "a.json"), "licence": "CC0"}, {"url": str(tmp_path / "b.json")}]}
+    assert prepare("mix", {"mix": entry}, 0.1, tmp_path / "mix")["licence"] == "CC0; unknown"
+    assert prepare("mix", {"mix": entry | {"licence": "MIT"}}, 0.1, tmp_path / "mix")["licence"] == "MIT; CC0"
+
+
 def test_a_record_in_two_files_of_a_mixture_is_one(tmp_path):
     write(tmp_path / "file.json", RECORDS)
     manifest = prepare("mix", {"mix": {"mixture": [{"url": str(tmp_path / "file.json")}] * 2}}, 0.1, tmp_path / "mix")

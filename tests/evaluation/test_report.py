@@ -8,7 +8,7 @@ import pytest
 
 from nanoeuler.cli import main
 from nanoeuler.errors import UserError
-from nanoeuler.evaluation.report.background import is_non_commercial
+from nanoeuler.evaluation.report.background import is_non_commercial, licence_verdict
 from nanoeuler.evaluation.report.gather import gather
 from nanoeuler.evaluation.report.page import page
 from nanoeuler.evaluation.report.summary import summarise
@@ -235,6 +235,11 @@ def test_a_non_commercial_licence_is_said_aloud(run):
 )
 def test_licences_that_forbid_commercial_use(licence, forbids):
     assert is_non_commercial(licence) is forbids
+
+
+def test_an_unknown_licence_is_found_in_a_mixture():
+    assert licence_verdict({"mix instructions": "CC0; unknown"}) == "Where a licence is unknown, find out before you pass the model on."
+    assert licence_verdict({"mix instructions": "CC0; MIT"}) == "None of these licences forbids commercial use."
 
 
 def test_stages_that_are_not_there_are_left_out(tmp_path):

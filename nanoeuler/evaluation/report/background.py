@@ -106,7 +106,7 @@ def licence_verdict(used: dict[str, str]) -> str:
     restricted = [name for name, licence in used.items() if is_non_commercial(licence)]
     if restricted:
         return f"A model trained on {enumeration(restricted)} is for non-commercial use only."
-    if "unknown" in used.values():
+    if any("unknown" in licence.split("; ") for licence in used.values()):
         return "Where a licence is unknown, find out before you pass the model on."
     return "None of these licences forbids commercial use."
 
