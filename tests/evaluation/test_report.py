@@ -95,6 +95,8 @@ def test_tasks_stand_beside_their_error_and_what_picking_at_random_gets(run):
     text = Outline(page(run)).text
     assert "hellaswag acc_norm, 1,000 items 27.4 % ± 1.1 29.1 % ± 1.1 29.1 % ± 1.1 25.0 % at random" in text
     assert "lambada, perplexity 412.6 412.6 412.6 –" in text
+    run.evaluations["sft"]["tasks"]["lambada"]["perplexity"]["score"] = 395_090_273.1
+    assert "lambada, perplexity 412.6 395 M 412.6 –" in Outline(page(run)).text
     assert "replies to 58 instructions that stop 4.0 % 97.3 % 95.1 % –" in text
     assert "replies to 58 instructions, repeated runs of four words 5.2 %" in text
 

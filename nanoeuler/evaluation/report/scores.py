@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, join, percent, significant
+from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, join, percent, short_count, significant
 
 
 def score_rows(evaluations: list[dict[str, Any]], bigram: Mapping[str, float]) -> list[list[Any]]:
@@ -47,7 +47,7 @@ def task_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
         title = with_remark(task, f"{first['metric']}, {count(first['items'])} items")
         rows.append([title, *shown, with_remark(percent(first["baseline"]), "at random")])
         if first.get("perplexity"):
-            rows.append([f"{task}, perplexity", *(significant(score["perplexity"]["score"], 4) if score else "–" for score in scores), "–"])
+            rows.append([f"{task}, perplexity", *(perplexity(score["perplexity"]["score"]) if score else "–" for score in scores), "–"])
     return rows
 
 
@@ -68,6 +68,11 @@ def chat_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
         shown = [with_error({"score": style["sampled"]["share"], **style["sampled"]}) if style else "–" for style in styles]
         rows.append(["sampled replies in the preferred style", *shown, "–"])
     return rows
+
+
+def perplexity(value: float) -> str:
+    """Four digits; of a model that knows nothing it has nine before the point."""
+    return significant(value, 4) if value < 1e5 else short_count(value)
 
 
 def with_error(score: dict[str, Any]) -> Markup:
