@@ -9,7 +9,7 @@ from test_report import Outline
 
 from nanoeuler.cli import main
 from nanoeuler.evaluation.report.gather import gather, kept_configuration
-from nanoeuler.evaluation.report.side_by_side import leaves, name_runs, side_by_side, what_counts
+from nanoeuler.evaluation.report.side_by_side import leaves, name_runs, shown, side_by_side, what_counts
 
 
 def make(root, name: str, stages=("pretrain", "sft"), **changes) -> tuple:
@@ -55,6 +55,25 @@ def test_runs_of_one_name_go_by_their_folders(tmp_path):
     (one, first), (two, second) = make(tmp_path / "a", "demo"), make(tmp_path / "b", "demo")
     assert list(name_runs([one, two], [first, second])) == [one.as_posix(), two.as_posix()]
     assert "Settings that differ None." in Outline(side_by_side(name_runs([one, two], [first, second]))).text
+
+
+def test_numbers_of_questions_that_differ_are_told_and_share_no_baseline(tmp_path):
+    runs = {name: make(tmp_path / name, name)[1] for name in ("a", "b")}
+    assert "exact answers of 300 " in Outline(side_by_side(runs)).text
+    other = runs["b"].evaluations["sft"]
+    other["answers"] |= {"questions": 72, "commonest_answer": {"answer": "a cat", "score": 0.5, "from": "the questions"}}
+    other["tasks"]["hellaswag"] |= {"items": 40, "baseline": 0.3}
+    other["chat"]["prompts"] = 10
+    text = Outline(side_by_side(runs)).text
+    assert "exact answers of 300 / 72 78.3 % ± 2.4 78.3 % ± 2.4 – replies" in text
+    assert "hellaswag acc_norm, 1,000 / 40 items 29.1 % ± 1.1 29.1 % ± 1.1 – lambada" in text
+    assert "sampled replies to 58 / 10 instructions that stop" in text
+
+
+def test_a_task_among_the_settings_is_told_in_words():
+    tasks = [{"name": "hellaswag", "limit": 40, "url": None, "kind": None}, {"name": "mine", "limit": None, "url": "mine.jsonl", "kind": "piqa"}]
+    assert shown(tasks) == "hellaswag limit 40, mine url mine.jsonl kind piqa"
+    assert (shown(None), shown([1, 2]), shown([])) == ("–", "1, 2", "")
 
 
 def test_scores_on_different_texts_are_not_said_to_compare(tmp_path):

@@ -107,7 +107,9 @@ def leaves(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, An
 
 
 def shown(value: Any) -> str:
-    return "–" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, Mapping):  # a task: its name, and what else is said of it
+        return " ".join(str(each) if key == "name" else f"{key} {each}" for key, each in value.items() if each is not None)
+    return "–" if value is None else ", ".join(map(shown, value)) if isinstance(value, list) else str(value)
 
 
 def scores(runs: Mapping[str, Run], stage: str) -> Markup:
