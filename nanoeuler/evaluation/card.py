@@ -66,11 +66,14 @@ def hub_datasets(run: Run) -> Iterator[str]:
 
 
 def usage(run: Run) -> str:
-    last = best_of(list(run.stages))
+    there = [name for name, stage in run.stages.items() if stage.finished or stage.evaluation]
+    if not there:
+        return ""
+    last = best_of(there)
     tuned = (run.evaluations.get(last) or {}).get("template")
     prompt = json.dumps(next(iter(run.config.get("evaluate", {}).get("prompts", [])), "Hello!"), ensure_ascii=False)
     command = f"chat --model {last}/model" if tuned else f"generate --model {last}/model --prompt {prompt}"
-    folders = ", ".join(f"`{name}/model` ({stage_name(name)})" for name in run.stages)
+    folders = ", ".join(f"`{name}/model` ({stage_name(name)})" for name in there)
     return f"""## How to use it
 
 The models are {folders}. In the folder of this file:

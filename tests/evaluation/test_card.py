@@ -108,9 +108,19 @@ def test_half_a_run_has_half_a_card(tmp_path):
     assert "pretrained, not finished" in rows(text, "Training")
     assert "## Scores" not in text
     assert front(text)["tags"] == ["nanoeuler", "pretrain"]
-    assert "generate --model pretrain/model" in text
+    assert "## How to use it" not in text  # a stage writes its model last
     empty = card(gather({"run": "made-up"}, folder))
     assert "## What it learned from" not in empty
+
+
+def test_only_models_that_are_there_are_offered(tmp_path):
+    config, folder = fabricated.fabricate(tmp_path, stages=("pretrain", "sft"))
+    (folder / "evaluation" / "sft.json").unlink()
+    path = folder / "sft" / "metrics.jsonl"
+    path.write_text("\n".join(path.read_text().splitlines()[:20]))
+    text = card(gather(config, folder))
+    assert "The models are `pretrain/model` (pretrained)." in text
+    assert "generate --model pretrain/model" in text
 
 
 def test_the_command_writes_it(tmp_path):
