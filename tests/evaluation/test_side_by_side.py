@@ -70,6 +70,13 @@ def test_numbers_of_questions_that_differ_are_told_and_share_no_baseline(tmp_pat
     assert "sampled replies to 58 / 10 instructions that stop" in text
 
 
+def test_a_stage_that_is_off_in_one_run_is_one_difference(tmp_path):
+    tuned = {"enabled": True, "instructions": "world", "learning_rate": 0.0003, "epochs": 2}
+    changes = {"a": tuned, "b": tuned | {"epochs": 3}, "c": tuned | {"enabled": False, "epochs": 4}}
+    runs = {name: make(tmp_path / name, name, sft=section)[1] for name, section in changes.items()}
+    assert "Settings that differ a b c sft.epochs 2 3 – sft.enabled True True False Results" in Outline(side_by_side(runs)).text
+
+
 def test_a_task_among_the_settings_is_told_in_words():
     tasks = [{"name": "hellaswag", "limit": 40, "url": None, "kind": None}, {"name": "mine", "limit": None, "url": "mine.jsonl", "kind": "piqa"}]
     assert shown(tasks) == "hellaswag limit 40, mine url mine.jsonl kind piqa"
@@ -95,6 +102,7 @@ def test_half_a_run_and_one_by_hand_stand_beside_a_whole_one(tmp_path):
     text = Outline(html).text
     assert "The configuration of half is not at hand" in text
     assert "tokens read in training 2.05 M 10" in text
+    assert "half – pretrained (not finished)" in text
     assert "nan,nan" not in html
 
 
