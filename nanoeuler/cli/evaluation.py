@@ -85,6 +85,8 @@ def run_report(options: argparse.Namespace) -> None:
     if bool(options.runs) == bool(options.run):
         raise UserError("give the folders of runs, such as results/demo, or one with --run and its --config")
     folders = options.runs or [options.run]
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise UserError("give the folder of each run once")
     runs = [gather(load(options.config) if options.config else kept_configuration(folder), folder) for folder in folders]
     if len(runs) > 1 and (options.metrics or options.table or options.card or options.config):
         raise UserError("--config, --metrics, --table and --card are of one run; leave them out for several")

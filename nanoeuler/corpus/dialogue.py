@@ -3,7 +3,7 @@
     messages        [{"role": "user", "content": …}, {"role": "assistant", "content": …}, …]     (also system; chat completion's)
     conversations   [{"from": "human", "value": …}, {"from": "gpt", "value": …}, …]              (ShareGPT's)
 
-A system message has no place of its own in a template: it becomes the first paragraph of the first instruction.
+A system message has no place of its own in a template: it becomes the first paragraph of the first instruction. An empty one says nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,13 +37,13 @@ def read_message(message: Any, name: str) -> tuple[str, str]:
     role = ROLES.get(str(message.get("role", message.get("from"))))
     if role is None:
         raise Unusable(f"a message of {name} has an unknown role")
-    return role, check_text(message.get("content", message.get("value")), f"a message of {name}")
+    return role, check_text(message.get("content", message.get("value")), f"a message of {name}", may_be_empty=role == "system")
 
 
 def read_prompt(messages: Sequence[Any], name: str) -> tuple[list[Turn], str]:
     """The finished turns of a conversation that waits for a reply, and what the reply is to."""
     parts = [read_message(message, name) for message in messages]
-    system = [text for role, text in parts if role == "system"]
+    system = [text for role, text in parts if role == "system" and text.strip()]
     spoken = [(role, text) for role, text in parts if role != "system"]
     if not spoken or [role for role, _ in spoken] != ["user", "assistant"] * (len(spoken) // 2) + ["user"]:
         raise Unusable(f"{name}: user and assistant do not take turns" if spoken else f"{name} is empty")

@@ -56,11 +56,12 @@ def prepare(name: str, sources: Mapping[str, Any], validation_share: float, outp
         copies += twice + before + len(found) - len(records)
     splits = split([record for record, _ in records.values()], validation_share, ", ".join(member["url"] for member in mixture))
     splits["train"] = [record for record in splits["train"] for _ in range(times(record, records[canonical_json(record)][1]))]
-    licences = list(dict.fromkeys(filter(None, [entry.get("licence"), *(member["licence"] for member in mixture)])))
+    whole = entry.get("licence")  # a file that names none may stand under the mixture's
+    licences = dict.fromkeys(filter(None, [whole, *(member["licence"] or (None if whole else "unknown") for member in mixture)]))
     manifest: dict[str, Any] = {
         "version": 1,
         "name": name,
-        "licence": "; ".join(licences) or None,
+        "licence": "; ".join(licences),
         **(mixture[0] if len(mixture) == 1 else {"mixture": mixture}),
         "validation_share": validation_share,
         "records": len(records),

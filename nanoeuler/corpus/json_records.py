@@ -10,6 +10,8 @@ from typing import Any
 from nanoeuler.errors import UserError
 
 GZIP = b"\x1f\x8b"
+UNREADABLE = (ValueError, RecursionError)
+"""What the JSON reader raises: ill-formed text and numbers of thousands of digits; brackets in brackets in brackets."""
 
 
 def read_json_records(path: Path, address: str) -> Iterator[tuple[str, Any]]:
@@ -25,10 +27,10 @@ def parse_json_records(text: str, address: str) -> Iterator[tuple[str, Any]]:
     if text.lstrip()[:1] == "[":
         try:
             records = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise UserError(
-                f"{address}: not valid JSON: {error.msg} in line {error.lineno}, column {error.colno}; it may have been cut off: fetch it again"
-            ) from error
+        except UNREADABLE as error:
+            is_ill_formed = isinstance(error, json.JSONDecodeError)
+            problem = f"{error.msg} in line {error.lineno}, column {error.colno}" if is_ill_formed else f"beyond what can be read ({error})"
+            raise UserError(f"{address}: not valid JSON: {problem}; it may have been cut off: fetch it again") from error
         yield from ((f"record {number}", record) for number, record in enumerate(records, 1))
         return
     if text.lstrip()[:1] != "{":
@@ -38,7 +40,7 @@ def parse_json_records(text: str, address: str) -> Iterator[tuple[str, Any]]:
         if line.strip():
             try:
                 yield f"line {number}", json.loads(line)
-            except json.JSONDecodeError:
+            except UNREADABLE:
                 yield f"line {number}", line
 
 

@@ -93,9 +93,10 @@ def read_pair(value: Any) -> Pair:
             raise Unusable("preference is neither 1 nor 2")
         chosen, rejected = outputs if preference == 1 else outputs[::-1]
     else:
-        sides = [read_side(value.get(name), name) for name in ("chosen", "rejected")]
-        chosen, rejected = (reply for _, reply in sides)
-        earlier, instruction = read_prompt_of(value, sides[0][0])
+        (before, chosen), (before_rejected, rejected) = (read_side(value.get(name), name) for name in ("chosen", "rejected"))
+        if before and before_rejected and before != before_rejected:
+            raise Unusable("chosen and rejected reply to different prompts")
+        earlier, instruction = read_prompt_of(value, before or before_rejected)
     if chosen.strip() == rejected.strip():
         raise Unusable("both sides are the same")
     context = value.get("input")
@@ -118,12 +119,16 @@ def read_side(value: Any, name: str) -> tuple[list[Any], str]:
 
 
 def read_prompt_of(value: Mapping[str, Any], before: list[Any]) -> tuple[list[Turn], str]:
-    """The earlier turns and the instruction of a pair; `before` is what stands in front of the chosen reply, where nothing else says it."""
+    """The earlier turns and the instruction of a pair; `before` is what stands in front of the replies. It counts where nothing else says
+    the prompt, and where it has messages beside the one that a `prompt` of text repeats.
+    """
     prompt = next((value[name] for name in ("prompt", "instruction", "question", "messages", "conversations") if value.get(name) is not None), before)
+    if isinstance(prompt, str) and len(before) > 1:
+        prompt = before
     if isinstance(prompt, str):
         system = value.get("system") or ""
         text = check_text(prompt, "prompt")
-        return [], f"{check_text(system, 'system')}\n\n{text}" if system else text
+        return [], f"{system}\n\n{text}" if check_text(system, "system", may_be_empty=True).strip() else text
     if not isinstance(prompt, Sequence) or not prompt:
         raise Unusable("prompt is missing")
     return read_prompt(prompt, "the prompt")

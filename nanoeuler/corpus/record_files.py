@@ -9,6 +9,8 @@ from nanoeuler.errors import UserError
 
 PARQUET = b"PAR1"
 BATCH = 1_000
+TIME_ZONE = "WITH TIME ZONE"
+"""In the name of a type whose values DuckDB makes into Python's with a package that is not installed here; nothing is learned from times."""
 
 
 def read_records(path: Path, address: str) -> Iterator[tuple[str, Any]]:
@@ -23,7 +25,9 @@ def read_parquet_rows(path: Path, address: str) -> Iterator[tuple[str, dict[str,
 
     try:
         with duckdb.connect() as connection:
-            cursor = connection.execute("select * from read_parquet(?)", [str(path)])
+            described = connection.execute("describe select * from read_parquet(?)", [str(path)]).fetchall()
+            wanted = ", ".join('"' + name.replace('"', '""') + '"' for name, type_name, *_ in described if TIME_ZONE not in type_name)
+            cursor = connection.execute(f"select {wanted or 'null'} from read_parquet(?)", [str(path)])
             columns = [column[0] for column in cursor.description]
             number = 0
             while rows := cursor.fetchmany(BATCH):

@@ -13,7 +13,7 @@ lm-evaluation-harness, so that scores compare; docs/evaluation.md has it.
     arc_*           question (text, or stem and choices), choices, answerKey         query, choices, gold
     piqa            goal, sol1, sol2, label (in the file, or NAME-labels.lst)        query, choices, gold
     winogrande      sentence with _, option1, option2, answer                        context_options, continuation, gold
-    blimp           sentence_good, sentence_bad, UID, pairID
+    blimp           sentence_good, sentence_bad, UID, pairID (or pair_id)
     lambada         text                                                             context, continuation
 """
 
@@ -73,6 +73,8 @@ def arc(record: Record) -> Item:
     if not isinstance(choices, Mapping):
         raise BadItem("choices are missing or not of the shape text, label")
     labels = texts(choices, "label")
+    if len(labels) != len(texts(choices, "text")):
+        raise BadItem("choices have not as many labels as texts")
     if record.get("answerKey") not in labels:
         raise BadItem("answerKey is none of the labels")
     return {"contexts": [f"Question: {question}\nAnswer:"], "choices": texts(choices, "text"), "gold": labels.index(record["answerKey"])}
@@ -104,7 +106,7 @@ def winogrande(record: Record) -> Item:
 def blimp(record: Record) -> Item:
     paradigm = text(record, "UID")
     return {
-        "id": f"{paradigm}/{record.get('pairID')}",
+        "id": f"{paradigm}/{record.get('pairID', record.get('pair_id'))}",
         "group": paradigm,
         "contexts": [""],
         "choices": [text(record, "sentence_good"), text(record, "sentence_bad")],
@@ -159,6 +161,6 @@ def texts(record: Record, field: str) -> list[str]:
 def whole(record: Record, field: str) -> int:
     """A whole number, as it is or as text."""
     value = record.get(field)
-    if isinstance(value, bool) or not re.fullmatch(r"-?\d+", str(value)):
+    if isinstance(value, bool) or not re.fullmatch(r"-?\d{1,9}", str(value)):
         raise BadItem(f"{field} is missing or no whole number")
     return int(value)

@@ -103,17 +103,17 @@ def records_of_file(path: Path, address: str, members: str | None) -> Iterator[t
     """The records of a file of JSON lines, or of those files in a zip archive whose path there matches `members` (all of them, unless given)."""
     if not zipfile.is_zipfile(path):
         labels = path.with_name(stem(path.name) + LABELS)
-        yield from labelled(path.read_bytes(), labels.read_text(encoding="utf-8") if labels.is_file() else None, address)
+        yield from labelled(path.read_bytes(), labels.read_bytes() if labels.is_file() else None, address)
         return
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
             chosen = sorted(name for name in names if is_wanted(name, members))
             if not chosen:
-                raise UserError(f"{address}: the archive holds no {members or '.jsonl file'} (it begins with {', '.join(names[:3])}); correct members")
+                raise UserError(f"{address}: the archive holds no {members or '.jsonl file'} (it holds {', '.join(names[:3]) or 'nothing'}); correct members")
             for name in chosen:
                 labels = stem(name) + LABELS
-                yield from labelled(archive.read(name), archive.read(labels).decode() if labels in names else None, f"{address}, {name}")
+                yield from labelled(archive.read(name), archive.read(labels) if labels in names else None, f"{address}, {name}")
     except (zipfile.BadZipFile, OSError) as error:
         raise UserError(f"{address}: damaged zip archive ({error}); fetch it again") from error
 
@@ -133,12 +133,17 @@ def is_wanted(name: str, members: str | None) -> bool:
     return name.endswith((".jsonl", ".jsonl.gz")) and not name.startswith("__MACOSX/")
 
 
-def labelled(raw: bytes, labels: str | None, address: str) -> Iterator[tuple[str, Any]]:
-    """Records of a file's bytes, each with the label that the file of labels has for it."""
-    answers = iter(labels.split() if labels else [])
-    for place, record in parse_json_records(decode_text(raw, address), address):
-        answer = next(answers, None)
-        yield place, {"label": answer, **record} if answer is not None and isinstance(record, Mapping) else record
+def labelled(raw: bytes, labels: bytes | None, address: str) -> Iterator[tuple[str, Any]]:
+    """Records of a file's bytes, each with the label that the file of labels has for it. Raises `UserError` unless there is one for each."""
+    records = parse_json_records(decode_text(raw, address), address)
+    if labels is None:
+        yield from records
+        return
+    answers, asked = decode_text(labels, f"{address}, its {LABELS}").split(), list(records)
+    if len(answers) != len(asked):
+        raise UserError(f"{address}: {len(asked):,} records, but {len(answers):,} answers in the file {LABELS} beside it; correct or remove that one")
+    for (place, record), answer in zip(asked, answers, strict=True):
+        yield place, {"label": answer, **record} if isinstance(record, Mapping) else record
 
 
 def stem(name: str) -> str:

@@ -66,12 +66,14 @@ def hub_datasets(run: Run) -> Iterator[str]:
 
 
 def usage(run: Run) -> str:
-    models = [name for name in run.stages if name != CONTROL] or list(run.stages)
-    last = models[-1]
+    there = [name for name, stage in run.stages.items() if stage.finished or stage.evaluation]
+    if not there:
+        return ""
+    last = best_of(there)
     tuned = (run.evaluations.get(last) or {}).get("template")
     prompt = json.dumps(next(iter(run.config.get("evaluate", {}).get("prompts", [])), "Hello!"), ensure_ascii=False)
     command = f"chat --model {last}/model" if tuned else f"generate --model {last}/model --prompt {prompt}"
-    folders = ", ".join(f"`{name}/model` ({stage_name(name)})" for name in run.stages)
+    folders = ", ".join(f"`{name}/model` ({stage_name(name)})" for name in there)
     return f"""## How to use it
 
 The models are {folders}. In the folder of this file:
@@ -86,6 +88,11 @@ import nanoeuler
 model = nanoeuler.load("{last}/model")
 print(model.generate({prompt}))
 ```"""
+
+
+def best_of(stages: list[str]) -> str:
+    """Of `stages` the one whose model is the run's result."""
+    return next((name for name in reversed(stages) if name != CONTROL), stages[-1])
 
 
 def data(run: Run) -> str:
@@ -135,7 +142,6 @@ def scores(run: Run) -> str:
 
 def limits(run: Run) -> str:
     parameters = next((stage.header.get("parameters") or (stage.evaluation or {}).get("parameters") for stage in run.stages.values()), None)
-    context = next((evaluation["window"] for evaluation in run.evaluations.values()), None)
     pretrain = run.stages.get("pretrain")
     read = f" that has read {short_count(pretrain.last['tokens'])} tokens" if pretrain and pretrain.last else ""
     what = f"A model of {short_count(parameters)} parameters{read}" if parameters else "A model of this size"
@@ -144,8 +150,12 @@ def limits(run: Run) -> str:
         "- Nothing was done about bias, insults or private data in what it writes beyond choosing what it read. Don't put it before people who trust it.",
         "- It knows no language and no kind of instruction but those of the data above.",
     ]
-    if context:
-        lines.append(f"- It was measured in windows of {count(context)} tokens; what lies further back it does not see.")
+    if run.evaluations:
+        evaluation = run.evaluations[last := best_of(list(run.evaluations))]
+        line = f"- It was measured in windows of {count(evaluation['window'])} tokens."
+        if evaluation.get("model"):  # tuned on longer rows than it was pretrained on, a model has a longer context
+            line += f" The {stage_name(last)} model sees {count(evaluation['model']['context'])} at most; what lies further back it does not see."
+        lines.append(line)
     return "## Limits\n\n" + "\n".join(lines)
 
 

@@ -48,12 +48,14 @@ def rows_of(evaluations: Sequence[Evaluation]) -> list[list[str]]:
     for task in names_in(evaluations, "tasks"):
         scores = [evaluation.get("tasks", {}).get(task) for evaluation in evaluations]
         first = next(score for score in scores if score)
-        rows.append([f"{task} ({first['metric']}, {first['items']:,})", *map(with_error, scores), percent(first["baseline"])])
+        floors = [score["baseline"] for score in scores if score]
+        rows.append([f"{task} ({first['metric']}, {asked(scores, 'items')})", *map(with_error, scores), shared(floors)])
         if "perplexity" in first:
             rows.append([f"{task} perplexity", *(f"{score['perplexity']['score']:.4g}" if score else "–" for score in scores), "–"])
     answers = [evaluation.get("answers") for evaluation in evaluations]
-    if first := next(filter(None, answers), None):
-        rows.append([f"exact answers ({first['questions']:,})", *map(with_error, answers), percent(first["commonest_answer"]["score"])])
+    if any(answers):
+        floors = [each["commonest_answer"]["score"] for each in answers if each]
+        rows.append([f"exact answers ({asked(answers, 'questions')})", *map(with_error, answers), shared(floors)])
     chats = [evaluation.get("chat") or {} for evaluation in evaluations]
     answered = {
         "replies to questions": [each or {} for each in answers],
@@ -66,6 +68,18 @@ def rows_of(evaluations: Sequence[Evaluation]) -> list[list[str]]:
             rows.append(["their tokens", *(f"{each['mean_reply_tokens']:.1f}" if each else "–" for each in replies), "–"])
             rows.append(["their repetition", *(percent(each.get("repetition")) for each in replies), "–"])
     return rows
+
+
+def asked(scores: Sequence[Mapping[str, Any] | None], key: str) -> str:
+    """How many things were asked; where evaluations differ in it the number of each, in their order."""
+    numbers = [f"{score[key]:,}" if score else "–" for score in scores]
+    different = set(numbers) - {"–"}
+    return different.pop() if len(different) == 1 else " / ".join(numbers)
+
+
+def shared(floors: Sequence[float]) -> str:
+    """The baseline that all have; other questions have another one."""
+    return percent(floors[0]) if len(set(floors)) == 1 else "–"
 
 
 def names_in(evaluations: Sequence[Evaluation], section: str) -> list[str]:

@@ -107,7 +107,7 @@ def describe_fit(fit: PairFit, name: str, section: dict[str, Any], context: int)
     if name == "dpo" and fit.whole_share < section["minimum_fit_share"]:
         raise UserError(
             f"only {fit.whole_share:.1%} of the pairs fit whole into dpo.context = {context} tokens; raise dpo.context, use shorter pairs, "
-            f"or accept it by setting dpo.minimum_fit_share below {fit.whole_share:.2f}"
+            f"or accept it by setting dpo.minimum_fit_share to {math.floor(1000 * fit.whole_share) / 1000:g}"
         )
 
 

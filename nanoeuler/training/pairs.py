@@ -51,6 +51,8 @@ def encode_pairs(path: Path, tokenizer: Tokenizer, template: str, context: int) 
     fit, pairs = PairFit(), []
     for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
+        if "chosen" not in entry:
+            raise UserError(f"{path}: holds no pairs of replies; give the manifest.json that `nanoeuler preferences` writes")
         prompt = {"instruction": entry["instruction"], "input": entry["input"]}
         whole = [encode_turns([*entry.get("earlier", []), prompt | {"output": entry[side]}], tokenizer, TEMPLATES[template]) for side in ("chosen", "rejected")]
         earlier = encode_turns(entry.get("earlier", []), tokenizer, TEMPLATES[template])

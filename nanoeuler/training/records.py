@@ -53,6 +53,8 @@ def encode_records(path: Path, tokenizer: Tokenizer, template: str, context: int
     fit, records = Fit(), []
     for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
+        if "output" not in entry:
+            raise UserError(f"{path}: holds no instructions with a response; give the manifest.json that `nanoeuler instructions` writes")
         whole = encode_turns([*entry.get("earlier", []), entry], tokenizer, TEMPLATES[template])
         kept = cut(whole, context)
         fit.records += 1

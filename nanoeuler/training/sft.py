@@ -94,7 +94,7 @@ def describe_fit(fit: Fit, section: dict[str, Any], context: int) -> None:
     if fit.whole_share < section["minimum_fit_share"]:
         raise UserError(
             f"only {fit.whole_share:.1%} of the records fit whole into sft.context = {context} tokens; raise sft.context, use shorter records, "
-            f"or accept it by setting sft.minimum_fit_share below {fit.whole_share:.2f}"
+            f"or accept it by setting sft.minimum_fit_share to {math.floor(1000 * fit.whole_share) / 1000:g}"
         )
 
 

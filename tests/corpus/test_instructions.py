@@ -139,6 +139,14 @@ def test_a_broken_line_is_one_bad_record(tmp_path):
     assert make(tmp_path, lines[:-20])[0]["bad"] == {"no JSON object": 1}
 
 
+@pytest.mark.parametrize("monster", ["[" * 100_000, '{"instruction": ' + "7" * 5_000 + "}"])
+def test_json_that_python_cannot_read_is_bad_too(tmp_path, monster):
+    lines = "".join(json.dumps(record) + "\n" for record in RECORDS)
+    assert make(tmp_path, lines + monster)[0]["bad"] == {"no JSON object": 1}
+    with pytest.raises(UserError, match=r"not valid JSON: beyond what can be read \(.*\); it may have been cut off"):
+        make(tmp_path, f"[{monster}]")
+
+
 def test_a_file_of_your_own_needs_no_entry(tmp_path):
     file = tmp_path / "own.json"
     write(file, RECORDS)
@@ -235,6 +243,14 @@ def test_a_mixture_takes_each_file_by_its_weight_and_holds_out_every_prompt_once
     assert set(counts[100:]) == {0, 1}
     assert sum(counts[100:]) == pytest.approx(45, abs=12)
     assert prepare("mix", {"mix": {"mixture": mixture}}, 0.1, tmp_path / "mix") == manifest
+
+
+def test_a_file_of_a_mixture_without_a_licence_is_told(tmp_path):
+    for name in ("a", "b"):
+        write(tmp_path / f"{name}.json", [record | {"input": name} for record in RECORDS])
+    entry = {"mixture": [{"url": str(tmp_path / "a.json"), "licence": "CC0"}, {"url": str(tmp_path / "b.json")}]}
+    assert prepare("mix", {"mix": entry}, 0.1, tmp_path / "mix")["licence"] == "CC0; unknown"
+    assert prepare("mix", {"mix": entry | {"licence": "MIT"}}, 0.1, tmp_path / "mix")["licence"] == "MIT; CC0"
 
 
 def test_a_record_in_two_files_of_a_mixture_is_one(tmp_path):

@@ -85,6 +85,12 @@ def test_parquet_and_lines_and_gzip_are_read_too(tmp_path, shape):
     assert make(tmp_path, gzip.compress(json.dumps(values).encode()))[1:] == expected
 
 
+def test_a_column_of_times_does_no_harm(tmp_path):
+    columns = """'q' || i as prompt, 'a' as chosen, 'b' as rejected, timestamptz '2026-01-01 00:00:00+00' as "created ""at\""""
+    duckdb.sql(f"copy (select {columns} from range(9) numbers(i)) to '{tmp_path}/pairs.json' (format parquet)")
+    assert make(tmp_path, None)[0]["pairs"] == 9
+
+
 def test_a_conversation_keeps_its_turns_and_its_system_message(tmp_path):
     talk = [said("system", "Be brief."), said("user", "Hello!"), said("assistant", "Hi."), said("user", "How are you?")]
     pairs = [{"messages": talk, "chosen": "Well.", "rejected": "I am very well."}, {"prompt": talk, "chosen": [said("assistant", "Fine.")], "rejected": "No."}]
@@ -94,6 +100,33 @@ def test_a_conversation_keeps_its_turns_and_its_system_message(tmp_path):
     for pair in found:
         assert pair["earlier"] == [{"instruction": "Be brief.\n\nHello!", "output": "Hi."}]
         assert pair["instruction"] == "How are you?"
+
+
+def test_a_prompt_of_text_does_not_hide_the_turns_behind_it(tmp_path):
+    """Data sets of conversations repeat the first message as `prompt`: the replies are to the last one."""
+    talk = [said("user", "Hello!"), said("assistant", "Hi."), said("user", "How are you?")]
+    pair = {"prompt": "Hello!", "chosen": [*talk, said("assistant", "Well.")], "rejected": [*talk, said("assistant", "No.")]}
+    _, train, validation = make(tmp_path, [pair, *PAIRS])
+    [found] = [pair for pair in train + validation if pair["chosen"] == "Well."]
+    assert (found["earlier"], found["instruction"]) == ([{"instruction": "Hello!", "output": "Hi."}], "How are you?")
+
+
+@pytest.mark.parametrize("nothing", ["", " \n"])
+def test_an_empty_system_message_is_none(tmp_path, nothing):
+    user = said("user", "x")
+    pairs = [
+        {"messages": [said("system", nothing), user], "chosen": "a", "rejected": "b"},
+        {"system": nothing, "question": "x", "chosen": "a", "rejected": "c"},
+    ]
+    _, train, validation = make(tmp_path, [*pairs, *PAIRS])
+    found = [pair for pair in train + validation if pair["chosen"] == "a"]
+    assert [pair["instruction"] for pair in found] == ["x", "x"]
+
+
+def test_replies_to_different_prompts_are_no_pair(tmp_path):
+    pair = {"chosen": [said("user", "x"), said("assistant", "a")], "rejected": [said("user", "y"), said("assistant", "b")]}
+    manifest = make(tmp_path, [pair, *PAIRS])[0]
+    assert (manifest["pairs"], manifest["bad"]) == (60, {"chosen and rejected reply to different prompts": 1})
 
 
 def test_no_prompt_is_on_both_sides(tmp_path):

@@ -71,9 +71,11 @@ def test_the_layout_of_llm_foundry_gives_the_same_item(kind):
     }
 
 
-def test_hugging_faces_columns_of_arc_and_a_context_in_one_piece_are_read_too():
+def test_hugging_faces_columns_and_a_context_in_one_piece_are_read_too():
     columns = {"id": "Q_7", "question": "What floats?", "choices": {"text": ["a cork", "a nail", "a stone"], "label": ["1", "2", "3"]}, "answerKey": "2"}
     assert read_item("arc_challenge", columns, 1) == ITEMS["arc_easy"]
+    columns = {key: value for key, value in BLIMP.items() if key != "pairID"} | {"pair_id": 3}
+    assert read_item("blimp", columns, 1) == ITEMS["blimp"]
     whole = {key: value for key, value in HELLASWAG.items() if not key.startswith("ctx")} | {"ctx": "A woman sits. she"}
     assert read_item("hellaswag", whole, 1)["contexts"] == ["Mending a net: A woman sits. she"]
 
@@ -81,12 +83,14 @@ def test_hugging_faces_columns_of_arc_and_a_context_in_one_piece_are_read_too():
 BAD = {
     "no JSON object": ("piqa", "text"),
     "label is missing or no whole number": ("piqa", {**PIQA, "label": None}),
+    "gold is missing or no whole number": ("piqa", {"query": "Why?", "choices": ["a", "b"], "gold": "7" * 5_000}),
     "gold is out of range": ("piqa", {**PIQA, "label": 2}),
     "a choice is empty": ("piqa", {**PIQA, "sol2": " "}),
     "goal is missing or not text": ("piqa", {"sentence_good": "a", "sentence_bad": "b"}),
     "endings are missing or empty": ("hellaswag", {**HELLASWAG, "endings": []}),
     "fewer than two choices": ("hellaswag", {**HELLASWAG, "endings": ["one"]}),
     "answerKey is none of the labels": ("arc_easy", {**ARC, "answerKey": "E"}),
+    "choices have not as many labels as texts": ("arc_easy", {**ARC, "question": "Why?", "choices": {"text": ["a", "b", "c"], "label": ["1", "2"]}}),
     "choices are missing or not of the shape text, label": ("arc_easy", {"question": "Why?", "answerKey": "A"}),
     "sentence has no _": ("winogrande", {**WINOGRANDE, "sentence": "Nothing is left out."}),
     "answer is missing or no whole number": ("winogrande", {**WINOGRANDE, "answer": ""}),
@@ -172,6 +176,19 @@ def test_answers_in_a_file_of_their_own_are_put_to_their_questions(tmp_path):
     for name in ("valid.jsonl", "piqa.zip"):
         prepare({"name": "piqa", "kind": "piqa", "url": str(tmp_path / name)}, tmp_path / "piqa")
         assert [item["gold"] for item in items_of(tmp_path / "piqa")] == [1, 0]
+
+
+@pytest.mark.parametrize("answers", [b"1\n", b"1\n0\n1\n"])
+def test_answers_that_are_not_one_for_each_question_are_refused(tmp_path, answers):
+    """Which answer is whose cannot be known then."""
+    unlabelled = {key: value for key, value in PIQA.items() if key != "label"}
+    (tmp_path / "valid.jsonl").write_bytes(lines(unlabelled, unlabelled))
+    (tmp_path / "valid-labels.lst").write_bytes(answers)
+    with pytest.raises(UserError, match=r"valid.jsonl: 2 records, but [13] answers in the file -labels.lst beside it"):
+        prepare({"name": "piqa", "kind": "piqa", "url": str(tmp_path / "valid.jsonl")}, tmp_path / "piqa")
+    (tmp_path / "valid-labels.lst").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="not UTF-8 text"):
+        prepare({"name": "piqa", "kind": "piqa", "url": str(tmp_path / "valid.jsonl")}, tmp_path / "piqa")
 
 
 def test_a_task_is_what_the_sources_file_says_under_what_its_entry_says():

@@ -24,6 +24,7 @@ CONFIG: dict[str, Any] = {
     "tokenizer": {"vocab_size": 512},
     "model": {"dim": 128, "layers": 4, "context": 128},
     "sft": {"enabled": True, "instructions": "world", "learning_rate": 0.0003},
+    "dpo": {"enabled": True, "preferences": "farm"},
     "evaluate": {"prompts": []},
     "sources": {},
 }
@@ -50,6 +51,8 @@ def fabricate(root: Path, stages: tuple[str, ...] = ("pretrain", "sft", "sft_scr
         aligned = evaluation("dpo", "alpaca", {"gutenberg": 1.953, "fineweb": 1.901}, 0.777, 0.983)
         aligned["model_info"]["preferences"] = {"name": "farm", "licence": "CC BY-NC 4.0"}
         write(folder / "evaluation" / "dpo.json", aligned)
+        pairs = {"version": 1, "name": "farm", "train": {"pairs": 1234}, "validation": {"pairs": 87}}
+        write(root / "data" / "preferences" / "farm" / "manifest.json", pairs)
     write(folder / "gradients.json", gradients())
     write(folder / "pipeline.json", pipeline(config))
     for rule, seconds in (("build_corpus", 12.5), ("fetch_book/84", 2.0), ("fetch_book/1342", 3.0), ("evaluate_model/sft", 41.0)):

@@ -47,6 +47,18 @@ def test_it_says_what_the_report_says(run):
     assert "## Limits" in text
 
 
+def test_the_limits_are_those_of_the_last_model(run):
+    """Fine-tuning may use longer rows than pretraining, whose windows all are measured in."""
+    run.evaluations["dpo"]["model"] = {"context": 1024}
+    assert "- It was measured in windows of 128 tokens. The aligned model sees 1,024 at most;" in card(run)
+
+
+def test_weights_that_were_given_are_not_called_random(run):
+    assert "trained from random weights on 4.04 MB" in card(run)
+    run.stages["pretrain"].header["config"] = {"pretrain": {"init_from": "results/other/pretrain/model"}}
+    assert "trained from the weights of another run on 4.04 MB" in card(run)
+
+
 def test_what_the_data_forbids_is_in_the_front_matter_and_said_aloud(run):
     text = card(run)
     assert front(text) == {
@@ -96,9 +108,19 @@ def test_half_a_run_has_half_a_card(tmp_path):
     assert "pretrained, not finished" in rows(text, "Training")
     assert "## Scores" not in text
     assert front(text)["tags"] == ["nanoeuler", "pretrain"]
-    assert "generate --model pretrain/model" in text
+    assert "## How to use it" not in text  # a stage writes its model last
     empty = card(gather({"run": "made-up"}, folder))
     assert "## What it learned from" not in empty
+
+
+def test_only_models_that_are_there_are_offered(tmp_path):
+    config, folder = fabricated.fabricate(tmp_path, stages=("pretrain", "sft"))
+    (folder / "evaluation" / "sft.json").unlink()
+    path = folder / "sft" / "metrics.jsonl"
+    path.write_text("\n".join(path.read_text().splitlines()[:20]))
+    text = card(gather(config, folder))
+    assert "The models are `pretrain/model` (pretrained)." in text
+    assert "generate --model pretrain/model" in text
 
 
 def test_the_command_writes_it(tmp_path):

@@ -61,6 +61,12 @@ def test_one_stage_of_two_runs_goes_by_the_runs(tmp_path, capsys):
     assert cells(capsys.readouterr().out)[""] == ["small/sft", "base/sft", "baseline"]
 
 
+def test_numbers_of_items_that_differ_are_told_and_share_no_baseline(tmp_path, capsys):
+    paths = [write(tmp_path, "pretrain", tasks={"piqa": TASK}), write(tmp_path, "sft", tasks={"piqa": TASK | {"items": 40, "baseline": 0.4}})]
+    assert main(["compare", *paths]) == 0
+    assert cells(capsys.readouterr().out)["piqa (acc_norm, 1,838 / 40)"] == ["60.3 % ± 1.1", "60.3 % ± 1.1", "–"]
+
+
 def test_another_file_is_refused(tmp_path, capsys):
     (tmp_path / "metrics.json").write_text('{"stages": {}}')
     assert main(["compare", str(tmp_path / "metrics.json")]) == 1

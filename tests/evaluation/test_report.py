@@ -8,7 +8,7 @@ import pytest
 
 from nanoeuler.cli import main
 from nanoeuler.errors import UserError
-from nanoeuler.evaluation.report.background import is_non_commercial
+from nanoeuler.evaluation.report.background import is_non_commercial, licence_verdict
 from nanoeuler.evaluation.report.gather import gather
 from nanoeuler.evaluation.report.page import page
 from nanoeuler.evaluation.report.summary import summarise
@@ -95,6 +95,8 @@ def test_tasks_stand_beside_their_error_and_what_picking_at_random_gets(run):
     text = Outline(page(run)).text
     assert "hellaswag acc_norm, 1,000 items 27.4 % ± 1.1 29.1 % ± 1.1 29.1 % ± 1.1 25.0 % at random" in text
     assert "lambada, perplexity 412.6 412.6 412.6 –" in text
+    run.evaluations["sft"]["tasks"]["lambada"]["perplexity"]["score"] = 395_090_273.1
+    assert "lambada, perplexity 412.6 395 M 412.6 –" in Outline(page(run)).text
     assert "replies to 58 instructions that stop 4.0 % 97.3 % 95.1 % –" in text
     assert "replies to 58 instructions, repeated runs of four words 5.2 %" in text
 
@@ -117,9 +119,37 @@ def test_an_aligned_model_shows_its_accuracy_margins_and_drift(tmp_path):
     assert "chosen 0.500" in text
     assert "rejected -0.667" in text
     assert "MFU share of the device's peak, median aligned 31.0 %" in text
+    assert "farm preferences 1,234 – – – farm preferences, held out 87 – – –" in text
     assert "pretrained fine-tuned aligned baseline bits per byte, gutenberg 1.734 1.912 1.953" in text
     assert "aligned It rises in the Grey Hills!" in text
     assert "A model trained on alpaca instructions and farm preferences is for non-commercial use only." in text
+
+
+def test_a_stage_is_described_by_its_own_settings(tmp_path):
+    """A short stage logs no step at its peak, and SimPO knows no reference."""
+    config, folder = fabricated.fabricate(tmp_path, stages=("pretrain", "sft", "dpo"))
+    assert "Rewards β · log-probability against the reference" in Outline(page(gather(config, folder))).text
+    header, *lines = fabricated.preference_lines()
+    header["config"] = {"dpo": {"loss": "simpo", "learning_rate": 3e-5}}
+    fabricated.write_metrics(folder / "dpo" / "metrics.jsonl", [header, *lines])
+    text = Outline(page(gather(config, folder))).text
+    assert "Rewards β · log-probability per token chosen" in text
+    assert "aligned peak 3.0 × 10⁻⁵" in text
+
+
+def test_held_out_pairs_are_those_of_the_model_that_is_handed_on(tmp_path):
+    """With `keep: best` an overtrained end is not what the stage hands on."""
+    config, folder = fabricated.fabricate(tmp_path, stages=("pretrain", "sft", "dpo"))
+    header, *lines = fabricated.preference_lines()
+    header["config"] = {"dpo": {"keep": "best"}}
+    overtrained = {"step": 101, "tokens": 413_696, "seconds": 71.0, "validation": {"loss": 0.9, "accuracy": 0.41, "drift": 3.0}}
+    fabricated.write_metrics(folder / "dpo" / "metrics.jsonl", [header, *lines[:-1], overtrained, lines[-1]])
+    run = gather(config, folder)
+    assert "70 % of 87 held-out pairs ranked right" in Outline(page(run)).text
+    assert summarise(run)["stages"]["dpo"]["validation"]["accuracy"] == 0.7
+    header["config"]["dpo"]["keep"] = "final"
+    fabricated.write_metrics(folder / "dpo" / "metrics.jsonl", [header, *lines[:-1], overtrained, lines[-1]])
+    assert "41 % of 87 held-out pairs ranked right" in Outline(page(gather(config, folder))).text
 
 
 def test_the_rules_are_drawn_with_the_time_that_each_took(run):
@@ -209,6 +239,11 @@ def test_licences_that_forbid_commercial_use(licence, forbids):
     assert is_non_commercial(licence) is forbids
 
 
+def test_an_unknown_licence_is_found_in_a_mixture():
+    assert licence_verdict({"mix instructions": "CC0; unknown"}) == "Where a licence is unknown, find out before you pass the model on."
+    assert licence_verdict({"mix instructions": "CC0; MIT"}) == "None of these licences forbids commercial use."
+
+
 def test_stages_that_are_not_there_are_left_out(tmp_path):
     config, folder = fabricated.fabricate(tmp_path, stages=("pretrain",))
     (folder / "gradients.json").unlink()
@@ -292,3 +327,28 @@ def test_a_folder_that_is_no_run_and_damaged_metrics_are_refused(tmp_path, capsy
     path.write_text(path.read_text().replace('{"step": 20,', '{"step": 20;', 1))
     with pytest.raises(UserError, match=r"metrics\.jsonl, line 3: not valid JSON"):
         gather(config, folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("sft/metrics.jsonl", b"\xff\xfe\n", r"metrics\.jsonl: not UTF-8 text \(byte 0\)"),
+        ("sft/metrics.jsonl", b"null\n", r"metrics\.jsonl, line 1: no measurement with seconds, step, tokens"),
+        ("sft/metrics.jsonl", b'{"stage": "sft"}\n{"loss": 3}\n', r"metrics\.jsonl, line 2: no measurement with seconds, step, tokens"),
+        ("evaluation/sft.json", b"[]", r"sft\.json: not a JSON object"),
+        ("evaluation/sft.json", b"{}", r"sft\.json: not an evaluation"),
+        ("evaluation/notes.json", b'{"a": 1}', r"notes\.json: not an evaluation"),
+        ("pipeline.json", b"[1]", r"pipeline\.json: not a JSON object"),
+    ],
+)
+def test_files_of_another_shape_are_refused_in_a_sentence(tmp_path, file, content, sentence):
+    config, folder = fabricated.fabricate(tmp_path)
+    (folder / file).write_bytes(content)
+    with pytest.raises(UserError, match=sentence):
+        gather(config, folder)
+
+
+def test_a_folder_is_no_file_to_write(tmp_path, capsys):
+    folder = fabricated.fabricate(tmp_path)[1]
+    assert main(["report", str(folder), "--output", str(tmp_path)]) == 1
+    assert f"error  {tmp_path}: a folder; give the name of a file to write" in capsys.readouterr().err

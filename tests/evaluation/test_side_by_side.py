@@ -9,7 +9,7 @@ from test_report import Outline
 
 from nanoeuler.cli import main
 from nanoeuler.evaluation.report.gather import gather, kept_configuration
-from nanoeuler.evaluation.report.side_by_side import leaves, name_runs, side_by_side, what_counts
+from nanoeuler.evaluation.report.side_by_side import leaves, name_runs, shown, side_by_side, what_counts
 
 
 def make(root, name: str, stages=("pretrain", "sft"), **changes) -> tuple:
@@ -57,6 +57,32 @@ def test_runs_of_one_name_go_by_their_folders(tmp_path):
     assert "Settings that differ None." in Outline(side_by_side(name_runs([one, two], [first, second]))).text
 
 
+def test_numbers_of_questions_that_differ_are_told_and_share_no_baseline(tmp_path):
+    runs = {name: make(tmp_path / name, name)[1] for name in ("a", "b")}
+    assert "exact answers of 300 " in Outline(side_by_side(runs)).text
+    other = runs["b"].evaluations["sft"]
+    other["answers"] |= {"questions": 72, "commonest_answer": {"answer": "a cat", "score": 0.5, "from": "the questions"}}
+    other["tasks"]["hellaswag"] |= {"items": 40, "baseline": 0.3}
+    other["chat"]["prompts"] = 10
+    text = Outline(side_by_side(runs)).text
+    assert "exact answers of 300 / 72 78.3 % ± 2.4 78.3 % ± 2.4 – replies" in text
+    assert "hellaswag acc_norm, 1,000 / 40 items 29.1 % ± 1.1 29.1 % ± 1.1 – lambada" in text
+    assert "sampled replies to 58 / 10 instructions that stop" in text
+
+
+def test_a_stage_that_is_off_in_one_run_is_one_difference(tmp_path):
+    tuned = {"enabled": True, "instructions": "world", "learning_rate": 0.0003, "epochs": 2}
+    changes = {"a": tuned, "b": tuned | {"epochs": 3}, "c": tuned | {"enabled": False, "epochs": 4}}
+    runs = {name: make(tmp_path / name, name, sft=section)[1] for name, section in changes.items()}
+    assert "Settings that differ a b c sft.epochs 2 3 – sft.enabled True True False Results" in Outline(side_by_side(runs)).text
+
+
+def test_a_task_among_the_settings_is_told_in_words():
+    tasks = [{"name": "hellaswag", "limit": 40, "url": None, "kind": None}, {"name": "mine", "limit": None, "url": "mine.jsonl", "kind": "piqa"}]
+    assert shown(tasks) == "hellaswag limit 40, mine url mine.jsonl kind piqa"
+    assert (shown(None), shown([1, 2]), shown([])) == ("–", "1, 2", "")
+
+
 def test_scores_on_different_texts_are_not_said_to_compare(tmp_path):
     runs = {name: make(tmp_path / name, name)[1] for name in ("a", "b")}
     assert "do not compare" not in side_by_side(runs)
@@ -76,6 +102,7 @@ def test_half_a_run_and_one_by_hand_stand_beside_a_whole_one(tmp_path):
     text = Outline(html).text
     assert "The configuration of half is not at hand" in text
     assert "tokens read in training 2.05 M 10" in text
+    assert "half – pretrained (not finished)" in text
     assert "nan,nan" not in html
 
 
@@ -85,9 +112,9 @@ def test_only_settings_that_can_change_a_result_are_told():
     assert dict(leaves(what_counts(config))) == {"seed": 1, "sft.enabled": True, "sft.learning_rate": 0.1, "dpo.enabled": False}
 
 
-@pytest.mark.parametrize("arguments", [[], ["RUN", "--run", "RUN", "--config", "{}"], ["RUN", "RUN", "--metrics", "m.json"]])
+@pytest.mark.parametrize("arguments", [[], ["RUN", "--run", "RUN", "--config", "{}"], ["RUN", "OTHER", "--metrics", "m.json"], ["RUN", "RUN"]])
 def test_arguments_that_contradict_each_other_are_refused(folders, tmp_path, capsys, arguments):
-    given = [str(folders[0]) if argument == "RUN" else argument for argument in arguments]
+    given = [{"RUN": str(folders[0]), "OTHER": str(folders[1])}.get(argument, argument) for argument in arguments]
     assert main(["report", *given, "--output", str(tmp_path / "report.html")]) == 1
     assert "error  " in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()

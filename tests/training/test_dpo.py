@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import time
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.errors import UserError
 from nanoeuler.model.check import TOLERANCE, compare, finite_difference
 from nanoeuler.model.files import load_model
 from nanoeuler.model.flat import FlatBuffer
@@ -19,6 +21,7 @@ from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.dpo import measure
 from nanoeuler.training.objectives import PreferenceLoss
 from nanoeuler.training.pairs import PairStream, encode_pairs, reply_sums
+from nanoeuler.training.records import encode_records
 from nanoeuler.training.scoring import all_logprobs
 from nanoeuler.training.state import AdamW, TrainingState
 
@@ -260,11 +263,25 @@ def test_a_damaged_reference_is_computed_again(trainer, tuned):
     assert trainer.weights("dpo") == before
 
 
-def test_a_context_that_holds_few_pairs_stops_before_training(trainer, tuned):
-    trainer.config["dpo"] |= {"context": 90}
+@pytest.mark.parametrize("context", [20, 90])
+def test_a_context_that_holds_few_pairs_stops_before_training(trainer, tuned, context):
+    trainer.config["dpo"] |= {"context": context}
     said = trainer.run("dpo", "--parent", str(tuned), status=1)
-    assert "of the pairs fit whole into dpo.context = 90 tokens; raise dpo.context" in said
+    assert f"of the pairs fit whole into dpo.context = {context} tokens; raise dpo.context" in said
     assert "Traceback" not in said
+    share = float(re.search(r"only ([\d.]+)% of the pairs", said)[1]) / 100
+    advice = float(re.search(r"by setting dpo.minimum_fit_share to ([\d.]+)", said)[1])
+    assert share - 0.0015 < advice <= share + 0.0005  # a share that both the schema and the stage accept; the other one is rounded
+
+
+def test_instructions_and_preferences_that_are_mistaken_for_each_other_are_refused(tmp_path, tokenizer):
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps({"instruction": "Say it.", "input": "", "output": "It."}))
+    with pytest.raises(UserError, match=r"holds no pairs of replies; give the manifest\.json that `nanoeuler preferences` writes"):
+        encode_pairs(path, tokenizer, "alpaca", CONTEXT)
+    path.write_text(json.dumps({"instruction": "Say it.", "input": "", "chosen": "It.", "rejected": "No."}))
+    with pytest.raises(UserError, match=r"holds no instructions with a response; give the manifest\.json that `nanoeuler instructions` writes"):
+        encode_records(path, tokenizer, "alpaca", CONTEXT)
 
 
 def test_no_parent_is_one_sentence(trainer):

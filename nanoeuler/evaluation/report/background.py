@@ -31,6 +31,8 @@ def corpus_table(run: Run) -> Markup:
             rows.append([source + SPLITS[split], *amounts])
     for split in SPLITS if run.instructions else ():
         rows.append([f"{run.instructions['name']} instructions{SPLITS[split]}", count(run.instructions[split]["records"]), "–", "–", "–"])
+    for split in SPLITS if run.preferences else ():
+        rows.append([f"{run.preferences['name']} preferences{SPLITS[split]}", count(run.preferences[split]["pairs"]), "–", "–", "–"])
     return table(["", "documents", "bytes", "tokens", "bytes / token"], rows)
 
 
@@ -104,7 +106,7 @@ def licence_verdict(used: dict[str, str]) -> str:
     restricted = [name for name, licence in used.items() if is_non_commercial(licence)]
     if restricted:
         return f"A model trained on {enumeration(restricted)} is for non-commercial use only."
-    if "unknown" in used.values():
+    if any("unknown" in licence.split("; ") for licence in used.values()):
         return "Where a licence is unknown, find out before you pass the model on."
     return "None of these licences forbids commercial use."
 

@@ -14,6 +14,10 @@ from nanoeuler.timing import read_times
 
 STAGES = ("pretrain", "sft", "dpo", "sft_scratch")
 """In the order in which a report shows them; stages of other names follow."""
+MEASURED = {"finished", "validation", "loss"}
+"""What makes a line of metrics.jsonl a measurement; the header has none of these."""
+WHEN = {"step", "tokens", "seconds"}
+"""What every measurement says."""
 
 
 @dataclass
@@ -31,6 +35,19 @@ class Stage:
     def last(self) -> dict[str, Any]:
         """The newest line that knows step, tokens and seconds."""
         return self.finished or max([*self.steps, *self.validations], key=lambda line: line["step"], default={})
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The section of the configuration that the stage trained by, as its header keeps it."""
+        return self.header.get("config", {}).get(self.header.get("stage"), {})
+
+    @property
+    def handed_on(self) -> dict[str, Any] | None:
+        """The held-out measurement of the model that the stage hands on: the best one's where a tuned stage keeps that, else the last."""
+        measured = [line["validation"] for line in self.validations]
+        if self.settings.get("keep") == "best" and all("loss" in values for values in measured):
+            return min(measured, key=lambda values: values["loss"], default=None)
+        return measured[-1] if measured else None
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -58,6 +75,7 @@ class Run:
     corpus: dict[str, Any] | None = None  # manifest of the corpus
     tokens: dict[str, Any] | None = None  # manifest of the token shards
     instructions: dict[str, Any] | None = None  # manifest of the instruction records
+    preferences: dict[str, Any] | None = None  # manifest of the preference pairs
     pipeline: dict[str, Any] | None = None  # which rules need which, as the workflow keeps it
     times: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # rule → its attempts
     tokenizer: Path | None = None  # tokenizer.json of the first model that has one
@@ -87,6 +105,8 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
         run.corpus, run.tokens = optional_json(Path(paths.corpus_manifest)), optional_json(Path(paths.tokens))
         if config.get("sft", {}).get("enabled"):
             run.instructions = optional_json(Path(paths.instructions) / "manifest.json")
+        if config.get("dpo", {}).get("enabled"):
+            run.preferences = optional_json(Path(paths.preferences) / "manifest.json")
     return run
 
 
@@ -97,8 +117,13 @@ def kept_configuration(folder: Path) -> dict[str, Any]:
 
 def read_stage(folder: Path, name: str) -> Stage:
     stage = Stage(name, evaluation=optional_json(folder / "evaluation" / f"{name}.json"))
+    if stage.evaluation is not None and "held_out" not in stage.evaluation:
+        raise UserError(f"{folder / 'evaluation' / name}.json: not an evaluation; delete it, or let `nanoeuler evaluate` write it again")
     path = folder / name / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start:,}); delete it, or run the stage again") from error
     for number, text in enumerate(lines, 1):
         try:
             line = json.loads(text)
@@ -106,6 +131,8 @@ def read_stage(folder: Path, name: str) -> Stage:
             if number == len(lines):  # being written, or cut off by a kill
                 break
             raise UserError(f"{path}, line {number}: not valid JSON ({error.msg}); take the line out, or run the stage again") from error
+        if not isinstance(line, dict) or (not MEASURED.isdisjoint(line) and WHEN - line.keys()):
+            raise UserError(f"{path}, line {number}: no measurement with {', '.join(sorted(WHEN))}; take the line out, or run the stage again")
         if "finished" in line:
             stage.finished = line
         elif "validation" in line:
@@ -118,4 +145,7 @@ def read_stage(folder: Path, name: str) -> Stage:
 
 
 def optional_json(path: Path) -> dict[str, Any] | None:
-    return read_json(path) if path.is_file() else None
+    value = read_json(path) if path.is_file() else None
+    if not isinstance(value, dict | None):
+        raise UserError(f"{path}: not a JSON object; delete it and run the stage that writes it again")
+    return value

@@ -40,7 +40,8 @@ def sentence(run: Run) -> str:
         sources = f" of {enumeration(list(run.corpus['sources']))}" if run.corpus else ""
         total = sum(source["train"]["bytes"] for source in run.corpus["sources"].values()) if run.corpus else None
         amount = f"{size(total)} of text{sources}" if total else "text"
-        text += f", trained from random weights on {amount} ({short_count(pretrain.last['tokens'])} tokens read in {duration(pretrain.last['seconds'])})"
+        start = "the weights of another run" if pretrain.settings.get("init_from") else "random weights"
+        text += f", trained from {start} on {amount} ({short_count(pretrain.last['tokens'])} tokens read in {duration(pretrain.last['seconds'])})"
     sft = run.stages.get("sft")
     if sft and sft.last:
         records = sft.header.get("records")
@@ -65,10 +66,10 @@ def tiles(run: Run) -> Markup:
         baseline = answers["commonest_answer"]["score"]
         shown.append((percent(answers["score"], 0), f"of {count(answers['questions'])} held-out questions right", f"commonest answer: {percent(baseline, 0)}"))
         shown.append((percent(answers["stopped"], 0), "of replies end by themselves", f"{answers['mean_reply_tokens']:.0f} tokens on average"))
-    if (dpo := run.stages.get("dpo")) and (validated := [line["validation"] for line in dpo.validations if "accuracy" in line["validation"]]):
+    if (dpo := run.stages.get("dpo")) and "accuracy" in (dpo.handed_on or {}):
         pairs = dpo.header.get("held_out_pairs")
         label = f"of {count(pairs)} held-out pairs ranked right" if pairs else "of held-out pairs ranked right"
-        shown.append((percent(validated[-1]["accuracy"], 0), label, "a coin: 50 %"))
+        shown.append((percent(dpo.handed_on["accuracy"], 0), label, "a coin: 50 %"))
     seconds = {name: stage.last["seconds"] for name, stage in run.stages.items() if stage.last}
     if seconds:
         each = ", ".join(f"{name.replace('_', ' ')} {duration(value)}" for name, value in seconds.items())

@@ -1,9 +1,9 @@
 """Rows of a table of scores: one evaluation a column, and last what a reply or a prediction without a model gets."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, join, percent, significant
+from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, join, percent, short_count, significant
 
 
 def score_rows(evaluations: list[dict[str, Any]], bigram: Mapping[str, float]) -> list[list[Any]]:
@@ -25,12 +25,13 @@ def answer_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
     first = next(filter(None, scored), None)
     if first is None:
         return []
-    common = first["commonest_answer"]
+    floors = {one["commonest_answer"]["score"] for one in scored if one}
+    floor = with_remark(percent(first["commonest_answer"]["score"]), f"always “{first['commonest_answer']['answer']}”")
     return [
         [
-            f"exact answers of {count(first['questions'])}",
+            f"exact answers of {counts(scored, 'questions')}",
             *(with_error(answers) if answers else "–" for answers in scored),
-            with_remark(percent(common["score"]), f"always “{common['answer']}”"),
+            floor if len(floors) == 1 else "–",  # other questions have another one
         ],
         ["replies to questions that stop", *(percent(answers["stopped"]) if answers else "–" for answers in scored), "–"],
         ["tokens per reply", *(f"{answers['mean_reply_tokens']:.1f}" if answers else "–" for answers in scored), "–"],
@@ -44,10 +45,11 @@ def task_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
         scores = [(evaluation.get("tasks") or {}).get(task) for evaluation in evaluations]
         first = next(score for score in scores if score)
         shown = [with_error(score) if score else "–" for score in scores]
-        title = with_remark(task, f"{first['metric']}, {count(first['items'])} items")
-        rows.append([title, *shown, with_remark(percent(first["baseline"]), "at random")])
+        title = with_remark(task, f"{first['metric']}, {counts(scores, 'items')} items")
+        floors = {percent(score["baseline"]) for score in scores if score}
+        rows.append([title, *shown, with_remark(floors.pop(), "at random") if len(floors) == 1 else "–"])
         if first.get("perplexity"):
-            rows.append([f"{task}, perplexity", *(significant(score["perplexity"]["score"], 4) if score else "–" for score in scores), "–"])
+            rows.append([f"{task}, perplexity", *(perplexity(score["perplexity"]["score"]) if score else "–" for score in scores), "–"])
     return rows
 
 
@@ -55,11 +57,10 @@ def chat_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
     """How replies to held-out instructions end and repeat themselves, and how many have the style that preferences teach."""
     rows = []
     chats = [evaluation.get("chat") for evaluation in evaluations]
-    first = next(filter(None, chats), None)
     for title, found in (("replies", chats), ("sampled replies", [chat and chat.get("sampled") for chat in chats])):
         if not any(found):
             continue
-        name = f"{title} to {count(first['prompts'])} instructions"
+        name = f"{title} to {counts(chats, 'prompts')} instructions"
         rows.append([f"{name} that stop", *(percent(chat["stopped"]) if chat else "–" for chat in found), "–"])
         rows.append([f"{name}, tokens", *(f"{chat['mean_reply_tokens']:.1f}" if chat else "–" for chat in found), "–"])
         rows.append([f"{name}, repeated runs of four words", *(percent(chat.get("repetition")) if chat else "–" for chat in found), "–"])
@@ -68,6 +69,18 @@ def chat_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
         shown = [with_error({"score": style["sampled"]["share"], **style["sampled"]}) if style else "–" for style in styles]
         rows.append(["sampled replies in the preferred style", *shown, "–"])
     return rows
+
+
+def counts(scores: Sequence[Mapping[str, Any] | None], key: str) -> str:
+    """How many things were asked; where runs differ in it the number of each, in their order."""
+    asked = [count(score[key]) if score else "–" for score in scores]
+    different = set(asked) - {"–"}
+    return different.pop() if len(different) == 1 else " / ".join(asked)
+
+
+def perplexity(value: float) -> str:
+    """Four digits; of a model that knows nothing it has nine before the point."""
+    return significant(value, 4) if value < 1e5 else short_count(value)
 
 
 def with_error(score: dict[str, Any]) -> Markup:

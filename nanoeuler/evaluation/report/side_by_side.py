@@ -71,21 +71,31 @@ def facts(runs: Mapping[str, Run]) -> Markup:
         first = next(iter(run.stages.values()))
         provenance = first.header.get("provenance") or (first.evaluation or {}).get("provenance") or {}
         parameters = first.header.get("parameters") or (first.evaluation or {}).get("parameters")
-        rows.append([name, short_count(parameters) if parameters else "–", ", ".join(map(stage_name, run.stages)), provenance.get("device") or "–"])
+        rows.append([name, short_count(parameters) if parameters else "–", ", ".join(map(described, run.stages.values())), provenance.get("device") or "–"])
         rows[-1].append((provenance.get("commit") or "–")[:12] + (" + changes" if provenance.get("dirty") else ""))
     return table(["", "parameters", "stages", "device", "commit"], rows, numeric_from=9)
+
+
+def described(stage: Stage) -> str:
+    return stage_name(stage.name) + (" (not finished)" if stage.steps and not stage.finished else "")
 
 
 def settings(runs: Mapping[str, Run]) -> Markup:
     """The keys of the configurations whose values are not the same in all runs."""
     flat = {name: dict(leaves(what_counts(run.config))) for name, run in runs.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
-    differing = [key for key in keys if len({repr(values.get(key)) for values in flat.values()}) > 1]
+    differing = [key for key in keys if len({repr(values.get(key)) for values in flat.values() if not is_off(key, values)}) > 1]
     if unknown := [name for name, values in flat.items() if not values]:
         return element("p", f"The configuration of {enumeration(unknown)} is not at hand: no workflow kept it in pipeline.json.", class_="note")
     if not differing:
         return element("p", "None.", class_="note")
     return table(["", *flat], [[key, *(shown(values.get(key)) for values in flat.values())] for key in differing], numeric_from=9)
+
+
+def is_off(key: str, values: Mapping[str, Any]) -> bool:
+    """Is `key` a setting of a stage that is switched off here? Then it differs from nothing: that the stage is off says it all."""
+    enabled = f"{key.partition('.')[0]}.enabled"
+    return key != enabled and values.get(enabled) is False
 
 
 def what_counts(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,7 +117,9 @@ def leaves(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, An
 
 
 def shown(value: Any) -> str:
-    return "–" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, Mapping):  # a task: its name, and what else is said of it
+        return " ".join(str(each) if key == "name" else f"{key} {each}" for key, each in value.items() if each is not None)
+    return "–" if value is None else ", ".join(map(shown, value)) if isinstance(value, list) else str(value)
 
 
 def scores(runs: Mapping[str, Run], stage: str) -> Markup:

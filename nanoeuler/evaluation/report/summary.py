@@ -33,7 +33,7 @@ def summarise_stage(stage: Stage) -> dict[str, Any]:
         "loss": last_step.get("loss"),
         "tokens_per_second": stage.tokens_per_second,
         "mfu": stage.mfu,
-        "validation": stage.validations[-1]["validation"] if stage.validations else None,
+        "validation": stage.handed_on,
         "bits_per_byte": {source: scores["bits_per_byte"] for source, scores in evaluation.get("held_out", {}).items()},
         "head_accuracy": {source: scores["head_accuracy"] for source, scores in evaluation.get("held_out", {}).items()},
         "tasks": {name: {key: value for key, value in scores.items() if key != "groups"} for name, scores in evaluation.get("tasks", {}).items()},

@@ -112,10 +112,12 @@ def preference_charts(run: Run) -> Markup:
     accuracy = [validation_series("held-out pairs", stage, STEPS, "accuracy", colour), Series("a coin", level=0.5, colour=0, shown="0.500")]
     rewards = [validation_series(label, stage, STEPS, key, place) for label, key, place in (("chosen", "chosen_reward", 2), ("rejected", "rejected_reward", 4))]
     losses = [loss_series("training", stage, STEPS, 0), validation_series("held-out", stage, STEPS, "loss", colour)]
+    by_length = stage.settings.get("loss") == "simpo"
+    reward = "β · log-probability per token" if by_length else "β · log-probability against the reference"
     charts = [
         line_chart("Loss", "of a pair, in nats", "step", losses),
         line_chart("Accuracy", "share of pairs whose chosen reply has the higher reward", "step", accuracy),
-        line_chart("Rewards", "β · log-probability against the reference", "step", rewards),
+        line_chart("Rewards", reward, "step", rewards),
         line_chart("Drift", "estimate of KL(reference ‖ policy), nats per token", "step", [validation_series("held-out", stage, STEPS, "drift", colour)], True),
         *speed_charts({"dpo": stage}, STEPS),
     ]
@@ -123,7 +125,7 @@ def preference_charts(run: Run) -> Markup:
 
 
 def speed_charts(stages: dict[str, Stage], x: Axis) -> list[Markup]:
-    rates = [series(name, stage, x, "learning_rate", lambda rates: f"peak {scientific(max(rates))}") for name, stage in stages.items()]
+    rates = [series(name, stage, x, "learning_rate", peak_shower(stage)) for name, stage in stages.items()]
     speeds = [series(name, stage, x, "tokens_per_second", lambda speeds: short_count(statistics.median(speeds))) for name, stage in stages.items()]
     shares = [series(name, stage, x, "mfu", lambda shares: percent(statistics.median(shares))) for name, stage in stages.items()]
     return [
@@ -131,6 +133,11 @@ def speed_charts(stages: dict[str, Stage], x: Axis) -> list[Markup]:
         line_chart("Throughput", "tokens per second, median", x.label, speeds, from_zero=True),
         line_chart("MFU", "share of the device's peak, median", x.label, shares, from_zero=True),
     ]
+
+
+def peak_shower(stage: Stage) -> Callable[[list[float]], str]:
+    """The peak is the configured one: a short stage logs few steps, and none near it."""
+    return lambda rates: f"peak {scientific(stage.settings.get('learning_rate') or max(rates))}"
 
 
 def loss_series(label: str, stage: Stage, x: Axis, colour: int) -> Series:
