@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -71,8 +72,8 @@ def usage(run: Run) -> str:
         return ""
     last = best_of(there)
     tuned = (run.evaluations.get(last) or {}).get("template")
-    prompt = json.dumps(next(iter(run.config.get("evaluate", {}).get("prompts", [])), "Hello!"), ensure_ascii=False)
-    command = f"chat --model {last}/model" if tuned else f"generate --model {last}/model --prompt {prompt}"
+    prompt = next(iter(run.config.get("evaluate", {}).get("prompts", [])), "Hello!")
+    command = f"chat --model {last}/model" if tuned else f"generate --model {last}/model --prompt {shlex.quote(prompt)}"
     folders = ", ".join(f"`{name}/model` ({stage_name(name)})" for name in there)
     return f"""## How to use it
 
@@ -86,7 +87,7 @@ nanoeuler {command}
 import nanoeuler
 
 model = nanoeuler.load("{last}/model")
-print(model.generate({prompt}))
+print(model.generate({prompt!r}))
 ```"""
 
 

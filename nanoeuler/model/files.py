@@ -105,6 +105,8 @@ def read_description(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
     """The model's configuration, and all that this project says about it in `config.json`."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; give the model folder of a finished stage, such as results/demo/sft/model")
+    if not (folder / CONFIG).is_file() and (folder / "model" / CONFIG).is_file():
+        raise UserError(f"{folder}: the folder of a stage; its model lies in {folder / 'model'}")
     content = read_json(folder / CONFIG)
     description = content.get("nanoeuler") if isinstance(content, dict) else None
     if not isinstance(description, dict) or not isinstance(description.get("model"), dict):

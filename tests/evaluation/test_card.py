@@ -1,6 +1,9 @@
 """The model card: a README that a model hub reads, from the facts of the report."""
 
+import ast
 import json
+import re
+import shlex
 
 import fabricated
 import pytest
@@ -128,3 +131,14 @@ def test_the_command_writes_it(tmp_path):
     arguments = ["--config", json.dumps(config), "--run", str(folder), "--output", str(folder / "report.html"), "--card", str(folder / "README.md")]
     assert main(["report", *arguments]) == 0
     assert "# made-up" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_its_commands_can_be_pasted_whatever_the_prompt(tmp_path):
+    config, folder = fabricated.fabricate(tmp_path, stages=("pretrain",))
+    config["evaluate"] = config.get("evaluate", {}) | {"prompts": ['The `moon` cost $5, didn\'t\n"it"?']}
+    run = gather(config, folder)
+    run.evaluations["pretrain"]["template"] = None
+    shell, python = re.findall(r"```(?:sh|python)\n(.*?)\n```", card(run), re.DOTALL)[:2]
+    assert shlex.split(shell)[-2:] == ["--prompt", config["evaluate"]["prompts"][0]]
+    call = ast.parse(python).body[-1].value.args[0]
+    assert call.args[0].value == config["evaluate"]["prompts"][0]

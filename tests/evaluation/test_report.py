@@ -339,6 +339,7 @@ def test_a_folder_that_is_no_run_and_damaged_metrics_are_refused(tmp_path, capsy
         ("evaluation/sft.json", b"{}", r"sft\.json: not an evaluation"),
         ("evaluation/notes.json", b'{"a": 1}', r"notes\.json: not an evaluation"),
         ("pipeline.json", b"[1]", r"pipeline\.json: not a JSON object"),
+        ("gradients.json", b"{}", r"gradients\.json: not a check of gradients"),
     ],
 )
 def test_files_of_another_shape_are_refused_in_a_sentence(tmp_path, file, content, sentence):

@@ -1,4 +1,5 @@
 import json
+import shutil
 import struct
 
 import numpy as np
@@ -107,6 +108,11 @@ def test_saving_again_replaces_the_folder(saved):
 
 def test_no_folder():
     assert refusal("/nowhere/model").startswith("/nowhere/model: no such folder; give the model folder")
+
+
+def test_the_folder_of_a_stage_says_where_its_model_lies(saved, tmp_path):
+    shutil.copytree(saved[0], tmp_path / "sft" / "model")
+    assert refusal(tmp_path / "sft") == f"{tmp_path / 'sft'}: the folder of a stage; its model lies in {tmp_path / 'sft' / 'model'}"
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])

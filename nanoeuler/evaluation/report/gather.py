@@ -18,6 +18,8 @@ MEASURED = {"finished", "validation", "loss"}
 """What makes a line of metrics.jsonl a measurement; the header has none of these."""
 WHEN = {"step", "tokens", "seconds"}
 """What every measurement says."""
+CHECKED = {"rows", "tolerance", "passed", "largest_error", "quick"}
+"""What a check of gradients says."""
 
 
 @dataclass
@@ -98,6 +100,8 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
         raise UserError(f"{folder}: holds neither a stage's metrics.jsonl nor an evaluation; give the folder of a run, such as results/demo, after training")
     run = Run(name=config.get("run", folder.name), config=config, stages={name: read_stage(folder, name) for name in names})
     run.gradients = optional_json(folder / "gradients.json")
+    if run.gradients is not None and CHECKED - run.gradients.keys():
+        raise UserError(f"{folder / 'gradients.json'}: not a check of gradients; delete it, or let `nanoeuler check` write it again")
     run.pipeline, run.times = optional_json(folder / "pipeline.json"), read_times(folder)
     run.tokenizer = next((path for name in names if (path := folder / name / "model" / "tokenizer.json").is_file()), None)
     if {"data_dir", "results_dir", "run", "corpus", "tokenizer", "sources"} <= config.keys():
