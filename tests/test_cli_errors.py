@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nanoeuler.errors import UserError
 from nanoeuler.training.lock import FolderLock
 
 CHECK = ["-m", "nanoeuler", "check", "--quick"]
@@ -53,7 +54,7 @@ def test_a_lock_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limit[1]))
     try:
-        with pytest.raises(OSError, match="too large"), FolderLock(tmp_path):
+        with pytest.raises(UserError, match=r"lock\.json: the disk is full"), FolderLock(tmp_path):
             pass
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)

@@ -31,7 +31,13 @@ def command(capsys):
 
 def typed(*arguments, input=b""):
     """The same as a process of its own, with `input` on standard input."""
-    done = subprocess.run([sys.executable, "-m", "nanoeuler", *map(str, arguments)], input=input, capture_output=True, cwd=CHECKOUT, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-m", "nanoeuler", *(each if isinstance(each, bytes) else str(each) for each in arguments)],
+        input=input,
+        capture_output=True,
+        cwd=CHECKOUT,
+        timeout=120,
+    )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
@@ -82,6 +88,13 @@ def test_the_prompt_may_come_from_standard_input(tuned_folder, base_folder):
     status, out, err = typed("generate", "--model", base_folder, "--prompt", "-", input=b"caf\xe9")
     assert (status, out) == (1, "")
     assert "not UTF-8 (byte 3)" in err
+
+
+@pytest.mark.parametrize("option", ["--prompt", "--input"])
+def test_an_argument_that_is_not_utf8_gets_the_place_in_it(tuned_folder, option):
+    status, out, err = typed("generate", "--model", tuned_folder, "--prompt", "Name a colour.", option, b"caf\xe9")
+    assert (status, out) == (1, "")
+    assert f"{option} is not UTF-8 (byte 3)" in err
 
 
 def test_text_is_written_as_it_is_made(tuned_folder):
