@@ -216,6 +216,15 @@ def test_info_of_a_config(command):
     assert lines >= {("total", "11,010,304"), ("embedding", "1,048,576"), ("heads", "4,194,304"), ("weights", "44"), ("backend", "cpu")}
 
 
+def test_info_counts_scores_of_attention_for_the_reference_alone(command):
+    def activations(device: str) -> str:
+        _, out, _ = command("info", "--config", '{"model": {"preset": "small"}}', "--length", "8192", "--rows", "1", "--device", device)
+        return next(line for line in out.splitlines() if "activations" in line)
+
+    assert "278 MB" in activations("cpu")  # 34 kB a token
+    assert "4.6 GB" in activations("reference")  # and 4 × 4 heads of 8,192²
+
+
 def test_info_of_a_config_file(command, tmp_path):
     sources = {"gutenberg": {"collection": "one", "mirror": "https://example.org", "licence": "none", "books": [{"id": 1, "title": "T", "author": "A"}]}}
     config = {"run": "x", "sources": str(tmp_path / "sources.yaml"), "corpus": {"sources": ["gutenberg"]}, "model": {"preset": "medium"}}
