@@ -4,11 +4,12 @@ Lines go to standard error and, when the stage was given `--log`, to that file i
 the story of the attempt before it. Machines read `metrics.jsonl` and manifests, never these lines.
 """
 
+import io
 import logging
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from nanoeuler.errors import UserError
 
@@ -39,6 +40,12 @@ def start(path: str | Path | None = None) -> None:
 def add(handler: logging.Handler) -> None:
     handler.setFormatter(logging.Formatter("%(message)s"))
     LOGGER.addHandler(handler)
+
+
+def lenient(stream: TextIO) -> None:
+    """Have `stream` replace the characters that its encoding lacks instead of raising."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
 
 
 def line(tag: str, message: str = "", **values: Any) -> None:

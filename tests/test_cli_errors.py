@@ -1,4 +1,4 @@
-"""What the command line says where a file cannot be written: one sentence, no traceback, whatever the stage."""
+"""What the command line says where a file or a terminal does not take what is written: one sentence or none, no traceback, whatever the stage."""
 
 import os
 import resource
@@ -15,9 +15,9 @@ CHECK = ["-m", "nanoeuler", "check", "--quick"]
 FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full to stand for a full disk")
 
 
-def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
+def run(*arguments: str, folder: Path, **variables: str) -> subprocess.CompletedProcess:
     checkout = Path(__file__).parents[1]
-    environment = os.environ | {"PYTHONPATH": str(checkout)}
+    environment = os.environ | {"PYTHONPATH": str(checkout)} | variables
     return subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
 
 
@@ -59,3 +59,9 @@ def test_a_lock_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_terminal_without_greek_gets_a_question_mark(tmp_path):
+    done = run("-m", "nanoeuler", "info", "--config", '{"model": {"preset": "small"}}', folder=tmp_path, PYTHONIOENCODING="latin-1")
+    assert done.returncode == 0
+    assert "RoPE ? = 10,000" in done.stdout

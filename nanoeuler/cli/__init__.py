@@ -29,6 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run one stage. Returns the exit status: 0, or 1 after one sentence on standard error."""
     options = build_parser().parse_args(arguments)
+    log.lenient(sys.stdout)
     timing, log_file = Timing(options.stage), getattr(options, "log", None)
     try:
         with explain_os_errors():

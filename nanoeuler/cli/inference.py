@@ -1,9 +1,8 @@
 """Subcommands of the inference wing: generate, chat."""
 
 import argparse
-import io
 import sys
-from typing import Any, TextIO
+from typing import Any
 
 from nanoeuler import log
 from nanoeuler.backend import DEVICES
@@ -56,7 +55,7 @@ def run_generate(options: argparse.Namespace) -> None:
     text, further = read_prompt(options.prompt), as_text(options.input, "--input")
     model = api.load(options.model, options.device, options.gpus)
     reply = model.stream(text, further, options.raw, max_tokens, **sampling)
-    output = lenient(sys.stdout)
+    output = sys.stdout
     last = ""
     for piece in reply:
         output.write(visible(piece) if output.isatty() else piece)
@@ -110,8 +109,8 @@ def run_chat(options: argparse.Namespace) -> None:
 
     sampling = Sampling(**sampling_options(options))
     model = api.load(options.model, options.device, options.gpus)
-    lenient(sys.stdin)
-    output = lenient(sys.stdout)
+    log.lenient(sys.stdin)
+    output = sys.stdout
 
     def write(text: str) -> None:
         output.write(text)
@@ -124,10 +123,3 @@ def run_chat(options: argparse.Namespace) -> None:
     chat.run(lambda: input(prompt))
     if prompt:
         write("\n")
-
-
-def lenient(stream: TextIO) -> TextIO:
-    """`stream`, with characters that its encoding lacks replaced instead of raising."""
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="replace")
-    return stream
