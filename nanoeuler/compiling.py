@@ -5,10 +5,13 @@
 
 compiles at the first call with each combination of argument types. A process that has to compile says so once; the
 machine code lies beside the source (or in the user's cache folder where that is read-only) and the next process loads it.
+Files that are damaged are compiled anew; where none can be written, each process compiles for itself and says why.
 """
 
+import contextlib
 import functools
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,10 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def decorate(function: Callable[..., Any]) -> Any:
         dispatcher = numba.njit(**{"nogil": True, "error_model": "numpy", **options})(function)
-        dispatcher._cache = FolderCache(function)
+        try:
+            dispatcher._cache = FolderCache(function)
+        except RuntimeError:  # no folder can be written
+            ANNOUNCEMENT.not_kept("neither the program's folder nor the user's cache folder can be written")
         return dispatcher
 
     return decorate
@@ -68,22 +74,45 @@ class FolderCacheFiles(caching.CompileResultCacheImpl):
 
 
 class FolderCache(caching.FunctionCache):
+    """Numba's, which ends the process over a file that a crash or a full disk has cut off, and over a disk that is full."""
+
     _impl_class = FolderCacheFiles
+
+    def load_overload(self, signature: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(signature, target_context)
+        except Exception:  # unpickling what is damaged raises nearly anything
+            with contextlib.suppress(OSError):
+                os.unlink(self._cache_file._index_path)
+            return None
+
+    def save_overload(self, signature: Any, data: Any) -> None:
+        try:
+            super().save_overload(signature, data)
+        except OSError as error:
+            ANNOUNCEMENT.not_kept(f"{self.cache_path}: {error.strerror}")
 
 
 class Announcement(event.Listener):
-    """Says at the first compilation of a process that one is under way."""
+    """Says at the first compilation of a process that one is under way, and once if its result cannot be kept."""
 
     def __init__(self) -> None:
         self.made = False
+        self.kept = True
 
     def on_start(self, event: event.Event) -> None:
         if not self.made:
             self.made = True
-            log.line("compiling", "machine code for this processor, once: the next run finds it on disk")
+            log.line("compiling", "machine code for this processor" + (", once: the next run finds it on disk" if self.kept else ""))
 
     def on_end(self, event: event.Event) -> None:
         pass
 
+    def not_kept(self, reason: str) -> None:
+        if self.kept:
+            self.kept = False
+            log.line("compiling", f"machine code cannot be kept and every run compiles anew ({reason}); name a folder for it in NUMBA_CACHE_DIR")
 
-event.register("numba:compile", Announcement())
+
+ANNOUNCEMENT = Announcement()
+event.register("numba:compile", ANNOUNCEMENT)

@@ -18,15 +18,18 @@ from nanoeuler.errors import UserError
 
 
 @contextlib.contextmanager
-def explain_os_errors(path: Path) -> Iterator[None]:
-    """Turn the errors that a user can mend (disk full, no permission) into a `UserError` naming `path`."""
+def explain_os_errors(path: Path | None = None) -> Iterator[None]:
+    """Turn the errors that a user can mend (disk full, no permission, something in the way) into a `UserError` naming `path`, or the file that failed."""
     try:
         yield
     except OSError as error:
+        where = f"{path or error.filename}: " if path or error.filename else ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # the last: a limit on file sizes
-            raise UserError(f"{path}: the disk is full; free some space or set data_dir and results_dir to another disk, then run again") from error
+            raise UserError(f"{where}the disk is full; free some space or set data_dir and results_dir to another disk, then run again") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise UserError(f"{path}: no permission to write there; choose another folder or change its owner") from error
+            raise UserError(f"{where}no permission there; choose another folder or change its owner") from error
+        if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
+            raise UserError(f"{where}cannot be used ({error.strerror}: {error.filename}); give another path") from error
         raise
 
 
@@ -37,6 +40,8 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     `mode` is "w" (UTF-8 text, line ends as written) or "wb".
     """
     path = Path(path)
+    if path.is_dir():
+        raise UserError(f"{path}: a folder; give the name of a file to write")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     if path.is_dir():
         raise UserError(f"{path}: a folder; give the name of a file to write")

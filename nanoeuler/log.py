@@ -4,27 +4,48 @@ Lines go to standard error and, when the stage was given `--log`, to that file i
 the story of the attempt before it. Machines read `metrics.jsonl` and manifests, never these lines.
 """
 
+import io
 import logging
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+from nanoeuler.errors import UserError
 
 LOGGER = logging.getLogger("nanoeuler")
 
 
+class LogFile(logging.FileHandler):
+    """A file that lines are appended to. What a full disk does not take stands on standard error all the same, without a traceback for each line."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
 def start(path: str | Path | None = None) -> None:
-    """Send log lines to standard error and, when given, to the file at `path` (appended, folder made)."""
+    """Send log lines to standard error and, when given, to the file at `path` (appended, folder made). Raises `UserError` when that cannot be opened."""
     LOGGER.handlers.clear()
     LOGGER.setLevel(logging.INFO)
     LOGGER.propagate = False
-    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    add(logging.StreamHandler(sys.stderr))
     if path is not None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        handlers.append(logging.FileHandler(path, mode="a", encoding="utf-8"))
-    for handler in handlers:
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        LOGGER.addHandler(handler)
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            add(LogFile(path, mode="a", encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"--log {path}: cannot be written ({error.strerror}); give the path of a file that can") from error
+
+
+def add(handler: logging.Handler) -> None:
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    LOGGER.addHandler(handler)
+
+
+def lenient(stream: TextIO) -> None:
+    """Have `stream` replace the characters that its encoding lacks instead of raising."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
 
 
 def line(tag: str, message: str = "", **values: Any) -> None:

@@ -11,6 +11,7 @@ import sys
 from nanoeuler import __version__, log
 from nanoeuler.cli import corpus, evaluation, inference, inspection, planning, sources, tokenizer, training
 from nanoeuler.errors import UserError
+from nanoeuler.files import explain_os_errors
 from nanoeuler.timing import Timing
 
 WINGS = (sources, corpus, tokenizer, training, inference, evaluation, inspection, planning)
@@ -28,19 +29,21 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run one stage. Returns the exit status: 0, or 1 after one sentence on standard error."""
     options = build_parser().parse_args(arguments)
+    log.lenient(sys.stdout)
     timing, log_file = Timing(options.stage), getattr(options, "log", None)
     try:
-        log.start(log_file)
-        status = options.handler(options) or 0
-        timing.write(log_file, status)
+        with explain_os_errors():
+            log.start(log_file)
+            try:
+                status = options.handler(options) or 0
+            except KeyboardInterrupt:
+                log.line("interrupted", "run the same command again to go on")
+                status = 130
+            timing.write(log_file, status)
         return status
     except UserError as error:
         log.line("error", str(error))
         return 1
-    except KeyboardInterrupt:
-        log.line("interrupted", "run the same command again to go on")
-        timing.write(log_file, 130)
-        return 130
     except BrokenPipeError:  # the reader of our output (head, less) has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -1,9 +1,8 @@
 """Subcommands of the inference wing: generate, chat."""
 
 import argparse
-import io
 import sys
-from typing import Any, TextIO
+from typing import Any
 
 from nanoeuler import log
 from nanoeuler.backend import DEVICES
@@ -53,10 +52,10 @@ def run_generate(options: argparse.Namespace) -> None:
     max_tokens = at_least_one(api.MAX_TOKENS if options.max_tokens is None else options.max_tokens)
     sampling = sampling_options(options)
     Sampling(**sampling)  # refuses bad values before the model is read
-    text = read_prompt(options.prompt)
+    text, further = read_prompt(options.prompt), as_text(options.input, "--input")
     model = api.load(options.model, options.device, options.gpus)
-    reply = model.stream(text, options.input, options.raw, max_tokens, **sampling)
-    output = lenient(sys.stdout)
+    reply = model.stream(text, further, options.raw, max_tokens, **sampling)
+    output = sys.stdout
     last = ""
     for piece in reply:
         output.write(visible(piece) if output.isatty() else piece)
@@ -81,11 +80,20 @@ def run_generate(options: argparse.Namespace) -> None:
 def read_prompt(prompt: str) -> str:
     """The prompt itself, or for "-" what standard input holds, less the line end that echo puts there."""
     if prompt != "-":
-        return prompt
+        return as_text(prompt, "--prompt")
+    return decoded(sys.stdin.buffer.read(), "the prompt on standard input").removesuffix("\n")
+
+
+def as_text(argument: str, name: str) -> str:
+    """An argument of the command line, in which Python hides bytes that are no text as lone surrogates."""
+    return decoded(argument.encode("utf-8", "surrogateescape"), name)
+
+
+def decoded(content: bytes, name: str) -> str:
     try:
-        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"the prompt on standard input is not UTF-8 (byte {error.start}); convert it, for instance with iconv") from error
+        raise UserError(f"{name} is not UTF-8 (byte {error.start}); convert it, for instance with iconv") from error
 
 
 def run_chat(options: argparse.Namespace) -> None:
@@ -101,8 +109,8 @@ def run_chat(options: argparse.Namespace) -> None:
 
     sampling = Sampling(**sampling_options(options))
     model = api.load(options.model, options.device, options.gpus)
-    lenient(sys.stdin)
-    output = lenient(sys.stdout)
+    log.lenient(sys.stdin)
+    output = sys.stdout
 
     def write(text: str) -> None:
         output.write(text)
@@ -115,10 +123,3 @@ def run_chat(options: argparse.Namespace) -> None:
     chat.run(lambda: input(prompt))
     if prompt:
         write("\n")
-
-
-def lenient(stream: TextIO) -> TextIO:
-    """`stream`, with characters that its encoding lacks replaced instead of raising."""
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="replace")
-    return stream

@@ -215,7 +215,7 @@ def print_model(config: "ModelConfig", rows: int, length: int | None, backend: A
         copy = 0 if width == 4 else buffer // 2
         largest = max(0, backend.device.free_memory - state_bytes(config) - copy) // row
     else:
-        row, width, copy, holder = activation_bytes_per_row(config, length), 4, 0, "this machine's memory"
+        row, width, copy, holder = activation_bytes_per_row(config, length, backend.name == "reference"), 4, 0, "this machine's memory"
         largest = max(0, (memory_megabytes() * 2**20 - 4 * buffer) // row)
     cache = width * 2 * c.layers * c.kv_heads * c.head_size * c.context
     memory = [

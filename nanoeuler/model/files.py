@@ -51,6 +51,9 @@ def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
     try:
         with safe_open(path, framework="numpy") as file:
             present = set(file.keys())
+            further = present - {prefix + tensor.name for prefix, buffer in buffers.items() for tensor in buffer.table}
+            if further:
+                raise UserError(f"{path}: tensor {min(further)} is one too many; the file is of a model with other fields than its config says")
             for prefix, buffer in buffers.items():
                 for tensor in buffer.table:
                     name = prefix + tensor.name

@@ -243,12 +243,12 @@ def activation_elements_per_token(config: ModelConfig) -> int:
     return saved + scratch + c.mtp_heads * c.vocab_storage
 
 
-def activation_bytes_per_row(config: ModelConfig, length: int) -> int:
-    """Bytes that a training step in float32 takes per row of `length` tokens: what it keeps, and the reference's attention scores.
+def activation_bytes_per_row(config: ModelConfig, length: int, scores: bool = True) -> int:
+    """Bytes that a training step in float32 takes per row of `length` tokens: what it keeps, and with `scores` the reference's attention scores.
 
-    Of those, (heads, length, length) each, up to four exist at a time.
+    Of those, (heads, length, length) each, up to four exist at a time; the other engines make none.
     """
-    return 4 * (length * activation_elements_per_token(config) + 4 * config.heads * length**2)
+    return 4 * (length * activation_elements_per_token(config) + 4 * config.heads * length**2 * scores)
 
 
 def state_bytes(config: ModelConfig) -> int:

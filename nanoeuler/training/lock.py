@@ -15,6 +15,7 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
+from nanoeuler.files import explain_os_errors
 
 HEARTBEAT_SECONDS = 10.0
 SILENT_SECONDS = 120.0
@@ -62,14 +63,15 @@ class FolderLock:
     def create(self) -> bool:
         """Write the lock if there is none, in one move: the content is complete when the name appears."""
         temporary = self.path.with_name(f".lock.{self.identity['host']}.{os.getpid()}")
-        temporary.write_text(json.dumps(self.identity), encoding="utf-8")
         try:
+            with explain_os_errors(self.path):
+                temporary.write_text(json.dumps(self.identity), encoding="utf-8")
             os.link(temporary, self.path)
             return True
         except FileExistsError:
             return False
         finally:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
 
     def read(self) -> dict[str, Any] | None:
         try:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.files import atomic_write
+from nanoeuler.files import atomic_write, explain_os_errors
 
 
 class Metrics:
@@ -36,5 +36,5 @@ class Metrics:
             file.writelines(json.dumps(entry) + "\n" for entry in kept)
 
     def write(self, **values: Any) -> None:
-        with open(self.path, "a", encoding="utf-8") as file:
+        with explain_os_errors(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")

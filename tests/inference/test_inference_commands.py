@@ -31,7 +31,13 @@ def command(capsys):
 
 def typed(*arguments, input=b""):
     """The same as a process of its own, with `input` on standard input."""
-    done = subprocess.run([sys.executable, "-m", "nanoeuler", *map(str, arguments)], input=input, capture_output=True, cwd=CHECKOUT, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-m", "nanoeuler", *(each if isinstance(each, bytes) else str(each) for each in arguments)],
+        input=input,
+        capture_output=True,
+        cwd=CHECKOUT,
+        timeout=120,
+    )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
@@ -82,6 +88,13 @@ def test_the_prompt_may_come_from_standard_input(tuned_folder, base_folder):
     status, out, err = typed("generate", "--model", base_folder, "--prompt", "-", input=b"caf\xe9")
     assert (status, out) == (1, "")
     assert "not UTF-8 (byte 3)" in err
+
+
+@pytest.mark.parametrize("option", ["--prompt", "--input"])
+def test_an_argument_that_is_not_utf8_gets_the_place_in_it(tuned_folder, option):
+    status, out, err = typed("generate", "--model", tuned_folder, "--prompt", "Name a colour.", option, b"caf\xe9")
+    assert (status, out) == (1, "")
+    assert f"{option} is not UTF-8 (byte 3)" in err
 
 
 def test_text_is_written_as_it_is_made(tuned_folder):
@@ -201,6 +214,15 @@ def test_info_of_a_config(command):
     assert status == 0
     lines = {tuple(line.split()[:2]) for line in out.splitlines()}
     assert lines >= {("total", "11,010,304"), ("embedding", "1,048,576"), ("heads", "4,194,304"), ("weights", "44"), ("backend", "cpu")}
+
+
+def test_info_counts_scores_of_attention_for_the_reference_alone(command):
+    def activations(device: str) -> str:
+        _, out, _ = command("info", "--config", '{"model": {"preset": "small"}}', "--length", "8192", "--rows", "1", "--device", device)
+        return next(line for line in out.splitlines() if "activations" in line)
+
+    assert "278 MB" in activations("cpu")  # 34 kB a token
+    assert "4.6 GB" in activations("reference")  # and 4 × 4 heads of 8,192²
 
 
 def test_info_of_a_config_file(command, tmp_path):

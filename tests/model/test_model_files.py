@@ -155,6 +155,15 @@ def test_weights_of_another_shape_or_without_a_tensor(saved):
     assert "tensor mtp_heads.2.weight is missing" in refusal(saved[0])
 
 
+def test_weights_with_a_layer_more_than_the_config_says(saved):
+    path = saved[0] / "config.json"
+    content = json.loads(path.read_text())
+    content["nanoeuler"]["model"]["layers"] -= 1
+    path.write_text(json.dumps(content))
+    layer = content["nanoeuler"]["model"]["layers"]
+    assert f"tensor model.layers.{layer}.input_layernorm.weight is one too many" in refusal(saved[0])
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

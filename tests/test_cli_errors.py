@@ -1,0 +1,67 @@
+"""What the command line says where a file or a terminal does not take what is written: one sentence or none, no traceback, whatever the stage."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nanoeuler.errors import UserError
+from nanoeuler.training.lock import FolderLock
+
+CHECK = ["-m", "nanoeuler", "check", "--quick"]
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full to stand for a full disk")
+
+
+def run(*arguments: str, folder: Path, **variables: str) -> subprocess.CompletedProcess:
+    checkout = Path(__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": str(checkout)} | variables
+    return subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("option", ["--log", "--output"])
+@pytest.mark.parametrize("path", [".", "file/inside", "folder"])
+def test_a_path_that_cannot_be_a_file_gets_one_sentence_with_its_name(tmp_path, option, path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    done = run(*CHECK, option, path, folder=tmp_path)
+    assert done.returncode == 1
+    [sentence] = [line for line in done.stderr.splitlines() if line.startswith("error")]
+    assert f"{path}: " in sentence
+    assert "Traceback" not in done.stderr
+
+
+@FULL
+def test_a_log_on_a_full_disk_leaves_the_story_on_standard_error(tmp_path):
+    (tmp_path / "x.log").symlink_to("/dev/full")
+    done = run(*CHECK, "--log", "x.log", folder=tmp_path)
+    assert "every gradient agrees" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_outgrows_the_disk_gets_one_sentence_in_any_stage(tmp_path):
+    code = "import sys, resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)); from nanoeuler.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = run("-c", code, *CHECK[2:], "--output", "x.json", folder=tmp_path)
+    assert done.returncode == 1
+    assert "x.json: the disk is full" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_lock_that_cannot_be_written_leaves_nothing_behind(tmp_path):
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limit[1]))
+    try:
+        with pytest.raises(UserError, match=r"lock\.json: the disk is full"), FolderLock(tmp_path):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_terminal_without_greek_gets_a_question_mark(tmp_path):
+    done = run("-m", "nanoeuler", "info", "--config", '{"model": {"preset": "small"}}', folder=tmp_path, PYTHONIOENCODING="latin-1")
+    assert done.returncode == 0
+    assert "RoPE ? = 10,000" in done.stdout
