@@ -43,8 +43,6 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     if path.is_dir():
         raise UserError(f"{path}: a folder; give the name of a file to write")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    if path.is_dir():
-        raise UserError(f"{path}: a folder; give the name of a file to write")
     with explain_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -15,8 +15,6 @@ def make_backend(device: str = "auto", gpus: int | None = None, precision: str =
     """
     if device not in DEVICES:
         raise UserError(f"--device {device}: there are {', '.join(DEVICES)}")
-    if device == "cuda" and gpus == 0:
-        raise UserError("--device cuda with --gpus 0 contradict each other; leave one of them out")
     if device == "reference":
         from nanoeuler.backend.reference import ReferenceBackend
 
@@ -24,6 +22,8 @@ def make_backend(device: str = "auto", gpus: int | None = None, precision: str =
     problem = gpu_problem() if device == "cuda" or (device == "auto" and gpus != 0) else "not asked for"
     if device == "cuda" and problem:
         raise UserError(f"--device cuda: {problem}")
+    if device == "cuda" and gpus == 0:  # the workflow's --gpus is 0 where there is none, which the sentence above is about
+        raise UserError("--device cuda with --gpus 0 contradict each other; leave one of them out")
     if problem is None:
         from nanoeuler.backend.cuda.engine import CudaBackend
 

@@ -1,11 +1,12 @@
 """What the finite differences do not see of the reference ops: extremes, flags, cached attention, the optimizer."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 
-from nanoeuler.backend import DEVICES, make_backend, reason
+from nanoeuler.backend import DEVICES, gpu_problem, make_backend, reason
 from nanoeuler.backend.reference import ReferenceBackend, places
 from nanoeuler.errors import UserError
 
@@ -34,6 +35,12 @@ def test_devices_that_are_not_there_are_refused():
     with pytest.raises(UserError, match="--device tpu: there are auto, cpu, cuda, reference"):
         make_backend("tpu")
     assert "cuda" in DEVICES
+
+
+def test_without_a_gpu_that_is_said_first():
+    """The workflow adds `--gpus 0` where there is none: nobody contradicted himself."""
+    with pytest.raises(UserError, match=re.escape(gpu_problem() or "--device cuda with --gpus 0 contradict each other")):
+        make_backend("cuda", gpus=0)
 
 
 def test_arrays_keep_the_backends_float_type_and_integers_theirs():
