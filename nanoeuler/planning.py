@@ -116,7 +116,7 @@ def make_plan(config: dict[str, Any], backend: Any, stages: list[str] | None = N
     plan.results_disk = stage_bytes * len(plan.stages)
     tuned, aligned = config["sft"], config["dpo"]
     longest = max(model.context, (tuned["context"] or 0) * tuned["enabled"], 2 * (aligned["context"] or 0) * aligned["enabled"])
-    row = activation_bytes_per_row(model, longest, config["device"] == "reference")
+    row = activation_bytes_per_row(model, longest, plan.engine == "reference")
     if plan.stages:
         plan.memory = IMPORTS_BYTES + state_bytes(model) + row + 12 * plan.parameters  # the last for writing a checkpoint
     return plan

@@ -10,6 +10,7 @@ from typing import Any
 from nanoeuler.config.paths import Paths
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json
+from nanoeuler.model.files import CONFIG, read_description
 from nanoeuler.timing import read_times
 
 STAGES = ("pretrain", "sft", "dpo", "sft_scratch")
@@ -32,6 +33,7 @@ class Stage:
     validations: list[dict[str, Any]] = field(default_factory=list)
     finished: dict[str, Any] | None = None
     evaluation: dict[str, Any] | None = None
+    model_step: int | None = None  # of training, that the weights of its model folder are from; None where there is none yet
 
     @property
     def last(self) -> dict[str, Any]:
@@ -45,11 +47,12 @@ class Stage:
 
     @property
     def handed_on(self) -> dict[str, Any] | None:
-        """The held-out measurement of the model that the stage hands on: the best one's where a tuned stage keeps that, else the last."""
-        measured = [line["validation"] for line in self.validations]
-        if self.settings.get("keep") == "best" and all("loss" in values for values in measured):
-            return min(measured, key=lambda values: values["loss"], default=None)
-        return measured[-1] if measured else None
+        """The held-out measurement of the model that the stage hands on, which with `keep: best` need not be the last; the last while there is none.
+
+        That of step 0 is of the model before.
+        """
+        measured = {line["step"]: line["validation"] for line in self.validations if line["step"]}
+        return measured.get(self.model_step, next(reversed(measured.values()), None))
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -123,6 +126,9 @@ def read_stage(folder: Path, name: str) -> Stage:
     stage = Stage(name, evaluation=optional_json(folder / "evaluation" / f"{name}.json"))
     if stage.evaluation is not None and "held_out" not in stage.evaluation:
         raise UserError(f"{folder / 'evaluation' / name}.json: not an evaluation; delete it, or let `nanoeuler evaluate` write it again")
+    model = folder / name / "model"
+    if (model / CONFIG).is_file():
+        stage.model_step = read_description(model)[1].get("info", {}).get("step")
     path = folder / name / "metrics.jsonl"
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []

@@ -1,9 +1,10 @@
 """Rows of a table of scores: one evaluation a column, and last what a reply or a prediction without a model gets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from nanoeuler.evaluation.report.markup import Markup, count, decimals, element, join, percent, short_count, significant
+from nanoeuler.evaluation.comparison import asked
+from nanoeuler.evaluation.report.markup import Markup, decimals, element, join, percent, short_count, significant
 
 
 def score_rows(evaluations: list[dict[str, Any]], bigram: Mapping[str, float]) -> list[list[Any]]:
@@ -29,7 +30,7 @@ def answer_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
     floor = with_remark(percent(first["commonest_answer"]["score"]), f"always “{first['commonest_answer']['answer']}”")
     return [
         [
-            f"exact answers of {counts(scored, 'questions')}",
+            f"exact answers of {asked(scored, 'questions')}",
             *(with_error(answers) if answers else "–" for answers in scored),
             floor if len(floors) == 1 else "–",  # other questions have another one
         ],
@@ -45,7 +46,7 @@ def task_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
         scores = [(evaluation.get("tasks") or {}).get(task) for evaluation in evaluations]
         first = next(score for score in scores if score)
         shown = [with_error(score) if score else "–" for score in scores]
-        title = with_remark(task, f"{first['metric']}, {counts(scores, 'items')} items")
+        title = with_remark(task, f"{first['metric']}, {asked(scores, 'items')} items")
         floors = {percent(score["baseline"]) for score in scores if score}
         rows.append([title, *shown, with_remark(floors.pop(), "at random") if len(floors) == 1 else "–"])
         if first.get("perplexity"):
@@ -60,7 +61,7 @@ def chat_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
     for title, found in (("replies", chats), ("sampled replies", [chat and chat.get("sampled") for chat in chats])):
         if not any(found):
             continue
-        name = f"{title} to {counts(chats, 'prompts')} instructions"
+        name = f"{title} to {asked(chats, 'prompts')} instructions"
         rows.append([f"{name} that stop", *(percent(chat["stopped"]) if chat else "–" for chat in found), "–"])
         rows.append([f"{name}, tokens", *(f"{chat['mean_reply_tokens']:.1f}" if chat else "–" for chat in found), "–"])
         rows.append([f"{name}, repeated runs of four words", *(percent(chat.get("repetition")) if chat else "–" for chat in found), "–"])
@@ -69,13 +70,6 @@ def chat_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
         shown = [with_error({"score": style["sampled"]["share"], **style["sampled"]}) if style else "–" for style in styles]
         rows.append(["sampled replies in the preferred style", *shown, "–"])
     return rows
-
-
-def counts(scores: Sequence[Mapping[str, Any] | None], key: str) -> str:
-    """How many things were asked; where runs differ in it the number of each, in their order."""
-    asked = [count(score[key]) if score else "–" for score in scores]
-    different = set(asked) - {"–"}
-    return different.pop() if len(different) == 1 else " / ".join(asked)
 
 
 def perplexity(value: float) -> str:
