@@ -198,13 +198,13 @@ class Trainer:
                 self.measure_start()
                 since_log = time.monotonic()
             if state.step < total:
-                flops = self.stage(state.step)
+                flops = self.hand_over(state.step)
             while state.step < total and not self.finished and not self.stalled():
                 learning_rate = job.schedule.rate(state.step)
                 state.start(self.micro_batch_rows, learning_rate)
                 flops_since_log += flops
                 if state.step + 1 < total:
-                    flops = self.stage(state.step + 1)  # made and copied while a device computes
+                    flops = self.hand_over(state.step + 1)  # made and copied while a device computes
                 result = state.finish()
                 if not (math.isfinite(result.loss) and math.isfinite(result.gradient_norm)):
                     last = self.checkpoints.steps()
@@ -252,8 +252,8 @@ class Trainer:
             self.metrics.write(finished=True, step=state.step, tokens=state.step * tokens_per_step, seconds=self.seconds())
         return self.export()
 
-    def stage(self, step: int) -> float:
-        """Hand the rows of a step over; returns the floating-point operations that they ask for, where the device's peak is known."""
+    def hand_over(self, step: int) -> float:
+        """Give the engine the rows of a step; returns the floating-point operations that they ask for, where the device's peak is known."""
         rows = self.job.stream.step(step)
         self.state.stage(rows)
         return rows.training_flops(self.job.config) if self.peak else 0.0
