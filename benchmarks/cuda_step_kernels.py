@@ -37,6 +37,7 @@ PRODUCTS = {  # work of a call from its arguments, and its unit
 }
 FUSED = {
     "rotated": lambda x, w, packed, *rest: gemm(packed, x.shape[1]),
+    "gated": lambda x, w, packed, *rest: gemm(packed, x.shape[1]),
     "gated_backward": lambda dx, w, scale, packed, up, out: gemm(out, dx.shape[1]),
 }
 OPS = {

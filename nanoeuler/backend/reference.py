@@ -290,6 +290,11 @@ class ReferenceBackend:
         dgate_NF[...] = slope
         dup_NF[...] = dup
 
+    def linear_swiglu(self, x_NI: Array, weight_OI: Array, packed_NO: Array, gate: slice, up: slice, out_NF: Array) -> None:
+        """The product of which gate and up are columns, and SwiGLU of them."""
+        self.linear(x_NI, weight_OI, packed_NO)
+        self.swiglu(packed_NO[:, gate], packed_NO[:, up], out_NF)
+
     def linear_swiglu_backward(self, dx_ND: Array, weight_DF: Array, scale: float, packed_NO: Array, gate: slice, up: slice, out_NF: Array) -> None:
         """From the gradient of scale · out Wᵀ to those of gate and up, in their places; `out` receives what the forward pass gave."""
         self.linear_backward_input(dx_ND, weight_DF, out_NF, scale)

@@ -264,13 +264,17 @@ def check_swiglu(engine: Any, draw: "Draw", N: int, F: int) -> Iterator[Comparis
 
 
 def check_linear_swiglu(engine: Any, draw: "Draw", N: int, D: int, F: int) -> Iterator[Comparison]:
-    """The backward pass of SwiGLU and the product behind it."""
-    inputs = {"dx": draw.activation(N, D), "weight": draw.activation(D, F), "packed": (3 * draw.random.standard_normal((N, 2 * F)), "activation")}
+    """SwiGLU with the products around it. Weights are as wide as a trained model's, so that gates of every size occur."""
+    inputs = {"x": draw.activation(N, D), "weight": (3 / np.sqrt(D) * draw.random.standard_normal((2 * F, D)), "activation"), "dx": draw.activation(N, D)}
+    inputs |= {"down": draw.activation(D, F), "spent": (3 * draw.random.standard_normal((N, 2 * F)), "activation")}
+    kept = {"packed": ((N, 2 * F), "activation"), "out": ((N, F), "activation"), "again": ((N, F), "activation")}
 
     def linear_swiglu(ops: Any, a: Any) -> None:
-        ops.linear_swiglu_backward(a.dx, a.weight, 0.5, a.packed, slice(0, F), slice(F, 2 * F), a.out)
+        gate, up = slice(0, F), slice(F, 2 * F)
+        ops.linear_swiglu(a.x, a.weight, a.packed, gate, up, a.out)
+        ops.linear_swiglu_backward(a.dx, a.down, 0.5, a.spent, gate, up, a.again)
 
-    yield from compare_op(f"swiglu and product back {N} × {D} × {F}", engine, inputs, {"out": ((N, F), "activation")}, linear_swiglu, ("packed",))
+    yield from compare_op(f"swiglu and its products {N} × {D} × {F}", engine, inputs, kept, linear_swiglu, ("spent",))
 
 
 def check_cross_entropy(engine: Any, draw: "Draw", R: int, V: int) -> Iterator[Comparison]:

@@ -192,8 +192,7 @@ class Transformer:
         c, ops, h, epsilon = self.config, self.backend, self.config.step_size, self.config.norm_epsilon
         delta, normed, hidden = buffers.delta, buffers.normed, buffers.mlp_hidden
         ops.euler_step(a.attention_out, layer.attention_output, delta, a.x, h, layer.mlp_norm, epsilon, a.middle, normed, a.mlp_inverse_rms)
-        ops.linear(normed, layer.gate_up, a.gate_up)
-        ops.swiglu(a.gate_up[:, self.columns.gate], a.gate_up[:, self.columns.up], hidden)
+        ops.linear_swiglu(normed, layer.gate_up, a.gate_up, self.columns.gate, self.columns.up, hidden)
         if index + 1 < c.layers:
             following = buffers.layers[index + 1]
             norm, total, out, inverse_rms = self.weights.layers[index + 1].attention_norm, following.x, normed, following.attention_inverse_rms
@@ -266,7 +265,7 @@ class Transformer:
         for layer, gradient, a in reversed(list(zip(weights.layers, gradients.layers, buffers.layers, strict=True))):
             if self.recompute:
                 ops.rms_norm(a.middle, layer.mlp_norm, c.norm_epsilon, normed, a.mlp_inverse_rms)
-                ops.linear(normed, layer.gate_up, a.gate_up)
+                ops.linear_swiglu(normed, layer.gate_up, a.gate_up, gate, up, hidden)  # `hidden` again below: the same op gives the same bits
             # x + h · mlp(norm(x)): dx flows past the MLP unchanged, and into it scaled by h
             ops.linear_swiglu_backward(dx, layer.down, h, a.gate_up, gate, up, hidden)
             ops.linear_backward_weight(dx, hidden, gradient.down, accumulate, scale=h)

@@ -344,6 +344,13 @@ class CudaBackend(DecodingOps):
         arrays = dout_NF, gate_NF, up_NF, row_stride(gate_NF), dgate_NF, dup_NF, row_stride(dgate_NF), out_NF
         self.launch(self.sources.swiglu(F), "swiglu_backward", blocks(N * F // 8, 256), 256, *arrays, N)
 
+    def linear_swiglu(self, x_NI: Array, weight_OI: Array, packed_NO: Array, gate: slice, up: slice, out_NF: Array) -> None:
+        if self.fused and self.fused.fits(*out_NF.shape):
+            self.fused.gated(x_NI, weight_OI, packed_NO, up.start, out_NF)
+            return
+        self.linear(x_NI, weight_OI, packed_NO)
+        self.swiglu(packed_NO[:, gate], packed_NO[:, up], out_NF)
+
     def linear_swiglu_backward(self, dx_ND: Array, weight_DF: Array, scale: float, packed_NO: Array, gate: slice, up: slice, out_NF: Array) -> None:
         if self.fused and self.fused.fits(*out_NF.shape):
             self.fused.gated_backward(dx_ND, weight_DF, scale, packed_NO, up.start, out_NF)

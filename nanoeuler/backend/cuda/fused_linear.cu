@@ -2,12 +2,13 @@
 // one more trip of the result through memory, is its epilogue. KIND says which:
 //
 //   ROTATED         packed = x Wᵀ, of which the first `turned` columns are rotated by their positions (rope.cu)
+//   GATED           gate and up = x Wᵀ, and out = silu(gate) · up (swiglu.cu)
 //   GATED_BACKWARD  dhidden = scale · x W, which is never stored: gate and up become their gradients, and out is silu(gate) · up again (swiglu.cu)
 //
 // in:  x (N, D) bfloat16; W (C, D), or (D, F) for GATED_BACKWARD; positions (N) int, cosine and sine (positions, E / 2) float for ROTATED; gate and up, columns of
-//      packed, `up` columns apart, for GATED_BACKWARD
-// out: packed (N, C) bfloat16: q, k and v, or gate and up;  out (N, F) bfloat16 for GATED_BACKWARD
-// bytes: x and W once; packed once, or twice, and out once for GATED_BACKWARD
+//      packed, `up` columns apart (for GATED rows of W, too), for GATED_BACKWARD
+// out: packed (N, C) bfloat16: q, k and v, or gate and up;  out (N, F) bfloat16 but for ROTATED
+// bytes: x and W once; packed once, or twice for GATED_BACKWARD; out once
 //
 // A block takes tiles of 128 × 256 results, one after another; two blocks, a cluster, take neighbours one below the other and fetch one half of their columns'
 // weights each, for both. Of a block's three groups of four warps two compute, 64 rows each. In the third one thread starts all loads (by the tensor copy
@@ -23,13 +24,15 @@
 #include "matrix_units.cuh"
 
 #define ROTATED 0
-#define GATED_BACKWARD 1
+#define GATED 1
+#define GATED_BACKWARD 2
 
 constexpr int ROWS = 128, COLUMNS = 256, DEPTH = 64, STAGES = 4, GROUP_ROWS = 64;
 constexpr int PANEL = ROWS * 128, STAGE = 3 * PANEL;                       // bytes of 64 columns of a tile; of a stage: x, then the weights
 constexpr int SLICE = DEPTH * 128;                                         // bytes of 64 columns of GATED_BACKWARD's weights
 constexpr int BARRIERS = STAGES * STAGE, FULL = 0, EMPTY = 1, WRITTEN = 2; // three barriers for each stage
 constexpr int COMPUTING_WARPS = 8, LOADING_WARP = 8, STORING_WARP = 9, THREADS = 384;
+constexpr int TILE_COLUMNS = KIND == GATED ? COLUMNS / 2 : COLUMNS;         // of `out`, or of `packed` when there is none
 constexpr int EPILOGUE_STAGES = KIND == GATED_BACKWARD ? 4 : 2;
 
 struct alignas(64) Map {
@@ -113,6 +116,11 @@ __device__ __forceinline__ float2 pair(unsigned word) { return make_float2(__uin
 
 __device__ __forceinline__ float sigmoid(float z) { return 1.0f / (1.0f + expf(-z)); }
 
+__device__ __forceinline__ unsigned gated(unsigned gate, unsigned up) {  // of the rounded numbers, as the backward pass will see them
+    float2 z = pair(gate), factor = pair(up);
+    return pack_bf16(z.x * sigmoid(z.x) * factor.x, z.y * sigmoid(z.y) * factor.y);
+}
+
 __device__ __forceinline__ void gated_backward(float gradient, float z, float factor, float& dgate, float& dup, float& product) {
     float sigma = sigmoid(z), silu = z * sigma;
     dup = gradient * silu, dgate = gradient * factor * (sigma + silu * (1.0f - sigma)), product = silu * factor;
@@ -134,7 +142,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
     meet_cluster();
 
     // every role walks the same tiles and the same stages; `lap` counts how often it went round the ring
-    int across = (columns + COLUMNS - 1) / COLUMNS, tiles = (rows + 2 * ROWS - 1) / (2 * ROWS) * across;
+    int across = (columns + TILE_COLUMNS - 1) / TILE_COLUMNS, tiles = (rows + 2 * ROWS - 1) / (2 * ROWS) * across;
     int steps = (depth + DEPTH - 1) / DEPTH, stage = 0, lap = 0;
     auto next = [&]() {
         if (++stage == STAGES) stage = 0, lap++;
@@ -144,7 +152,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (warp == LOADING_WARP && lane == 0) {
             for (int tile = blockIdx.x / 2; tile < tiles; tile += gridDim.x / 2) {
-                int row = (tile / across * 2 + rank) * ROWS, column = tile % across * COLUMNS;
+                int row = (tile / across * 2 + rank) * ROWS, column = tile % across * TILE_COLUMNS;
                 for (int step = 0; step < steps; step++, next()) {
                     unsigned full = barrier(FULL, stage);
                     int at = stage * STAGE;
@@ -154,7 +162,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
                     if (KIND == GATED_BACKWARD) {
                         for (int i = 2 * rank; i < 2 * rank + 2; i++) load_box_for_both(maps.weight, at + PANEL + i * SLICE, column + i * 64, step * DEPTH, full);
                     } else {
-                        load_box_for_both(maps.weight, at + PANEL + rank * PANEL, step * DEPTH, column + rank * ROWS, full);
+                        load_box_for_both(maps.weight, at + PANEL + rank * PANEL, step * DEPTH, column + rank * (KIND == GATED ? up : ROWS), full);
                     }
                 }
                 for (int part = 0; part < EPILOGUE_STAGES; part++, next()) {
@@ -172,7 +180,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
         } else if (warp == STORING_WARP && lane == 0) {
             unsigned phases = 0;  // a stage is not an epilogue's in every lap
             for (int tile = blockIdx.x / 2; tile < tiles; tile += gridDim.x / 2) {
-                int row = (tile / across * 2 + rank) * ROWS, column = tile % across * COLUMNS;
+                int row = (tile / across * 2 + rank) * ROWS, column = tile % across * TILE_COLUMNS;
                 stage = (stage + steps) % STAGES;
                 for (int part = 0; part < EPILOGUE_STAGES; part++, next()) {
                     await(barrier(WRITTEN, stage), phases >> stage & 1);
@@ -198,10 +206,10 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         int group = warp / 4, first = warp * 16 + lane / 4;  // of the lane's two rows of a tile, which lie 8 apart
         float x[COLUMNS / 8][4];
-        // two neighbouring columns of block j of a panel
-        auto word = [&](int panel, int j, int half) -> unsigned& {
-            return *reinterpret_cast<unsigned*>(shared + stage * STAGE + panel * PANEL + place<ROWS>(first + 8 * half, j) + lane % 4 * 4);
-        };
+        // where this lane reads or writes a row of its warp's part of a panel: blocks j and j + 1, rows 0 to 7 and 8 to 15 of each
+        int own = warp * 16 + lane % 16, corner = own * 128 + ((own ^ lane / 16) & 7) * 16;
+        auto spot = [&](int panel, int j) { return stage * STAGE + panel * PANEL + (corner ^ j * 16); };
+        auto packed = [&](int block, int half) { return pack_bf16(x[block][2 * half], x[block][2 * half + 1]); };
         auto publish = [&]() {
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
             __syncwarp();
@@ -209,6 +217,21 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
             next();
         };
         for (int tile = blockIdx.x / 2; tile < tiles; tile += gridDim.x / 2) {
+            constexpr int BLOCKS = TURNED_HEAD / 8, HALF = TURNED_HEAD / 2;
+            [[maybe_unused]] float2 cos[2][BLOCKS / 2], sin[2][BLOCKS / 2];
+            [[maybe_unused]] int row = (tile / across * 2 + rank) * ROWS + first, column = tile % across * TILE_COLUMNS;
+            auto fetch_angles = [&]() {
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    size_t angle = size_t(positions[min(row + 8 * half, rows - 1)]) * HALF + lane % 4 * 2;
+#pragma unroll
+                    for (int j = 0; j < BLOCKS / 2; j++) {
+                        cos[half][j] = *reinterpret_cast<const float2*>(cosine + angle + 8 * j), sin[half][j] = *reinterpret_cast<const float2*>(sine + angle + 8 * j);
+                    }
+                }
+            };
+            constexpr bool EARLY = KIND == ROTATED && TURNED_HEAD <= 64;  // on their way while the product is at work, where registers suffice
+            if (EARLY && column < turned) fetch_angles();
             for (int step = 0; step < steps; step++, next()) {
                 await(barrier(FULL, stage), lap & 1);
                 begin_products();
@@ -223,25 +246,18 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
             pin(x);
             if (lane < 2) arrive_in(lane, barrier(EMPTY, (stage + STAGES - 1) % STAGES), 1);
 
-            if constexpr (KIND == ROTATED) {
-                constexpr int BLOCKS = TURNED_HEAD / 8, HALF = TURNED_HEAD / 2;
-                int row = (tile / across * 2 + rank) * ROWS + first, column = tile % across * COLUMNS;
-                if (column < turned) {
+            if (KIND == ROTATED && column < turned) {
+                if (!EARLY) fetch_angles();
 #pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        size_t angle = size_t(positions[min(row + 8 * half, rows - 1)]) * HALF + lane % 4 * 2;
+                for (int head = 0; head < COLUMNS / TURNED_HEAD; head++) {
+                    if (column + head * TURNED_HEAD >= turned) break;
 #pragma unroll
-                        for (int j = 0; j < BLOCKS / 2; j++) {
-                            float2 cos = *reinterpret_cast<const float2*>(cosine + angle + 8 * j), sin = *reinterpret_cast<const float2*>(sine + angle + 8 * j);
+                    for (int j = 0; j < BLOCKS / 2; j++) {
 #pragma unroll
-                            for (int head = 0; head < COLUMNS / TURNED_HEAD; head++) {
-                                if (column + head * TURNED_HEAD < turned) {
-                                    float(&a)[4] = x[head * BLOCKS + j], (&b)[4] = x[head * BLOCKS + BLOCKS / 2 + j];
-                                    float left = a[2 * half], right = a[2 * half + 1];
-                                    a[2 * half] = left * cos.x - b[2 * half] * sin.x, a[2 * half + 1] = right * cos.y - b[2 * half + 1] * sin.y;
-                                    b[2 * half] = b[2 * half] * cos.x + left * sin.x, b[2 * half + 1] = b[2 * half + 1] * cos.y + right * sin.y;
-                                }
-                            }
+                        for (int i = 0; i < 4; i++) {
+                            float &a = x[head * BLOCKS + j][i], &b = x[head * BLOCKS + BLOCKS / 2 + j][i];
+                            float c = i % 2 ? cos[i / 2][j].y : cos[i / 2][j].x, s = i % 2 ? sin[i / 2][j].y : sin[i / 2][j].x, turned_a = a * c - b * s;
+                            b = b * c + a * s, a = turned_a;
                         }
                     }
                 }
@@ -249,21 +265,32 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
 #pragma unroll
             for (int part = 0; part < EPILOGUE_STAGES; part++) {
                 await(barrier(FULL, stage), lap & 1);
+                unsigned gates[4][4], ups[4][4];
+                if constexpr (KIND == GATED_BACKWARD) {  // all at once, so that no result waits for the next number to arrive
 #pragma unroll
-                for (int j = 0; j < 8; j++) {
+                    for (int j = 0; j < 8; j += 2) load_matrices(gates[j / 2], spot(0, j)), load_matrices(ups[j / 2], spot(1, j));
+                }
 #pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        auto packed = [&](int block) { return pack_bf16(x[block][2 * half], x[block][2 * half + 1]); };
+                for (int j = 0; j < 8; j += 2) {
+                    unsigned results[3][4];
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        int block = j + i / 2, half = i % 2;
                         if constexpr (KIND == ROTATED) {
-                            word(0, j, half) = packed(16 * part + j), word(1, j, half) = packed(16 * part + 8 + j);
+                            results[0][i] = packed(16 * part + block, half), results[1][i] = packed(16 * part + 8 + block, half);
+                        } else if constexpr (KIND == GATED) {
+                            results[0][i] = packed(8 * part + block, half), results[1][i] = packed(16 + 8 * part + block, half);
+                            results[2][i] = gated(results[0][i], results[1][i]);
                         } else {
-                            float2 z = pair(word(0, j, half)), factor = pair(word(1, j, half)), dgate, dup, product;
-                            const float(&gradient)[4] = x[8 * part + j];
+                            float2 z = pair(gates[j / 2][i]), factor = pair(ups[j / 2][i]), dgate, dup, product;
+                            const float(&gradient)[4] = x[8 * part + block];
                             gated_backward(scale * gradient[2 * half], z.x, factor.x, dgate.x, dup.x, product.x);
                             gated_backward(scale * gradient[2 * half + 1], z.y, factor.y, dgate.y, dup.y, product.y);
-                            word(0, j, half) = pack_bf16(dgate.x, dgate.y), word(1, j, half) = pack_bf16(dup.x, dup.y), word(2, j, half) = pack_bf16(product.x, product.y);
+                            results[0][i] = pack_bf16(dgate.x, dgate.y), results[1][i] = pack_bf16(dup.x, dup.y), results[2][i] = pack_bf16(product.x, product.y);
                         }
                     }
+#pragma unroll
+                    for (int panel = 0; panel < (KIND == ROTATED ? 2 : 3); panel++) store_matrices(spot(panel, j), results[panel]);
                 }
                 publish();
             }

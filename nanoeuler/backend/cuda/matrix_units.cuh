@@ -186,6 +186,13 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&words)[4], i
                  : "r"(address_of(offset)));
 }
 
+#if UNIT == WGMMA
+__device__ __forceinline__ void store_matrices(int offset, const unsigned (&words)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address_of(offset)), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+}
+#endif
+
 __device__ __forceinline__ void mma(float (&x)[4], const unsigned (&left)[4], unsigned right_0, unsigned right_1) {
 #if UNIT == TF32
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
