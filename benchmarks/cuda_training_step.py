@@ -4,7 +4,8 @@
 
 Both sides do the whole step: forward, backward, clipping to norm 1, AdamW; same weights, same tokens. PyTorch runs compiled (torch.compile), with
 fused AdamW and, for bf16, autocast. The sides take turns of ten steps; each figure is the median of several turns, in brackets the fastest and the
-slowest, and the ratio that of the turns side by side. Takes about two minutes, most of them for torch.compile.
+slowest, and the ratio that of the turns side by side. The energy of a step is the GPU's own count over all turns of a side. Takes about two minutes, most of
+them for torch.compile.
 
 The shape of GPT-2 124M, one head, with our architecture:
 
@@ -25,6 +26,7 @@ from typing import Any
 
 import cupy
 import numpy as np
+from energy import joules
 
 from nanoeuler.backend.cuda.device import peak_flops
 from nanoeuler.backend.cuda.engine import CudaBackend
@@ -45,9 +47,14 @@ class Side:
     gigabytes: Callable[[], float]
     """Peak memory so far."""
     first_loss: float
+    energy: float = 0
+    """Joules of all turns."""
 
     def turn(self) -> float:
-        return milliseconds(self.step, self.finish, STEPS)
+        spent = joules()
+        duration = milliseconds(self.step, self.finish, STEPS)
+        self.energy += joules() - spent
+        return duration
 
 
 def milliseconds(step: Callable[[], object], finish: Callable[[], object], steps: int) -> float:
@@ -145,7 +152,9 @@ def main() -> None:
         peak = peak_flops(cupy.cuda.runtime.getDeviceProperties(0)["name"].decode(), options.precision)
         mfu = f"{flops / middle * 1e3 / peak:.1%}" if peak else "n/a"
         speed = f"{middle:8.2f} ms {spread}  {len(tokens) / middle * 1e3:9,.0f} tokens/s"
-        print(f"  {name:<14}{speed}  MFU {mfu}  {side.gigabytes():.1f} GB  first loss {side.first_loss:.4f}", flush=True)
+        energy = side.energy / STEPS / options.runs
+        memory = f"{side.gigabytes():.1f} GB  {energy:.1f} J, {energy / middle * 1e3:.0f} W"
+        print(f"  {name:<14}{speed}  MFU {mfu}  {memory}  first loss {side.first_loss:.4f}", flush=True)
     if not options.alone:
         middle, spread = summary([turn["torch.compile"] / turn["nanoeuler"] for turn in turns])
         memory = sides["nanoeuler"].gigabytes() / sides["torch.compile"].gigabytes()
