@@ -66,14 +66,14 @@ class Peer:
 
     def step_layer(self, block, x_BTD, cos, sin, places_T, mask_TS, keys_BGSE, values_BGSE):
         c, (B, T, _) = self.config, x_BTD.shape
-        packed = block.query_key_value(F.rms_norm(x_BTD, (c.dim,), block.attention_norm, c.norm_epsilon))
-        query, key, value = (part.view(B, T, -1, c.head_size) for part in packed.split([block.query, block.key, block.key], dim=-1))
+        parts = block.query_key_value(F.rms_norm(x_BTD, (c.dim,), block.attention_norm, c.norm_epsilon))
+        query, key, value = (part.view(B, T, -1, c.head_size) for part in parts)
         query, key = rotated(query, cos, sin).to(value.dtype), rotated(key, cos, sin).to(value.dtype)
         keys_BGSE.index_copy_(2, places_T, key.transpose(1, 2))
         values_BGSE.index_copy_(2, places_T, value.transpose(1, 2))
         out = F.scaled_dot_product_attention(query.transpose(1, 2), keys_BGSE, values_BGSE, attn_mask=mask_TS, enable_gqa=True)
         x_BTD = x_BTD + c.step_size * block.attention_output(out.transpose(1, 2).reshape(B, T, -1))
-        gate, up = block.gate_up(F.rms_norm(x_BTD, (c.dim,), block.mlp_norm, c.norm_epsilon)).chunk(2, dim=-1)
+        gate, up = block.gate_up(F.rms_norm(x_BTD, (c.dim,), block.mlp_norm, c.norm_epsilon))
         return x_BTD + c.step_size * block.down(F.silu(gate) * up)
 
     @torch.inference_mode()
@@ -91,7 +91,7 @@ class Peer:
             for block, (keys, values) in zip(model.blocks, caches, strict=True):
                 x = self.layer(block, x, model.cos[places], model.sin[places], places, mask, keys, values)
             hidden = F.rms_norm(x[:, -1], (c.dim,), model.final_norm, c.norm_epsilon)
-            chosen.copy_(F.linear(hidden, model.heads.weight[: c.vocab_size]).argmax(dim=1))
+            chosen.copy_(F.linear(hidden, model.heads.linears[0].weight[: c.vocab_size]).argmax(dim=1))
             if tokens == 1:
                 ids.copy_(chosen[:, None])
                 place.add_(1)

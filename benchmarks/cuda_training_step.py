@@ -97,7 +97,7 @@ def peer(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -
 
     torch.set_float32_matmul_precision("highest" if options.precision == "fp32" else "high")
     torch.cuda.reset_peak_memory_stats()
-    model = PyTorchModel(config, initial_parameters(config, 1)).cuda()
+    model = PyTorchModel(config, initial_parameters(config, 1), packed=not options.separate).cuda()
     matrices = [p for p in model.parameters() if p.ndim > 1]
     norms = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}]
@@ -130,6 +130,7 @@ def main() -> None:
     parser.add_argument("--recompute", action="store_true")
     parser.add_argument("--micro-batch-rows", type=int)
     parser.add_argument("--runs", type=int, default=9, help="turns of each side")
+    parser.add_argument("--separate", action="store_true", help="the peer with products of their own for q, k, v, gate, up and each head")
     parser.add_argument("--alone", action="store_true", help="without the peer")
     parser.add_argument("--model", type=json.loads, default={}, help="fields of the model in JSON, over those of the preset")
     parser.add_argument("--portable", action="store_true", help="only kernels that run from compute capability 8.0 up")

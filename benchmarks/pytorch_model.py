@@ -1,7 +1,7 @@
 """The peer: the same architecture in PyTorch, as one would write it there with the library's own fused pieces.
 
-Packed q/k/v, gate/up and heads, `scaled_dot_product_attention` with grouped heads, `rms_norm`, fused AdamW. It takes its weights
-from a flat buffer of ours, so that both sides start from the same model and their losses can be compared.
+Packed q/k/v, gate/up and heads (or, to see what that brings, a product for each), `scaled_dot_product_attention` with grouped heads, `rms_norm`, fused AdamW.
+It takes its weights from a flat buffer of ours, so that both sides start from the same model and their losses can be compared.
 """
 
 import numpy as np
@@ -13,24 +13,41 @@ from nanoeuler.model.flat import ModelViews, PackedColumns
 from nanoeuler.model.spec import ModelConfig
 
 
+class Products(nn.Module):
+    """Products of one input, of these sizes: as one whose result is split, or each by itself."""
+
+    def __init__(self, dim: int, sizes: list[int], packed: bool):
+        super().__init__()
+        self.sizes = sizes
+        self.linears = nn.ModuleList(nn.Linear(dim, size, bias=False) for size in ([sum(sizes)] if packed else sizes))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        parts = tuple(linear(x) for linear in self.linears)
+        return parts if len(parts) > 1 else parts[0].split(self.sizes, dim=-1)
+
+    def take(self, weights: np.ndarray) -> None:
+        for linear, part in zip(self.linears, torch.from_numpy(weights).split([linear.out_features for linear in self.linears]), strict=True):
+            linear.weight.copy_(part)
+
+
 class Block(nn.Module):
     """Attention and SwiGLU, each behind an RMSNorm and added to the residual stream."""
 
-    def __init__(self, c: ModelConfig):
+    def __init__(self, c: ModelConfig, packed: bool):
         super().__init__()
         self.c = c
         self.query, self.key = c.heads * c.head_size, c.kv_heads * c.head_size
         self.attention_norm, self.mlp_norm = (nn.Parameter(torch.ones(c.dim)) for _ in range(2))
-        self.query_key_value = nn.Linear(c.dim, self.query + 2 * self.key, bias=False)
+        self.query_key_value = Products(c.dim, [self.query, self.key, self.key], packed)
         self.attention_output = nn.Linear(self.query, c.dim, bias=False)
-        self.gate_up = nn.Linear(c.dim, 2 * c.ffn, bias=False)
+        self.gate_up = Products(c.dim, [c.ffn, c.ffn], packed)
         self.down = nn.Linear(c.ffn, c.dim, bias=False)
 
     def forward(self, x_BTD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor] | None, place: int) -> torch.Tensor:
         """`cache` holds keys and values, (B, capacity, G, E) each; the new tokens go to `place`."""
         c, (B, T, _) = self.c, x_BTD.shape
-        packed = self.query_key_value(F.rms_norm(x_BTD, (c.dim,), self.attention_norm, c.norm_epsilon))
-        query, key, value = (part.view(B, T, -1, c.head_size) for part in packed.split([self.query, self.key, self.key], dim=-1))
+        parts = self.query_key_value(F.rms_norm(x_BTD, (c.dim,), self.attention_norm, c.norm_epsilon))
+        query, key, value = (part.view(B, T, -1, c.head_size) for part in parts)
         query, key = rotated(query, cos, sin), rotated(key, cos, sin)
         if cache is not None:
             for stored, new in zip(cache, (key, value), strict=True):
@@ -39,7 +56,7 @@ class Block(nn.Module):
         heads_first = (part.transpose(1, 2) for part in (query, key, value))
         attended = F.scaled_dot_product_attention(*heads_first, is_causal=T > 1, enable_gqa=True)
         x_BTD = x_BTD + c.step_size * self.attention_output(attended.transpose(1, 2).reshape(B, T, -1))
-        gate, up = self.gate_up(F.rms_norm(x_BTD, (c.dim,), self.mlp_norm, c.norm_epsilon)).chunk(2, dim=-1)
+        gate, up = self.gate_up(F.rms_norm(x_BTD, (c.dim,), self.mlp_norm, c.norm_epsilon))
         return x_BTD + c.step_size * self.down(F.silu(gate) * up)
 
 
@@ -51,16 +68,16 @@ def rotated(x_BTHE: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch
 class PyTorchModel(nn.Module):
     """The decoder with K heads on its last hidden state, one document a row."""
 
-    def __init__(self, config: ModelConfig, parameters: np.ndarray):
+    def __init__(self, config: ModelConfig, parameters: np.ndarray, packed: bool = True):
         """`parameters` is a flat buffer of ours, laid out by `tensor_table(config)`."""
         super().__init__()
         c = self.config = config
         self.embedding = nn.Embedding(c.vocab_size, c.dim)
-        self.blocks = nn.ModuleList(Block(c) for _ in range(c.layers))
+        self.blocks = nn.ModuleList(Block(c, packed) for _ in range(c.layers))
         self.final_norm = nn.Parameter(torch.ones(c.dim))
-        self.heads = nn.Linear(c.dim, c.mtp_heads * c.vocab_size, bias=False)
+        self.heads = Products(c.dim, [c.vocab_size] * c.mtp_heads, packed)
         if c.tied:  # one head only
-            self.heads.weight = self.embedding.weight
+            self.heads.linears[0].weight = self.embedding.weight
         angles = np.arange(c.context)[:, None] * c.rope_theta ** (-np.arange(0, c.head_size, 2) / c.head_size)
         for name, table in (("cos", np.cos(angles)), ("sin", np.sin(angles))):
             self.register_buffer(name, torch.from_numpy(table.astype(np.float32))[:, None, :])  # (context, 1, E / 2)
@@ -72,12 +89,12 @@ class PyTorchModel(nn.Module):
         self.embedding.weight.copy_(torch.from_numpy(views.embedding))
         self.final_norm.copy_(torch.from_numpy(views.final_norm))
         heads = views.heads.reshape(c.mtp_heads, columns.head, c.dim)[:, : c.vocab_size]
-        self.heads.weight.copy_(torch.from_numpy(heads.reshape(-1, c.dim)))
+        self.heads.take(heads.reshape(-1, c.dim))
         for block, layer in zip(self.blocks, views.layers, strict=True):
             packed = layer.query_key_value
-            block.query_key_value.weight.copy_(torch.from_numpy(np.concatenate([packed[part] for part in (columns.query, columns.key, columns.value)])))
+            block.query_key_value.take(np.concatenate([packed[part] for part in (columns.query, columns.key, columns.value)]))
             gate, up = columns.gate.start, columns.up.start
-            block.gate_up.weight.copy_(torch.from_numpy(np.concatenate([layer.gate_up[gate : gate + c.ffn], layer.gate_up[up : up + c.ffn]])))
+            block.gate_up.take(np.concatenate([layer.gate_up[gate : gate + c.ffn], layer.gate_up[up : up + c.ffn]]))
             block.attention_output.weight.copy_(torch.from_numpy(layer.attention_output))
             block.down.weight.copy_(torch.from_numpy(layer.down[:, : c.ffn].copy()))
             block.attention_norm.copy_(torch.from_numpy(layer.attention_norm))
@@ -92,8 +109,13 @@ class PyTorchModel(nn.Module):
 
     def forward(self, ids_BT: torch.Tensor, targets_BTK: torch.Tensor) -> torch.Tensor:
         """Mean nats over all targets of all heads, which weigh the same; −1 has none."""
-        logits = self.heads(self.hidden(ids_BT)).view(-1, self.config.vocab_size)
-        return F.cross_entropy(logits, targets_BTK.reshape(-1), ignore_index=-1)
+        hidden, linears = self.hidden(ids_BT), self.heads.linears
+        if len(linears) == 1:
+            return F.cross_entropy(linears[0](hidden).view(-1, self.config.vocab_size), targets_BTK.reshape(-1), ignore_index=-1)
+        losses = [
+            F.cross_entropy(linear(hidden).flatten(0, 1), targets_BTK[..., k].reshape(-1), ignore_index=-1, reduction="sum") for k, linear in enumerate(linears)
+        ]
+        return sum(losses) / (targets_BTK != -1).sum()
 
     def new_caches(self, rows: int, capacity: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         c = self.config
@@ -103,7 +125,7 @@ class PyTorchModel(nn.Module):
     def extend(self, caches: list, ids_BT: torch.Tensor, place: int) -> torch.Tensor:
         """Head 0's logits behind the last of the new tokens, (B, V), with `place` tokens cached."""
         hidden_BD = self.hidden(ids_BT, caches, place)[:, -1]
-        return F.linear(hidden_BD, self.heads.weight[: self.config.vocab_size])
+        return F.linear(hidden_BD, self.heads.linears[0].weight[: self.config.vocab_size])
 
 
 def make_step(model: PyTorchModel, forward, learning_rate: float):

@@ -125,9 +125,9 @@ def flat_weights(config: ModelConfig, model: Any) -> np.ndarray:
         return tensor.detach().float().cpu().numpy()
 
     views.embedding[...], views.final_norm[...] = host(model.embedding.weight), host(model.final_norm)
-    views.heads.reshape(c.mtp_heads, columns.head, c.dim)[:, : c.vocab_size] = host(model.heads.weight).reshape(c.mtp_heads, c.vocab_size, c.dim)
+    views.heads.reshape(c.mtp_heads, columns.head, c.dim)[:, : c.vocab_size] = host(model.heads.linears[0].weight).reshape(c.mtp_heads, c.vocab_size, c.dim)
     for block, layer in zip(model.blocks, views.layers, strict=True):
-        packed, gate_up = host(block.query_key_value.weight), host(block.gate_up.weight)
+        packed, gate_up = host(block.query_key_value.linears[0].weight), host(block.gate_up.linears[0].weight)
         ends = np.cumsum([0, block.query, block.key, block.key])
         for part, start, stop in zip((columns.query, columns.key, columns.value), ends[:-1], ends[1:], strict=True):
             layer.query_key_value[part] = packed[start:stop]
