@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from nanoeuler.cores import threads_allowed
 from nanoeuler.errors import UserError
 
 DEVICES = ("auto", "cpu", "cuda", "reference")
@@ -47,6 +48,4 @@ def reason(device: str = "auto", gpus: int | None = None) -> str:
     problem = gpu_problem() if device == "auto" and gpus != 0 else "no GPU was asked for"
     if problem is None:
         return "the fastest engine there is"
-    from nanoeuler.backend.cpu.blas import threads_allowed
-
     return f"the fastest engine for a CPU, with {threads_allowed()} threads; {problem}"
