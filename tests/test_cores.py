@@ -22,3 +22,45 @@ def test_the_smaller_of_two_variables_counts(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
     assert cores.threads_allowed() == 3
+
+
+V1 = "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/docker/abc\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "threads"),
+    [
+        pytest.param("0::/\n", {"cpu.max": "200000 100000"}, 2, id="a container of its own"),
+        pytest.param("0::/\n", {"cpu.max": "150000 100000"}, 2, id="half a core counts as one"),
+        pytest.param("0::/\n", {"cpu.max": "5000 100000"}, 1, id="less than a core"),
+        pytest.param("0::/\n", {"cpu.max": "1600000 100000"}, 8, id="more than there are"),
+        pytest.param("0::/\n", {"cpu.max": "max 100000"}, 8, id="no limit"),
+        pytest.param("0::/\n", {"cpu.max": "nonsense"}, 8, id="a file that nobody understands"),
+        pytest.param("0::/\n", {}, 8, id="the host, whose top group has no such file"),
+        pytest.param("0::/jobs/one\n", {"jobs/one/cpu.max": "max 100000", "jobs/cpu.max": "300000 100000"}, 3, id="the limit of the group above"),
+        pytest.param("0::/jobs/one\n", {"jobs/one/cpu.max": "100000 50000", "jobs/cpu.max": "300000 100000"}, 2, id="the group's own limit is less"),
+        pytest.param("0::/jobs/one\n", {"jobs/two/cpu.max": "100000 100000"}, 8, id="another group's limit"),
+        pytest.param("0::/docker/abc\n", {"cpu.max": "200000 100000"}, 2, id="a container that is told the host's path"),
+        pytest.param(V1, {"cpu/docker/abc/cpu.cfs_quota_us": "400000", "cpu/docker/abc/cpu.cfs_period_us": "100000"}, 4, id="version 1"),
+        pytest.param(V1, {"cpu/cpu.cfs_quota_us": "250000", "cpu/cpu.cfs_period_us": "100000"}, 3, id="version 1, the host's path"),
+        pytest.param(V1, {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8, id="version 1 without a limit"),
+        pytest.param(None, {}, 8, id="no control groups"),
+    ],
+)
+def test_a_quota_of_the_control_group_counts_like_cores(tmp_path, groups, files, threads):
+    contents = {f"sys/fs/cgroup/{name}": text for name, text in files.items()} | ({"proc/self/cgroup": groups} if groups else {})
+    for name, text in contents.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text.strip()}\n")
+    assert cores.threads_allowed(tmp_path) == threads
+
+
+def test_a_quota_and_the_environment_count_together(tmp_path, monkeypatch):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text("400000 100000\n")
+    monkeypatch.setenv("OMP_NUM_THREADS", "64")
+    assert cores.threads_allowed(tmp_path) == 4
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert cores.threads_allowed(tmp_path) == 2
