@@ -16,6 +16,8 @@ def make_backend(device: str = "auto", gpus: int | None = None, precision: str =
     """
     if device not in DEVICES:
         raise UserError(f"--device {device}: there are {', '.join(DEVICES)}")
+    if gpus is not None and gpus < 0:
+        raise UserError(f"--gpus {gpus}: give the number of GPUs that may be used, or 0 to force the CPU")
     if device == "reference":
         from nanoeuler.backend.reference import ReferenceBackend
 
