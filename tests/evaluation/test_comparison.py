@@ -67,10 +67,36 @@ def test_numbers_of_items_that_differ_are_told_and_share_no_baseline(tmp_path, c
     assert cells(capsys.readouterr().out)["piqa (acc_norm, 1,838 / 40)"] == ["60.3 % ± 1.1", "60.3 % ± 1.1", "–"]
 
 
-def test_another_file_is_refused(tmp_path, capsys):
-    (tmp_path / "metrics.json").write_text('{"stages": {}}')
-    assert main(["compare", str(tmp_path / "metrics.json")]) == 1
-    assert "not an evaluation" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"stages": {}},
+        5,
+        [],
+        [["held_out"]],
+        {"held_out": 5},
+        {"held_out": ["books"]},
+        {"held_out": {"books": 1.5}},
+        {"held_out": {"books": None}},
+        {"held_out": {"books": {"bits_per_byte": "low", "head_accuracy": [0.5]}}},
+        {"held_out": {"books": {"bits_per_byte": 1.5, "head_accuracy": []}}, "tasks": {"piqa": {}}},
+        {"held_out": {}, "tasks": 5},
+        {"held_out": {}, "answers": 5},
+        {"held_out": {}, "chat": "hello"},
+    ],
+)
+def test_another_file_is_refused(tmp_path, capsys, content):
+    path = tmp_path / "metrics.json"
+    path.write_text(json.dumps(content))
+    for files in ([path], [write(tmp_path, "sft"), path]):
+        assert main(["compare", *map(str, files)]) == 1
+        assert f"error  {path}: not an evaluation; give the JSON files that `nanoeuler evaluate` writes" in capsys.readouterr().err
+
+
+def test_parts_that_were_not_measured_may_be_null(tmp_path, capsys):
+    assert main(["compare", write(tmp_path, "sft"), write(tmp_path, "dpo", held_out=None, tasks=None, answers=None, chat=None)]) == 0
+    table = cells(capsys.readouterr().out)
+    assert {row[1] for name, row in table.items() if name.strip("-")} == {"–"}
 
 
 @pytest.mark.parametrize(
