@@ -59,8 +59,9 @@ def rows_of(evaluations: Sequence[Evaluation]) -> list[list[str]]:
         first = next(score for score in scores if score)
         floors = [score["baseline"] for score in scores if score]
         rows.append([f"{task} ({first['metric']}, {asked(scores, 'items')})", *map(with_error, scores), shared(floors)])
-        if "perplexity" in first:
-            rows.append([f"{task} perplexity", *(f"{score['perplexity']['score']:.4g}" if score else "–" for score in scores), "–"])
+        perplexities = [(score or {}).get("perplexity") for score in scores]  # of the kinds that have one, and a task's kind may have changed
+        if any(perplexities):
+            rows.append([f"{task} perplexity", *(f"{each['score']:.4g}" if each else "–" for each in perplexities), "–"])
     answers = [evaluation.get("answers") for evaluation in evaluations]
     if any(answers):
         floors = [each["commonest_answer"]["score"] for each in answers if each]

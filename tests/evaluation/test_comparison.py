@@ -8,6 +8,7 @@ from fabricated import evaluation
 
 from nanoeuler.cli import main
 from nanoeuler.evaluation.replies import Reply, describe_replies, share_repeated
+from nanoeuler.evaluation.report.scores import score_rows
 
 TASK = {"kind": "piqa", "metric": "acc_norm", "items": 1838, "score": 0.6034, "standard_error": 0.0114, "baseline": 0.5}
 LAST_WORD = {"kind": "lambada", "metric": "acc", "items": 1, "score": 0.0, "standard_error": None, "baseline": 0.0, "perplexity": {"score": 123.456}}
@@ -91,6 +92,15 @@ def test_another_file_is_refused(tmp_path, capsys, content):
     for files in ([path], [write(tmp_path, "sft"), path]):
         assert main(["compare", *map(str, files)]) == 1
         assert f"error  {path}: not an evaluation; give the JSON files that `nanoeuler evaluate` writes" in capsys.readouterr().err
+
+
+def test_a_task_whose_kind_has_changed_has_a_perplexity_in_one_column(tmp_path, capsys):
+    files = [write(tmp_path, "pretrain", tasks={"mine": TASK}), write(tmp_path, "sft", tasks={"mine": LAST_WORD})]
+    for paths, shown in ((files, ["–", "123.5", "–"]), (files[::-1], ["123.5", "–", "–"])):
+        assert main(["compare", *paths]) == 0
+        assert cells(capsys.readouterr().out)["mine perplexity"] == shown
+        rows = score_rows([json.loads(Path(path).read_text()) for path in paths], {})
+        assert next(row[1:] for row in rows if row[0] == "mine, perplexity") == shown
 
 
 def test_parts_that_were_not_measured_may_be_null(tmp_path, capsys):
