@@ -45,6 +45,17 @@ def test_the_demo_downloads_nothing():
     assert plan.download == {}
 
 
+def test_a_download_of_unknown_size_is_named():
+    config, plan = plan_of("small")
+    assert "download   books 97 MB, web pages 65 MB, instructions (size not stated), preferences (size not stated)\n" in planning.describe(config, plan)
+    config["sources"]["instructions"]["alpaca"]["bytes"] = 22_773_992
+    manifest = Path(planning.Paths(config).preferences, "manifest.json")
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text("{}")
+    plan = planning.make_plan(config, ReferenceBackend())
+    assert "download   books 97 MB, web pages 65 MB, instructions 23 MB\n" in planning.describe(config, plan)
+
+
 def test_what_is_there_already_is_not_downloaded_again():
     config, before = plan_of("small")
     book = Path(planning.Paths(config).raw_book(1342))
