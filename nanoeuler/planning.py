@@ -57,7 +57,7 @@ class Plan:
     """Estimates for one configuration on this machine. Bytes, tokens and seconds."""
 
     parameters: int
-    download: dict[str, float] = field(default_factory=dict)
+    download: dict[str, float | None] = field(default_factory=dict)  # None: the sources file does not say
     data_disk: float = 0.0
     results_disk: float = 0.0
     memory: float = 0.0
@@ -88,7 +88,7 @@ def make_plan(config: dict[str, Any], backend: Any, stages: list[str] | None = N
         plan.download["books"] = len(books) * BOOK_BYTES
         plan.download["web pages"] = sum(shard_text[shard] for shard in shards) * FETCHED_SHARE
         if config["sft"]["enabled"] and not Path(paths.instructions, "manifest.json").exists():
-            plan.download["instructions"] = float(instructions.get("bytes") or 0)
+            plan.download["instructions"] = instructions.get("bytes")
     vocab_size = config["tokenizer"]["vocab_size"]
     if Path(paths.tokens).exists():
         train = read_json(paths.tokens)["splits"]["train"].values()
@@ -107,7 +107,7 @@ def make_plan(config: dict[str, Any], backend: Any, stages: list[str] | None = N
     pairs = sources.get("preferences", {}).get(config["dpo"]["preferences"], {})
     pair_bytes = float(pairs.get("bytes") or (SAMPLE_PAIRS_BYTES if "sample" in config else PAIRS_BYTES))
     if "sample" not in config and config["dpo"]["enabled"] and not Path(paths.preferences, "manifest.json").exists():
-        plan.download["preferences"] = float(pairs.get("bytes") or 0)
+        plan.download["preferences"] = pairs.get("bytes")
     aligning = StageCost(config["dpo"]["epochs"] * pair_bytes / bytes_per_token(vocab_size) * RECORD_OVERHEAD, config["dpo"]["epochs"])
     pretraining = StageCost(config["pretrain"]["tokens"], config["pretrain"]["tokens"] / max(1.0, plan.text_tokens))
     for stage in paths.stages if stages is None else stages:
@@ -212,8 +212,8 @@ def describe(config: dict[str, Any], plan: Plan) -> str:
         f"run {config['run']}: {plan.parameters:,} parameters on {plan.engine}"
         + (f", about {plan.tokens_per_second:,.0f} tokens/s" if plan.tokens_per_second else "")
     ]
-    wanted = {name: amount for name, amount in plan.download.items() if amount}
-    lines.append("  download   " + (", ".join(f"{name} {size(amount)}" for name, amount in wanted.items()) or "nothing"))
+    wanted = [f"{name} {'(size not stated)' if amount is None else size(amount)}" for name, amount in plan.download.items() if amount != 0]
+    lines.append("  download   " + (", ".join(wanted) or "nothing"))
     lines.append(f"  disk       {size(plan.data_disk)} in {config['data_dir']}, at most {size(plan.results_disk)} in {config['results_dir']}")
     if plan.memory:
         lines.append(f"  memory     {size(plan.memory)} at least")

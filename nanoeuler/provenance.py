@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler import __version__
+from nanoeuler.cores import usable_cores
 
 PACKAGES = ("numpy", "safetensors", "duckdb", "snakemake", "numba", "cupy-cuda12x", "cupy-cuda13x", "nvidia-cublas-cu12", "nvidia-cublas")
 """Distributions whose version can change a result; those that are not installed are left out."""
@@ -81,8 +82,3 @@ def cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -45,6 +45,17 @@ def test_the_demo_downloads_nothing():
     assert plan.download == {}
 
 
+def test_a_download_of_unknown_size_is_named():
+    config, plan = plan_of("small")
+    assert "download   books 97 MB, web pages 65 MB, instructions (size not stated), preferences (size not stated)\n" in planning.describe(config, plan)
+    config["sources"]["instructions"]["alpaca"]["bytes"] = 22_773_992
+    manifest = Path(planning.Paths(config).preferences, "manifest.json")
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text("{}")
+    plan = planning.make_plan(config, ReferenceBackend())
+    assert "download   books 97 MB, web pages 65 MB, instructions 23 MB\n" in planning.describe(config, plan)
+
+
 def test_what_is_there_already_is_not_downloaded_again():
     config, before = plan_of("small")
     book = Path(planning.Paths(config).raw_book(1342))
@@ -128,7 +139,7 @@ def test_compiling_does_not_count_as_training():
                 time.sleep(2)
             super().update(*arguments)
 
-    config, plan = plan_of("config")
+    config, plan = plan_of("config", "model.layers=1")  # fast enough on a machine that is busy
     planning.probe(config, SlowToStart(), plan, seconds=0.1)
     assert plan.tokens_per_second > 2 * 2048 / 2
 

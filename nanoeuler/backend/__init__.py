@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from nanoeuler.cores import threads_allowed
 from nanoeuler.errors import UserError
 
 DEVICES = ("auto", "cpu", "cuda", "reference")
@@ -15,6 +16,8 @@ def make_backend(device: str = "auto", gpus: int | None = None, precision: str =
     """
     if device not in DEVICES:
         raise UserError(f"--device {device}: there are {', '.join(DEVICES)}")
+    if gpus is not None and gpus < 0:
+        raise UserError(f"--gpus {gpus}: give the number of GPUs that may be used, or 0 to force the CPU")
     if device == "reference":
         from nanoeuler.backend.reference import ReferenceBackend
 
@@ -47,6 +50,4 @@ def reason(device: str = "auto", gpus: int | None = None) -> str:
     problem = gpu_problem() if device == "auto" and gpus != 0 else "no GPU was asked for"
     if problem is None:
         return "the fastest engine there is"
-    from nanoeuler.backend.cpu.blas import threads_allowed
-
     return f"the fastest engine for a CPU, with {threads_allowed()} threads; {problem}"

@@ -18,11 +18,20 @@ def read_evaluations(paths: Sequence[Path]) -> dict[str, Evaluation]:
     evaluations = {}
     for path in paths:
         value = read_json(path)
-        if not isinstance(value, dict) or "held_out" not in value:
+        if not is_evaluation(value):
             raise UserError(f"{path}: not an evaluation; give the JSON files that `nanoeuler evaluate` writes")
         same = sum(other.stem == path.stem for other in paths) > 1
         evaluations[f"{path.absolute().parent.parent.name}/{path.stem}" if same else path.stem] = value
     return evaluations
+
+
+def is_evaluation(value: Any) -> bool:
+    """Whether a table can be made of it: other JSON lacks a part or has another shape somewhere."""
+    try:
+        rows_of([value])
+    except (TypeError, AttributeError, LookupError, ValueError, StopIteration):
+        return False
+    return "held_out" in value
 
 
 def compare(evaluations: Mapping[str, Evaluation]) -> str:
@@ -40,18 +49,19 @@ def compare(evaluations: Mapping[str, Evaluation]) -> str:
 def rows_of(evaluations: Sequence[Evaluation]) -> list[list[str]]:
     rows = []
     for source in names_in(evaluations, "held_out"):
-        scores = [evaluation["held_out"].get(source) for evaluation in evaluations]
+        scores = [(evaluation["held_out"] or {}).get(source) for evaluation in evaluations]
         rows.append([f"bits per byte, {source}", *(f"{score['bits_per_byte']:.3f}" if score else "–" for score in scores), "–"])
         for head in range(max(len(score["head_accuracy"]) for score in scores if score)):
             shares = [score["head_accuracy"][head] if score and head < len(score["head_accuracy"]) else None for score in scores]
             rows.append([f"{'next token' if head == 0 else f'token {head + 1} ahead'} right, {source}", *map(percent, shares), "–"])
     for task in names_in(evaluations, "tasks"):
-        scores = [evaluation.get("tasks", {}).get(task) for evaluation in evaluations]
+        scores = [(evaluation.get("tasks") or {}).get(task) for evaluation in evaluations]
         first = next(score for score in scores if score)
         floors = [score["baseline"] for score in scores if score]
         rows.append([f"{task} ({first['metric']}, {asked(scores, 'items')})", *map(with_error, scores), shared(floors)])
-        if "perplexity" in first:
-            rows.append([f"{task} perplexity", *(f"{score['perplexity']['score']:.4g}" if score else "–" for score in scores), "–"])
+        perplexities = [(score or {}).get("perplexity") for score in scores]  # of the kinds that have one, and a task's kind may have changed
+        if any(perplexities):
+            rows.append([f"{task} perplexity", *(f"{each['score']:.4g}" if each else "–" for each in perplexities), "–"])
     answers = [evaluation.get("answers") for evaluation in evaluations]
     if any(answers):
         floors = [each["commonest_answer"]["score"] for each in answers if each]

@@ -71,10 +71,12 @@ def train(job: Job) -> Path:
     checkpoints = Checkpoints(job.output / "checkpoints")
     with FolderLock(checkpoints.folder):
         check_gradients()
+        trainer = None
         try:
-            return Trainer(job, checkpoints).run()
+            trainer = Trainer(job, checkpoints)
+            return trainer.run()
         except MemoryError as error:
-            raise UserError(f"{job.stage}: {error}; {smaller_batch(job)}") from error
+            raise UserError(f"{job.stage}: {error}; {smaller_batch(job) if trainer else smaller_model(job)}") from error
 
 
 def check_gradients() -> None:
@@ -86,10 +88,18 @@ def check_gradients() -> None:
 
 
 def smaller_batch(job: Job) -> str:
-    """What to do when memory ran out."""
+    """What to do when memory ran out in a step."""
     fit = min(job.stream.rows_per_step, rows_that_fit(job))
     rows = largest_divisor(job.stream.rows_per_step, max(1, min(fit, micro_batch_rows(job) - 1)))
     return f"set {job.stage}.micro_batch_rows: {rows} (the result stays the same within rounding) or take a smaller model"
+
+
+def smaller_model(job: Job) -> str:
+    """What to do when memory ran out before the first step."""
+    return (
+        f"parameters, gradients and moments of {parameter_count(job.config):,} parameters take {state_bytes(job.config) / 1e9:,.1f} GB whatever "
+        f"{job.stage}.micro_batch_rows and {job.stage}.recompute are: take a smaller model"
+    )
 
 
 class Trainer:

@@ -37,6 +37,12 @@ def test_devices_that_are_not_there_are_refused():
     assert "cuda" in DEVICES
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_fewer_gpus_than_none_are_refused(device):
+    with pytest.raises(UserError, match="--gpus -1: give the number of GPUs that may be used, or 0 to force the CPU"):
+        make_backend(device, gpus=-1)
+
+
 def test_without_a_gpu_that_is_said_first():
     """The workflow adds `--gpus 0` where there is none: nobody contradicted himself."""
     with pytest.raises(UserError, match=re.escape(gpu_problem() or "--device cuda with --gpus 0 contradict each other")):

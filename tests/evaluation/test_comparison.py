@@ -8,6 +8,7 @@ from fabricated import evaluation
 
 from nanoeuler.cli import main
 from nanoeuler.evaluation.replies import Reply, describe_replies, share_repeated
+from nanoeuler.evaluation.report.scores import score_rows
 
 TASK = {"kind": "piqa", "metric": "acc_norm", "items": 1838, "score": 0.6034, "standard_error": 0.0114, "baseline": 0.5}
 LAST_WORD = {"kind": "lambada", "metric": "acc", "items": 1, "score": 0.0, "standard_error": None, "baseline": 0.0, "perplexity": {"score": 123.456}}
@@ -67,10 +68,45 @@ def test_numbers_of_items_that_differ_are_told_and_share_no_baseline(tmp_path, c
     assert cells(capsys.readouterr().out)["piqa (acc_norm, 1,838 / 40)"] == ["60.3 % ± 1.1", "60.3 % ± 1.1", "–"]
 
 
-def test_another_file_is_refused(tmp_path, capsys):
-    (tmp_path / "metrics.json").write_text('{"stages": {}}')
-    assert main(["compare", str(tmp_path / "metrics.json")]) == 1
-    assert "not an evaluation" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"stages": {}},
+        5,
+        [],
+        [["held_out"]],
+        {"held_out": 5},
+        {"held_out": ["books"]},
+        {"held_out": {"books": 1.5}},
+        {"held_out": {"books": None}},
+        {"held_out": {"books": {"bits_per_byte": "low", "head_accuracy": [0.5]}}},
+        {"held_out": {"books": {"bits_per_byte": 1.5, "head_accuracy": []}}, "tasks": {"piqa": {}}},
+        {"held_out": {}, "tasks": 5},
+        {"held_out": {}, "answers": 5},
+        {"held_out": {}, "chat": "hello"},
+    ],
+)
+def test_another_file_is_refused(tmp_path, capsys, content):
+    path = tmp_path / "metrics.json"
+    path.write_text(json.dumps(content))
+    for files in ([path], [write(tmp_path, "sft"), path]):
+        assert main(["compare", *map(str, files)]) == 1
+        assert f"error  {path}: not an evaluation; give the JSON files that `nanoeuler evaluate` writes" in capsys.readouterr().err
+
+
+def test_a_task_whose_kind_has_changed_has_a_perplexity_in_one_column(tmp_path, capsys):
+    files = [write(tmp_path, "pretrain", tasks={"mine": TASK}), write(tmp_path, "sft", tasks={"mine": LAST_WORD})]
+    for paths, shown in ((files, ["–", "123.5", "–"]), (files[::-1], ["123.5", "–", "–"])):
+        assert main(["compare", *paths]) == 0
+        assert cells(capsys.readouterr().out)["mine perplexity"] == shown
+        rows = score_rows([json.loads(Path(path).read_text()) for path in paths], {})
+        assert next(row[1:] for row in rows if row[0] == "mine, perplexity") == shown
+
+
+def test_parts_that_were_not_measured_may_be_null(tmp_path, capsys):
+    assert main(["compare", write(tmp_path, "sft"), write(tmp_path, "dpo", held_out=None, tasks=None, answers=None, chat=None)]) == 0
+    table = cells(capsys.readouterr().out)
+    assert {row[1] for name, row in table.items() if name.strip("-")} == {"–"}
 
 
 @pytest.mark.parametrize(

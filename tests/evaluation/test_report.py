@@ -340,6 +340,7 @@ def test_a_folder_that_is_no_run_and_damaged_metrics_are_refused(tmp_path, capsy
         ("sft/metrics.jsonl", b'{"stage": "sft"}\n{"loss": 3}\n', r"metrics\.jsonl, line 2: no measurement with seconds, step, tokens"),
         ("evaluation/sft.json", b"[]", r"sft\.json: not a JSON object"),
         ("evaluation/sft.json", b"{}", r"sft\.json: not an evaluation"),
+        ("evaluation/sft.json", b'{"held_out": 5}', r"sft\.json: not an evaluation"),
         ("evaluation/notes.json", b'{"a": 1}', r"notes\.json: not an evaluation"),
         ("pipeline.json", b"[1]", r"pipeline\.json: not a JSON object"),
         ("gradients.json", b"{}", r"gradients\.json: not a check of gradients"),

@@ -4,6 +4,7 @@ import json
 import resource
 import shutil
 import signal
+import sys
 import time
 
 import pytest
@@ -249,3 +250,18 @@ def test_an_inline_configuration_that_lacks_a_key_is_told_which(trainer, missing
     said = trainer.run(status=1)
     assert f"inline JSON without the key '{missing[-1]}'" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps to a limit on a process's memory")
+def test_a_full_memory_is_told_with_what_would_help(trainer):
+    def two_gigabytes():
+        resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30, 2 * 2**30))
+
+    model = dict(trainer.config["model"])
+    trainer.config["model"] |= {"dim": 4096, "layers": 64}
+    said = trainer.run(status=1, preexec_fn=two_gigabytes)
+    assert "GB whatever pretrain.micro_batch_rows and pretrain.recompute are: take a smaller model" in said
+    trainer.config["model"] = model
+    trainer.config["pretrain"] |= {"tokens": 2**20, "batch_tokens": 2**20, "micro_batch_rows": 2**16}
+    said = trainer.run(status=1, preexec_fn=two_gigabytes)
+    assert "set pretrain.micro_batch_rows: 512 (the result stays the same within rounding) or take a smaller model" in said

@@ -10,7 +10,6 @@ are first copied into an order that suits the arithmetic. That takes a tenth of 
 """
 
 import ctypes
-import os
 from typing import Any
 
 import numpy as np
@@ -154,10 +153,3 @@ def product(address, wide, unpacked, a, b, c, alpha, beta):
                 sizes = min(rows, m - i), min(columns, n - j), min(depth, k - inner)
                 places = a_at + 4 * (i * row_step + inner * depth_step), b_at + 4 * (inner * b_stride + j), c_at + 4 * (i * c_stride + j)
                 call_sgemm(address, wide, a_order, b_order, *sizes, alpha, places[0], a_stride, places[1], b_stride, kept, places[2], c_stride)
-
-
-def threads_allowed() -> int:
-    """Cores that this process may use: its affinity, and the usual variables, which a workflow sets, if they ask for fewer."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    asked = [os.environ[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS") if os.environ.get(name, "").isdigit()]
-    return max(1, min([cores, *(int(value) for value in asked if int(value) > 0)]))

@@ -7,11 +7,12 @@ import numpy as np
 
 from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cpu import attention, cross_entropy, decoding, fused, glue, optimizer
-from nanoeuler.backend.cpu.blas import Blas, threads_allowed
+from nanoeuler.backend.cpu.blas import Blas
 from nanoeuler.backend.cpu.memory import Block, aligned
 from nanoeuler.backend.cpu.team import Team
 from nanoeuler.backend.cpu.transposes import Transposes
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.cores import threads_allowed
 
 Array = np.ndarray
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from nanoeuler.config.paths import Paths
 from nanoeuler.errors import UserError
+from nanoeuler.evaluation.comparison import is_evaluation
 from nanoeuler.files import read_json
 from nanoeuler.model.files import CONFIG, read_description
 from nanoeuler.timing import read_times
@@ -124,7 +125,7 @@ def kept_configuration(folder: Path) -> dict[str, Any]:
 
 def read_stage(folder: Path, name: str) -> Stage:
     stage = Stage(name, evaluation=optional_json(folder / "evaluation" / f"{name}.json"))
-    if stage.evaluation is not None and "held_out" not in stage.evaluation:
+    if stage.evaluation is not None and not is_evaluation(stage.evaluation):
         raise UserError(f"{folder / 'evaluation' / name}.json: not an evaluation; delete it, or let `nanoeuler evaluate` write it again")
     model = folder / name / "model"
     if (model / CONFIG).is_file():

@@ -49,8 +49,9 @@ def task_rows(evaluations: list[dict[str, Any]]) -> list[list[Any]]:
         title = with_remark(task, f"{first['metric']}, {asked(scores, 'items')} items")
         floors = {percent(score["baseline"]) for score in scores if score}
         rows.append([title, *shown, with_remark(floors.pop(), "at random") if len(floors) == 1 else "–"])
-        if first.get("perplexity"):
-            rows.append([f"{task}, perplexity", *(perplexity(score["perplexity"]["score"]) if score else "–" for score in scores), "–"])
+        perplexities = [(score or {}).get("perplexity") for score in scores]  # of the kinds that have one, and a task's kind may have changed
+        if any(perplexities):
+            rows.append([f"{task}, perplexity", *(perplexity(each["score"]) if each else "–" for each in perplexities), "–"])
     return rows
 
 
