@@ -1,6 +1,7 @@
 """What a run will cost is said before it costs anything, and what this machine won't do is refused with the line to type."""
 
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -43,6 +44,16 @@ def test_a_real_run_counts_downloads_disk_memory_tokens_and_epochs():
 def test_the_demo_downloads_nothing():
     _, plan = plan_of("config")
     assert plan.download == {}
+
+
+@pytest.mark.parametrize("name", ["small", "medium", "base", "large"])
+def test_the_disk_that_the_readme_and_the_configuration_tell_is_what_the_plan_asks_for(name):
+    _, plan = plan_of(name)
+    needed = (plan.data_disk + plan.results_disk) / 1e9 + 0.6  # the environment
+    (row,) = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if f"`config/{name}.yaml`" in line and line.startswith("|")]
+    told = float(re.search(r"\| about ([\d.]+) GB \|", row)[1])
+    assert told == pytest.approx(needed, rel=0.05)
+    assert f" {told:g} GB of disk." in Path(f"config/{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
 
 
 def test_a_download_of_unknown_size_is_named():
@@ -140,7 +151,7 @@ def test_compiling_does_not_count_as_training():
             super().update(*arguments)
 
     config, plan = plan_of("config", "model.layers=1")  # fast enough on a machine that is busy
-    planning.probe(config, SlowToStart(), plan, seconds=0.1)
+    planning.probe(config, SlowToStart(), plan, seconds=10)
     assert plan.tokens_per_second > 2 * 2048 / 2
 
 
