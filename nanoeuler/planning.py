@@ -95,13 +95,14 @@ def make_plan(config: dict[str, Any], backend: Any, stages: list[str] | None = N
         plan.text_bytes, plan.text_tokens = sum(s["bytes"] for s in train), sum(s["tokens"] for s in train)
     else:
         if "sample" in config:
-            plan.text_bytes = 2e6
+            plan.text_bytes = raw_bytes = 2e6
         else:
             own = sum(Path(file).stat().st_size for file in paths.own_text)
             plan.text_bytes = len(paths.books) * BOOK_BYTES * 0.97 + sum(shard_text[shard] for shard in paths.web_shards) + own
+            raw_bytes = len(books) * BOOK_BYTES * 2 + sum(shard_text[shard] for shard in shards)
         plan.text_tokens = plan.text_bytes / bytes_per_token(vocab_size)
         token_bytes = plan.text_tokens * (2 if vocab_size <= 65536 else 4)
-        plan.data_disk = len(books) * BOOK_BYTES * 2 + sum(shard_text[shard] for shard in shards) + plan.text_bytes + token_bytes
+        plan.data_disk = raw_bytes + plan.text_bytes + token_bytes
     record_bytes = float(instructions.get("bytes") or (SAMPLE_RECORDS_BYTES if "sample" in config else RECORDS_BYTES))
     tuning = StageCost(config["sft"]["epochs"] * record_bytes / bytes_per_token(vocab_size) * RECORD_OVERHEAD, config["sft"]["epochs"])
     pairs = sources.get("preferences", {}).get(config["dpo"]["preferences"], {})

@@ -41,9 +41,10 @@ def test_a_real_run_counts_downloads_disk_memory_tokens_and_epochs():
     assert planning.shortages(config, plan, "config/small.yaml") == []
 
 
-def test_the_demo_downloads_nothing():
+def test_the_demo_downloads_nothing_and_has_little_text():
     _, plan = plan_of("config")
     assert plan.download == {}
+    assert plan.text_bytes < plan.data_disk < 10e6
 
 
 @pytest.mark.parametrize("name", ["small", "medium", "base", "large"])
