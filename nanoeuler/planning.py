@@ -15,7 +15,7 @@ import numpy as np
 
 from nanoeuler.config.paths import Paths
 from nanoeuler.files import read_json
-from nanoeuler.log import format_seconds
+from nanoeuler.log import counted, format_seconds
 from nanoeuler.model.spec import ModelConfig, activation_bytes_per_row, parameter_count, state_bytes, training_flops_per_token
 from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.training.state import AdamW, TrainingState
@@ -220,7 +220,7 @@ def describe(config: dict[str, Any], plan: Plan) -> str:
         lines.append(f"  memory     {size(plan.memory)} at least")
     lines.append(f"  text       {size(plan.text_bytes)}, about {plan.text_tokens / 1e6:,.1f} M tokens")
     for name, stage in plan.stages.items():
-        epochs = f"{stage.epochs:.3g} epochs" if stage.epochs is not None else ""
+        epochs = counted(float(f"{stage.epochs:.3g}"), "epoch") if stage.epochs is not None else ""
         duration = f"about {format_seconds(stage.seconds)}" if stage.seconds is not None else "minutes" if is_short(config, plan) else "not probed"
         lines.append(f"  {name:10} {stage.tokens / 1e6:,.1f} M tokens, {epochs}, {duration}")
     return "\n".join(lines)
