@@ -68,6 +68,11 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
 
 
+def counted(number: float, noun: str) -> str:
+    """A number of things the way people say it: 1 pair, 2,400 pairs, 0.5 epochs."""
+    return f"{number:{'g' if isinstance(number, float) else ','}} {noun}{'' if number == 1 else 's'}"
+
+
 class Progress:
     """A line with share done, rate and time left: rewritten in place on a terminal, else one line every `interval` seconds.
 

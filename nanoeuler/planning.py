@@ -15,7 +15,7 @@ import numpy as np
 
 from nanoeuler.config.paths import Paths
 from nanoeuler.files import read_json
-from nanoeuler.log import format_seconds
+from nanoeuler.log import counted, format_seconds
 from nanoeuler.model.spec import ModelConfig, activation_bytes_per_row, parameter_count, state_bytes, training_flops_per_token
 from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.training.state import AdamW, TrainingState
@@ -95,13 +95,14 @@ def make_plan(config: dict[str, Any], backend: Any, stages: list[str] | None = N
         plan.text_bytes, plan.text_tokens = sum(s["bytes"] for s in train), sum(s["tokens"] for s in train)
     else:
         if "sample" in config:
-            plan.text_bytes = 2e6
+            plan.text_bytes = raw_bytes = 2e6
         else:
             own = sum(Path(file).stat().st_size for file in paths.own_text)
             plan.text_bytes = len(paths.books) * BOOK_BYTES * 0.97 + sum(shard_text[shard] for shard in paths.web_shards) + own
+            raw_bytes = len(books) * BOOK_BYTES * 2 + sum(shard_text[shard] for shard in shards)
         plan.text_tokens = plan.text_bytes / bytes_per_token(vocab_size)
         token_bytes = plan.text_tokens * (2 if vocab_size <= 65536 else 4)
-        plan.data_disk = len(books) * BOOK_BYTES * 2 + sum(shard_text[shard] for shard in shards) + plan.text_bytes + token_bytes
+        plan.data_disk = raw_bytes + plan.text_bytes + token_bytes
     record_bytes = float(instructions.get("bytes") or (SAMPLE_RECORDS_BYTES if "sample" in config else RECORDS_BYTES))
     tuning = StageCost(config["sft"]["epochs"] * record_bytes / bytes_per_token(vocab_size) * RECORD_OVERHEAD, config["sft"]["epochs"])
     pairs = sources.get("preferences", {}).get(config["dpo"]["preferences"], {})
@@ -219,7 +220,7 @@ def describe(config: dict[str, Any], plan: Plan) -> str:
         lines.append(f"  memory     {size(plan.memory)} at least")
     lines.append(f"  text       {size(plan.text_bytes)}, about {plan.text_tokens / 1e6:,.1f} M tokens")
     for name, stage in plan.stages.items():
-        epochs = f"{stage.epochs:.3g} epochs" if stage.epochs is not None else ""
+        epochs = counted(float(f"{stage.epochs:.3g}"), "epoch") if stage.epochs is not None else ""
         duration = f"about {format_seconds(stage.seconds)}" if stage.seconds is not None else "minutes" if is_short(config, plan) else "not probed"
         lines.append(f"  {name:10} {stage.tokens / 1e6:,.1f} M tokens, {epochs}, {duration}")
     return "\n".join(lines)

@@ -1,6 +1,7 @@
 """What a run will cost is said before it costs anything, and what this machine won't do is refused with the line to type."""
 
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -40,9 +41,20 @@ def test_a_real_run_counts_downloads_disk_memory_tokens_and_epochs():
     assert planning.shortages(config, plan, "config/small.yaml") == []
 
 
-def test_the_demo_downloads_nothing():
+def test_the_demo_downloads_nothing_and_has_little_text():
     _, plan = plan_of("config")
     assert plan.download == {}
+    assert plan.text_bytes < plan.data_disk < 10e6
+
+
+@pytest.mark.parametrize("name", ["small", "medium", "base", "large"])
+def test_the_disk_that_the_readme_and_the_configuration_tell_is_what_the_plan_asks_for(name):
+    _, plan = plan_of(name)
+    needed = (plan.data_disk + plan.results_disk) / 1e9 + 0.6  # the environment
+    (row,) = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if f"`config/{name}.yaml`" in line and line.startswith("|")]
+    told = float(re.search(r"\| about ([\d.]+) GB \|", row)[1])
+    assert told == pytest.approx(needed, rel=0.05)
+    assert f" {told:g} GB of disk." in Path(f"config/{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
 
 
 def test_a_download_of_unknown_size_is_named():
@@ -122,6 +134,7 @@ def test_a_workflow_does_not_time_a_run_of_minutes(capsys):
     said = capsys.readouterr().out
     assert said.startswith("run demo: 1,049,216 parameters on reference\n")
     assert "2.37 epochs, minutes" in said
+    assert "dpo        0.1 M tokens, 1 epoch, minutes" in said
     config, plan = plan_of("config", "max_hours=0.5")
     assert not planning.is_short(config, plan)
     assert not planning.is_short(*plan_of("small"))
@@ -140,7 +153,7 @@ def test_compiling_does_not_count_as_training():
             super().update(*arguments)
 
     config, plan = plan_of("config", "model.layers=1")  # fast enough on a machine that is busy
-    planning.probe(config, SlowToStart(), plan, seconds=0.1)
+    planning.probe(config, SlowToStart(), plan, seconds=10)
     assert plan.tokens_per_second > 2 * 2048 / 2
 
 

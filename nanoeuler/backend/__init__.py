@@ -4,6 +4,7 @@ from typing import Any
 
 from nanoeuler.cores import threads_allowed
 from nanoeuler.errors import UserError
+from nanoeuler.log import counted
 
 DEVICES = ("auto", "cpu", "cuda", "reference")
 
@@ -50,4 +51,4 @@ def reason(device: str = "auto", gpus: int | None = None) -> str:
     problem = gpu_problem() if device == "auto" and gpus != 0 else "no GPU was asked for"
     if problem is None:
         return "the fastest engine there is"
-    return f"the fastest engine for a CPU, with {threads_allowed()} threads; {problem}"
+    return f"the fastest engine for a CPU, with {counted(threads_allowed(), 'thread')}; {problem}"

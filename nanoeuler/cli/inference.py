@@ -74,7 +74,9 @@ def run_generate(options: argparse.Namespace) -> None:
         tokens_per_second="n/a" if speed is None else speed,
     )
     if reply.dropped:
-        log.line("context", f"prompt and text outgrew the model's context of {model.config.context} tokens: the oldest {reply.dropped} were dropped")
+        log.line(
+            "context", f"prompt and text outgrew the model's context of {model.config.context} tokens: its {log.counted(reply.dropped, 'oldest token')} dropped"
+        )
 
 
 def read_prompt(prompt: str) -> str:

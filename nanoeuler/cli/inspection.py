@@ -223,7 +223,7 @@ def print_model(config: "ModelConfig", rows: int, length: int | None, backend: A
         ("working copy", copy, "of the weights in bf16, which products read"),
         ("gradients", buffer, ""),
         ("moments", 2 * buffer, "both of AdamW"),
-        ("activations", rows * row, f"micro-batch of {rows} rows of {length}"),
+        ("activations", rows * row, f"micro-batch of {log.counted(rows, 'row')} of {length}"),
     ]
     lines = [(kind, size(amount), note) for kind, amount, note in memory if amount]
     lines.append(("training", size(sum(amount for _, amount, _ in memory)), "all of the above"))

@@ -33,7 +33,9 @@ def extract(sources: Mapping[str, Any], shard: int, filters: Filters, output: Pa
     Returns the record. Raises `UserError` when the shard cannot be read or nothing is left of it.
     """
     if not 0 <= shard < len(sources["shards"]):
-        raise UserError(f"--shard {shard}: the sources file lists {len(sources['shards'])} shards, counted from 0; add it there, or give a smaller number")
+        raise UserError(
+            f"--shard {shard}: the sources file lists {log.counted(len(sources['shards']), 'shard')}, counted from 0; add it there, or give a smaller number"
+        )
     source = Source.from_entry(sources["shards"][shard], sources.get("revision"))
     with explain_os_errors(output):
         location = source.location

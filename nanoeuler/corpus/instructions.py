@@ -152,7 +152,7 @@ def split(records: Iterable[Record], validation_share: float, address: str) -> d
     keyed = [(hashlib.sha256(prompt_key(record).encode()).digest(), record) for record in records]
     keys = sorted(key for key, _ in keyed)
     if len(set(keys)) < 2:
-        raise UserError(f"{address}: {len(keys)} records of one prompt are too few to train on some and hold out others; give at least two prompts")
+        raise UserError(f"{address}: {log.counted(len(keys), 'record')} of one prompt: too few to train on some and hold out others; give at least two prompts")
     last = min(keys[max(1, round(validation_share * len(keys))) - 1], max(key for key in keys if key != keys[-1]))
     held_out = [key <= last for key, _ in keyed]
     parts = zip(held_out, keyed, strict=True)

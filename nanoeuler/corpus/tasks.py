@@ -141,7 +141,9 @@ def labelled(raw: bytes, labels: bytes | None, address: str) -> Iterator[tuple[s
         return
     answers, asked = decode_text(labels, f"{address}, its {LABELS}").split(), list(records)
     if len(answers) != len(asked):
-        raise UserError(f"{address}: {len(asked):,} records, but {len(answers):,} answers in the file {LABELS} beside it; correct or remove that one")
+        raise UserError(
+            f"{address}: {log.counted(len(asked), 'record')}, but {log.counted(len(answers), 'answer')} in {LABELS} beside it; correct or remove that file"
+        )
     for (place, record), answer in zip(asked, answers, strict=True):
         yield place, {"label": answer, **record} if isinstance(record, Mapping) else record
 

@@ -13,6 +13,7 @@ from nanoeuler.evaluation.report.headline import sentence, stage_name
 from nanoeuler.evaluation.report.markup import NARROW, count, duration, percent, scientific, short_count, size
 from nanoeuler.evaluation.report.scores import score_rows
 from nanoeuler.evaluation.report.summary import summarise_gradients
+from nanoeuler.log import counted
 
 CONTROL = "sft_scratch"
 """The stage that shows what pretraining is worth: nobody wants its model."""
@@ -102,11 +103,11 @@ def data(run: Run) -> str:
         return ""
     amounts = {}
     for source, parts in (run.corpus or {}).get("sources", {}).items():
-        amounts[source] = f"{count(parts['train']['documents'])} documents, {size(parts['train']['bytes'])}"
+        amounts[source] = f"{counted(parts['train']['documents'], 'document')}, {size(parts['train']['bytes'])}"
     for stage, key in (("sft", "records"), ("dpo", "pairs")):
         header = run.stages[stage].header if stage in run.stages else {}
         kind = "instructions" if stage == "sft" else "preferences"
-        amounts |= {name: f"{count(header[key])} {key}" for name in licences if name.endswith(f" {kind}") and key in header}
+        amounts |= {name: counted(header[key], key[:-1]) for name in licences if name.endswith(f" {kind}") and key in header}
     rows = [[name, amounts.get(name, "–"), licence] for name, licence in licences.items()]
     return f"## What it learned from\n\n{markdown_table(['data', 'amount', 'licence'], rows)}\n\n**{licence_verdict(licences)}**"
 

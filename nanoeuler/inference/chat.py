@@ -10,6 +10,7 @@ from collections.abc import Callable
 from nanoeuler.errors import UserError
 from nanoeuler.inference.conversation import Conversation
 from nanoeuler.inference.sampling import Sampling
+from nanoeuler.log import counted
 
 HELP = """\
 /temperature X   0: always the likeliest token; 1: as the model is
@@ -75,7 +76,7 @@ class Chat:
         """Write the reply, or more of it, until it ends, the limit is reached or Ctrl-C is pressed."""
         context = self.conversation.writer.model.config.context
         if forgotten := self.conversation.forget(self.max_tokens):
-            self.notice(f"the context of {context} tokens is full: {count(forgotten, 'oldest turn')} dropped")
+            self.notice(f"the context of {context} tokens is full: {counted(forgotten, 'oldest turn')} dropped")
         reply = self.conversation.reply(self.sampling, self.max_tokens)
         stopped = False
         try:
@@ -86,11 +87,11 @@ class Chat:
         self.conversation.hear(reply)
         self.write("\n")
         if reply.dropped:
-            self.notice(f"the context of {context} tokens is full: its {count(reply.dropped, 'oldest token')} dropped")
+            self.notice(f"the context of {context} tokens is full: its {counted(reply.dropped, 'oldest token')} dropped")
         if stopped:
             self.notice("stopped; an empty line goes on")
         elif not reply.ended:
-            self.notice(f"cut off at {count(self.max_tokens, 'token')}; an empty line goes on, /max-tokens N changes the limit")
+            self.notice(f"cut off at {counted(self.max_tokens, 'token')}; an empty line goes on, /max-tokens N changes the limit")
 
     def notice(self, text: str, fresh_line: bool = False) -> None:
         self.write(("\n" if fresh_line else "") + f"({text})\n")
@@ -146,10 +147,6 @@ def at_least_one(max_tokens: int) -> int:
     if max_tokens < 1:
         raise UserError(f"max-tokens is {max_tokens}: it must be at least 1")
     return max_tokens
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def visible(text: str) -> str:

@@ -62,7 +62,8 @@ def dpo(config: dict[str, Any], preferences: Path, tokenizer_path: Path, parent_
     training.reference, held_out.reference = reference["train"], reference["validation"]
     objective = PreferenceLoss(section["target_margin"] if by_length else 0.0, section["label_smoothing"])
     total_steps = max(1, math.ceil(section["epochs"] * training.rows / training.rows_per_step))
-    log.line("pairs", f"{len(training.pairs):,} pairs in {training.rows:,} rows of up to {training.width} tokens, {section['epochs']:g} epochs")
+    rows = f"{log.counted(len(training.pairs), 'pair')} in {log.counted(training.rows, 'row')} of up to {training.width} tokens"
+    log.line("pairs", f"{rows}, {log.counted(section['epochs'], 'epoch')}")
     job = Job(
         stage="dpo",
         output=output,

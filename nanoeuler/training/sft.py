@@ -47,7 +47,8 @@ def sft(config: dict[str, Any], instructions: Path, tokenizer_path: Path, parent
     )
     validation = RecordStream(held_out, model.context, model.context * 8, (1.0,), tokenizer.end_id, seed, name="sft-validation")
     total_steps = max(1, math.ceil(section["epochs"] * stream.rows / stream.rows_per_step))
-    log.line("records", f"{len(records):,} records in {stream.rows:,} rows of up to {stream.width} tokens, {section['epochs']:g} epochs")
+    rows = f"{log.counted(len(records), 'record')} in {log.counted(stream.rows, 'row')} of up to {stream.width} tokens"
+    log.line("records", f"{rows}, {log.counted(section['epochs'], 'epoch')}")
     job = Job(
         stage="sft",
         output=output,

@@ -281,7 +281,7 @@ def test_wrong_sizes_and_numbers_are_said(served, parquet, tmp_path):
     wrong = REMOTE | {"shards": [REMOTE["shards"][0] | {"bytes": 7}]}
     with pytest.raises(UserError, match="where the sources file says 7"):
         run(wrong, tmp_path)
-    with pytest.raises(UserError, match="lists 1 shards, counted from 0"):
+    with pytest.raises(UserError, match="lists 1 shard, counted from 0"):
         run(REMOTE, tmp_path, shard=1)
     assert list(tmp_path.iterdir()) == []
 

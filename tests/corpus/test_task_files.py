@@ -184,7 +184,7 @@ def test_answers_that_are_not_one_for_each_question_are_refused(tmp_path, answer
     unlabelled = {key: value for key, value in PIQA.items() if key != "label"}
     (tmp_path / "valid.jsonl").write_bytes(lines(unlabelled, unlabelled))
     (tmp_path / "valid-labels.lst").write_bytes(answers)
-    with pytest.raises(UserError, match=r"valid.jsonl: 2 records, but [13] answers in the file -labels.lst beside it"):
+    with pytest.raises(UserError, match=r"valid.jsonl: 2 records, but (1 answer|3 answers) in -labels.lst beside it"):
         prepare({"name": "piqa", "kind": "piqa", "url": str(tmp_path / "valid.jsonl")}, tmp_path / "piqa")
     (tmp_path / "valid-labels.lst").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="not UTF-8 text"):

@@ -79,7 +79,7 @@ def test_a_base_model_continues_the_prompt_reproducibly(command, base_folder):
 
 def test_a_full_context_is_said(command, base_folder):
     _, _, err = command("generate", "--model", base_folder, "--prompt", "word " * 100, "--max-tokens", "3")
-    assert "context  prompt and text outgrew the model's context of 96 tokens: the oldest" in err
+    assert "context  prompt and text outgrew the model's context of 96 tokens: its " in err
 
 
 def test_the_prompt_may_come_from_standard_input(tuned_folder, base_folder):

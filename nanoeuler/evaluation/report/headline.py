@@ -5,6 +5,7 @@ from typing import Any
 from nanoeuler.evaluation.report.gather import Run
 from nanoeuler.evaluation.report.markup import Bar, Markup, bars, count, decimals, duration, element, enumeration, join, percent, scientific, short_count, size
 from nanoeuler.evaluation.report.summary import summarise_gradients
+from nanoeuler.log import counted
 
 STAGE_NAMES = {"pretrain": "pretrained", "sft": "fine-tuned", "dpo": "aligned", "sft_scratch": "tuned from scratch"}
 STAGE_COLOURS = {"pretrain": 0, "sft": 1, "dpo": 2, "sft_scratch": 3}
@@ -26,7 +27,7 @@ def readers(run: Run) -> dict[str, dict[str, Any]]:
 def header(run: Run) -> Markup:
     first = next(iter(run.stages.values()))
     provenance = first.header.get("provenance") or (first.evaluation or {}).get("provenance") or {}
-    where = f"{provenance['cores']} cores, {provenance['device']}" if "device" in provenance else ""
+    where = f"{counted(provenance['cores'], 'core')}, {provenance['device']}" if "device" in provenance else ""
     lead = join([element("p", sentence(run), class_="lead"), element("p", " · ".join(filter(None, [provenance.get("date", "")[:10], where])), class_="muted")])
     return element("header", element("p", "nanoeuler · report of a run", class_="muted"), element("h1", run.name), lead)
 
