@@ -76,7 +76,7 @@ def train(job: Job) -> Path:
             trainer = Trainer(job, checkpoints)
             return trainer.run()
         except MemoryError as error:
-            raise UserError(f"{job.stage}: {error}; {smaller_batch(job) if trainer else smaller_model(job)}") from error
+            raise UserError(f"{job.stage}: {error}; {smaller_batch(job, trainer.micro_batch_rows) if trainer else smaller_model(job)}") from error
 
 
 def check_gradients() -> None:
@@ -87,10 +87,13 @@ def check_gradients() -> None:
     log.line("gradients", f"every op and tensor agrees with finite differences to {worst.error:.1e}")
 
 
-def smaller_batch(job: Job) -> str:
-    """What to do when memory ran out in a step."""
+def smaller_batch(job: Job, tried: int) -> str:
+    """What to do when memory ran out in a step of `tried` rows at once."""
+    if tried == 1:
+        recompute = "" if job.section.get("recompute", False) else f"set {job.stage}.recompute: true, or "
+        return f"a single row does not fit: {recompute}take a smaller model or a shorter context"
     fit = min(job.stream.rows_per_step, rows_that_fit(job))
-    rows = largest_divisor(job.stream.rows_per_step, max(1, min(fit, micro_batch_rows(job) - 1)))
+    rows = largest_divisor(job.stream.rows_per_step, max(1, min(fit, tried - 1)))
     return f"set {job.stage}.micro_batch_rows: {rows} (the result stays the same within rounding) or take a smaller model"
 
 
@@ -160,11 +163,14 @@ class Trainer:
         if self.best is not None and self.best["step"] > saved["step"]:
             self.best = None
         self.finished = saved["finished"] and saved["total_steps"] == job.schedule.total_steps
-        self.micro_batch_rows = saved["micro_batch_rows"]
+        if job.section.get("micro_batch_rows", "auto") == "auto":
+            self.micro_batch_rows = saved["micro_batch_rows"]  # as many as fit here may be others
         job.backend.algorithms.update(saved.get("algorithms", {}))
         self.metrics.cut_back(self.header(), saved["step"], validated=self.validated == saved["step"])
         here = environment(job.backend)
         changed = [f"{key} {saved['environment'].get(key)} → {value}" for key, value in here.items() if saved["environment"].get(key) != value]
+        if saved["micro_batch_rows"] != self.micro_batch_rows:
+            changed.append(f"micro_batch_rows {saved['micro_batch_rows']} → {self.micro_batch_rows}")
         if changed and not self.finished:
             log.line("notice", f"resuming with another {', '.join(changed)}: results agree within rounding, not to the bit")
         if self.finished:

@@ -115,6 +115,18 @@ def test_what_cannot_change_the_weights_does_not_retrain(trainer, uninterrupted,
     assert "exporting its model again" in trainer.run()
 
 
+def test_a_resumed_run_computes_as_many_rows_at_once_as_it_is_told(trainer, uninterrupted):
+    trainer.config["pretrain"]["checkpoint_minutes"] = FREQUENT
+    stop_at(trainer, 13, signal.SIGINT)
+    before = trainer.metrics()[0]["micro_batch_rows"]
+    trainer.config["pretrain"]["micro_batch_rows"] = 1
+    said = trainer.run()
+    assert before > 1
+    assert f"resuming with another micro_batch_rows {before} → 1: results agree within rounding, not to the bit" in said
+    losses, whole = ([entry["loss"] for entry in run.metrics() if "loss" in entry] for run in (trainer, uninterrupted))
+    assert losses == pytest.approx(whole, rel=1e-4)
+
+
 @pytest.mark.parametrize("damage", ["flip a byte", "cut off", "lose the state"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(trainer, uninterrupted, damage):
     trainer.config["pretrain"]["checkpoint_minutes"] = FREQUENT
@@ -265,3 +277,7 @@ def test_a_full_memory_is_told_with_what_would_help(trainer):
     trainer.config["pretrain"] |= {"tokens": 2**20, "batch_tokens": 2**20, "micro_batch_rows": 2**16}
     said = trainer.run(status=1, preexec_fn=two_gigabytes)
     assert "set pretrain.micro_batch_rows: 512 (the result stays the same within rounding) or take a smaller model" in said
+    trainer.config["pretrain"] |= {"batch_tokens": 2048, "micro_batch_rows": 1}
+    trainer.config["model"] |= {"context": 2048, "ffn": 200_000}
+    said = trainer.run(status=1, preexec_fn=two_gigabytes)
+    assert "a single row does not fit: set pretrain.recompute: true, or take a smaller model or a shorter context" in said
