@@ -89,6 +89,11 @@ def make_plan(config: dict[str, Any], backend: Any, stages: list[str] | None = N
         plan.download["web pages"] = sum(shard_text[shard] for shard in shards) * FETCHED_SHARE
         if config["sft"]["enabled"] and not Path(paths.instructions, "manifest.json").exists():
             plan.download["instructions"] = instructions.get("bytes")
+        tasks = [entry["name"] for entry, manifest in zip(config["evaluate"]["tasks"], paths.tasks, strict=True) if not Path(manifest).exists()]
+        task_bytes = [sources.get("tasks", {}).get(name, {}).get("bytes") for name in tasks]
+        plan.download["tasks"] = sum(task_bytes) if all(task_bytes) else None
+        if any(not Path(file).exists() for file in paths.questions):
+            plan.download["questions"] = sources.get("questions", {}).get(config["evaluate"]["questions"], {}).get("bytes")
     vocab_size = config["tokenizer"]["vocab_size"]
     if Path(paths.tokens).exists():
         train = read_json(paths.tokens)["splits"]["train"].values()

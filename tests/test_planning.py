@@ -64,8 +64,14 @@ def test_a_download_of_unknown_size_is_named():
     manifest = Path(planning.Paths(config).preferences, "manifest.json")
     manifest.parent.mkdir(parents=True)
     manifest.write_text("{}")
-    plan = planning.make_plan(config, ReferenceBackend())
-    assert "download   books 97 MB, web pages 65 MB, instructions 23 MB\n" in planning.describe(config, plan)
+    assert "download   books 97 MB, web pages 65 MB, instructions 23 MB\n" in planning.describe(config, planning.make_plan(config, ReferenceBackend()))
+
+
+def test_the_download_of_tasks_is_counted_where_all_sizes_are_stated():
+    config, plan = plan_of("base")
+    assert "tasks (size not stated)" in planning.describe(config, plan)
+    config["evaluate"]["tasks"] = [{"name": "lambada"}]
+    assert planning.make_plan(config, ReferenceBackend()).download["tasks"] == 1_819_752
 
 
 def test_what_is_there_already_is_not_downloaded_again():

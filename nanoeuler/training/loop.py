@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from nanoeuler import log, provenance
+from nanoeuler.cores import threads_asked
 from nanoeuler.errors import UserError
 from nanoeuler.model.check import check_all
 from nanoeuler.model.files import SavedModel, save_model
@@ -384,7 +385,7 @@ def environment(backend: Any) -> dict[str, Any]:
     """What has to be the same for the same bits."""
     if hasattr(backend, "environment"):
         return backend.environment() | {"numpy": np.__version__}
-    asked = next((os.environ[name] for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS") if os.environ.get(name)), str(os.cpu_count()))
+    asked = next(filter(None, map(threads_asked, ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"))), os.cpu_count())
     threads = str(getattr(backend, "threads", asked))
     return {"engine": backend.name, "numpy": np.__version__, "processor": provenance.cpu_name(), "threads": threads}
 
