@@ -1,11 +1,11 @@
-"""A training step on one GPU beside PyTorch's, in the same process: milliseconds, ratio, spread, MFU and peak memory.
+"""A training step on one GPU beside PyTorch's, in the same process: milliseconds, ratio, spread, MFU, joules and peak memory.
 
     python benchmarks/cuda_training_step.py --preset base --rows 64 --length 512 --precision bf16
 
 Both sides do the whole step: forward, backward, clipping to norm 1, AdamW; same weights, same tokens. PyTorch runs compiled (torch.compile), with
 fused AdamW and, for bf16, autocast. The sides take turns of ten steps; each figure is the median of several turns, in brackets the fastest and the
-slowest, and the ratio that of the turns side by side. The energy of a step is the GPU's own count over all turns of a side. Takes about two minutes, most of
-them for torch.compile.
+slowest, and the ratio that of the turns side by side. The energy of a step is the GPU's own count over all turns of a side, which lags behind:
+some hundredths of a side's may be the other's. Takes about two minutes, most of them for torch.compile.
 
 The shape of GPT-2 124M, one head, with our architecture:
 

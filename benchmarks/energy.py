@@ -18,7 +18,7 @@ def device() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
 
 
 def joules() -> float:
-    """Since the driver was loaded, NaN where nobody counts. The counter advances every few tens of milliseconds: measure a second or more."""
+    """Since the driver was loaded, NaN where nobody counts. The counter advances every few tens of milliseconds and lags: measure seconds."""
     found = device()
     if not found:
         return float("nan")
