@@ -5,8 +5,8 @@
 //   GATED           gate and up = x Wᵀ, and out = silu(gate) · up (swiglu.cu)
 //   GATED_BACKWARD  dhidden = scale · x W, which is never stored: gate and up become their gradients, and out is silu(gate) · up again (swiglu.cu)
 //
-// in:  x (N, D) bfloat16; W (C, D), or (D, F) for GATED_BACKWARD; positions (N) int, cosine and sine (positions, E / 2) float for ROTATED; gate and up, columns of
-//      packed, `up` columns apart (for GATED rows of W, too), for GATED_BACKWARD
+// in:  x (N, D) bfloat16; W (C, D), or (D, F) for GATED_BACKWARD; positions (N) int, cosine and sine (positions, E / 2) float for ROTATED; gate and up for
+//      GATED_BACKWARD: columns of packed, `up` columns apart, as the rows of W are that GATED makes them with
 // out: packed (N, C) bfloat16: q, k and v, or gate and up;  out (N, F) bfloat16 but for ROTATED
 // bytes: x and W once; packed once, or twice for GATED_BACKWARD; out once
 //
