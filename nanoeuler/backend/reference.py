@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.backend.attention_arrays import AttentionArrays
+from nanoeuler.backend.flat_places import lay_out
 
 Array = np.ndarray
 
@@ -434,18 +435,6 @@ class ReferenceBackend:
         if decay:
             parameters *= 1 - learning_rate * decay
         parameters -= update
-
-
-def lay_out(target: Array, values: list[Array]) -> None:
-    """Copy arrays into a flat one, byte for byte, each to the place that `places` gives."""
-    for place, value in zip(places(values), values, strict=True):
-        target.view(np.uint8)[place] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-
-
-def places(values: list[Array]) -> list[slice]:
-    """Bytes of a flat array where `values` go, one after the other, each on a 16-byte border."""
-    starts = [0, *itertools.accumulate(-(-value.nbytes // 16) * 16 for value in values)]
-    return [slice(start, start + value.nbytes) for start, value in zip(starts, values, strict=False)]
 
 
 def store(target: Array, value: Array, accumulate: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.reference import places
+from nanoeuler.backend.flat_places import places
 from nanoeuler.model.spec import ModelConfig
 
 Array = Any

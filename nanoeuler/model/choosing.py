@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.reference import places
+from nanoeuler.backend.flat_places import places
 from nanoeuler.model.cache import Cache, CacheMemory
 from nanoeuler.model.transformer import Transformer
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.reference import places
+from nanoeuler.backend.flat_places import places
 from nanoeuler.model.flat import ModelViews
 from nanoeuler.model.spec import ModelConfig, tensor_table
 from nanoeuler.model.transformer import Batch, Transformer

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend import DEVICES, gpu_problem, make_backend, reason
-from nanoeuler.backend.reference import ReferenceBackend, places
+from nanoeuler.backend.flat_places import places
+from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 
 

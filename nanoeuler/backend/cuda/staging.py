@@ -6,7 +6,7 @@ import cupy
 import cupyx
 import numpy as np
 
-from nanoeuler.backend.reference import lay_out
+from nanoeuler.backend.flat_places import lay_out
 
 Array = Any
 
