@@ -38,7 +38,7 @@ def prepare(side: str, config: ModelConfig, batch: int, threads: int) -> tuple[C
     if side == "nanoeuler":
         from nanoeuler.backend.cpu.engine import CpuBackend
         from nanoeuler.backend.cpu.optimizer import squares
-        from nanoeuler.training.loop import largest_divisor
+        from nanoeuler.training.micro_batches import largest_divisor
         from nanoeuler.training.state import AdamW, TrainingState
 
         squares(np.ones(1, np.float32))

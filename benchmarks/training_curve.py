@@ -28,7 +28,7 @@ from nanoeuler.model.spec import ModelConfig
 from nanoeuler.model.transformer import Transformer, initial_parameters
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
-from nanoeuler.training.loop import largest_divisor
+from nanoeuler.training.micro_batches import largest_divisor
 from nanoeuler.training.pretrain import make_schedule
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.state import AdamW, TrainingState

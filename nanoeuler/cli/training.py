@@ -77,7 +77,7 @@ def precisions(section: dict[str, Any]) -> dict[str, str]:
 
 def run(stage) -> int:
     """Run a training stage; a stop asked for by a signal ends with the status that shells expect."""
-    from nanoeuler.training.loop import Stopped
+    from nanoeuler.training.stopping import Stopped
 
     try:
         stage()

@@ -5,12 +5,10 @@ in a `Job`. A job that is stopped at any moment (Ctrl-C, SIGTERM, kill -9, a pow
 and ends with the same bits as one that never stopped.
 """
 
-import contextlib
 import math
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,14 +20,16 @@ from nanoeuler.cores import threads_asked
 from nanoeuler.errors import UserError
 from nanoeuler.model.check import check_all
 from nanoeuler.model.files import SavedModel, save_model
-from nanoeuler.model.spec import ModelConfig, activation_bytes_per_row, parameter_count, state_bytes
+from nanoeuler.model.spec import ModelConfig, parameter_count
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.lock import FolderLock
 from nanoeuler.training.metrics import Metrics
+from nanoeuler.training.micro_batches import micro_batch_rows, smaller_batch, smaller_model
 from nanoeuler.training.objectives import KnownWeights, Objective
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.stopping import Stopped, catch_signals
 from nanoeuler.training.streams import Stream
 
 
@@ -56,14 +56,6 @@ class Job:
     info: dict[str, Any] = field(default_factory=dict)  # for the model folder: licences, parent
 
 
-class Stopped(Exception):
-    """Training was asked to stop by a signal and has saved its state."""
-
-    def __init__(self, signal_number: int):
-        super().__init__(f"stopped by {signal.Signals(signal_number).name}")
-        self.signal_number = signal_number
-
-
 def train(job: Job) -> Path:
     """Run `job` to its end, from its newest checkpoint if there is one; returns the model folder.
 
@@ -86,24 +78,6 @@ def check_gradients() -> None:
     if not worst.passed:
         raise UserError(f"the gradient of {worst.tensor} ({worst.case}) is off by {worst.error:.2g}; run 'nanoeuler check' for the whole table")
     log.line("gradients", f"every op and tensor agrees with finite differences to {worst.error:.1e}")
-
-
-def smaller_batch(job: Job, tried: int) -> str:
-    """What to do when memory ran out in a step of `tried` rows at once."""
-    if tried == 1:
-        recompute = "" if job.section.get("recompute", False) else f"set {job.stage}.recompute: true, or "
-        return f"a single row does not fit: {recompute}take a smaller model or a shorter context"
-    fit = min(job.stream.rows_per_step, rows_that_fit(job))
-    rows = largest_divisor(job.stream.rows_per_step, max(1, min(fit, tried - 1)))
-    return f"set {job.stage}.micro_batch_rows: {rows} (the result stays the same within rounding) or take a smaller model"
-
-
-def smaller_model(job: Job) -> str:
-    """What to do when memory ran out before the first step."""
-    return (
-        f"parameters, gradients and moments of {parameter_count(job.config):,} parameters take {state_bytes(job.config) / 1e9:,.1f} GB whatever "
-        f"{job.stage}.micro_batch_rows and {job.stage}.recompute are: take a smaller model"
-    )
 
 
 class Trainer:
@@ -352,30 +326,6 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return [f"{key} {before.get(key)} → {now.get(key)}" for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
 
 
-def micro_batch_rows(job: Job) -> int:
-    """Rows computed at once: as given, or as many as fit."""
-    rows, asked = job.stream.rows_per_step, job.section.get("micro_batch_rows", "auto")
-    return largest_divisor(rows, max(1, min(rows_that_fit(job) if asked == "auto" else int(asked), rows)))
-
-
-def rows_that_fit(job: Job) -> int:
-    """Of a GPU's memory, all that the state leaves; of a CPU's, an eighth, up to the tokens that suit the engine.
-
-    A function of the machine's size, not of what is free at the moment, so that a rerun computes the same bits.
-    """
-    length, engine = job.stream.length, job.backend
-    if hasattr(engine, "rows_that_fit"):
-        return engine.rows_that_fit(job.config, length, 2 * state_bytes(job.config), job.section.get("recompute", False))
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    tokens, shares = engine.slices(parameter_count(job.config)) if hasattr(engine, "slices") else (8192, 1)
-    return min(tokens // length, -(-job.stream.rows_per_step // shares), memory // 8 // shares // activation_bytes_per_row(job.config, length))
-
-
-def largest_divisor(number: int, limit: int) -> int:
-    """The largest divisor of `number` up to `limit`: all micro-batches of a step have one shape."""
-    return next(divisor for divisor in range(limit, 0, -1) if number % divisor == 0)
-
-
 def device_name(backend: Any) -> str | None:
     """What computes, where that is not the CPU."""
     return backend.device.name if hasattr(backend, "device") else None
@@ -388,23 +338,3 @@ def environment(backend: Any) -> dict[str, Any]:
     asked = next(filter(None, map(threads_asked, ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"))), os.cpu_count())
     threads = str(getattr(backend, "threads", asked))
     return {"engine": backend.name, "numpy": np.__version__, "processor": provenance.cpu_name(), "threads": threads}
-
-
-@contextlib.contextmanager
-def catch_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM instead of dying of them; a second one acts as usual."""
-    received: list[int] = []
-    earlier = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def note(number: int, _frame: object) -> None:
-        received.append(number)
-        log.line("stopping", f"{signal.Signals(number).name}: saving after this step")
-        signal.signal(number, earlier[number])
-
-    for number in earlier:
-        signal.signal(number, note)
-    try:
-        yield received
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)

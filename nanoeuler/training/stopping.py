@@ -1,0 +1,35 @@
+"""Signals that end a training stage politely: it saves after the step at hand."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+from nanoeuler import log
+
+
+class Stopped(Exception):
+    """Training was asked to stop by a signal and has saved its state."""
+
+    def __init__(self, signal_number: int):
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}")
+        self.signal_number = signal_number
+
+
+@contextlib.contextmanager
+def catch_signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM instead of dying of them; a second one acts as usual."""
+    received: list[int] = []
+    earlier = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, _frame: object) -> None:
+        received.append(number)
+        log.line("stopping", f"{signal.Signals(number).name}: saving after this step")
+        signal.signal(number, earlier[number])
+
+    for number in earlier:
+        signal.signal(number, note)
+    try:
+        yield received
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
