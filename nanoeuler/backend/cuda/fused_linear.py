@@ -10,6 +10,7 @@ from nanoeuler.backend.cuda.sources import Source
 
 KINDS = ("rotated", "gated", "gated_backward")
 ROWS, COLUMNS, PANEL, GROUP_ROWS = 128, 256, 64, 64  # a block's tile; columns and rows of the boxes that are copied
+TILE_COLUMNS = {"rotated": COLUMNS, "gated": COLUMNS // 2, "gated_backward": COLUMNS}  # of the result that a tile ends as: gate and up become one
 THREADS = 384
 SHARED_BYTES = 4 * 3 * ROWS * 128 + 3 * 4 * 8
 WORTH_FUSING = 4096  # rows: below, a tile of 128 × 256 leaves multiprocessors without work, and cuBLASLt has smaller ones
@@ -38,25 +39,28 @@ class FusedLinear:
         """packed = x Wᵀ, its first `turned` columns rotated."""
         C, tail = packed_NC.shape[1], (positions_N, *table, np.int32(turned))
         maps = tensor_map(x_ND, ROWS), tensor_map(weight_CD, ROWS), tensor_map(packed_NC, GROUP_ROWS), tensor_map(packed_NC, GROUP_ROWS)
-        self.launch(source("rotated", head_size), maps, x_ND.shape, C, 0, 1.0, tail)
+        self.launch("rotated", maps, x_ND.shape, C, 0, 1.0, tail, head_size)
 
     def gated(self, x_ND: Any, weight_CD: Any, packed_NC: Any, up: int, out_NF: Any) -> None:
         """gate and up = x Wᵀ, out = silu(gate) · up; up starts in column `up` of packed and row `up` of W."""
         F = out_NF.shape[1]
         maps = tensor_map(x_ND, ROWS), tensor_map(weight_CD, ROWS), tensor_map(packed_NC, GROUP_ROWS), tensor_map(out_NF, GROUP_ROWS)
-        self.launch(source("gated"), maps, x_ND.shape, F, up, 1.0)
+        self.launch("gated", maps, x_ND.shape, F, up, 1.0)
 
     def gated_backward(self, dout_ND: Any, weight_DF: Any, scale: float, packed_NC: Any, up: int, out_NF: Any) -> None:
         """From the gradient of what out · Wᵀ gave, and gate and up, to their gradients in their places, and out."""
         F = out_NF.shape[1]
         maps = tensor_map(dout_ND, ROWS), tensor_map(weight_DF, PANEL), tensor_map(packed_NC, GROUP_ROWS), tensor_map(out_NF, GROUP_ROWS)
-        self.launch(source("gated_backward"), maps, dout_ND.shape, F, up, scale)
+        self.launch("gated_backward", maps, dout_ND.shape, F, up, scale)
 
-    def launch(self, program: Source, maps: tuple[bytes, ...], shape: tuple[int, int], columns: int, up: int, scale: float, tail: tuple = ()) -> None:
-        tiles = -(-shape[0] // (2 * ROWS)) * -(-columns // (COLUMNS // 2 if program == source("gated") else COLUMNS))
+    def launch(
+        self, kind: str, maps: tuple[bytes, ...], shape: tuple[int, int], columns: int, up: int, scale: float, tail: tuple = (), head_size: int = PANEL
+    ) -> None:
+        tiles = -(-shape[0] // (2 * ROWS)) * -(-columns // TILE_COLUMNS[kind])
         arguments = np.frombuffer(b"".join(maps), f"V{128 * len(maps)}").reshape(()), *map(np.int32, (*shape, columns, up)), np.float32(scale)
         grid = (2 * min(self.clusters, tiles),)
-        self.kernel(program)(grid, (THREADS,), (*arguments, *(tail or [np.uint64(0)] * 3 + [np.int32(0)])), shared_mem=SHARED_BYTES, stream=self.stream)
+        kernel, last = self.kernel(source(kind, head_size)), tail or [np.uint64(0)] * 3 + [np.int32(0)]
+        kernel(grid, (THREADS,), (*arguments, *last), shared_mem=SHARED_BYTES, stream=self.stream)
 
     def kernel(self, program: Source) -> Any:
         import cupy
