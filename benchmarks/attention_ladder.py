@@ -18,7 +18,12 @@ from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cuda.attention import Attention
 from nanoeuler.backend.reference import ReferenceBackend
 
-RUNGS = [("tiles, FFMA", "ffma", "fp32"), ("tensor cores, TF32", "tf32", "tf32"), ("tensor cores, bf16", "bf16", "bf16"), ("wgmma, bf16", "wgmma", "bf16")]
+RUNGS = [
+    ("tiles, FFMA", "ffma", "fp32"),
+    ("tensor cores, TF32", "tf32", "tf32"),
+    ("tensor cores, bf16", "bf16", "bf16"),
+    ("wgmma, bf16", "wgmma", "bf16"),
+]
 RUNS = 20
 
 
@@ -37,7 +42,9 @@ def timed(work: Any) -> tuple[float, float, float]:
 
 def naive(head_size: int) -> Any:
     code = Path(__file__).with_name("attention_ladder.cu").read_text(encoding="utf-8")
-    return cupy.RawKernel(code, "attention_one_thread_per_query", options=(f"-DHEAD_SIZE={head_size}",))
+    return cupy.RawKernel(
+        code, "attention_one_thread_per_query", options=(f"-DHEAD_SIZE={head_size}",)
+    )
 
 
 class Inputs:
@@ -46,9 +53,18 @@ class Inputs:
     def __init__(self, B: int, T: int, heads: int, kv_heads: int, head_size: int, precision: str):
         import ml_dtypes
 
-        dtype, random = ml_dtypes.bfloat16 if precision == "bf16" else np.float32, cupy.random.RandomState(1)
-        self.query, self.dout = (random.standard_normal((B, T, heads, head_size), np.float32).astype(dtype) for _ in range(2))
-        self.key, self.value = (random.standard_normal((B, T, kv_heads, head_size), np.float32).astype(dtype) for _ in range(2))
+        dtype, random = (
+            ml_dtypes.bfloat16 if precision == "bf16" else np.float32,
+            cupy.random.RandomState(1),
+        )
+        self.query, self.dout = (
+            random.standard_normal((B, T, heads, head_size), np.float32).astype(dtype)
+            for _ in range(2)
+        )
+        self.key, self.value = (
+            random.standard_normal((B, T, kv_heads, head_size), np.float32).astype(dtype)
+            for _ in range(2)
+        )
         self.starts, self.offset = cupy.zeros((B, T), np.int32), cupy.zeros(B, np.int32)
         self.out, self.lse = cupy.empty_like(self.query), cupy.empty((B, heads, T), np.float32)
         self.inputs = self.query, self.key, self.value
@@ -60,40 +76,80 @@ class Inputs:
         inputs = [x[:1].astype(np.float32).get().astype(np.float64) for x in self.inputs]
         expected = np.empty(inputs[0].shape)
         lse = np.empty((1, expected.shape[2], expected.shape[1]))
-        ReferenceBackend(np.float64).attention(*inputs, self.starts[:1].get(), self.offset[:1].get(), expected, lse)
-        return float(np.linalg.norm(self.out[:1].astype(np.float32).get() - expected) / np.linalg.norm(expected))
+        ReferenceBackend(np.float64).attention(
+            *inputs, self.starts[:1].get(), self.offset[:1].get(), expected, lse
+        )
+        return float(
+            np.linalg.norm(self.out[:1].astype(np.float32).get() - expected)
+            / np.linalg.norm(expected)
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("rows", 16), ("length", 1024), ("heads", 12), ("kv-heads", 4), ("head-size", 64)):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in (
+        ("rows", 16),
+        ("length", 1024),
+        ("heads", 12),
+        ("kv-heads", 4),
+        ("head-size", 64),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    B, T, heads, kv_heads, head_size = options.rows, options.length, options.heads, options.kv_heads, options.head_size
-    operations = 4 * B * heads * T * T / 2 * head_size  # a multiply and an add for each pair and number, in two products, half of the pairs
-    print(f"{B} rows of {T} tokens, {heads}/{kv_heads} heads of {head_size}; median of {RUNS} runs in ms [least, most]")
+    B, T, heads, kv_heads, head_size = (
+        options.rows,
+        options.length,
+        options.heads,
+        options.kv_heads,
+        options.head_size,
+    )
+    operations = (
+        4 * B * heads * T * T / 2 * head_size
+    )  # a multiply and an add for each pair and number, in two products, half of the pairs
+    print(
+        f"{B} rows of {T} tokens, {heads}/{kv_heads} heads of {head_size}; median of {RUNS} runs in ms [least, most]"
+    )
     print(f"{'rung':24}{'forward':>26}{'TFLOP/s':>9}{'backward':>26}{'TFLOP/s':>9}{'error':>10}")
 
-    def show(name: str, forward: tuple[float, ...], backward: tuple[float, ...] | None, error: float) -> None:
+    def show(
+        name: str, forward: tuple[float, ...], backward: tuple[float, ...] | None, error: float
+    ) -> None:
         cells = []
         for times, work in ((forward, operations), (backward, 2.5 * operations)):
-            cells.append(f"{times[0]:10.3f} [{times[1]:.3f}, {times[2]:.3f}]".rjust(26) + f"{work / times[0] / 1e9:9.1f}" if times else " " * 35)
+            cells.append(
+                f"{times[0]:10.3f} [{times[1]:.3f}, {times[2]:.3f}]".rjust(26)
+                + f"{work / times[0] / 1e9:9.1f}"
+                if times
+                else " " * 35
+            )
         print(f"{name:24}{''.join(cells)}{error:10.1e}", flush=True)
 
     inputs, kernel = Inputs(B, T, heads, kv_heads, head_size, "fp32"), naive(head_size)
     grid, sizes = (-(-T // 128), heads, B), (np.int32(T), np.int32(heads), np.int32(kv_heads))
-    show("one thread per query", timed(lambda: kernel(grid, (128,), (*inputs.inputs, inputs.out, *sizes))), None, inputs.error())
+    show(
+        "one thread per query",
+        timed(lambda: kernel(grid, (128,), (*inputs.inputs, inputs.out, *sizes))),
+        None,
+        inputs.error(),
+    )
     stream = cupy.cuda.get_current_stream()
     for name, unit, precision in RUNGS:
         if unit == "wgmma" and cupy.cuda.Device().compute_capability != "90":
             continue
-        x, attention = Inputs(B, T, heads, kv_heads, head_size, precision), Attention(heads, kv_heads, head_size, precision, unit)
+        x, attention = (
+            Inputs(B, T, heads, kv_heads, head_size, precision),
+            Attention(heads, kv_heads, head_size, precision, unit),
+        )
         workspace = cupy.empty(attention.workspace_bytes(B, T), np.uint8)
 
         def forward(x: Inputs = x, attention: Attention = attention) -> None:
             attention.forward(stream, *x.inputs, x.starts, x.offset, x.out, x.lse)
 
-        def backward(x: Inputs = x, attention: Attention = attention, workspace: Any = workspace) -> None:
+        def backward(
+            x: Inputs = x, attention: Attention = attention, workspace: Any = workspace
+        ) -> None:
             attention.backward(stream, x.saved, x.gradients, x.starts, x.lse, workspace)
 
         show(name, timed(forward), timed(backward), x.error())

@@ -39,17 +39,24 @@ def main() -> None:
     os.environ["RAYON_NUM_THREADS"] = str(options.threads)
     found = documents(options.text)
     megabytes = sum(map(len, found)) / 1e6
-    print(f"{options.text.name}: {megabytes:.1f} MB, {len(found):,} documents, vocabulary {options.vocab_size}")
+    print(
+        f"{options.text.name}: {megabytes:.1f} MB, {len(found):,} documents, vocabulary {options.vocab_size}"
+    )
     print(describe("tiktoken", "tokenizers", "numba", "numpy"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        corpus, little = write_corpus(folder / "corpus", found), write_corpus(folder / "little", head(found))
+        corpus, little = (
+            write_corpus(folder / "corpus", found),
+            write_corpus(folder / "little", head(found)),
+        )
         tokenizer = folder / "tokenizer.json"
         learn_tokenizer(corpus, options.vocab_size, 1 << 62, tokenizer, options.threads)
         del found
         tokenize_corpus(little, tokenizer, folder / "tokens", options.vocab_size)  # compiles
         contenders = {
-            "nanoeuler": lambda: tokenize_corpus(corpus, tokenizer, folder / "tokens", options.vocab_size, options.threads),
+            "nanoeuler": lambda: tokenize_corpus(
+                corpus, tokenizer, folder / "tokens", options.vocab_size, options.threads
+            ),
             "tiktoken": Tiktoken(tokenizer, corpus, folder / "tiktoken.bin", options.threads),
             "tokenizers": Tokenizers(tokenizer, little, folder / "tokenizers.bin"),
         }
@@ -63,12 +70,24 @@ def main() -> None:
         ours = tokens[tokens != 0]
         for name in ("tiktoken", "tokenizers"):
             theirs = np.fromfile(folder / f"{name}.bin", token_dtype(options.vocab_size))
-            print(f"ids of {name} equal: {np.array_equal(theirs, ours[: len(theirs)])} ({len(theirs):,})")
-        sizes = {"nanoeuler": megabytes, "tiktoken": megabytes, "tokenizers": sum(map(len, contenders["tokenizers"].texts())) / 1e6}
+            print(
+                f"ids of {name} equal: {np.array_equal(theirs, ours[: len(theirs)])} ({len(theirs):,})"
+            )
+        sizes = {
+            "nanoeuler": megabytes,
+            "tiktoken": megabytes,
+            "tokenizers": sum(map(len, contenders["tokenizers"].texts())) / 1e6,
+        }
     for name, taken in seconds.items():
         print(summary(name, taken, sizes[name]))
     for name in ("tiktoken", "tokenizers"):
-        print(ratios(f"/ {name}", [second / sizes["nanoeuler"] for second in seconds["nanoeuler"]], [second / sizes[name] for second in seconds[name]]))
+        print(
+            ratios(
+                f"/ {name}",
+                [second / sizes["nanoeuler"] for second in seconds["nanoeuler"]],
+                [second / sizes[name] for second in seconds[name]],
+            )
+        )
 
 
 def head(found: list[bytes]) -> list[bytes]:
@@ -86,15 +105,27 @@ class Tiktoken:
 
         vocabulary = Tokenizer.load(tokenizer).vocabulary
         self.first = len(vocabulary.specials)
-        ranks = {token: index - self.first for index, token in enumerate(vocabulary.tokens) if index >= self.first}
-        self.encoding = tiktoken.Encoding("benchmark", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={})
+        ranks = {
+            token: index - self.first
+            for index, token in enumerate(vocabulary.tokens)
+            if index >= self.first
+        }
+        self.encoding = tiktoken.Encoding(
+            "benchmark", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={}
+        )
         self.corpus, self.output, self.threads = corpus, output, threads
 
     def __call__(self) -> None:
-        encoded = self.encoding.encode_ordinary_batch(texts_of(self.corpus), num_threads=self.threads)
+        encoded = self.encoding.encode_ordinary_batch(
+            texts_of(self.corpus), num_threads=self.threads
+        )
         with open(self.output, "wb") as file:
             for ids in encoded:
-                file.write((np.array(ids, np.int32) + self.first).astype(token_dtype(self.encoding.n_vocab + self.first)).tobytes())
+                file.write(
+                    (np.array(ids, np.int32) + self.first)
+                    .astype(token_dtype(self.encoding.n_vocab + self.first))
+                    .tobytes()
+                )
 
 
 class Tokenizers:

@@ -34,10 +34,17 @@ def main() -> None:
     os.environ["RAYON_NUM_THREADS"] = str(options.threads)
     found = documents(options.text)
     megabytes = sum(map(len, found)) / 1e6
-    print(f"{options.text.name}: {megabytes:.1f} MB, {len(found):,} documents, vocabulary {options.vocab_size}; {describe('tokenizers', 'numba', 'numpy')}")
+    print(
+        f"{options.text.name}: {megabytes:.1f} MB, {len(found):,} documents, vocabulary {options.vocab_size}; {describe('tokenizers', 'numba', 'numpy')}"
+    )
     with tempfile.TemporaryDirectory() as folder:
         corpus = write_corpus(Path(folder) / "corpus", found)
-        learn_tokenizer(write_corpus(Path(folder) / "little", found[:3]), 300, 10**6, Path(folder) / "first.json")  # compiles
+        learn_tokenizer(
+            write_corpus(Path(folder) / "little", found[:3]),
+            300,
+            10**6,
+            Path(folder) / "first.json",
+        )  # compiles
         del found
         seconds: dict[str, list[float]] = {"nanoeuler": [], "tokenizers": []}
         merges = {}
@@ -55,7 +62,9 @@ def main() -> None:
 
 
 def learn_ours(corpus: Path, options: argparse.Namespace):
-    tokenizer = learn_tokenizer(corpus, options.vocab_size, 1 << 62, corpus.with_name("tokenizer.json"), options.threads)
+    tokenizer = learn_tokenizer(
+        corpus, options.vocab_size, 1 << 62, corpus.with_name("tokenizer.json"), options.threads
+    )
     return lambda: [(left, right) for left, right, _ in tokenizer.vocabulary.merges]
 
 
@@ -65,7 +74,11 @@ def learn_theirs(corpus: Path, options: argparse.Namespace):
     peer = tokenizers.Tokenizer(tokenizers.models.BPE())
     peer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=options.vocab_size, min_frequency=2, show_progress=False, special_tokens=list(SPECIALS), initial_alphabet=list(BYTE_OF_CHARACTER)
+        vocab_size=options.vocab_size,
+        min_frequency=2,
+        show_progress=False,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=list(BYTE_OF_CHARACTER),
     )
     peer.train_from_iterator(texts_of(corpus), trainer)
 

@@ -57,12 +57,27 @@ def ours(folder: Path, decontaminate: bool) -> dict[str, float]:
         _, peak = run("bash", "-c", extract, sys.executable, str(len(shards) - 1), config, scratch)
         between = time.perf_counter()
         pages = [f"{scratch}/{number}.txt" for number in range(len(shards))]
-        command = [sys.executable, "-m", "nanoeuler", "assemble", "--config", config, "--fineweb", *pages]
+        command = [
+            sys.executable,
+            "-m",
+            "nanoeuler",
+            "assemble",
+            "--config",
+            config,
+            "--fineweb",
+            *pages,
+        ]
         _, other = run(*command, "--output", f"{scratch}/corpus", "--threads", "2")
         ended = time.perf_counter()
         entry = json.loads(Path(scratch, "corpus/manifest.json").read_text())["sources"]["fineweb"]
     kept = entry["train"]["documents"] + entry["validation"]["documents"]
-    return {"extract": between - began, "assemble": ended - between, "seconds": ended - began, "peak": max(peak, other), "kept": kept} | entry["read"]
+    return {
+        "extract": between - began,
+        "assemble": ended - between,
+        "seconds": ended - began,
+        "peak": max(peak, other),
+        "kept": kept,
+    } | entry["read"]
 
 
 def peers(options: argparse.Namespace) -> None:
@@ -75,10 +90,13 @@ def peers(options: argparse.Namespace) -> None:
         for library in ("rensa", "datasketch"):
             if library == "rensa" or number == 0:
                 with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
-                    rounds[library].append(run(options.peer_python, peer, library, str(options.folder), scratch)[0])
+                    rounds[library].append(
+                        run(options.peer_python, peer, library, str(options.folder), scratch)[0]
+                    )
                     documents = json.loads(Path(scratch, "result.json").read_text())["documents"]
                 print(
-                    f"{library}: {rounds[library][-1]:.2f} s, {documents:,} documents left; nanoeuler {found['seconds']:.2f} s, {found['kept']:,}", flush=True
+                    f"{library}: {rounds[library][-1]:.2f} s, {documents:,} documents left; nanoeuler {found['seconds']:.2f} s, {found['kept']:,}",
+                    flush=True,
                 )
     for name, seconds in rounds.items():
         rates = [found["bytes"] / 1e6 / second for second in seconds]
@@ -93,7 +111,12 @@ def quality(options: argparse.Namespace) -> None:
     """Of the first documents: which are at least `THRESHOLD` alike to an earlier one that is kept, by comparing all sets, and by signatures."""
     with duckdb.connect() as connection:
         query = "select encode(text) from read_parquet(?) limit ?"
-        texts = [text for (text,) in connection.execute(query, [str(options.folder / "*.parquet"), options.documents]).fetchall()]
+        texts = [
+            text
+            for (text,) in connection.execute(
+                query, [str(options.folder / "*.parquet"), options.documents]
+            ).fetchall()
+        ]
     batch = Batch.of(texts)
     hashes, borders = hash_words(batch)
     found = NearDuplicates(sign(hashes, borders), np.arange(len(texts)), THRESHOLD)
@@ -102,27 +125,47 @@ def quality(options: argparse.Namespace) -> None:
     sizes, likest = [], np.zeros(len(texts))
     for document in range(len(texts)):
         words = hashes[borders[document] : borders[document + 1]].tolist()
-        shingles = {tuple(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))} if words else set()
-        shared = collections.Counter(earlier for shingle in shingles for earlier in holders[shingle])
+        shingles = (
+            {tuple(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))}
+            if words
+            else set()
+        )
+        shared = collections.Counter(
+            earlier for shingle in shingles for earlier in holders[shingle]
+        )
         sizes.append(len(shingles))
-        likest[document] = max((both / (sizes[earlier] + len(shingles) - both) for earlier, both in shared.items()), default=0.0)
+        likest[document] = max(
+            (both / (sizes[earlier] + len(shingles) - both) for earlier, both in shared.items()),
+            default=0.0,
+        )
         if not found.near[document]:
             for shingle in shingles:
                 holders[shingle].append(document)
     for least in (THRESHOLD, THRESHOLD + 0.05):
         of_these = likest >= least
-        print(f"of {of_these.sum():,} documents {least:.2f} alike or more to one kept before them, {found.near[of_these].mean():.2%} are dropped (recall)")
+        print(
+            f"of {of_these.sum():,} documents {least:.2f} alike or more to one kept before them, {found.near[of_these].mean():.2%} are dropped (recall)"
+        )
     for least in (THRESHOLD, THRESHOLD - 0.05):
-        print(f"of {found.near.sum():,} dropped, {(likest[found.near] >= least).mean():.2%} are {least:.2f} alike or more to one kept (precision)")
+        print(
+            f"of {found.near.sum():,} dropped, {(likest[found.near] >= least).mean():.2%} are {least:.2f} alike or more to one kept (precision)"
+        )
     unlike = likest < THRESHOLD - 0.1
-    print(f"of {unlike.sum():,} documents less than {THRESHOLD - 0.1:.1f} alike to all kept, {found.near[unlike].sum()} are dropped")
+    print(
+        f"of {unlike.sum():,} documents less than {THRESHOLD - 0.1:.1f} alike to all kept, {found.near[unlike].sum()} are dropped"
+    )
 
 
 def scaling(options: argparse.Namespace) -> None:
     ours(options.folders[0], decontaminate=True)  # compiles
-    print("| text MB | documents | extract s | assemble s | MB/s | peak MB |\n|---|---|---|---|---|---|")
+    print(
+        "| text MB | documents | extract s | assemble s | MB/s | peak MB |\n|---|---|---|---|---|---|"
+    )
     for folder in options.folders:
-        rounds = sorted((ours(folder, decontaminate=True) for _ in range(options.rounds)), key=lambda each: each["seconds"])
+        rounds = sorted(
+            (ours(folder, decontaminate=True) for _ in range(options.rounds)),
+            key=lambda each: each["seconds"],
+        )
         found = rounds[len(rounds) // 2]  # the median, or the slower one of the middle
         size, peak = found["bytes"] / 1e6, max(each["peak"] for each in rounds) / 1e6
         slowest, fastest = (size / each["seconds"] for each in (rounds[-1], rounds[0]))
@@ -134,12 +177,18 @@ def scaling(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     kinds = parser.add_subparsers(required=True)
     for function in (peers, quality, scaling):
         kind = kinds.add_parser(function.__name__)
         kind.set_defaults(function=function)
-        kind.add_argument(*(["folders"] if function is scaling else ["folder"]), type=Path, **({"nargs": "+"} if function is scaling else {}))
+        kind.add_argument(
+            *(["folders"] if function is scaling else ["folder"]),
+            type=Path,
+            **({"nargs": "+"} if function is scaling else {}),
+        )
         if function is peers:
             kind.add_argument("--peer-python", required=True)
         if function is quality:

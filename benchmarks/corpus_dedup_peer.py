@@ -21,14 +21,25 @@ PERMUTATIONS, SHINGLE, THRESHOLD = 128, 5, 0.8
 
 def shingles(text: str) -> list[str]:
     words = WORD.findall(text.lower())
-    return list({" ".join(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))})
+    return list(
+        {" ".join(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))}
+    )
 
 
 def sign(library: str, path: str, group: int) -> list[tuple[str, bytes, object]]:
-    table = pyarrow.parquet.ParquetFile(path).read_row_group(group, columns=["text", "language", "language_score", "int_score"])
+    table = pyarrow.parquet.ParquetFile(path).read_row_group(
+        group, columns=["text", "language", "language_score", "int_score"]
+    )
     kept = []
-    for text, language, language_score, score in zip(*(column.to_pylist() for column in table.columns), strict=True):
-        if language != "en" or language_score < 0.65 or score < 3 or not 200 <= len(text) <= 100_000:
+    for text, language, language_score, score in zip(
+        *(column.to_pylist() for column in table.columns), strict=True
+    ):
+        if (
+            language != "en"
+            or language_score < 0.65
+            or score < 3
+            or not 200 <= len(text) <= 100_000
+        ):
             continue
         if library == "rensa":
             import rensa
@@ -45,7 +56,11 @@ def sign(library: str, path: str, group: int) -> list[tuple[str, bytes, object]]
 
 
 def main(library: str, folder: Path, output: Path) -> None:
-    groups = [(str(path), group) for path in sorted(folder.glob("*.parquet")) for group in range(pyarrow.parquet.ParquetFile(path).num_row_groups)]
+    groups = [
+        (str(path), group)
+        for path in sorted(folder.glob("*.parquet"))
+        for group in range(pyarrow.parquet.ParquetFile(path).num_row_groups)
+    ]
     if library == "rensa":
         import rensa
 
@@ -63,7 +78,9 @@ def main(library: str, folder: Path, output: Path) -> None:
                 if sha256 in copies:
                     continue
                 copies.add(sha256)
-                if any(kept[other].jaccard(signature) >= THRESHOLD for other in index.query(signature)):
+                if any(
+                    kept[other].jaccard(signature) >= THRESHOLD for other in index.query(signature)
+                ):
                     continue
                 index.insert(number, signature)
                 kept[number] = signature

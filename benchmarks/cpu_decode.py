@@ -25,7 +25,9 @@ from nanoeuler.model.transformer import Transformer, initial_parameters
 
 def bandwidth(threads: int) -> float:
     """Bytes per second at which `threads` threads read memory: the best of 5 passes over 400 MB."""
-    values = np.ones(100_000_000, np.float32)  # zeros would all be one page of memory until they are written
+    values = np.ones(
+        100_000_000, np.float32
+    )  # zeros would all be one page of memory until they are written
     parts = np.array_split(values, threads)
     squares(values[:10])
     best = float("inf")
@@ -57,7 +59,10 @@ def main() -> None:
 def compare(preset: str, threads: int, rounds: int, most: float) -> None:
     config = ModelConfig.from_dict({"preset": preset})
     parameters = initial_parameters(config, 1)
-    ours, theirs = Transformer(config, parameters, CpuBackend(threads)), PyTorchModel(config, parameters)
+    ours, theirs = (
+        Transformer(config, parameters, CpuBackend(threads)),
+        PyTorchModel(config, parameters),
+    )
     prompt = np.random.default_rng(1).integers(0, config.vocab_size, (1, config.context // 2))
     new = config.context // 2
 
@@ -79,19 +84,29 @@ def compare(preset: str, threads: int, rounds: int, most: float) -> None:
             logits = theirs.extend(caches, logits.argmax(dim=1, keepdim=True), place + index)
         return read - began, time.perf_counter() - read, logits.numpy()
 
-    difference = np.linalg.norm(decode_ours()[2] - decode_theirs()[2]) / np.linalg.norm(decode_theirs()[2])
+    difference = np.linalg.norm(decode_ours()[2] - decode_theirs()[2]) / np.linalg.norm(
+        decode_theirs()[2]
+    )
     if difference > 1e-3:
         sys.exit(f"{preset}: the two models disagree by {difference:.1e}; nothing to compare")
-    times = np.array([[*decode_ours()[:2], *decode_theirs()[:2]] for _ in range(rounds)])  # (rounds, 4)
+    times = np.array(
+        [[*decode_ours()[:2], *decode_theirs()[:2]] for _ in range(rounds)]
+    )  # (rounds, 4)
     kinds = parameters_by_kind(config)
-    read_bytes = 4 * (kinds["attention"] + kinds["mlp"] + kinds["norms"] + kinds["heads"] / config.mtp_heads)
+    read_bytes = 4 * (
+        kinds["attention"] + kinds["mlp"] + kinds["norms"] + kinds["heads"] / config.mtp_heads
+    )
     rate = new / times[:, 1]
     print(f"{preset}: {new} tokens behind a prompt of {prompt.shape[1]}, {rounds} rounds")
     weights = rate * read_bytes  # bytes per second
     share = f"{np.median(weights) / most:.0%} of the bandwidth"
-    print(f"  nanoeuler      {spread(rate, ',.0f')} tokens/s; weights at {spread(weights / 1e9, '.1f')} GB/s, {share}")
+    print(
+        f"  nanoeuler      {spread(rate, ',.0f')} tokens/s; weights at {spread(weights / 1e9, '.1f')} GB/s, {share}"
+    )
     print(f"  PyTorch eager  {spread(new / times[:, 3], ',.0f')} tokens/s")
-    print(f"  ratio          {spread(times[:, 3] / times[:, 1], '.2f')}; of reading the prompt {spread(times[:, 2] / times[:, 0], '.2f')}")
+    print(
+        f"  ratio          {spread(times[:, 3] / times[:, 1], '.2f')}; of reading the prompt {spread(times[:, 2] / times[:, 0], '.2f')}"
+    )
 
 
 if __name__ == "__main__":

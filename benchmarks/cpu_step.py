@@ -28,11 +28,19 @@ LEARNING_RATE = 1e-3
 
 
 def step_rows(config: ModelConfig, batch: int) -> StepRows:
-    tokens = np.random.default_rng(1).integers(1, config.vocab_size, batch * config.context + 1000).astype(np.int32)
-    return TextStream(tokens, config.context, batch * config.context, config.mtp_weights, 0, False, 1, "benchmark").step(0)
+    tokens = (
+        np.random.default_rng(1)
+        .integers(1, config.vocab_size, batch * config.context + 1000)
+        .astype(np.int32)
+    )
+    return TextStream(
+        tokens, config.context, batch * config.context, config.mtp_weights, 0, False, 1, "benchmark"
+    ).step(0)
 
 
-def prepare(side: str, config: ModelConfig, batch: int, threads: int) -> tuple[Callable[[], float], float]:
+def prepare(
+    side: str, config: ModelConfig, batch: int, threads: int
+) -> tuple[Callable[[], float], float]:
     """One step as a function that returns its loss, and the megabytes that the process took at most before this."""
     rows, parameters = step_rows(config, batch), initial_parameters(config, 1)
     if side == "nanoeuler":
@@ -46,7 +54,9 @@ def prepare(side: str, config: ModelConfig, batch: int, threads: int) -> tuple[C
         backend = CpuBackend(threads)
         state = TrainingState(config, backend, parameters, AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
         tokens, shares = backend.slices(len(parameters))
-        micro_batch_rows = largest_divisor(batch, min(tokens // config.context, -(-batch // shares)))
+        micro_batch_rows = largest_divisor(
+            batch, min(tokens // config.context, -(-batch // shares))
+        )
         return lambda: state.train_step(rows, micro_batch_rows, LEARNING_RATE).loss, before
     import torch
     from pytorch_model import PyTorchModel, make_step
@@ -57,13 +67,20 @@ def prepare(side: str, config: ModelConfig, batch: int, threads: int) -> tuple[C
     before = peak_megabytes()
     model = PyTorchModel(config, parameters)
     step = make_step(model, model if side == "eager" else torch.compile(model), LEARNING_RATE)
-    ids, targets = torch.from_numpy(rows.ids.astype(np.int64)), torch.from_numpy(rows.targets.astype(np.int64))
+    ids, targets = (
+        torch.from_numpy(rows.ids.astype(np.int64)),
+        torch.from_numpy(rows.targets.astype(np.int64)),
+    )
     return lambda: step(ids, targets), before
 
 
 def peak_megabytes() -> float:
     """Linux's high-water mark of this program; `getrusage` would start from the parent's."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    (line,) = (
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    )
     return int(line.split()[1]) / 1024
 
 
@@ -72,8 +89,19 @@ def memory(side: str, batch: int, threads: int) -> float:
 
     The compiled step is measured in a second process, which finds the machine code on disk.
     """
-    command = [sys.executable, __file__, "--memory", side, "--batches", str(batch), "--threads", str(threads)]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    command = [
+        sys.executable,
+        __file__,
+        "--memory",
+        side,
+        "--batches",
+        str(batch),
+        "--threads",
+        str(threads),
+    ]
+    return json.loads(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    )
 
 
 def products_only(config: ModelConfig, threads: int) -> float:
@@ -84,12 +112,28 @@ def products_only(config: ModelConfig, threads: int) -> float:
     from nanoeuler.model.flat import PackedColumns
 
     columns, blas, tokens = PackedColumns(config), Blas(), 256
-    c, sgemm, one, zero = config, (blas.address, blas.wide, blas.unpacked), np.float32(1), np.float32(0)
-    layer = [(columns.query_key_value, c.dim), (c.dim, c.heads * c.head_size), (columns.gate_up, c.dim), (c.dim, c.ffn_storage)]
+    c, sgemm, one, zero = (
+        config,
+        (blas.address, blas.wide, blas.unpacked),
+        np.float32(1),
+        np.float32(0),
+    )
+    layer = [
+        (columns.query_key_value, c.dim),
+        (c.dim, c.heads * c.head_size),
+        (columns.gate_up, c.dim),
+        (c.dim, c.ffn_storage),
+    ]
     shapes = [*layer * c.layers, (columns.heads, c.dim)]
 
     def arrays() -> list[tuple[np.ndarray, ...]]:
-        return [tuple(np.ones(shape, np.float32) for shape in ((tokens, i), (o, i), (i, o), (tokens, o), (tokens, i), (o, i))) for o, i in shapes]
+        return [
+            tuple(
+                np.ones(shape, np.float32)
+                for shape in ((tokens, i), (o, i), (i, o), (tokens, o), (tokens, i), (o, i))
+            )
+            for o, i in shapes
+        ]
 
     sets = [arrays() for _ in range(threads)]
 
@@ -114,7 +158,11 @@ def compare(batch: int, threads: int, rounds: int, with_memory: bool) -> None:
     config = ModelConfig.from_dict({"preset": "small"})
     steps = {side: prepare(side, config, batch, threads)[0] for side in SIDES}
     losses = {side: [step() for _ in range(3)] for side, step in steps.items()}
-    worst = max(abs(loss / ours - 1) for side in SIDES for loss, ours in zip(losses[side], losses["nanoeuler"], strict=True))
+    worst = max(
+        abs(loss / ours - 1)
+        for side in SIDES
+        for loss, ours in zip(losses[side], losses["nanoeuler"], strict=True)
+    )
     if worst > 1e-4:
         sys.exit(f"the losses differ by {worst:.1e}: {losses}; nothing to compare")
     repeats, seconds = max(1, 64 // batch), {side: [] for side in SIDES}
@@ -125,12 +173,23 @@ def compare(batch: int, threads: int, rounds: int, with_memory: bool) -> None:
                 step()
             seconds[side].append((time.perf_counter() - began) / repeats)
     times = {side: np.array(values) for side, values in seconds.items()}
-    print(f"B = {batch}, T = {config.context}, {rounds} rounds of {repeats} steps; losses agree to {worst:.0e}")
+    print(
+        f"B = {batch}, T = {config.context}, {rounds} rounds of {repeats} steps; losses agree to {worst:.0e}"
+    )
     for side in SIDES:
-        ratio = "" if side == "nanoeuler" else f"; nanoeuler is {spread(times[side] / times['nanoeuler'], '.2f')} times as fast"
-        print(f"  {side:<10} {spread(batch * config.context / times[side], ',.0f')} tokens/s{ratio}")
+        ratio = (
+            ""
+            if side == "nanoeuler"
+            else f"; nanoeuler is {spread(times[side] / times['nanoeuler'], '.2f')} times as fast"
+        )
+        print(
+            f"  {side:<10} {spread(batch * config.context / times[side], ',.0f')} tokens/s{ratio}"
+        )
     if with_memory:
-        print("  memory     " + ", ".join(f"{side} {memory(side, batch, threads):,.0f} MB" for side in SIDES))
+        print(
+            "  memory     "
+            + ", ".join(f"{side} {memory(side, batch, threads):,.0f} MB" for side in SIDES)
+        )
 
 
 def main() -> None:
@@ -138,7 +197,11 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--speed-only", action="store_true", help="leave out memory, which takes three processes more")
+    parser.add_argument(
+        "--speed-only",
+        action="store_true",
+        help="leave out memory, which takes three processes more",
+    )
     parser.add_argument("--memory", choices=SIDES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     config = ModelConfig.from_dict({"preset": "small"})

@@ -48,10 +48,16 @@ def as_cupy(tensor: torch.Tensor) -> Any:
 
 
 def split(packed: Any, heads: int, kv_heads: int) -> tuple[Any, Any, Any]:
-    return packed[:, :, :heads], packed[:, :, heads : heads + kv_heads], packed[:, :, heads + kv_heads :]
+    return (
+        packed[:, :, :heads],
+        packed[:, :, heads : heads + kv_heads],
+        packed[:, :, heads + kv_heads :],
+    )
 
 
-def works(T: int, heads: int, kv_heads: int, head_size: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def works(
+    T: int, heads: int, kv_heads: int, head_size: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Forward and backward passes by name, ready to be timed."""
     B = TOKENS // T
     torch.manual_seed(1)
@@ -64,8 +70,15 @@ def works(T: int, heads: int, kv_heads: int, head_size: int) -> tuple[dict[str, 
         cupy.empty((B, heads, T), np.float32),
     )
     inputs = split(as_cupy(packed), heads, kv_heads)
-    saved, gradients = AttentionArrays(*inputs, out), AttentionArrays(*split(gradient, heads, kv_heads), as_cupy(dout))
-    starts, offset, workspace = cupy.zeros((B, T), np.int32), cupy.zeros(B, np.int32), cupy.empty(attention.workspace_bytes(B, T), np.uint8)
+    saved, gradients = (
+        AttentionArrays(*inputs, out),
+        AttentionArrays(*split(gradient, heads, kv_heads), as_cupy(dout)),
+    )
+    starts, offset, workspace = (
+        cupy.zeros((B, T), np.int32),
+        cupy.zeros(B, np.int32),
+        cupy.empty(attention.workspace_bytes(B, T), np.uint8),
+    )
 
     def stream() -> Any:
         return cupy.cuda.Stream.from_external(torch.cuda.current_stream())
@@ -78,11 +91,15 @@ def works(T: int, heads: int, kv_heads: int, head_size: int) -> tuple[dict[str, 
 
     forward, backward = {"ours": graph_of(ours_forward)}, {"ours": graph_of(ours_backward)}
     for name, backend in PEERS.items():
-        query, key, value = (x.transpose(1, 2).detach().requires_grad_() for x in split(packed, heads, kv_heads))
+        query, key, value = (
+            x.transpose(1, 2).detach().requires_grad_() for x in split(packed, heads, kv_heads)
+        )
 
         def attend(backend: Any = backend, inputs: Any = (query, key, value)) -> torch.Tensor:
             with sdpa_kernel(backend):
-                return torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=heads != kv_heads)
+                return torch.nn.functional.scaled_dot_product_attention(
+                    *inputs, is_causal=True, enable_gqa=heads != kv_heads
+                )
 
         def attend_only(attend: Any = attend) -> None:
             with torch.no_grad():
@@ -98,14 +115,18 @@ def works(T: int, heads: int, kv_heads: int, head_size: int) -> tuple[dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096])
     parser.add_argument("--heads", type=int, default=12)
     parser.add_argument("--kv-heads", type=int, nargs="+", default=[12, 4])
     parser.add_argument("--head-size", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
-    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, heads of {options.head_size}; us, TFLOP/s, and our speed over the peer's")
+    print(
+        f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, heads of {options.head_size}; us, TFLOP/s, and our speed over the peer's"
+    )
     for kv_heads in options.kv_heads:
         for T in options.lengths:
             operations = 2 * TOKENS * options.heads * T * options.head_size
@@ -125,7 +146,10 @@ def main() -> None:
                     + ("" if name == "ours" else f" ({middle[name] / middle['ours']:.2f}x)")
                     for name, of in times.items()
                 ]
-                print(f"T {T:5} heads {options.heads}/{kv_heads} {direction:9}" + " | ".join(cells), flush=True)
+                print(
+                    f"T {T:5} heads {options.heads}/{kv_heads} {direction:9}" + " | ".join(cells),
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

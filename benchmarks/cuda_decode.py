@@ -34,9 +34,14 @@ class Ours:
         self.model = Transformer(config, backend.from_host(parameters), backend)
         self.allowed_V = np.ones(config.vocab_size, bool)
 
-    def write(self, prompts_BT: np.ndarray, count: int, sampling: Sampling) -> tuple[float, np.ndarray]:
+    def write(
+        self, prompts_BT: np.ndarray, count: int, sampling: Sampling
+    ) -> tuple[float, np.ndarray]:
         """Seconds per token, and the tokens, (B, count)."""
-        window, new = ContextWindow(self.model, len(prompts_BT), self.model.config.context), prompts_BT.tolist()
+        window, new = (
+            ContextWindow(self.model, len(prompts_BT), self.model.config.context),
+            prompts_BT.tolist(),
+        )
         positions, tokens = np.full(len(prompts_BT), prompts_BT.shape[1]), []
         for index in range(count):
             if index == WARM_UP:
@@ -66,32 +71,55 @@ class Peer:
 
     def step_layer(self, block, x_BTD, cos, sin, places_T, mask_TS, keys_BGSE, values_BGSE):
         c, (B, T, _) = self.config, x_BTD.shape
-        parts = block.query_key_value(F.rms_norm(x_BTD, (c.dim,), block.attention_norm, c.norm_epsilon))
+        parts = block.query_key_value(
+            F.rms_norm(x_BTD, (c.dim,), block.attention_norm, c.norm_epsilon)
+        )
         query, key, value = (part.view(B, T, -1, c.head_size) for part in parts)
-        query, key = rotated(query, cos, sin).to(value.dtype), rotated(key, cos, sin).to(value.dtype)
+        query, key = (
+            rotated(query, cos, sin).to(value.dtype),
+            rotated(key, cos, sin).to(value.dtype),
+        )
         keys_BGSE.index_copy_(2, places_T, key.transpose(1, 2))
         values_BGSE.index_copy_(2, places_T, value.transpose(1, 2))
-        out = F.scaled_dot_product_attention(query.transpose(1, 2), keys_BGSE, values_BGSE, attn_mask=mask_TS, enable_gqa=True)
+        out = F.scaled_dot_product_attention(
+            query.transpose(1, 2), keys_BGSE, values_BGSE, attn_mask=mask_TS, enable_gqa=True
+        )
         x_BTD = x_BTD + c.step_size * block.attention_output(out.transpose(1, 2).reshape(B, T, -1))
         gate, up = block.gate_up(F.rms_norm(x_BTD, (c.dim,), block.mlp_norm, c.norm_epsilon))
         return x_BTD + c.step_size * block.down(F.silu(gate) * up)
 
     @torch.inference_mode()
-    def recorded(self, rows: int, tokens: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def recorded(
+        self, rows: int, tokens: int
+    ) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor, torch.Tensor]:
         """A graph that reads `ids` (rows, tokens) from place `place` on, and leaves the likeliest next ids in `chosen` and, for one token, in `ids`."""
         c, model = self.config, self.model
         shape = rows, c.kv_heads, c.context, c.head_size
-        caches = [[torch.zeros(shape, dtype=torch.bfloat16, device="cuda") for _ in range(2)] for _ in range(c.layers)]
-        ids, place = torch.zeros(rows, tokens, dtype=torch.long, device="cuda"), torch.zeros(1, dtype=torch.long, device="cuda")
-        chosen, steps, slots = torch.zeros(rows, dtype=torch.long, device="cuda"), torch.arange(tokens, device="cuda"), torch.arange(c.context, device="cuda")
+        caches = [
+            [torch.zeros(shape, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
+            for _ in range(c.layers)
+        ]
+        ids, place = (
+            torch.zeros(rows, tokens, dtype=torch.long, device="cuda"),
+            torch.zeros(1, dtype=torch.long, device="cuda"),
+        )
+        chosen, steps, slots = (
+            torch.zeros(rows, dtype=torch.long, device="cuda"),
+            torch.arange(tokens, device="cuda"),
+            torch.arange(c.context, device="cuda"),
+        )
 
         def step() -> None:
             places = place + steps
             x, mask = model.embedding(ids), slots[None, :] <= places[:, None]
             for block, (keys, values) in zip(model.blocks, caches, strict=True):
-                x = self.layer(block, x, model.cos[places], model.sin[places], places, mask, keys, values)
+                x = self.layer(
+                    block, x, model.cos[places], model.sin[places], places, mask, keys, values
+                )
             hidden = F.rms_norm(x[:, -1], (c.dim,), model.final_norm, c.norm_epsilon)
-            chosen.copy_(F.linear(hidden, model.heads.linears[0].weight[: c.vocab_size]).argmax(dim=1))
+            chosen.copy_(
+                F.linear(hidden, model.heads.linears[0].weight[: c.vocab_size]).argmax(dim=1)
+            )
             if tokens == 1:
                 ids.copy_(chosen[:, None])
                 place.add_(1)
@@ -102,14 +130,27 @@ class Peer:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             step()
-        self.caches, self.indices = caches, (steps, slots)  # what the graph reads has to outlive this call
+        self.caches, self.indices = (
+            caches,
+            (steps, slots),
+        )  # what the graph reads has to outlive this call
         return graph, ids, place, chosen
 
     @torch.inference_mode()
     def writer(self, prompts_BT: np.ndarray, count: int) -> Callable[[], float]:
         (rows, length), prompts = prompts_BT.shape, torch.from_numpy(prompts_BT).cuda()
         graph, ids, place, chosen = self.recorded(rows, 1)
-        stored = [torch.zeros(rows, length, self.config.kv_heads, self.config.head_size, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
+        stored = [
+            torch.zeros(
+                rows,
+                length,
+                self.config.kv_heads,
+                self.config.head_size,
+                dtype=torch.bfloat16,
+                device="cuda",
+            )
+            for _ in range(2)
+        ]
         caches = [tuple(part.clone() for part in stored) for _ in range(self.config.layers)]
         logits = self.model.extend(caches, prompts, 0)
         for static, filled in zip(self.caches, caches, strict=True):
@@ -161,19 +202,33 @@ def main() -> None:
     ours, peer = Ours(config, parameters), None if options.alone else Peer(config, parameters)
     half = config.context // 2
     device = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    print(f"{device}, torch {torch.__version__}, CuPy {cupy.__version__}; {options.preset}, {parameter_count(config):,} parameters, bf16")
-    print(f"ms per token behind {half} to {config.context} cached tokens, {options.rounds} rounds: median (least … most)")
+    print(
+        f"{device}, torch {torch.__version__}, CuPy {cupy.__version__}; {options.preset}, {parameter_count(config):,} parameters, bf16"
+    )
+    print(
+        f"ms per token behind {half} to {config.context} cached tokens, {options.rounds} rounds: median (least … most)"
+    )
     for rows in options.rows:
         prompts = random.integers(1, config.vocab_size, (rows, half))
         ours.write(prompts, half, Sampling())
         theirs = peer and peer.writer(prompts, half)
-        times = np.array([[ours.write(prompts, half, Sampling())[0], theirs() if theirs else np.nan] for _ in range(options.rounds)])
+        times = np.array(
+            [
+                [ours.write(prompts, half, Sampling())[0], theirs() if theirs else np.nan]
+                for _ in range(options.rounds)
+            ]
+        )
         report(f"batch {rows}", times)
     prompt = random.integers(1, config.vocab_size, (1, config.context))
     readers = [side.reader(prompt) for side in (ours, peer) if side]
     for _ in range(3):
         tokens = [read() for read in readers]
-    times = np.array([[seconds(read) for read in readers] + [np.nan] * (2 - len(readers)) for _ in range(3 * options.rounds)])
+    times = np.array(
+        [
+            [seconds(read) for read in readers] + [np.nan] * (2 - len(readers))
+            for _ in range(3 * options.rounds)
+        ]
+    )
     report(f"a prompt of {config.context}", times)
     print(f"first token of each: {[int(each[0]) for each in tokens]}")
 

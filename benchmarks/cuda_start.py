@@ -35,13 +35,24 @@ def main() -> None:
     times: dict[str, list[float]] = {"nothing kept": [], "kept": []}
     for _ in range(runs):
         with tempfile.TemporaryDirectory() as folder:
-            caches = {"CUPY_CACHE_DIR": f"{folder}/cupy", "XDG_CACHE_HOME": f"{folder}/cache", "CUDA_CACHE_PATH": f"{folder}/cuda"}
+            caches = {
+                "CUPY_CACHE_DIR": f"{folder}/cupy",
+                "XDG_CACHE_HOME": f"{folder}/cache",
+                "CUDA_CACHE_PATH": f"{folder}/cuda",
+            }
             for name in times:
                 began = time.perf_counter()
-                subprocess.run([sys.executable, "-c", FIRST_STEP], cwd=Path(__file__).parents[1], env=os.environ | caches, check=True)
+                subprocess.run(
+                    [sys.executable, "-c", FIRST_STEP],
+                    cwd=Path(__file__).parents[1],
+                    env=os.environ | caches,
+                    check=True,
+                )
                 times[name].append(time.perf_counter() - began)
     for name, seconds in times.items():
-        print(f"base, 64 × 512, bf16, {name}: {statistics.median(seconds):.1f} s ({min(seconds):.1f}–{max(seconds):.1f})")
+        print(
+            f"base, 64 × 512, bf16, {name}: {statistics.median(seconds):.1f} s ({min(seconds):.1f}–{max(seconds):.1f})"
+        )
 
 
 if __name__ == "__main__":

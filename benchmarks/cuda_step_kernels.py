@@ -52,7 +52,10 @@ OPS = {
     "cross_entropy_with_gradient": lambda logits, *rest: (2 * size(logits), "TB/s"),
     "embedding": lambda ids, table, out: (2 * size(out), "TB/s"),
     "embedding_backward": lambda ids, dout, dtable, accumulate: (size(dout) + size(dtable), "TB/s"),
-    "update": lambda parameters, working, *rest: (32 * parameters.size + (0 if working is parameters else 2 * parameters.size), "TB/s"),
+    "update": lambda parameters, working, *rest: (
+        32 * parameters.size + (0 if working is parameters else 2 * parameters.size),
+        "TB/s",
+    ),
     "attention": lambda *rest: (0, ""),
     "attention_backward": lambda *rest: (0, ""),
     "add_losses": lambda *rest: (0, ""),
@@ -74,7 +77,9 @@ class Timer:
             begin.record(self.backend.stream)
             op(*arguments, **named)
             end.record(self.backend.stream)
-            shapes = " ".join("×".join(map(str, a.shape)) for a in arguments[:4] if hasattr(a, "shape"))
+            shapes = " ".join(
+                "×".join(map(str, a.shape)) for a in arguments[:4] if hasattr(a, "shape")
+            )
             self.calls.append((f"{name} {shapes}", begin, end, work(*arguments, **named)))
 
         return call
@@ -87,29 +92,54 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--precision", choices=("fp32", "tf32", "bf16"), default="bf16")
     parser.add_argument("--heads", type=int, default=4, help="prediction heads K")
-    parser.add_argument("--model", type=json.loads, default={}, help="fields of the model in JSON, over those of the preset")
-    parser.add_argument("--portable", action="store_true", help="only kernels that run from compute capability 8.0 up")
+    parser.add_argument(
+        "--model",
+        type=json.loads,
+        default={},
+        help="fields of the model in JSON, over those of the preset",
+    )
+    parser.add_argument(
+        "--portable",
+        action="store_true",
+        help="only kernels that run from compute capability 8.0 up",
+    )
     options = parser.parse_args()
-    config = ModelConfig.from_dict({"preset": options.preset, "context": options.length, "mtp_heads": options.heads} | options.model)
-    tokens = np.random.default_rng(1).integers(1, config.vocab_size, options.rows * options.length, dtype=np.int32)
-    rows = TextStream(tokens, options.length, len(tokens), config.mtp_weights, 0, False, 1, "benchmark").step(0)
+    config = ModelConfig.from_dict(
+        {"preset": options.preset, "context": options.length, "mtp_heads": options.heads}
+        | options.model
+    )
+    tokens = np.random.default_rng(1).integers(
+        1, config.vocab_size, options.rows * options.length, dtype=np.int32
+    )
+    rows = TextStream(
+        tokens, options.length, len(tokens), config.mtp_weights, 0, False, 1, "benchmark"
+    ).step(0)
     backend = CudaBackend(options.precision, graphs=False, portable=options.portable)
-    state = TrainingState(config, backend, initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
+    state = TrainingState(
+        config, backend, initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
+    )
     state.train_step(rows, options.rows, 1e-4)
     timer, ballast = Timer(backend), cupy.empty(2 << 30, np.uint8)
     found = collections.defaultdict(list)
     for _ in range(9):
         timer.calls.clear()
         for _ in range(40):  # 40 ms of copies: time for the host to queue the step
-            ballast[: 1 << 30].data.copy_from_device_async(ballast[1 << 30 :].data, 1 << 30, backend.stream)
+            ballast[: 1 << 30].data.copy_from_device_async(
+                ballast[1 << 30 :].data, 1 << 30, backend.stream
+            )
         state.train_step(rows, options.rows, 1e-4)
         once = collections.defaultdict(list)
         for name, begin, end, work in timer.calls:
             once[name, work].append(1e3 * cupy.cuda.get_elapsed_time(begin, end))
         for key, times in once.items():
             found[key].append((len(times), statistics.median(times)))
-    lines = [(counts[0][0], statistics.median(time for _, time in counts), name, work) for (name, work), counts in found.items()]
-    print(f"{options.preset}, {options.rows} × {options.length} tokens, {options.precision}; sum of the ops {sum(n * us for n, us, *_ in lines) / 1e3:.2f} ms")
+    lines = [
+        (counts[0][0], statistics.median(time for _, time in counts), name, work)
+        for (name, work), counts in found.items()
+    ]
+    print(
+        f"{options.preset}, {options.rows} × {options.length} tokens, {options.precision}; sum of the ops {sum(n * us for n, us, *_ in lines) / 1e3:.2f} ms"
+    )
     for count, us, name, (work, unit) in sorted(lines, key=lambda line: -line[0] * line[1]):
         rate = f"{work / us / (1e6 if unit else 1):7.2f} {unit}" if work else ""
         print(f"  {count:3} × {us:8.1f} us = {count * us / 1e3:6.2f} ms  {rate:16} {name}")

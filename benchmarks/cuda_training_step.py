@@ -71,11 +71,22 @@ def ours(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -
     pool = cupy.get_default_memory_pool()
     before = pool.used_bytes()
     backend = CudaBackend(options.precision, options.residual, portable=options.portable)
-    state = TrainingState(config, backend, initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0), options.recompute)
+    state = TrainingState(
+        config,
+        backend,
+        initial_parameters(config, 1),
+        AdamW(0.9, 0.95, 1e-8, 0.1, 1.0),
+        options.recompute,
+    )
     rows = stream.step(0)
-    losses = [state.train_step(rows, options.micro_batch_rows or options.rows, 1e-4).loss for _ in range(UNTIMED)]
+    losses = [
+        state.train_step(rows, options.micro_batch_rows or options.rows, 1e-4).loss
+        for _ in range(UNTIMED)
+    ]
 
-    def step() -> None:  # as the training loop does it: the next rows are handed over while this step runs
+    def step() -> (
+        None
+    ):  # as the training loop does it: the next rows are handed over while this step runs
         state.start(options.micro_batch_rows or options.rows, 1e-4)
         state.stage(rows)
         state.finish()
@@ -116,7 +127,9 @@ def peer(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -
         return loss
 
     losses = [step().item() for _ in range(UNTIMED)]
-    return Side(step, torch.cuda.synchronize, lambda: torch.cuda.max_memory_allocated() / 1e9, losses[0])
+    return Side(
+        step, torch.cuda.synchronize, lambda: torch.cuda.max_memory_allocated() / 1e9, losses[0]
+    )
 
 
 def main() -> None:
@@ -130,32 +143,61 @@ def main() -> None:
     parser.add_argument("--recompute", action="store_true")
     parser.add_argument("--micro-batch-rows", type=int)
     parser.add_argument("--runs", type=int, default=9, help="turns of each side")
-    parser.add_argument("--separate", action="store_true", help="the peer with products of their own for q, k, v, gate, up and each head")
+    parser.add_argument(
+        "--separate",
+        action="store_true",
+        help="the peer with products of their own for q, k, v, gate, up and each head",
+    )
     parser.add_argument("--alone", action="store_true", help="without the peer")
-    parser.add_argument("--model", type=json.loads, default={}, help="fields of the model in JSON, over those of the preset")
-    parser.add_argument("--portable", action="store_true", help="only kernels that run from compute capability 8.0 up")
-    parser.add_argument("--memory", type=float, help="gigabytes that our side may take; sets the rows of a step")
+    parser.add_argument(
+        "--model",
+        type=json.loads,
+        default={},
+        help="fields of the model in JSON, over those of the preset",
+    )
+    parser.add_argument(
+        "--portable",
+        action="store_true",
+        help="only kernels that run from compute capability 8.0 up",
+    )
+    parser.add_argument(
+        "--memory", type=float, help="gigabytes that our side may take; sets the rows of a step"
+    )
     options = parser.parse_args()
-    config = ModelConfig.from_dict({"preset": options.preset, "context": options.length, "mtp_heads": options.heads} | options.model)
+    config = ModelConfig.from_dict(
+        {"preset": options.preset, "context": options.length, "mtp_heads": options.heads}
+        | options.model
+    )
     if options.memory:
         cupy.get_default_memory_pool().set_limit(size=int(options.memory * 1e9))
         options.rows = rows_that_fit(config, options)
-    tokens = np.random.default_rng(1).integers(1, config.vocab_size, options.rows * options.length, dtype=np.int32)
-    stream = TextStream(tokens, options.length, len(tokens), config.mtp_weights, 0, False, 1, "benchmark")
+    tokens = np.random.default_rng(1).integers(
+        1, config.vocab_size, options.rows * options.length, dtype=np.int32
+    )
+    stream = TextStream(
+        tokens, options.length, len(tokens), config.mtp_weights, 0, False, 1, "benchmark"
+    )
     flops = training_flops_per_token(config, options.length) * len(tokens)
     makers = {"nanoeuler": ours} if options.alone else {"nanoeuler": ours, "torch.compile": peer}
     shape = f"{options.rows} × {options.length} tokens, K = {options.heads}"
-    print(f"{options.preset}, {parameter_count(config):,} parameters, {shape}, {options.precision}, {options.runs} turns of {STEPS} steps")
+    print(
+        f"{options.preset}, {parameter_count(config):,} parameters, {shape}, {options.precision}, {options.runs} turns of {STEPS} steps"
+    )
     sides = {name: make(config, stream, options) for name, make in makers.items()}
     turns = [{name: side.turn() for name, side in sides.items()} for _ in range(options.runs)]
     for name, side in sides.items():
         middle, spread = summary([turn[name] for turn in turns])
-        peak = peak_flops(cupy.cuda.runtime.getDeviceProperties(0)["name"].decode(), options.precision)
+        peak = peak_flops(
+            cupy.cuda.runtime.getDeviceProperties(0)["name"].decode(), options.precision
+        )
         mfu = f"{flops / middle * 1e3 / peak:.1%}" if peak else "n/a"
         speed = f"{middle:8.2f} ms {spread}  {len(tokens) / middle * 1e3:9,.0f} tokens/s"
         energy = side.energy / STEPS / options.runs
         memory = f"{side.gigabytes():.1f} GB  {energy:.1f} J, {energy / middle * 1e3:.0f} W"
-        print(f"  {name:<14}{speed}  MFU {mfu}  {memory}  first loss {side.first_loss:.4f}", flush=True)
+        print(
+            f"  {name:<14}{speed}  MFU {mfu}  {memory}  first loss {side.first_loss:.4f}",
+            flush=True,
+        )
     if not options.alone:
         middle, spread = summary([turn["torch.compile"] / turn["nanoeuler"] for turn in turns])
         memory = sides["nanoeuler"].gigabytes() / sides["torch.compile"].gigabytes()

@@ -14,7 +14,11 @@ def device() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
     handle, millijoules = ctypes.c_void_p(), ctypes.c_ulonglong()
     if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)):
         return None
-    return None if library.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(millijoules)) else (library, handle)
+    return (
+        None
+        if library.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(millijoules))
+        else (library, handle)
+    )
 
 
 def joules() -> float:

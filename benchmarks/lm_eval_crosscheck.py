@@ -36,16 +36,32 @@ LEAST_AGREEMENT = 0.99
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", required=True, type=Path, help="model folder")
-    parser.add_argument("--items", required=True, type=Path, help="what our evaluation picked, JSON lines")
-    parser.add_argument("--task", required=True, nargs=2, action="append", metavar=("KIND", "FILE"), help="a task as our evaluation was given it")
-    parser.add_argument("--window", type=int, help="tokens that a model sees (default: its context)")
+    parser.add_argument(
+        "--items", required=True, type=Path, help="what our evaluation picked, JSON lines"
+    )
+    parser.add_argument(
+        "--task",
+        required=True,
+        nargs=2,
+        action="append",
+        metavar=("KIND", "FILE"),
+        help="a task as our evaluation was given it",
+    )
+    parser.add_argument(
+        "--window", type=int, help="tokens that a model sees (default: its context)"
+    )
     options = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     ours = [json.loads(line) for line in options.items.read_text().splitlines()]
     model = harness_model(options.model, options.window)
     agreed = True
     for kind, file in options.task:
-        agreed &= compare(kind, read_rows(Path(file)), {record["id"]: record for record in ours if record["task"] == kind}, model)
+        agreed &= compare(
+            kind,
+            read_rows(Path(file)),
+            {record["id"]: record for record in ours if record["task"] == kind},
+            model,
+        )
     return 0 if agreed else 1
 
 
@@ -53,10 +69,17 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """Records of a file of JSON lines, plain or compressed, or of all those in a zip archive, each with its number."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            text = "\n".join(archive.read(name).decode() for name in sorted(archive.namelist()) if name.endswith(".jsonl"))
+            text = "\n".join(
+                archive.read(name).decode()
+                for name in sorted(archive.namelist())
+                if name.endswith(".jsonl")
+            )
     else:
         text = (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8").read()
-    return [json.loads(line) | {"number": number} for number, line in enumerate(filter(str.strip, text.split("\n")), 1)]
+    return [
+        json.loads(line) | {"number": number}
+        for number, line in enumerate(filter(str.strip, text.split("\n")), 1)
+    ]
 
 
 def harness_model(folder: Path, window: int | None) -> Any:
@@ -67,28 +90,68 @@ def harness_model(folder: Path, window: int | None) -> Any:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
     torch.set_num_threads(1)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), bos_token="</s>", eos_token="</s>", pad_token="</s>")
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="</s> $A", special_tokens=[("</s>", tokenizer.eos_token_id)])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"),
+        bos_token="</s>",
+        eos_token="</s>",
+        pad_token="</s>",
+    )
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="</s> $A", special_tokens=[("</s>", tokenizer.eos_token_id)]
+    )
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     length = window or model.config.max_position_embeddings
-    return HFLM(pretrained=model, tokenizer=tokenizer, device="cpu", max_length=length, batch_size=16, add_bos_token=True)
+    return HFLM(
+        pretrained=model,
+        tokenizer=tokenizer,
+        device="cpu",
+        max_length=length,
+        batch_size=16,
+        add_bos_token=True,
+    )
 
 
 def official(kind: str, row: dict[str, Any]) -> dict[str, Any]:
     """A record in the columns that the harness's task definition reads."""
     if kind == "hellaswag" and "ctx_a" not in row:
-        return {"activity_label": row["activity_label"], "ctx_a": row["ctx"], "ctx_b": "", "endings": row["endings"], "label": str(row["label"])}
+        return {
+            "activity_label": row["activity_label"],
+            "ctx_a": row["ctx"],
+            "ctx_b": "",
+            "endings": row["endings"],
+            "label": str(row["label"]),
+        }
     if kind == "piqa" and "query" in row:
-        return {"goal": row["query"].removeprefix("Question: ").rstrip(), "sol1": row["choices"][0], "sol2": row["choices"][1], "label": row["gold"]}
+        return {
+            "goal": row["query"].removeprefix("Question: ").rstrip(),
+            "sol1": row["choices"][0],
+            "sol2": row["choices"][1],
+            "label": row["gold"],
+        }
     if kind.startswith("arc") and "query" in row:
         labels = list("ABCDEFGH"[: len(row["choices"])])
         choices = {"text": row["choices"], "label": labels}
-        return {"question": row["query"].removeprefix("Question: ").rstrip(), "choices": choices, "answerKey": labels[row["gold"]]}
+        return {
+            "question": row["query"].removeprefix("Question: ").rstrip(),
+            "choices": choices,
+            "answerKey": labels[row["gold"]],
+        }
     if kind == "winogrande" and "context_options" in row:
         first, second = row["context_options"]
-        before = first[: next(place for place in range(len(first) + 1) if first[: place + 1] != second[: place + 1])]
+        before = first[
+            : next(
+                place
+                for place in range(len(first) + 1)
+                if first[: place + 1] != second[: place + 1]
+            )
+        ]
         sentence = f"{before}_ {row['continuation']}"
-        return {"sentence": sentence, "option1": first[len(before) :], "option2": second[len(before) :], "answer": str(row["gold"] + 1)}
+        return {
+            "sentence": sentence,
+            "option1": first[len(before) :],
+            "option2": second[len(before) :],
+            "answer": str(row["gold"] + 1),
+        }
     if kind == "lambada" and "continuation" in row:
         return {"text": f"{row['context']} {row['continuation']}"}
     return {key: value for key, value in row.items() if key != "number"}
@@ -101,7 +164,9 @@ def name_of(kind: str, row: dict[str, Any]) -> str:
     return str(next((row[key] for key in ("id", "ind", "qID") if key in row), row["number"]))
 
 
-def compare(kind: str, rows: list[dict[str, Any]], ours: dict[str, dict[str, Any]], model: Any) -> bool:
+def compare(
+    kind: str, rows: list[dict[str, Any]], ours: dict[str, dict[str, Any]], model: Any
+) -> bool:
     """Run the harness over the rows that we have scored, and print how far its picks are ours."""
     import lm_eval.tasks
     import numpy as np
@@ -113,11 +178,19 @@ def compare(kind: str, rows: list[dict[str, Any]], ours: dict[str, dict[str, Any
     definition, split = TASKS[kind]
     rows = [row for row in rows if name_of(kind, row) in ours]
     config = load_yaml(Path(lm_eval.tasks.__file__).parent / definition) | {"task": kind}
-    config["custom_dataset"] = lambda **_: {split: Dataset.from_list([official(kind, row) for row in rows])}
-    config = {key: value for key, value in config.items() if key not in ("training_split", "validation_split", "test_split", "tag")}
+    config["custom_dataset"] = lambda **_: {
+        split: Dataset.from_list([official(kind, row) for row in rows])
+    }
+    config = {
+        key: value
+        for key, value in config.items()
+        if key not in ("training_split", "validation_split", "test_split", "tag")
+    }
     config["test_split"] = split
     task = ConfigurableTask(config=config)
-    samples = simple_evaluate(model=model, tasks=[task], log_samples=True, bootstrap_iters=0)["samples"][kind]
+    samples = simple_evaluate(model=model, tasks=[task], log_samples=True, bootstrap_iters=0)[
+        "samples"
+    ][kind]
     samples.sort(key=lambda sample: sample["doc_id"])
     equal: dict[str, list[bool]] = {}
     ours_right: dict[str, list[bool]] = {}
@@ -135,12 +208,21 @@ def compare(kind: str, rows: list[dict[str, Any]], ours: dict[str, dict[str, Any
             if kind == "lambada":
                 same = right == bool(sample["acc"])
             else:
-                characters = [len(choice) for choice in task.doc_to_choice(sample["doc"])] if metric == "acc_norm" else 1
+                characters = (
+                    [len(choice) for choice in task.doc_to_choice(sample["doc"])]
+                    if metric == "acc_norm"
+                    else 1
+                )
                 same = int(np.argmax(theirs / np.array(characters))) == record["choice"][metric]
             equal.setdefault(metric, []).append(same)
     for metric, same in equal.items():
-        scores = f"ours {np.mean(ours_right[metric]):.4f}, theirs {np.mean(theirs_right[metric]):.4f}"
-        print(f"{kind} {metric}: {sum(same)} of {len(same)} picks equal; {scores}; log-likelihoods differ by at most {furthest:.2g} nats", flush=True)
+        scores = (
+            f"ours {np.mean(ours_right[metric]):.4f}, theirs {np.mean(theirs_right[metric]):.4f}"
+        )
+        print(
+            f"{kind} {metric}: {sum(same)} of {len(same)} picks equal; {scores}; log-likelihoods differ by at most {furthest:.2g} nats",
+            flush=True,
+        )
     return all(np.mean(same) >= LEAST_AGREEMENT for same in equal.values())
 
 

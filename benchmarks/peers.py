@@ -14,5 +14,7 @@ def about(threads: int) -> str:
 
 def spread(values: np.ndarray, form: str) -> str:
     """Median (smallest … largest)."""
-    middle, low, high = (format(value, form) for value in (np.median(values), values.min(), values.max()))
+    middle, low, high = (
+        format(value, form) for value in (np.median(values), values.min(), values.max())
+    )
     return f"{middle} ({low} … {high})"

@@ -19,14 +19,20 @@ class Products(nn.Module):
     def __init__(self, dim: int, sizes: list[int], packed: bool):
         super().__init__()
         self.sizes = sizes
-        self.linears = nn.ModuleList(nn.Linear(dim, size, bias=False) for size in ([sum(sizes)] if packed else sizes))
+        self.linears = nn.ModuleList(
+            nn.Linear(dim, size, bias=False) for size in ([sum(sizes)] if packed else sizes)
+        )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         parts = tuple(linear(x) for linear in self.linears)
         return parts if len(parts) > 1 else parts[0].split(self.sizes, dim=-1)
 
     def take(self, weights: np.ndarray) -> None:
-        for linear, part in zip(self.linears, torch.from_numpy(weights).split([linear.out_features for linear in self.linears]), strict=True):
+        for linear, part in zip(
+            self.linears,
+            torch.from_numpy(weights).split([linear.out_features for linear in self.linears]),
+            strict=True,
+        ):
             linear.weight.copy_(part)
 
 
@@ -43,10 +49,19 @@ class Block(nn.Module):
         self.gate_up = Products(c.dim, [c.ffn, c.ffn], packed)
         self.down = nn.Linear(c.ffn, c.dim, bias=False)
 
-    def forward(self, x_BTD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor] | None, place: int) -> torch.Tensor:
+    def forward(
+        self,
+        x_BTD: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        cache: tuple[torch.Tensor, torch.Tensor] | None,
+        place: int,
+    ) -> torch.Tensor:
         """`cache` holds keys and values, (B, capacity, G, E) each; the new tokens go to `place`."""
         c, (B, T, _) = self.c, x_BTD.shape
-        parts = self.query_key_value(F.rms_norm(x_BTD, (c.dim,), self.attention_norm, c.norm_epsilon))
+        parts = self.query_key_value(
+            F.rms_norm(x_BTD, (c.dim,), self.attention_norm, c.norm_epsilon)
+        )
         query, key, value = (part.view(B, T, -1, c.head_size) for part in parts)
         query, key = rotated(query, cos, sin), rotated(key, cos, sin)
         if cache is not None:
@@ -55,7 +70,9 @@ class Block(nn.Module):
             key, value = (stored[:, : place + T] for stored in cache)
         heads_first = (part.transpose(1, 2) for part in (query, key, value))
         attended = F.scaled_dot_product_attention(*heads_first, is_causal=T > 1, enable_gqa=True)
-        x_BTD = x_BTD + c.step_size * self.attention_output(attended.transpose(1, 2).reshape(B, T, -1))
+        x_BTD = x_BTD + c.step_size * self.attention_output(
+            attended.transpose(1, 2).reshape(B, T, -1)
+        )
         gate, up = self.gate_up(F.rms_norm(x_BTD, (c.dim,), self.mlp_norm, c.norm_epsilon))
         return x_BTD + c.step_size * self.down(F.silu(gate) * up)
 
@@ -78,29 +95,45 @@ class PyTorchModel(nn.Module):
         self.heads = Products(c.dim, [c.vocab_size] * c.mtp_heads, packed)
         if c.tied:  # one head only
             self.heads.linears[0].weight = self.embedding.weight
-        angles = np.arange(c.context)[:, None] * c.rope_theta ** (-np.arange(0, c.head_size, 2) / c.head_size)
+        angles = np.arange(c.context)[:, None] * c.rope_theta ** (
+            -np.arange(0, c.head_size, 2) / c.head_size
+        )
         for name, table in (("cos", np.cos(angles)), ("sin", np.sin(angles))):
-            self.register_buffer(name, torch.from_numpy(table.astype(np.float32))[:, None, :])  # (context, 1, E / 2)
+            self.register_buffer(
+                name, torch.from_numpy(table.astype(np.float32))[:, None, :]
+            )  # (context, 1, E / 2)
         self.take(parameters)
 
     @torch.no_grad()
     def take(self, parameters: np.ndarray) -> None:
-        c, columns, views = self.config, PackedColumns(self.config), ModelViews(self.config, parameters)
+        c, columns, views = (
+            self.config,
+            PackedColumns(self.config),
+            ModelViews(self.config, parameters),
+        )
         self.embedding.weight.copy_(torch.from_numpy(views.embedding))
         self.final_norm.copy_(torch.from_numpy(views.final_norm))
         heads = views.heads.reshape(c.mtp_heads, columns.head, c.dim)[:, : c.vocab_size]
         self.heads.take(heads.reshape(-1, c.dim))
         for block, layer in zip(self.blocks, views.layers, strict=True):
             packed = layer.query_key_value
-            block.query_key_value.take(np.concatenate([packed[part] for part in (columns.query, columns.key, columns.value)]))
+            block.query_key_value.take(
+                np.concatenate(
+                    [packed[part] for part in (columns.query, columns.key, columns.value)]
+                )
+            )
             gate, up = columns.gate.start, columns.up.start
-            block.gate_up.take(np.concatenate([layer.gate_up[gate : gate + c.ffn], layer.gate_up[up : up + c.ffn]]))
+            block.gate_up.take(
+                np.concatenate([layer.gate_up[gate : gate + c.ffn], layer.gate_up[up : up + c.ffn]])
+            )
             block.attention_output.weight.copy_(torch.from_numpy(layer.attention_output))
             block.down.weight.copy_(torch.from_numpy(layer.down[:, : c.ffn].copy()))
             block.attention_norm.copy_(torch.from_numpy(layer.attention_norm))
             block.mlp_norm.copy_(torch.from_numpy(layer.mlp_norm))
 
-    def hidden(self, ids_BT: torch.Tensor, caches: list | None = None, place: int = 0) -> torch.Tensor:
+    def hidden(
+        self, ids_BT: torch.Tensor, caches: list | None = None, place: int = 0
+    ) -> torch.Tensor:
         x_BTD, T = self.embedding(ids_BT), ids_BT.shape[1]
         cos, sin = self.cos[place : place + T], self.sin[place : place + T]
         for index, block in enumerate(self.blocks):
@@ -111,15 +144,28 @@ class PyTorchModel(nn.Module):
         """Mean nats over all targets of all heads, which weigh the same; −1 has none."""
         hidden, linears = self.hidden(ids_BT), self.heads.linears
         if len(linears) == 1:
-            return F.cross_entropy(linears[0](hidden).view(-1, self.config.vocab_size), targets_BTK.reshape(-1), ignore_index=-1)
+            return F.cross_entropy(
+                linears[0](hidden).view(-1, self.config.vocab_size),
+                targets_BTK.reshape(-1),
+                ignore_index=-1,
+            )
         losses = [
-            F.cross_entropy(linear(hidden).flatten(0, 1), targets_BTK[..., k].reshape(-1), ignore_index=-1, reduction="sum") for k, linear in enumerate(linears)
+            F.cross_entropy(
+                linear(hidden).flatten(0, 1),
+                targets_BTK[..., k].reshape(-1),
+                ignore_index=-1,
+                reduction="sum",
+            )
+            for k, linear in enumerate(linears)
         ]
         return sum(losses) / (targets_BTK != -1).sum()
 
     def new_caches(self, rows: int, capacity: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         c = self.config
-        return [tuple(torch.zeros(rows, capacity, c.kv_heads, c.head_size) for _ in range(2)) for _ in range(c.layers)]
+        return [
+            tuple(torch.zeros(rows, capacity, c.kv_heads, c.head_size) for _ in range(2))
+            for _ in range(c.layers)
+        ]
 
     @torch.inference_mode()
     def extend(self, caches: list, ids_BT: torch.Tensor, place: int) -> torch.Tensor:

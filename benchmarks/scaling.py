@@ -36,22 +36,42 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     found = documents(options.text)
-    print(f"{options.text.name}, vocabulary {options.vocab_size}, {options.threads} threads; {describe('numba', 'numpy')}")
+    print(
+        f"{options.text.name}, vocabulary {options.vocab_size}, {options.threads} threads; {describe('numba', 'numpy')}"
+    )
     print("| MB | stage | seconds | MB/s | peak memory, MB |\n|---|---|---|---|---|")
     config = json.dumps({"tokenizer": {"vocab_size": options.vocab_size, "sample_bytes": 1 << 50}})
     for size in options.sizes:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             corpus = write_corpus(folder / "corpus", grown(found, size * 10**6))
-            common = ["--config", config, "--corpus", str(corpus), "--threads", str(options.threads)]
+            common = [
+                "--config",
+                config,
+                "--corpus",
+                str(corpus),
+                "--threads",
+                str(options.threads),
+            ]
             tokenizer = str(folder / "tokenizer.json")
-            for stage, arguments in (("bpe", ["--output", tokenizer]), ("tokenize", ["--tokenizer", tokenizer, "--output", str(folder / "tokens")])):
+            for stage, arguments in (
+                ("bpe", ["--output", tokenizer]),
+                ("tokenize", ["--tokenizer", tokenizer, "--output", str(folder / "tokens")]),
+            ):
                 began = time.perf_counter()
-                done = subprocess.run([sys.executable, "-c", RUN, stage, *common, *arguments], cwd=Path(__file__).parents[1], capture_output=True, text=True)
+                done = subprocess.run(
+                    [sys.executable, "-c", RUN, stage, *common, *arguments],
+                    cwd=Path(__file__).parents[1],
+                    capture_output=True,
+                    text=True,
+                )
                 seconds = time.perf_counter() - began
                 if done.returncode:
                     raise SystemExit(done.stderr)
-                print(f"| {size} | {stage} | {seconds:.2f} | {size / seconds:.0f} | {float(done.stdout):.0f} |", flush=True)
+                print(
+                    f"| {size} | {stage} | {seconds:.2f} | {size / seconds:.0f} | {float(done.stdout):.0f} |",
+                    flush=True,
+                )
 
 
 def grown(found: list[bytes], size: int) -> Iterator[bytes]:
@@ -62,7 +82,9 @@ def grown(found: list[bytes], size: int) -> Iterator[bytes]:
             if taken >= size:
                 return
             if copy:
-                document = document.replace(b"e ", b"e%d " % (copy * len(found) + index), max(1, len(document) // 1_000))
+                document = document.replace(
+                    b"e ", b"e%d " % (copy * len(found) + index), max(1, len(document) // 1_000)
+                )
             document = document[: size - taken]
             taken += len(document)
             yield document

@@ -22,9 +22,16 @@ def documents(path: Path) -> list[bytes]:
         if file.suffix == ".parquet":
             import duckdb
 
-            found += [text.encode() for (text,) in duckdb.execute("select text from read_parquet(?)", [str(file)]).fetchall()]
+            found += [
+                text.encode()
+                for (text,) in duckdb.execute(
+                    "select text from read_parquet(?)", [str(file)]
+                ).fetchall()
+            ]
         elif file.name.endswith((".txt", ".txt.gz")):
-            content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+            content = (
+                gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+            )
             found.append(content.decode("utf-8", "replace").encode())
     if not found:
         raise SystemExit(f"{path}: no .txt, .txt.gz or .parquet there")
@@ -40,16 +47,32 @@ def write_corpus(folder: Path, found: Iterable[bytes]) -> Path:
         with open(text, "wb") as file:
             ends = [0, *accumulate(map(file.write, part))]
         np.array(ends, "<u8").tofile(offsets)
-        entries[split] = {"documents": len(ends) - 1, "bytes": ends[-1], "text": f"{split}/text.txt", "offsets": f"{split}/text.offsets"}
+        entries[split] = {
+            "documents": len(ends) - 1,
+            "bytes": ends[-1],
+            "text": f"{split}/text.txt",
+            "offsets": f"{split}/text.offsets",
+        }
     fingerprint = sha256_file(folder / "train/text.txt")
-    write_json(folder / "manifest.json", {"version": 1, "name": "benchmark", "sources": {"text": {"licence": "none"} | entries}, "fingerprint": fingerprint})
+    write_json(
+        folder / "manifest.json",
+        {
+            "version": 1,
+            "name": "benchmark",
+            "sources": {"text": {"licence": "none"} | entries},
+            "fingerprint": fingerprint,
+        },
+    )
     return folder / "manifest.json"
 
 
 def describe(*packages: str) -> str:
     """The machine and the versions that a number belongs to."""
     about = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    cpu = next((line.split(":")[1].strip() for line in about if line.startswith("model name")), platform.machine())
+    cpu = next(
+        (line.split(":")[1].strip() for line in about if line.startswith("model name")),
+        platform.machine(),
+    )
     versions = " ".join(f"{package} {version(package)}" for package in packages)
     return f"{cpu}, {os.cpu_count()} cores, Python {platform.python_version()}, {versions}"
 

@@ -40,10 +40,23 @@ UNTIMED = 2  # steps in which either side prepares itself
 class Ours:
     """A training step as the trainer runs it."""
 
-    def __init__(self, config: ModelConfig, parameters: np.ndarray, section: dict[str, Any], stream: TextStream, schedule: Schedule, backend: Any):
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: np.ndarray,
+        section: dict[str, Any],
+        stream: TextStream,
+        schedule: Schedule,
+        backend: Any,
+    ):
         o = section
         optimizer = AdamW(o["beta1"], o["beta2"], o["epsilon"], o["weight_decay"], o["clip_norm"])
-        self.state, self.stream, self.schedule, self.backend = TrainingState(config, backend, parameters, optimizer), stream, schedule, backend
+        self.state, self.stream, self.schedule, self.backend = (
+            TrainingState(config, backend, parameters, optimizer),
+            stream,
+            schedule,
+            backend,
+        )
         self.rows = micro_batch_rows(backend, len(parameters), stream)
 
     def steps(self, total: int) -> Iterator[int]:
@@ -67,30 +80,63 @@ def micro_batch_rows(backend: Any, parameters: int, stream: TextStream) -> int:
     if not hasattr(backend, "slices"):
         return stream.rows_per_step
     tokens, shares = backend.slices(parameters)
-    return largest_divisor(stream.rows_per_step, max(1, min(tokens // stream.length, -(-stream.rows_per_step // shares))))
+    return largest_divisor(
+        stream.rows_per_step,
+        max(1, min(tokens // stream.length, -(-stream.rows_per_step // shares))),
+    )
 
 
 class Theirs:
     """`PyTorchModel` in the loop that one would write around it."""
 
-    def __init__(self, config: ModelConfig, parameters: np.ndarray, section: dict[str, Any], stream: TextStream, schedule: Schedule, device: str):
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: np.ndarray,
+        section: dict[str, Any],
+        stream: TextStream,
+        schedule: Schedule,
+        device: str,
+    ):
         import torch
         from pytorch_model import PyTorchModel
 
         torch.set_float32_matmul_precision("high")
-        self.torch, self.device, self.config, self.clip = torch, device, config, section["clip_norm"]
+        self.torch, self.device, self.config, self.clip = (
+            torch,
+            device,
+            config,
+            section["clip_norm"],
+        )
         self.stream, self.schedule = stream, schedule
         self.model = PyTorchModel(config, parameters).to(device)
         matrices = [p for p in self.model.parameters() if p.ndim > 1]
         norms = [p for p in self.model.parameters() if p.ndim == 1]
-        groups = [{"params": matrices, "weight_decay": section["weight_decay"]}, {"params": norms, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(section["beta1"], section["beta2"]), eps=section["epsilon"], fused=True)
+        groups = [
+            {"params": matrices, "weight_decay": section["weight_decay"]},
+            {"params": norms, "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.AdamW(
+            groups,
+            lr=0.0,
+            betas=(section["beta1"], section["beta2"]),
+            eps=section["epsilon"],
+            fused=True,
+        )
         self.compiled = torch.compile(self.model)
 
     def handed_over(self, step: int) -> tuple[Any, Any]:
         rows = self.stream.step(step)
-        arrays = [self.torch.from_numpy(np.asarray(values, np.int64)) for values in (rows.ids, rows.targets)]
-        return tuple(array.pin_memory().to(self.device, non_blocking=True) if self.device == "cuda" else array for array in arrays)
+        arrays = [
+            self.torch.from_numpy(np.asarray(values, np.int64))
+            for values in (rows.ids, rows.targets)
+        ]
+        return tuple(
+            array.pin_memory().to(self.device, non_blocking=True)
+            if self.device == "cuda"
+            else array
+            for array in arrays
+        )
 
     def steps(self, total: int) -> Iterator[int]:
         torch, (ids, targets) = self.torch, self.handed_over(0)
@@ -124,24 +170,44 @@ def flat_weights(config: ModelConfig, model: Any) -> np.ndarray:
     def host(tensor: Any) -> np.ndarray:
         return tensor.detach().float().cpu().numpy()
 
-    views.embedding[...], views.final_norm[...] = host(model.embedding.weight), host(model.final_norm)
-    views.heads.reshape(c.mtp_heads, columns.head, c.dim)[:, : c.vocab_size] = host(model.heads.linears[0].weight).reshape(c.mtp_heads, c.vocab_size, c.dim)
+    views.embedding[...], views.final_norm[...] = (
+        host(model.embedding.weight),
+        host(model.final_norm),
+    )
+    views.heads.reshape(c.mtp_heads, columns.head, c.dim)[:, : c.vocab_size] = host(
+        model.heads.linears[0].weight
+    ).reshape(c.mtp_heads, c.vocab_size, c.dim)
     for block, layer in zip(model.blocks, views.layers, strict=True):
-        packed, gate_up = host(block.query_key_value.linears[0].weight), host(block.gate_up.linears[0].weight)
+        packed, gate_up = (
+            host(block.query_key_value.linears[0].weight),
+            host(block.gate_up.linears[0].weight),
+        )
         ends = np.cumsum([0, block.query, block.key, block.key])
-        for part, start, stop in zip((columns.query, columns.key, columns.value), ends[:-1], ends[1:], strict=True):
+        for part, start, stop in zip(
+            (columns.query, columns.key, columns.value), ends[:-1], ends[1:], strict=True
+        ):
             layer.query_key_value[part] = packed[start:stop]
         for place, start in ((columns.gate.start, 0), (columns.up.start, c.ffn)):
             layer.gate_up[place : place + c.ffn] = gate_up[start : start + c.ffn]
-        layer.attention_output[...], layer.down[:, : c.ffn] = host(block.attention_output.weight), host(block.down.weight)
-        layer.attention_norm[...], layer.mlp_norm[...] = host(block.attention_norm), host(block.mlp_norm)
+        layer.attention_output[...], layer.down[:, : c.ffn] = (
+            host(block.attention_output.weight),
+            host(block.down.weight),
+        )
+        layer.attention_norm[...], layer.mlp_norm[...] = (
+            host(block.attention_norm),
+            host(block.mlp_norm),
+        )
     return parameters
 
 
-def measured(judge: Transformer, store: TokenStore, source: str, tokenizer: Tokenizer, limit: int) -> float:
+def measured(
+    judge: Transformer, store: TokenStore, source: str, tokenizer: Tokenizer, limit: int
+) -> float:
     """Bits per byte of a held-out source."""
     tokens, size = store.tokens("validation", source), store.bytes("validation", source)
-    return bits_per_byte(judge, tokens, size, tokenizer, document_mask=False, limit_tokens=limit).bits_per_byte
+    return bits_per_byte(
+        judge, tokens, size, tokenizer, document_mask=False, limit_tokens=limit
+    ).bits_per_byte
 
 
 def main() -> None:
@@ -159,10 +225,27 @@ def main() -> None:
     section, model = config["pretrain"], ModelConfig.from_dict(config["model"])
     store, tokenizer = TokenStore.open(options.tokens), Tokenizer.load(options.tokenizer)
     sequence = store.tokens("train")
-    stream = TextStream(sequence, model.context, section["batch_tokens"], model.mtp_weights, tokenizer.end_id, False, config["seed"], name="pretrain")
-    schedule, parameters, backend = make_schedule(section, options.steps), initial_parameters(model, config["seed"]), make_backend(options.device)
+    stream = TextStream(
+        sequence,
+        model.context,
+        section["batch_tokens"],
+        model.mtp_weights,
+        tokenizer.end_id,
+        False,
+        config["seed"],
+        name="pretrain",
+    )
+    schedule, parameters, backend = (
+        make_schedule(section, options.steps),
+        initial_parameters(model, config["seed"]),
+        make_backend(options.device),
+    )
     arguments = model, parameters, section, stream, schedule
-    side = Ours(*arguments, backend) if options.side == "nanoeuler" else Theirs(*arguments, options.device)
+    side = (
+        Ours(*arguments, backend)
+        if options.side == "nanoeuler"
+        else Theirs(*arguments, options.device)
+    )
     judge = Transformer(model, backend.from_host(parameters), backend)
     seconds, began = 0.0, time.perf_counter()
     for step in side.steps(options.steps):
@@ -173,9 +256,22 @@ def main() -> None:
             seconds += time.perf_counter() - began
             judge.parameters[...] = backend.from_host(side.weights())
             judge.refresh()
-            held_out = {source: measured(judge, store, source, tokenizer, section["validation_tokens"]) for source in store.sources("validation")}
-            line = {"side": options.side, "step": step, "tokens": step * stream.rows_per_step * stream.length, "seconds": seconds, "bits_per_byte": held_out}
-            print(f"{options.side:14} step {step:6}  {seconds:8.1f} s  " + "  ".join(f"{name} {value:.4f}" for name, value in held_out.items()), flush=True)
+            held_out = {
+                source: measured(judge, store, source, tokenizer, section["validation_tokens"])
+                for source in store.sources("validation")
+            }
+            line = {
+                "side": options.side,
+                "step": step,
+                "tokens": step * stream.rows_per_step * stream.length,
+                "seconds": seconds,
+                "bits_per_byte": held_out,
+            }
+            print(
+                f"{options.side:14} step {step:6}  {seconds:8.1f} s  "
+                + "  ".join(f"{name} {value:.4f}" for name, value in held_out.items()),
+                flush=True,
+            )
             if options.output:
                 with options.output.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")

@@ -24,14 +24,23 @@ SHINGLE = 5
 
 def read_pages(pattern: str) -> list[bytes]:
     with duckdb.connect() as connection:
-        return [text for (text,) in connection.execute("select encode(text) from read_parquet(?) where ltrim(text) <> ''", [pattern]).fetchall()]
+        return [
+            text
+            for (text,) in connection.execute(
+                "select encode(text) from read_parquet(?) where ltrim(text) <> ''", [pattern]
+            ).fetchall()
+        ]
 
 
 def substitution(number: int) -> bytes:
     """A table for `bytes.translate` that permutes the letters, the same way in both cases."""
     to = bytearray(LETTERS)
     random.Random(number).shuffle(to)
-    return bytes.maketrans(LETTERS + LETTERS.upper(), bytes(to) + bytes(to).upper()) if number else bytes(range(256))
+    return (
+        bytes.maketrans(LETTERS + LETTERS.upper(), bytes(to) + bytes(to).upper())
+        if number
+        else bytes(range(256))
+    )
 
 
 def edited(text: bytes, likeness: float, dice: random.Random) -> bytes:
@@ -52,13 +61,23 @@ def variants(pages: list[bytes], wanted: int) -> Iterator[tuple[str, bytes]]:
             text = page.translate(table)
             documents = [(f"page-{number}-{index}", text)]
             if index % 10 == 3:
-                documents.append((f"near-{number}-{index}", edited(text, dice.uniform(0.82, 0.98), dice)))
+                documents.append(
+                    (f"near-{number}-{index}", edited(text, dice.uniform(0.82, 0.98), dice))
+                )
             if index % 20 == 7:
-                documents.append((f"far-{number}-{index}", edited(text, dice.uniform(0.3, 0.7), dice)))
+                documents.append(
+                    (f"far-{number}-{index}", edited(text, dice.uniform(0.3, 0.7), dice))
+                )
             if index % 20 == 11:
-                sentences = [sentence for other in dice.sample(pages, 4) for sentence in other.translate(table).split(b". ")]
+                sentences = [
+                    sentence
+                    for other in dice.sample(pages, 4)
+                    for sentence in other.translate(table).split(b". ")
+                ]
                 dice.shuffle(sentences)
-                documents.append((f"mix-{number}-{index}", b". ".join(sentences[: len(sentences) // 4 + 1])))
+                documents.append(
+                    (f"mix-{number}-{index}", b". ".join(sentences[: len(sentences) // 4 + 1]))
+                )
             for document in documents:
                 yield document
                 made += len(document[1])
@@ -85,14 +104,18 @@ def write(folder: Path, pages: list[bytes], wanted: int) -> list[Path]:
         columns = "text, id, 'https://example.org/' || id as url, 'en' as language, 0.99::double as language_score, 3::bigint as int_score"
         reading = f"read_json('{lines}', format = 'newline_delimited', columns = {{id: 'varchar', text: 'varchar'}}, maximum_object_size = 100000000)"
         if size:
-            duckdb.sql(f"copy (select {columns} from {reading}) to '{path}' (format parquet, compression zstd, row_group_size 1000)")
+            duckdb.sql(
+                f"copy (select {columns} from {reading}) to '{path}' (format parquet, compression zstd, row_group_size 1000)"
+            )
             paths.append(path)
         lines.unlink()
     return paths
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pages", required=True, help="parquet files with a column text, a glob")
     parser.add_argument("--bytes", required=True, type=float, help="bytes of text to make")
     parser.add_argument("--output", required=True, type=Path, help="folder to write")

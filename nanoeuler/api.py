@@ -78,7 +78,14 @@ class LanguageModel:
 
     # ---- writing
 
-    def generate(self, prompt: str, input: str = "", raw: bool = False, max_tokens: int = MAX_TOKENS, **sampling: Any) -> str:
+    def generate(
+        self,
+        prompt: str,
+        input: str = "",
+        raw: bool = False,
+        max_tokens: int = MAX_TOKENS,
+        **sampling: Any,
+    ) -> str:
         """What the model writes behind `prompt`, up to `</s>` or `max_tokens`.
 
         A tuned model answers `prompt` (and `input`, where there is one) in its template, unless `raw`; a base model continues it.
@@ -86,17 +93,32 @@ class LanguageModel:
         """
         return "".join(self.stream(prompt, input, raw, max_tokens, **sampling))
 
-    def stream(self, prompt: str, input: str = "", raw: bool = False, max_tokens: int = MAX_TOKENS, **sampling: Any) -> Reply:
+    def stream(
+        self,
+        prompt: str,
+        input: str = "",
+        raw: bool = False,
+        max_tokens: int = MAX_TOKENS,
+        **sampling: Any,
+    ) -> Reply:
         """Like `generate`, piece by piece: `for piece in model.stream("Once"): print(piece, end="", flush=True)`."""
-        return self.writer.stream(self.writer.frame(self.prompt(prompt, input, raw)), Sampling(**sampling), max_tokens)
+        return self.writer.stream(
+            self.writer.frame(self.prompt(prompt, input, raw)), Sampling(**sampling), max_tokens
+        )
 
     def prompt(self, prompt: str, input: str = "", raw: bool = False) -> str:
         """The text that the model is given to write on. Raises `UserError` for an `input` that has no place in it."""
         if self.template is not None and not raw:
             return TEMPLATES[self.template](prompt, input)
         if input:
-            reason = "raw leaves the template out" if raw else f"this model (stage {self.stage}) is a base model and has none"
-            raise UserError(f"input fills a place in a tuned model's template, but {reason}; make it a part of the prompt")
+            reason = (
+                "raw leaves the template out"
+                if raw
+                else f"this model (stage {self.stage}) is a base model and has none"
+            )
+            raise UserError(
+                f"input fills a place in a tuned model's template, but {reason}; make it a part of the prompt"
+            )
         return prompt
 
     # ---- studying
@@ -110,13 +132,17 @@ class LanguageModel:
         batch = self.batch(np.atleast_2d(ids))
         buffers = self.transformer.forward(batch)
         logits_NV = self.transformer.first_logits(buffers.hidden)
-        return np.array(self.transformer.backend.to_host(logits_NV), np.float32).reshape(*ids.shape, -1)
+        return np.array(self.transformer.backend.to_host(logits_NV), np.float32).reshape(
+            *ids.shape, -1
+        )
 
     def activations(self, ids: Sequence[int] | np.ndarray) -> Activations:
         """The residual stream and every Euler step of one sequence of token ids, (T,)."""
         ids = self.checked(ids)
         if ids.ndim != 1:
-            raise ValueError(f"activations takes the ids of one sequence, (T,); these have shape {ids.shape}")
+            raise ValueError(
+                f"activations takes the ids of one sequence, (T,); these have shape {ids.shape}"
+            )
         model, backend, h = self.transformer, self.transformer.backend, self.config.step_size
         buffers = model.forward(self.batch(ids[None]), training=True)
 
@@ -129,21 +155,29 @@ class LanguageModel:
 
         def mlp_hidden(layer: Any) -> Any:
             columns = model.columns
-            backend.swiglu(layer.gate_up[:, columns.gate], layer.gate_up[:, columns.up], buffers.mlp_hidden)
+            backend.swiglu(
+                layer.gate_up[:, columns.gate], layer.gate_up[:, columns.up], buffers.mlp_hidden
+            )
             return buffers.mlp_hidden
 
         residual = np.stack([*(host(layer.x) for layer in buffers.layers), host(buffers.final)])
         layers = list(zip(buffers.layers, model.weights.layers, strict=True))
-        attention = np.stack([step(layer.attention_out, weights.attention_output) for layer, weights in layers])
+        attention = np.stack(
+            [step(layer.attention_out, weights.attention_output) for layer, weights in layers]
+        )
         mlp = np.stack([step(mlp_hidden(layer), weights.down) for layer, weights in layers])
         return Activations(residual, attention, mlp)
 
     def checked(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         ids = np.asarray(ids)
         if ids.ndim not in (1, 2) or ids.size == 0 or ids.dtype.kind not in "iu":
-            raise ValueError(f"ids must be integers of shape (T,) or (B, T) with at least one token; these have shape {ids.shape} and type {ids.dtype}")
+            raise ValueError(
+                f"ids must be integers of shape (T,) or (B, T) with at least one token; these have shape {ids.shape} and type {ids.dtype}"
+            )
         if ids.min() < 0 or ids.max() >= self.config.vocab_size:
-            raise ValueError(f"ids must lie from 0 to {self.config.vocab_size - 1}; these reach from {ids.min()} to {ids.max()}")
+            raise ValueError(
+                f"ids must lie from 0 to {self.config.vocab_size - 1}; these reach from {ids.min()} to {ids.max()}"
+            )
         return ids.astype(np.int32)
 
     def batch(self, ids_BT: np.ndarray) -> Batch:
@@ -153,7 +187,9 @@ class LanguageModel:
         return Batch(from_host(ids_BT), from_host(positions), from_host(np.zeros_like(ids_BT)))
 
 
-def load(folder: str | Path, device: str = "auto", gpus: int | None = None, precision: str = "auto") -> LanguageModel:
+def load(
+    folder: str | Path, device: str = "auto", gpus: int | None = None, precision: str = "auto"
+) -> LanguageModel:
     """Load a model folder, such as results/demo/sft/model, onto `device` (auto, cpu, cuda, reference).
 
     `precision` is that of a GPU's products and activations: fp32, tf32, bf16; auto is bf16.
@@ -168,5 +204,7 @@ def load(folder: str | Path, device: str = "auto", gpus: int | None = None, prec
             f"{saved.tokenizer_path}: has {tokenizer.vocab_size} tokens where the model has {saved.config.vocab_size}; it is the tokenizer of another run"
         )
     if saved.template is not None and saved.template not in TEMPLATES:
-        raise UserError(f"{folder}: the model was tuned on the template {saved.template!r}, which this version does not have; it has {', '.join(TEMPLATES)}")
+        raise UserError(
+            f"{folder}: the model was tuned on the template {saved.template!r}, which this version does not have; it has {', '.join(TEMPLATES)}"
+        )
     return LanguageModel(saved, tokenizer, backend)

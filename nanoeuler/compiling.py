@@ -33,7 +33,9 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         try:
             dispatcher._cache = FolderCache(function)
         except RuntimeError:  # no folder can be written
-            ANNOUNCEMENT.not_kept("neither the program's folder nor the user's cache folder can be written")
+            ANNOUNCEMENT.not_kept(
+                "neither the program's folder nor the user's cache folder can be written"
+            )
         return dispatcher
 
     return decorate
@@ -103,7 +105,11 @@ class Announcement(event.Listener):
     def on_start(self, event: event.Event) -> None:
         if not self.made:
             self.made = True
-            log.line("compiling", "machine code for this processor" + (", once: the next run finds it on disk" if self.kept else ""))
+            log.line(
+                "compiling",
+                "machine code for this processor"
+                + (", once: the next run finds it on disk" if self.kept else ""),
+            )
 
     def on_end(self, event: event.Event) -> None:
         pass
@@ -111,7 +117,10 @@ class Announcement(event.Listener):
     def not_kept(self, reason: str) -> None:
         if self.kept:
             self.kept = False
-            log.line("compiling", f"machine code cannot be kept and every run compiles anew ({reason}); name a folder for it in NUMBA_CACHE_DIR")
+            log.line(
+                "compiling",
+                f"machine code cannot be kept and every run compiles anew ({reason}); name a folder for it in NUMBA_CACHE_DIR",
+            )
 
 
 ANNOUNCEMENT = Announcement()

@@ -7,14 +7,18 @@ from pathlib import Path
 
 def usable_cores(root: Path = Path("/")) -> int:
     """Cores that this process may run on, or fewer where it may not keep all of them busy, as in a container with a quota."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(1, math.ceil(min(cores, quota(root))))
 
 
 def quota(root: Path) -> float:
     """Cores that the control groups of this process allow it, a group's own and those above it; infinite where none sets a limit, as outside of Linux."""
     try:
-        groups = (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+        groups = (
+            (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+        )
     except OSError:
         return math.inf
     allowed = [math.inf]
@@ -22,7 +26,10 @@ def quota(root: Path) -> float:
         _, controllers, path = group.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        mount, names = root / "sys/fs/cgroup" / ("cpu" if controllers else ""), path.strip("/").split("/")
+        mount, names = (
+            root / "sys/fs/cgroup" / ("cpu" if controllers else ""),
+            path.strip("/").split("/"),
+        )
         # a container that sees the host's path has its own group at the top, and no folder at that path
         allowed += [group_quota(mount.joinpath(*names[:depth])) for depth in range(len(names) + 1)]
     return min(allowed)
@@ -42,7 +49,12 @@ def group_quota(folder: Path) -> float:
 
 def threads_allowed(root: Path = Path("/")) -> int:
     """One for each of `usable_cores()`, or as many as the usual variables, which a workflow sets, ask for if that is fewer."""
-    return min([usable_cores(root), *filter(None, map(threads_asked, ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")))])
+    return min(
+        [
+            usable_cores(root),
+            *filter(None, map(threads_asked, ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))),
+        ]
+    )
 
 
 def threads_asked(variable: str) -> int:

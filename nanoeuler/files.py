@@ -24,12 +24,22 @@ def explain_os_errors(path: Path | None = None) -> Iterator[None]:
         yield
     except OSError as error:
         where = f"{path or error.filename}: " if path or error.filename else ""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # the last: a limit on file sizes
-            raise UserError(f"{where}the disk is full; free some space or set data_dir and results_dir to another disk, then run again") from error
+        if error.errno in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EFBIG,
+        ):  # the last: a limit on file sizes
+            raise UserError(
+                f"{where}the disk is full; free some space or set data_dir and results_dir to another disk, then run again"
+            ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise UserError(f"{where}no permission there; choose another folder or change its owner") from error
+            raise UserError(
+                f"{where}no permission there; choose another folder or change its owner"
+            ) from error
         if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
-            raise UserError(f"{where}cannot be used ({error.strerror}: {error.filename}); give another path") from error
+            raise UserError(
+                f"{where}cannot be used ({error.strerror}: {error.filename}); give another path"
+            ) from error
         raise
 
 
@@ -105,7 +115,9 @@ def read_json(path: str | Path) -> Any:
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file; run the stage that writes it first") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid JSON ({error}); delete it and run the stage that writes it again") from error
+        raise UserError(
+            f"{path}: not valid JSON ({error}); delete it and run the stage that writes it again"
+        ) from error
 
 
 def canonical_json(value: Any) -> str:

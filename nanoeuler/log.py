@@ -34,7 +34,9 @@ def start(path: str | Path | None = None) -> None:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             add(LogFile(path, mode="a", encoding="utf-8"))
         except OSError as error:
-            raise UserError(f"--log {path}: cannot be written ({error.strerror}); give the path of a file that can") from error
+            raise UserError(
+                f"--log {path}: cannot be written ({error.strerror}); give the path of a file that can"
+            ) from error
 
 
 def add(handler: logging.Handler) -> None:
@@ -70,7 +72,9 @@ def format_seconds(seconds: float) -> str:
 
 def counted(number: float, noun: str) -> str:
     """A number of things the way people say it: 1 pair, 2,400 pairs, 0.5 epochs."""
-    return f"{number:{'g' if isinstance(number, float) else ','}} {noun}{'' if number == 1 else 's'}"
+    return (
+        f"{number:{'g' if isinstance(number, float) else ','}} {noun}{'' if number == 1 else 's'}"
+    )
 
 
 class Progress:
@@ -80,8 +84,22 @@ class Progress:
     Use as a context manager. Nothing is printed for work that ends within two seconds.
     """
 
-    def __init__(self, tag: str, total: float | None, unit: str, scale: float = 1.0, interval: float = 10.0, done: float = 0.0):
-        self.tag, self.total, self.unit, self.scale, self.interval = tag, total, unit, scale, interval
+    def __init__(
+        self,
+        tag: str,
+        total: float | None,
+        unit: str,
+        scale: float = 1.0,
+        interval: float = 10.0,
+        done: float = 0.0,
+    ):
+        self.tag, self.total, self.unit, self.scale, self.interval = (
+            tag,
+            total,
+            unit,
+            scale,
+            interval,
+        )
         self.first = self.done = done
         self.began = time.monotonic()
         self.shown = self.began - interval + 2.0
@@ -105,7 +123,12 @@ class Progress:
         if self.total and rate > 0:
             shown["eta"] = format_seconds((self.total - self.done) / rate)
         if self.terminal:
-            text = " ".join([self.tag, *(f"{key}={format_value(value)}" for key, value in (shown | values).items())])
+            text = " ".join(
+                [
+                    self.tag,
+                    *(f"{key}={format_value(value)}" for key, value in (shown | values).items()),
+                ]
+            )
             sys.stderr.write("\r\x1b[K" + text)
             sys.stderr.flush()
             self.drawn = True

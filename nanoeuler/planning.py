@@ -16,7 +16,13 @@ import numpy as np
 from nanoeuler.config.paths import Paths
 from nanoeuler.files import read_json
 from nanoeuler.log import counted, format_seconds
-from nanoeuler.model.spec import ModelConfig, activation_bytes_per_row, parameter_count, state_bytes, training_flops_per_token
+from nanoeuler.model.spec import (
+    ModelConfig,
+    activation_bytes_per_row,
+    parameter_count,
+    state_bytes,
+    training_flops_per_token,
+)
 from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.training.state import AdamW, TrainingState
 from nanoeuler.training.streams import TextStream
@@ -57,7 +63,9 @@ class Plan:
     """Estimates for one configuration on this machine. Bytes, tokens and seconds."""
 
     parameters: int
-    download: dict[str, float | None] = field(default_factory=dict)  # None: the sources file does not say
+    download: dict[str, float | None] = field(
+        default_factory=dict
+    )  # None: the sources file does not say
     data_disk: float = 0.0
     results_disk: float = 0.0
     memory: float = 0.0
@@ -82,49 +90,92 @@ def make_plan(config: dict[str, Any], backend: Any, stages: list[str] | None = N
     sources = config["sources"]
     books = [book for book in paths.books if not Path(paths.raw_book(book)).exists()]
     shards = [shard for shard in paths.web_shards if not Path(paths.web_shard(shard)).exists()]
-    shard_text = [min(config["corpus"]["fineweb"]["max_bytes_per_shard"], (entry.get("bytes") or 2e9) / FETCHED_SHARE) for entry in web_entries(sources)]
+    shard_text = [
+        min(
+            config["corpus"]["fineweb"]["max_bytes_per_shard"],
+            (entry.get("bytes") or 2e9) / FETCHED_SHARE,
+        )
+        for entry in web_entries(sources)
+    ]
     instructions = sources.get("instructions", {}).get(config["sft"]["instructions"], {})
     if "sample" not in config:
         plan.download["books"] = len(books) * BOOK_BYTES
         plan.download["web pages"] = sum(shard_text[shard] for shard in shards) * FETCHED_SHARE
         if config["sft"]["enabled"] and not Path(paths.instructions, "manifest.json").exists():
             plan.download["instructions"] = instructions.get("bytes")
-        tasks = [entry["name"] for entry, manifest in zip(config["evaluate"]["tasks"], paths.tasks, strict=True) if not Path(manifest).exists()]
+        tasks = [
+            entry["name"]
+            for entry, manifest in zip(config["evaluate"]["tasks"], paths.tasks, strict=True)
+            if not Path(manifest).exists()
+        ]
         task_bytes = [sources.get("tasks", {}).get(name, {}).get("bytes") for name in tasks]
         plan.download["tasks"] = sum(task_bytes) if all(task_bytes) else None
         if any(not Path(file).exists() for file in paths.questions):
-            plan.download["questions"] = sources.get("questions", {}).get(config["evaluate"]["questions"], {}).get("bytes")
+            plan.download["questions"] = (
+                sources.get("questions", {}).get(config["evaluate"]["questions"], {}).get("bytes")
+            )
     vocab_size = config["tokenizer"]["vocab_size"]
     if Path(paths.tokens).exists():
         train = read_json(paths.tokens)["splits"]["train"].values()
-        plan.text_bytes, plan.text_tokens = sum(s["bytes"] for s in train), sum(s["tokens"] for s in train)
+        plan.text_bytes, plan.text_tokens = (
+            sum(s["bytes"] for s in train),
+            sum(s["tokens"] for s in train),
+        )
     else:
         if "sample" in config:
             plan.text_bytes = raw_bytes = 2e6
         else:
             own = sum(Path(file).stat().st_size for file in paths.own_text)
-            plan.text_bytes = len(paths.books) * BOOK_BYTES * 0.97 + sum(shard_text[shard] for shard in paths.web_shards) + own
+            plan.text_bytes = (
+                len(paths.books) * BOOK_BYTES * 0.97
+                + sum(shard_text[shard] for shard in paths.web_shards)
+                + own
+            )
             raw_bytes = len(books) * BOOK_BYTES * 2 + sum(shard_text[shard] for shard in shards)
         plan.text_tokens = plan.text_bytes / bytes_per_token(vocab_size)
         token_bytes = plan.text_tokens * (2 if vocab_size <= 65536 else 4)
         plan.data_disk = raw_bytes + plan.text_bytes + token_bytes
-    record_bytes = float(instructions.get("bytes") or (SAMPLE_RECORDS_BYTES if "sample" in config else RECORDS_BYTES))
-    tuning = StageCost(config["sft"]["epochs"] * record_bytes / bytes_per_token(vocab_size) * RECORD_OVERHEAD, config["sft"]["epochs"])
+    record_bytes = float(
+        instructions.get("bytes") or (SAMPLE_RECORDS_BYTES if "sample" in config else RECORDS_BYTES)
+    )
+    tuning = StageCost(
+        config["sft"]["epochs"] * record_bytes / bytes_per_token(vocab_size) * RECORD_OVERHEAD,
+        config["sft"]["epochs"],
+    )
     pairs = sources.get("preferences", {}).get(config["dpo"]["preferences"], {})
-    pair_bytes = float(pairs.get("bytes") or (SAMPLE_PAIRS_BYTES if "sample" in config else PAIRS_BYTES))
-    if "sample" not in config and config["dpo"]["enabled"] and not Path(paths.preferences, "manifest.json").exists():
+    pair_bytes = float(
+        pairs.get("bytes") or (SAMPLE_PAIRS_BYTES if "sample" in config else PAIRS_BYTES)
+    )
+    if (
+        "sample" not in config
+        and config["dpo"]["enabled"]
+        and not Path(paths.preferences, "manifest.json").exists()
+    ):
         plan.download["preferences"] = pairs.get("bytes")
-    aligning = StageCost(config["dpo"]["epochs"] * pair_bytes / bytes_per_token(vocab_size) * RECORD_OVERHEAD, config["dpo"]["epochs"])
-    pretraining = StageCost(config["pretrain"]["tokens"], config["pretrain"]["tokens"] / max(1.0, plan.text_tokens))
+    aligning = StageCost(
+        config["dpo"]["epochs"] * pair_bytes / bytes_per_token(vocab_size) * RECORD_OVERHEAD,
+        config["dpo"]["epochs"],
+    )
+    pretraining = StageCost(
+        config["pretrain"]["tokens"], config["pretrain"]["tokens"] / max(1.0, plan.text_tokens)
+    )
     for stage in paths.stages if stages is None else stages:
-        plan.stages[stage] = {"pretrain": pretraining, "dpo": aligning}.get(stage) or replace(tuning)
+        plan.stages[stage] = {"pretrain": pretraining, "dpo": aligning}.get(stage) or replace(
+            tuning
+        )
     stage_bytes = KEPT_CHECKPOINTS * 12 * plan.parameters + 4 * plan.parameters
     plan.results_disk = stage_bytes * len(plan.stages)
     tuned, aligned = config["sft"], config["dpo"]
-    longest = max(model.context, (tuned["context"] or 0) * tuned["enabled"], 2 * (aligned["context"] or 0) * aligned["enabled"])
+    longest = max(
+        model.context,
+        (tuned["context"] or 0) * tuned["enabled"],
+        2 * (aligned["context"] or 0) * aligned["enabled"],
+    )
     row = activation_bytes_per_row(model, longest, plan.engine == "reference")
     if plan.stages:
-        plan.memory = IMPORTS_BYTES + state_bytes(model) + row + 12 * plan.parameters  # the last for writing a checkpoint
+        plan.memory = (
+            IMPORTS_BYTES + state_bytes(model) + row + 12 * plan.parameters
+        )  # the last for writing a checkpoint
     return plan
 
 
@@ -144,17 +195,31 @@ def probe(config: dict[str, Any], backend: Any, plan: Plan, seconds: float = 4.0
     """
     model = ModelConfig.from_dict(config["model"])
     rows = max(1, min(2048, config["pretrain"]["batch_tokens"]) // model.context)
-    rows = max(1, min(rows, round(PROBE_FLOPS / training_flops_per_token(model, model.context) / model.context)))
-    tokens = np.random.Generator(np.random.Philox(key=[0, 0])).integers(1, model.vocab_size, 64 * model.context, np.int32)
-    stream = TextStream(tokens, model.context, rows * model.context, model.mtp_weights, 0, True, 0, "probe")
-    state = TrainingState(model, backend, initial_parameters(model, 0), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
+    rows = max(
+        1,
+        min(
+            rows,
+            round(PROBE_FLOPS / training_flops_per_token(model, model.context) / model.context),
+        ),
+    )
+    tokens = np.random.Generator(np.random.Philox(key=[0, 0])).integers(
+        1, model.vocab_size, 64 * model.context, np.int32
+    )
+    stream = TextStream(
+        tokens, model.context, rows * model.context, model.mtp_weights, 0, True, 0, "probe"
+    )
+    state = TrainingState(
+        model, backend, initial_parameters(model, 0), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
+    )
     durations: list[float] = []
     while len(durations) < 2 or (sum(durations[1:]) < seconds and len(durations) < 8):
         began = time.monotonic()
         state.train_step(stream.step(len(durations)), -(-rows // len(state.workers)), 0.0)
         backend.finish()
         durations.append(time.monotonic() - began)
-    plan.tokens_per_second = rows * model.context / min(durations[1:])  # the best: others may be at work on this machine
+    plan.tokens_per_second = (
+        rows * model.context / min(durations[1:])
+    )  # the best: others may be at work on this machine
     for stage in plan.stages.values():
         stage.seconds = stage.tokens / plan.tokens_per_second
 
@@ -162,7 +227,9 @@ def probe(config: dict[str, Any], backend: Any, plan: Plan, seconds: float = 4.0
 def is_short(config: dict[str, Any], plan: Plan) -> bool:
     """Whether training takes minutes wherever it runs, so that timing steps of it would take longer than it tells."""
     model, limit = ModelConfig.from_dict(config["model"]), config.get("max_hours")
-    flops = sum(stage.tokens for stage in plan.stages.values()) * training_flops_per_token(model, model.context)
+    flops = sum(stage.tokens for stage in plan.stages.values()) * training_flops_per_token(
+        model, model.context
+    )
     return flops < SHORT_FLOPS and (limit is None or limit >= 1)
 
 
@@ -170,8 +237,15 @@ def shortages(config: dict[str, Any], plan: Plan, config_name: str) -> list[str]
     """Why the run should not start here, one sentence each, with what to do instead; empty when it may."""
     found = []
     need: dict[int, list[Any]] = {}
-    for folder, amount in ((config["data_dir"], plan.data_disk), (config["results_dir"], plan.results_disk)):
-        existing = next(path for path in (Path(folder).absolute(), *Path(folder).absolute().parents) if path.exists())
+    for folder, amount in (
+        (config["data_dir"], plan.data_disk),
+        (config["results_dir"], plan.results_disk),
+    ):
+        existing = next(
+            path
+            for path in (Path(folder).absolute(), *Path(folder).absolute().parents)
+            if path.exists()
+        )
         entry = need.setdefault(os.stat(existing).st_dev, [existing, 0.0])
         entry[1] += amount
     for existing, amount in need.values():
@@ -207,7 +281,9 @@ def smaller(config_name: str) -> str:
 def size(amount: float) -> str:
     for unit in ("bytes", "kB", "MB", "GB", "TB"):
         if amount < 1000 or unit == "TB":
-            return f"{amount:.0f} {unit}" if unit in ("bytes", "kB", "MB") else f"{amount:.1f} {unit}"
+            return (
+                f"{amount:.0f} {unit}" if unit in ("bytes", "kB", "MB") else f"{amount:.1f} {unit}"
+            )
         amount /= 1000
     raise AssertionError("unreachable")
 
@@ -218,14 +294,28 @@ def describe(config: dict[str, Any], plan: Plan) -> str:
         f"run {config['run']}: {plan.parameters:,} parameters on {plan.engine}"
         + (f", about {plan.tokens_per_second:,.0f} tokens/s" if plan.tokens_per_second else "")
     ]
-    wanted = [f"{name} {'(size not stated)' if amount is None else size(amount)}" for name, amount in plan.download.items() if amount != 0]
+    wanted = [
+        f"{name} {'(size not stated)' if amount is None else size(amount)}"
+        for name, amount in plan.download.items()
+        if amount != 0
+    ]
     lines.append("  download   " + (", ".join(wanted) or "nothing"))
-    lines.append(f"  disk       {size(plan.data_disk)} in {config['data_dir']}, at most {size(plan.results_disk)} in {config['results_dir']}")
+    lines.append(
+        f"  disk       {size(plan.data_disk)} in {config['data_dir']}, at most {size(plan.results_disk)} in {config['results_dir']}"
+    )
     if plan.memory:
         lines.append(f"  memory     {size(plan.memory)} at least")
-    lines.append(f"  text       {size(plan.text_bytes)}, about {plan.text_tokens / 1e6:,.1f} M tokens")
+    lines.append(
+        f"  text       {size(plan.text_bytes)}, about {plan.text_tokens / 1e6:,.1f} M tokens"
+    )
     for name, stage in plan.stages.items():
         epochs = counted(float(f"{stage.epochs:.3g}"), "epoch") if stage.epochs is not None else ""
-        duration = f"about {format_seconds(stage.seconds)}" if stage.seconds is not None else "minutes" if is_short(config, plan) else "not probed"
+        duration = (
+            f"about {format_seconds(stage.seconds)}"
+            if stage.seconds is not None
+            else "minutes"
+            if is_short(config, plan)
+            else "not probed"
+        )
         lines.append(f"  {name:10} {stage.tokens / 1e6:,.1f} M tokens, {epochs}, {duration}")
     return "\n".join(lines)

@@ -16,7 +16,17 @@ from typing import Any
 from nanoeuler import __version__
 from nanoeuler.cores import usable_cores
 
-PACKAGES = ("numpy", "safetensors", "duckdb", "snakemake", "numba", "cupy-cuda12x", "cupy-cuda13x", "nvidia-cublas-cu12", "nvidia-cublas")
+PACKAGES = (
+    "numpy",
+    "safetensors",
+    "duckdb",
+    "snakemake",
+    "numba",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "nvidia-cublas-cu12",
+    "nvidia-cublas",
+)
 """Distributions whose version can change a result; those that are not installed are left out."""
 
 
@@ -51,10 +61,18 @@ def checkout(root: Path) -> dict[str, Any]:
 def git(root: Path, *arguments: str) -> str | None:
     """The output of a git command in `root`, or None where git is missing or unwilling."""
     command = ["git", "-C", str(root), *arguments]
-    environment = {key: value for key, value in os.environ.items() if key not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
-    environment["GIT_OPTIONAL_LOCKS"] = "0"  # `status` must not touch the index of a checkout that somebody works in
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
+    }
+    environment["GIT_OPTIONAL_LOCKS"] = (
+        "0"  # `status` must not touch the index of a checkout that somebody works in
+    )
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, env=environment).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=10, check=True, env=environment
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -17,13 +17,22 @@ class Timing:
     """Counts from the moment it is made; `write` puts {"stage", "began", "seconds", "status"} beside the stage's log."""
 
     def __init__(self, stage: str):
-        self.stage, self.began, self.first = stage, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
+        self.stage, self.began, self.first = (
+            stage,
+            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            time.monotonic(),
+        )
 
     def write(self, log: str | Path | None, status: int) -> None:
         """Nothing is written for a stage without a log: it was typed to see something, not to make it."""
         if log is None:
             return
-        entry = {"stage": self.stage, "began": self.began, "seconds": round(time.monotonic() - self.first, 3), "status": status}
+        entry = {
+            "stage": self.stage,
+            "began": self.began,
+            "seconds": round(time.monotonic() - self.first, 3),
+            "status": status,
+        }
         path = Path(log).with_suffix(SUFFIX)
         with explain_os_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,5 +52,7 @@ def read_times(folder: Path) -> dict[str, list[dict[str, Any]]]:
             except json.JSONDecodeError:  # cut off by a kill
                 continue
             if isinstance(entry, dict) and isinstance(entry.get("seconds"), int | float):
-                found.setdefault(rule, []).append(entry | {"job": "/".join(parts[1:]).removesuffix(SUFFIX)})
+                found.setdefault(rule, []).append(
+                    entry | {"job": "/".join(parts[1:]).removesuffix(SUFFIX)}
+                )
     return found

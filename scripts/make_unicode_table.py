@@ -15,7 +15,19 @@ import unicodedata2
 from tokenizers.pre_tokenizers import ByteLevel
 
 # Unicode 16, PropList.txt, White_Space (unicodedata2 does not carry this property).
-WHITE_SPACE = {*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
+WHITE_SPACE = {
+    *range(0x09, 0x0E),
+    0x20,
+    0x85,
+    0xA0,
+    0x1680,
+    *range(0x2000, 0x200B),
+    0x2028,
+    0x2029,
+    0x202F,
+    0x205F,
+    0x3000,
+}
 CODE_POINTS = [*range(0xD800), *range(0xE000, 0x110000)]  # all but the surrogates
 LINE = 130
 
@@ -58,20 +70,31 @@ def constant(name: str, words: list[str]) -> str:
             lines.append("")
         lines[-1] += word + " "
     lines[-1] = lines[-1].rstrip()
-    return f"{name} = (\n" + "".join(f'    "{line}"\n' for line in lines) + ")\n" if len(lines) > 1 else f'{name} = "{lines[0]}"\n'
+    return (
+        f"{name} = (\n" + "".join(f'    "{line}"\n' for line in lines) + ")\n"
+        if len(lines) > 1
+        else f'{name} = "{lines[0]}"\n'
+    )
 
 
 def main() -> None:
     if unicodedata2.unidata_version != "16.0.0":
-        sys.exit(f"unicodedata2 carries Unicode {unicodedata2.unidata_version}, and 16.0.0 is wanted: pip install unicodedata2==16.0.0")
+        sys.exit(
+            f"unicodedata2 carries Unicode {unicodedata2.unidata_version}, and 16.0.0 is wanted: pip install unicodedata2==16.0.0"
+        )
     pretokenizer = ByteLevel(add_prefix_space=False, use_regex=True)
     members: dict[str, list[int]] = {"L": [], "N": [], "S": [], "O": []}
     for code in CODE_POINTS:
         name = class_of(code)
         if class_by_tokenizers(code, pretokenizer) != name:
-            sys.exit(f"U+{code:04X} is {name} here and {class_by_tokenizers(code, pretokenizer)} for tokenizers")
+            sys.exit(
+                f"U+{code:04X} is {name} here and {class_by_tokenizers(code, pretokenizer)} for tokenizers"
+            )
         members[name].append(code)
-    tables = [constant(name, list(ranges(members[key]))) for name, key in (("LETTERS", "L"), ("NUMBERS", "N"), ("WHITE_SPACE", "S"))]
+    tables = [
+        constant(name, list(ranges(members[key])))
+        for name, key in (("LETTERS", "L"), ("NUMBERS", "N"), ("WHITE_SPACE", "S"))
+    ]
     sys.stdout.write(HEADER + "\n" + "\n".join(tables))
 
 

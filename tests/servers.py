@@ -61,7 +61,9 @@ class Server:
         self.ranges = True
         self.validators = True
         self.signature_seconds = 3600.0
-        self.signature_requests: float = math.inf  # that a signed address answers before it expires, however fast or slow this machine is
+        self.signature_requests: float = (
+            math.inf
+        )  # that a signed address answers before it expires, however fast or slow this machine is
         self.signed: Counter[str] = Counter()  # requests of each signature
         self.too_many_every = 0  # every so many requests get 429
         self.seen: list[Seen] = []
@@ -70,13 +72,17 @@ class Server:
         self.signatures_from = 0.0  # older ones have expired
         self.stopping = threading.Event()
         self.lock = threading.Lock()
-        self.http = ThreadingHTTPServer(("127.0.0.1", port), type("BoundHandler", (Handler,), {"site": self}))
+        self.http = ThreadingHTTPServer(
+            ("127.0.0.1", port), type("BoundHandler", (Handler,), {"site": self})
+        )
         self.http.daemon_threads = True
         self.port = self.http.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> "Server":
-        threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -119,7 +125,10 @@ class Handler(BaseHTTPRequestHandler):
         with self.site.lock:
             faults = self.site.faults.get(self.plain_path)
             fault = faults.pop(0) if faults else Fault()
-            if self.site.too_many_every and (len(self.site.seen) + 1) % self.site.too_many_every == 0:
+            if (
+                self.site.too_many_every
+                and (len(self.site.seen) + 1) % self.site.too_many_every == 0
+            ):
                 fault = Fault(status=429, headers={"Retry-After": "1"})
         if fault.status:
             self.answer(fault.status, fault.headers, b"no\n")
@@ -130,8 +139,14 @@ class Handler(BaseHTTPRequestHandler):
             with self.site.lock:
                 self.site.signed[signature] += 1
                 worn_out = self.site.signed[signature] > self.site.signature_requests
-            if worn_out or not max(self.site.signatures_from, time.time() - self.site.signature_seconds) <= float(signature):
-                self.answer(403, {}, b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>")
+            if worn_out or not max(
+                self.site.signatures_from, time.time() - self.site.signature_seconds
+            ) <= float(signature):
+                self.answer(
+                    403,
+                    {},
+                    b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>",
+                )
             else:
                 self.serve(self.plain_path.removeprefix("/signed"), fault)
         else:
@@ -155,7 +170,11 @@ class Handler(BaseHTTPRequestHandler):
         status = file.stat()
         size = status.st_size
         headers = {"Accept-Ranges": "bytes" if self.site.ranges else "none"}
-        tag = '"' + hashlib.sha256(f"{file} {size} {status.st_mtime_ns}".encode()).hexdigest()[:32] + '"'
+        tag = (
+            '"'
+            + hashlib.sha256(f"{file} {size} {status.st_mtime_ns}".encode()).hexdigest()[:32]
+            + '"'
+        )
         if self.site.validators:
             headers["ETag"] = tag
         start, stop, code = 0, size, 200
@@ -227,22 +246,47 @@ def lay_out_data_set(root: Path, name: str, files: dict[str, Path]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Serve a folder as a Gutenberg mirror and as Hugging Face, on 127.0.0.1.")
-    parser.add_argument("--root", type=Path, required=True, help="folder to serve; made if it is not there")
+    parser = argparse.ArgumentParser(
+        description="Serve a folder as a Gutenberg mirror and as Hugging Face, on 127.0.0.1."
+    )
+    parser.add_argument(
+        "--root", type=Path, required=True, help="folder to serve; made if it is not there"
+    )
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--books", type=Path, help="folder with pg<ID>.txt.gz: laid out below the root first")
-    parser.add_argument("--web", type=Path, help="folder with *.parquet: laid out as HuggingFaceFW/fineweb-edu sample/10BT/NNN_00000.parquet")
-    parser.add_argument("--too-many-every", type=int, default=0, metavar="N", help="answer every Nth request with 429")
-    parser.add_argument("--signature-seconds", type=float, default=3600.0, help="how long a signed address lives")
+    parser.add_argument(
+        "--books", type=Path, help="folder with pg<ID>.txt.gz: laid out below the root first"
+    )
+    parser.add_argument(
+        "--web",
+        type=Path,
+        help="folder with *.parquet: laid out as HuggingFaceFW/fineweb-edu sample/10BT/NNN_00000.parquet",
+    )
+    parser.add_argument(
+        "--too-many-every",
+        type=int,
+        default=0,
+        metavar="N",
+        help="answer every Nth request with 429",
+    )
+    parser.add_argument(
+        "--signature-seconds", type=float, default=3600.0, help="how long a signed address lives"
+    )
     options = parser.parse_args()
     options.root.mkdir(parents=True, exist_ok=True)
     if options.books:
         lay_out_books(options.root, options.books)
     if options.web:
         shards = sorted(options.web.glob("*.parquet"))
-        lay_out_data_set(options.root, "HuggingFaceFW/fineweb-edu", {f"sample/10BT/{n:03d}_00000.parquet": file for n, file in enumerate(shards)})
+        lay_out_data_set(
+            options.root,
+            "HuggingFaceFW/fineweb-edu",
+            {f"sample/10BT/{n:03d}_00000.parquet": file for n, file in enumerate(shards)},
+        )
     with Server(options.root, options.port) as server:
-        server.too_many_every, server.signature_seconds = options.too_many_every, options.signature_seconds
+        server.too_many_every, server.signature_seconds = (
+            options.too_many_every,
+            options.signature_seconds,
+        )
         print(f"serving {options.root} at {server.url}", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             while True:

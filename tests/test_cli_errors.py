@@ -12,13 +12,17 @@ from nanoeuler.errors import UserError
 from nanoeuler.training.lock import FolderLock
 
 CHECK = ["-m", "nanoeuler", "check", "--quick"]
-FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full to stand for a full disk")
+FULL = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="this system has no /dev/full to stand for a full disk"
+)
 
 
 def run(*arguments: str, folder: Path, **variables: str) -> subprocess.CompletedProcess:
     checkout = Path(__file__).parents[1]
     environment = os.environ | {"PYTHONPATH": str(checkout)} | variables
-    return subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True
+    )
 
 
 @pytest.mark.parametrize("option", ["--log", "--output"])
@@ -62,6 +66,14 @@ def test_a_lock_that_cannot_be_written_leaves_nothing_behind(tmp_path):
 
 
 def test_a_terminal_without_greek_gets_a_question_mark(tmp_path):
-    done = run("-m", "nanoeuler", "info", "--config", '{"model": {"preset": "small"}}', folder=tmp_path, PYTHONIOENCODING="latin-1")
+    done = run(
+        "-m",
+        "nanoeuler",
+        "info",
+        "--config",
+        '{"model": {"preset": "small"}}',
+        folder=tmp_path,
+        PYTHONIOENCODING="latin-1",
+    )
     assert done.returncode == 0
     assert "RoPE ? = 10,000" in done.stdout

@@ -12,13 +12,17 @@ CALLEE = "from nanoeuler.compiling import compiled\n\n\n@compiled()\ndef double(
 MAIN = "from nanoeuler import log\nlog.start()\nfrom caller import twice\nprint(twice(5))\n"
 
 
-def run(folder: Path, largest_file: int = resource.RLIM_INFINITY, **environment: str) -> tuple[str, str]:
+def run(
+    folder: Path, largest_file: int = resource.RLIM_INFINITY, **environment: str
+) -> tuple[str, str]:
     checkout = Path(__file__).parents[1]
     done = subprocess.run(
         [sys.executable, "-c", MAIN],
         cwd=folder,
         env={"PYTHONPATH": f"{folder}:{checkout}", "PATH": "/usr/bin:/bin", **environment},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY)),
+        preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY)
+        ),
         capture_output=True,
         text=True,
         check=True,
@@ -46,7 +50,9 @@ def test_the_next_run_finds_the_machine_code_on_disk(folder):
 
 def test_a_change_in_a_function_called_from_another_file_is_noticed(folder):
     run(folder)
-    (folder / "callee.py").write_text(CALLEE.format(factor=12))  # of another length: Python itself compares seconds and sizes
+    (folder / "callee.py").write_text(
+        CALLEE.format(factor=12)
+    )  # of another length: Python itself compares seconds and sizes
     result, said = run(folder)
     assert result == "61"
     assert "compiling" in said

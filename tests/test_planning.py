@@ -51,20 +51,32 @@ def test_the_demo_downloads_nothing_and_has_little_text():
 def test_the_disk_that_the_readme_and_the_configuration_tell_is_what_the_plan_asks_for(name):
     _, plan = plan_of(name)
     needed = (plan.data_disk + plan.results_disk) / 1e9 + 0.6  # the environment
-    (row,) = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if f"`config/{name}.yaml`" in line and line.startswith("|")]
+    (row,) = [
+        line
+        for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+        if f"`config/{name}.yaml`" in line and line.startswith("|")
+    ]
     told = float(re.search(r"\| about ([\d.]+) GB \|", row)[1])
     assert told == pytest.approx(needed, rel=0.05)
-    assert f" {told:g} GB of disk." in Path(f"config/{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
+    assert (
+        f" {told:g} GB of disk."
+        in Path(f"config/{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
+    )
 
 
 def test_a_download_of_unknown_size_is_named():
     config, plan = plan_of("small")
-    assert "download   books 97 MB, web pages 65 MB, instructions (size not stated), preferences (size not stated)\n" in planning.describe(config, plan)
+    assert (
+        "download   books 97 MB, web pages 65 MB, instructions (size not stated), preferences (size not stated)\n"
+        in planning.describe(config, plan)
+    )
     config["sources"]["instructions"]["alpaca"]["bytes"] = 22_773_992
     manifest = Path(planning.Paths(config).preferences, "manifest.json")
     manifest.parent.mkdir(parents=True)
     manifest.write_text("{}")
-    assert "download   books 97 MB, web pages 65 MB, instructions 23 MB\n" in planning.describe(config, planning.make_plan(config, ReferenceBackend()))
+    assert "download   books 97 MB, web pages 65 MB, instructions 23 MB\n" in planning.describe(
+        config, planning.make_plan(config, ReferenceBackend())
+    )
 
 
 def test_the_download_of_tasks_is_counted_where_all_sizes_are_stated():
@@ -94,13 +106,17 @@ def test_alignment_is_planned_with_its_rows_of_two_contexts():
     _, without = plan_of("small", "dpo.enabled=false")
     assert list(with_dpo.stages) == ["pretrain", "sft", "dpo"]
     assert list(without.stages) == ["pretrain", "sft"]
-    assert with_dpo.stages["dpo"].tokens == pytest.approx(planning.PAIRS_BYTES / 1.9 * planning.RECORD_OVERHEAD, rel=0.01)
+    assert with_dpo.stages["dpo"].tokens == pytest.approx(
+        planning.PAIRS_BYTES / 1.9 * planning.RECORD_OVERHEAD, rel=0.01
+    )
     assert with_dpo.memory > without.memory
 
 
 def test_a_disk_that_is_too_small_is_named_with_the_remedy():
     free = shutil.disk_usage(".").free
-    config, plan = plan_of("small", f"corpus.fineweb.max_bytes_per_shard={free}", "corpus.fineweb.shards=14")
+    config, plan = plan_of(
+        "small", f"corpus.fineweb.max_bytes_per_shard={free}", "corpus.fineweb.shards=14"
+    )
     plan.data_disk = free * 2
     (sentence,) = planning.shortages(config, plan, "config/small.yaml")
     assert "free and the run needs about" in sentence
@@ -110,9 +126,14 @@ def test_a_disk_that_is_too_small_is_named_with_the_remedy():
 def test_a_model_that_the_memory_does_not_hold_is_refused_with_a_smaller_one():
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     layers = int(memory / (16 * 12 * 4096**2)) + 1
-    config, plan = plan_of("large", "model.dim=4096", "model.heads=32", f"model.layers={layers}", "model.ffn=11008")
+    config, plan = plan_of(
+        "large", "model.dim=4096", "model.heads=32", f"model.layers={layers}", "model.ffn=11008"
+    )
     assert plan.memory > memory
-    assert any("snakemake --configfile config/base.yaml" in sentence for sentence in planning.shortages(config, plan, "config/large.yaml"))
+    assert any(
+        "snakemake --configfile config/base.yaml" in sentence
+        for sentence in planning.shortages(config, plan, "config/large.yaml")
+    )
 
 
 def test_a_run_of_more_than_the_hours_allowed_is_refused_with_the_lines_to_type():
@@ -136,7 +157,10 @@ def test_the_command_prints_the_plan_of_the_demo(capsys):
 
 
 def test_a_workflow_does_not_time_a_run_of_minutes(capsys):
-    assert main(["plan", "--config", "config/config.yaml", "--device", "reference", "--unless-short"]) == 0
+    assert (
+        main(["plan", "--config", "config/config.yaml", "--device", "reference", "--unless-short"])
+        == 0
+    )
     said = capsys.readouterr().out
     assert said.startswith("run demo: 1,049,216 parameters on reference\n")
     assert "2.37 epochs, minutes" in said
@@ -164,8 +188,23 @@ def test_compiling_does_not_count_as_training():
 
 
 def test_the_command_fails_with_one_sentence(capsys):
-    assert main(["plan", "--config", "config/config.yaml", "--device", "reference", "--stages", "pretrain"]) == 0
-    text = Path("config/config.yaml").read_text().replace("run: demo", "run: demo\nmax_hours: 0.001")
+    assert (
+        main(
+            [
+                "plan",
+                "--config",
+                "config/config.yaml",
+                "--device",
+                "reference",
+                "--stages",
+                "pretrain",
+            ]
+        )
+        == 0
+    )
+    text = (
+        Path("config/config.yaml").read_text().replace("run: demo", "run: demo\nmax_hours: 0.001")
+    )
     Path("config/config.yaml").write_text(text)
     assert main(["plan", "--config", "config/config.yaml", "--device", "reference"]) == 1
     assert capsys.readouterr().err.count("error") == 1

@@ -13,14 +13,39 @@ def _fresh():
 
 
 def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null"]
-    return subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+    identity = [
+        "-c",
+        "user.name=A",
+        "-c",
+        "user.email=a@example.org",
+        "-c",
+        "commit.gpgsign=false",
+        "-c",
+        "core.hooksPath=/dev/null",
+    ]
+    return subprocess.run(
+        ["git", "-C", str(folder), *identity, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
 
 
 def test_provenance_is_plain_json_and_names_code_software_and_machine():
     collected = provenance.collect()
     assert json.loads(json.dumps(collected)) == collected
-    assert {"nanoeuler", "commit", "dirty", "date", "python", "packages", "platform", "cpu", "cores", "device"} <= set(collected)
+    assert {
+        "nanoeuler",
+        "commit",
+        "dirty",
+        "date",
+        "python",
+        "packages",
+        "platform",
+        "cpu",
+        "cores",
+        "device",
+    } <= set(collected)
     assert "numpy" in collected["packages"]
     assert collected["cores"] >= 1
     assert provenance.collect("NVIDIA H200")["device"] == "NVIDIA H200"
@@ -32,7 +57,10 @@ def test_a_checkout_is_dirty_once_a_tracked_file_changes(tmp_path):
     git(tmp_path, "add", "file")
     git(tmp_path, "commit", "-m", "first")
     (tmp_path / "untracked").write_text("data")
-    assert provenance.checkout(tmp_path) == {"commit": git(tmp_path, "rev-parse", "HEAD"), "dirty": False}
+    assert provenance.checkout(tmp_path) == {
+        "commit": git(tmp_path, "rev-parse", "HEAD"),
+        "dirty": False,
+    }
     provenance.checkout.cache_clear()
     (tmp_path / "file").write_text("two")
     assert provenance.checkout(tmp_path)["dirty"] is True

@@ -29,27 +29,50 @@ COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
 def checkout(tmp_path_factory) -> Path:
     """A copy of the files that git knows, and of those it would, with the machine code of this checkout."""
     folder = tmp_path_factory.mktemp("readme") / "nanoeuler"
-    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     for name in listed.stdout.splitlines():
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
     copy_machine_code(folder)
     small = (ROOT / "tests" / "workflow" / "ci.yaml").read_text(encoding="utf-8")
-    (folder / "config" / "config.yaml").write_text(small.replace("run: ci", "run: demo"), encoding="utf-8")
+    (folder / "config" / "config.yaml").write_text(
+        small.replace("run: ci", "run: demo"), encoding="utf-8"
+    )
     return folder
 
 
 def run(command: str, checkout: Path, typed: str = "") -> subprocess.CompletedProcess:
     """Run a line of the README as somebody in the checkout would, with the environment of `make` first on the PATH."""
-    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    environment = {
+        key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")
+    }
     environment["PATH"] = f"{checkout / '.venv' / 'bin'}{os.pathsep}{environment['PATH']}"
-    return subprocess.run(["bash", "-c", command], cwd=checkout, env=environment, input=typed, capture_output=True, text=True, timeout=600)
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=checkout,
+        env=environment,
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
 
 
 def test_the_readme_shows_the_commands_that_matter():
     assert COMMANDS[0] == "make demo"
-    assert {"pip install .", "snakemake --cores all", "snakemake --cores all pretrain", "nanoeuler check"} <= set(COMMANDS)
+    assert {
+        "pip install .",
+        "snakemake --cores all",
+        "snakemake --cores all pretrain",
+        "nanoeuler check",
+    } <= set(COMMANDS)
 
 
 def test_its_commands_work_as_printed(checkout):
@@ -59,7 +82,9 @@ def test_its_commands_work_as_printed(checkout):
             command = "python -m pip install ."
         done = run(command, checkout, typed="Hello!\n" if " chat " in command else "")
         said = done.stdout + done.stderr
-        allowed = (0, 1) if command.startswith("nanoeuler plan") else (0,)  # whether a run of hours will do depends on the machine
+        allowed = (
+            (0, 1) if command.startswith("nanoeuler plan") else (0,)
+        )  # whether a run of hours will do depends on the machine
         assert done.returncode in allowed, f"{command}\n{said}"
         assert "Traceback" not in said, f"{command}\n{said}"
         if command == "make demo":

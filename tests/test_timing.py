@@ -19,11 +19,20 @@ def test_a_stage_with_a_log_leaves_its_seconds_beside_it(tmp_path):
 def test_attempts_and_jobs_of_a_rule_come_together(tmp_path):
     def leave(path: str, *seconds: float, end: str = "") -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        lines = (json.dumps({"stage": "x", "began": "2026-11-21T09:00:00Z", "seconds": each, "status": 0}) + "\n" for each in seconds)
+        lines = (
+            json.dumps(
+                {"stage": "x", "began": "2026-11-21T09:00:00Z", "seconds": each, "status": 0}
+            )
+            + "\n"
+            for each in seconds
+        )
         (tmp_path / path).write_text("".join(lines) + end)
 
     leave("logs/fetch_book/84.times.jsonl", 2.5)
     leave("logs/fetch_book/1342.times.jsonl", 1.5)
     leave("pretrain/train.times.jsonl", 60.0, 30.0, end='{"stage": "pre')  # killed while writing
-    times = {rule: [attempt["seconds"] for attempt in attempts] for rule, attempts in read_times(tmp_path).items()}
+    times = {
+        rule: [attempt["seconds"] for attempt in attempts]
+        for rule, attempts in read_times(tmp_path).items()
+    }
     assert times == {"fetch_book": [1.5, 2.5], "pretrain": [60.0, 30.0]}

@@ -9,7 +9,9 @@ from nanoeuler.log import counted
 DEVICES = ("auto", "cpu", "cuda", "reference")
 
 
-def make_backend(device: str = "auto", gpus: int | None = None, precision: str = "auto", residual: str = "auto") -> Any:
+def make_backend(
+    device: str = "auto", gpus: int | None = None, precision: str = "auto", residual: str = "auto"
+) -> Any:
     """The backend for `--device`; `gpus` = 0 forces the CPU. `auto` takes a GPU when one answers, else the CPU.
 
     `precision` (fp32, tf32, bf16; auto: bf16) and `residual` (the residual stream's type: fp32, bf16) are a GPU's; a CPU
@@ -18,20 +20,28 @@ def make_backend(device: str = "auto", gpus: int | None = None, precision: str =
     if device not in DEVICES:
         raise UserError(f"--device {device}: there are {', '.join(DEVICES)}")
     if gpus is not None and gpus < 0:
-        raise UserError(f"--gpus {gpus}: give the number of GPUs that may be used, or 0 to force the CPU")
+        raise UserError(
+            f"--gpus {gpus}: give the number of GPUs that may be used, or 0 to force the CPU"
+        )
     if device == "reference":
         from nanoeuler.backend.reference import ReferenceBackend
 
         return ReferenceBackend()
-    problem = gpu_problem() if device == "cuda" or (device == "auto" and gpus != 0) else "not asked for"
+    problem = (
+        gpu_problem() if device == "cuda" or (device == "auto" and gpus != 0) else "not asked for"
+    )
     if device == "cuda" and problem:
         raise UserError(f"--device cuda: {problem}")
-    if device == "cuda" and gpus == 0:  # the workflow's --gpus is 0 where there is none, which the sentence above is about
+    if (
+        device == "cuda" and gpus == 0
+    ):  # the workflow's --gpus is 0 where there is none, which the sentence above is about
         raise UserError("--device cuda with --gpus 0 contradict each other; leave one of them out")
     if problem is None:
         from nanoeuler.backend.cuda.engine import CudaBackend
 
-        return CudaBackend("bf16" if precision == "auto" else precision, "bf16" if residual == "auto" else residual)
+        return CudaBackend(
+            "bf16" if precision == "auto" else precision, "bf16" if residual == "auto" else residual
+        )
     from nanoeuler.backend.cpu.engine import CpuBackend
 
     return CpuBackend()

@@ -16,4 +16,6 @@ def lay_out(target: Array, values: list[Array]) -> None:
 def places(values: list[Array]) -> list[slice]:
     """Bytes of a flat array where `values` go, one after the other, each on a 16-byte border."""
     starts = [0, *itertools.accumulate(-(-value.nbytes // 16) * 16 for value in values)]
-    return [slice(start, start + value.nbytes) for start, value in zip(starts, values, strict=False)]
+    return [
+        slice(start, start + value.nbytes) for start, value in zip(starts, values, strict=False)
+    ]

@@ -42,7 +42,9 @@ class ReferenceBackend:
 
     def from_host(self, array: Array, dtype: Any = None) -> Array:
         """A NumPy array as this backend's; floats take the type of parameters unless told otherwise."""
-        return np.ascontiguousarray(array, dtype or (self.dtype if array.dtype.kind == "f" else array.dtype))
+        return np.ascontiguousarray(
+            array, dtype or (self.dtype if array.dtype.kind == "f" else array.dtype)
+        )
 
     def to_host(self, array: Array) -> Array:
         return np.asarray(array)
@@ -79,13 +81,17 @@ class ReferenceBackend:
     def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
         np.matmul(x_NI, weight_OI.T, out=out_NO)
 
-    def linear_backward_input(self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0) -> None:
+    def linear_backward_input(
+        self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0
+    ) -> None:
         """dx = scale · dout W"""
         np.matmul(dout_NO, weight_OI, out=dx_NI)
         if scale != 1.0:
             dx_NI *= scale
 
-    def linear_backward_weight(self, dout_NO: Array, x_NI: Array, dweight_OI: Array, accumulate: bool, scale: float = 1.0) -> None:
+    def linear_backward_weight(
+        self, dout_NO: Array, x_NI: Array, dweight_OI: Array, accumulate: bool, scale: float = 1.0
+    ) -> None:
         """dW = scale · doutᵀ x"""
         dweight = np.matmul(dout_NO.T, x_NI)
         if scale != 1.0:
@@ -95,9 +101,13 @@ class ReferenceBackend:
     # ---- embedding:  out_n = table[ids_n]
 
     def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
-        np.take(table_VD, ids_N, axis=0, out=out_ND, mode="clip")  # ids are checked where they enter; "clip" writes without a copy
+        np.take(
+            table_VD, ids_N, axis=0, out=out_ND, mode="clip"
+        )  # ids are checked where they enter; "clip" writes without a copy
 
-    def embedding_backward(self, ids_N: Array, dout_ND: Array, dtable_VD: Array, accumulate: bool) -> None:
+    def embedding_backward(
+        self, ids_N: Array, dout_ND: Array, dtable_VD: Array, accumulate: bool
+    ) -> None:
         """dtable[v] = Σ of dout_n over the n with ids_n = v, summed in the order of n"""
         if not accumulate:
             dtable_VD[...] = 0
@@ -112,7 +122,9 @@ class ReferenceBackend:
 
     # ---- RMSNorm (Zhang & Sennrich 2019, eq. 4):  out = w · x / r,  r = √(mean(x²) + ε)
 
-    def rms_norm(self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array) -> None:
+    def rms_norm(
+        self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array
+    ) -> None:
         np.einsum("nd,nd->n", x_ND, x_ND, out=inverse_rms_N)
         inverse_rms_N /= x_ND.shape[1]
         inverse_rms_N += epsilon
@@ -122,7 +134,15 @@ class ReferenceBackend:
         out_ND *= weight_D
 
     def add_rms_norm(
-        self, x_ND: Array, delta_ND: Array, step_size: float, weight_D: Array, epsilon: float, sum_ND: Array, out_ND: Array, inverse_rms_N: Array
+        self,
+        x_ND: Array,
+        delta_ND: Array,
+        step_size: float,
+        weight_D: Array,
+        epsilon: float,
+        sum_ND: Array,
+        out_ND: Array,
+        inverse_rms_N: Array,
     ) -> None:
         """An Euler step and the norm behind it: sum = x + h · delta, out = rms_norm(sum)."""
         if step_size == 1.0:
@@ -190,7 +210,9 @@ class ReferenceBackend:
         angles = np.arange(positions)[:, None] * frequencies
         return np.cos(angles).astype(self.dtype), np.sin(angles).astype(self.dtype)
 
-    def rope(self, x_NHE: Array, positions_N: Array, table: tuple[Array, Array], inverse: bool = False) -> None:
+    def rope(
+        self, x_NHE: Array, positions_N: Array, table: tuple[Array, Array], inverse: bool = False
+    ) -> None:
         """Rotate in place; a rotation's backward is its inverse, the rotation by −φ."""
         half = x_NHE.shape[2] // 2
         cos, sin = table[0][positions_N][:, None, :], table[1][positions_N][:, None, :]
@@ -203,7 +225,15 @@ class ReferenceBackend:
         first -= second * sin
         second[...] = turned
 
-    def linear_rope(self, x_NI: Array, weight_OI: Array, out_NO: Array, rotated: list[Array], positions_N: Array, table: tuple[Array, Array]) -> None:
+    def linear_rope(
+        self,
+        x_NI: Array,
+        weight_OI: Array,
+        out_NO: Array,
+        rotated: list[Array],
+        positions_N: Array,
+        table: tuple[Array, Array],
+    ) -> None:
         """A product and `rope` on parts of it, views (N, H, E) of `out`."""
         self.linear(x_NI, weight_OI, out_NO)
         for part in rotated:
@@ -211,13 +241,24 @@ class ReferenceBackend:
 
     # ---- causal grouped-query attention:  out = softmax(q kᵀ / √E) v
 
-    def attention(self, query_BTHE: Array, key_BSGE: Array, value_BSGE: Array, starts_BT: Array, offset_B: Array, out_BTHE: Array, lse_BHT: Array) -> None:
+    def attention(
+        self,
+        query_BTHE: Array,
+        key_BSGE: Array,
+        value_BSGE: Array,
+        starts_BT: Array,
+        offset_B: Array,
+        out_BTHE: Array,
+        lse_BHT: Array,
+    ) -> None:
         """Query i of row b sits at key position offset_b + i and sees the keys from starts_bi up to itself.
 
         `lse` is the log of the sum of exp(score) over the keys seen, all that the backward pass needs beside its inputs.
         """
         for row, queries, keys, place in documents(starts_BT, offset_B):
-            key, value = (x[row, keys].transpose(1, 0, 2) for x in (key_BSGE, value_BSGE))  # (G, keys, E)
+            key, value = (
+                x[row, keys].transpose(1, 0, 2) for x in (key_BSGE, value_BSGE)
+            )  # (G, keys, E)
             query = by_group(query_BTHE[row, queries], len(key))  # (G, H/G, queries, E)
             scores = masked_scores(query, key, place)
             top = scores.max(axis=-1, keepdims=True)
@@ -250,7 +291,9 @@ class ReferenceBackend:
         """
         for row, queries, keys, place in documents(starts_BT, np.zeros(len(starts_BT), np.int32)):
             key, value = (x[row, keys].transpose(1, 0, 2) for x in (saved.key, saved.value))
-            query, dout = (by_group(x[row, queries], len(key)) for x in (saved.query, gradients.out))
+            query, dout = (
+                by_group(x[row, queries], len(key)) for x in (saved.query, gradients.out)
+            )
             probabilities = masked_scores(query, key, place)
             probabilities -= by_group(lse_BHT[row, :, queries].T[..., None], len(key))
             np.exp(probabilities, out=probabilities)
@@ -260,8 +303,12 @@ class ReferenceBackend:
             dscores *= 1 / math.sqrt(query.shape[-1])
             gradients.query[row, queries] = by_head(dscores @ key[:, None]).transpose(1, 0, 2)
             # a key/value head serves H/G query heads: their gradients add up in the product over all of their queries
-            gradients.key[row, keys] = (stacked(dscores).swapaxes(-1, -2) @ stacked(query)).transpose(1, 0, 2)
-            gradients.value[row, keys] = (stacked(probabilities).swapaxes(-1, -2) @ stacked(dout)).transpose(1, 0, 2)
+            gradients.key[row, keys] = (
+                stacked(dscores).swapaxes(-1, -2) @ stacked(query)
+            ).transpose(1, 0, 2)
+            gradients.value[row, keys] = (
+                stacked(probabilities).swapaxes(-1, -2) @ stacked(dout)
+            ).transpose(1, 0, 2)
         if rotation:
             for gradient in (gradients.query, gradients.key):
                 self.rope(gradient.reshape(-1, *gradient.shape[2:]), *rotation, inverse=True)
@@ -273,7 +320,15 @@ class ReferenceBackend:
         out_NF *= gate_NF
         out_NF *= up_NF
 
-    def swiglu_backward(self, dout_NF: Array, gate_NF: Array, up_NF: Array, dgate_NF: Array, dup_NF: Array, out_NF: Array | None = None) -> None:
+    def swiglu_backward(
+        self,
+        dout_NF: Array,
+        gate_NF: Array,
+        up_NF: Array,
+        dgate_NF: Array,
+        dup_NF: Array,
+        out_NF: Array | None = None,
+    ) -> None:
         """dup = dout · silu(gate),  dgate = dout · up · (σ + silu(gate) (1 − σ))
 
         The gradients may take the places of `gate` and `up`. `out` receives what the forward pass gave; it may be the array of `dout`.
@@ -291,12 +346,23 @@ class ReferenceBackend:
         dgate_NF[...] = slope
         dup_NF[...] = dup
 
-    def linear_swiglu(self, x_NI: Array, weight_OI: Array, packed_NO: Array, gate: slice, up: slice, out_NF: Array) -> None:
+    def linear_swiglu(
+        self, x_NI: Array, weight_OI: Array, packed_NO: Array, gate: slice, up: slice, out_NF: Array
+    ) -> None:
         """The product of which gate and up are columns, and SwiGLU of them."""
         self.linear(x_NI, weight_OI, packed_NO)
         self.swiglu(packed_NO[:, gate], packed_NO[:, up], out_NF)
 
-    def linear_swiglu_backward(self, dx_ND: Array, weight_DF: Array, scale: float, packed_NO: Array, gate: slice, up: slice, out_NF: Array) -> None:
+    def linear_swiglu_backward(
+        self,
+        dx_ND: Array,
+        weight_DF: Array,
+        scale: float,
+        packed_NO: Array,
+        gate: slice,
+        up: slice,
+        out_NF: Array,
+    ) -> None:
         """From the gradient of scale · out Wᵀ to those of gate and up, in their places; `out` receives what the forward pass gave."""
         self.linear_backward_input(dx_ND, weight_DF, out_NF, scale)
         parts = packed_NO[:, gate], packed_NO[:, up]
@@ -304,9 +370,13 @@ class ReferenceBackend:
 
     # ---- cross-entropy of R rows of logits; a target of −1 has no loss and no gradient
 
-    def cross_entropy(self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array) -> None:
+    def cross_entropy(
+        self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array
+    ) -> None:
         """logprobs = logit of the target − lse,  lse = log Σ exp(logits); a masked row's logprob is 0."""
-        for start in range(0, len(logits_RV), 1024):  # some rows at a time: a copy of all logits would be the step's largest array
+        for start in range(
+            0, len(logits_RV), 1024
+        ):  # some rows at a time: a copy of all logits would be the step's largest array
             part = slice(start, start + 1024)
             top = logits_RV[part].max(axis=1)
             lse_R[part] = top + np.log(np.exp(logits_RV[part] - top[:, None]).sum(axis=1))
@@ -314,7 +384,9 @@ class ReferenceBackend:
         logprobs_R -= lse_R
         logprobs_R[targets_R < 0] = 0
 
-    def cross_entropy_backward(self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array) -> None:
+    def cross_entropy_backward(
+        self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array
+    ) -> None:
         """Of the loss −Σ weights · logprobs. The logits become their gradient, weight · (softmax − one-hot of the target)."""
         weights = np.where(targets_R < 0, 0, weights_R).astype(logits_RV.dtype)
         logits_RV -= lse_R[:, None]
@@ -322,7 +394,9 @@ class ReferenceBackend:
         logits_RV[np.arange(len(targets_R)), np.maximum(targets_R, 0)] -= 1
         logits_RV *= weights[:, None]
 
-    def cross_entropy_with_gradient(self, logits_RV: Array, targets_R: Array, weights_R: Array, logprobs_R: Array, lse_R: Array) -> None:
+    def cross_entropy_with_gradient(
+        self, logits_RV: Array, targets_R: Array, weights_R: Array, logprobs_R: Array, lse_R: Array
+    ) -> None:
         """Both at once, for weights that are known beforehand."""
         self.cross_entropy(logits_RV, targets_R, logprobs_R, lse_R)
         self.cross_entropy_backward(logits_RV, targets_R, weights_R, lse_R)
@@ -359,13 +433,22 @@ class ReferenceBackend:
         """
         for row, pair in zip(*np.nonzero(shares_RP), strict=True):
             first, middle, last = spans_RP3[row, pair]
-            chosen, rejected = (float(logprobs_RTK[row, side, 0].sum(dtype=np.float64)) for side in (slice(first, middle), slice(middle, last)))
+            chosen, rejected = (
+                float(logprobs_RTK[row, side, 0].sum(dtype=np.float64))
+                for side in (slice(first, middle), slice(middle, last))
+            )
             scales, share = scales_RP2[row, pair], float(shares_RP[row, pair])
-            z = scales[0] * (chosen - reference_RP2[row, pair, 0]) - scales[1] * (rejected - reference_RP2[row, pair, 1]) - margin
+            z = (
+                scales[0] * (chosen - reference_RP2[row, pair, 0])
+                - scales[1] * (rejected - reference_RP2[row, pair, 1])
+                - margin
+            )
             pull = 1 - smoothing - np.exp(-np.logaddexp(0, -z))
             weights_RTK[row, first:middle, 0] = share * scales[0] * pull
             weights_RTK[row, middle:last, 0] = -share * scales[1] * pull
-            losses_2 += share * ((1 - smoothing) * np.logaddexp(0, -z) + smoothing * np.logaddexp(0, z))
+            losses_2 += share * (
+                (1 - smoothing) * np.logaddexp(0, -z) + smoothing * np.logaddexp(0, z)
+            )
 
     # ---- optimizer
 
@@ -396,12 +479,18 @@ class ReferenceBackend:
         for part, decays in decay_slices:
             flat = parameters[part], gradients[part], first_moment[part], second_moment[part]
             decay = o.weight_decay if decays else 0.0
-            self.adamw(*flat, decay, learning_rate, (o.beta1, o.beta2), o.epsilon, int(done) + 1, scale)
+            self.adamw(
+                *flat, decay, learning_rate, (o.beta1, o.beta2), o.epsilon, int(done) + 1, scale
+            )
         self.refresh(working, parameters)
 
     def squared_norm(self, values: Array) -> float:
         """Σ values², in float64."""
-        return float(np.einsum("n,n->", values, values, dtype=np.float64)) if values.dtype == np.float64 else squared_norm_blocked(values)
+        return (
+            float(np.einsum("n,n->", values, values, dtype=np.float64))
+            if values.dtype == np.float64
+            else squared_norm_blocked(values)
+        )
 
     def adamw(
         self,

@@ -9,7 +9,16 @@ import os
 import sys
 
 from nanoeuler import __version__, log
-from nanoeuler.cli import corpus, evaluation, inference, inspection, planning, sources, tokenizer, training
+from nanoeuler.cli import (
+    corpus,
+    evaluation,
+    inference,
+    inspection,
+    planning,
+    sources,
+    tokenizer,
+    training,
+)
 from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors
 from nanoeuler.timing import Timing
@@ -18,7 +27,10 @@ WINGS = (sources, corpus, tokenizer, training, inference, evaluation, inspection
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="nanoeuler", description="Train a GPT-2-class language model from scratch, one stage at a time.")
+    parser = argparse.ArgumentParser(
+        prog="nanoeuler",
+        description="Train a GPT-2-class language model from scratch, one stage at a time.",
+    )
     parser.add_argument("--version", action="version", version=f"nanoeuler {__version__}")
     subparsers = parser.add_subparsers(dest="stage", metavar="STAGE", required=True)
     for wing in WINGS:

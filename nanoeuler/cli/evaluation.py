@@ -10,24 +10,90 @@ from nanoeuler.backend import DEVICES
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     """Add this wing's subcommands."""
-    parser = subparsers.add_parser("evaluate", help="measure a model", description="Measure a model: held-out bits per byte, tasks, replies, samples.")
-    parser.add_argument("--config", required=True, help="YAML file, or inline JSON with the section evaluate")
-    parser.add_argument("--model", required=True, type=Path, metavar="DIR", help="model folder, such as results/demo/sft/model")
-    parser.add_argument("--tokens", type=Path, metavar="MANIFEST", help="manifest.json of the token shards, for bits per byte")
-    parser.add_argument("--questions", type=Path, metavar="FILE", help="held-out questions with exact answers, JSON lines")
-    parser.add_argument("--instructions", type=Path, metavar="MANIFEST", help="manifest.json of the instructions: some held-out ones are answered")
-    parser.add_argument("--tasks", type=Path, nargs="+", default=[], metavar="MANIFEST", help="manifest.json of each task, as `nanoeuler task` writes it")
-    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="JSON file to write, such as results/demo/evaluation/sft.json")
-    parser.add_argument("--items", type=Path, metavar="FILE", help="also write what was picked or replied, item by item, to this file of JSON lines")
-    parser.add_argument("--device", choices=DEVICES, default="auto", help="engine (default: auto, the fastest there is)")
-    parser.add_argument("--gpus", type=int, default=None, metavar="N", help="GPUs to use; 0 forces the CPU")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="append log lines to this file as well")
+    parser = subparsers.add_parser(
+        "evaluate",
+        help="measure a model",
+        description="Measure a model: held-out bits per byte, tasks, replies, samples.",
+    )
+    parser.add_argument(
+        "--config", required=True, help="YAML file, or inline JSON with the section evaluate"
+    )
+    parser.add_argument(
+        "--model",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="model folder, such as results/demo/sft/model",
+    )
+    parser.add_argument(
+        "--tokens",
+        type=Path,
+        metavar="MANIFEST",
+        help="manifest.json of the token shards, for bits per byte",
+    )
+    parser.add_argument(
+        "--questions",
+        type=Path,
+        metavar="FILE",
+        help="held-out questions with exact answers, JSON lines",
+    )
+    parser.add_argument(
+        "--instructions",
+        type=Path,
+        metavar="MANIFEST",
+        help="manifest.json of the instructions: some held-out ones are answered",
+    )
+    parser.add_argument(
+        "--tasks",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="MANIFEST",
+        help="manifest.json of each task, as `nanoeuler task` writes it",
+    )
+    parser.add_argument(
+        "--output",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="JSON file to write, such as results/demo/evaluation/sft.json",
+    )
+    parser.add_argument(
+        "--items",
+        type=Path,
+        metavar="FILE",
+        help="also write what was picked or replied, item by item, to this file of JSON lines",
+    )
+    parser.add_argument(
+        "--device",
+        choices=DEVICES,
+        default="auto",
+        help="engine (default: auto, the fastest there is)",
+    )
+    parser.add_argument(
+        "--gpus", type=int, default=None, metavar="N", help="GPUs to use; 0 forces the CPU"
+    )
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="append log lines to this file as well"
+    )
     parser.set_defaults(handler=run_evaluate)
 
-    parser = subparsers.add_parser("compare", help="put the evaluations of several models side by side")
-    parser.add_argument("evaluations", nargs="+", type=Path, metavar="FILE", help="what `nanoeuler evaluate` wrote, such as results/demo/evaluation/*.json")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="also write the table to this Markdown file")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="append log lines to this file as well")
+    parser = subparsers.add_parser(
+        "compare", help="put the evaluations of several models side by side"
+    )
+    parser.add_argument(
+        "evaluations",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="what `nanoeuler evaluate` wrote, such as results/demo/evaluation/*.json",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="also write the table to this Markdown file"
+    )
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="append log lines to this file as well"
+    )
     parser.set_defaults(handler=run_compare)
 
     parser = subparsers.add_parser(
@@ -35,14 +101,45 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         help="write the report of a run, or of several side by side",
         description="Write the report of a run, or of several runs side by side, as one HTML file that needs no network.",
     )
-    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folders of runs, such as results/demo; their workflow kept their configurations")
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        type=Path,
+        metavar="RUN",
+        help="folders of runs, such as results/demo; their workflow kept their configurations",
+    )
     parser.add_argument("--config", help="with --run: YAML file, or inline JSON with all sections")
-    parser.add_argument("--run", type=Path, metavar="DIR", help="folder of one run whose configuration is given")
-    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="HTML file to write, such as results/demo/report.html")
-    parser.add_argument("--metrics", type=Path, metavar="FILE", help="also write the numbers of all stages to this JSON file")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="also write the scores of all stages, side by side, to this Markdown file")
-    parser.add_argument("--card", type=Path, metavar="FILE", help="also write the model card to this Markdown file, such as results/demo/README.md")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="append log lines to this file as well")
+    parser.add_argument(
+        "--run", type=Path, metavar="DIR", help="folder of one run whose configuration is given"
+    )
+    parser.add_argument(
+        "--output",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="HTML file to write, such as results/demo/report.html",
+    )
+    parser.add_argument(
+        "--metrics",
+        type=Path,
+        metavar="FILE",
+        help="also write the numbers of all stages to this JSON file",
+    )
+    parser.add_argument(
+        "--table",
+        type=Path,
+        metavar="FILE",
+        help="also write the scores of all stages, side by side, to this Markdown file",
+    )
+    parser.add_argument(
+        "--card",
+        type=Path,
+        metavar="FILE",
+        help="also write the model card to this Markdown file, such as results/demo/README.md",
+    )
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="append log lines to this file as well"
+    )
     parser.set_defaults(handler=run_report)
 
 
@@ -51,8 +148,12 @@ def run_evaluate(options: argparse.Namespace) -> None:
     from nanoeuler.evaluation.evaluate import Material, evaluate
     from nanoeuler.files import atomic_write, write_json
 
-    material = Material(options.tokens, options.questions, options.instructions, tuple(options.tasks))
-    result, items = evaluate(load(options.config), options.model, material, options.device, options.gpus)
+    material = Material(
+        options.tokens, options.questions, options.instructions, tuple(options.tasks)
+    )
+    result, items = evaluate(
+        load(options.config), options.model, material, options.device, options.gpus
+    )
     if options.items:
         with atomic_write(options.items) as file:
             file.writelines(json.dumps(item) + "\n" for item in items)
@@ -83,13 +184,20 @@ def run_report(options: argparse.Namespace) -> None:
     from nanoeuler.files import atomic_write, write_json
 
     if bool(options.runs) == bool(options.run):
-        raise UserError("give the folders of runs, such as results/demo, or one with --run and its --config")
+        raise UserError(
+            "give the folders of runs, such as results/demo, or one with --run and its --config"
+        )
     folders = options.runs or [options.run]
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("give the folder of each run once")
-    runs = [gather(load(options.config) if options.config else kept_configuration(folder), folder) for folder in folders]
+    runs = [
+        gather(load(options.config) if options.config else kept_configuration(folder), folder)
+        for folder in folders
+    ]
     if len(runs) > 1 and (options.metrics or options.table or options.card or options.config):
-        raise UserError("--config, --metrics, --table and --card are of one run; leave them out for several")
+        raise UserError(
+            "--config, --metrics, --table and --card are of one run; leave them out for several"
+        )
     if options.metrics:
         write_json(options.metrics, summarise(runs[0]))
     if options.table:

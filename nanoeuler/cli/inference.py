@@ -11,28 +11,67 @@ from nanoeuler.errors import UserError
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     """Add this wing's subcommands."""
-    generate = subparsers.add_parser("generate", help="continue a prompt", description="Continue a prompt; the new text goes to standard output as it is made.")
+    generate = subparsers.add_parser(
+        "generate",
+        help="continue a prompt",
+        description="Continue a prompt; the new text goes to standard output as it is made.",
+    )
     add_model_options(generate)
-    generate.add_argument("--prompt", required=True, help="text to continue, or the instruction for a tuned model; - reads it from standard input")
-    generate.add_argument("--input", default="", help="further input to the instruction (tuned models)")
-    generate.add_argument("--raw", action="store_true", help="leave out a tuned model's template and continue the prompt as it stands")
+    generate.add_argument(
+        "--prompt",
+        required=True,
+        help="text to continue, or the instruction for a tuned model; - reads it from standard input",
+    )
+    generate.add_argument(
+        "--input", default="", help="further input to the instruction (tuned models)"
+    )
+    generate.add_argument(
+        "--raw",
+        action="store_true",
+        help="leave out a tuned model's template and continue the prompt as it stands",
+    )
     generate.set_defaults(handler=run_generate)
-    chat = subparsers.add_parser("chat", help="talk to a model", description="Talk to a tuned model, or let a base model continue what you type.")
+    chat = subparsers.add_parser(
+        "chat",
+        help="talk to a model",
+        description="Talk to a tuned model, or let a base model continue what you type.",
+    )
     add_model_options(chat)
     chat.add_argument(
-        "--history", action="store_true", help="let the model see earlier turns (default: every line is taken by itself, as models are tuned here)"
+        "--history",
+        action="store_true",
+        help="let the model see earlier turns (default: every line is taken by itself, as models are tuned here)",
     )
     chat.set_defaults(handler=run_chat)
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Which model, where it runs and how it chooses tokens; the defaults of the sampler stand with `Sampling`."""
-    parser.add_argument("--model", required=True, metavar="DIR", help="model folder, such as results/demo/sft/model")
+    parser.add_argument(
+        "--model", required=True, metavar="DIR", help="model folder, such as results/demo/sft/model"
+    )
     parser.add_argument("--max-tokens", type=int, metavar="N", help="longest reply (default 200)")
-    parser.add_argument("--temperature", type=float, metavar="X", help="0: always the likeliest token; 1: as the model is (default 0.7)")
-    parser.add_argument("--top-k", type=int, metavar="K", help="choose among the K likeliest tokens (default 0: all)")
-    parser.add_argument("--top-p", type=float, metavar="P", help="choose among the fewest tokens that hold the share P (default 0.95)")
-    parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text (default 1)")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        metavar="X",
+        help="0: always the likeliest token; 1: as the model is (default 0.7)",
+    )
+    parser.add_argument(
+        "--top-k",
+        type=int,
+        metavar="K",
+        help="choose among the K likeliest tokens (default 0: all)",
+    )
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="choose among the fewest tokens that hold the share P (default 0.95)",
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="the same seed gives the same text (default 1)"
+    )
     parser.add_argument("--device", choices=DEVICES, default="auto")
     parser.add_argument("--gpus", type=int, metavar="N", help="0 forces the CPU")
     parser.add_argument("--log", metavar="PATH", help="append log lines to this file as well")
@@ -75,7 +114,8 @@ def run_generate(options: argparse.Namespace) -> None:
     )
     if reply.dropped:
         log.line(
-            "context", f"prompt and text outgrew the model's context of {model.config.context} tokens: its {log.counted(reply.dropped, 'oldest token')} dropped"
+            "context",
+            f"prompt and text outgrew the model's context of {model.config.context} tokens: its {log.counted(reply.dropped, 'oldest token')} dropped",
         )
 
 
@@ -95,7 +135,9 @@ def decoded(content: bytes, name: str) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{name} is not UTF-8 (byte {error.start}); convert it, for instance with iconv") from error
+        raise UserError(
+            f"{name} is not UTF-8 (byte {error.start}); convert it, for instance with iconv"
+        ) from error
 
 
 def run_chat(options: argparse.Namespace) -> None:
@@ -118,8 +160,15 @@ def run_chat(options: argparse.Namespace) -> None:
         output.write(text)
         output.flush()
 
-    conversation = Conversation(model.writer, None if model.template is None else model.prompt, options.history)
-    chat = Chat(conversation, sampling, api.MAX_TOKENS if options.max_tokens is None else options.max_tokens, write)
+    conversation = Conversation(
+        model.writer, None if model.template is None else model.prompt, options.history
+    )
+    chat = Chat(
+        conversation,
+        sampling,
+        api.MAX_TOKENS if options.max_tokens is None else options.max_tokens,
+        write,
+    )
     log.line("chat", repr(model))
     prompt = "> " if sys.stdin.isatty() else ""
     chat.run(lambda: input(prompt))

@@ -24,7 +24,11 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         description="Compare every op's and every parameter tensor's gradient with finite differences, and what a GPU (or with --device cpu "
         "the CPU engine: a minute, and 4 GB for the model `base` at 1,024 tokens) computes with the specification in float64.",
     )
-    check.add_argument("--quick", action="store_true", help="all ops and one small model, as a trainer does at its start: half a second; of an engine, the ops")
+    check.add_argument(
+        "--quick",
+        action="store_true",
+        help="all ops and one small model, as a trainer does at its start: half a second; of an engine, the ops",
+    )
     check.add_argument("--output", metavar="PATH", help="write the table as JSON as well")
     check.add_argument("--device", choices=DEVICES, default="auto")
     check.add_argument("--log", metavar="PATH", help="append log lines to this file as well")
@@ -36,9 +40,19 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     )
     which = info.add_mutually_exclusive_group()
     which.add_argument("--model", metavar="DIR", help="model folder of a finished stage")
-    which.add_argument("--config", metavar="C", help="path of a config, or inline JSON with its model section")
-    info.add_argument("--rows", type=int, default=8, metavar="N", help="rows of a micro-batch, for its memory (default 8)")
-    info.add_argument("--length", type=int, metavar="N", help="tokens of a row (default: the model's context)")
+    which.add_argument(
+        "--config", metavar="C", help="path of a config, or inline JSON with its model section"
+    )
+    info.add_argument(
+        "--rows",
+        type=int,
+        default=8,
+        metavar="N",
+        help="rows of a micro-batch, for its memory (default 8)",
+    )
+    info.add_argument(
+        "--length", type=int, metavar="N", help="tokens of a row (default: the model's context)"
+    )
     info.add_argument("--device", choices=DEVICES, default="auto")
     info.add_argument("--gpus", type=int, metavar="N", help="0 forces the CPU")
     info.add_argument("--log", metavar="PATH", help="append log lines to this file as well")
@@ -53,9 +67,14 @@ def run_check(options: argparse.Namespace) -> None:
     from nanoeuler.files import write_json
     from nanoeuler.model.check import TOLERANCE, check_all
 
-    backend = make_backend(options.device)  # refuses a device that is not there; the check itself needs the reference's float64
+    backend = make_backend(
+        options.device
+    )  # refuses a device that is not there; the check itself needs the reference's float64
     comparisons = print_table(check_all(options.quick), lambda _: TOLERANCE)
-    worst = max(comparisons, key=lambda comparison: math.inf if math.isnan(comparison.error) else comparison.error)
+    worst = max(
+        comparisons,
+        key=lambda comparison: math.inf if math.isnan(comparison.error) else comparison.error,
+    )
     failed = [comparison for comparison in comparisons if not comparison.passed]
     if options.output:
         write_json(options.output, check_report(comparisons, worst, options.quick, TOLERANCE))
@@ -64,7 +83,12 @@ def run_check(options: argparse.Namespace) -> None:
             f"gradient check: {len(failed)} of {len(comparisons)} tensors differ from finite differences by more than {TOLERANCE:g}, most of all "
             f"{worst.tensor} of '{worst.case}' ({worst.error:.1e}); the backward pass of an op is not the derivative of its forward pass"
         )
-    log.line("check", f"every gradient agrees with finite differences (limit {TOLERANCE:g})", tensors=len(comparisons), largest_error=f"{worst.error:.1e}")
+    log.line(
+        "check",
+        f"every gradient agrees with finite differences (limit {TOLERANCE:g})",
+        tensors=len(comparisons),
+        largest_error=f"{worst.error:.1e}",
+    )
     if options.device == "cpu":
         check_engine("cpu", options.quick, {"small": (2, 128), "base": (1, 1024)})
     elif backend.name == "cuda":
@@ -86,26 +110,46 @@ def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -
         tables = [(f"ops in {precision}", check_device_ops(backend), OP_TOLERANCE[precision])]
         if not quick:
             tables += [
-                (f"{preset} in {precision}", check_device_model(backend, preset, *shape, steps=0), MODEL_TOLERANCE[precision][preset])
+                (
+                    f"{preset} in {precision}",
+                    check_device_model(backend, preset, *shape, steps=0),
+                    MODEL_TOLERANCE[precision][preset],
+                )
                 for preset, shape in shapes.items()
             ]
             if device == "cpu":
-                tables.append(("small, reading and decoding", check_reading(backend, "small", 20), MODEL_TOLERANCE[precision]["small"]))
+                tables.append(
+                    (
+                        "small, reading and decoding",
+                        check_reading(backend, "small", 20),
+                        MODEL_TOLERANCE[precision]["small"],
+                    )
+                )
         for title, table, tolerance in tables:
             print(f"{title}, beside float64 (limit {tolerance:g})")
             comparisons = print_table(table, lambda _, tolerance=tolerance: tolerance)
             wrong += [comparison for comparison in comparisons if not comparison.error <= tolerance]
             count += len(comparisons)
     if wrong:
-        worst = max(wrong, key=lambda comparison: math.inf if math.isnan(comparison.error) else comparison.error)
+        worst = max(
+            wrong,
+            key=lambda comparison: math.inf if math.isnan(comparison.error) else comparison.error,
+        )
         raise UserError(
             f"the results of --device {device} differ from the specification's in {len(wrong)} of {count} tensors, most of all "
             f"{worst.tensor} of '{worst.case}' ({worst.error:.1e}); do not train on this device, and report it with this table"
         )
-    log.line("check", "every op and every gradient of the engine agrees with the specification in float64", device=device, tensors=count)
+    log.line(
+        "check",
+        "every op and every gradient of the engine agrees with the specification in float64",
+        device=device,
+        tensors=count,
+    )
 
 
-def print_table(table: "Iterable[Comparison]", limit: "Callable[[Comparison], float]") -> "list[Comparison]":
+def print_table(
+    table: "Iterable[Comparison]", limit: "Callable[[Comparison], float]"
+) -> "list[Comparison]":
     """Print comparisons as they come, by case; returns them."""
     comparisons: list[Comparison] = []
     for comparison in table:
@@ -121,7 +165,9 @@ def row_text(comparison: "Comparison", limit: float) -> str:
     return f"  {comparison.tensor:<50} {comparison.elements:>8}  {comparison.error:8.1e}  {comparison.worst:8.1e}  {verdict}"
 
 
-def check_report(comparisons: "list[Comparison]", worst: "Comparison", quick: bool, tolerance: float) -> dict[str, Any]:
+def check_report(
+    comparisons: "list[Comparison]", worst: "Comparison", quick: bool, tolerance: float
+) -> dict[str, Any]:
     """The table as JSON values; an error that is no number (inf, NaN) becomes null."""
 
     def finite(value: float) -> float | None:
@@ -173,7 +219,9 @@ def model_config(options: argparse.Namespace) -> "ModelConfig":
         return load_config(options.model)
     config = load(options.config)
     if "model" not in config:
-        raise UserError('--config: there is no model section; give one, such as \'{"model": {"preset": "small"}}\'')
+        raise UserError(
+            '--config: there is no model section; give one, such as \'{"model": {"preset": "small"}}\''
+        )
     return ModelConfig.from_dict(config["model"])
 
 
@@ -195,27 +243,54 @@ def print_model(config: "ModelConfig", rows: int, length: int | None, backend: A
     print_section(
         "model",
         [
-            ("dim", f"{c.dim:,}", f"{c.layers} layers, {c.heads} query and {c.kv_heads} key/value heads of {c.head_size}, ffn {c.ffn:,}, h = {c.step_size:g}"),
-            ("vocabulary", f"{c.vocab_size:,}", f"K = {c.mtp_heads} prediction heads, {'head 0 tied to the embedding' if c.tied else 'not tied'}"),
+            (
+                "dim",
+                f"{c.dim:,}",
+                f"{c.layers} layers, {c.heads} query and {c.kv_heads} key/value heads of {c.head_size}, ffn {c.ffn:,}, h = {c.step_size:g}",
+            ),
+            (
+                "vocabulary",
+                f"{c.vocab_size:,}",
+                f"K = {c.mtp_heads} prediction heads, {'head 0 tied to the embedding' if c.tied else 'not tied'}",
+            ),
             ("context", f"{c.context:,}", f"tokens; RoPE θ = {c.rope_theta:,.0f}"),
         ],
     )
-    kinds = [(kind, f"{count:,}", f"{count / total:.1%}") for kind, count in parameters_by_kind(config).items()]
+    kinds = [
+        (kind, f"{count:,}", f"{count / total:.1%}")
+        for kind, count in parameters_by_kind(config).items()
+    ]
     print_section("parameters", [*kinds, ("total", f"{total:,}", "")])
-    forward, training = forward_flops_per_token(config, length), training_flops_per_token(config, length)
+    forward, training = (
+        forward_flops_per_token(config, length),
+        training_flops_per_token(config, length),
+    )
     print_section(
-        f"FLOPs per token, in rows of {length}", [("forward", f"{forward / 1e6:,.1f} M", ""), ("training", f"{training / 1e6:,.1f} M", "forward and backward")]
+        f"FLOPs per token, in rows of {length}",
+        [
+            ("forward", f"{forward / 1e6:,.1f} M", ""),
+            ("training", f"{training / 1e6:,.1f} M", "forward and backward"),
+        ],
     )
     buffer = 4 * storage_elements(tensor_table(config))
     if backend.name == "cuda":
         from nanoeuler.model.spec import state_bytes
 
         backend.check(config)
-        row, width, holder = backend.row_bytes(config, length), backend.activation.itemsize, f"free memory of {backend.device.name}"
+        row, width, holder = (
+            backend.row_bytes(config, length),
+            backend.activation.itemsize,
+            f"free memory of {backend.device.name}",
+        )
         copy = 0 if width == 4 else buffer // 2
         largest = max(0, backend.device.free_memory - state_bytes(config) - copy) // row
     else:
-        row, width, copy, holder = activation_bytes_per_row(config, length, backend.name == "reference"), 4, 0, "this machine's memory"
+        row, width, copy, holder = (
+            activation_bytes_per_row(config, length, backend.name == "reference"),
+            4,
+            0,
+            "this machine's memory",
+        )
         largest = max(0, (memory_megabytes() * 2**20 - 4 * buffer) // row)
     cache = width * 2 * c.layers * c.kv_heads * c.head_size * c.context
     memory = [
@@ -227,7 +302,9 @@ def print_model(config: "ModelConfig", rows: int, length: int | None, backend: A
     ]
     lines = [(kind, size(amount), note) for kind, amount, note in memory if amount]
     lines.append(("training", size(sum(amount for _, amount, _ in memory)), "all of the above"))
-    lines.append(("largest", f"{largest:,}", f"rows of {length} in a micro-batch that {holder} holds"))
+    lines.append(
+        ("largest", f"{largest:,}", f"rows of {length} in a micro-batch that {holder} holds")
+    )
     lines.append(("KV cache", size(cache), "of a row at full context, in use"))
     print_section("memory", lines)
 
@@ -237,7 +314,15 @@ def print_presets() -> None:
 
     configs = {name: ModelConfig.from_dict({"preset": name}) for name in PRESETS}
     print_section(
-        "presets", [(name, f"{parameter_count(config):,}", f"parameters; nanoeuler info --config '{preset_json(name)}'") for name, config in configs.items()]
+        "presets",
+        [
+            (
+                name,
+                f"{parameter_count(config):,}",
+                f"parameters; nanoeuler info --config '{preset_json(name)}'",
+            )
+            for name, config in configs.items()
+        ],
     )
 
 
@@ -251,12 +336,25 @@ def print_machine(backend: Any, why: str) -> None:
     from nanoeuler.planning import size
 
     found = provenance.collect()
-    versions = ", ".join(f"{name} {version}" for name, version in {"python": found["python"], **found["packages"]}.items())
+    versions = ", ".join(
+        f"{name} {version}"
+        for name, version in {"python": found["python"], **found["packages"]}.items()
+    )
     print_section(
         "machine",
         [
             ("backend", backend.name, why),
-            *([("GPU", size(backend.device.memory), f"{backend.device.name}, {size(backend.device.free_memory)} free")] if backend.name == "cuda" else []),
+            *(
+                [
+                    (
+                        "GPU",
+                        size(backend.device.memory),
+                        f"{backend.device.name}, {size(backend.device.free_memory)} free",
+                    )
+                ]
+                if backend.name == "cuda"
+                else []
+            ),
             ("cores", str(found["cores"]), found["cpu"]),
             ("memory", size(memory_megabytes() * 2**20), ""),
             ("versions", found["nanoeuler"], versions),

@@ -21,6 +21,9 @@ def load(source: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     """
     if str(source).lstrip().startswith("{"):
         return read_inline(str(source))
-    from nanoeuler.config.loading import load_files, parse_overrides  # the schema's reader takes longer to import than a small stage to run
+    from nanoeuler.config.loading import (
+        load_files,
+        parse_overrides,
+    )  # the schema's reader takes longer to import than a small stage to run
 
     return load_files([source], parse_overrides(overrides))

@@ -18,7 +18,11 @@ def closing_words(config: Mapping[str, Any]) -> str:
     """Lines for a terminal about a finished run: report, model, the command that chats, and prompts worth typing."""
     paths = Paths(config)
     model = paths.model_folder(paths.last_stage)
-    lines = [f"report   {paths.report}", f"model    {model}", f"chat     {command()} chat --model {model}"]
+    lines = [
+        f"report   {paths.report}",
+        f"model    {model}",
+        f"chat     {command()} chat --model {model}",
+    ]
     for number, prompt in enumerate(config["evaluate"]["prompts"][:3]):
         lines.append(f"{'try' if number == 0 else '':8} {prompt}")
     return "\n".join(["", *lines])
@@ -29,7 +33,11 @@ def command() -> str:
     if shutil.which("nanoeuler"):
         return "nanoeuler"
     script = Path(sys.executable).parent / "nanoeuler"
-    return os.path.relpath(script) if script.exists() else f"{os.path.relpath(sys.executable)} -m nanoeuler"
+    return (
+        os.path.relpath(script)
+        if script.exists()
+        else f"{os.path.relpath(sys.executable)} -m nanoeuler"
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ class Section(dict):
     """A part of an inline configuration: a key that it lacks is the user's mistake."""
 
     def __missing__(self, key: str) -> Any:
-        raise UserError(f"--config is inline JSON without the key {key!r}; add it, or give the path of a YAML file, whose missing keys take their defaults")
+        raise UserError(
+            f"--config is inline JSON without the key {key!r}; add it, or give the path of a YAML file, whose missing keys take their defaults"
+        )
 
 
 def read_inline(text: str) -> dict[str, Any]:

@@ -22,7 +22,9 @@ def load_files(files: Sequence[str | Path], overrides: Mapping[str, Any] | None 
     for file in files:
         content, found = read_yaml(file)
         if not isinstance(content, dict | None):
-            raise UserError(f"{file}: holds {type(content).__name__} instead of keys with values; begin with a line such as `run: my-run`")
+            raise UserError(
+                f"{file}: holds {type(content).__name__} instead of keys with values; begin with a line such as `run: my-run`"
+            )
         merge(merged, content or {})
         places |= found
     merge(merged, overrides or {})
@@ -30,7 +32,9 @@ def load_files(files: Sequence[str | Path], overrides: Mapping[str, Any] | None 
         places[key] = "the command line"
     source = ", ".join(map(str, files))
     config = check(merged, read_schema("schema.yaml"), places, source)
-    config["sources"] = read_sources(config["sources"], config["data_dir"], place(("sources",), places, source))
+    config["sources"] = read_sources(
+        config["sources"], config["data_dir"], place(("sources",), places, source)
+    )
     resolve_model(config, places, source)
     check_sources(config, places, source)
     return config
@@ -42,7 +46,9 @@ def parse_overrides(overrides: Iterable[str]) -> Config:
     for text in overrides:
         name, equals, value = text.partition("=")
         if not (equals and name.strip()):
-            raise UserError(f"{text!r} is no override; write section.key=value, for example sft.learning_rate=3e-4")
+            raise UserError(
+                f"{text!r} is no override; write section.key=value, for example sft.learning_rate=3e-4"
+            )
         *sections, last = name.strip().split(".")
         inner = parsed
         for section in sections:
@@ -70,7 +76,9 @@ def keys_in(value: Mapping[str, Any], prefix: Key = ()) -> Iterable[Key]:
 def read_sources(file: str, data_dir: str, where: str) -> Config:
     """Read and check the sources file, which `where` names; `{data_dir}` in its addresses is where this configuration keeps its data."""
     if not Path(file).is_file():
-        raise UserError(f"{where}: sources is {file}, and there is no such file (from {Path.cwd()}); correct the path, config/sources.yaml for example")
+        raise UserError(
+            f"{where}: sources is {file}, and there is no such file (from {Path.cwd()}); correct the path, config/sources.yaml for example"
+        )
     content, places = read_yaml(file)
     sources = check(content or {}, read_schema("sources_schema.yaml"), places, file)
     return {name: expand(section, data_dir) for name, section in sources.items()}
@@ -102,7 +110,9 @@ def resolve_model(config: Config, places: Mapping[Key, str], source: str) -> Non
     if config["sft"]["context"] is None:
         config["sft"]["context"] = config["model"]["context"]
     if config["dpo"]["context"] is None:
-        config["dpo"]["context"] = config["sft"]["context"] if config["sft"]["enabled"] else config["model"]["context"]
+        config["dpo"]["context"] = (
+            config["sft"]["context"] if config["sft"]["enabled"] else config["model"]["context"]
+        )
 
 
 def check_sources(config: Config, places: Mapping[Key, str], source: str) -> None:
@@ -115,40 +125,75 @@ def check_sources(config: Config, places: Mapping[Key, str], source: str) -> Non
 
     for name in {"gutenberg", "fineweb"} & set(corpus["sources"]):
         if name not in sources:
-            refuse(("corpus", "sources"), f"takes {name}, which the sources file does not describe; add a {name} section there or take it out here")
+            refuse(
+                ("corpus", "sources"),
+                f"takes {name}, which the sources file does not describe; add a {name} section there or take it out here",
+            )
     for own in set(corpus["sources"]) - {"gutenberg", "fineweb"}:
         try:
             find_files(own)
         except UserError as error:
-            raise UserError(f"{place(('corpus', 'sources', corpus['sources'].index(own)), places, source)}: {error}") from error
+            raise UserError(
+                f"{place(('corpus', 'sources', corpus['sources'].index(own)), places, source)}: {error}"
+            ) from error
     if corpus["books"] != "all" and "gutenberg" in corpus["sources"]:
         listed = {book["id"] for book in sources["gutenberg"]["books"]}
         if unknown := [book for book in corpus["books"] if book not in listed]:
-            refuse(("corpus", "books"), f"names book {unknown[0]}, which the sources file does not list; add it there under gutenberg.books")
-    if "fineweb" in corpus["sources"] and corpus["fineweb"]["shards"] > len(sources["fineweb"]["shards"]):
+            refuse(
+                ("corpus", "books"),
+                f"names book {unknown[0]}, which the sources file does not list; add it there under gutenberg.books",
+            )
+    if "fineweb" in corpus["sources"] and corpus["fineweb"]["shards"] > len(
+        sources["fineweb"]["shards"]
+    ):
         refuse(
             ("corpus", "fineweb", "shards"),
             f"is {corpus['fineweb']['shards']}, but the sources file lists {len(sources['fineweb']['shards'])}; add shards there",
         )
     if corpus["fineweb"]["min_characters"] > corpus["fineweb"]["max_characters"]:
-        refuse(("corpus", "fineweb", "min_characters"), "is above max_characters, so that no page would be left; exchange them")
+        refuse(
+            ("corpus", "fineweb", "min_characters"),
+            "is above max_characters, so that no page would be left; exchange them",
+        )
     for stage, data in (("sft", "instructions"), ("dpo", "preferences")):
         name = config[stage][data]
-        if config[stage]["enabled"] and name not in sources.get(data, {}) and not Path(name).is_file():
+        if (
+            config[stage]["enabled"]
+            and name not in sources.get(data, {})
+            and not Path(name).is_file()
+        ):
             known = ", ".join(sources.get(data, {})) or "none"
-            refuse((stage, data), f"is {name!r}, neither a name in the sources file (there: {known}) nor a file; correct it")
+            refuse(
+                (stage, data),
+                f"is {name!r}, neither a name in the sources file (there: {known}) nor a file; correct it",
+            )
     questions = config["evaluate"]["questions"]
     if questions is not None and questions not in sources.get("questions", {}):
         known = ", ".join(sources.get("questions", {})) or "none"
-        refuse(("evaluate", "questions"), f"is {questions!r}, which the sources file does not have (there: {known}); correct it or set null")
+        refuse(
+            ("evaluate", "questions"),
+            f"is {questions!r}, which the sources file does not have (there: {known}); correct it or set null",
+        )
     names = [task["name"] for task in config["evaluate"]["tasks"]]
     for number, name in enumerate(names):
         if name in names[:number]:
-            refuse(("evaluate", "tasks", number), f"is the second one named {name}; give it another name, and its kind")
+            refuse(
+                ("evaluate", "tasks", number),
+                f"is the second one named {name}; give it another name, and its kind",
+            )
         try:
             describe_task(name, config)
         except UserError as error:
-            raise UserError(f"{place(('evaluate', 'tasks', number), places, source)}: evaluate.tasks: {error}") from error
-    for section, row in (("pretrain", config["model"]["context"]), ("sft", config["sft"]["context"]), ("dpo", 2 * config["dpo"]["context"])):
+            raise UserError(
+                f"{place(('evaluate', 'tasks', number), places, source)}: evaluate.tasks: {error}"
+            ) from error
+    for section, row in (
+        ("pretrain", config["model"]["context"]),
+        ("sft", config["sft"]["context"]),
+        ("dpo", 2 * config["dpo"]["context"]),
+    ):
         if config[section].get("batch_tokens", row) < row:
-            refuse((section, "batch_tokens"), f"is {config[section]['batch_tokens']}, less than one row of {row} tokens; give a multiple of {row}")
+            refuse(
+                (section, "batch_tokens"),
+                f"is {config[section]['batch_tokens']}, less than one row of {row} tokens; give a multiple of {row}",
+            )

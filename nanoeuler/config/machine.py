@@ -19,7 +19,11 @@ def limits(config: Mapping[str, Any], given: Container[str] = ()) -> dict[str, i
 
     Those in `given` (a profile's `resources`, or `--resources gpu=0`) are left as they are.
     """
-    found = {"gpu": gpus_at_hand(config["device"]), "mem_mb": memory_megabytes(), "mirror_connections": 1}
+    found = {
+        "gpu": gpus_at_hand(config["device"]),
+        "mem_mb": memory_megabytes(),
+        "mirror_connections": 1,
+    }
     return {name: limit for name, limit in found.items() if name not in given}
 
 
@@ -34,11 +38,19 @@ def gpus_at_hand(device: str = "auto") -> int:
         return 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return 0
     found = sum(line.startswith("GPU ") for line in listed.splitlines())
-    return found if visible is None else min(found, sum(bool(name.strip()) and name.strip() != "-1" for name in visible.split(",")))
+    return (
+        found
+        if visible is None
+        else min(
+            found, sum(bool(name.strip()) and name.strip() != "-1" for name in visible.split(","))
+        )
+    )
 
 
 def training_megabytes(config: Mapping[str, Any]) -> int:
@@ -55,7 +67,10 @@ def job_environment(checkout: str) -> dict[str, str]:
     environment = os.environ
     paths = [os.path.dirname(sys.executable), *environment.get("PATH", "").split(os.pathsep)]
     packages = [checkout, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
-    return {"PATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONPATH": os.pathsep.join(dict.fromkeys(packages))}
+    return {
+        "PATH": os.pathsep.join(dict.fromkeys(paths)),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(packages)),
+    }
 
 
 def cluster_resources(config: Mapping[str, Any], gpu: bool = False) -> dict[str, Any]:

@@ -45,7 +45,14 @@ class Paths:
 
     def book(self, book: int | str) -> dict[str, str]:
         """Title and author of a book as the sources file gives them, empty where it does not."""
-        entry = next((entry for entry in self.config["sources"]["gutenberg"]["books"] if entry["id"] == int(book)), {})
+        entry = next(
+            (
+                entry
+                for entry in self.config["sources"]["gutenberg"]["books"]
+                if entry["id"] == int(book)
+            ),
+            {},
+        )
         return {"title": entry.get("title", ""), "author": entry.get("author", "")}
 
     def clean_book(self, book: int | str) -> str:
@@ -56,7 +63,9 @@ class Paths:
 
     def web_shard(self, shard: int | str) -> str:
         """Texts of extracted pages, `shard` being a number or three digits; the folder is named after the filters, so that others keep apart."""
-        filters = {key: value for key, value in self.config["corpus"]["fineweb"].items() if key != "shards"}
+        filters = {
+            key: value for key, value in self.config["corpus"]["fineweb"].items() if key != "shards"
+        }
         short_hash = hashlib.sha256(canonical_json(filters).encode()).hexdigest()[:8]
         collection = self.config["sources"].get("fineweb", {}).get("collection", "none")
         return f"{self.data}/fineweb/{collection}/{short_hash}/shard-{shard if isinstance(shard, str) else f'{shard:03d}'}.txt"
@@ -110,12 +119,25 @@ class Paths:
     def only_task(self, name: str) -> dict[str, Any]:
         """A configuration that knows this task alone, less the address of a file whose hash is known: a file of the same hash is the same file."""
         source = describe_task(name, self.config)
-        return {"sources": {"tasks": {name: {key: value for key, value in source.items() if key != "url" or not source.get("sha256")}}}}
+        return {
+            "sources": {
+                "tasks": {
+                    name: {
+                        key: value
+                        for key, value in source.items()
+                        if key != "url" or not source.get("sha256")
+                    }
+                }
+            }
+        }
 
     @property
     def tasks(self) -> list[str]:
         """The manifests of the tasks that are scored."""
-        return [f"{self.task(entry['name'])}/manifest.json" for entry in self.config["evaluate"]["tasks"]]
+        return [
+            f"{self.task(entry['name'])}/manifest.json"
+            for entry in self.config["evaluate"]["tasks"]
+        ]
 
     # What the corpus is made of.
 
@@ -130,23 +152,44 @@ class Paths:
         if "gutenberg" not in self.config["corpus"]["sources"]:
             return []
         wanted = self.config["corpus"]["books"]
-        return [book["id"] for book in self.config["sources"]["gutenberg"]["books"] if wanted == "all" or book["id"] in wanted]
+        return [
+            book["id"]
+            for book in self.config["sources"]["gutenberg"]["books"]
+            if wanted == "all" or book["id"] in wanted
+        ]
 
     @property
     def web_shards(self) -> list[int]:
-        return list(range(self.config["corpus"]["fineweb"]["shards"])) if "fineweb" in self.config["corpus"]["sources"] else []
+        return (
+            list(range(self.config["corpus"]["fineweb"]["shards"]))
+            if "fineweb" in self.config["corpus"]["sources"]
+            else []
+        )
 
     @property
     def own_text(self) -> list[str]:
         """Your own text files: what the paths, folders and globs in corpus.sources stand for today."""
-        return [path for source in self.config["corpus"]["sources"] if source not in ("gutenberg", "fineweb") for path in map(str, find_files(source))]
+        return [
+            path
+            for source in self.config["corpus"]["sources"]
+            if source not in ("gutenberg", "fineweb")
+            for path in map(str, find_files(source))
+        ]
 
     @property
     def downloads(self) -> list[str]:
         """Everything that needs the network."""
         books = [self.raw_book(book) for book in self.books]
         shards = [self.web_shard(shard) for shard in self.web_shards]
-        return [*self.before_download, *books, *shards, *self.instructions_manifest, *self.preferences_manifest, *self.questions, *self.tasks]
+        return [
+            *self.before_download,
+            *books,
+            *shards,
+            *self.instructions_manifest,
+            *self.preferences_manifest,
+            *self.questions,
+            *self.tasks,
+        ]
 
     # What a run makes.
 
@@ -154,7 +197,12 @@ class Paths:
     def stages(self) -> list[str]:
         """The training stages of this run, whose models are evaluated."""
         sft, dpo = self.config["sft"], self.config["dpo"]
-        stages = {"pretrain": True, "sft": sft["enabled"], "sft_scratch": sft["enabled"] and sft["baseline_from_scratch"], "dpo": dpo["enabled"]}
+        stages = {
+            "pretrain": True,
+            "sft": sft["enabled"],
+            "sft_scratch": sft["enabled"] and sft["baseline_from_scratch"],
+            "dpo": dpo["enabled"],
+        }
         return [stage for stage, wanted in stages.items() if wanted]
 
     @property
@@ -171,7 +219,11 @@ class Paths:
     def model(self, stage: str) -> dict[str, str]:
         """The files of a stage's model, which it writes last."""
         folder = self.model_folder(stage)
-        return {"weights": f"{folder}/model.safetensors", "config": f"{folder}/config.json", "tokenizer": f"{folder}/tokenizer.json"}
+        return {
+            "weights": f"{folder}/model.safetensors",
+            "config": f"{folder}/config.json",
+            "tokenizer": f"{folder}/tokenizer.json",
+        }
 
     @property
     def sft_parent(self) -> list[str]:
@@ -181,7 +233,9 @@ class Paths:
     @property
     def dpo_parent(self) -> str:
         """Folder of the model that alignment starts from: the tuned one, or without sft the pretrained one, unless dpo.init_from names another."""
-        return self.config["dpo"]["init_from"] or self.model_folder("sft" if self.config["sft"]["enabled"] else "pretrain")
+        return self.config["dpo"]["init_from"] or self.model_folder(
+            "sft" if self.config["sft"]["enabled"] else "pretrain"
+        )
 
     @property
     def dpo_parent_weights(self) -> list[str]:

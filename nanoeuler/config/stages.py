@@ -21,19 +21,54 @@ class Stage(NamedTuple):
 
 
 WHOLE_RUN = ("run", "seed", "device", "max_hours", "data_dir", "results_dir")
-WHOLE_RUN += ("sample", "corpus", "tokenizer", "model", "pretrain", "sft", "dpo", "evaluate", "sources")
+WHOLE_RUN += (
+    "sample",
+    "corpus",
+    "tokenizer",
+    "model",
+    "pretrain",
+    "sft",
+    "dpo",
+    "evaluate",
+    "sources",
+)
 
-BUILD_CORPUS = ("corpus.name", "corpus.sources", "corpus.validation_share", "corpus.deduplicate", "corpus.decontaminate")
+BUILD_CORPUS = (
+    "corpus.name",
+    "corpus.sources",
+    "corpus.validation_share",
+    "corpus.deduplicate",
+    "corpus.decontaminate",
+)
 BUILD_CORPUS += ("sources.gutenberg.licence", "sources.fineweb.licence")
 
 STAGES = {
     "plan": Stage(1, WHOLE_RUN),
     "write_sample": Stage(2, ("sample",)),
-    "fetch_book": Stage(1, ("sources.gutenberg.collection", "sources.gutenberg.mirror", "sources.gutenberg.delay_seconds")),
+    "fetch_book": Stage(
+        1,
+        (
+            "sources.gutenberg.collection",
+            "sources.gutenberg.mirror",
+            "sources.gutenberg.delay_seconds",
+        ),
+    ),
     "clean_book": Stage(1, ()),
-    "extract_fineweb": Stage(2, ("corpus.fineweb", "sources.fineweb.collection", "sources.fineweb.revision", "sources.fineweb.shards")),
-    "fetch_instructions": Stage(1, ("sft.instructions", "sft.validation_share", "sources.instructions.{sft.instructions}")),
-    "fetch_preferences": Stage(1, ("dpo.preferences", "dpo.validation_share", "sources.preferences.{dpo.preferences}")),
+    "extract_fineweb": Stage(
+        2,
+        (
+            "corpus.fineweb",
+            "sources.fineweb.collection",
+            "sources.fineweb.revision",
+            "sources.fineweb.shards",
+        ),
+    ),
+    "fetch_instructions": Stage(
+        1, ("sft.instructions", "sft.validation_share", "sources.instructions.{sft.instructions}")
+    ),
+    "fetch_preferences": Stage(
+        1, ("dpo.preferences", "dpo.validation_share", "sources.preferences.{dpo.preferences}")
+    ),
     "fetch_questions": Stage(2, ("evaluate.questions", "sources.questions.{evaluate.questions}")),
     "fetch_task": Stage(1, ("evaluate.tasks", "sources.tasks")),
     "build_corpus": Stage(4, BUILD_CORPUS),
@@ -53,7 +88,9 @@ def stage_config(config: Config, stage: str) -> str:
 
     The preset's name is left out, so that a preset and the same fields written out are one model.
     """
-    return canonical_json(select(config, STAGES[stage].reads) | {"revision": STAGES[stage].revision})
+    return canonical_json(
+        select(config, STAGES[stage].reads) | {"revision": STAGES[stage].revision}
+    )
 
 
 def stage_identity(config: Config, stage: str) -> str:
@@ -63,7 +100,10 @@ def stage_identity(config: Config, stage: str) -> str:
     """
     selected = select(config, STAGES[stage].reads)
     sources = lasting(selected.pop("sources", {}), read_schema("sources_schema.yaml"))
-    return canonical_json(lasting(selected, read_schema("schema.yaml")) | {"sources": sources, "revision": STAGES[stage].revision})
+    return canonical_json(
+        lasting(selected, read_schema("schema.yaml"))
+        | {"sources": sources, "revision": STAGES[stage].revision}
+    )
 
 
 def select(config: Config, reads: Iterable[str]) -> dict[str, Any]:
@@ -79,7 +119,11 @@ def select(config: Config, reads: Iterable[str]) -> dict[str, Any]:
         inner = selected
         for part in key[:-1]:
             inner = inner.setdefault(part, {})
-        inner[key[-1]] = {name: item for name, item in value.items() if key != ("model",) or name != "preset"} if isinstance(value, Mapping) else value
+        inner[key[-1]] = (
+            {name: item for name, item in value.items() if key != ("model",) or name != "preset"}
+            if isinstance(value, Mapping)
+            else value
+        )
     return selected
 
 
@@ -108,6 +152,11 @@ def code_fingerprint(*packages: str) -> str:
     """SHA-256 over the source files of some of nanoeuler's packages, for the rule whose result is a statement about code."""
     root = Path(nanoeuler.__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(path for package in packages for path in (root / package).rglob("*") if path.suffix in (".py", ".cu", ".cuh")):
+    for path in sorted(
+        path
+        for package in packages
+        for path in (root / package).rglob("*")
+        if path.suffix in (".py", ".cu", ".cuh")
+    ):
         digest.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()

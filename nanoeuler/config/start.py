@@ -17,7 +17,13 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import write_json
 
 TRAINING = ("pretrain", "sft", "sft_scratch", "dpo")
-FETCHING = ("fetch_book", "extract_fineweb", "fetch_instructions", "fetch_preferences", "fetch_questions")
+FETCHING = (
+    "fetch_book",
+    "extract_fineweb",
+    "fetch_instructions",
+    "fetch_preferences",
+    "fetch_questions",
+)
 
 
 def read_configuration(files: Sequence[str | Path], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,7 +34,13 @@ def read_configuration(files: Sequence[str | Path], overrides: Mapping[str, Any]
         raise SystemExit(f"error  {error}") from error
 
 
-def plan_command(config: Mapping[str, Any], rules: Collection[str], files: Collection[str | Path], gpus: int, local: bool) -> list[str]:
+def plan_command(
+    config: Mapping[str, Any],
+    rules: Collection[str],
+    files: Collection[str | Path],
+    gpus: int,
+    local: bool,
+) -> list[str]:
     """The command that plans a run of `rules`; empty when they neither train nor fetch, or when the jobs go to other machines.
 
     Only the stages that will run count, so that a cluster's login node may fetch what its GPUs will learn from.
@@ -38,16 +50,29 @@ def plan_command(config: Mapping[str, Any], rules: Collection[str], files: Colle
     stages = ",".join(stage for stage in TRAINING if stage in rules)
     name = " ".join(os.path.relpath(file) for file in files)
     handed = ["--config", stage_config(config, "plan"), "--name", name, "--stages", stages]
-    return [sys.executable, "-m", "nanoeuler", "plan", "--unless-short", *handed, "--gpus", str(gpus)]
+    return [
+        sys.executable,
+        "-m",
+        "nanoeuler",
+        "plan",
+        "--unless-short",
+        *handed,
+        "--gpus",
+        str(gpus),
+    ]
 
 
 def require_plan(command: list[str]) -> None:
     """Run the plan, which prints its own findings, and end the workflow when it says no."""
     if command and subprocess.run(command).returncode:
-        raise SystemExit("error  this machine won't do for this run, see above; nothing was downloaded or started")
+        raise SystemExit(
+            "error  this machine won't do for this run, see above; nothing was downloaded or started"
+        )
 
 
-def write_pipeline(path: str | Path, config: Mapping[str, Any], needs: Mapping[Any, Collection[Any]]) -> None:
+def write_pipeline(
+    path: str | Path, config: Mapping[str, Any], needs: Mapping[Any, Collection[Any]]
+) -> None:
     """Keep for the report the configuration and which rules need which: {"config", "rules": {name: {"jobs", "needs"}}}, every rule behind what it needs.
 
     `needs` has every job of the DAG, and the jobs whose files it takes in. A workflow that doesn't make the report leaves the file alone.
@@ -58,5 +83,16 @@ def write_pipeline(path: str | Path, config: Mapping[str, Any], needs: Mapping[A
         rule["jobs"] += 1
         rule["needs"] |= {other.rule.name for other in needed}
     if "write_report" in rules:
-        ordered = TopologicalSorter({name: rule["needs"] for name, rule in sorted(rules.items())}).static_order()
-        write_json(path, {"version": 1, "config": config, "rules": {name: rules[name] | {"needs": sorted(rules[name]["needs"])} for name in ordered}})
+        ordered = TopologicalSorter(
+            {name: rule["needs"] for name, rule in sorted(rules.items())}
+        ).static_order()
+        write_json(
+            path,
+            {
+                "version": 1,
+                "config": config,
+                "rules": {
+                    name: rules[name] | {"needs": sorted(rules[name]["needs"])} for name in ordered
+                },
+            },
+        )

@@ -38,7 +38,9 @@ def validator() -> Any:
 @cache
 def read_schema(name: str) -> Schema:
     """The schema `name`, which is package data beside this module."""
-    return yaml.safe_load(importlib.resources.files("nanoeuler.config").joinpath(name).read_text(encoding="utf-8"))
+    return yaml.safe_load(
+        importlib.resources.files("nanoeuler.config").joinpath(name).read_text(encoding="utf-8")
+    )
 
 
 def check(value: Any, schema: Schema, places: Mapping[Key, str], source: str) -> Any:
@@ -49,7 +51,14 @@ def check(value: Any, schema: Schema, places: Mapping[Key, str], source: str) ->
     """
     value = fill_defaults(coerce(value, schema), schema)
     errors = validator()(schema).iter_errors(value)
-    first = min(errors, key=lambda error: (error.validator != "additionalProperties", list(map(str, error.absolute_path))), default=None)
+    first = min(
+        errors,
+        key=lambda error: (
+            error.validator != "additionalProperties",
+            list(map(str, error.absolute_path)),
+        ),
+        default=None,
+    )
     if first is not None:
         raise UserError(explain(first, schema, places, source))
     return value
@@ -63,7 +72,10 @@ def coerce(value: Any, schema: Schema) -> Any:
     """
     if isinstance(value, Mapping):
         known, other = schema.get("properties", {}), schema.get("additionalProperties")
-        return {key: coerce(item, known.get(key) or (other if isinstance(other, dict) else {})) for key, item in value.items()}
+        return {
+            key: coerce(item, known.get(key) or (other if isinstance(other, dict) else {}))
+            for key, item in value.items()
+        }
     if isinstance(value, list):
         items = next((option["items"] for option in options(schema) if "items" in option), {})
         return [coerce(item, items) for item in value]
@@ -74,7 +86,12 @@ def coerce(value: Any, schema: Schema) -> Any:
         return None
     if isinstance(value, str) and not any(fits(value, option) for option in options(schema)):
         return parse_scalar(value, types)
-    if isinstance(value, float) and value.is_integer() and "integer" in types and "number" not in types:
+    if (
+        isinstance(value, float)
+        and value.is_integer()
+        and "integer" in types
+        and "number" not in types
+    ):
         return int(value)
     if types == {"string"} or types == {"string", "null"}:
         if isinstance(value, int) and not isinstance(value, bool):
@@ -95,7 +112,9 @@ def parse_scalar(text: str, types: set[str]) -> Any:
         except ValueError:
             return text
         if math.isfinite(number) and number.is_integer() and "integer" in types:
-            return int(stripped) if stripped.lstrip("+-").replace("_", "").isdigit() else int(number)
+            return (
+                int(stripped) if stripped.lstrip("+-").replace("_", "").isdigit() else int(number)
+            )
         if "number" in types:
             return number
     return text
@@ -132,10 +151,18 @@ def fill_defaults(value: Any, schema: Schema) -> Any:
         if key not in filled and "default" in rule:
             filled[key] = copy.deepcopy(rule["default"])
     other = schema.get("additionalProperties")
-    return {key: fill_defaults(item, schema.get("properties", {}).get(key) or (other if isinstance(other, dict) else {})) for key, item in filled.items()}
+    return {
+        key: fill_defaults(
+            item,
+            schema.get("properties", {}).get(key) or (other if isinstance(other, dict) else {}),
+        )
+        for key, item in filled.items()
+    }
 
 
-def explain(error: "jsonschema.ValidationError", schema: Schema, places: Mapping[Key, str], source: str) -> str:
+def explain(
+    error: "jsonschema.ValidationError", schema: Schema, places: Mapping[Key, str], source: str
+) -> str:
     """One sentence for a mistake: where, which key, what it must be, what it is, and the key that was perhaps meant."""
     key: Key = tuple(error.absolute_path)
     if error.validator == "additionalProperties":
@@ -148,9 +175,7 @@ def explain(error: "jsonschema.ValidationError", schema: Schema, places: Mapping
         return f"{place(key, places, source)}: {dotted((*key, missing))} is missing; give it{f' ({meaning})' if meaning else ''}"
     rule = find_rule(key, schema)
     meaning = f" ({rule['description']})" if "description" in rule else ""
-    return (
-        f"{place(key, places, source)}: {dotted(key) or 'the file'} must be {describe(rule)}, not {show(error.instance)}{hint(error.instance, rule)}{meaning}"
-    )
+    return f"{place(key, places, source)}: {dotted(key) or 'the file'} must be {describe(rule)}, not {show(error.instance)}{hint(error.instance, rule)}{meaning}"
 
 
 def place(key: Key, places: Mapping[Key, str], source: str) -> str:
@@ -191,7 +216,9 @@ def find_rule(key: Key, schema: Schema) -> Schema:
             schema = next((option["items"] for option in options(schema) if "items" in option), {})
         else:
             other = schema.get("additionalProperties")
-            schema = schema.get("properties", {}).get(part) or (other if isinstance(other, dict) else {})
+            schema = schema.get("properties", {}).get(part) or (
+                other if isinstance(other, dict) else {}
+            )
     return schema
 
 
@@ -204,14 +231,29 @@ def describe(rule: Schema) -> str:
     if "enum" in rule:
         return either([show(value) for value in rule["enum"]])
     kind = rule.get("type", [])
-    return either([describe_type(name, rule) for name in ([kind] if isinstance(kind, str) else kind)]) or "something else"
+    return (
+        either([describe_type(name, rule) for name in ([kind] if isinstance(kind, str) else kind)])
+        or "something else"
+    )
 
 
 def describe_type(name: str, rule: Schema) -> str:
-    words = {"integer": "a whole number", "number": "a number", "string": "text", "boolean": "true or false", "null": "null", "object": "a section of keys"}
+    words = {
+        "integer": "a whole number",
+        "number": "a number",
+        "string": "text",
+        "boolean": "true or false",
+        "null": "null",
+        "object": "a section of keys",
+    }
     if name == "array":
         items = rule.get("items", {})
-        kind = {"integer": "whole numbers", "number": "numbers", "string": "texts", "object": "sections"}.get(items.get("type"), "values")
+        kind = {
+            "integer": "whole numbers",
+            "number": "numbers",
+            "string": "texts",
+            "object": "sections",
+        }.get(items.get("type"), "values")
         return f"a list of {kind}" + (", each once" if rule.get("uniqueItems") else "")
     if name == "string":
         return rule.get("x-form", "text")
@@ -219,19 +261,37 @@ def describe_type(name: str, rule: Schema) -> str:
 
 
 def describe_range(rule: Schema) -> str:
-    low = f"of at least {rule['minimum']}" if "minimum" in rule else f"above {rule['exclusiveMinimum']}" if "exclusiveMinimum" in rule else ""
-    high = f"at most {rule['maximum']}" if "maximum" in rule else f"below {rule['exclusiveMaximum']}" if "exclusiveMaximum" in rule else ""
+    low = (
+        f"of at least {rule['minimum']}"
+        if "minimum" in rule
+        else f"above {rule['exclusiveMinimum']}"
+        if "exclusiveMinimum" in rule
+        else ""
+    )
+    high = (
+        f"at most {rule['maximum']}"
+        if "maximum" in rule
+        else f"below {rule['exclusiveMaximum']}"
+        if "exclusiveMaximum" in rule
+        else ""
+    )
     limits = " and ".join(filter(None, [low, high]))
     return f" {limits}" if limits else ""
 
 
 def hint(value: Any, rule: Schema) -> str:
     """A remedy for YAML's best-known trap: no, off, yes and on are booleans."""
-    return "; YAML reads yes, no, on and off as true and false: put the text in quotes" if isinstance(value, bool) and "string" in accepted_types(rule) else ""
+    return (
+        "; YAML reads yes, no, on and off as true and false: put the text in quotes"
+        if isinstance(value, bool) and "string" in accepted_types(rule)
+        else ""
+    )
 
 
 def either(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1] if words else ""
+    return (
+        words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1] if words else ""
+    )
 
 
 def show(value: Any) -> str:

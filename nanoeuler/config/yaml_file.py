@@ -25,14 +25,20 @@ def read_yaml(path: str | Path) -> tuple[Any, dict[Key, str]]:
         find_places(root, (), path, places)
         return yaml.safe_load(path.read_text(encoding="utf-8")), places
     except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file; give the path of a YAML file, config/config.yaml for example") from error
+        raise UserError(
+            f"{path}: no such file; give the path of a YAML file, config/config.yaml for example"
+        ) from error
     except IsADirectoryError as error:
-        raise UserError(f"{path}: a folder, not a YAML file; give the path of a file in it") from error
+        raise UserError(
+            f"{path}: a folder, not a YAML file; give the path of a file in it"
+        ) from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text; save it as UTF-8") from error
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{path}{line}: not valid YAML: {error.problem}; check the indentation (spaces, no tabs) and the quotes there") from error
+        raise UserError(
+            f"{path}{line}: not valid YAML: {error.problem}; check the indentation (spaces, no tabs) and the quotes there"
+        ) from error
     except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"{path}: not valid YAML: {error}") from error
 
@@ -49,7 +55,9 @@ def find_places(node: yaml.Node, key: Key, path: Path, places: dict[Key, str]) -
                 continue
             place = f"{path}, line {name.start_mark.line + 1}"
             if name.value in seen:
-                raise UserError(f"{place}: {'.'.join(map(str, (*key, name.value)))} is given twice; keep one of them")
+                raise UserError(
+                    f"{place}: {'.'.join(map(str, (*key, name.value)))} is given twice; keep one of them"
+                )
             seen.add(name.value)
             places[*key, name.value] = place
             find_places(value, (*key, name.value), path, places)

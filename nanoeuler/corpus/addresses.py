@@ -32,16 +32,22 @@ def resolve(address: str, revision: str | None = None) -> str | Path:
     if scheme == "file":
         host, slash, path = rest.partition("/")
         if host not in ("", "localhost") or not slash:
-            raise UserError(f"{address}: a file address names no host; write file:///PATH, with three slashes")
+            raise UserError(
+                f"{address}: a file address names no host; write file:///PATH, with three slashes"
+            )
         return Path("/" + unquote(path))
-    raise UserError(f"{address}: addresses of the kind {scheme}:// cannot be read; give https://, hf://datasets/, file:/// or a local path")
+    raise UserError(
+        f"{address}: addresses of the kind {scheme}:// cannot be read; give https://, hf://datasets/, file:/// or a local path"
+    )
 
 
 def hugging_face(address: str, rest: str, revision: str | None) -> str:
     kind, _, path = rest.partition("/")
     parts = path.split("/", 2)
     if kind != "datasets" or len(parts) < 3 or not all(parts):
-        raise UserError(f"{address}: not the address of a file in a data set; write hf://datasets/OWNER/NAME/PATH")
+        raise UserError(
+            f"{address}: not the address of a file in a data set; write hf://datasets/OWNER/NAME/PATH"
+        )
     owner, name, file = parts
     name, _, pinned = name.partition("@")
     return f"{endpoint()}/datasets/{owner}/{name}/resolve/{quote(pinned or revision or 'main', safe='')}/{quote(file)}"

@@ -24,7 +24,10 @@ class ArrowArray(ctypes.Structure):
 
 class ArrowStream(ctypes.Structure):
     _fields_ = (
-        ("get_schema", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ArrowSchema))),
+        (
+            "get_schema",
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ArrowSchema)),
+        ),
         ("get_next", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ArrowArray))),
         ("get_last_error", ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)),
         ("release", ctypes.c_void_p),
@@ -56,12 +59,17 @@ ArrowArray._fields_ = (
     ("private_data", ctypes.c_void_p),
 )
 pointer_of_capsule = ctypes.pythonapi.PyCapsule_GetPointer
-pointer_of_capsule.restype, pointer_of_capsule.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+pointer_of_capsule.restype, pointer_of_capsule.argtypes = (
+    ctypes.c_void_p,
+    (ctypes.py_object, ctypes.c_char_p),
+)
 
 
 def read_texts(connection: duckdb.DuckDBPyConnection, query: str) -> Batch:
     """The result of `query`, one column of texts without nulls, as a batch. Raises `duckdb.Error` when it fails."""
-    connection.execute("set arrow_large_buffer_size = true")  # offsets of 64 bits, whatever there is
+    connection.execute(
+        "set arrow_large_buffer_size = true"
+    )  # offsets of 64 bits, whatever there is
     capsule = connection.sql(query).__arrow_c_stream__()
     parts = list(chunks(capsule))
     texts = [np.zeros(0, np.uint8), *(text for text, _ in parts)]
@@ -83,7 +91,9 @@ def chunks(capsule: object) -> Iterator[tuple[np.ndarray, np.ndarray]]:
                 raise duckdb.Error("nulls where text was expected")
             first = array.offset + column.offset  # of a slice
             where = ctypes.cast(column.buffers[1], ctypes.POINTER(ctypes.c_int64))
-            offsets = np.ctypeslib.as_array(where, (first + array.length + 1,))[first:].astype(np.int64)
+            offsets = np.ctypeslib.as_array(where, (first + array.length + 1,))[first:].astype(
+                np.int64
+            )
             size = int(offsets[-1] - offsets[0])
             text = np.empty(size, np.uint8)
             if size:
@@ -112,4 +122,6 @@ def released(stream: ArrowStream, address: int) -> Iterator[ArrowArray]:
 
 def check(stream: ArrowStream, address: int, code: int) -> None:
     if code:
-        raise duckdb.Error((stream.get_last_error(address) or b"unknown").decode("utf-8", "replace"))
+        raise duckdb.Error(
+            (stream.get_last_error(address) or b"unknown").decode("utf-8", "replace")
+        )

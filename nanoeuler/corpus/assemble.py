@@ -23,7 +23,15 @@ import numpy as np
 from nanoeuler import log
 from nanoeuler.corpus.batches import Batch, ordered_map
 from nanoeuler.corpus.cleaning import examine, look_at_held_out, near_duplicates
-from nanoeuler.corpus.contamination import GRAM, NO_RUNS, NONE, Measured, Quotations, hash_runs, read_evaluation_set
+from nanoeuler.corpus.contamination import (
+    GRAM,
+    NO_RUNS,
+    NONE,
+    Measured,
+    Quotations,
+    hash_runs,
+    read_evaluation_set,
+)
 from nanoeuler.corpus.document_sources import Source
 from nanoeuler.corpus.split import check_share
 from nanoeuler.corpus.survey import COPY, HELD_OUT, NEAR_COPY, QUOTING, TRAIN, Part, Survey, survey
@@ -53,7 +61,12 @@ NOTHING = Cleaning()
 
 
 def assemble(
-    output: str | Path, name: str, sources: Sequence[Source], validation_share: float, cleaning: Cleaning = NOTHING, threads: int = 1
+    output: str | Path,
+    name: str,
+    sources: Sequence[Source],
+    validation_share: float,
+    cleaning: Cleaning = NOTHING,
+    threads: int = 1,
 ) -> dict[str, Any]:
     """Write the corpus `name` to the folder `output` and return its manifest.
 
@@ -67,21 +80,40 @@ def assemble(
     for stale in output.glob(".*.part"):  # of an attempt that was killed
         shutil.rmtree(stale, ignore_errors=True)
     modes = [cleaning.duplicates.get(source.kind, "none") for source in sources]
-    surveys = [survey(source, validation_share, mode != "none", threads) for source, mode in zip(sources, modes, strict=True)]
+    surveys = [
+        survey(source, validation_share, mode != "none", threads)
+        for source, mode in zip(sources, modes, strict=True)
+    ]
     quoted, ignored = clean(surveys, modes, validation_share, cleaning, threads)
-    with atomic_folder(output / SPLITS[0]) as train, atomic_folder(output / SPLITS[1]) as validation:
-        entries = {found.source.name: describe(found, counts) | write(found, train, validation, threads) for found, counts in zip(surveys, quoted, strict=True)}
-        (output / "manifest.json").unlink(missing_ok=True)  # it must not describe files that are being exchanged
+    with (
+        atomic_folder(output / SPLITS[0]) as train,
+        atomic_folder(output / SPLITS[1]) as validation,
+    ):
+        entries = {
+            found.source.name: describe(found, counts) | write(found, train, validation, threads)
+            for found, counts in zip(surveys, quoted, strict=True)
+        }
+        (output / "manifest.json").unlink(
+            missing_ok=True
+        )  # it must not describe files that are being exchanged
     manifest = {
         "version": 1,
         "name": name,
         "validation_share": validation_share,
         "deduplicate": {**cleaning.duplicates, "threshold": cleaning.threshold},
-        "decontaminate": {test: sha256_file(path) for test, path in cleaning.evaluation_sets.items()} if cleaning.decontaminate else None,
+        "decontaminate": {
+            test: sha256_file(path) for test, path in cleaning.evaluation_sets.items()
+        }
+        if cleaning.decontaminate
+        else None,
         "frequent_runs_ignored": ignored,
         "sources": entries,
-        "documents": {split: sum(entry[split]["documents"] for entry in entries.values()) for split in SPLITS},
-        "bytes": {split: sum(entry[split]["bytes"] for entry in entries.values()) for split in SPLITS},
+        "documents": {
+            split: sum(entry[split]["documents"] for entry in entries.values()) for split in SPLITS
+        },
+        "bytes": {
+            split: sum(entry[split]["bytes"] for entry in entries.values()) for split in SPLITS
+        },
         "fingerprint": fingerprint(entries),
     }
     write_json(output / "manifest.json", manifest)
@@ -90,16 +122,32 @@ def assemble(
 
 def fingerprint(entries: dict[str, dict[str, Any]]) -> str:
     """Over the sources' names and hashes, in their order: equal corpora, borders of documents included, have equal fingerprints."""
-    hashes = [[name, split, entry[split]["sha256"], entry[split]["offsets_sha256"]] for name, entry in entries.items() for split in SPLITS]
+    hashes = [
+        [name, split, entry[split]["sha256"], entry[split]["offsets_sha256"]]
+        for name, entry in entries.items()
+        for split in SPLITS
+    ]
     return sha256_text(canonical_json(hashes))
 
 
-def clean(surveys: Sequence[Survey], modes: Sequence[str], share: float, cleaning: Cleaning, threads: int) -> tuple[list[dict[str, Any]], int]:
+def clean(
+    surveys: Sequence[Survey], modes: Sequence[str], share: float, cleaning: Cleaning, threads: int
+) -> tuple[list[dict[str, Any]], int]:
     """Find near-duplicates and quotations. Returns what the manifest says of each source's quotations, and how many runs of words were too frequent."""
-    searches = [near_duplicates(found, cleaning.threshold) if mode == "near" else None for found, mode in zip(surveys, modes, strict=True)]
+    searches = [
+        near_duplicates(found, cleaning.threshold) if mode == "near" else None
+        for found, mode in zip(surveys, modes, strict=True)
+    ]
     checked = cleaning.decontaminate
-    held_out = [look_at_held_out(found, search, share, checked, threads) for found, search in zip(surveys, searches, strict=True)]
-    tests = [(test, hash_runs(*hash_words(read_evaluation_set(path)))) for test, path in cleaning.evaluation_sets.items() if checked]
+    held_out = [
+        look_at_held_out(found, search, share, checked, threads)
+        for found, search in zip(surveys, searches, strict=True)
+    ]
+    tests = [
+        (test, hash_runs(*hash_words(read_evaluation_set(path))))
+        for test, path in cleaning.evaluation_sets.items()
+        if checked
+    ]
     measured = Measured([*((HELD_OUT_TEXT, runs) for runs in held_out if checked), *tests])
     quotations = Quotations(measured)
     borders = np.cumsum([0, *(len(found.fates) for found in surveys)])
@@ -107,26 +155,50 @@ def clean(surveys: Sequence[Survey], modes: Sequence[str], share: float, cleanin
     for found, search, own, first in zip(surveys, searches, held_out, borders[:-1], strict=True):
         others = measured
         if found.ends and checked:  # a document whose end is held out does not quote that end
-            others = Measured([(HELD_OUT_TEXT, NO_RUNS), *((HELD_OUT_TEXT, runs) for runs in held_out if runs is not own), *tests])
+            others = Measured(
+                [
+                    (HELD_OUT_TEXT, NO_RUNS),
+                    *((HELD_OUT_TEXT, runs) for runs in held_out if runs is not own),
+                    *tests,
+                ]
+            )
         touched.append(examine(found, search, others, quotations, int(first), threads))
     owners = quotations.owners(int(borders[-1]))
     told = []
     for found, any_quoted, first in zip(surveys, touched, borders[:-1], strict=True):
         of_source = owners[first : first + len(found.fates)]
         found.fates[of_source != NONE] = QUOTING
-        counts = {test: found.count_where(of_source == index) for index, test in enumerate(measured.names)}
-        told.append({"contaminated": counts, "only frequent runs": found.count_where(any_quoted & (of_source == NONE))})
+        counts = {
+            test: found.count_where(of_source == index) for index, test in enumerate(measured.names)
+        }
+        told.append(
+            {
+                "contaminated": counts,
+                "only frequent runs": found.count_where(any_quoted & (of_source == NONE)),
+            }
+        )
     return told, quotations.ignored
 
 
 def describe(found: Survey, quoted: dict[str, Any]) -> dict[str, Any]:
     """What a source's entry in the manifest says of what was read and dropped."""
     everything = range(QUOTING + 1)
-    entry = {"licence": found.source.licence, "split": "ends of documents" if found.ends else "documents", "read": found.count(*everything)}
+    entry = {
+        "licence": found.source.licence,
+        "split": "ends of documents" if found.ends else "documents",
+        "read": found.count(*everything),
+    }
     if found.source.left_out:
         entry["left_out"] = found.source.left_out
-    dropped = {"exact duplicates": found.count(COPY), "near duplicates": found.count(NEAR_COPY), "contaminated": quoted["contaminated"]}
-    return entry | {"dropped": dropped, "kept_quoting_only_frequent_runs": quoted["only frequent runs"]}
+    dropped = {
+        "exact duplicates": found.count(COPY),
+        "near duplicates": found.count(NEAR_COPY),
+        "contaminated": quoted["contaminated"],
+    }
+    return entry | {
+        "dropped": dropped,
+        "kept_quoting_only_frequent_runs": quoted["only frequent runs"],
+    }
 
 
 def write(found: Survey, train: Path, validation: Path, threads: int) -> dict[str, Any]:
@@ -137,8 +209,13 @@ def write(found: Survey, train: Path, validation: Path, threads: int) -> dict[st
         batch = part.read()
         if not found.ends:
             return batch.take(part.fates == TRAIN), batch.take(part.fates == HELD_OUT)
-        beginnings, ends = batch.cut(np.zeros(len(batch), np.int64), part.cuts), batch.cut(part.cuts, part.sizes)
-        return beginnings.take(part.fates == TRAIN), ends.take((part.fates == TRAIN) | (part.fates == QUOTING))
+        beginnings, ends = (
+            batch.cut(np.zeros(len(batch), np.int64), part.cuts),
+            batch.cut(part.cuts, part.sizes),
+        )
+        return beginnings.take(part.fates == TRAIN), ends.take(
+            (part.fates == TRAIN) | (part.fates == QUOTING)
+        )
 
     total = int(found.sizes.sum())
     with (
@@ -146,7 +223,9 @@ def write(found: Survey, train: Path, validation: Path, threads: int) -> dict[st
         PartWriter(validation, source.name) as held_out,
         log.Progress(f"write {source.name}", total, "MB", 1e-6) as progress,
     ):
-        for size, (beginnings, rest) in ordered_map(lambda part: (int(part.sizes.sum()), work(part)), found.parts(), threads):
+        for size, (beginnings, rest) in ordered_map(
+            lambda part: (int(part.sizes.sum()), work(part)), found.parts(), threads
+        ):
             learned.add(beginnings)
             held_out.add(rest)
             progress.update(size)
@@ -155,8 +234,18 @@ def write(found: Survey, train: Path, validation: Path, threads: int) -> dict[st
             f"corpus source {source.name}: no training text is left, as every document has {GRAM} words in a row in common with what models are "
             f"measured on ({found.count(QUOTING)['documents']:,} of them); set corpus.decontaminate to false, or add to the source"
         )
-    told = {"duplicates": found.count(COPY, NEAR_COPY)["documents"], "contaminated": found.count(QUOTING)["documents"]}
-    log.line("source", name=source.name, documents=learned.documents, bytes=learned.bytes, held_out=held_out.documents, **told)
+    told = {
+        "duplicates": found.count(COPY, NEAR_COPY)["documents"],
+        "contaminated": found.count(QUOTING)["documents"],
+    }
+    log.line(
+        "source",
+        name=source.name,
+        documents=learned.documents,
+        bytes=learned.bytes,
+        held_out=held_out.documents,
+        **told,
+    )
     return {"train": learned.entry(SPLITS[0]), "validation": held_out.entry(SPLITS[1])}
 
 

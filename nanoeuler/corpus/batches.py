@@ -24,10 +24,16 @@ class Batch:
 
     @classmethod
     def of(cls, documents: Sequence[bytes], keys: Sequence[str] | None = None) -> "Batch":
-        return cls.between(np.frombuffer(b"".join(documents), np.uint8), np.cumsum([0, *map(len, documents)], dtype=np.int64), keys)
+        return cls.between(
+            np.frombuffer(b"".join(documents), np.uint8),
+            np.cumsum([0, *map(len, documents)], dtype=np.int64),
+            keys,
+        )
 
     @classmethod
-    def between(cls, text: np.ndarray, offsets: np.ndarray, keys: Sequence[str] | None = None) -> "Batch":
+    def between(
+        cls, text: np.ndarray, offsets: np.ndarray, keys: Sequence[str] | None = None
+    ) -> "Batch":
         """Documents one after another: i is text[offsets[i]:offsets[i + 1]]."""
         return cls(text, offsets[:-1], offsets[1:], keys)
 
@@ -40,7 +46,10 @@ class Batch:
 
     def documents(self) -> Iterator[memoryview]:
         text = memoryview(self.text)
-        return (text[start:stop] for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True))
+        return (
+            text[start:stop]
+            for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True)
+        )
 
     def hashes(self) -> list[bytes]:
         """The SHA-256 of each document."""
@@ -63,7 +72,9 @@ class Batch:
         return Batch(self.text, self.starts + firsts, self.starts + lasts)
 
 
-def ordered_map(function: Callable[[Given], Made], items: Iterable[Given], threads: int) -> Iterator[Made]:
+def ordered_map(
+    function: Callable[[Given], Made], items: Iterable[Given], threads: int
+) -> Iterator[Made]:
     """`function` of each item, in their order, in several threads. No more than one item per thread, and one, is held in memory."""
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[Made]] = deque()

@@ -28,7 +28,9 @@ from nanoeuler.errors import UserError
 GRAM = 13  # words (Brown et al. 2020, appendix C)
 FREQUENT = 10  # training documents
 STRIDE = 8  # words from one part of a training document that is looked up to the next
-PART = GRAM - STRIDE + 1  # words of it: of `STRIDE` such runs that begin one word apart, the last ends where `GRAM` words end
+PART = (
+    GRAM - STRIDE + 1
+)  # words of it: of `STRIDE` such runs that begin one word apart, the last ends where `GRAM` words end
 ROLL = np.uint64(0xD6E8FEB86659FD93)
 NONE = 255
 KEYS_OF_A_CELL = 4  # hashes at most, on average, that share 64 bits of the filter
@@ -53,15 +55,27 @@ class Measured:
     def __init__(self, sets: Sequence[tuple[str, Runs]]):
         self.names = list(dict.fromkeys(name for name, _ in sets))
         assert len(self.names) < NONE
-        grams, parts = (np.concatenate(kind) for kind in zip(NO_RUNS, *(runs for _, runs in sets), strict=True))
-        owners = np.concatenate([np.zeros(0, np.uint8), *(np.full(len(runs.grams), self.names.index(name), np.uint8) for name, runs in sets)])
+        grams, parts = (
+            np.concatenate(kind) for kind in zip(NO_RUNS, *(runs for _, runs in sets), strict=True)
+        )
+        owners = np.concatenate(
+            [
+                np.zeros(0, np.uint8),
+                *(
+                    np.full(len(runs.grams), self.names.index(name), np.uint8)
+                    for name, runs in sets
+                ),
+            ]
+        )
         order = np.argsort(grams)
         grams = grams[order]
         first = np.flatnonzero(np.append(True, grams[1:] != grams[:-1])[: len(grams)])
         self.grams, self.owners = grams[first], np.minimum.reduceat(owners[order], first)
         self.part_filter = bloom_filter(parts)
         bits = max(1, len(self.grams).bit_length() - 1)
-        self.starts = np.searchsorted(self.grams, np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)).astype(np.uint32)
+        self.starts = np.searchsorted(
+            self.grams, np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
+        ).astype(np.uint32)
 
     def find(self, hashes: np.ndarray, borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """All quotations in documents given by their words, each of a document once: its number, and the run of words by its place in `grams` (int64 both)."""
@@ -106,9 +120,13 @@ def read_evaluation_set(path: Path) -> Batch:
             for line in file:
                 documents.append("\n".join(texts_in(json.loads(line))).encode("utf-8", "replace"))
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); fetch it first: nanoeuler questions, or nanoeuler task") from error
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}); fetch it first: nanoeuler questions, or nanoeuler task"
+        ) from error
     except ValueError as error:
-        raise UserError(f"{path}: not JSON lines ({error}); delete it and fetch it again") from error
+        raise UserError(
+            f"{path}: not JSON lines ({error}); delete it and fetch it again"
+        ) from error
     return Batch.of(documents)
 
 
@@ -193,9 +211,13 @@ def find_grams(hashes, borders, grams, starts, part_filter, found):
             if not may_have(part_filter, hash_of_run(hashes, part, PART)):
                 continue
             left = right = part
-            while left > max(begin, part - STRIDE + 1) and may_have(part_filter, hash_of_run(hashes, left - 1, PART)):
+            while left > max(begin, part - STRIDE + 1) and may_have(
+                part_filter, hash_of_run(hashes, left - 1, PART)
+            ):
                 left -= 1
-            while right < min(last, part + STRIDE - 1) and may_have(part_filter, hash_of_run(hashes, right + 1, PART)):
+            while right < min(last, part + STRIDE - 1) and may_have(
+                part_filter, hash_of_run(hashes, right + 1, PART)
+            ):
                 right += 1
             for first in range(left, right - STRIDE + 2):
                 place = place_of(hash_of_run(hashes, first, GRAM), grams, starts)

@@ -8,10 +8,16 @@ import codecs
 import re
 from dataclasses import dataclass
 
-WINDOWS = {byte: letter for byte in range(0x80, 0xA0) if (letter := bytes([byte]).decode("cp1252", "replace")) != "\ufffd"}
+WINDOWS = {
+    byte: letter
+    for byte in range(0x80, 0xA0)
+    if (letter := bytes([byte]).decode("cp1252", "replace")) != "\ufffd"
+}
 TO_LATIN_1 = {ord(letter): byte for byte, letter in WINDOWS.items()}
 NOT_ASCII = re.compile("[^\x00-\x7f]")
-GARBLED = re.compile(f"[\xc2-\xf4][\x80-\xbf{re.escape(''.join(WINDOWS.values()))}]")  # a letter's UTF-8 bytes, taken for letters
+GARBLED = re.compile(
+    f"[\xc2-\xf4][\x80-\xbf{re.escape(''.join(WINDOWS.values()))}]"
+)  # a letter's UTF-8 bytes, taken for letters
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
 UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -44,7 +50,9 @@ def read_bytes(raw: bytes) -> tuple[str, str, int]:
     except UnicodeDecodeError:
         text = raw.decode("utf-8", "replace")
     unreadable = text.count("\ufffd")
-    if sum(map(len, re.findall("[^\x00-\x7f\ufffd]+", text))) > unreadable:  # Windows-1252 never looks that much like UTF-8: a few bytes are broken
+    if (
+        sum(map(len, re.findall("[^\x00-\x7f\ufffd]+", text))) > unreadable
+    ):  # Windows-1252 never looks that much like UTF-8: a few bytes are broken
         return text, "utf-8", unreadable
     text = raw.decode("cp1252", "replace")
     return text, "cp1252", text.count("\ufffd")

@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Turn = dict[str, str]
-ROLES = {"system": "system", "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant", "bot": "assistant", "model": "assistant"}
+ROLES = {
+    "system": "system",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "bot": "assistant",
+    "model": "assistant",
+}
 
 
 class Unusable(Exception):
@@ -37,7 +45,11 @@ def read_message(message: Any, name: str) -> tuple[str, str]:
     role = ROLES.get(str(message.get("role", message.get("from"))))
     if role is None:
         raise Unusable(f"a message of {name} has an unknown role")
-    return role, check_text(message.get("content", message.get("value")), f"a message of {name}", may_be_empty=role == "system")
+    return role, check_text(
+        message.get("content", message.get("value")),
+        f"a message of {name}",
+        may_be_empty=role == "system",
+    )
 
 
 def read_prompt(messages: Sequence[Any], name: str) -> tuple[list[Turn], str]:
@@ -45,11 +57,18 @@ def read_prompt(messages: Sequence[Any], name: str) -> tuple[list[Turn], str]:
     parts = [read_message(message, name) for message in messages]
     system = [text for role, text in parts if role == "system" and text.strip()]
     spoken = [(role, text) for role, text in parts if role != "system"]
-    if not spoken or [role for role, _ in spoken] != ["user", "assistant"] * (len(spoken) // 2) + ["user"]:
-        raise Unusable(f"{name}: user and assistant do not take turns" if spoken else f"{name} is empty")
+    if not spoken or [role for role, _ in spoken] != ["user", "assistant"] * (len(spoken) // 2) + [
+        "user"
+    ]:
+        raise Unusable(
+            f"{name}: user and assistant do not take turns" if spoken else f"{name} is empty"
+        )
     texts = [text for _, text in spoken]
     texts[0] = "\n\n".join([*system, texts[0]])
-    return [{"instruction": asked, "output": said} for asked, said in zip(texts[:-1:2], texts[1::2], strict=True)], texts[-1]
+    return [
+        {"instruction": asked, "output": said}
+        for asked, said in zip(texts[:-1:2], texts[1::2], strict=True)
+    ], texts[-1]
 
 
 def read_conversation(messages: Any, name: str = "messages") -> list[Turn]:

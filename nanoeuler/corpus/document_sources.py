@@ -75,13 +75,17 @@ class Books:
     def __post_init__(self) -> None:
         for path in self.paths:
             if not path.is_file():
-                raise UserError(f"{path}: no such file; clean the book first: nanoeuler gutenberg clean")
+                raise UserError(
+                    f"{path}: no such file; clean the book first: nanoeuler gutenberg clean"
+                )
             record_path = path.with_suffix(".json")
             record = read_json(record_path) if record_path.exists() else {"kept": True}
             if not record.get("kept", True):
                 self.left_out[path.stem] = record.get("reason") or "not kept"
             elif path.stat().st_size == 0:
-                raise UserError(f"{path}: empty; delete it and clean the book again: nanoeuler gutenberg clean")
+                raise UserError(
+                    f"{path}: empty; delete it and clean the book again: nanoeuler gutenberg clean"
+                )
             else:
                 self.keys[path] = title_key(record.get("title", "")) or path.stem
 
@@ -126,7 +130,9 @@ class WebPages:
 
     def batches(self) -> Iterator[Callable[[], Batch]]:
         for path, start, _, sizes in self.runs():
-            yield partial(read_pages, path, start + np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
+            yield partial(
+                read_pages, path, start + np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+            )
 
     def runs(self) -> Iterator[tuple[Path, int, np.ndarray, np.ndarray]]:
         """Pages that are read together: their file, where they begin in it, their rows of the index and their sizes."""
@@ -144,7 +150,9 @@ class WebPages:
 def outline_of_pages(pages: np.ndarray, sizes: np.ndarray) -> Outline:
     sha256s = pages["sha256"].tobytes()
     digits = sha256s.hex()
-    return outline([digits[start : start + 64] for start in range(0, len(digits), 64)], sizes, sha256s)
+    return outline(
+        [digits[start : start + 64] for start in range(0, len(digits), 64)], sizes, sha256s
+    )
 
 
 @dataclass
@@ -181,7 +189,10 @@ class OwnText:
         return (partial(outline_of, read) for read in self.batches())
 
     def read(self) -> Iterator[tuple[str, bytes]]:
-        say_encoding, self.encoding_said = not self.encoding_said, True  # once, however often the files are read
+        say_encoding, self.encoding_said = (
+            not self.encoding_said,
+            True,
+        )  # once, however often the files are read
         for file in self.files:
             key = None
             for document in read_documents(file, say_encoding):
@@ -190,7 +201,13 @@ class OwnText:
                 yield key, text
 
 
-def choose_sources(named: Sequence[str], books: Sequence[str], fineweb: Sequence[str], own: Sequence[str], licences: dict[str, str]) -> list[Source]:
+def choose_sources(
+    named: Sequence[str],
+    books: Sequence[str],
+    fineweb: Sequence[str],
+    own: Sequence[str],
+    licences: dict[str, str],
+) -> list[Source]:
     """The sources of a corpus, in the order of `named` (the configuration's `corpus.sources`).
 
     Where that names no own text, the paths in `own` come last; where it does, `own` adds nothing: it may list the very files that a folder
@@ -201,25 +218,37 @@ def choose_sources(named: Sequence[str], books: Sequence[str], fineweb: Sequence
     named = list(dict.fromkeys(named)) or [name for name in given if given[name]]
     for name, present in given.items():
         if present and name not in named:
-            raise UserError(f"corpus.sources does not name {name}, but files of it were given; add it there or leave them out")
+            raise UserError(
+                f"corpus.sources does not name {name}, but files of it were given; add it there or leave them out"
+            )
         if not present and name in named:
-            raise UserError(f"corpus.sources names {name}, but no files of it were given; give them with --{'books' if name == GUTENBERG else name}")
+            raise UserError(
+                f"corpus.sources names {name}, but no files of it were given; give them with --{'books' if name == GUTENBERG else name}"
+            )
     sources: list[Source] = []
     names, taken = set(given), set()
     own_is_named = any(name not in given for name in named)
     for entry in dict.fromkeys([*named, *([] if own_is_named else own)]):
         if entry == GUTENBERG:
-            sources.append(Books([Path(path) for path in dict.fromkeys(books)], licences.get(GUTENBERG, "")))
+            sources.append(
+                Books([Path(path) for path in dict.fromkeys(books)], licences.get(GUTENBERG, ""))
+            )
         elif entry == FINEWEB:
-            sources.append(WebPages([Path(path) for path in dict.fromkeys(fineweb)], licences.get(FINEWEB, "")))
+            sources.append(
+                WebPages([Path(path) for path in dict.fromkeys(fineweb)], licences.get(FINEWEB, ""))
+            )
         else:
             files = [file for file in find_files(entry) if file.resolve() not in taken]
             if not files:
-                raise UserError(f"{entry}: all its files belong to sources named before it; take it out of corpus.sources")
+                raise UserError(
+                    f"{entry}: all its files belong to sources named before it; take it out of corpus.sources"
+                )
             taken.update(file.resolve() for file in files)
             sources.append(OwnText(entry, files, unused(slug(entry), names)))
     if not sources:
-        raise UserError("no text to build a corpus of; name gutenberg, fineweb or a path of your own in corpus.sources")
+        raise UserError(
+            "no text to build a corpus of; name gutenberg, fineweb or a path of your own in corpus.sources"
+        )
     for path in own:
         if own_is_named and Path(path).resolve() not in taken and path not in named:
             log.line("text", f"{path} was left out: corpus.sources names other files; add it there")

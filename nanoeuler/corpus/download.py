@@ -34,7 +34,9 @@ class Source:
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], revision: str | None = None) -> "Source":
-        return cls(entry["url"], entry.get("revision") or revision, entry.get("bytes"), entry.get("sha256"))
+        return cls(
+            entry["url"], entry.get("revision") or revision, entry.get("bytes"), entry.get("sha256")
+        )
 
     @property
     def location(self) -> str | Path:
@@ -73,7 +75,13 @@ def require_file(path: Path) -> None:
         raise UserError(f"{path}: no such file; correct the address in the sources file")
 
 
-def download(source: Source, target: Path, pause: float = 0.0, patience: Patience | None = None, check: Callable[[Path], None] | None = None) -> None:
+def download(
+    source: Source,
+    target: Path,
+    pause: float = 0.0,
+    patience: Patience | None = None,
+    check: Callable[[Path], None] | None = None,
+) -> None:
     """Fetch `source`, whether remote or local, and give it the name `target`.
 
     `pause` is in seconds, between two requests to one host. `check` raises `UserError` for content that must not be kept.
@@ -88,7 +96,9 @@ def download(source: Source, target: Path, pause: float = 0.0, patience: Patienc
                     break
                 forget(partial)
                 if attempt == TRIES_OF_A_DAMAGED_FILE or isinstance(source.location, Path):
-                    raise UserError(f"{source.url}: {problem}; it was damaged on the way, or has changed: try again, or correct the sources file")
+                    raise UserError(
+                        f"{source.url}: {problem}; it was damaged on the way, or has changed: try again, or correct the sources file"
+                    )
                 log.line("retry", f"{source.url}: {problem}; fetching it once more")
             if check is not None:
                 try:
@@ -123,7 +133,9 @@ def only_process_at(partial: Path) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise UserError(f"{partial}: another process is downloading this file; wait until it has ended") from error
+                raise UserError(
+                    f"{partial}: another process is downloading this file; wait until it has ended"
+                ) from error
         try:
             yield
         finally:
@@ -151,7 +163,9 @@ def fetch(source: Source, partial: Path, pause: float, patience: Patience | None
             if have and remote.size == have:  # everything had come when it was interrupted
                 return
             have, remote.validator, remote.size = 0, None, None
-    raise UserError(f"{source.url}: the connection breaks off and cannot be resumed; try again later, or name another mirror")
+    raise UserError(
+        f"{source.url}: the connection breaks off and cannot be resumed; try again later, or name another mirror"
+    )
 
 
 def append(remote: RemoteFile, source: Source, partial: Path, have: int) -> None:
@@ -159,7 +173,9 @@ def append(remote: RemoteFile, source: Source, partial: Path, have: int) -> None
     with (
         contextlib.closing(remote.read(have)) as chunks,
         open(partial, "ab") as file,
-        log.Progress(f"download {partial.name[1 : -len('.partial')]}", None, "MB", 1e-6, done=have) as progress,
+        log.Progress(
+            f"download {partial.name[1 : -len('.partial')]}", None, "MB", 1e-6, done=have
+        ) as progress,
     ):
         file.truncate(have)
         noted = False

@@ -36,8 +36,14 @@ def read_index(text: Path) -> np.ndarray:
     size = text.stat().st_size
     pages = np.frombuffer(raw[: len(raw) - len(raw) % PAGE.itemsize], PAGE)
     ends = pages["end"]
-    if len(raw) % PAGE.itemsize or (ends[1:] < ends[:-1]).any() or (int(ends[-1]) if len(ends) else 0) != size:
-        raise UserError(f"{index_of(text)}: not the index of the {size:,} bytes in {text.name}; delete both and run the fineweb stage again")
+    if (
+        len(raw) % PAGE.itemsize
+        or (ends[1:] < ends[:-1]).any()
+        or (int(ends[-1]) if len(ends) else 0) != size
+    ):
+        raise UserError(
+            f"{index_of(text)}: not the index of the {size:,} bytes in {text.name}; delete both and run the fineweb stage again"
+        )
     return pages
 
 
@@ -46,7 +52,12 @@ def read_pages(text: Path, offsets: np.ndarray) -> Batch:
     first = int(offsets[0]) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     with open(text, "rb") as file:
         if os.fstat(file.fileno()).st_size < offsets[-1]:
-            raise UserError(f"{text}: ends before its index does; delete both and run the fineweb stage again")
+            raise UserError(
+                f"{text}: ends before its index does; delete both and run the fineweb stage again"
+            )
         size = int(offsets[-1]) - first
-        content = np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ, offset=first) if size else b"", np.uint8)
+        content = np.frombuffer(
+            mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ, offset=first) if size else b"",
+            np.uint8,
+        )
     return Batch.between(content, offsets - first)

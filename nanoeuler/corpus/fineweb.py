@@ -26,7 +26,14 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors, sha256_file, write_json
 
 
-def extract(sources: Mapping[str, Any], shard: int, filters: Filters, output: Path, record: Path, patience: Patience | None = None) -> dict[str, Any]:
+def extract(
+    sources: Mapping[str, Any],
+    shard: int,
+    filters: Filters,
+    output: Path,
+    record: Path,
+    patience: Patience | None = None,
+) -> dict[str, Any]:
     """Write the pages of a shard that pass `filters` to `output` and beside it (extracted_pages.py), and what became of all of them to `record`, last.
 
     The record's sha256 is that of the index, which has the hashes of all texts. `sources` is the section fineweb of the sources file.
@@ -39,7 +46,11 @@ def extract(sources: Mapping[str, Any], shard: int, filters: Filters, output: Pa
     source = Source.from_entry(sources["shards"][shard], sources.get("revision"))
     with explain_os_errors(output):
         location = source.location
-        taken = extract_local(source, location, filters, output) if isinstance(location, Path) else extract_remote(source, location, filters, output, patience)
+        taken = (
+            extract_local(source, location, filters, output)
+            if isinstance(location, Path)
+            else extract_remote(source, location, filters, output, patience)
+        )
     facts = {
         "version": 1,
         "shard": shard,
@@ -51,7 +62,21 @@ def extract(sources: Mapping[str, Any], shard: int, filters: Filters, output: Pa
         "sha256": sha256_file(index_of(output)),
     }
     write_json(record, facts)
-    log.line("fineweb", **{key: facts[key] for key in ("shard", "way", "rows_read", "kept", "text_bytes", "bytes_fetched", "stopped")})
+    log.line(
+        "fineweb",
+        **{
+            key: facts[key]
+            for key in (
+                "shard",
+                "way",
+                "rows_read",
+                "kept",
+                "text_bytes",
+                "bytes_fetched",
+                "stopped",
+            )
+        },
+    )
     return facts
 
 
@@ -59,9 +84,15 @@ def find_files(location: Path) -> list[Path]:
     """The files that a path, folder or glob stands for, sorted."""
     if location.is_file():
         return [location]
-    files = sorted(location.glob("*.parquet")) if location.is_dir() else [Path(path) for path in sorted(glob.glob(str(location), recursive=True))]
+    files = (
+        sorted(location.glob("*.parquet"))
+        if location.is_dir()
+        else [Path(path) for path in sorted(glob.glob(str(location), recursive=True))]
+    )
     if not files:
-        raise UserError(f"{location}: no such parquet file, nor a folder or glob with some; correct the address in the sources file")
+        raise UserError(
+            f"{location}: no such parquet file, nor a folder or glob with some; correct the address in the sources file"
+        )
     return files
 
 
@@ -69,10 +100,14 @@ def extract_local(source: Source, location: Path, filters: Filters, output: Path
     files = find_files(location)
     if len(files) == 1 and (problem := source.mismatch(files[0])):
         raise UserError(f"{files[0]}: {problem}; fetch it again, or correct the sources file")
-    return {"way": "local", "bytes_fetched": 0} | write_pages([Parquet(file, file.stem) for file in files], filters, output, source.url)
+    return {"way": "local", "bytes_fetched": 0} | write_pages(
+        [Parquet(file, file.stem) for file in files], filters, output, source.url
+    )
 
 
-def extract_remote(source: Source, location: str, filters: Filters, output: Path, patience: Patience | None) -> dict[str, Any]:
+def extract_remote(
+    source: Source, location: str, filters: Filters, output: Path, patience: Patience | None
+) -> dict[str, Any]:
     name = PurePosixPath(unquote(urlsplit(location).path)).stem
     scratch = output.with_name(f".{output.name}.ranges")
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -81,9 +116,17 @@ def extract_remote(source: Source, location: str, filters: Filters, output: Path
             copy = SparseCopy(RemoteFile(location, patience=patience), scratch)
             try:
                 if source.bytes not in (None, copy.size):
-                    raise Damaged(f"{source.url}: has {copy.size:,} bytes, where the sources file says {source.bytes:,}; correct the sources file")
-                taken = write_pages([Parquet(copy.path, name, copy.fetch)], filters, output, source.url)
-            except (Damaged, NothingLeft, StartOver):  # what was fetched is of no use to another attempt
+                    raise Damaged(
+                        f"{source.url}: has {copy.size:,} bytes, where the sources file says {source.bytes:,}; correct the sources file"
+                    )
+                taken = write_pages(
+                    [Parquet(copy.path, name, copy.fetch)], filters, output, source.url
+                )
+            except (
+                Damaged,
+                NothingLeft,
+                StartOver,
+            ):  # what was fetched is of no use to another attempt
                 copy.remove()
                 raise
             copy.remove()
@@ -91,4 +134,6 @@ def extract_remote(source: Source, location: str, filters: Filters, output: Path
         except StartOver as why:
             log.line("whole", f"{source.url}: {why}; fetching all of it")
         with local_copy(source, output.with_name(f".{output.name}.whole"), patience) as path:
-            return {"way": "whole file", "bytes_fetched": path.stat().st_size} | write_pages([Parquet(path, name)], filters, output, source.url)
+            return {"way": "whole file", "bytes_fetched": path.stat().st_size} | write_pages(
+                [Parquet(path, name)], filters, output, source.url
+            )

@@ -27,15 +27,29 @@ START = re.compile(
     r"(?:[^*\n]*(?:\n[^*\n]*){0,2}?\*{3}|[^\n]*)",  # up to the closing stars, over a line end or two, or else the line
     re.MULTILINE | re.IGNORECASE,
 )
-SMALL_PRINT_END = re.compile(r"^[^\S\n]*\*+\s*END\s*\*?\s*THE SMALL PRINT![^\n]*", re.MULTILINE | re.IGNORECASE)
-END = re.compile(r"^[^\S\n]*\*{3,}\s*END OF (?:THE |THIS )?PROJECT GUTENBERG E-?(?:BOOK|TEXT)[^\n]*", re.MULTILINE | re.IGNORECASE)
-END_LINE = re.compile(r"^(?:[^\w\n]|_){0,20}(?:this is the )?end of (?:the |this )?project gutenberg\b[^\n]*", re.MULTILINE | re.IGNORECASE)
-LICENCE_START = re.compile(r"^[^\S\n]*\*{3,}\s*START(?:: FULL LICENSE|\s*\*+\s*THE SMALL PRINT!)[^\n]*", re.MULTILINE | re.IGNORECASE)
+SMALL_PRINT_END = re.compile(
+    r"^[^\S\n]*\*+\s*END\s*\*?\s*THE SMALL PRINT![^\n]*", re.MULTILINE | re.IGNORECASE
+)
+END = re.compile(
+    r"^[^\S\n]*\*{3,}\s*END OF (?:THE |THIS )?PROJECT GUTENBERG E-?(?:BOOK|TEXT)[^\n]*",
+    re.MULTILINE | re.IGNORECASE,
+)
+END_LINE = re.compile(
+    r"^(?:[^\w\n]|_){0,20}(?:this is the )?end of (?:the |this )?project gutenberg\b[^\n]*",
+    re.MULTILINE | re.IGNORECASE,
+)
+LICENCE_START = re.compile(
+    r"^[^\S\n]*\*{3,}\s*START(?:: FULL LICENSE|\s*\*+\s*THE SMALL PRINT!)[^\n]*",
+    re.MULTILINE | re.IGNORECASE,
+)
 COPYRIGHTED = re.compile(
     r"this is a copyrighted project gutenberg|the copyrighted project gutenberg|small print! for copyright protected|^copyright status:\s*copyrighted",
     re.MULTILINE | re.IGNORECASE,
 )
-WEB_PAGE = re.compile(r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
+WEB_PAGE = re.compile(
+    r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b",
+    re.IGNORECASE | re.DOTALL,
+)
 TITLE = re.compile(r"^Title:[^\S\n]*(?:Title:)?[^\S\n]*(\S[^\n]*)", re.MULTILINE)
 AUTHOR = re.compile(r"^Author:[^\S\n]*(\S[^\n]*)", re.MULTILINE)
 OLD_TITLE = re.compile(
@@ -125,7 +139,14 @@ def title_and_author(header: str) -> tuple[str, str]:
     )
 
 
-def clean_file(input: str | Path, output: str | Path, record: str | Path, id: int, title: str = "", author: str = "") -> CleanedBook:
+def clean_file(
+    input: str | Path,
+    output: str | Path,
+    record: str | Path,
+    id: int,
+    title: str = "",
+    author: str = "",
+) -> CleanedBook:
     """Clean one downloaded book: its text to `output` (UTF-8), what was found to `record` (JSON, written last).
 
     `title` and `author`, where given, go before those of the file's header. A book that must not be used leaves an empty `output`.
@@ -133,11 +154,15 @@ def clean_file(input: str | Path, output: str | Path, record: str | Path, id: in
     try:
         raw = Path(input).read_bytes()
     except OSError as error:
-        raise UserError(f"{input}: cannot be read ({error.strerror}); fetch the book first: nanoeuler gutenberg fetch --id {id}") from error
+        raise UserError(
+            f"{input}: cannot be read ({error.strerror}); fetch the book first: nanoeuler gutenberg fetch --id {id}"
+        ) from error
     try:
         book = clean(raw)
     except UserError as error:
-        raise UserError(f"{input}: {error}; delete it and fetch it again: nanoeuler gutenberg fetch --id {id}") from error
+        raise UserError(
+            f"{input}: {error}; delete it and fetch it again: nanoeuler gutenberg fetch --id {id}"
+        ) from error
     text = book.text.encode("utf-8")
     with atomic_write(output, "wb") as file:
         file.write(text)

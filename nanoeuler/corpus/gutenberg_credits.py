@@ -20,7 +20,10 @@ BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 RULER = re.compile(r"[-=_*+]{5,}\s*\Z")
 ORNAMENT = re.compile(r"[\W_]+")
 SIGNATURE = re.compile(r"\s*(?:\w{1,4}|\w.*\.)\s*", re.DOTALL)  # initials, or a last sentence
-HEADING = re.compile(r"\s*(?:chapter|book|part|act|scene|canto|volume|letter|stave|introduction|preface|prologue|epilogue|contents)\b", re.IGNORECASE)
+HEADING = re.compile(
+    r"\s*(?:chapter|book|part|act|scene|canto|volume|letter|stave|introduction|preface|prologue|epilogue|contents)\b",
+    re.IGNORECASE,
+)
 CREDIT = re.compile(
     r"""[\W_]*(?:
         (?:(?:re)?produced | prepared | transcribed | scanned | typed | digiti[sz]ed | proof(?:ed|read)?)\b [^.\n]{0,60}? \b(?:by|from)\b |
@@ -37,7 +40,9 @@ MODERN = re.compile(
         https?:// | \bwww\. | [\w.]@[\w-]+\.\w | \be-?mail\b""",
     re.VERBOSE | re.IGNORECASE,
 )
-NOTICE = re.compile(r"project\s+gutenberg|gutenberg\s+project|world\s+library,?\s+inc\.", re.IGNORECASE)
+NOTICE = re.compile(
+    r"project\s+gutenberg|gutenberg\s+project|world\s+library,?\s+inc\.", re.IGNORECASE
+)
 NOTE_HEADING = re.compile(
     r"""[\W_]*(?:
         (?:(?:original|pg|project\ gutenberg)\ )?(?:transcriber|redactor|preparer|scanner|updater)['’]?s?['’]?\ notes?\b |
@@ -84,21 +89,31 @@ def trim(text: str) -> str:
 
 def paragraphs(text: str, start: int, end: int) -> list[Paragraph]:
     spans = [match.span() for match in PARAGRAPH.finditer(text, start, end)]
-    gaps = [text.count("\n", one[1], next_one[0]) for one, next_one in itertools.pairwise(spans)] + [CHAPTER_GAP]
-    return [Paragraph(*span, text[slice(*span)], gap) for span, gap in zip(spans, gaps, strict=False)]
+    gaps = [
+        text.count("\n", one[1], next_one[0]) for one, next_one in itertools.pairwise(spans)
+    ] + [CHAPTER_GAP]
+    return [
+        Paragraph(*span, text[slice(*span)], gap) for span, gap in zip(spans, gaps, strict=False)
+    ]
 
 
 def is_credit(paragraph: Paragraph) -> bool:
-    return len(paragraph.words) <= LONGEST and bool(CREDIT.match(paragraph.words) or MODERN.search(paragraph.words))
+    return len(paragraph.words) <= LONGEST and bool(
+        CREDIT.match(paragraph.words) or MODERN.search(paragraph.words)
+    )
 
 
 def is_late_credit(paragraph: Paragraph) -> bool:
     """A credit behind the title: it must both begin like one and speak of modern things."""
-    return len(paragraph.words) <= LONGEST and bool(CREDIT.match(paragraph.words) and MODERN.search(paragraph.words))
+    return len(paragraph.words) <= LONGEST and bool(
+        CREDIT.match(paragraph.words) and MODERN.search(paragraph.words)
+    )
 
 
 def is_note_heading(paragraph: Paragraph) -> bool:
-    return bool(NOTE_HEADING.match(paragraph.words) or NOTE_HEADING.match(paragraph.words.splitlines()[-1]))
+    return bool(
+        NOTE_HEADING.match(paragraph.words) or NOTE_HEADING.match(paragraph.words.splitlines()[-1])
+    )
 
 
 def is_ornament(paragraph: Paragraph) -> bool:
@@ -116,7 +131,9 @@ def front_matter(text: str) -> list[Paragraph]:
         if is_note_heading(front[index]):
             following = note_end(front, index, leading)
             found += front[index:following]
-        elif (leading and (is_credit(front[index]) or is_ornament(front[index]))) or is_late_credit(front[index]):
+        elif (leading and (is_credit(front[index]) or is_ornament(front[index]))) or is_late_credit(
+            front[index]
+        ):
             found.append(front[index])
         index = following
     return found
@@ -131,13 +148,26 @@ def note_end(front: list[Paragraph], heading: int, leading: bool) -> int:
     """
     end = heading + 1
     alone = len(front[heading].words) < 80 and BARE_HEADING.fullmatch(front[heading].words)
-    if alone and end < len(front) and front[heading].gap < CHAPTER_GAP and not HEADING.match(front[end].words):
+    if (
+        alone
+        and end < len(front)
+        and front[heading].gap < CHAPTER_GAP
+        and not HEADING.match(front[end].words)
+    ):
         end += 1
     reach = 12 if leading else 3
     candidate = end
-    while candidate < min(len(front), end + reach) and front[candidate - 1].gap < CHAPTER_GAP and len(front[candidate].words) <= LONGEST:
+    while (
+        candidate < min(len(front), end + reach)
+        and front[candidate - 1].gap < CHAPTER_GAP
+        and len(front[candidate].words) <= LONGEST
+    ):
         typographical = candidate == end and NOTE_WORDS.search(front[candidate].words)
-        if typographical or MODERN.search(front[candidate].words) or NOTE_HEADING.match(front[candidate].words):
+        if (
+            typographical
+            or MODERN.search(front[candidate].words)
+            or NOTE_HEADING.match(front[candidate].words)
+        ):
             end = candidate + 1
         candidate += 1
     if alone and not RULER.search(front[end - 1].words):
@@ -156,7 +186,9 @@ def back_matter(text: str) -> list[Paragraph]:
     while first > 0 and (is_credit(back[first - 1]) or is_ornament(back[first - 1])):
         first -= 1
     for index in range(first):
-        if NOTE_HEADING.match(back[index].words) and not any(HEADING.match(paragraph.words) for paragraph in back[index + 1 : first]):
+        if NOTE_HEADING.match(back[index].words) and not any(
+            HEADING.match(paragraph.words) for paragraph in back[index + 1 : first]
+        ):
             first = index
             break
     while 0 < first < len(back) and is_ornament(back[first - 1]):

@@ -18,10 +18,14 @@ from nanoeuler.corpus.remote_file import NotThere, Patience
 from nanoeuler.errors import UserError
 
 NUMBER = re.compile(r"\be-?(?:book|text)\s*(?:no\.?\s*)?#\s*(\d+)", re.IGNORECASE)
-SHORTEST_UNMARKED = 1_000  # characters: a shorter text without markers is a server's message, not a book
+SHORTEST_UNMARKED = (
+    1_000  # characters: a shorter text without markers is a server's message, not a book
+)
 
 
-def fetch_book(mirror: str, book: int, output: Path, pause: float = 2.0, patience: Patience | None = None) -> None:
+def fetch_book(
+    mirror: str, book: int, output: Path, pause: float = 2.0, patience: Patience | None = None
+) -> None:
     """Fetch the plain text of `book`, as it is served, to `output`, unless a good one is there already.
 
     `pause` is in seconds, between two requests to the mirror. Raises `UserError` when the mirror has no good text of the book.
@@ -37,7 +41,9 @@ def fetch_book(mirror: str, book: int, output: Path, pause: float = 2.0, patienc
 
         def check(path: Path, url: str = url) -> None:
             if problem := wrong_with(path.read_bytes(), book):
-                raise UnfitBook(f"{url}: {problem}; try again later, name another mirror, or take book {book} out of the sources file")
+                raise UnfitBook(
+                    f"{url}: {problem}; try again later, name another mirror, or take book {book} out of the sources file"
+                )
 
         try:
             download(Source(url), output, pause, patience, check)
@@ -46,7 +52,9 @@ def fetch_book(mirror: str, book: int, output: Path, pause: float = 2.0, patienc
         except (NotThere, UnfitBook) as error:
             if isinstance(error, UnfitBook):
                 first_problem = first_problem or error
-    raise first_problem or UserError(f"{mirror}: has no plain text of book {book}; correct its number, or name another mirror in the sources file")
+    raise first_problem or UserError(
+        f"{mirror}: has no plain text of book {book}; correct its number, or name another mirror in the sources file"
+    )
 
 
 class UnfitBook(UserError):
@@ -56,7 +64,10 @@ class UnfitBook(UserError):
 def addresses(mirror: str, book: int) -> Iterator[str]:
     """Where a mirror may have the text of `book`, best first; of a local folder, only the files that are there."""
     digits = "/".join(str(book)[:-1]) or "0"
-    paths = [f"cache/epub/{book}/pg{book}.txt", *(f"{digits}/{book}/{book}{ending}.txt" for ending in ("-0", "-8", ""))]
+    paths = [
+        f"cache/epub/{book}/pg{book}.txt",
+        *(f"{digits}/{book}/{book}{ending}.txt" for ending in ("-0", "-8", "")),
+    ]
     root = resolve(mirror)
     if isinstance(root, Path) and not root.is_dir():
         raise UserError(f"{mirror}: no such folder; correct gutenberg.mirror in the sources file")
@@ -70,7 +81,9 @@ def addresses(mirror: str, book: int) -> Iterator[str]:
 def wrong_with(raw: bytes, book: int) -> str | None:
     """What keeps `raw` from being the whole plain text of `book`, in words, or None."""
     beginning = raw[:65_536]
-    if sum(byte < 32 and byte not in b"\t\n\v\f\r\x1a\x1b" for byte in beginning) > len(beginning) // 100 and not raw.startswith(UTF_16_MARKS):
+    if sum(byte < 32 and byte not in b"\t\n\v\f\r\x1a\x1b" for byte in beginning) > len(
+        beginning
+    ) // 100 and not raw.startswith(UTF_16_MARKS):
         return "not plain text"
     text = decode(raw).text
     if not text.strip():

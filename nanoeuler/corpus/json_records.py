@@ -29,13 +29,21 @@ def parse_json_records(text: str, address: str) -> Iterator[tuple[str, Any]]:
             records = json.loads(text)
         except UNREADABLE as error:
             is_ill_formed = isinstance(error, json.JSONDecodeError)
-            problem = f"{error.msg} in line {error.lineno}, column {error.colno}" if is_ill_formed else f"beyond what can be read ({error})"
-            raise UserError(f"{address}: not valid JSON: {problem}; it may have been cut off: fetch it again") from error
+            problem = (
+                f"{error.msg} in line {error.lineno}, column {error.colno}"
+                if is_ill_formed
+                else f"beyond what can be read ({error})"
+            )
+            raise UserError(
+                f"{address}: not valid JSON: {problem}; it may have been cut off: fetch it again"
+            ) from error
         yield from ((f"record {number}", record) for number, record in enumerate(records, 1))
         return
     if text.lstrip()[:1] != "{":
         beginning = " ".join(text.split())[:60]
-        raise UserError(f"{address}: neither a JSON list nor lines of JSON objects; it begins with {beginning!r}: correct the address, or fetch it again")
+        raise UserError(
+            f"{address}: neither a JSON list nor lines of JSON objects; it begins with {beginning!r}: correct the address, or fetch it again"
+        )
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
@@ -53,4 +61,6 @@ def decode_text(raw: bytes, address: str) -> str:
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{address}: damaged gzip ({error}); fetch it again") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{address}: not UTF-8 text (byte {error.start:,}); save it as UTF-8, or correct the address") from error
+        raise UserError(
+            f"{address}: not UTF-8 text (byte {error.start:,}); save it as UTF-8, or correct the address"
+        ) from error

@@ -13,14 +13,21 @@ from nanoeuler.corpus.words import finalise
 SHINGLE = 5  # words; a shorter document is one shingle
 HASHES = 128
 CHANCE = 1 / 256  # that the lowest bytes of two different hashes are equal
-ROLL = np.uint64(0x9E3779B97F4A7C15)  # odd: base of the polynomial that a shingle's words are hashed by
+ROLL = np.uint64(
+    0x9E3779B97F4A7C15
+)  # odd: base of the polynomial that a shingle's words are hashed by
 ROLL_OUT = np.uint64(pow(int(ROLL), SHINGLE, 2**64))
 
 
 def orders() -> tuple[np.ndarray, np.ndarray]:
     """Factors (odd) and summands of the orders x → factor·x + summand mod 2³², fixed for ever: the first numbers of a Weyl sequence, finalised."""
-    numbers = np.array([finalise(np.uint64(((index + 1) * int(ROLL)) % 2**64)) for index in range(HASHES)], np.uint64)
-    return (numbers & np.uint64(0xFFFFFFFF)).astype(np.uint32) | np.uint32(1), (numbers >> np.uint64(32)).astype(np.uint32)
+    numbers = np.array(
+        [finalise(np.uint64(((index + 1) * int(ROLL)) % 2**64)) for index in range(HASHES)],
+        np.uint64,
+    )
+    return (numbers & np.uint64(0xFFFFFFFF)).astype(np.uint32) | np.uint32(1), (
+        numbers >> np.uint64(32)
+    ).astype(np.uint32)
 
 
 def sign(hashes: np.ndarray, borders: np.ndarray) -> np.ndarray:
@@ -43,11 +50,15 @@ def fill_signatures(hashes, borders, factors, summands, shingles, signatures):
             if at - first >= SHINGLE:
                 rolling -= hashes[at - SHINGLE] * ROLL_OUT
             shingles[at - first] = finalise(rolling)
-        if end - first <= SHINGLE:  # 32 bits would be too few to tell millions of single shingles apart
+        if (
+            end - first <= SHINGLE
+        ):  # 32 bits would be too few to tell millions of single shingles apart
             for order in range(HASHES):
                 signatures[document, order] = finalise(rolling + np.uint64(order)) & np.uint64(0xFF)
             continue
-        for order in range(HASHES):  # a linear order's lowest byte hangs on that of the shingle's hash alone: mix it first
+        for order in range(
+            HASHES
+        ):  # a linear order's lowest byte hangs on that of the shingle's hash alone: mix it first
             lowest = lowest_of(shingles[SHINGLE - 1 : end - first], factors[order], summands[order])
             signatures[document, order] = finalise(np.uint64(lowest)) & np.uint64(0xFF)
 

@@ -15,13 +15,17 @@ from nanoeuler.corpus.minhash import CHANCE, HASHES
 from nanoeuler.corpus.words import SEED, finalise, mix
 
 FOUND = 0.99  # of the pairs at the threshold that share a band
-LONGEST_WALK = 256  # documents with one band that are compared; of pages made from one template, the latest
+LONGEST_WALK = (
+    256  # documents with one band that are compared; of pages made from one template, the latest
+)
 
 
 def bands_and_rows(threshold: float) -> tuple[int, int]:
     """The bands and their rows: as many rows as can be while a pair at the threshold still has a band in common with probability `FOUND`."""
     for rows in range(HASHES, 0, -1):
-        bands = int(np.ceil(np.log(1 - FOUND) / np.log1p(-(threshold**rows)))) if threshold < 1 else 1
+        bands = (
+            int(np.ceil(np.log(1 - FOUND) / np.log1p(-(threshold**rows)))) if threshold < 1 else 1
+        )
         if bands * rows <= HASHES:
             return bands, rows
     raise ValueError(f"no bands for a threshold of {threshold}")
@@ -56,7 +60,17 @@ class NearDuplicates:
 
     def compare(self, first: int, end: int) -> None:
         """Go on with ranks first to end of the order."""
-        walk_chains(self.signatures, self.order, first, end, self.rows, self.needed, self.heads, self.chains, self.near)
+        walk_chains(
+            self.signatures,
+            self.order,
+            first,
+            end,
+            self.rows,
+            self.needed,
+            self.heads,
+            self.chains,
+            self.near,
+        )
 
 
 @compiled()

@@ -39,9 +39,18 @@ class Page(NamedTuple):
 
 def measure(texts: Batch) -> tuple[list[int], list[bool]]:
     """Characters of each text, and whether it is blank: just spaces, tabs and line ends, or nothing."""
-    following = np.flatnonzero(texts.text.view(np.int8) < -64)  # bytes 0x80 to 0xBF: those of a character but its first
-    characters = texts.sizes - np.searchsorted(following, texts.stops) + np.searchsorted(following, texts.starts)
-    return characters.tolist(), [not document[:1].tobytes().strip(BLANK) and not document.tobytes().strip(BLANK) for document in texts.documents()]
+    following = np.flatnonzero(
+        texts.text.view(np.int8) < -64
+    )  # bytes 0x80 to 0xBF: those of a character but its first
+    characters = (
+        texts.sizes
+        - np.searchsorted(following, texts.stops)
+        + np.searchsorted(following, texts.starts)
+    )
+    return characters.tolist(), [
+        not document[:1].tobytes().strip(BLANK) and not document.tobytes().strip(BLANK)
+        for document in texts.documents()
+    ]
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,9 @@ class Filters:
 
     @classmethod
     def from_config(cls, section: Mapping[str, Any]) -> "Filters":
-        return cls(**{field.name: section[field.name] for field in fields(cls) if field.name in section})
+        return cls(
+            **{field.name: section[field.name] for field in fields(cls) if field.name in section}
+        )
 
 
 class Selection:
@@ -107,7 +118,9 @@ class Selection:
         """What dropped all the pages, as the rest of a sentence that begins with the file."""
         if not self.dropped:
             return "has no rows; take another shard"
-        counts = ", ".join(f"{reason} {self.dropped[reason]:,}" for reason in REMEDIES if self.dropped[reason])
+        counts = ", ".join(
+            f"{reason} {self.dropped[reason]:,}" for reason in REMEDIES if self.dropped[reason]
+        )
         key = REMEDIES[max(self.dropped, key=self.dropped.__getitem__)]
         remedy = f"loosen corpus.fineweb.{key}" if key else "take another shard"
         return f"no page passes the filters; of {self.dropped.total():,} rows they drop: {counts}; {remedy}"

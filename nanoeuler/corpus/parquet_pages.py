@@ -52,7 +52,9 @@ class Parquet:
     kept: bytearray = field(default_factory=bytearray)  # a "1" or "0" for each of their rows
 
 
-def write_pages(files: Sequence[Parquet], filters: Filters, output: Path, address: str) -> dict[str, Any]:
+def write_pages(
+    files: Sequence[Parquet], filters: Filters, output: Path, address: str
+) -> dict[str, Any]:
     """Take pages from `files` in their order and write them to `output` and beside it. Returns what became of all pages."""
     selection = Selection(filters)
     with connected(output.parent) as connection, explain_errors(address, output):
@@ -60,8 +62,13 @@ def write_pages(files: Sequence[Parquet], filters: Filters, output: Path, addres
             describe(connection, file, address)
         missing = sorted({label for file in files for label in LABELS if label not in file.columns})
         if missing:
-            log.line("fineweb", f"{address}: has no column {', '.join(missing)}; nothing is dropped by it")
-        index_of(output).unlink(missing_ok=True)  # it must not describe texts that are being exchanged
+            log.line(
+                "fineweb",
+                f"{address}: has no column {', '.join(missing)}; nothing is dropped by it",
+            )
+        index_of(output).unlink(
+            missing_ok=True
+        )  # it must not describe texts that are being exchanged
         with atomic_write(index_of(output), "wb") as index:
             with atomic_write(output, "wb") as texts:
                 stopped = select_pages(connection, files, selection, texts, index)
@@ -79,7 +86,9 @@ def write_pages(files: Sequence[Parquet], filters: Filters, output: Path, addres
         "dropped": {reason: selection.dropped[reason] for reason in REMEDIES},
         "kept": selection.kept,
         "text_bytes": selection.bytes,
-        "compressed_text_bytes_read": sum(group.columns["text"].stop - group.columns["text"].start for group in read),
+        "compressed_text_bytes_read": sum(
+            group.columns["text"].stop - group.columns["text"].start for group in read
+        ),
         "stopped": stopped,
     }
 
@@ -109,14 +118,25 @@ def explain_errors(address: str, output: Path) -> Iterator[None]:
         if os.strerror(errno.ENOSPC) in str(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(output)) from error
         problem = str(error).splitlines()[0]
-        raise Damaged(f"{address}: damaged, or not a parquet file ({problem}); correct the address, or fetch it again") from error
+        raise Damaged(
+            f"{address}: damaged, or not a parquet file ({problem}); correct the address, or fetch it again"
+        ) from error
 
 
 def describe(connection: duckdb.DuckDBPyConnection, file: Parquet, address: str) -> None:
     """Read the footer: columns and row groups."""
-    types = {name: kind for name, kind, *_ in connection.execute(f"describe select * exclude (file_row_number) from {reading(file)}").fetchall()}
+    types = {
+        name: kind
+        for name, kind, *_ in connection.execute(
+            f"describe select * exclude (file_row_number) from {reading(file)}"
+        ).fetchall()
+    }
     if types.get("text") != "VARCHAR":
-        kind = f"its column text holds {types['text']}" if "text" in types else f"it has no column text (only {', '.join(types)})"
+        kind = (
+            f"its column text holds {types['text']}"
+            if "text" in types
+            else f"it has no column text (only {', '.join(types)})"
+        )
         raise Damaged(f"{address}: {kind}; give a parquet file with a column text of strings")
     file.columns = list(types)
     file.groups = read_row_groups(connection, file.path)
@@ -130,7 +150,13 @@ def quoted(text: object) -> str:
     return "'" + str(text).replace("'", "''") + "'"
 
 
-def select_pages(connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet], selection: Selection, output: IO[bytes], index: IO[bytes]) -> str:
+def select_pages(
+    connection: duckdb.DuckDBPyConnection,
+    files: Sequence[Parquet],
+    selection: Selection,
+    output: IO[bytes],
+    index: IO[bytes],
+) -> str:
     """Go through the row groups until the budget is used up, write the pages kept and note their rows. Returns why it stopped: "budget" or "end"."""
     budget = selection.filters.max_bytes_per_shard
     text = sum(group.columns["text"].size for file in files for group in file.groups)
@@ -138,7 +164,10 @@ def select_pages(connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet]
         for file in files:
             wanted = ["text", *(label for label in LABELS if label in file.columns)]
             for group in file.groups:
-                if selection.kept and selection.bytes + group.columns["text"].size > OVERSHOOT * budget:
+                if (
+                    selection.kept
+                    and selection.bytes + group.columns["text"].size > OVERSHOOT * budget
+                ):
                     return "budget"
                 file.fetch(group, wanted)
                 file.read.append(group)
@@ -151,18 +180,30 @@ def select_pages(connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet]
                         break
                 file.kept += (kept + ord("0")).astype(np.uint8).tobytes()
                 output.writelines(texts.take(kept).runs())
-                index.write(index_entries(texts.sizes[kept], [page.sha256 for page, wanted in zip(pages, kept, strict=True) if wanted], before))
+                index.write(
+                    index_entries(
+                        texts.sizes[kept],
+                        [page.sha256 for page, wanted in zip(pages, kept, strict=True) if wanted],
+                        before,
+                    )
+                )
                 progress.update(selection.bytes - before, kept=selection.kept)
                 if selection.full:
                     return "budget"
     return "end"
 
 
-def look_at(connection: duckdb.DuckDBPyConnection, file: Parquet, group: RowGroup, filters: Filters) -> tuple[Batch, list[Page]]:
+def look_at(
+    connection: duckdb.DuckDBPyConnection, file: Parquet, group: RowGroup, filters: Filters
+) -> tuple[Batch, list[Page]]:
     """The texts of a row group and what is known of them. A label that the file does not have is given the value that its filter asks for."""
 
     def label(name: str, kind: str, otherwise: object) -> str:
-        return f"try_cast({name} as {kind})" if name in file.columns else f"{quoted(otherwise)}::{kind}"
+        return (
+            f"try_cast({name} as {kind})"
+            if name in file.columns
+            else f"{quoted(otherwise)}::{kind}"
+        )
 
     rows = f"from {reading(file)} where file_row_number >= {group.first_row} and file_row_number < {group.end_row}"
     labels = connection.execute(
@@ -185,7 +226,9 @@ def index_entries(sizes: np.ndarray, hashes: Sequence[bytes], before: int) -> np
     return pages
 
 
-def copy_origins(connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet], output: Path) -> None:
+def copy_origins(
+    connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet], output: Path
+) -> None:
     """Write id and url of the rows kept, in their order, from parquet to parquet."""
     parts = []
     for number, file in enumerate(files):
@@ -193,9 +236,15 @@ def copy_origins(connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet]
             continue
         connection.execute(f"set variable kept_{number} = ?::bit", [file.kept.decode()])
         made_up = f"{quoted(file.name + ':')} || file_row_number"
-        page_id = f"coalesce(nullif(id::varchar, ''), {made_up})" if "id" in file.columns else made_up
+        page_id = (
+            f"coalesce(nullif(id::varchar, ''), {made_up})" if "id" in file.columns else made_up
+        )
         url = "coalesce(url::varchar, '')" if "url" in file.columns else "''"
         rows = f"case when file_row_number < {len(file.kept)} then get_bit(getvariable('kept_{number}'), file_row_number::int) = 1 else false end"
-        parts.append(f"select {page_id} as id, {url} as url from {reading(file)} where file_row_number < {file.read[-1].end_row} and {rows}")
+        parts.append(
+            f"select {page_id} as id, {url} as url from {reading(file)} where file_row_number < {file.read[-1].end_row} and {rows}"
+        )
     query = " union all ".join(parts)
-    connection.execute(f"copy ({query}) to {quoted(output)} (format parquet, compression zstd, use_tmp_file false)")
+    connection.execute(
+        f"copy ({query}) to {quoted(output)} (format parquet, compression zstd, use_tmp_file false)"
+    )

@@ -84,7 +84,9 @@ class SparseCopy:
         footer = int.from_bytes(tail[:4], "little")
         if tail[4:] != MAGIC or not 0 < footer <= size - TAIL - len(MAGIC):
             self.remove()
-            raise UserError(f"{remote.url}: not a parquet file, or a damaged one (its end is not that of one); correct the address, or try again later")
+            raise UserError(
+                f"{remote.url}: not a parquet file, or a damaged one (its end is not that of one); correct the address, or try again later"
+            )
         with open(path, "ab") as file:
             file.truncate(size)
         self.fetch_ranges([(size - TAIL - footer, size)])
@@ -103,7 +105,9 @@ class SparseCopy:
 
     def fetch(self, group: RowGroup, columns: Collection[str]) -> None:
         """Fetch the chunks of `columns` of a row group."""
-        self.fetch_ranges(merge((group.columns[column].start, group.columns[column].stop) for column in columns))
+        self.fetch_ranges(
+            merge((group.columns[column].start, group.columns[column].stop) for column in columns)
+        )
 
     def fetch_ranges(self, ranges: Iterable[tuple[int, int]]) -> None:
         with open(self.path, "r+b") as file:
@@ -117,7 +121,10 @@ class SparseCopy:
                 self.ranges.append((start, stop))
             file.flush()
             os.fsync(file.fileno())
-        write_json(self.note, {"url": self.remote.url, "validator": self.remote.validator, "ranges": self.ranges})
+        write_json(
+            self.note,
+            {"url": self.remote.url, "validator": self.remote.validator, "ranges": self.ranges},
+        )
 
     def remove(self) -> None:
         for path in (self.path, self.note):

@@ -27,7 +27,13 @@ Pair = dict[str, Any]
 """instruction, input, chosen, rejected and, in a conversation, `earlier`: its turns before."""
 
 
-def prepare(name: str, sources: Mapping[str, Any], validation_share: float, output: Path, patience: Patience | None = None) -> dict[str, Any]:
+def prepare(
+    name: str,
+    sources: Mapping[str, Any],
+    validation_share: float,
+    output: Path,
+    patience: Patience | None = None,
+) -> dict[str, Any]:
     """Write {train,validation}.jsonl and, last, manifest.json to the folder `output`, and return the manifest.
 
     `name` is one of `sources` (the section preferences of the sources file) or the path of a file. Raises `UserError` when that cannot be had, or
@@ -57,9 +63,21 @@ def prepare(name: str, sources: Mapping[str, Any], validation_share: float, outp
         for part, members in splits.items():
             lines = "".join(json.dumps(pair) + "\n" for pair in members)
             (folder / f"{part}.jsonl").write_text(lines, encoding="ascii")
-            manifest[part] = {"file": f"{part}.jsonl", "pairs": len(members), "bytes": len(lines), "sha256": sha256_text(lines)}
+            manifest[part] = {
+                "file": f"{part}.jsonl",
+                "pairs": len(members),
+                "bytes": len(lines),
+                "sha256": sha256_text(lines),
+            }
         write_json(folder / "manifest.json", manifest)
-    log.line("preferences", name=name, pairs=len(pairs), validation=len(splits["validation"]), bad=bad.total(), duplicates=copies)
+    log.line(
+        "preferences",
+        name=name,
+        pairs=len(pairs),
+        validation=len(splits["validation"]),
+        bad=bad.total(),
+        duplicates=copies,
+    )
     return manifest
 
 
@@ -77,7 +95,14 @@ def check_pairs(path: Path, address: str) -> tuple[list[Pair], Counter[str], int
         except Unusable as problem:
             bad[str(problem)] += 1
             examples.append(f"{place}: {problem}")
-    tell_bad(address, total, bad, examples, len(pairs), "prompt, chosen and rejected, or instruction, output_1, output_2 and preference")
+    tell_bad(
+        address,
+        total,
+        bad,
+        examples,
+        len(pairs),
+        "prompt, chosen and rejected, or instruction, output_1, output_2 and preference",
+    )
     return list(pairs.values()), bad, total - bad.total() - len(pairs)
 
 
@@ -93,15 +118,22 @@ def read_pair(value: Any) -> Pair:
             raise Unusable("preference is neither 1 nor 2")
         chosen, rejected = outputs if preference == 1 else outputs[::-1]
     else:
-        (before, chosen), (before_rejected, rejected) = (read_side(value.get(name), name) for name in ("chosen", "rejected"))
+        (before, chosen), (before_rejected, rejected) = (
+            read_side(value.get(name), name) for name in ("chosen", "rejected")
+        )
         if before and before_rejected and before != before_rejected:
             raise Unusable("chosen and rejected reply to different prompts")
         earlier, instruction = read_prompt_of(value, before or before_rejected)
     if chosen.strip() == rejected.strip():
         raise Unusable("both sides are the same")
     context = value.get("input")
-    pair: Pair = {"instruction": instruction, "input": check_text("" if context is None else context, "input", may_be_empty=True)}
-    return pair | {"chosen": chosen, "rejected": rejected} | ({"earlier": earlier} if earlier else {})
+    pair: Pair = {
+        "instruction": instruction,
+        "input": check_text("" if context is None else context, "input", may_be_empty=True),
+    }
+    return (
+        pair | {"chosen": chosen, "rejected": rejected} | ({"earlier": earlier} if earlier else {})
+    )
 
 
 def read_side(value: Any, name: str) -> tuple[list[Any], str]:
@@ -122,13 +154,22 @@ def read_prompt_of(value: Mapping[str, Any], before: list[Any]) -> tuple[list[Tu
     """The earlier turns and the instruction of a pair; `before` is what stands in front of the replies. It counts where nothing else says
     the prompt, and where it has messages beside the one that a `prompt` of text repeats.
     """
-    prompt = next((value[name] for name in ("prompt", "instruction", "question", "messages", "conversations") if value.get(name) is not None), before)
+    prompt = next(
+        (
+            value[name]
+            for name in ("prompt", "instruction", "question", "messages", "conversations")
+            if value.get(name) is not None
+        ),
+        before,
+    )
     if isinstance(prompt, str) and len(before) > 1:
         prompt = before
     if isinstance(prompt, str):
         system = value.get("system") or ""
         text = check_text(prompt, "prompt")
-        return [], f"{system}\n\n{text}" if check_text(system, "system", may_be_empty=True).strip() else text
+        return [], f"{system}\n\n{text}" if check_text(
+            system, "system", may_be_empty=True
+        ).strip() else text
     if not isinstance(prompt, Sequence) or not prompt:
         raise Unusable("prompt is missing")
     return read_prompt(prompt, "the prompt")

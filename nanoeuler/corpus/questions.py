@@ -20,14 +20,21 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_write
 
 
-def prepare(name: str, sources: Mapping[str, Any], output: Path, patience: Patience | None = None) -> int:
+def prepare(
+    name: str, sources: Mapping[str, Any], output: Path, patience: Patience | None = None
+) -> int:
     """Write the checked questions `name` of `sources` (the section questions of the sources file) to `output` as JSON lines; return their number."""
     if name not in sources:
-        raise UserError(f"{name}: no name under questions in the sources file (there: {', '.join(sources) or 'none'}); correct it, or add it there")
+        raise UserError(
+            f"{name}: no name under questions in the sources file (there: {', '.join(sources) or 'none'}); correct it, or add it there"
+        )
     source = Source.from_entry(sources[name])
     output.parent.mkdir(parents=True, exist_ok=True)
     with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
-        questions = [check_question(value, f"{source.url}, {place}") for place, value in read_json_records(path, source.url)]
+        questions = [
+            check_question(value, f"{source.url}, {place}")
+            for place, value in read_json_records(path, source.url)
+        ]
     if not questions:
         raise UserError(f"{source.url}: holds no questions; correct the address, or fetch it again")
     with atomic_write(output) as file:
@@ -38,11 +45,24 @@ def prepare(name: str, sources: Mapping[str, Any], output: Path, patience: Patie
 
 def check_question(value: Any, place: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise UserError(f"{place}: not a JSON object; each line must hold one question as {{'instruction': …, 'answer': …}}")
+        raise UserError(
+            f"{place}: not a JSON object; each line must hold one question as {{'instruction': …, 'answer': …}}"
+        )
     question = {"input": "", **value}
-    for field in ("instruction", "input", "answer", *(name for name in ("kind", "preferred_ending") if name in question)):
+    for field in (
+        "instruction",
+        "input",
+        "answer",
+        *(name for name in ("kind", "preferred_ending") if name in question),
+    ):
         text = question.get(field)
         if not isinstance(text, str) or not (text.strip() or field == "input"):
-            problem = "missing" if text is None else "not text" if not isinstance(text, str) else "empty"
+            problem = (
+                "missing" if text is None else "not text" if not isinstance(text, str) else "empty"
+            )
             raise UserError(f"{place}: {field} is {problem}; correct it, or take the question out")
-    return {field: question[field] for field in ("instruction", "input", "answer", "kind", "preferred_ending") if field in question}
+    return {
+        field: question[field]
+        for field in ("instruction", "input", "answer", "kind", "preferred_ending")
+        if field in question
+    }

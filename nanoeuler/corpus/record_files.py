@@ -25,14 +25,31 @@ def read_parquet_rows(path: Path, address: str) -> Iterator[tuple[str, dict[str,
 
     try:
         with duckdb.connect() as connection:
-            described = connection.execute("describe select * from read_parquet(?)", [str(path)]).fetchall()
-            wanted = ", ".join('"' + name.replace('"', '""') + '"' for name, type_name, *_ in described if TIME_ZONE not in type_name)
-            cursor = connection.execute(f"select {wanted or 'null'} from read_parquet(?)", [str(path)])
+            described = connection.execute(
+                "describe select * from read_parquet(?)", [str(path)]
+            ).fetchall()
+            wanted = ", ".join(
+                '"' + name.replace('"', '""') + '"'
+                for name, type_name, *_ in described
+                if TIME_ZONE not in type_name
+            )
+            cursor = connection.execute(
+                f"select {wanted or 'null'} from read_parquet(?)", [str(path)]
+            )
             columns = [column[0] for column in cursor.description]
             number = 0
             while rows := cursor.fetchmany(BATCH):
                 for row in rows:
                     number += 1
-                    yield f"row {number}", {name: value for name, value in zip(columns, row, strict=True) if value is not None}
+                    yield (
+                        f"row {number}",
+                        {
+                            name: value
+                            for name, value in zip(columns, row, strict=True)
+                            if value is not None
+                        },
+                    )
     except duckdb.Error as error:
-        raise UserError(f"{address}: damaged parquet ({' '.join(str(error).split())[:120]}); fetch it again") from error
+        raise UserError(
+            f"{address}: damaged parquet ({' '.join(str(error).split())[:120]}); fetch it again"
+        ) from error

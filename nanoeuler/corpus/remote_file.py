@@ -25,7 +25,9 @@ from nanoeuler.corpus.addresses import authorization, percent_encoded
 from nanoeuler.corpus.turns import LONGEST_WAIT, put_off, turn
 from nanoeuler.errors import UserError
 
-USER_AGENT = f"nanoeuler/{nanoeuler.__version__} (a language-model pipeline; one connection at a time)"
+USER_AGENT = (
+    f"nanoeuler/{nanoeuler.__version__} (a language-model pipeline; one connection at a time)"
+)
 CHUNK = 1 << 18  # bytes
 REDIRECTS = (301, 302, 303, 307, 308)
 MOST_REDIRECTS = 8
@@ -105,21 +107,33 @@ class RemoteFile:
     def recover(self, trouble: Trouble, failures: int) -> None:
         """Arrange the next attempt after `failures` in a row, or give up."""
         if failures >= self.patience.attempts:
-            raise UserError(f"{self.url}: {trouble}, {failures} times in a row; check the network and the address, or try again later")
+            raise UserError(
+                f"{self.url}: {trouble}, {failures} times in a row; check the network and the address, or try again later"
+            )
         pause = self.patience.first_pause * 2 ** (failures - 1) * random.uniform(0.75, 1.25)
         if trouble.retry_after is not None:
             pause = trouble.retry_after
             if pause > LONGEST_WAIT:
                 again = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() + pause))
-                raise UserError(f"{self.url}: {trouble} and asks to be left alone until {again}; run again then")
-        log.line("retry", f"{self.url}: {trouble}; trying again in {log.format_seconds(pause)}", attempt=f"{failures + 1}/{self.patience.attempts}")
+                raise UserError(
+                    f"{self.url}: {trouble} and asks to be left alone until {again}; run again then"
+                )
+        log.line(
+            "retry",
+            f"{self.url}: {trouble}; trying again in {log.format_seconds(pause)}",
+            attempt=f"{failures + 1}/{self.patience.attempts}",
+        )
         put_off(urlsplit(self.address).netloc, pause)
 
     def attempt(self, start: int, stop: int | None) -> Iterator[bytes]:
         """Ask once and yield what comes. Raises `Trouble` if that is less than was asked for."""
         headers = {"User-Agent": USER_AGENT}
         if start != 0 or stop is not None:
-            headers["Range"] = f"bytes={start}" if start < 0 else f"bytes={start}-{'' if stop is None else stop - 1}"
+            headers["Range"] = (
+                f"bytes={start}"
+                if start < 0
+                else f"bytes={start}-{'' if stop is None else stop - 1}"
+            )
             if self.validator:
                 headers["If-Range"] = self.validator
         try:
@@ -131,7 +145,9 @@ class RemoteFile:
                     self.received += len(chunk)
                     yield chunk
         except TimeoutError as error:
-            raise Trouble(f"the server sent nothing for {log.format_seconds(self.patience.silence)}") from error
+            raise Trouble(
+                f"the server sent nothing for {log.format_seconds(self.patience.silence)}"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             raise Trouble(f"the connection failed ({reason(error)})") from error
         if length is not None and came < length:
@@ -142,7 +158,9 @@ class RemoteFile:
         """The answer of the host that redirects lead to, while it is this process's turn to talk to it."""
         for _ in range(MOST_REDIRECTS):
             with turn(urlsplit(self.address).netloc, self.pause):
-                request = urllib.request.Request(self.address, headers=headers | authorization(self.address))
+                request = urllib.request.Request(
+                    self.address, headers=headers | authorization(self.address)
+                )
                 try:
                     with OPENER.open(request, timeout=self.patience.silence) as response:
                         yield response
@@ -152,19 +170,29 @@ class RemoteFile:
                         answer = error
                 except urllib.error.URLError as error:
                     if isinstance(error.reason, ssl.SSLCertVerificationError):
-                        raise UserError(f"{self.url}: the server's certificate is not to be trusted ({error.reason.verify_message})") from error
+                        raise UserError(
+                            f"{self.url}: the server's certificate is not to be trusted ({error.reason.verify_message})"
+                        ) from error
                     if not isinstance(error.reason, OSError):
-                        raise UserError(f"{self.url}: not an address that can be asked ({error.reason}); correct it in the sources file") from error
+                        raise UserError(
+                            f"{self.url}: not an address that can be asked ({error.reason}); correct it in the sources file"
+                        ) from error
                     raise error.reason from error
                 except http.client.InvalidURL as error:
-                    raise UserError(f"{self.url}: not an address that can be asked ({error}); correct it in the sources file") from error
+                    raise UserError(
+                        f"{self.url}: not an address that can be asked ({error}); correct it in the sources file"
+                    ) from error
             if answer.code not in REDIRECTS or "Location" not in answer.headers:
                 break
             self.address = percent_encoded(urljoin(self.address, answer.headers["Location"]))
             if urlsplit(self.address).scheme not in ("http", "https"):
-                raise UserError(f"{self.url}: redirects to {self.address}, which is no web address; correct the address in the sources file")
+                raise UserError(
+                    f"{self.url}: redirects to {self.address}, which is no web address; correct the address in the sources file"
+                )
         else:
-            raise UserError(f"{self.url}: redirects more than {MOST_REDIRECTS} times; correct the address in the sources file")
+            raise UserError(
+                f"{self.url}: redirects more than {MOST_REDIRECTS} times; correct the address in the sources file"
+            )
         self.refused(answer)
 
     def refused(self, answer: urllib.error.HTTPError) -> None:
@@ -182,19 +210,29 @@ class RemoteFile:
             self.address = self.url
             raise Trouble(f"{said} at the address it redirected to")
         if answer.code in REFUSALS:
-            raise UserError(f"{self.url}: {said}; it blocks programs or wants a token; name another mirror, or set HF_TOKEN for Hugging Face")
+            raise UserError(
+                f"{self.url}: {said}; it blocks programs or wants a token; name another mirror, or set HF_TOKEN for Hugging Face"
+            )
         raise UserError(f"{self.url}: {said}; correct the address in the sources file")
 
-    def understand(self, response: http.client.HTTPResponse, start: int, stop: int | None) -> int | None:
+    def understand(
+        self, response: http.client.HTTPResponse, start: int, stop: int | None
+    ) -> int | None:
         """Learn size and validator from the headers and return how many bytes must follow, if that is told. Raises `StartOver`."""
         length = response.headers.get("Content-Length")
         if response.status == 206:
-            given = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("Content-Range", "").strip())
+            given = re.fullmatch(
+                r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("Content-Range", "").strip()
+            )
             if not given:
                 raise StartOver("the server serves ranges that it does not describe")
             first, last, size = map(int, given.groups())
             wanted = max(0, size + start) if start < 0 else start
-            if first != wanted or last + 1 != (size if stop is None else min(stop, size)) or self.size not in (None, size):
+            if (
+                first != wanted
+                or last + 1 != (size if stop is None else min(stop, size))
+                or self.size not in (None, size)
+            ):
                 raise StartOver("the server serves another range than it was asked for")
             self.size = size
         elif start != 0 or stop is not None:

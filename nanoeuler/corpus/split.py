@@ -27,7 +27,9 @@ def place(key: str) -> int:
 
 def check_share(share: float) -> None:
     if not 0 < share <= 0.5:
-        raise UserError(f"corpus.validation_share is {share:g}; it must be above 0 and at most 0.5, for example 0.01")
+        raise UserError(
+            f"corpus.validation_share is {share:g}; it must be above 0 and at most 0.5, for example 0.01"
+        )
 
 
 def last_held_out_place(places: np.ndarray, sizes: np.ndarray, share: float) -> int | None:
@@ -38,7 +40,9 @@ def last_held_out_place(places: np.ndarray, sizes: np.ndarray, share: float) -> 
     keys, key_of = np.unique(places, return_inverse=True)
     if len(keys) < 2:
         return None
-    held_out = np.cumsum(np.bincount(key_of, weights=sizes))  # bytes, were the lowest 1, 2, … keys held out
+    held_out = np.cumsum(
+        np.bincount(key_of, weights=sizes)
+    )  # bytes, were the lowest 1, 2, … keys held out
     count = int(np.searchsorted(held_out, share * held_out[-1], side="right"))
     return int(keys[max(2 if len(keys) >= MANY else 1, min(count, len(keys) - 1)) - 1])
 
@@ -48,10 +52,16 @@ def title_key(title: str) -> str:
 
     Authors are left out: two books of one title on one side do no harm, two editions on two sides would.
     """
-    main = re.split(r"[;:,(\[\n—]|\s-+\s|\s+or,?\s|\s+vol(?:ume|\.)", title.strip().casefold(), maxsplit=1)[0]
+    main = re.split(
+        r"[;:,(\[\n—]|\s-+\s|\s+or,?\s|\s+vol(?:ume|\.)", title.strip().casefold(), maxsplit=1
+    )[0]
     letters = unicodedata.normalize("NFKD", re.sub("['’]", "", main))
-    words = re.sub(r"[\W_]+", " ", "".join(letter for letter in letters if not unicodedata.combining(letter))).split()
-    return " ".join(words[1:] if words[:1] in (["the"], ["a"], ["an"]) and len(words) > 1 else words)
+    words = re.sub(
+        r"[\W_]+", " ", "".join(letter for letter in letters if not unicodedata.combining(letter))
+    ).split()
+    return " ".join(
+        words[1:] if words[:1] in (["the"], ["a"], ["an"]) and len(words) > 1 else words
+    )
 
 
 def cut_end(text: bytes, share: float) -> int:

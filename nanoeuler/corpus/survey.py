@@ -70,13 +70,26 @@ def survey(source: Source, share: float, copies: bool, threads: int) -> Survey:
             progress.update(int(outline.sizes.sum()))
     counts = [len(outline.sizes) for outline in parts]
     if not sum(counts):
-        reasons = f" ({'; '.join(f'{which}: {why}' for which, why in source.left_out.items())})" if source.left_out else ""
-        raise UserError(f"corpus source {source.name}: no text is left{reasons}; loosen its filters, add to it, or take it out of corpus.sources")
+        reasons = (
+            f" ({'; '.join(f'{which}: {why}' for which, why in source.left_out.items())})"
+            if source.left_out
+            else ""
+        )
+        raise UserError(
+            f"corpus source {source.name}: no text is left{reasons}; loosen its filters, add to it, or take it out of corpus.sources"
+        )
     places, sizes, identities = (np.concatenate(column) for column in zip(*parts, strict=True))
     last = last_held_out_place(places, sizes, share)
     fates = np.full(len(sizes), TRAIN, np.uint8)
     if last is not None:
         fates[places <= np.uint64(last)] = HELD_OUT
     if copies:
-        fates[find_copies(identities, np.concatenate([np.flatnonzero(fates == HELD_OUT), np.flatnonzero(fates == TRAIN)]))] = COPY
-    return Survey(source, fates, sizes, np.where(fates == HELD_OUT, 0, sizes), counts, ends=last is None)
+        fates[
+            find_copies(
+                identities,
+                np.concatenate([np.flatnonzero(fates == HELD_OUT), np.flatnonzero(fates == TRAIN)]),
+            )
+        ] = COPY
+    return Survey(
+        source, fates, sizes, np.where(fates == HELD_OUT, 0, sizes), counts, ends=last is None
+    )

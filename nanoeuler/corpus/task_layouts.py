@@ -40,7 +40,10 @@ def read_item(kind: str, record: Any, number: int) -> Item:
         raise BadItem("fewer than two choices")
     if not 0 <= item["gold"] < max(len(item["choices"]), len(item["contexts"])):
         raise BadItem("gold is out of range")
-    name = next((record[key] for key in ("id", "ind", "qID") if isinstance(record.get(key), str | int)), number)
+    name = next(
+        (record[key] for key in ("id", "ind", "qID") if isinstance(record.get(key), str | int)),
+        number,
+    )
     return {"id": str(name)} | item
 
 
@@ -52,7 +55,11 @@ def hellaswag(record: Record) -> Item:
     else:
         context = text(record, "ctx")
     query = plain(f"{text(record, 'activity_label')}: {context}")
-    return {"contexts": [query], "choices": [plain(ending) for ending in texts(record, "endings")], "gold": whole(record, "label")}
+    return {
+        "contexts": [query],
+        "choices": [plain(ending) for ending in texts(record, "endings")],
+        "gold": whole(record, "label"),
+    }
 
 
 def plain(wikihow: str) -> str:
@@ -77,7 +84,11 @@ def arc(record: Record) -> Item:
         raise BadItem("choices have not as many labels as texts")
     if record.get("answerKey") not in labels:
         raise BadItem("answerKey is none of the labels")
-    return {"contexts": [f"Question: {question}\nAnswer:"], "choices": texts(choices, "text"), "gold": labels.index(record["answerKey"])}
+    return {
+        "contexts": [f"Question: {question}\nAnswer:"],
+        "choices": texts(choices, "text"),
+        "gold": labels.index(record["answerKey"]),
+    }
 
 
 def piqa(record: Record) -> Item:
@@ -92,7 +103,11 @@ def piqa(record: Record) -> Item:
 
 def winogrande(record: Record) -> Item:
     if "context_options" in record:
-        return {"contexts": texts(record, "context_options"), "choices": [text(record, "continuation").strip()], "gold": whole(record, "gold")}
+        return {
+            "contexts": texts(record, "context_options"),
+            "choices": [text(record, "continuation").strip()],
+            "gold": whole(record, "gold"),
+        }
     before, blank, after = text(record, "sentence").partition("_")
     if not blank:
         raise BadItem("sentence has no _")
@@ -127,7 +142,11 @@ def foundry(record: Record, ending: str = "") -> Item:
     query = text(record, "query").rstrip()
     if ending and query.endswith(ending.strip()):
         ending = ""
-    return {"contexts": [query + ending], "choices": texts(record, "choices"), "gold": whole(record, "gold")}
+    return {
+        "contexts": [query + ending],
+        "choices": texts(record, "choices"),
+        "gold": whole(record, "gold"),
+    }
 
 
 LAYOUTS: dict[str, Callable[[Record], Item]] = {

@@ -32,31 +32,50 @@ def describe_task(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises `UserError` for a task that is nowhere described.
     """
-    own = next((entry for entry in config.get("evaluate", {}).get("tasks", []) if entry["name"] == name), {})
+    own = next(
+        (entry for entry in config.get("evaluate", {}).get("tasks", []) if entry["name"] == name),
+        {},
+    )
     listed = config.get("sources", {}).get("tasks", {})
     if own.get("url"):
-        entry = {"url": own["url"], "kind": own.get("kind") or listed.get(name, {}).get("kind") or name, "licence": "your own file"}
+        entry = {
+            "url": own["url"],
+            "kind": own.get("kind") or listed.get(name, {}).get("kind") or name,
+            "licence": "your own file",
+        }
     elif name in listed:
         entry = {**listed[name], "kind": own.get("kind") or listed[name].get("kind") or name}
     else:
-        raise UserError(f"{name}: no name under tasks in the sources file (there: {', '.join(listed) or 'none'}); correct it, or give it a url")
+        raise UserError(
+            f"{name}: no name under tasks in the sources file (there: {', '.join(listed) or 'none'}); correct it, or give it a url"
+        )
     if entry["kind"] not in LAYOUTS:
-        raise UserError(f"{name}: {entry['kind']} is no kind of task; give kind as one of {', '.join(LAYOUTS)}")
+        raise UserError(
+            f"{name}: {entry['kind']} is no kind of task; give kind as one of {', '.join(LAYOUTS)}"
+        )
     return {"name": name, **entry}
 
 
-def prepare(task: Mapping[str, Any], output: Path, patience: Patience | None = None) -> dict[str, Any]:
+def prepare(
+    task: Mapping[str, Any], output: Path, patience: Patience | None = None
+) -> dict[str, Any]:
     """Write items.jsonl and, last, manifest.json of `task` (see `describe_task`) to the folder `output`; returns the manifest."""
     source = Source.from_entry(task)
     output.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(source.location, Path) and source.location.is_dir():
-        items, bad = check_items(task["kind"], records_of_folder(source.location, task.get("members")), source.url)
+        items, bad = check_items(
+            task["kind"], records_of_folder(source.location, task.get("members")), source.url
+        )
         sha256 = None
     else:
         with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
-            items, bad = check_items(task["kind"], records_of_file(path, source.url, task.get("members")), source.url)
+            items, bad = check_items(
+                task["kind"], records_of_file(path, source.url, task.get("members")), source.url
+            )
             sha256 = sha256_file(path)
-    lines = "".join(json.dumps(item) + "\n" for item in items)  # ASCII: no character that some reader takes for a line end
+    lines = "".join(
+        json.dumps(item) + "\n" for item in items
+    )  # ASCII: no character that some reader takes for a line end
     manifest = {
         "version": 1,
         "name": task["name"],
@@ -76,7 +95,9 @@ def prepare(task: Mapping[str, Any], output: Path, patience: Patience | None = N
     return manifest
 
 
-def check_items(kind: str, records: Iterator[tuple[str, Any]], address: str) -> tuple[list[Item], Counter[str]]:
+def check_items(
+    kind: str, records: Iterator[tuple[str, Any]], address: str
+) -> tuple[list[Item], Counter[str]]:
     """The items of a file in their order, and what is bad about the records that are none."""
     items: list[Item] = []
     bad: Counter[str] = Counter()
@@ -93,7 +114,9 @@ def check_items(kind: str, records: Iterator[tuple[str, Any]], address: str) -> 
     if not total:
         raise UserError(f"{address}: holds no records; correct the address, or fetch it again")
     if not items or bad.total() > total / 2:
-        raise UserError(f"{address}: {bad.total():,} of {total:,} records do not have the layout of {kind} ({told}); correct kind or address")
+        raise UserError(
+            f"{address}: {bad.total():,} of {total:,} records do not have the layout of {kind} ({told}); correct kind or address"
+        )
     if bad:
         log.line("bad", f"{address}: {bad.total():,} of {total:,} records are left out ({told})")
     return items, bad
@@ -103,27 +126,42 @@ def records_of_file(path: Path, address: str, members: str | None) -> Iterator[t
     """The records of a file of JSON lines, or of those files in a zip archive whose path there matches `members` (all of them, unless given)."""
     if not zipfile.is_zipfile(path):
         labels = path.with_name(stem(path.name) + LABELS)
-        yield from labelled(path.read_bytes(), labels.read_bytes() if labels.is_file() else None, address)
+        yield from labelled(
+            path.read_bytes(), labels.read_bytes() if labels.is_file() else None, address
+        )
         return
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
             chosen = sorted(name for name in names if is_wanted(name, members))
             if not chosen:
-                raise UserError(f"{address}: the archive holds no {members or '.jsonl file'} (it holds {', '.join(names[:3]) or 'nothing'}); correct members")
+                raise UserError(
+                    f"{address}: the archive holds no {members or '.jsonl file'} (it holds {', '.join(names[:3]) or 'nothing'}); correct members"
+                )
             for name in chosen:
                 labels = stem(name) + LABELS
-                yield from labelled(archive.read(name), archive.read(labels) if labels in names else None, f"{address}, {name}")
+                yield from labelled(
+                    archive.read(name),
+                    archive.read(labels) if labels in names else None,
+                    f"{address}, {name}",
+                )
     except (zipfile.BadZipFile, OSError) as error:
         raise UserError(f"{address}: damaged zip archive ({error}); fetch it again") from error
 
 
 def records_of_folder(folder: Path, members: str | None) -> Iterator[tuple[str, Any]]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and is_wanted(path.relative_to(folder).as_posix(), members))
+    paths = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and is_wanted(path.relative_to(folder).as_posix(), members)
+    )
     if not paths:
         raise UserError(f"{folder}: holds no {members or '.jsonl file'}; correct the address")
     for path in paths:
-        yield from ((f"{path.name}, {place}", record) for place, record in records_of_file(path, str(path), None))
+        yield from (
+            (f"{path.name}, {place}", record)
+            for place, record in records_of_file(path, str(path), None)
+        )
 
 
 def is_wanted(name: str, members: str | None) -> bool:

@@ -21,13 +21,36 @@ from nanoeuler.corpus.batches import Batch
 TABLE = 0x20000  # code points with an entry of their own; from here on up to tags and private use there are only Chinese characters
 TAGS = 0xE0000
 ALONE = 1 << 31  # marks a code point that is a word by itself
-SYMBOLS = ((0x2000, 0x2C00), (0x2E00, 0x2E80), (0xE000, 0xF900), (0xFE00, 0xFE10), (0x1D000, 0x1D400), (0x1F000, 0x1FB00))
-IDEOGRAPHS = ((0x3041, 0x30FB), (0x30FD, 0x3100), (0x31F0, 0x3200), (0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00))
+SYMBOLS = (
+    (0x2000, 0x2C00),
+    (0x2E00, 0x2E80),
+    (0xE000, 0xF900),
+    (0xFE00, 0xFE10),
+    (0x1D000, 0x1D400),
+    (0x1F000, 0x1FB00),
+)
+IDEOGRAPHS = (
+    (0x3041, 0x30FB),
+    (0x30FD, 0x3100),
+    (0x31F0, 0x3200),
+    (0x3400, 0x4DC0),
+    (0x4E00, 0xA000),
+    (0xF900, 0xFB00),
+)
 SEED, MULTIPLIER = np.uint64(0xCBF29CE484222325), np.uint64(0x9E3779B97F4A7C15)
-LOW_BITS, HIGH_BITS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)  # of each of eight bytes
+LOW_BITS, HIGH_BITS = (
+    np.uint64(0x0101010101010101),
+    np.uint64(0x8080808080808080),
+)  # of each of eight bytes
 COUNTS = np.uint64(0x0102030405060708)  # multiplied by 256**i, the top byte is i + 1
 NO_ASCII = np.uint64(0xFF)  # the low byte of a code point's number, which no ASCII letter has
-ONE, SEVEN, EIGHT, HALF, TOP = np.uint64(1), np.uint64(7), np.uint64(8), np.uint64(32), np.uint64(56)
+ONE, SEVEN, EIGHT, HALF, TOP = (
+    np.uint64(1),
+    np.uint64(7),
+    np.uint64(8),
+    np.uint64(32),
+    np.uint64(56),
+)
 
 
 @functools.cache
@@ -56,11 +79,17 @@ def within(areas: tuple[tuple[int, int], ...]) -> np.ndarray:
 
 def hash_words(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     """The hashes (uint64) of all words of the documents, and where each document's begin among them (int64, one more than documents)."""
-    hashes = np.empty(int(batch.sizes.sum()) // 2 + len(batch) + 1, np.uint64)  # a word has a byte and one that parts it, or three bytes
+    hashes = np.empty(
+        int(batch.sizes.sum()) // 2 + len(batch) + 1, np.uint64
+    )  # a word has a byte and one that parts it, or three bytes
     borders = np.empty(len(batch) + 1, np.int64)
     folded = np.empty(int(batch.sizes.max(initial=0)) + 8, np.uint8)
-    eight = np.lib.stride_tricks.as_strided(folded[:8].view("<u8"), (len(folded) - 7,), (1,), writeable=False)  # the eight bytes from each byte on
-    count = fill_words(batch.text, batch.starts, batch.stops, letter_table(), folded, eight, hashes, borders)
+    eight = np.lib.stride_tricks.as_strided(
+        folded[:8].view("<u8"), (len(folded) - 7,), (1,), writeable=False
+    )  # the eight bytes from each byte on
+    count = fill_words(
+        batch.text, batch.starts, batch.stops, letter_table(), folded, eight, hashes, borders
+    )
     return hashes[:count], borders
 
 
@@ -89,7 +118,11 @@ def fold(text, folded):
         if np.uint8(lower - np.uint8(ord("a"))) < np.uint8(26):
             folded[at] = lower
         else:
-            folded[at] = byte if np.uint8(byte - np.uint8(ord("0"))) < np.uint8(10) or byte >= np.uint8(0x80) else np.uint8(0)
+            folded[at] = (
+                byte
+                if np.uint8(byte - np.uint8(ord("0"))) < np.uint8(10) or byte >= np.uint8(0x80)
+                else np.uint8(0)
+            )
     folded[len(text) : len(text) + 8] = 0
 
 
@@ -104,7 +137,9 @@ def fill_words(text, starts, stops, table, folded, eight, hashes, borders):
         first, at, word = np.uint64(0), np.uint64(0), SEED
         while at <= size:
             letters = eight[at]
-            zeros = (letters - LOW_BITS) & ~letters & HIGH_BITS  # the lowest bit set is that of the first zero byte
+            zeros = (
+                (letters - LOW_BITS) & ~letters & HIGH_BITS
+            )  # the lowest bit set is that of the first zero byte
             end = (zeros & (np.uint64(0) - zeros)) >> SEVEN  # 256**length; 0 where there is none
             letters &= end - ONE
             if letters & HIGH_BITS != 0:
@@ -143,7 +178,11 @@ def spell(folded, at, table, hashes, count):
             if shift == 64:
                 word, letters, shift = mix(word, letters), np.uint64(0), np.uint64(0)
         else:
-            word, letters, shift = mix(mix(word, letters), letter << EIGHT | NO_ASCII), np.uint64(0), np.uint64(0)
+            word, letters, shift = (
+                mix(mix(word, letters), letter << EIGHT | NO_ASCII),
+                np.uint64(0),
+                np.uint64(0),
+            )
             inside = True
     hashes[count] = mix(word, letters)
     return at + ONE, count + np.uint64(inside)
@@ -156,7 +195,9 @@ def letter_at(folded, at, table):
     at += ONE
     if byte < 0x80:
         return np.uint64(byte), at
-    following = np.uint32(1 if byte < 0xE0 else 2 if byte < 0xF0 else 3)  # UTF-8: so many bytes follow, each with six bits
+    following = np.uint32(
+        1 if byte < 0xE0 else 2 if byte < 0xF0 else 3
+    )  # UTF-8: so many bytes follow, each with six bits
     code = byte & (np.uint32(0x3F) >> following)
     while following > 0 and folded[at] >= 0x80:
         code = np.uint32((code << np.uint32(6)) | (np.uint32(folded[at]) & np.uint32(0x3F)))

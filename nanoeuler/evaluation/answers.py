@@ -31,17 +31,30 @@ class Question:
 def read_questions(path: Path) -> list[Question]:
     """Read JSON lines {"instruction", "input", "answer"[, "kind", "preferred_ending"]}. Raises `UserError` naming the line of a mistake."""
     return [
-        Question(entry["instruction"], entry.get("input", ""), entry["answer"], entry.get("kind"), entry.get("preferred_ending"))
-        for entry in read_records(path, required=("instruction", "answer"), optional=("input", "kind", "preferred_ending"))
+        Question(
+            entry["instruction"],
+            entry.get("input", ""),
+            entry["answer"],
+            entry.get("kind"),
+            entry.get("preferred_ending"),
+        )
+        for entry in read_records(
+            path, required=("instruction", "answer"), optional=("input", "kind", "preferred_ending")
+        )
     ]
 
 
 def read_training_answers(manifest: Path) -> list[str]:
     """The responses of the instruction data whose manifest is given: what a model could learn to say regardless of the question."""
-    return [entry["output"] for entry in read_records(manifest.parent / "train.jsonl", required=("output",))]
+    return [
+        entry["output"]
+        for entry in read_records(manifest.parent / "train.jsonl", required=("output",))
+    ]
 
 
-def read_records(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> list[dict[str, Any]]:
+def read_records(
+    path: Path, required: Sequence[str], optional: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """JSON lines whose `required` fields are texts that are not empty, and whose `optional` ones are texts where they are there."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -56,15 +69,23 @@ def read_records(path: Path, required: Sequence[str], optional: Sequence[str] = 
         try:
             entry = json.loads(line)
         except json.JSONDecodeError as error:
-            raise UserError(f"{path}, line {number}: not valid JSON ({error.msg}); correct the line or take it out") from error
+            raise UserError(
+                f"{path}, line {number}: not valid JSON ({error.msg}); correct the line or take it out"
+            ) from error
         if not isinstance(entry, dict):
-            raise UserError(f"{path}, line {number}: not a JSON object with {', '.join(required)}; correct the line or take it out")
+            raise UserError(
+                f"{path}, line {number}: not a JSON object with {', '.join(required)}; correct the line or take it out"
+            )
         for field in required:
             if not isinstance(entry.get(field), str) or not entry[field].strip():
-                raise UserError(f"{path}, line {number}: {field} is missing, empty or not a text; correct the line or take it out")
+                raise UserError(
+                    f"{path}, line {number}: {field} is missing, empty or not a text; correct the line or take it out"
+                )
         for field in optional:
             if not isinstance(entry.get(field, ""), str):
-                raise UserError(f"{path}, line {number}: {field} is not a text; correct the line or take it out")
+                raise UserError(
+                    f"{path}, line {number}: {field} is not a text; correct the line or take it out"
+                )
         entries.append(entry)
     if not entries:
         raise UserError(f"{path}: holds no records; run the stage that writes it again")
@@ -77,12 +98,19 @@ def normalise(text: str) -> str:
     return first_line.strip().removesuffix(".").rstrip().casefold()
 
 
-def score_answers(questions: Sequence[Question], replies: Sequence[Reply], training_answers: Iterable[str] | None = None) -> dict[str, Any]:
+def score_answers(
+    questions: Sequence[Question],
+    replies: Sequence[Reply],
+    training_answers: Iterable[str] | None = None,
+) -> dict[str, Any]:
     """Score `replies`, one per question, as JSON values; shares are between 0 and 1.
 
     `score` is the share of right replies and `standard_error` that of a share over so many questions, √(p (1 − p) / n).
     """
-    correct = [normalise(reply.text) == normalise(question.answer) for question, reply in zip(questions, replies, strict=True)]
+    correct = [
+        normalise(reply.text) == normalise(question.answer)
+        for question, reply in zip(questions, replies, strict=True)
+    ]
     by_kind: defaultdict[str, list[bool]] = defaultdict(list)
     for question, right in zip(questions, correct, strict=True):
         if question.kind is not None:
@@ -94,7 +122,12 @@ def score_answers(questions: Sequence[Question], replies: Sequence[Reply], train
         "commonest_answer_of_kind": commonest_answer_of_kind(questions),
         **describe_replies(replies),
         "replies": [
-            {"instruction": question.instruction, "input": question.input, "answer": question.answer, "kind": question.kind}
+            {
+                "instruction": question.instruction,
+                "input": question.input,
+                "answer": question.answer,
+                "kind": question.kind,
+            }
             | {"reply": reply.text, "correct": right, "stopped": reply.stopped}
             for question, reply, right in zip(questions, replies, correct, strict=True)
         ],
@@ -104,10 +137,17 @@ def score_answers(questions: Sequence[Question], replies: Sequence[Reply], train
 def share(correct: Sequence[bool]) -> dict[str, Any]:
     count, right = len(correct), sum(correct)
     score = right / count
-    return {"questions": count, "correct": right, "score": score, "standard_error": math.sqrt(score * (1 - score) / count)}
+    return {
+        "questions": count,
+        "correct": right,
+        "score": score,
+        "standard_error": math.sqrt(score * (1 - score) / count),
+    }
 
 
-def commonest_answer(questions: Sequence[Question], training_answers: Iterable[str] | None = None) -> dict[str, Any]:
+def commonest_answer(
+    questions: Sequence[Question], training_answers: Iterable[str] | None = None
+) -> dict[str, Any]:
     """What always giving one answer scores: {"answer", "score", "from"}.
 
     The answer is the commonest of the training data, or the commonest among the questions themselves, whichever scores
@@ -128,9 +168,16 @@ def commonest_answer_of_kind(questions: Sequence[Question]) -> dict[str, Any] | 
     by_kind: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
     for question in questions:
         by_kind[question.kind][normalise(question.answer)] += 1
-    if None in by_kind or len(by_kind) < 2 or min(counts.total() for counts in by_kind.values()) < MINIMUM_OF_A_KIND:
+    if (
+        None in by_kind
+        or len(by_kind) < 2
+        or min(counts.total() for counts in by_kind.values()) < MINIMUM_OF_A_KIND
+    ):
         return None
-    return {"kinds": len(by_kind), "score": sum(commonest(counts)[1] for counts in by_kind.values()) / len(questions)}
+    return {
+        "kinds": len(by_kind),
+        "score": sum(commonest(counts)[1] for counts in by_kind.values()) / len(questions),
+    }
 
 
 def commonest(counts: Counter[str]) -> tuple[str, int]:

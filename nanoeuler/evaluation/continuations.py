@@ -39,7 +39,9 @@ def encode(tokenizer: Tokenizer, context: str, continuation: str) -> Pair:
     before, both = tokenizer.encode(stripped), tokenizer.encode(context + continuation)
     if len(both) <= len(before):
         raise ValueError(f"the continuation {continuation!r} has no token of its own")
-    return Pair(np.concatenate([np.array([tokenizer.end_id], np.int32), both]), len(both) - len(before))
+    return Pair(
+        np.concatenate([np.array([tokenizer.end_id], np.int32), both]), len(both) - len(before)
+    )
 
 
 def pack(lengths: Sequence[int], window: int) -> list[list[int]]:
@@ -60,7 +62,11 @@ def pack(lengths: Sequence[int], window: int) -> list[list[int]]:
 
 
 def log_likelihoods(
-    model: Transformer, sequences: Sequence[Pair], window: int, end_id: int, advance: Callable[[int], None] | None = None
+    model: Transformer,
+    sequences: Sequence[Pair],
+    window: int,
+    end_id: int,
+    advance: Callable[[int], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of each sequence the log-likelihood of its continuation in nats, float64 (S,), and whether every token of it was the likeliest, bool (S,).
 
@@ -68,12 +74,18 @@ def log_likelihoods(
     """
     sums_S, greedy_S = np.zeros(len(sequences)), np.ones(len(sequences), bool)
     packed = pack([sequence.inputs(window) for sequence in sequences], window)
-    length = max((sum(sequences[index].inputs(window) for index in row) for row in packed), default=0)
+    length = max(
+        (sum(sequences[index].inputs(window) for index in row) for row in packed), default=0
+    )
     batches = -(-len(packed) // max(1, BATCH_TOKENS // window))
-    size = -(-len(packed) // batches) if batches else 0  # equal batches: the model plans its buffers once
+    size = (
+        -(-len(packed) // batches) if batches else 0
+    )  # equal batches: the model plans its buffers once
     for first in range(0, len(packed), max(size, 1)):
         rows = packed[first : first + size]
-        batch, places_R, targets_R, owners_R = lay_out(sequences, rows, size, length, window, end_id)
+        batch, places_R, targets_R, owners_R = lay_out(
+            sequences, rows, size, length, window, end_id
+        )
         logprobs_R, hits_R = score_places(model, batch, places_R, targets_R)
         np.add.at(sums_S, owners_R, logprobs_R)
         np.logical_and.at(greedy_S, owners_R, hits_R)
@@ -83,7 +95,12 @@ def log_likelihoods(
 
 
 def lay_out(
-    sequences: Sequence[Pair], rows: Sequence[Sequence[int]], size: int, length: int, window: int, end_id: int
+    sequences: Sequence[Pair],
+    rows: Sequence[Sequence[int]],
+    size: int,
+    length: int,
+    window: int,
+    end_id: int,
 ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
     """Ids, positions and starts, (size, length) each, and the R places where a continuation's token is predicted: place in the flat batch,
     that token, and whose it is. What is left of a row is a document of its own that nobody asks about."""
@@ -104,11 +121,19 @@ def lay_out(
             owners.append(np.full(sequence.scored, index))
         starts_BT[row, place:] = place
     positions_BT = np.arange(length, dtype=np.int32) - starts_BT
-    return (ids_BT, positions_BT, starts_BT), np.concatenate(places), np.concatenate(targets), np.concatenate(owners)
+    return (
+        (ids_BT, positions_BT, starts_BT),
+        np.concatenate(places),
+        np.concatenate(targets),
+        np.concatenate(owners),
+    )
 
 
 def score_places(
-    model: Transformer, batch: tuple[np.ndarray, np.ndarray, np.ndarray], places_R: np.ndarray, targets_R: np.ndarray
+    model: Transformer,
+    batch: tuple[np.ndarray, np.ndarray, np.ndarray],
+    places_R: np.ndarray,
+    targets_R: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Log-probability of head 0 for the target at each place, (R,), and whether it is the likeliest token, (R,)."""
     ops = model.backend

@@ -37,14 +37,39 @@ def describe_replies(replies: Sequence[Reply]) -> dict[str, float]:
 
 
 def reply_to_instructions(
-    writer: Writer, template: str, instructions: Sequence[tuple[str, str]], sampling: Sampling, max_tokens: int, rows: int = 64, apart: int = 0
+    writer: Writer,
+    template: str,
+    instructions: Sequence[tuple[str, str]],
+    sampling: Sampling,
+    max_tokens: int,
+    rows: int = 64,
+    apart: int = 0,
 ) -> list[Reply]:
     """Answer (instruction, input) pairs through the prompt template, in the framing of training: `</s>` prompt response `</s>`."""
     fill = TEMPLATES[template]
-    return continue_texts(writer, [fill(instruction, input) for instruction, input in instructions], sampling, max_tokens, rows, apart)
+    return continue_texts(
+        writer,
+        [fill(instruction, input) for instruction, input in instructions],
+        sampling,
+        max_tokens,
+        rows,
+        apart,
+    )
 
 
-def continue_texts(writer: Writer, texts: Sequence[str], sampling: Sampling, max_tokens: int, rows: int = 64, apart: int = 0) -> list[Reply]:
+def continue_texts(
+    writer: Writer,
+    texts: Sequence[str],
+    sampling: Sampling,
+    max_tokens: int,
+    rows: int = 64,
+    apart: int = 0,
+) -> list[Reply]:
     """Go on with each text as the start of a document. `apart`: see `Writer.batch`."""
-    continuations = writer.batch([writer.frame(text) for text in texts], sampling, max_tokens, rows, apart)
-    return [Reply(writer.tokenizer.decode(each.ids), len(each.ids), each.ended) for each in continuations]
+    continuations = writer.batch(
+        [writer.frame(text) for text in texts], sampling, max_tokens, rows, apart
+    )
+    return [
+        Reply(writer.tokenizer.decode(each.ids), len(each.ids), each.ended)
+        for each in continuations
+    ]

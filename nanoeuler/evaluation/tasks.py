@@ -45,12 +45,16 @@ def read_task(manifest: Path) -> tuple[dict[str, Any], list[Item]]:
     """The manifest and the items that `nanoeuler task` wrote. Raises `UserError` when they are missing or damaged."""
     described = read_json(manifest)
     if not isinstance(described, dict) or described.get("kind") not in QUOTED:
-        raise UserError(f"{manifest}: not the manifest of a task; give the manifest.json that `nanoeuler task` writes")
+        raise UserError(
+            f"{manifest}: not the manifest of a task; give the manifest.json that `nanoeuler task` writes"
+        )
     path = manifest.with_name("items.jsonl")
     try:
         items = [json.loads(line) for line in path.read_text(encoding="ascii").split("\n") if line]
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: missing or damaged ({error}); delete {manifest.parent} and run the stage that writes it again") from error
+        raise UserError(
+            f"{path}: missing or damaged ({error}); delete {manifest.parent} and run the stage that writes it again"
+        ) from error
     return described, items
 
 
@@ -58,11 +62,15 @@ def choose_items(items: Sequence[Item], limit: int | None, seed: int) -> list[It
     """All items, or `limit` of them in their order: those whose place has the lowest hash, so that every model is asked the same ones."""
     if limit is None or limit >= len(items):
         return list(items)
-    ranked = sorted(range(len(items)), key=lambda place: hashlib.sha256(f"{seed} {place}".encode()).digest())
+    ranked = sorted(
+        range(len(items)), key=lambda place: hashlib.sha256(f"{seed} {place}".encode()).digest()
+    )
     return [items[place] for place in sorted(ranked[:limit])]
 
 
-def score_task(model: LanguageModel, manifest: Path, window: int, limits: Mapping[str, int | None], seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def score_task(
+    model: LanguageModel, manifest: Path, window: int, limits: Mapping[str, int | None], seed: int
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The scores of one task as JSON values, and one record for each item: what was picked, and every log-likelihood in nats.
 
     Of the task as many items are asked as `limits` says of its name, all unless it says something.
@@ -76,7 +84,11 @@ def score_task(model: LanguageModel, manifest: Path, window: int, limits: Mappin
     skipped = Counter(described["bad"])
     truncated = 0
     for item in choose_items(items, limit, seed):
-        pairs = [encode(model.tokenizer, context, SPACE + choice) for context in item["contexts"] for choice in item["choices"]]
+        pairs = [
+            encode(model.tokenizer, context, SPACE + choice)
+            for context in item["contexts"]
+            for choice in item["choices"]
+        ]
         if max(pair.scored for pair in pairs) > window:
             skipped["a choice is longer than the window"] += 1
             continue
@@ -84,51 +96,104 @@ def score_task(model: LanguageModel, manifest: Path, window: int, limits: Mappin
         asked.append(item)
         sequences += pairs
     if not asked:
-        raise UserError(f"{manifest}: no item can be asked, since every choice is longer than the window of {window} tokens; take a longer model.context")
+        raise UserError(
+            f"{manifest}: no item can be asked, since every choice is longer than the window of {window} tokens; take a longer model.context"
+        )
     with log.Progress(name, len(sequences), "choices") as progress:
-        sums_S, greedy_S = log_likelihoods(model.transformer, sequences, window, model.tokenizer.end_id, progress.update)
+        sums_S, greedy_S = log_likelihoods(
+            model.transformer, sequences, window, model.tokenizer.end_id, progress.update
+        )
     records, first = [], 0
     for item in asked:
         count = len(item["contexts"]) * len(item["choices"])
-        records.append({"task": name} | judge(kind, item, sums_S[first : first + count], bool(greedy_S[first])))
+        records.append(
+            {"task": name} | judge(kind, item, sums_S[first : first + count], bool(greedy_S[first]))
+        )
         first += count
     seconds = time.monotonic() - began
     scores = summarise_task(kind, asked, records)
-    scores |= {"name": name, "skipped": dict(skipped), "truncated": truncated, "window": window, "limit": limit}
-    scores |= {key: described.get(key) for key in ("url", "revision", "licence", "sha256", "items_sha256")}
-    shown = {scores["metric"]: scores["score"], "standard_error": scores["standard_error"], "baseline": scores["baseline"]}
-    log.line(name, items=len(asked), **shown, truncated=truncated, skipped=skipped.total(), items_per_second=len(asked) / seconds)
+    scores |= {
+        "name": name,
+        "skipped": dict(skipped),
+        "truncated": truncated,
+        "window": window,
+        "limit": limit,
+    }
+    scores |= {
+        key: described.get(key) for key in ("url", "revision", "licence", "sha256", "items_sha256")
+    }
+    shown = {
+        scores["metric"]: scores["score"],
+        "standard_error": scores["standard_error"],
+        "baseline": scores["baseline"],
+    }
+    log.line(
+        name,
+        items=len(asked),
+        **shown,
+        truncated=truncated,
+        skipped=skipped.total(),
+        items_per_second=len(asked) / seconds,
+    )
     return scores, records
 
 
 def judge(kind: str, item: Item, sums_C: np.ndarray, greedy: bool) -> dict[str, Any]:
     """What the model picked of one item, whose pairs have the log-likelihoods `sums_C`."""
-    record: dict[str, Any] = {"id": item["id"], "gold": item["gold"], "loglikelihoods": sums_C.tolist()}
+    record: dict[str, Any] = {
+        "id": item["id"],
+        "gold": item["gold"],
+        "loglikelihoods": sums_C.tolist(),
+    }
     if "group" in item:
         record["group"] = item["group"]
     if kind == "lambada":
         return record | {"greedy": greedy, "correct": {"acc": greedy}}
-    characters = np.array([len(choice) for _ in item["contexts"] for choice in item["choices"]], np.float64)
+    characters = np.array(
+        [len(choice) for _ in item["contexts"] for choice in item["choices"]], np.float64
+    )
     picks = {"acc": int(sums_C.argmax()), "acc_norm": int((sums_C / characters).argmax())}
-    return record | {"choice": picks, "correct": {metric: pick == item["gold"] for metric, pick in picks.items()}}
+    return record | {
+        "choice": picks,
+        "correct": {metric: pick == item["gold"] for metric, pick in picks.items()},
+    }
 
 
-def summarise_task(kind: str, items: Sequence[Item], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarise_task(
+    kind: str, items: Sequence[Item], records: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """The means over `items`, which `records` judge."""
     metric = QUOTED[kind]
-    metrics = {name: mean([record["correct"][name] for record in records]) for name in records[0]["correct"]}
+    metrics = {
+        name: mean([record["correct"][name] for record in records])
+        for name in records[0]["correct"]
+    }
     by_group: defaultdict[str, list[bool]] = defaultdict(list)
     for record in records:
         if "group" in record:
             by_group[record["group"]].append(record["correct"][metric])
-    scores: dict[str, Any] = {"kind": kind, "items": len(items), "metric": metric, **metrics[metric], "metrics": metrics}
+    scores: dict[str, Any] = {
+        "kind": kind,
+        "items": len(items),
+        "metric": metric,
+        **metrics[metric],
+        "metrics": metrics,
+    }
     scores["groups"] = {group: mean(correct) for group, correct in sorted(by_group.items())}
     if kind == "lambada":
         nats = mean([-record["loglikelihoods"][0] for record in records])
         perplexity = math.exp(min(nats["score"], 700.0))
-        scores["perplexity"] = {"score": perplexity, "standard_error": None if nats["standard_error"] is None else perplexity * nats["standard_error"]}
+        scores["perplexity"] = {
+            "score": perplexity,
+            "standard_error": None
+            if nats["standard_error"] is None
+            else perplexity * nats["standard_error"],
+        }
         return scores | {"baseline": 0.0}
-    return scores | {"baseline": sum(1 / (len(item["contexts"]) * len(item["choices"])) for item in items) / len(items)}
+    return scores | {
+        "baseline": sum(1 / (len(item["contexts"]) * len(item["choices"])) for item in items)
+        / len(items)
+    }
 
 
 def mean(values: Sequence[float]) -> dict[str, float | None]:

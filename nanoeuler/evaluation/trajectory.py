@@ -29,29 +29,41 @@ PASS_TOKENS = 1024
 """Tokens of one forward pass, which keeps every layer's stream."""
 
 
-def measure(model: Transformer, store: TokenStore, document_mask: bool, window: int, end_id: int) -> dict[str, Any]:
+def measure(
+    model: Transformer, store: TokenStore, document_mask: bool, window: int, end_id: int
+) -> dict[str, Any]:
     """Follow about `TOKENS` held-out tokens, equally many of each source, through `model`; JSON values, see `summarise`."""
     parts = []
     sources = store.sources("validation")
     for source in sources:
         sequence = store.tokens("validation", source)
-        index_W = chosen_windows(-(-len(sequence) // window), max(1, TOKENS // (window * len(sources))))
+        index_W = chosen_windows(
+            -(-len(sequence) // window), max(1, TOKENS // (window * len(sources)))
+        )
         rows = max(1, PASS_TOKENS // window)
         for first in range(0, len(index_W), rows):
-            ids_BT, following_BK, length_B = windows(sequence, index_W[first : first + rows], window, 1, end_id)
+            ids_BT, following_BK, length_B = windows(
+                sequence, index_W[first : first + rows], window, 1, end_id
+            )
             positions_BT, starts_BT, _ = frame(ids_BT, following_BK, end_id, document_mask)
             batch = Batch(*map(model.backend.from_host, (ids_BT, positions_BT, starts_BT)))
             real_N = (np.arange(window) < length_B[:, None]).reshape(-1)
             parts.append(follow([point[real_N] for point in stream(model, batch)]))
     together = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
-    return {"step_size": model.config.step_size, "layers": model.config.layers, **summarise(together)}
+    return {
+        "step_size": model.config.step_size,
+        "layers": model.config.layers,
+        **summarise(together),
+    }
 
 
 def stream(model: Transformer, batch: Batch) -> list[np.ndarray]:
     """x_0 … x_2L of every token, each (N, dim) in float64: the stream before and in the middle of each layer, and behind the last."""
     buffers = model.forward(batch, training=True)
     points = [point for layer in buffers.layers for point in (layer.x, layer.middle)]
-    return [np.asarray(model.backend.to_host(point), np.float64) for point in (*points, buffers.final)]
+    return [
+        np.asarray(model.backend.to_host(point), np.float64) for point in (*points, buffers.final)
+    ]
 
 
 def follow(points: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -70,7 +82,10 @@ def follow(points: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
             "step_angle": [angle(before, after) for before, after in pairwise(steps)],
         }
     count = len(points[0])
-    return {name: np.stack(values) if values else np.empty((0, count)) for name, values in measures.items()}
+    return {
+        name: np.stack(values) if values else np.empty((0, count))
+        for name, values in measures.items()
+    }
 
 
 def length(vectors_ND: np.ndarray) -> np.ndarray:
@@ -97,7 +112,13 @@ def summarise(measures: dict[str, np.ndarray]) -> dict[str, Any]:
         known = values[np.isfinite(values)]
         if not len(known):
             return None
-        return {"mean": float(known.mean()), "quartiles": [float(value) for value in np.quantile(known, (0.25, 0.75))]}
+        return {
+            "mean": float(known.mean()),
+            "quartiles": [float(value) for value in np.quantile(known, (0.25, 0.75))],
+        }
 
     tokens = next(iter(measures.values())).shape[1]
-    return {"tokens": tokens, **{name: [describe(values) for values in rows] for name, rows in measures.items()}}
+    return {
+        "tokens": tokens,
+        **{name: [describe(values) for values in rows] for name, rows in measures.items()},
+    }

@@ -28,7 +28,13 @@ A space in front of a line that starts with / sends it as text."""
 class Chat:
     """A conversation at a terminal. `write` shows text at once; notices are lines in parentheses."""
 
-    def __init__(self, conversation: Conversation, sampling: Sampling, max_tokens: int, write: Callable[[str], None]):
+    def __init__(
+        self,
+        conversation: Conversation,
+        sampling: Sampling,
+        max_tokens: int,
+        write: Callable[[str], None],
+    ):
         self.conversation, self.sampling, self.write = conversation, sampling, write
         self.max_tokens = at_least_one(max_tokens)
         self.commands: dict[str, Callable[[str], None]] = {
@@ -61,7 +67,9 @@ class Chat:
     def greet(self) -> None:
         if self.conversation.template is None:
             self.notice("a base model, not tuned to answer: it continues the text that you type")
-        self.notice(f"{self.history_in_words()}; /help lists the commands, Ctrl-C stops a reply, Ctrl-D leaves")
+        self.notice(
+            f"{self.history_in_words()}; /help lists the commands, Ctrl-C stops a reply, Ctrl-D leaves"
+        )
 
     def serve(self, line: str) -> None:
         if line.startswith("/"):
@@ -76,7 +84,9 @@ class Chat:
         """Write the reply, or more of it, until it ends, the limit is reached or Ctrl-C is pressed."""
         context = self.conversation.writer.model.config.context
         if forgotten := self.conversation.forget(self.max_tokens):
-            self.notice(f"the context of {context} tokens is full: {counted(forgotten, 'oldest turn')} dropped")
+            self.notice(
+                f"the context of {context} tokens is full: {counted(forgotten, 'oldest turn')} dropped"
+            )
         reply = self.conversation.reply(self.sampling, self.max_tokens)
         stopped = False
         try:
@@ -87,11 +97,15 @@ class Chat:
         self.conversation.hear(reply)
         self.write("\n")
         if reply.dropped:
-            self.notice(f"the context of {context} tokens is full: its {counted(reply.dropped, 'oldest token')} dropped")
+            self.notice(
+                f"the context of {context} tokens is full: its {counted(reply.dropped, 'oldest token')} dropped"
+            )
         if stopped:
             self.notice("stopped; an empty line goes on")
         elif not reply.ended:
-            self.notice(f"cut off at {counted(self.max_tokens, 'token')}; an empty line goes on, /max-tokens N changes the limit")
+            self.notice(
+                f"cut off at {counted(self.max_tokens, 'token')}; an empty line goes on, /max-tokens N changes the limit"
+            )
 
     def notice(self, text: str, fresh_line: bool = False) -> None:
         self.write(("\n" if fresh_line else "") + f"({text})\n")
@@ -101,7 +115,9 @@ class Chat:
     def obey(self, line: str) -> None:
         name, _, value = line.strip().partition(" ")
         if name not in self.commands:
-            raise UserError(f"{name} is no command; there are {', '.join(self.commands)} and /quit, and a space in front sends the line as text")
+            raise UserError(
+                f"{name} is no command; there are {', '.join(self.commands)} and /quit, and a space in front sends the line as text"
+            )
         self.commands[name](value.strip())
 
     def reset(self, _: str) -> None:
@@ -116,7 +132,9 @@ class Chat:
 
     def set_seed(self, value: str) -> None:
         self.set_sampling("seed", int, value)
-        self.conversation.position = 0  # so that the same turns after the same /seed get the same replies
+        self.conversation.position = (
+            0  # so that the same turns after the same /seed get the same replies
+        )
 
     def set_max_tokens(self, value: str) -> None:
         if value:
@@ -140,7 +158,9 @@ def number(kind: Callable[[str], float], name: str, value: str) -> float:
     try:
         return kind(value)
     except ValueError as error:
-        raise UserError(f"/{name} {value}: it takes a {'whole ' if kind is int else ''}number") from error
+        raise UserError(
+            f"/{name} {value}: it takes a {'whole ' if kind is int else ''}number"
+        ) from error
 
 
 def at_least_one(max_tokens: int) -> int:
@@ -151,7 +171,10 @@ def at_least_one(max_tokens: int) -> int:
 
 def visible(text: str) -> str:
     """`text` with control characters spelled out: a model of bytes may write any, and a terminal would obey them."""
-    return "".join(character if character in "\n\t" or character.isprintable() else escaped(character) for character in text)
+    return "".join(
+        character if character in "\n\t" or character.isprintable() else escaped(character)
+        for character in text
+    )
 
 
 def escaped(character: str) -> str:

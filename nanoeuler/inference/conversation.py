@@ -38,7 +38,9 @@ class Conversation:
 
     def say(self, text: str) -> None:
         """Add a turn to be answered: with history behind the earlier ones, without it alone."""
-        continues_text = self.template is None and self.history and self.turns and not self.turns[-1].ended
+        continues_text = (
+            self.template is None and self.history and self.turns and not self.turns[-1].ended
+        )
         frame = self.writer.frame(text if self.template is None else self.template(text))
         if not self.history:
             self.turns = []

@@ -36,10 +36,19 @@ class Decoding:
         first_position: int | np.ndarray,
     ):
         """`first_position` is where, for the sampler, the prompts (or each of them) start: 0, or further on in a conversation."""
-        self.sampling, self.max_tokens, self.end_id, self.allowed_V = sampling, max_tokens, end_id, allowed_V
+        self.sampling, self.max_tokens, self.end_id, self.allowed_V = (
+            sampling,
+            max_tokens,
+            end_id,
+            allowed_V,
+        )
         self.continuations = [Continuation() for _ in prompts]
-        self.active = list(range(len(prompts)))  # the continuation that each row of the window belongs to
-        self.window = ContextWindow(model, len(prompts), max(len(prompt) for prompt in prompts) + max_tokens)
+        self.active = list(
+            range(len(prompts))
+        )  # the continuation that each row of the window belongs to
+        self.window = ContextWindow(
+            model, len(prompts), max(len(prompt) for prompt in prompts) + max_tokens
+        )
         self.unread: list[Sequence[int]] = [list(map(int, prompt)) for prompt in prompts]
         self.positions = first_position + np.array([len(prompt) for prompt in prompts])
 
@@ -137,11 +146,20 @@ class Writer:
         """`text` as the start of a document: `</s>` and its tokens."""
         return [self.tokenizer.end_id, *self.tokenizer.encode(text).tolist()]
 
-    def stream(self, prompt: Sequence[int], sampling: Sampling, max_tokens: int, first_position: int = 0) -> Reply:
+    def stream(
+        self, prompt: Sequence[int], sampling: Sampling, max_tokens: int, first_position: int = 0
+    ) -> Reply:
         """Continue one prompt of token ids, piece by piece."""
         return Reply(self.decoding([prompt], sampling, max_tokens, first_position), self.tokenizer)
 
-    def batch(self, prompts: Sequence[Sequence[int]], sampling: Sampling, max_tokens: int, rows: int = 16, apart: int = 0) -> list[Continuation]:
+    def batch(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        max_tokens: int,
+        rows: int = 16,
+        apart: int = 0,
+    ) -> list[Continuation]:
         """Continue many prompts, `rows` of like length at a time; results in the order of `prompts`.
 
         Each prompt starts `apart` positions after the one before, for the sampler: with more than any has tokens, their draws are independent.
@@ -150,13 +168,31 @@ class Writer:
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         for start in range(0, len(order), rows):
             group = order[start : start + rows]
-            decoding = self.decoding([prompts[index] for index in group], sampling, max_tokens, apart * np.array(group))
+            decoding = self.decoding(
+                [prompts[index] for index in group], sampling, max_tokens, apart * np.array(group)
+            )
             while decoding.step():
                 pass
             continuations.update(zip(group, decoding.continuations, strict=True))
         return [continuations[index] for index in range(len(prompts))]
 
-    def decoding(self, prompts: Sequence[Sequence[int]], sampling: Sampling, max_tokens: int, first_position: int | np.ndarray = 0) -> Decoding:
+    def decoding(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        max_tokens: int,
+        first_position: int | np.ndarray = 0,
+    ) -> Decoding:
         if not all(len(prompt) for prompt in prompts):
-            raise ValueError("a prompt has no tokens; a text starts with at least </s>, see Writer.frame")
-        return Decoding(self.model, prompts, sampling, max_tokens, self.tokenizer.end_id, self.allowed_V, first_position)
+            raise ValueError(
+                "a prompt has no tokens; a text starts with at least </s>, see Writer.frame"
+            )
+        return Decoding(
+            self.model,
+            prompts,
+            sampling,
+            max_tokens,
+            self.tokenizer.end_id,
+            self.allowed_V,
+            first_position,
+        )

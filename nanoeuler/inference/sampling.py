@@ -30,9 +30,13 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
-            raise UserError(f"temperature is {self.temperature}: it must be 0 (greedy) or above, 1 samples from the model as it is")
+            raise UserError(
+                f"temperature is {self.temperature}: it must be 0 (greedy) or above, 1 samples from the model as it is"
+            )
         if self.top_k < 0:
-            raise UserError(f"top-k is {self.top_k}: it must be 0 (all tokens) or the number of likeliest tokens to choose from")
+            raise UserError(
+                f"top-k is {self.top_k}: it must be 0 (all tokens) or the number of likeliest tokens to choose from"
+            )
         if not 0 < self.top_p <= 1:
             raise UserError(f"top-p is {self.top_p}: it must be above 0 and at most 1 (all tokens)")
         if not 0 <= self.seed < 2**64:
@@ -42,7 +46,12 @@ class Sampling:
 GREEDY = Sampling(temperature=0.0)
 
 
-def choose(logits_BV: np.ndarray, sampling: Sampling, positions_B: np.ndarray, allowed_V: np.ndarray | None = None) -> np.ndarray:
+def choose(
+    logits_BV: np.ndarray,
+    sampling: Sampling,
+    positions_B: np.ndarray,
+    allowed_V: np.ndarray | None = None,
+) -> np.ndarray:
     """One token id per row, (B,) int32.
 
     `positions_B` numbers the token to be chosen in its row's sequence; `allowed_V` is True for the tokens that may be chosen
@@ -57,17 +66,23 @@ def choose(logits_BV: np.ndarray, sampling: Sampling, positions_B: np.ndarray, a
         return scores_BV.argmax(axis=1).astype(np.int32)
     order_BV = np.argsort(-scores_BV, axis=1, kind="stable")
     ranked_BV = np.take_along_axis(scores_BV, order_BV, axis=1)
-    with np.errstate(over="ignore"):  # at a temperature near 0 the unlikely tokens go to −inf, as they should
+    with np.errstate(
+        over="ignore"
+    ):  # at a temperature near 0 the unlikely tokens go to −inf, as they should
         weights_BV = np.exp((ranked_BV - ranked_BV[:, :1]) / sampling.temperature)
     if sampling.top_k:
         weights_BV[:, sampling.top_k :] = 0
     cumulative_BV = weights_BV.cumsum(axis=1)
-    before_BV = cumulative_BV - weights_BV  # of the likelier tokens: below p, this one is still needed to reach p
+    before_BV = (
+        cumulative_BV - weights_BV
+    )  # of the likelier tokens: below p, this one is still needed to reach p
     weights_BV[before_BV >= sampling.top_p * cumulative_BV[:, -1:]] = 0
     cumulative_BV = weights_BV.cumsum(axis=1)
     draws_B = np.array([uniform(sampling.seed, int(position)) for position in positions_B])
     rank_B = (cumulative_BV <= draws_B[:, None] * cumulative_BV[:, -1:]).sum(axis=1)
-    rank_B = np.minimum(rank_B, (weights_BV > 0).sum(axis=1) - 1)  # a draw next to 1 may round up to the total
+    rank_B = np.minimum(
+        rank_B, (weights_BV > 0).sum(axis=1) - 1
+    )  # a draw next to 1 may round up to the total
     return np.take_along_axis(order_BV, rank_B[:, None], axis=1)[:, 0].astype(np.int32)
 
 

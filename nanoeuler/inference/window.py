@@ -37,13 +37,21 @@ class ContextWindow:
         """Append new[b] (one token or more) to row b, for every row; the logits behind each row's last token, (rows, V)."""
         return self.model.backend.to_host(self.model.extend(self.cache, *self.pending(new)))
 
-    def choose(self, new: Sequence[Sequence[int]], sampling: Sampling, positions_B: np.ndarray, allowed_V: np.ndarray) -> np.ndarray:
+    def choose(
+        self,
+        new: Sequence[Sequence[int]],
+        sampling: Sampling,
+        positions_B: np.ndarray,
+        allowed_V: np.ndarray,
+    ) -> np.ndarray:
         """`read`, and the token that `sampling.choose` chooses behind each row: on the device, where that can choose."""
         if not hasattr(self.model.backend, "choose"):
             return choose(self.read(new), sampling, positions_B, allowed_V)
         tokens, counts = self.pending(new)
         choices = Choices.of(self.model, self.cache, allowed_V)
-        if choices is self.choices and self.ahead == plan(tokens, self.cache.lengths, positions_B, sampling):
+        if choices is self.choices and self.ahead == plan(
+            tokens, self.cache.lengths, positions_B, sampling
+        ):
             self.cache.lengths += 1
         else:
             self.choices = choices
@@ -53,7 +61,11 @@ class ContextWindow:
         if goes_on:
             choices.ask()
         chosen = checked(choices.take())
-        self.ahead = plan(chosen[:, None], self.cache.lengths, positions_B + 1, sampling) if goes_on else None
+        self.ahead = (
+            plan(chosen[:, None], self.cache.lengths, positions_B + 1, sampling)
+            if goes_on
+            else None
+        )
         return chosen
 
     def pending(self, new: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -66,7 +78,9 @@ class ContextWindow:
                 pending[row] = pending[row][-1:]
         counts = np.array([len(tokens) for tokens in pending], np.int32)
         width = int(counts.max())
-        if width > 1 and hasattr(self.model.backend, "choose"):  # a device records what it reads: so that more prompts are of one length
+        if width > 1 and hasattr(
+            self.model.backend, "choose"
+        ):  # a device records what it reads: so that more prompts are of one length
             width = round_up(width, PROMPT_PLACES)
         padded = np.zeros((len(pending), width), np.int32)
         for row, tokens in enumerate(pending):
@@ -94,5 +108,7 @@ class ContextWindow:
             values.pop()
 
 
-def plan(tokens: np.ndarray, lengths_B: np.ndarray, positions_B: np.ndarray, sampling: Sampling) -> tuple[Any, ...]:
+def plan(
+    tokens: np.ndarray, lengths_B: np.ndarray, positions_B: np.ndarray, sampling: Sampling
+) -> tuple[Any, ...]:
     return tokens.tolist(), lengths_B.tolist(), np.asarray(positions_B).tolist(), sampling

@@ -62,7 +62,9 @@ class Cache:
     def truncate(self, row: int, length: int) -> None:
         """Forget all but the first `length` tokens of `row`."""
         if not 0 <= length <= self.lengths[row]:
-            raise ValueError(f"row {row} holds {self.lengths[row]} tokens; it cannot be cut to {length}")
+            raise ValueError(
+                f"row {row} holds {self.lengths[row]} tokens; it cannot be cut to {length}"
+            )
         self.lengths[row] = length
 
     def row(self, row: int) -> "Cache":
@@ -70,7 +72,9 @@ class Cache:
         one = copy.copy(self)
         one.memory = copy.copy(self.memory)
         one.memory.steps, one.memory.choices = {}, {}
-        one.keys, one.values = ([slots[row : row + 1] for slots in layers] for layers in (self.keys, self.values))
+        one.keys, one.values = (
+            [slots[row : row + 1] for slots in layers] for layers in (self.keys, self.values)
+        )
         one.lengths = self.lengths[row : row + 1]
         return one
 
@@ -95,12 +99,17 @@ class CacheStep:
         arrays = [np.zeros(shape, np.int32) for _ in range(3)] + [np.zeros(batch, np.int32)]
         parts = places(arrays)
         self.flat = model.backend.zeros((parts[-1].stop,), np.uint8)
-        views = [self.flat[part].view(np.int32).reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
+        views = [
+            self.flat[part].view(np.int32).reshape(array.shape)
+            for part, array in zip(parts, arrays, strict=True)
+        ]
         self.tokens, self.positions, self.starts, self.offset = views
         self.recorded: Any = None
 
 
-def give_back(idle: dict[tuple[int, int], CacheMemory], shape: tuple[int, int], memory: CacheMemory, most: int) -> None:
+def give_back(
+    idle: dict[tuple[int, int], CacheMemory], shape: tuple[int, int], memory: CacheMemory, most: int
+) -> None:
     """Keep the memory of a cache that is gone, and of those before it the newest, `most` in all."""
     memory.trim(STEP_TOKENS)
     idle.pop(shape, None)

@@ -73,7 +73,12 @@ def check_ops(backend: Any = None) -> Iterator[Comparison]:
 
     N, D, F, V = 5, 6, 7, 9
 
-    def case(name: str, inputs: dict[str, np.ndarray], forward: Callable[[], float], analytic: dict[str, np.ndarray]) -> Iterator[Comparison]:
+    def case(
+        name: str,
+        inputs: dict[str, np.ndarray],
+        forward: Callable[[], float],
+        analytic: dict[str, np.ndarray],
+    ) -> Iterator[Comparison]:
         for tensor, values in inputs.items():
             yield compare(name, tensor, analytic[tensor], finite_difference(forward, values))
 
@@ -88,10 +93,17 @@ def check_ops(backend: Any = None) -> Iterator[Comparison]:
         ops.linear(x, weight, out)
         return 0.5 * float((out * dout).sum())
 
-    yield from case("linear", {"input": x, "weight": weight}, linear, {"input": dx, "weight": dweight - before})
+    yield from case(
+        "linear", {"input": x, "weight": weight}, linear, {"input": dx, "weight": dweight - before}
+    )
 
     # embedding
-    ids, table, out, dout = np.array([3, 0, 3, 8, 3], np.int32), normal(V, D), np.empty((N, D)), normal(N, D)
+    ids, table, out, dout = (
+        np.array([3, 0, 3, 8, 3], np.int32),
+        normal(V, D),
+        np.empty((N, D)),
+        normal(N, D),
+    )
     dtable = np.empty_like(table)
     ops.embedding_backward(ids, dout, dtable, accumulate=False)
 
@@ -111,8 +123,15 @@ def check_ops(backend: Any = None) -> Iterator[Comparison]:
 
     add_rms_norm()
     dx, dweight = dsum.copy(), np.empty(D)
-    ops.rms_norm_backward(dout, total, weight, inverse_rms, dx, dweight, add_to_dx=True, accumulate=False)
-    yield from case("add_rms_norm", {"x": x, "delta": delta, "weight": weight}, add_rms_norm, {"x": dx, "delta": step_size * dx, "weight": dweight})
+    ops.rms_norm_backward(
+        dout, total, weight, inverse_rms, dx, dweight, add_to_dx=True, accumulate=False
+    )
+    yield from case(
+        "add_rms_norm",
+        {"x": x, "delta": delta, "weight": weight},
+        add_rms_norm,
+        {"x": dx, "delta": step_size * dx, "weight": dweight},
+    )
 
     # rotary positions
     x, dout = normal(N, 2, 6), normal(N, 2, 6)
@@ -129,7 +148,12 @@ def check_ops(backend: Any = None) -> Iterator[Comparison]:
 
     # attention: grouped heads, an odd length, two documents in the second row
     B, T, H, G, E = 2, 5, 6, 2, 4
-    query, key, value, dout = normal(B, T, H, E), normal(B, T, G, E), normal(B, T, G, E), normal(B, T, H, E)
+    query, key, value, dout = (
+        normal(B, T, H, E),
+        normal(B, T, G, E),
+        normal(B, T, G, E),
+        normal(B, T, H, E),
+    )
     starts, offset = np.array([[0, 0, 0, 0, 0], [0, 0, 0, 3, 3]], np.int32), np.zeros(B, np.int32)
     out, lse = np.empty((B, T, H, E)), np.empty((B, H, T))
 
@@ -138,9 +162,14 @@ def check_ops(backend: Any = None) -> Iterator[Comparison]:
         return float((out * dout).sum())
 
     attention()
-    gradients = AttentionArrays(np.empty_like(query), np.empty_like(key), np.empty_like(value), dout)
+    gradients = AttentionArrays(
+        np.empty_like(query), np.empty_like(key), np.empty_like(value), dout
+    )
     ops.attention_backward(AttentionArrays(query, key, value, out), gradients, starts, lse)
-    inputs, found = {"query": query, "key": key, "value": value}, {"query": gradients.query, "key": gradients.key, "value": gradients.value}
+    inputs, found = (
+        {"query": query, "key": key, "value": value},
+        {"query": gradients.query, "key": gradients.key, "value": gradients.value},
+    )
     yield from case("attention", inputs, attention, found)
 
     # SwiGLU
@@ -155,7 +184,11 @@ def check_ops(backend: Any = None) -> Iterator[Comparison]:
     yield from case("swiglu", {"gate": gate, "up": up}, swiglu, {"gate": dgate, "up": dup})
 
     # cross-entropy with a masked row
-    logits, targets, weights = 3 * normal(N, V), np.array([0, 8, -1, 4, 4], np.int32), random.random(N)
+    logits, targets, weights = (
+        3 * normal(N, V),
+        np.array([0, 8, -1, 4, 4], np.int32),
+        random.random(N),
+    )
     logprobs, lse = np.empty(N), np.empty(N)
 
     def cross_entropy() -> float:
@@ -168,8 +201,15 @@ def check_ops(backend: Any = None) -> Iterator[Comparison]:
     yield from case("cross_entropy", {"logits": logits}, cross_entropy, {"logits": dlogits})
 
     # preferences: two pairs in the first row, one and an empty place in the second
-    logprobs, spans = -np.abs(normal(2, 9, 2)), np.array([[[0, 2, 4], [5, 6, 9]], [[1, 4, 9], [0, 0, 0]]], np.int32)
-    references, scales, shares = -np.abs(normal(2, 2, 2)), random.random((2, 2, 2)), np.array([[0.5, 0.2], [0.3, 0.0]])
+    logprobs, spans = (
+        -np.abs(normal(2, 9, 2)),
+        np.array([[[0, 2, 4], [5, 6, 9]], [[1, 4, 9], [0, 0, 0]]], np.int32),
+    )
+    references, scales, shares = (
+        -np.abs(normal(2, 2, 2)),
+        random.random((2, 2, 2)),
+        np.array([[0.5, 0.2], [0.3, 0.0]]),
+    )
     weights = np.zeros((2, 9, 2))
 
     def preference() -> float:
@@ -183,15 +223,36 @@ def check_ops(backend: Any = None) -> Iterator[Comparison]:
 
 # ---- whole models
 
-TINY = {"vocab_size": 19, "dim": 8, "layers": 2, "heads": 4, "kv_heads": 2, "ffn": 11, "context": 8, "mtp_heads": 3}
+TINY = {
+    "vocab_size": 19,
+    "dim": 8,
+    "layers": 2,
+    "heads": 4,
+    "kv_heads": 2,
+    "ffn": 11,
+    "context": 8,
+    "mtp_heads": 3,
+}
 """Small enough to move every parameter, odd enough (ffn, vocabulary) to use the padding."""
 
 CASES: dict[str, tuple[dict[str, Any], int]] = {
     "grouped heads, K = 3, two documents a row": ({}, 7),
-    "tied heads, head size apart from dim / heads": ({"tied": True, "head_size": 6, "kv_heads": 1}, 5),
-    "K = 1, step size 0.5, full heads": ({"mtp_heads": 1, "step_size": 0.5, "kv_heads": 4, "layers": 1}, 3),
-    "K = 4, unequal head weights, a row of one token": ({"mtp_heads": 4, "mtp_weights": [1.0, 0.5, 0.25, 0.125], "layers": 1}, 1),
-    "one layer, K = 2, step size 0.5, two documents a row": ({"mtp_heads": 2, "step_size": 0.5, "layers": 1}, 5),
+    "tied heads, head size apart from dim / heads": (
+        {"tied": True, "head_size": 6, "kv_heads": 1},
+        5,
+    ),
+    "K = 1, step size 0.5, full heads": (
+        {"mtp_heads": 1, "step_size": 0.5, "kv_heads": 4, "layers": 1},
+        3,
+    ),
+    "K = 4, unequal head weights, a row of one token": (
+        {"mtp_heads": 4, "mtp_weights": [1.0, 0.5, 0.25, 0.125], "layers": 1},
+        1,
+    ),
+    "one layer, K = 2, step size 0.5, two documents a row": (
+        {"mtp_heads": 2, "step_size": 0.5, "layers": 1},
+        5,
+    ),
 }
 """Name → fields changed from `TINY`, and the (odd) length of the rows. The last is the quick form: cheap, but no op idles in it."""
 
@@ -204,12 +265,19 @@ def check_model(case: str, backend: Any = None, seed: int = 1) -> Iterator[Compa
     random = np.random.default_rng(seed)
     parameters = np.zeros(storage_elements(tensor_table(config)))
     named = FlatBuffer(config, parameters)
-    for tensor in named.table:  # wider than at the start of training, so that no nonlinearity is close to its linear part
-        named[tensor.name][...] = random.standard_normal(tensor.shape) * 0.4 + (1.0 if tensor.initial_std is None else 0.0)
+    for tensor in (
+        named.table
+    ):  # wider than at the start of training, so that no nonlinearity is close to its linear part
+        named[tensor.name][...] = random.standard_normal(tensor.shape) * 0.4 + (
+            1.0 if tensor.initial_std is None else 0.0
+        )
     model = Transformer(config, parameters, ops)
     B = 2
     ids = random.integers(0, config.vocab_size, (B, length)).astype(np.int32)
-    positions, starts = np.tile(np.arange(length, dtype=np.int32), (B, 1)), np.zeros((B, length), np.int32)
+    positions, starts = (
+        np.tile(np.arange(length, dtype=np.int32), (B, 1)),
+        np.zeros((B, length), np.int32),
+    )
     cut = length // 2 + 1
     if length > 3:  # the second row holds two documents
         starts[1, cut:], positions[1, cut:] = cut, np.arange(length - cut)
@@ -222,7 +290,9 @@ def check_model(case: str, backend: Any = None, seed: int = 1) -> Iterator[Compa
     logprobs, lse = np.empty(len(rows_targets)), np.empty(len(rows_targets))
 
     def loss() -> float:
-        ops.cross_entropy(model.all_logits(model.forward(batch, training=True)), rows_targets, logprobs, lse)
+        ops.cross_entropy(
+            model.all_logits(model.forward(batch, training=True)), rows_targets, logprobs, lse
+        )
         return float(-(logprobs * rows_weights).sum())
 
     loss()
@@ -232,7 +302,9 @@ def check_model(case: str, backend: Any = None, seed: int = 1) -> Iterator[Compa
     model.backward(batch, buffers, ModelViews(config, gradients))
     analytic = FlatBuffer(config, gradients)
     for tensor in named.table:
-        yield compare(case, tensor.name, analytic[tensor.name], finite_difference(loss, named[tensor.name]))
+        yield compare(
+            case, tensor.name, analytic[tensor.name], finite_difference(loss, named[tensor.name])
+        )
 
 
 def check_all(quick: bool = False, backend: Any = None) -> Iterator[Comparison]:

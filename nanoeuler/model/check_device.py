@@ -26,17 +26,28 @@ Arrays = dict[str, tuple[np.ndarray, str]]
 
 
 def compare_op(
-    case: str, engine: Any, inputs: Arrays, outputs: dict[str, tuple[tuple[int, ...], str]], call: Callable[[Any, Any], None], changed: tuple[str, ...] = ()
+    case: str,
+    engine: Any,
+    inputs: Arrays,
+    outputs: dict[str, tuple[tuple[int, ...], str]],
+    call: Callable[[Any, Any], None],
+    changed: tuple[str, ...] = (),
 ) -> Iterator[Comparison]:
     """Run `call(ops, arrays)` on the engine and on the reference; compare `outputs` and the inputs that are `changed` in place."""
     reference = ReferenceBackend(np.float64)
-    kinds = {"activation": engine.activation, "residual": engine.residual, "statistic": engine.dtype}
+    kinds = {
+        "activation": engine.activation,
+        "residual": engine.residual,
+        "statistic": engine.dtype,
+    }
     on_engine, on_reference = SimpleNamespace(), SimpleNamespace()
     for name, (values, kind) in inputs.items():
         array = engine.from_host(values, kinds.get(kind))
         setattr(on_engine, name, array)
         host = engine.to_host(array)
-        setattr(on_reference, name, host.astype(np.float64) if host.dtype.kind == "f" else host.copy())
+        setattr(
+            on_reference, name, host.astype(np.float64) if host.dtype.kind == "f" else host.copy()
+        )
     for name, (shape, kind) in outputs.items():
         poison = np.zeros(shape, np.int32) if kind == "index" else np.full(shape, np.nan)
         setattr(on_engine, name, engine.from_host(poison, kinds.get(kind)))
@@ -44,7 +55,12 @@ def compare_op(
     call(engine, on_engine)
     call(reference, on_reference)
     for name in (*outputs, *changed):
-        yield compare(case, name, np.asarray(engine.to_host(getattr(on_engine, name)), np.float64), np.asarray(getattr(on_reference, name), np.float64))
+        yield compare(
+            case,
+            name,
+            np.asarray(engine.to_host(getattr(on_engine, name)), np.float64),
+            np.asarray(getattr(on_reference, name), np.float64),
+        )
 
 
 class Draw:
@@ -65,8 +81,17 @@ class Draw:
 
 def check_linear(engine: Any, draw: "Draw", N: int, D: int, columns: int) -> Iterator[Comparison]:
     name = f"{N} × {D} × {columns}"
-    inputs = {"x": draw.activation(N, D), "weight": draw.activation(columns, D), "dout": draw.activation(N, columns), "dweight": draw.statistic(columns, D)}
-    kept = {"out": ((N, columns), "activation"), "dx": ((N, D), "activation"), "fresh": ((columns, D), "statistic")}
+    inputs = {
+        "x": draw.activation(N, D),
+        "weight": draw.activation(columns, D),
+        "dout": draw.activation(N, columns),
+        "dweight": draw.statistic(columns, D),
+    }
+    kept = {
+        "out": ((N, columns), "activation"),
+        "dx": ((N, D), "activation"),
+        "fresh": ((columns, D), "statistic"),
+    }
 
     def linear(ops: Any, a: Any) -> None:
         ops.linear(a.x, a.weight, a.out)
@@ -78,15 +103,29 @@ def check_linear(engine: Any, draw: "Draw", N: int, D: int, columns: int) -> Ite
 
 
 def check_embedding(engine: Any, draw: "Draw", N: int, D: int, V: int) -> Iterator[Comparison]:
-    ids = np.where(draw.random.random(N) < 0.6, 3, draw.random.integers(0, V, N)).astype(np.int32)  # one id is most of the rows
-    inputs = {"ids": (ids, "index"), "table": draw.activation(V, D), "dout": draw.activation(N, D), "dtable": draw.statistic(V, D)}
+    ids = np.where(draw.random.random(N) < 0.6, 3, draw.random.integers(0, V, N)).astype(
+        np.int32
+    )  # one id is most of the rows
+    inputs = {
+        "ids": (ids, "index"),
+        "table": draw.activation(V, D),
+        "dout": draw.activation(N, D),
+        "dtable": draw.statistic(V, D),
+    }
 
     def embedding(ops: Any, a: Any) -> None:
         ops.embedding(a.ids, a.table, a.out)
         ops.embedding_backward(a.ids, a.dout, a.fresh, accumulate=False)
         ops.embedding_backward(a.ids, a.dout, a.dtable, accumulate=True)
 
-    yield from compare_op(f"embedding {N} × {D}", engine, inputs, {"out": ((N, D), "residual"), "fresh": ((V, D), "statistic")}, embedding, ("dtable",))
+    yield from compare_op(
+        f"embedding {N} × {D}",
+        engine,
+        inputs,
+        {"out": ((N, D), "residual"), "fresh": ((V, D), "statistic")},
+        embedding,
+        ("dtable",),
+    )
 
 
 def check_rms_norm(engine: Any, draw: "Draw", N: int, D: int) -> Iterator[Comparison]:
@@ -98,20 +137,41 @@ def check_rms_norm(engine: Any, draw: "Draw", N: int, D: int) -> Iterator[Compar
         "dx": draw.activation(N, D),
         "dweight": draw.statistic(D),
     }
-    kept = {name: ((N, D), kind) for name, kind in (("sum", "residual"), ("out", "activation"), ("plain", "activation"), ("fresh_dx", "activation"))}
-    kept |= {"inverse": ((N,), "statistic"), "plain_inverse": ((N,), "statistic"), "fresh_dweight": ((D,), "statistic")}
+    kept = {
+        name: ((N, D), kind)
+        for name, kind in (
+            ("sum", "residual"),
+            ("out", "activation"),
+            ("plain", "activation"),
+            ("fresh_dx", "activation"),
+        )
+    }
+    kept |= {
+        "inverse": ((N,), "statistic"),
+        "plain_inverse": ((N,), "statistic"),
+        "fresh_dweight": ((D,), "statistic"),
+    }
 
     def rms_norm(ops: Any, a: Any) -> None:
         ops.add_rms_norm(a.x, a.delta, 0.5, a.weight, 1e-5, a.sum, a.out, a.inverse)
         ops.rms_norm(a.x, a.weight, 1e-5, a.plain, a.plain_inverse)
-        ops.rms_norm_backward(a.dout, a.x, a.weight, a.plain_inverse, a.fresh_dx, a.fresh_dweight, False, False)
-        ops.rms_norm_backward(a.dout, a.x, a.weight, a.plain_inverse, a.dx, a.dweight, True, True, a.dout)
+        ops.rms_norm_backward(
+            a.dout, a.x, a.weight, a.plain_inverse, a.fresh_dx, a.fresh_dweight, False, False
+        )
+        ops.rms_norm_backward(
+            a.dout, a.x, a.weight, a.plain_inverse, a.dx, a.dweight, True, True, a.dout
+        )
 
-    yield from compare_op(f"rms_norm {N} × {D}", engine, inputs, kept, rms_norm, ("dx", "dweight", "dout"))
+    yield from compare_op(
+        f"rms_norm {N} × {D}", engine, inputs, kept, rms_norm, ("dx", "dweight", "dout")
+    )
 
 
 def check_rope(engine: Any, draw: "Draw", N: int, H: int, E: int) -> Iterator[Comparison]:
-    inputs = {"packed": draw.activation(N, (H + 1) * E), "positions": (draw.random.integers(0, 512, N).astype(np.int32), "index")}
+    inputs = {
+        "packed": draw.activation(N, (H + 1) * E),
+        "positions": (draw.random.integers(0, 512, N).astype(np.int32), "index"),
+    }
 
     def rope(ops: Any, a: Any) -> None:
         table = ops.rope_table(512, E, 10_000.0)
@@ -119,13 +179,20 @@ def check_rope(engine: Any, draw: "Draw", N: int, H: int, E: int) -> Iterator[Co
         ops.rope(x, a.positions, table)
 
     def rope_back(ops: Any, a: Any) -> None:
-        ops.rope(a.packed[:, E:].reshape(N, H, E), a.positions, ops.rope_table(512, E, 10_000.0), inverse=True)
+        ops.rope(
+            a.packed[:, E:].reshape(N, H, E),
+            a.positions,
+            ops.rope_table(512, E, 10_000.0),
+            inverse=True,
+        )
 
     yield from compare_op(f"rope {N} × {H} × {E}", engine, inputs, {}, rope, ("packed",))
     yield from compare_op(f"rope back {N} × {H} × {E}", engine, inputs, {}, rope_back, ("packed",))
 
 
-def check_linear_rope(engine: Any, draw: "Draw", N: int, D: int, H: int, G: int, E: int) -> Iterator[Comparison]:
+def check_linear_rope(
+    engine: Any, draw: "Draw", N: int, D: int, H: int, G: int, E: int
+) -> Iterator[Comparison]:
     """The product that gives q, k and v, with q and k rotated."""
     inputs = {
         "x": draw.activation(N, D),
@@ -135,12 +202,22 @@ def check_linear_rope(engine: Any, draw: "Draw", N: int, D: int, H: int, G: int,
 
     def linear_rope(ops: Any, a: Any) -> None:
         rotated = [a.packed[:, : (H + G) * E].reshape(N, H + G, E)]
-        ops.linear_rope(a.x, a.weight, a.packed, rotated, a.positions, ops.rope_table(512, E, 10_000.0))
+        ops.linear_rope(
+            a.x, a.weight, a.packed, rotated, a.positions, ops.rope_table(512, E, 10_000.0)
+        )
 
-    yield from compare_op(f"linear_rope {N} × {D}, {H} / {G} heads of {E}", engine, inputs, {"packed": ((N, (H + 2 * G) * E), "activation")}, linear_rope)
+    yield from compare_op(
+        f"linear_rope {N} × {D}, {H} / {G} heads of {E}",
+        engine,
+        inputs,
+        {"packed": ((N, (H + 2 * G) * E), "activation")},
+        linear_rope,
+    )
 
 
-def check_attention(engine: Any, draw: "Draw", B: int, T: int, H: int, G: int, E: int) -> Iterator[Comparison]:
+def check_attention(
+    engine: Any, draw: "Draw", B: int, T: int, H: int, G: int, E: int
+) -> Iterator[Comparison]:
     starts = np.zeros((B, T), np.int32)
     if T > 5:  # documents of odd lengths in the last row
         for cut in (T // 3, T // 2 + 1):
@@ -152,7 +229,11 @@ def check_attention(engine: Any, draw: "Draw", B: int, T: int, H: int, G: int, E
         "starts": (starts, "index"),
         "offset": (np.zeros(B, np.int32), "index"),
     }
-    kept = {"out": ((B, T, H, E), "activation"), "lse": ((B, H, T), "statistic"), "dpacked": ((B * T, columns), "activation")}
+    kept = {
+        "out": ((B, T, H, E), "activation"),
+        "lse": ((B, H, T), "statistic"),
+        "dpacked": ((B * T, columns), "activation"),
+    }
 
     def parts(packed: Any) -> list[Any]:
         split = [packed[:, : H * E], packed[:, H * E : (H + G) * E], packed[:, (H + G) * E :]]
@@ -160,29 +241,55 @@ def check_attention(engine: Any, draw: "Draw", B: int, T: int, H: int, G: int, E
 
     def attention(ops: Any, a: Any) -> None:
         ops.attention(*parts(a.packed), a.starts, a.offset, a.out, a.lse)
-        ops.attention_backward(AttentionArrays(*parts(a.packed), a.out), AttentionArrays(*parts(a.dpacked), a.dout), a.starts, a.lse)
+        ops.attention_backward(
+            AttentionArrays(*parts(a.packed), a.out),
+            AttentionArrays(*parts(a.dpacked), a.dout),
+            a.starts,
+            a.lse,
+        )
 
-    yield from compare_op(f"attention {B} × {T}, {H} / {G} heads of {E}", engine, inputs, kept, attention)
+    yield from compare_op(
+        f"attention {B} × {T}, {H} / {G} heads of {E}", engine, inputs, kept, attention
+    )
     inputs["positions"] = draw.random.integers(0, 512, B * T).astype(np.int32), "index"
 
     def attention_rope(ops: Any, a: Any) -> None:
         ops.attention(*parts(a.packed), a.starts, a.offset, a.out, a.lse)
-        saved, gradients = AttentionArrays(*parts(a.packed), a.out), AttentionArrays(*parts(a.dpacked), a.dout)
-        ops.attention_backward(saved, gradients, a.starts, a.lse, (a.positions, ops.rope_table(512, E, 10_000.0)))
+        saved, gradients = (
+            AttentionArrays(*parts(a.packed), a.out),
+            AttentionArrays(*parts(a.dpacked), a.dout),
+        )
+        ops.attention_backward(
+            saved, gradients, a.starts, a.lse, (a.positions, ops.rope_table(512, E, 10_000.0))
+        )
 
-    yield from compare_op(f"attention back to before rope {B} × {T}, {H} / {G} heads of {E}", engine, inputs, kept, attention_rope)
+    yield from compare_op(
+        f"attention back to before rope {B} × {T}, {H} / {G} heads of {E}",
+        engine,
+        inputs,
+        kept,
+        attention_rope,
+    )
 
 
-def check_decoding(engine: Any, draw: "Draw", B: int, T: int, S: int, H: int, G: int, E: int) -> Iterator[Comparison]:
+def check_decoding(
+    engine: Any, draw: "Draw", B: int, T: int, S: int, H: int, G: int, E: int
+) -> Iterator[Comparison]:
     offset = np.array([S - T - 3 * row for row in range(B)], np.int32)
-    inputs = {"query": draw.activation(B, T, H, E), "key": draw.activation(B, S, G, E), "value": draw.activation(B, S, G, E)}
+    inputs = {
+        "query": draw.activation(B, T, H, E),
+        "key": draw.activation(B, S, G, E),
+        "value": draw.activation(B, S, G, E),
+    }
     inputs |= {"starts": (np.zeros((B, T), np.int32), "index"), "offset": (offset, "index")}
     kept = {"out": ((B, T, H, E), "activation"), "lse": ((B, H, T), "statistic")}
 
     def decoding(ops: Any, a: Any) -> None:
         ops.attention(a.query, a.key, a.value, a.starts, a.offset, a.out, a.lse)
 
-    yield from compare_op(f"attention {B} × {T} of {S}, {H} / {G} heads of {E}", engine, inputs, kept, decoding)
+    yield from compare_op(
+        f"attention {B} × {T} of {S}, {H} / {G} heads of {E}", engine, inputs, kept, decoding
+    )
 
 
 def layer_step(
@@ -199,16 +306,30 @@ def layer_step(
 ) -> None:
     """What an engine's `layer_step` does, of the reference's ops."""
     (B, D), E, w = x_BD.shape, keys_BSGE.shape[3], weights
-    packed, normed, delta = np.empty((B, columns.query_key_value)), np.empty((B, D)), np.empty((B, D))
+    packed, normed, delta = (
+        np.empty((B, columns.query_key_value)),
+        np.empty((B, D)),
+        np.empty((B, D)),
+    )
     ops.rms_norm(x_BD, w.attention_norm, epsilon, normed, np.empty(B))
     ops.linear(normed, w.query_key_value, packed)
-    query, key, value = (packed[:, part].reshape(B, -1, E) for part in (columns.query, columns.key, columns.value))
+    query, key, value = (
+        packed[:, part].reshape(B, -1, E) for part in (columns.query, columns.key, columns.value)
+    )
     ops.rope(query, lengths_B, table)
     ops.rope(key, lengths_B, table)
     ops.write_cache(keys_BSGE, key[:, None], lengths_B)
     ops.write_cache(values_BSGE, value[:, None], lengths_B)
     attended = np.empty((B, 1, *query.shape[1:]))
-    ops.attention(query[:, None], keys_BSGE, values_BSGE, np.zeros((B, 1), np.int32), lengths_B, attended, np.empty((B, query.shape[1], 1)))
+    ops.attention(
+        query[:, None],
+        keys_BSGE,
+        values_BSGE,
+        np.zeros((B, 1), np.int32),
+        lengths_B,
+        attended,
+        np.empty((B, query.shape[1], 1)),
+    )
     ops.linear(attended.reshape(B, -1), w.attention_output, delta)
     x_BD += step_size * delta
     gate_up, hidden = np.empty((B, columns.gate_up)), np.empty((B, w.down.shape[1]))
@@ -219,16 +340,36 @@ def layer_step(
     x_BD += step_size * delta
 
 
-def check_layer_step(engine: Any, draw: "Draw", B: int, S: int, D: int, H: int, G: int, E: int, F: int) -> Iterator[Comparison]:
+def check_layer_step(
+    engine: Any, draw: "Draw", B: int, S: int, D: int, H: int, G: int, E: int, F: int
+) -> Iterator[Comparison]:
     """Rows of all lengths, from none to a cache that the new token fills; free places hold NaN."""
-    config = ModelConfig(vocab_size=50, dim=D, layers=1, heads=H, kv_heads=G, head_size=E, ffn=F, context=S, step_size=0.5)
+    config = ModelConfig(
+        vocab_size=50,
+        dim=D,
+        layers=1,
+        heads=H,
+        kv_heads=G,
+        head_size=E,
+        ffn=F,
+        context=S,
+        step_size=0.5,
+    )
     count, columns = storage_elements(tensor_table(config)), PackedColumns(config)
     lengths = np.linspace(S - 1, 0, B).astype(np.int32)
     keys, values = draw.random.standard_normal((2, B, S, G, E))
     for b, length in enumerate(lengths):
         keys[b, length:] = values[b, length:] = np.nan
-    inputs = {"matrices": (draw.random.standard_normal(count) * D**-0.5, "activation"), "norms": draw.statistic(count), "lengths": (lengths, "index")}
-    inputs |= {"x": draw.residual(B, D), "keys": (keys, "activation"), "values": (values, "activation")}
+    inputs = {
+        "matrices": (draw.random.standard_normal(count) * D**-0.5, "activation"),
+        "norms": draw.statistic(count),
+        "lengths": (lengths, "index"),
+    }
+    inputs |= {
+        "x": draw.residual(B, D),
+        "keys": (keys, "activation"),
+        "values": (values, "activation"),
+    }
 
     def step(ops: Any, a: Any) -> None:
         views = ModelViews(config, a.matrices, norms=a.norms)
@@ -238,7 +379,9 @@ def check_layer_step(engine: Any, draw: "Draw", B: int, S: int, D: int, H: int, 
         else:
             layer_step(ops, a.x, a.lengths, views.layers[0], *arguments)
         written = np.arange(B) * S + lengths
-        a.key, a.value = (ops.gather(cache.reshape(B * S, G * E), written) for cache in (a.keys, a.values))
+        a.key, a.value = (
+            ops.gather(cache.reshape(B * S, G * E), written) for cache in (a.keys, a.values)
+        )
         if hasattr(ops, "next_logits"):
             ops.next_logits(a.x, views.final_norm, 1e-5, views.first_head, a.logits)
         else:
@@ -247,11 +390,21 @@ def check_layer_step(engine: Any, draw: "Draw", B: int, S: int, D: int, H: int, 
             ops.linear(normed, views.first_head, a.logits)
 
     outputs = {"logits": ((B, columns.head), "statistic")}
-    yield from compare_op(f"layer_step {B} of {S}, {D}, {H} / {G} heads of {E}, ffn {F}", engine, inputs, outputs, step, ("x", "key", "value"))
+    yield from compare_op(
+        f"layer_step {B} of {S}, {D}, {H} / {G} heads of {E}, ffn {F}",
+        engine,
+        inputs,
+        outputs,
+        step,
+        ("x", "key", "value"),
+    )
 
 
 def check_swiglu(engine: Any, draw: "Draw", N: int, F: int) -> Iterator[Comparison]:
-    inputs = {"packed": (4 * draw.random.standard_normal((N, 2 * F)), "activation"), "dout": draw.activation(N, F)}
+    inputs = {
+        "packed": (4 * draw.random.standard_normal((N, 2 * F)), "activation"),
+        "dout": draw.activation(N, F),
+    }
     kept = {"out": ((N, F), "activation"), "dpacked": ((N, 2 * F), "activation")}
 
     def swiglu(ops: Any, a: Any) -> None:
@@ -265,16 +418,29 @@ def check_swiglu(engine: Any, draw: "Draw", N: int, F: int) -> Iterator[Comparis
 
 def check_linear_swiglu(engine: Any, draw: "Draw", N: int, D: int, F: int) -> Iterator[Comparison]:
     """SwiGLU with the products around it. Weights are as wide as a trained model's, so that gates of every size occur."""
-    inputs = {"x": draw.activation(N, D), "weight": (3 / np.sqrt(D) * draw.random.standard_normal((2 * F, D)), "activation"), "dx": draw.activation(N, D)}
-    inputs |= {"down": draw.activation(D, F), "spent": (3 * draw.random.standard_normal((N, 2 * F)), "activation")}
-    kept = {"packed": ((N, 2 * F), "activation"), "out": ((N, F), "activation"), "again": ((N, F), "activation")}
+    inputs = {
+        "x": draw.activation(N, D),
+        "weight": (3 / np.sqrt(D) * draw.random.standard_normal((2 * F, D)), "activation"),
+        "dx": draw.activation(N, D),
+    }
+    inputs |= {
+        "down": draw.activation(D, F),
+        "spent": (3 * draw.random.standard_normal((N, 2 * F)), "activation"),
+    }
+    kept = {
+        "packed": ((N, 2 * F), "activation"),
+        "out": ((N, F), "activation"),
+        "again": ((N, F), "activation"),
+    }
 
     def linear_swiglu(ops: Any, a: Any) -> None:
         gate, up = slice(0, F), slice(F, 2 * F)
         ops.linear_swiglu(a.x, a.weight, a.packed, gate, up, a.out)
         ops.linear_swiglu_backward(a.dx, a.down, 0.5, a.spent, gate, up, a.again)
 
-    yield from compare_op(f"swiglu and its products {N} × {D} × {F}", engine, inputs, kept, linear_swiglu, ("spent",))
+    yield from compare_op(
+        f"swiglu and its products {N} × {D} × {F}", engine, inputs, kept, linear_swiglu, ("spent",)
+    )
 
 
 def check_cross_entropy(engine: Any, draw: "Draw", R: int, V: int) -> Iterator[Comparison]:
@@ -286,22 +452,37 @@ def check_cross_entropy(engine: Any, draw: "Draw", R: int, V: int) -> Iterator[C
         "targets": (targets, "index"),
         "weights": (draw.random.random(R), "statistic"),
     }
-    kept = {name: ((R,), "statistic") for name in ("logprobs", "lse", "logprobs_at_once", "lse_at_once")}
+    kept = {
+        name: ((R,), "statistic") for name in ("logprobs", "lse", "logprobs_at_once", "lse_at_once")
+    }
 
     def cross_entropy(ops: Any, a: Any) -> None:
         ops.cross_entropy(a.packed[:, :V], a.targets, a.logprobs, a.lse)
         again = a.packed.copy()
-        ops.cross_entropy_with_gradient(again[:, :V], a.targets, a.weights, a.logprobs_at_once, a.lse_at_once)
+        ops.cross_entropy_with_gradient(
+            again[:, :V], a.targets, a.weights, a.logprobs_at_once, a.lse_at_once
+        )
         ops.cross_entropy_backward(a.packed[:, :V], a.targets, a.weights, a.lse)
         a.gradient, a.gradient_at_once = a.packed[:, :V], again[:, :V]
 
-    yield from compare_op(f"cross_entropy {R} × {V}", engine, inputs, kept, cross_entropy, ("gradient", "gradient_at_once"))
+    yield from compare_op(
+        f"cross_entropy {R} × {V}",
+        engine,
+        inputs,
+        kept,
+        cross_entropy,
+        ("gradient", "gradient_at_once"),
+    )
 
 
 def check_all_masked(engine: Any, draw: Draw) -> Iterator[Comparison]:
     """No loss, and a gradient that is exactly zero."""
     targets = np.full(5, -1, np.int32)
-    inputs = {"packed": draw.activation(5, 64), "targets": (targets, "index"), "weights": (np.ones(5), "statistic")}
+    inputs = {
+        "packed": draw.activation(5, 64),
+        "targets": (targets, "index"),
+        "weights": (np.ones(5), "statistic"),
+    }
 
     def masked(ops: Any, a: Any) -> None:
         ops.cross_entropy_with_gradient(a.packed, a.targets, a.weights, a.logprobs, a.lse)
@@ -314,13 +495,22 @@ def check_preference(engine: Any, draw: Draw) -> Iterator[Comparison]:
     """Two rows: two pairs, and one with an empty place."""
     spans = np.array([[[0, 9, 21], [21, 30, 60]], [[0, 30, 57], [0, 0, 0]]], np.int32)
     shares = np.array([[0.3, 0.3], [0.4, 0.0]], np.float32)
-    inputs = {"logprobs": (-np.abs(draw.random.standard_normal((2, 64, 3))), "statistic"), "spans": (spans, "index"), "shares": (shares, "statistic")}
-    inputs |= {"scales": (0.1 + draw.random.random((2, 2, 2)), "statistic"), "weights": (np.zeros((2, 64, 3)), "statistic")}
+    inputs = {
+        "logprobs": (-np.abs(draw.random.standard_normal((2, 64, 3))), "statistic"),
+        "spans": (spans, "index"),
+        "shares": (shares, "statistic"),
+    }
+    inputs |= {
+        "scales": (0.1 + draw.random.random((2, 2, 2)), "statistic"),
+        "weights": (np.zeros((2, 64, 3)), "statistic"),
+    }
     reference, losses = -20 + draw.random.random((2, 2, 2)), np.zeros(2)
 
     def preference(ops: Any, a: Any) -> None:
         a.losses, on_backend = (ops.from_host(values, np.float64) for values in (losses, reference))
-        ops.preference(a.logprobs, a.spans, on_backend, a.scales, a.shares, 0.2, 0.1, a.weights, a.losses)
+        ops.preference(
+            a.logprobs, a.spans, on_backend, a.scales, a.shares, 0.2, 0.1, a.weights, a.losses
+        )
 
     yield from compare_op("preference", engine, inputs, {}, preference, ("weights", "losses"))
 
@@ -336,15 +526,41 @@ def check_device_ops(engine: Any) -> Iterator[Comparison]:
         yield from check_rms_norm(engine, draw, *sizes)
     for sizes in ((1, 1, 32), (37, 3, 64), (130, 12, 128)):
         yield from check_rope(engine, draw, *sizes)
-    for sizes in ((37, 128, 3, 1, 32), (4_133, 200, 6, 2, 32), (4_133, 768, 12, 4, 64), (4_400, 256, 4, 1, 128)):  # from 4,096 rows on a GPU fuses them
+    for sizes in (
+        (37, 128, 3, 1, 32),
+        (4_133, 200, 6, 2, 32),
+        (4_133, 768, 12, 4, 64),
+        (4_400, 256, 4, 1, 128),
+    ):  # from 4,096 rows on a GPU fuses them
         yield from check_linear_rope(engine, draw, *sizes)
-    for sizes in ((1, 1, 1, 1, 32), (2, 7, 4, 4, 64), (2, 65, 6, 2, 64), (1, 130, 8, 2, 128), (2, 200, 8, 1, 32), (1, 513, 12, 4, 64), (2, 512, 12, 4, 64)):
+    for sizes in (
+        (1, 1, 1, 1, 32),
+        (2, 7, 4, 4, 64),
+        (2, 65, 6, 2, 64),
+        (1, 130, 8, 2, 128),
+        (2, 200, 8, 1, 32),
+        (1, 513, 12, 4, 64),
+        (2, 512, 12, 4, 64),
+    ):
         yield from check_attention(engine, draw, *sizes)
-    for sizes in ((1, 1, 70, 12, 4, 64), (3, 5, 140, 4, 1, 32)):  # decoding: fewer queries than keys
+    for sizes in (
+        (1, 1, 70, 12, 4, 64),
+        (3, 5, 140, 4, 1, 32),
+    ):  # decoding: fewer queries than keys
         yield from check_decoding(engine, draw, *sizes)
     if hasattr(engine, "next_logits"):  # an engine that decodes by ops of its own
-        shapes = ((128, 4, 4, 32, 341), (768, 12, 4, 64, 2048), (264, 8, 1, 64, 100), (256, 2, 2, 128, 682), (96, 3, 1, 32, 341))
-        for (B, S), sizes in zip(((1, 1), (1, 512), (2, 300), (3, 70), (4, 33), (5, 129), (8, 512), (9, 200), (70, 40)), 2 * shapes, strict=False):
+        shapes = (
+            (128, 4, 4, 32, 341),
+            (768, 12, 4, 64, 2048),
+            (264, 8, 1, 64, 100),
+            (256, 2, 2, 128, 682),
+            (96, 3, 1, 32, 341),
+        )
+        for (B, S), sizes in zip(
+            ((1, 1), (1, 512), (2, 300), (3, 70), (4, 33), (5, 129), (8, 512), (9, 200), (70, 40)),
+            2 * shapes,
+            strict=False,
+        ):
             yield from check_layer_step(engine, draw, B, S, *sizes)
     for sizes in ((1, 8), (37, 344), (130, 2048)):
         yield from check_swiglu(engine, draw, *sizes)

@@ -35,14 +35,25 @@ class Choices:
     def __init__(self, model: Transformer, memory: CacheMemory, B: int, allowed_V: np.ndarray):
         backend = model.backend
         model.need_positions(memory.capacity + 1)
-        self.model = weakref.proxy(model)  # which holds this, by way of the memory of a cache that is gone
+        self.model = weakref.proxy(
+            model
+        )  # which holds this, by way of the memory of a cache that is gone
         self.allowed_V, self.rope_table = allowed_V, model.rope_table
-        self.keys, self.values = ([slots[:B] for slots in layers] for layers in (memory.keys, memory.values))
+        self.keys, self.values = (
+            [slots[:B] for slots in layers] for layers in (memory.keys, memory.values)
+        )
         self.buffers = model.plan(B, 1, training=False)
-        arrays = [np.zeros(B, np.int32), np.zeros(B, np.int32), np.zeros(B, np.int64), np.zeros(4, np.int64)]
+        arrays = [
+            np.zeros(B, np.int32),
+            np.zeros(B, np.int32),
+            np.zeros(B, np.int64),
+            np.zeros(4, np.int64),
+        ]
         parts = places(arrays)
         self.flat = backend.zeros((parts[-1].stop,), np.uint8)
-        self.tokens, self.lengths, self.draws, self.settings = (self.flat[part].view(array.dtype) for part, array in zip(parts, arrays, strict=True))
+        self.tokens, self.lengths, self.draws, self.settings = (
+            self.flat[part].view(array.dtype) for part, array in zip(parts, arrays, strict=True)
+        )
         self.allowed = backend.from_host(allowed_V.astype(np.uint8))
         self.logits = backend.empty((B, model.columns.head), np.float32)
         self.chosen = backend.zeros((B,), np.int32)
@@ -50,29 +61,45 @@ class Choices:
         self.asked, self.taken = 0, 0
         self.recorded: Any = None
 
-    def start(self, cache: Cache, tokens: np.ndarray, counts: np.ndarray, sampling: Any, draws_B: np.ndarray) -> None:
+    def start(
+        self,
+        cache: Cache,
+        tokens: np.ndarray,
+        counts: np.ndarray,
+        sampling: Any,
+        draws_B: np.ndarray,
+    ) -> None:
         """Append tokens to the rows of `cache`, as `Transformer.extend` does, and choose what comes behind them; what was asked for ahead is forgotten.
 
         `draws_B` numbers the tokens to be chosen, for the random numbers.
         """
         self.taken = self.asked
-        shares, seed = np.array([sampling.temperature, sampling.top_p]), np.array([sampling.seed], np.uint64)
+        shares, seed = (
+            np.array([sampling.temperature, sampling.top_p]),
+            np.array([sampling.seed], np.uint64),
+        )
         settings = np.concatenate([shares.view(np.int64), seed.view(np.int64), [sampling.top_k]])
         values = [np.asarray(draws_B, np.int64), settings]
         if tokens.shape[1] == 1:
-            self.model.backend.load(self.flat, [np.asarray(tokens[:, 0], np.int32), cache.lengths, *values])
+            self.model.backend.load(
+                self.flat, [np.asarray(tokens[:, 0], np.int32), cache.lengths, *values]
+            )
             cache.lengths += 1
             self.ask()
         else:
             hidden = self.model.extend_hidden(cache, tokens, counts)
-            self.model.backend.load(self.flat, [np.zeros(len(tokens), np.int32), cache.lengths, *values])
+            self.model.backend.load(
+                self.flat, [np.zeros(len(tokens), np.int32), cache.lengths, *values]
+            )
             self.model.backend.run(lambda: self.choose_behind(hidden))
             self.copy()
 
     def choose_behind(self, hidden_BD: Any) -> None:
         backend = self.model.backend
         backend.linear(hidden_BD, self.model.weights.first_head, self.logits)
-        backend.choose(self.logits, self.allowed, self.settings, self.draws, self.chosen, self.tokens, None)
+        backend.choose(
+            self.logits, self.allowed, self.settings, self.draws, self.chosen, self.tokens, None
+        )
 
     def ask(self) -> None:
         """Ask for another token of every row, behind the last one asked for."""
@@ -81,9 +108,25 @@ class Choices:
 
     def step(self) -> None:
         model, backend = self.model, self.model.backend
-        x = model.append_one(self.keys, self.values, self.tokens, self.lengths, self.buffers, self.rope_table)
-        backend.next_logits(x, model.weights.final_norm, model.config.norm_epsilon, model.weights.first_head, self.logits)
-        backend.choose(self.logits, self.allowed, self.settings, self.draws, self.chosen, self.tokens, self.lengths)
+        x = model.append_one(
+            self.keys, self.values, self.tokens, self.lengths, self.buffers, self.rope_table
+        )
+        backend.next_logits(
+            x,
+            model.weights.final_norm,
+            model.config.norm_epsilon,
+            model.weights.first_head,
+            self.logits,
+        )
+        backend.choose(
+            self.logits,
+            self.allowed,
+            self.settings,
+            self.draws,
+            self.chosen,
+            self.tokens,
+            self.lengths,
+        )
 
     def copy(self) -> None:
         self.copies[self.asked % AHEAD].start()

@@ -8,7 +8,9 @@ document holds cannot be known.
 import numpy as np
 
 
-def frame(ids_BT: np.ndarray, following_BK: np.ndarray, end_id: int, document_mask: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def frame(
+    ids_BT: np.ndarray, following_BK: np.ndarray, end_id: int, document_mask: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Positions (B, T), starts (B, T) and targets (B, T, K) of rows, all int32.
 
     `following` holds the K tokens behind each row (`end_id` beyond the end of the text). With `document_mask` a token's
@@ -31,7 +33,9 @@ def frame(ids_BT: np.ndarray, following_BK: np.ndarray, end_id: int, document_ma
     return place_T - starts_BT, starts_BT, targets_BTK
 
 
-def windows(sequence: "np.ndarray", index_R: np.ndarray, length: int, heads: int, end_id: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def windows(
+    sequence: "np.ndarray", index_R: np.ndarray, length: int, heads: int, end_id: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Non-overlapping windows of a token sequence: rows `index_R`, each tokens [i·length, (i+1)·length).
 
     Returns ids (R, length), following (R, heads) and how many ids of each row are real, (R,): the last window is filled up

@@ -30,13 +30,19 @@ class SavedModel:
     parameters: np.ndarray
     tokenizer_path: Path
     stage: str  # pretrain, sft, …
-    template: str | None  # name of the prompt template that the model was tuned on; None for a base model
+    template: (
+        str | None
+    )  # name of the prompt template that the model was tuned on; None for a base model
     info: dict[str, Any] = field(default_factory=dict)  # provenance, licences, training summary
 
 
 def save_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
     """Write the named tensors of flat buffers; the keys of `buffers` are prefixes ("" for none)."""
-    tensors = {prefix + tensor.name: np.ascontiguousarray(buffer[tensor.name]) for prefix, buffer in buffers.items() for tensor in buffer.table}
+    tensors = {
+        prefix + tensor.name: np.ascontiguousarray(buffer[tensor.name])
+        for prefix, buffer in buffers.items()
+        for tensor in buffer.table
+    }
     try:
         save_file(tensors, path)
     except SafetensorError as error:  # it wraps what the system said
@@ -51,14 +57,22 @@ def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
     try:
         with safe_open(path, framework="numpy") as file:
             present = set(file.keys())
-            further = present - {prefix + tensor.name for prefix, buffer in buffers.items() for tensor in buffer.table}
+            further = present - {
+                prefix + tensor.name
+                for prefix, buffer in buffers.items()
+                for tensor in buffer.table
+            }
             if further:
-                raise UserError(f"{path}: tensor {min(further)} is one too many; the file is of a model with other fields than its config says")
+                raise UserError(
+                    f"{path}: tensor {min(further)} is one too many; the file is of a model with other fields than its config says"
+                )
             for prefix, buffer in buffers.items():
                 for tensor in buffer.table:
                     name = prefix + tensor.name
                     if name not in present:
-                        raise UserError(f"{path}: tensor {name} is missing; the file is of a model with other fields than its config says")
+                        raise UserError(
+                            f"{path}: tensor {name} is missing; the file is of a model with other fields than its config says"
+                        )
                     stored = file.get_slice(name)
                     if stored.get_dtype() != "F32":
                         raise UserError(
@@ -66,12 +80,18 @@ def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
                         )
                     shape = tuple(stored.get_shape())
                     if shape != tensor.shape:
-                        raise UserError(f"{path}: tensor {name} has shape {list(shape)} where the config asks for {list(tensor.shape)}")
+                        raise UserError(
+                            f"{path}: tensor {name} has shape {list(shape)} where the config asks for {list(tensor.shape)}"
+                        )
                     buffer[tensor.name][...] = file.get_tensor(name)
     except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file; train the model first or give its folder") from error
+        raise UserError(
+            f"{path}: no such file; train the model first or give its folder"
+        ) from error
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path}: damaged or cut off ({error}); train the stage again or take an older copy") from error
+        raise UserError(
+            f"{path}: damaged or cut off ({error}); train the stage again or take an older copy"
+        ) from error
 
 
 def save_model(folder: str | Path, model: SavedModel) -> None:
@@ -79,8 +99,16 @@ def save_model(folder: str | Path, model: SavedModel) -> None:
     with atomic_folder(folder) as temporary:
         save_tensors(temporary / WEIGHTS, {"": FlatBuffer(model.config, model.parameters)})
         shutil.copyfile(model.tokenizer_path, temporary / TOKENIZER)
-        description = {"version": 1, "model": model.config.to_dict(), "stage": model.stage, "template": model.template, "info": model.info}
-        description["sha256"] = {name: sha256_file(temporary / name) for name in (WEIGHTS, TOKENIZER)}
+        description = {
+            "version": 1,
+            "model": model.config.to_dict(),
+            "stage": model.stage,
+            "template": model.template,
+            "info": model.info,
+        }
+        description["sha256"] = {
+            name: sha256_file(temporary / name) for name in (WEIGHTS, TOKENIZER)
+        }
         write_json(temporary / CONFIG, llama_keys(model.config) | {"nanoeuler": description})
 
 
@@ -95,8 +123,17 @@ def load_model(folder: str | Path) -> SavedModel:
         raise UserError(f"{tokenizer}: no such file; the folder is not whole, run its stage again")
     for name, expected in description.get("sha256", {}).items():
         if sha256_file(folder / name) != expected:
-            raise UserError(f"{folder / name}: damaged, it is not what its stage wrote; run the stage again, which exports the model from its checkpoint")
-    return SavedModel(config, parameters, tokenizer, description.get("stage", "unknown"), description.get("template"), description.get("info", {}))
+            raise UserError(
+                f"{folder / name}: damaged, it is not what its stage wrote; run the stage again, which exports the model from its checkpoint"
+            )
+    return SavedModel(
+        config,
+        parameters,
+        tokenizer,
+        description.get("stage", "unknown"),
+        description.get("template"),
+        description.get("info", {}),
+    )
 
 
 def load_config(folder: str | Path) -> ModelConfig:
@@ -107,13 +144,17 @@ def load_config(folder: str | Path) -> ModelConfig:
 def read_description(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
     """The model's configuration, and all that this project says about it in `config.json`."""
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; give the model folder of a finished stage, such as results/demo/sft/model")
+        raise UserError(
+            f"{folder}: no such folder; give the model folder of a finished stage, such as results/demo/sft/model"
+        )
     if not (folder / CONFIG).is_file() and (folder / "model" / CONFIG).is_file():
         raise UserError(f"{folder}: the folder of a stage; its model lies in {folder / 'model'}")
     content = read_json(folder / CONFIG)
     description = content.get("nanoeuler") if isinstance(content, dict) else None
     if not isinstance(description, dict) or not isinstance(description.get("model"), dict):
-        raise UserError(f"{folder / CONFIG}: not the config of a nanoeuler model (it has no 'nanoeuler' section with a 'model')")
+        raise UserError(
+            f"{folder / CONFIG}: not the config of a nanoeuler model (it has no 'nanoeuler' section with a 'model')"
+        )
     try:
         return ModelConfig.from_dict(description["model"]), description
     except UserError as error:

@@ -16,7 +16,9 @@ class FlatBuffer:
         self.table = tensor_table(config)
         self.rows = {tensor.name: tensor for tensor in self.table}
         if array.shape != (storage_elements(self.table),):
-            raise ValueError(f"a flat buffer of shape {array.shape} does not fit the tensor table, which needs {storage_elements(self.table)} elements")
+            raise ValueError(
+                f"a flat buffer of shape {array.shape} does not fit the tensor table, which needs {storage_elements(self.table)} elements"
+            )
         self.array = array
 
     @staticmethod
@@ -45,10 +47,14 @@ class LayerViews:
     def __init__(self, buffer: FlatBuffer, norms: FlatBuffer, layer: int):
         prefix = f"model.layers.{layer}"
         self.attention_norm = norms[f"{prefix}.input_layernorm.weight"]
-        self.query_key_value = buffer.packed(*(f"{prefix}.self_attn.{part}_proj.weight" for part in "qkv"))
+        self.query_key_value = buffer.packed(
+            *(f"{prefix}.self_attn.{part}_proj.weight" for part in "qkv")
+        )
         self.attention_output = buffer[f"{prefix}.self_attn.o_proj.weight"]
         self.mlp_norm = norms[f"{prefix}.post_attention_layernorm.weight"]
-        self.gate_up = buffer.packed(f"{prefix}.mlp.gate_proj.weight", f"{prefix}.mlp.up_proj.weight")
+        self.gate_up = buffer.packed(
+            f"{prefix}.mlp.gate_proj.weight", f"{prefix}.mlp.up_proj.weight"
+        )
         self.down = buffer.storage(f"{prefix}.mlp.down_proj.weight")
 
 
@@ -57,7 +63,10 @@ class ModelViews:
 
     def __init__(self, config: ModelConfig, array: Any, norms: Any = None):
         """`norms`: another flat buffer that the weights of the norms are taken from, where `array` holds matrices for products."""
-        buffer, norms = FlatBuffer(config, array), FlatBuffer(config, array if norms is None else norms)
+        buffer, norms = (
+            FlatBuffer(config, array),
+            FlatBuffer(config, array if norms is None else norms),
+        )
         self.buffer = buffer
         self.embedding = buffer["model.embed_tokens.weight"]
         self.layers = [LayerViews(buffer, norms, layer) for layer in range(config.layers)]
@@ -77,7 +86,11 @@ class PackedColumns:
         query = rows["model.layers.0.self_attn.q_proj.weight"].storage_shape[0]
         key = rows["model.layers.0.self_attn.k_proj.weight"].storage_shape[0]
         gate = rows["model.layers.0.mlp.gate_proj.weight"].storage_shape[0]
-        head = rows[head_name(config.mtp_heads - 1) if config.mtp_heads > 1 or not config.tied else "model.embed_tokens.weight"].storage_shape[0]
+        head = rows[
+            head_name(config.mtp_heads - 1)
+            if config.mtp_heads > 1 or not config.tied
+            else "model.embed_tokens.weight"
+        ].storage_shape[0]
         self.query_key_value = query + 2 * key
         self.query = slice(0, config.heads * config.head_size)
         self.key = slice(query, query + config.kv_heads * config.head_size)

@@ -48,12 +48,20 @@ class HeldOutScore:
     @property
     def accuracy(self) -> tuple[float, ...]:
         """Share of each head's targets that it ranked first; head k's lie k + 1 tokens ahead, in the same document."""
-        return tuple(hits / max(targets, 1) for hits, targets in zip(self.hits, self.targets, strict=True))
+        return tuple(
+            hits / max(targets, 1) for hits, targets in zip(self.hits, self.targets, strict=True)
+        )
 
 
 def token_byte_lengths(tokenizer: "Tokenizer") -> np.ndarray:
     """UTF-8 bytes that each id stands for, (vocab_size,) int32; special tokens stand for none."""
-    return np.array([0 if tokenizer.is_special(id) else len(tokenizer.token_bytes(id)) for id in range(tokenizer.vocab_size)], np.int32)
+    return np.array(
+        [
+            0 if tokenizer.is_special(id) else len(tokenizer.token_bytes(id))
+            for id in range(tokenizer.vocab_size)
+        ],
+        np.int32,
+    )
 
 
 def bits_per_byte(
@@ -77,10 +85,14 @@ def bits_per_byte(
     """
     T, end_id = window or model.config.context, tokenizer.end_id
     total_windows = -(-len(sequence) // T)
-    index_W = chosen_windows(total_windows, None if limit_tokens is None else max(1, limit_tokens // T))
+    index_W = chosen_windows(
+        total_windows, None if limit_tokens is None else max(1, limit_tokens // T)
+    )
     byte_lengths_V = None if len(index_W) == total_windows else token_byte_lengths(tokenizer)
     batches = -(-len(index_W) // (batch_rows or max(1, BATCH_TOKENS // T)))
-    rows = -(-len(index_W) // batches)  # equal batches: the model plans its buffers once, and little is padded
+    rows = -(
+        -len(index_W) // batches
+    )  # equal batches: the model plans its buffers once, and little is padded
     nats, tokens, scored_bytes = 0.0, 0, 0
     hits_K, counts_K = np.zeros(heads, np.int64), np.zeros(heads, np.int64)
     for first in range(0, len(index_W), rows):
@@ -90,8 +102,15 @@ def bits_per_byte(
         mask_padding(targets_BTK, length_B)
         targets_NK = targets_BTK.reshape(-1, heads)
         if len(index_B) < rows:  # fill up the last batch
-            ids_BT, positions_BT, starts_BT = (np.pad(x, ((0, rows - len(index_B)), (0, 0))) for x in (ids_BT, positions_BT, starts_BT))
-        batch_nats, batch_hits_K = score_batch(model, Batch(*map(model.backend.from_host, (ids_BT, positions_BT, starts_BT))), targets_NK)
+            ids_BT, positions_BT, starts_BT = (
+                np.pad(x, ((0, rows - len(index_B)), (0, 0)))
+                for x in (ids_BT, positions_BT, starts_BT)
+            )
+        batch_nats, batch_hits_K = score_batch(
+            model,
+            Batch(*map(model.backend.from_host, (ids_BT, positions_BT, starts_BT))),
+            targets_NK,
+        )
         scored = targets_NK[targets_NK[:, 0] >= 0, 0]
         nats += batch_nats
         tokens += len(scored)
@@ -100,7 +119,13 @@ def bits_per_byte(
         counts_K += (targets_NK >= 0).sum(axis=0)
         if advance:
             advance(len(scored))
-    return HeldOutScore(nats, tokens, text_bytes if byte_lengths_V is None else scored_bytes, tuple(hits_K.tolist()), tuple(counts_K.tolist()))
+    return HeldOutScore(
+        nats,
+        tokens,
+        text_bytes if byte_lengths_V is None else scored_bytes,
+        tuple(hits_K.tolist()),
+        tuple(counts_K.tolist()),
+    )
 
 
 def chosen_windows(windows: int, limit: int | None) -> np.ndarray:
@@ -110,7 +135,9 @@ def chosen_windows(windows: int, limit: int | None) -> np.ndarray:
     return np.arange(limit) * windows // limit
 
 
-def score_batch(model: Transformer, batch: Batch, targets_NK: np.ndarray) -> tuple[float, np.ndarray]:
+def score_batch(
+    model: Transformer, batch: Batch, targets_NK: np.ndarray
+) -> tuple[float, np.ndarray]:
     """Nats of head 0 and hits of each head, (K,), over the batch's first N tokens. Targets of −1 count for nothing.
 
     The logits are made slice by slice, so that memory does not grow with tokens × heads × vocabulary.
@@ -128,7 +155,9 @@ def score_batch(model: Transformer, batch: Batch, targets_NK: np.ndarray) -> tup
         n = len(part_NK)
         ops.linear(hidden_ND[start : start + n], weight, logits[:n])
         logits_RV = logits[:n].reshape(n * K, columns.head)[:, : model.config.vocab_size]
-        ops.cross_entropy(logits_RV, ops.from_host(part_NK.reshape(-1)), logprobs_R[: n * K], lse_R[: n * K])
+        ops.cross_entropy(
+            logits_RV, ops.from_host(part_NK.reshape(-1)), logprobs_R[: n * K], lse_R[: n * K]
+        )
         nats -= float(ops.to_host(logprobs_R[: n * K])[::K].sum(dtype=np.float64))
         hits_K += (ops.to_host(ops.argmax(logits_RV)).reshape(n, K) == part_NK).sum(axis=0)
     return nats, hits_K

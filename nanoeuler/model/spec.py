@@ -16,10 +16,42 @@ BLOCK = 128
 """Tensors start on multiples of this many elements, so that a flat buffer is blocks with one property each (decay or not)."""
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "small": {"dim": 128, "heads": 4, "kv_heads": 2, "layers": 4, "context": 128, "ffn": 341, "vocab_size": 512},
-    "medium": {"dim": 256, "heads": 8, "kv_heads": 4, "layers": 8, "context": 256, "ffn": 682, "vocab_size": 4096},
-    "base": {"dim": 768, "heads": 12, "kv_heads": 4, "layers": 16, "context": 512, "ffn": 2048, "vocab_size": 4096},
-    "large": {"dim": 1024, "heads": 16, "kv_heads": 4, "layers": 20, "context": 1024, "ffn": 2816, "vocab_size": 8192},
+    "small": {
+        "dim": 128,
+        "heads": 4,
+        "kv_heads": 2,
+        "layers": 4,
+        "context": 128,
+        "ffn": 341,
+        "vocab_size": 512,
+    },
+    "medium": {
+        "dim": 256,
+        "heads": 8,
+        "kv_heads": 4,
+        "layers": 8,
+        "context": 256,
+        "ffn": 682,
+        "vocab_size": 4096,
+    },
+    "base": {
+        "dim": 768,
+        "heads": 12,
+        "kv_heads": 4,
+        "layers": 16,
+        "context": 512,
+        "ffn": 2048,
+        "vocab_size": 4096,
+    },
+    "large": {
+        "dim": 1024,
+        "heads": 16,
+        "kv_heads": 4,
+        "layers": 20,
+        "context": 1024,
+        "ffn": 2816,
+        "vocab_size": 8192,
+    },
 }
 
 
@@ -47,25 +79,42 @@ class ModelConfig:
     tied: bool = False  # head 0 shares the embedding's weights
 
     def __post_init__(self) -> None:
-        for field in ("vocab_size", "dim", "layers", "heads", "kv_heads", "ffn", "context", "mtp_heads"):
+        for field in (
+            "vocab_size",
+            "dim",
+            "layers",
+            "heads",
+            "kv_heads",
+            "ffn",
+            "context",
+            "mtp_heads",
+        ):
             if getattr(self, field) < 1:
                 raise UserError(f"model.{field} is {getattr(self, field)}: it must be at least 1")
         if self.head_size == 0:
             if self.dim % self.heads:
-                raise UserError(f"model.heads is {self.heads}, which does not divide model.dim = {self.dim}; change one of them or set model.head_size")
+                raise UserError(
+                    f"model.heads is {self.heads}, which does not divide model.dim = {self.dim}; change one of them or set model.head_size"
+                )
             object.__setattr__(self, "head_size", self.dim // self.heads)
         if self.heads % self.kv_heads:
             raise UserError(
                 f"model.kv_heads is {self.kv_heads}, which does not divide model.heads = {self.heads}; every key/value head serves equally many query heads"
             )
         if self.head_size < 2 or self.head_size % 2:
-            raise UserError(f"model.head_size is {self.head_size}: rotary positions turn pairs of elements, so it must be even and above 0")
+            raise UserError(
+                f"model.head_size is {self.head_size}: rotary positions turn pairs of elements, so it must be even and above 0"
+            )
         weights = tuple(float(weight) for weight in self.mtp_weights) or (1.0,) * self.mtp_heads
         if len(weights) != self.mtp_heads or min(weights) < 0 or weights[0] <= 0:
-            raise UserError(f"model.mtp_weights is {list(weights)}: it needs one weight ≥ 0 for each of the {self.mtp_heads} heads, and head 0's above 0")
+            raise UserError(
+                f"model.mtp_weights is {list(weights)}: it needs one weight ≥ 0 for each of the {self.mtp_heads} heads, and head 0's above 0"
+            )
         object.__setattr__(self, "mtp_weights", weights)
         if not (self.norm_epsilon > 0 and self.rope_theta > 1 and self.step_size > 0):
-            raise UserError("model.norm_epsilon and model.step_size must be above 0, and model.rope_theta above 1")
+            raise UserError(
+                "model.norm_epsilon and model.step_size must be above 0, and model.rope_theta above 1"
+            )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
@@ -78,10 +127,18 @@ class ModelConfig:
         known = {field.name: field for field in dataclasses.fields(cls)}
         for key in merged:
             if key not in known:
-                raise UserError(f"model.{key} is no field of the model; there are {', '.join(known)}")
-        required = [name for name, field in known.items() if field.default is dataclasses.MISSING and name not in merged]
+                raise UserError(
+                    f"model.{key} is no field of the model; there are {', '.join(known)}"
+                )
+        required = [
+            name
+            for name, field in known.items()
+            if field.default is dataclasses.MISSING and name not in merged
+        ]
         if required:
-            raise UserError(f"the model section lacks {', '.join(required)}; give them or a preset ({', '.join(PRESETS)})")
+            raise UserError(
+                f"the model section lacks {', '.join(required)}; give them or a preset ({', '.join(PRESETS)})"
+            )
         for key, value in merged.items():
             check_type(key, value, known[key].type)
         if "mtp_weights" in merged:
@@ -158,7 +215,13 @@ def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
     rows: list[Tensor] = []
     offset = 0
 
-    def add(name: str, shape: tuple[int, ...], storage_shape: tuple[int, ...] | None = None, std: float | None = 0.02, packed: bool = False) -> None:
+    def add(
+        name: str,
+        shape: tuple[int, ...],
+        storage_shape: tuple[int, ...] | None = None,
+        std: float | None = 0.02,
+        packed: bool = False,
+    ) -> None:
         nonlocal offset
         storage = storage_shape or shape
         if packed:
@@ -181,10 +244,20 @@ def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
         add(f"{prefix}.post_attention_layernorm.weight", (c.dim,), std=None)
         add(f"{prefix}.mlp.gate_proj.weight", (c.ffn, c.dim), (c.ffn_storage, c.dim), packed=True)
         add(f"{prefix}.mlp.up_proj.weight", (c.ffn, c.dim), (c.ffn_storage, c.dim), packed=True)
-        add(f"{prefix}.mlp.down_proj.weight", (c.dim, c.ffn), (c.dim, c.ffn_storage), std=residual_std)
+        add(
+            f"{prefix}.mlp.down_proj.weight",
+            (c.dim, c.ffn),
+            (c.dim, c.ffn_storage),
+            std=residual_std,
+        )
     add("model.norm.weight", (c.dim,), std=None)
     if c.tied:
-        add("model.embed_tokens.weight", (c.vocab_size, c.dim), (c.vocab_storage, c.dim), packed=True)
+        add(
+            "model.embed_tokens.weight",
+            (c.vocab_size, c.dim),
+            (c.vocab_storage, c.dim),
+            packed=True,
+        )
     for head in range(1 if c.tied else 0, c.mtp_heads):
         add(head_name(head), (c.vocab_size, c.dim), (c.vocab_storage, c.dim), packed=True)
     return tuple(rows)
@@ -202,10 +275,20 @@ def parameter_count(config: ModelConfig) -> int:
 
 def parameters_by_kind(config: ModelConfig) -> dict[str, int]:
     """Number of trained parameters of each kind; a tied embedding counts as the embedding that it also is."""
-    marks = {"embedding": ("embed_tokens",), "attention": ("self_attn",), "mlp": (".mlp.",), "norms": ("norm",), "heads": ("lm_head", "mtp_heads")}
+    marks = {
+        "embedding": ("embed_tokens",),
+        "attention": ("self_attn",),
+        "mlp": (".mlp.",),
+        "norms": ("norm",),
+        "heads": ("lm_head", "mtp_heads"),
+    }
     counts = dict.fromkeys(marks, 0)
     for tensor in tensor_table(config):
-        counts[next(kind for kind, parts in marks.items() if any(part in tensor.name for part in parts))] += tensor.size
+        counts[
+            next(
+                kind for kind, parts in marks.items() if any(part in tensor.name for part in parts)
+            )
+        ] += tensor.size
     return counts
 
 
@@ -217,7 +300,10 @@ def forward_flops(config: ModelConfig, tokens: float, seen: float, predicted: fl
     c = config
     per_layer = c.dim * c.head_size * (2 * c.heads + 2 * c.kv_heads) + 3 * c.dim * c.ffn
     heads = c.mtp_heads * c.vocab_size * c.dim
-    return 2 * (tokens * c.layers * per_layer + predicted * heads) + 2 * 2 * seen * c.layers * c.heads * c.head_size
+    return (
+        2 * (tokens * c.layers * per_layer + predicted * heads)
+        + 2 * 2 * seen * c.layers * c.heads * c.head_size
+    )
 
 
 def training_flops(config: ModelConfig, tokens: float, seen: float, predicted: float) -> float:
@@ -248,7 +334,9 @@ def activation_bytes_per_row(config: ModelConfig, length: int, scores: bool = Tr
 
     Of those, (heads, length, length) each, up to four exist at a time; the other engines make none.
     """
-    return 4 * (length * activation_elements_per_token(config) + 4 * config.heads * length**2 * scores)
+    return 4 * (
+        length * activation_elements_per_token(config) + 4 * config.heads * length**2 * scores
+    )
 
 
 def state_bytes(config: ModelConfig) -> int:

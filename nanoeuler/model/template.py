@@ -16,12 +16,20 @@ ALPACA_WITHOUT_INPUT = (
 
 def alpaca(instruction: str, input: str = "") -> str:
     """The two prompts of Stanford Alpaca (Taori et al. 2023); the response follows directly."""
-    return ALPACA_WITH_INPUT.format(instruction=instruction, input=input) if input else ALPACA_WITHOUT_INPUT.format(instruction=instruction)
+    return (
+        ALPACA_WITH_INPUT.format(instruction=instruction, input=input)
+        if input
+        else ALPACA_WITHOUT_INPUT.format(instruction=instruction)
+    )
 
 
 def chat(instruction: str, input: str = "") -> str:
     """A few tokens around each turn, for conversations of many; an input is a paragraph of its own."""
-    return f"User: {instruction}\n\n{input}\n\nAssistant: " if input else f"User: {instruction}\n\nAssistant: "
+    return (
+        f"User: {instruction}\n\n{input}\n\nAssistant: "
+        if input
+        else f"User: {instruction}\n\nAssistant: "
+    )
 
 
 TEMPLATES: dict[str, Callable[..., str]] = {"alpaca": alpaca, "chat": chat}

@@ -57,6 +57,14 @@ class ChunkEncoder:
         first, last = np.searchsorted(text.offsets, [chunk.start, chunk.stop])
         starts = text.offsets[first:last]  # of documents
         goes_on = len(starts) == 0 or starts[0] != chunk.start  # it begins within a document
-        borders = np.concatenate([[chunk.start] * int(goes_on), starts, [chunk.stop]]).astype(np.int64) - chunk.start
-        ids = self.tokenizer.encoder.encode(text.data[chunk.start : chunk.stop], borders, frame=self.tokenizer.end_id, framed=int(goes_on))
+        borders = (
+            np.concatenate([[chunk.start] * int(goes_on), starts, [chunk.stop]]).astype(np.int64)
+            - chunk.start
+        )
+        ids = self.tokenizer.encoder.encode(
+            text.data[chunk.start : chunk.stop],
+            borders,
+            frame=self.tokenizer.end_id,
+            framed=int(goes_on),
+        )
         return ids.astype(self.dtype)

@@ -32,7 +32,12 @@ def count_words(texts: Iterable[bytes], most: int = MOST_WORDS) -> WordTable:
     return count_pieces((Piece(text, 0, len(text)) for text in texts), most=most)
 
 
-def count_pieces(pieces: Iterable[Piece], threads: int = 1, most: int = MOST_WORDS, progress: log.Progress | None = None) -> WordTable:
+def count_pieces(
+    pieces: Iterable[Piece],
+    threads: int = 1,
+    most: int = MOST_WORDS,
+    progress: log.Progress | None = None,
+) -> WordTable:
     """The words of all pieces and their counts.
 
     Past `most` distinct words the rarest are forgotten, by lossy counting (Manku and Motwani 2002, section 4.2): counts then are

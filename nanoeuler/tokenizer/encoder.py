@@ -33,7 +33,9 @@ class Workspace:
 
     def grow(self, longest: int) -> None:
         """Make room for words of up to `longest` bytes."""
-        self.links = np.empty((3, longest), np.int32)  # symbols, and the places before and behind each
+        self.links = np.empty(
+            (3, longest), np.int32
+        )  # symbols, and the places before and behind each
         self.heap = np.empty((2 * longest, 2), np.int64)
 
 
@@ -43,7 +45,11 @@ class Encoder:
     def __init__(self, vocabulary: Vocabulary, cache_slots: int = CACHE_SLOTS):
         self.cache_slots = cache_slots
         special = set(vocabulary.specials.values())
-        bytes_to_id = {token: index for index, token in enumerate(vocabulary.tokens) if len(token) == 1 and index not in special}
+        bytes_to_id = {
+            token: index
+            for index, token in enumerate(vocabulary.tokens)
+            if len(token) == 1 and index not in special
+        }
         self.id_of_byte = np.array([bytes_to_id[bytes([byte])] for byte in range(256)], np.int32)
         merges = np.array(vocabulary.merges, np.int64).reshape(-1, 3)  # left, right, product
         self.merges = np.full((1 << (2 * len(merges)).bit_length(), 2), NO_KEY, np.int64)
@@ -135,7 +141,11 @@ def merge_long(links, heap, count, merges):
         rank, place = heap[0, 0], heap[0, 1]
         size = remove_top(heap, size)
         partner = np.int64(behind[place])
-        if symbols[place] == MERGED_AWAY or partner == count or merge_of(merges, symbols[place], symbols[partner]) != rank:
+        if (
+            symbols[place] == MERGED_AWAY
+            or partner == count
+            or merge_of(merges, symbols[place], symbols[partner]) != rank
+        ):
             continue
         symbols[place], symbols[partner] = rank & 0xFFFFFFFF, MERGED_AWAY
         following, previous = np.int64(behind[partner]), np.int64(before[place])
@@ -162,7 +172,11 @@ def merge_word(data, at, length, id_of_byte, merges, links, heap):
     """The ids of a word, into the front of `links[0]`. Returns how many."""
     for place in range(length):
         links[0, place] = id_of_byte[data[at + place]]
-    return merge_short(links[0], heap, length, merges) if length <= SHORT else merge_long(links, heap, length, merges)
+    return (
+        merge_short(links[0], heap, length, merges)
+        if length <= SHORT
+        else merge_long(links, heap, length, merges)
+    )
 
 
 @compiled(**LENT)
@@ -173,7 +187,22 @@ def copy_ids(source, ids, written, count):
 
 
 @compiled(**LENT)
-def encode_pieces(data, eight, borders, framed, frame, classes, id_of_byte, merges, cache, cached, links, heap, ids, progress):
+def encode_pieces(
+    data,
+    eight,
+    borders,
+    framed,
+    frame,
+    classes,
+    id_of_byte,
+    merges,
+    cache,
+    cached,
+    links,
+    heap,
+    ids,
+    progress,
+):
     """Encode on from where `progress` stands. Returns 0, or the length of a word that finds no room in `links`: give more and call again."""
     piece, at, written = progress[PIECE], progress[PLACE], progress[WRITTEN]
     longer = 0
@@ -196,11 +225,18 @@ def encode_pieces(data, eight, borders, framed, frame, classes, id_of_byte, merg
                 first = eight[at] & FIRST_BYTES[min(length, 8)]
                 second = eight[at + 8] & FIRST_BYTES[min(max(length - 8, 0), 8)]
                 third = eight[at + 16] & FIRST_BYTES[max(length - 16, 0)]
-                value = (first ^ second * OTHER_MULTIPLIERS[0] ^ third * OTHER_MULTIPLIERS[1]) * MULTIPLIER
+                value = (
+                    first ^ second * OTHER_MULTIPLIERS[0] ^ third * OTHER_MULTIPLIERS[1]
+                ) * MULTIPLIER
                 home = np.int64(value >> HALF) & (len(cache) - 2)
                 for slot in range(home, home + 2):
                     lengths = np.int64(cache[slot, LENGTHS])
-                    if cache[slot, 0] == first and cache[slot, 1] == second and cache[slot, 2] == third and lengths & 0xFF == length:
+                    if (
+                        cache[slot, 0] == first
+                        and cache[slot, 1] == second
+                        and cache[slot, 2] == third
+                        and lengths & 0xFF == length
+                    ):
                         written = copy_ids(cached[slot, IDS:], ids, written, lengths >> 8)
                         break
                 else:
@@ -209,7 +245,12 @@ def encode_pieces(data, eight, borders, framed, frame, classes, id_of_byte, merg
                     if count <= MOST_CACHED:
                         for column in range(8):
                             cache[home + 1, column] = cache[home, column]
-                        cache[home, 0], cache[home, 1], cache[home, 2], cache[home, LENGTHS] = first, second, third, np.uint64(length | count << 8)
+                        cache[home, 0], cache[home, 1], cache[home, 2], cache[home, LENGTHS] = (
+                            first,
+                            second,
+                            third,
+                            np.uint64(length | count << 8),
+                        )
                         copy_ids(links[0], cached[home], IDS, count)
             at = end
         if longer == 0:

@@ -23,6 +23,8 @@ class FileBytes:
         while len(content) < stop - start:  # one call reads 2 GiB at most
             more = os.pread(self.file.fileno(), stop - start - len(content), start + len(content))
             if not more:
-                raise UserError(f"{self.path}: it became shorter while it was read; run this again once nothing writes to it")
+                raise UserError(
+                    f"{self.path}: it became shorter while it was read; run this again once nothing writes to it"
+                )
             content += more
         return content

@@ -18,7 +18,9 @@ def read(folder: str | Path) -> Vocabulary:
     names, pairs = Path(folder) / "encoder.json", Path(folder) / "vocab.bpe"
     for path in (names, pairs):
         if not path.is_file():
-            raise UserError(f"{path}: no such file; give the folder that holds encoder.json and vocab.bpe")
+            raise UserError(
+                f"{path}: no such file; give the folder that holds encoder.json and vocab.bpe"
+            )
     ids = read_json(names)
     if not isinstance(ids, dict) or GPT2_END not in ids:
         raise UserError(f"{names}: not GPT-2's encoder.json (it has no {GPT2_END!r}); {REMEDY}")

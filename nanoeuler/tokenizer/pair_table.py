@@ -34,7 +34,9 @@ class PairTable:
         """`id_of_byte` is int32 (256,); no id will be as large as `most_ids`."""
         slots = int(counts.records[: len(counts), LENGTH].sum()) + len(counts) + 1
         if slots >= 1 << 31:
-            raise UserError(f"{slots:,} bytes of distinct words are too many to learn from; lower tokenizer.sample_bytes")
+            raise UserError(
+                f"{slots:,} bytes of distinct words are too many to learn from; lower tokenizer.sample_bytes"
+            )
         self.symbols = np.empty(slots, np.int32)
         self.words = np.empty(slots, np.int32)  # the word that a slot belongs to
         self.counts = counts.records[: len(counts), COUNT].copy()
@@ -45,15 +47,31 @@ class PairTable:
         self.segments = np.empty((1 << 14, 3), np.int64)
         self.heap = np.empty((1 << 14, 2), np.int64)
         self.index = np.full(1 << 15, EMPTY, np.int32)
-        self.places = np.empty(3 * slots, np.int32)  # each slot at the start, and two for each merge, of which a slot sees one at most
-        self.made = np.empty((2, 2, 0), np.int32)  # scratch: on either side, the place and the neighbour of each new pair
+        self.places = np.empty(
+            3 * slots, np.int32
+        )  # each slot at the start, and two for each merge, of which a slot sees one at most
+        self.made = np.empty(
+            (2, 2, 0), np.int32
+        )  # scratch: on either side, the place and the neighbour of each new pair
         self.best = NONE
         ids = int(id_of_byte.max()) + 1
         totals, numbers = np.zeros((ids, ids), np.int64), np.zeros((ids, ids), np.int64)
         count_pairs(self.symbols, self.words, self.counts, totals, numbers)
         self.reserve(np.count_nonzero(numbers), int(numbers.max()))
-        start_pairs(self.symbols, totals, numbers, self.index, self.pairs, self.segments, self.places, self.heap, self.sizes)
-        self.weights = np.zeros((2, most_ids), np.int64)  # scratch: for each neighbour on either side, what a merge changed
+        start_pairs(
+            self.symbols,
+            totals,
+            numbers,
+            self.index,
+            self.pairs,
+            self.segments,
+            self.places,
+            self.heap,
+            self.sizes,
+        )
+        self.weights = np.zeros(
+            (2, most_ids), np.int64
+        )  # scratch: for each neighbour on either side, what a merge changed
         self.numbers = np.zeros((2, most_ids), np.int64)
         self.touched = np.empty((2, most_ids), np.int32)
 
@@ -122,7 +140,9 @@ def start_pairs(symbols, totals, numbers, index, pairs, segments, places, heap, 
             if numbers[left, right]:
                 pair = pair_record(index, pairs, sizes, np.int64(left) << 32 | right)
                 pairs[pair, TOTAL] = totals[left, right]
-                numbers[left, right] = new_segment(pairs, segments, sizes, pair, numbers[left, right])
+                numbers[left, right] = new_segment(
+                    pairs, segments, sizes, pair, numbers[left, right]
+                )
                 sizes[HEAP] = push(heap, sizes[HEAP], -totals[left, right], pairs[pair, KEY])
     for place in range(len(symbols) - 1):
         if symbols[place] != END and symbols[place + 1] != END:
@@ -163,7 +183,11 @@ def new_segment(pairs, segments, sizes, pair, number):
     segment, first = sizes[SEGMENTS], sizes[PLACES]
     sizes[SEGMENTS] += 1
     sizes[PLACES] += number
-    segments[segment, FIRST], segments[segment, STOP], segments[segment, OLDER] = first, first + number, pairs[pair, SEGMENT]
+    segments[segment, FIRST], segments[segment, STOP], segments[segment, OLDER] = (
+        first,
+        first + number,
+        pairs[pair, SEGMENT],
+    )
     pairs[pair, SEGMENT] = segment
     return first
 
@@ -194,7 +218,24 @@ def find_most_frequent(index, pairs, heap, sizes):
 
 
 @compiled(**LENT)
-def merge_pair(best, product, symbols, words, counts, lengths, index, pairs, segments, places, heap, sizes, weights, numbers, touched, made):
+def merge_pair(
+    best,
+    product,
+    symbols,
+    words,
+    counts,
+    lengths,
+    index,
+    pairs,
+    segments,
+    places,
+    heap,
+    sizes,
+    weights,
+    numbers,
+    touched,
+    made,
+):
     """Merge a pair at all of its places; then bring the pairs with the neighbours up to date, each once.
 
     Where places are beside each other, a neighbour may be merged away by the next place, or be the product of the one before. What is added
@@ -222,7 +263,10 @@ def merge_pair(best, product, symbols, words, counts, lengths, index, pairs, seg
                         touched_before += 1
                     weights[BEFORE, neighbour] += weight
                     numbers[BEFORE, neighbour] += 1
-                    made[BEFORE, 0, notes_before], made[BEFORE, 1, notes_before] = place - lengths[neighbour], neighbour
+                    made[BEFORE, 0, notes_before], made[BEFORE, 1, notes_before] = (
+                        place - lengths[neighbour],
+                        neighbour,
+                    )
                     notes_before += 1
                 neighbour = symbols[following]
                 if neighbour != END:
@@ -237,16 +281,64 @@ def merge_pair(best, product, symbols, words, counts, lengths, index, pairs, seg
                     break
                 place = following
         segment = segments[segment, OLDER]
-    add_pairs(BEFORE, product, touched[BEFORE, :touched_before], made[BEFORE, :, :notes_before], weights, numbers, index, pairs, segments, places, sizes)
-    add_pairs(BEHIND, product, touched[BEHIND, :touched_behind], made[BEHIND, :, :notes_behind], weights, numbers, index, pairs, segments, places, sizes)
+    add_pairs(
+        BEFORE,
+        product,
+        touched[BEFORE, :touched_before],
+        made[BEFORE, :, :notes_before],
+        weights,
+        numbers,
+        index,
+        pairs,
+        segments,
+        places,
+        sizes,
+    )
+    add_pairs(
+        BEHIND,
+        product,
+        touched[BEHIND, :touched_behind],
+        made[BEHIND, :, :notes_behind],
+        weights,
+        numbers,
+        index,
+        pairs,
+        segments,
+        places,
+        sizes,
+    )
     for number in range(touched_before):
         neighbour = np.int64(touched[BEFORE, number])
-        pairs[index[slot_of_pair(index, pairs, neighbour << 32 | left)], TOTAL] -= weights[BEFORE, neighbour]
+        pairs[index[slot_of_pair(index, pairs, neighbour << 32 | left)], TOTAL] -= weights[
+            BEFORE, neighbour
+        ]
     for number in range(touched_behind):
         neighbour = np.int64(touched[BEHIND, number])
-        pairs[index[slot_of_pair(index, pairs, right << 32 | neighbour)], TOTAL] -= weights[BEHIND, neighbour]
-    push_pairs(BEFORE, product, touched[BEFORE, :touched_before], weights, numbers, index, pairs, heap, sizes)
-    push_pairs(BEHIND, product, touched[BEHIND, :touched_behind], weights, numbers, index, pairs, heap, sizes)
+        pairs[index[slot_of_pair(index, pairs, right << 32 | neighbour)], TOTAL] -= weights[
+            BEHIND, neighbour
+        ]
+    push_pairs(
+        BEFORE,
+        product,
+        touched[BEFORE, :touched_before],
+        weights,
+        numbers,
+        index,
+        pairs,
+        heap,
+        sizes,
+    )
+    push_pairs(
+        BEHIND,
+        product,
+        touched[BEHIND, :touched_behind],
+        weights,
+        numbers,
+        index,
+        pairs,
+        heap,
+        sizes,
+    )
 
 
 @compiled(**LENT)
@@ -256,7 +348,9 @@ def key_of(side, product, neighbour):
 
 
 @compiled(**LENT)
-def add_pairs(side, product, touched, made, weights, numbers, index, pairs, segments, places, sizes):
+def add_pairs(
+    side, product, touched, made, weights, numbers, index, pairs, segments, places, sizes
+):
     """Add totals and places of the pairs of `product` with the neighbours on one side."""
     for neighbour in touched:
         pair = pair_record(index, pairs, sizes, key_of(side, product, neighbour))
@@ -264,7 +358,9 @@ def add_pairs(side, product, touched, made, weights, numbers, index, pairs, segm
             numbers[side, neighbour] = NONE
         else:
             pairs[pair, TOTAL] += weights[side, neighbour]
-            numbers[side, neighbour] = new_segment(pairs, segments, sizes, pair, numbers[side, neighbour])
+            numbers[side, neighbour] = new_segment(
+                pairs, segments, sizes, pair, numbers[side, neighbour]
+            )
     for number in range(made.shape[1]):
         neighbour = made[1, number]
         if numbers[side, neighbour] != NONE:

@@ -11,7 +11,9 @@ Result = TypeVar("Result")
 AHEAD = 3  # items under way for each thread, so that none waits for whoever takes the results
 
 
-def map_in_order(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+def map_in_order(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int
+) -> Iterator[Result]:
     """`function` of each item. Memory holds a few items and results for each thread, however many there are.
 
     Threads are enough because compiled functions, reading and hashing let each other run.

@@ -14,13 +14,19 @@ LENT = {"_nrt": False}
 OTHER, LETTER, NUMBER, SPACE = range(4)
 LONGEST_CHARACTER = 4  # bytes
 PADDING = 24  # bytes that may be read behind a text
-FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)  # the mask that keeps so many bytes of eight
+FIRST_BYTES = np.array(
+    [(1 << 8 * count) - 1 for count in range(9)], np.uint64
+)  # the mask that keeps so many bytes of eight
 
 
 def class_table() -> np.ndarray:
     """The class of every code point, uint8 (0x110000,)."""
     classes = np.full(0x110000, OTHER, np.uint8)
-    for name, table in ((LETTER, unicode16.LETTERS), (NUMBER, unicode16.NUMBERS), (SPACE, unicode16.WHITE_SPACE)):
+    for name, table in (
+        (LETTER, unicode16.LETTERS),
+        (NUMBER, unicode16.NUMBERS),
+        (SPACE, unicode16.WHITE_SPACE),
+    ):
         for item in table.split():
             low, _, high = item.partition("-")
             classes[int(low, 16) : int(high or low, 16) + 1] = name
@@ -40,7 +46,9 @@ def padded(size: int) -> np.ndarray:
 
 def eight_bytes_at(data: np.ndarray) -> np.ndarray:
     """A view of padded `data` in which element i is the eight bytes from byte i on, as one little-endian number: uint64 (size + PADDING - 7,)."""
-    return np.lib.stride_tricks.as_strided(data[:8].view("<u8"), shape=(len(data) - 7,), strides=(1,), writeable=False)
+    return np.lib.stride_tricks.as_strided(
+        data[:8].view("<u8"), shape=(len(data) - 7,), strides=(1,), writeable=False
+    )
 
 
 @compiled(**LENT)
@@ -54,12 +62,28 @@ def beyond_ascii(data, at, stop, classes):
     lead = np.int64(data[at])
     if 0xC2 <= lead <= 0xDF and at + 1 < stop and is_continuation(data[at + 1]):
         return classes[(lead & 0x1F) << 6 | data[at + 1] & 0x3F], 2
-    if 0xE0 <= lead <= 0xEF and at + 2 < stop and is_continuation(data[at + 1]) and is_continuation(data[at + 2]):
+    if (
+        0xE0 <= lead <= 0xEF
+        and at + 2 < stop
+        and is_continuation(data[at + 1])
+        and is_continuation(data[at + 2])
+    ):
         code = (lead & 0x0F) << 12 | (np.int64(data[at + 1]) & 0x3F) << 6 | data[at + 2] & 0x3F
         if code >= 0x800 and not 0xD800 <= code <= 0xDFFF:
             return classes[code], 3
-    if 0xF0 <= lead <= 0xF4 and at + 3 < stop and is_continuation(data[at + 1]) and is_continuation(data[at + 2]) and is_continuation(data[at + 3]):
-        code = (lead & 0x07) << 18 | (np.int64(data[at + 1]) & 0x3F) << 12 | (np.int64(data[at + 2]) & 0x3F) << 6 | data[at + 3] & 0x3F
+    if (
+        0xF0 <= lead <= 0xF4
+        and at + 3 < stop
+        and is_continuation(data[at + 1])
+        and is_continuation(data[at + 2])
+        and is_continuation(data[at + 3])
+    ):
+        code = (
+            (lead & 0x07) << 18
+            | (np.int64(data[at + 1]) & 0x3F) << 12
+            | (np.int64(data[at + 2]) & 0x3F) << 6
+            | data[at + 3] & 0x3F
+        )
         if 0x10000 <= code <= 0x10FFFF:
             return classes[code], 4
     return np.uint8(OTHER), 1
@@ -91,7 +115,9 @@ def end_of_contraction(data, at, stop):
     second = data[at + 2] if at + 2 < stop else 0
     if first == ord("s") or first == ord("t") or first == ord("m") or first == ord("d"):
         return at + 2
-    if ((first == ord("r") or first == ord("v")) and second == ord("e")) or (first == ord("l") and second == ord("l")):
+    if ((first == ord("r") or first == ord("v")) and second == ord("e")) or (
+        first == ord("l") and second == ord("l")
+    ):
         return at + 3
     return at
 

@@ -67,13 +67,28 @@ class TokenStore:
         manifest = read_json(path)
         try:
             store = cls(path, manifest)
-            consistent = manifest["fingerprint"] == manifest_fingerprint(manifest) and manifest["dtype"] == store.dtype.name
-            shards = [shard for sources in manifest["splits"].values() for entry in sources.values() for shard in entry["shards"]]
-            sizes = {path.parent / shard["file"]: shard["tokens"] * store.dtype.itemsize for shard in shards}
+            consistent = (
+                manifest["fingerprint"] == manifest_fingerprint(manifest)
+                and manifest["dtype"] == store.dtype.name
+            )
+            shards = [
+                shard
+                for sources in manifest["splits"].values()
+                for entry in sources.values()
+                for shard in entry["shards"]
+            ]
+            sizes = {
+                path.parent / shard["file"]: shard["tokens"] * store.dtype.itemsize
+                for shard in shards
+            }
         except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path}: not a manifest of tokens ({error!r} is missing or wrong); {REMEDY}") from error
+            raise UserError(
+                f"{path}: not a manifest of tokens ({error!r} is missing or wrong); {REMEDY}"
+            ) from error
         if not consistent:
-            raise UserError(f"{path}: damaged: its content and its fingerprint do not fit; {REMEDY}")
+            raise UserError(
+                f"{path}: damaged: its content and its fingerprint do not fit; {REMEDY}"
+            )
         for shard, size in sizes.items():
             if not shard.is_file() or shard.stat().st_size != size:
                 found = f"{shard.stat().st_size:,} bytes" if shard.is_file() else "no such file"
@@ -90,12 +105,21 @@ class TokenStore:
 
     def sources(self, split: str) -> list[str]:
         """Names of the sources that have documents in this split."""
-        return [source for source, entry in self.manifest["splits"][split].items() if entry["tokens"]]
+        return [
+            source for source, entry in self.manifest["splits"][split].items() if entry["tokens"]
+        ]
 
     def tokens(self, split: str, source: str | None = None) -> TokenSequence:
         """The tokens of one source, or of all of them one after another."""
         shards = [shard for entry in self.entries(split, source) for shard in entry["shards"]]
-        return TokenSequence([np.memmap(self.path.parent / shard["file"], self.dtype, mode="r", shape=(shard["tokens"],)) for shard in shards])
+        return TokenSequence(
+            [
+                np.memmap(
+                    self.path.parent / shard["file"], self.dtype, mode="r", shape=(shard["tokens"],)
+                )
+                for shard in shards
+            ]
+        )
 
     def bytes(self, split: str, source: str | None = None) -> int:
         """UTF-8 bytes of the documents that the tokens stand for (`</s>` is none)."""
@@ -111,7 +135,9 @@ class ShardWriter:
 
     def __init__(self, folder: Path, stem: str, dtype: np.dtype, shard_tokens: int = SHARD_TOKENS):
         self.folder, self.stem, self.dtype, self.shard_tokens = folder, stem, dtype, shard_tokens
-        self.shards: list[dict[str, Any]] = []  # the manifest's entries of the shards, the last one perhaps not full
+        self.shards: list[
+            dict[str, Any]
+        ] = []  # the manifest's entries of the shards, the last one perhaps not full
         self.room = 0  # tokens that the last shard still takes
 
     def write(self, ids: np.ndarray) -> None:
@@ -129,15 +155,24 @@ class ShardWriter:
             self.shards[-1]["sha256"] = self.hash.hexdigest()
 
     def start_shard(self) -> None:
-        self.shards.append({"file": f"{self.stem}-{len(self.shards):03d}.bin", "tokens": 0, "sha256": ""})
+        self.shards.append(
+            {"file": f"{self.stem}-{len(self.shards):03d}.bin", "tokens": 0, "sha256": ""}
+        )
         self.room, self.hash = self.shard_tokens, hashlib.sha256()
 
     def entry(self, documents: int, size: int) -> dict[str, Any]:
         """The source's entry in the manifest, once all is written."""
-        return {"documents": documents, "tokens": sum(shard["tokens"] for shard in self.shards), "bytes": size, "shards": self.shards}
+        return {
+            "documents": documents,
+            "tokens": sum(shard["tokens"] for shard in self.shards),
+            "bytes": size,
+            "shards": self.shards,
+        }
 
 
-def write_manifest(folder: Path, tokenizer: Tokenizer, corpus_fingerprint: str, splits: dict[str, dict[str, Any]]) -> None:
+def write_manifest(
+    folder: Path, tokenizer: Tokenizer, corpus_fingerprint: str, splits: dict[str, dict[str, Any]]
+) -> None:
     """Write the manifest of the shards in `folder`: after them, so that its presence says that they are whole."""
     manifest = {
         "version": 1,
@@ -152,4 +187,6 @@ def write_manifest(folder: Path, tokenizer: Tokenizer, corpus_fingerprint: str, 
 
 def manifest_fingerprint(manifest: dict[str, Any]) -> str:
     """sha256 of all that the manifest says, the shards' hashes among it."""
-    return sha256_text(canonical_json({key: value for key, value in manifest.items() if key != "fingerprint"}))
+    return sha256_text(
+        canonical_json({key: value for key, value in manifest.items() if key != "fingerprint"})
+    )

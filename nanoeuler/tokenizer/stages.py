@@ -11,12 +11,20 @@ from nanoeuler.tokenizer.chunks import ChunkEncoder, chunks
 from nanoeuler.tokenizer.corpus_text import Corpus, sample
 from nanoeuler.tokenizer.counting import count_pieces
 from nanoeuler.tokenizer.parallel import map_in_order
-from nanoeuler.tokenizer.shards import MANIFEST, SHARD_TOKENS, ShardWriter, TokenStore, write_manifest
+from nanoeuler.tokenizer.shards import (
+    MANIFEST,
+    SHARD_TOKENS,
+    ShardWriter,
+    TokenStore,
+    write_manifest,
+)
 from nanoeuler.tokenizer.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import SMALLEST, SPECIALS, build
 
 
-def learn_tokenizer(corpus_path: Path, vocab_size: int, sample_bytes: int, output: Path, threads: int = 1) -> Tokenizer:
+def learn_tokenizer(
+    corpus_path: Path, vocab_size: int, sample_bytes: int, output: Path, threads: int = 1
+) -> Tokenizer:
     """Learn from `sample_bytes` of the training split and write a tokenizer.json. Raises `UserError` when the vocabulary cannot be had."""
     check_threads(threads)
     if vocab_size < SMALLEST:
@@ -24,24 +32,41 @@ def learn_tokenizer(corpus_path: Path, vocab_size: int, sample_bytes: int, outpu
             f"tokenizer.vocab_size is {vocab_size}: it must be at least {SMALLEST} ({len(SPECIALS)} reserved ids and 256 bytes); raise it in the config"
         )
     if sample_bytes < 1:
-        raise UserError(f"tokenizer.sample_bytes is {sample_bytes}: it must be at least 1; 100000000 is plenty for most vocabularies")
+        raise UserError(
+            f"tokenizer.sample_bytes is {sample_bytes}: it must be at least 1; 100000000 is plenty for most vocabularies"
+        )
     texts = Corpus(corpus_path).texts["train"]
     available = sum(len(text.data) for text in texts)
     with log.Progress("count words", min(sample_bytes, available), "MB", scale=1e-6) as progress:
         counts = count_pieces(sample(texts, sample_bytes), threads, progress=progress)
     tokenizer = Tokenizer(build(learn(counts, vocab_size)))
     if tokenizer.vocab_size < vocab_size:
-        more = "raise tokenizer.sample_bytes" if sample_bytes < available else "add text to the corpus"
+        more = (
+            "raise tokenizer.sample_bytes" if sample_bytes < available else "add text to the corpus"
+        )
         raise UserError(
             f"{corpus_path}: {min(sample_bytes, available):,} bytes of text yield {tokenizer.vocab_size} ids where tokenizer.vocab_size asks for {vocab_size}; "
             f"set it to {tokenizer.vocab_size} or less, or {more}"
         )
     tokenizer.save(output)
-    log.line("bpe", vocab_size=vocab_size, sample_bytes=min(sample_bytes, available), distinct_words=len(counts), output=output)
+    log.line(
+        "bpe",
+        vocab_size=vocab_size,
+        sample_bytes=min(sample_bytes, available),
+        distinct_words=len(counts),
+        output=output,
+    )
     return tokenizer
 
 
-def tokenize_corpus(corpus_path: Path, tokenizer_path: Path, output: Path, vocab_size: int, threads: int = 1, shard_tokens: int = SHARD_TOKENS) -> TokenStore:
+def tokenize_corpus(
+    corpus_path: Path,
+    tokenizer_path: Path,
+    output: Path,
+    vocab_size: int,
+    threads: int = 1,
+    shard_tokens: int = SHARD_TOKENS,
+) -> TokenStore:
     """Write the shards of a corpus and their manifest to the folder `output`, with `threads` threads.
 
     Raises `UserError` when the tokenizer has not the `vocab_size` ids that the model is to have.
@@ -55,22 +80,38 @@ def tokenize_corpus(corpus_path: Path, tokenizer_path: Path, output: Path, vocab
     encoder = ChunkEncoder(corpus, tokenizer)
     found = list(chunks(corpus))
     total = sum(chunk.stop - chunk.start for chunk in found)
-    with atomic_folder(output) as folder, log.Progress("tokenize", total, "MB", scale=1e-6) as progress:
+    with (
+        atomic_folder(output) as folder,
+        log.Progress("tokenize", total, "MB", scale=1e-6) as progress,
+    ):
         writers = {
-            split: [ShardWriter(folder, f"{split}-{text.source}", encoder.dtype, shard_tokens) for text in texts] for split, texts in corpus.texts.items()
+            split: [
+                ShardWriter(folder, f"{split}-{text.source}", encoder.dtype, shard_tokens)
+                for text in texts
+            ]
+            for split, texts in corpus.texts.items()
         }
         for chunk, ids in zip(found, map_in_order(encoder.encode, found, threads), strict=True):
             writers[chunk.split][chunk.index].write(ids)
             progress.update(chunk.stop - chunk.start)
         splits = {
-            split: {text.source: writer.entry(text.documents, len(text.data)) for text, writer in zip(texts, writers[split], strict=True)}
+            split: {
+                text.source: writer.entry(text.documents, len(text.data))
+                for text, writer in zip(texts, writers[split], strict=True)
+            }
             for split, texts in corpus.texts.items()
         }
         write_manifest(folder, tokenizer, corpus.fingerprint, splits)
     store = TokenStore.open(output / MANIFEST)
     for split in corpus.texts:
         tokens, size = len(store.tokens(split)), store.bytes(split)
-        log.line("tokenize", split=split, tokens=tokens, bytes=size, bytes_per_token=size / max(tokens, 1))
+        log.line(
+            "tokenize",
+            split=split,
+            tokens=tokens,
+            bytes=size,
+            bytes_per_token=size / max(tokens, 1),
+        )
     return store
 
 
@@ -78,7 +119,12 @@ def import_gpt2(folder: Path, output: Path) -> Tokenizer:
     """Write the tokenizer.json of the vocabulary in `folder`. Raises `UserError` when its files are missing or damaged."""
     tokenizer = Tokenizer(gpt2_files.read(folder))
     tokenizer.save(output)
-    log.line("import-gpt2", vocab_size=tokenizer.vocab_size, merges=len(tokenizer.vocabulary.merges), output=output)
+    log.line(
+        "import-gpt2",
+        vocab_size=tokenizer.vocab_size,
+        merges=len(tokenizer.vocabulary.merges),
+        output=output,
+    )
     return tokenizer
 
 

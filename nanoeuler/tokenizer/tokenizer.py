@@ -43,7 +43,9 @@ class Tokenizer:
 
     @cached_property
     def encoder(self) -> "Encoder":
-        from nanoeuler.tokenizer.encoder import Encoder  # loads Numba, which nothing else here needs
+        from nanoeuler.tokenizer.encoder import (
+            Encoder,
+        )  # loads Numba, which nothing else here needs
 
         return Encoder(self.vocabulary)
 
@@ -58,14 +60,18 @@ class Tokenizer:
         Raises `UserError` for a str with a lone surrogate.
         """
         content = to_bytes(text)
-        return self.encoder.encode(content, np.array([0, len(content)]), frame=self.end_id, framed=1)
+        return self.encoder.encode(
+            content, np.array([0, len(content)]), frame=self.end_id, framed=1
+        )
 
     def decode_bytes(self, ids: Iterable[int] | np.ndarray) -> bytes:
         """The bytes that `ids` stand for, special tokens as their literals. Raises `ValueError` for an id outside the vocabulary."""
         tokens = self.vocabulary.tokens
         listed = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
         if listed and not 0 <= min(listed) <= max(listed) < len(tokens):
-            raise ValueError(f"ids from {min(listed)} to {max(listed)} do not fit a vocabulary of {len(tokens)} ids")
+            raise ValueError(
+                f"ids from {min(listed)} to {max(listed)} do not fit a vocabulary of {len(tokens)} ids"
+            )
         return b"".join(map(tokens.__getitem__, listed))
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:

@@ -11,9 +11,20 @@ from typing import Any, NoReturn
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json, write_json
 from nanoeuler.tokenizer import pretokenizer
-from nanoeuler.tokenizer.vocabulary import BYTE_OF_CHARACTER, CHARACTER_OF_BYTE, END, GPT2_END, Vocabulary
+from nanoeuler.tokenizer.vocabulary import (
+    BYTE_OF_CHARACTER,
+    CHARACTER_OF_BYTE,
+    END,
+    GPT2_END,
+    Vocabulary,
+)
 
-PRETOKENIZER = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}  # how the file spells pretokenizer.NAME
+PRETOKENIZER = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": True,
+}  # how the file spells pretokenizer.NAME
 DECODER = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 MODEL_SETTINGS = {
     "dropout": None,
@@ -24,7 +35,13 @@ MODEL_SETTINGS = {
     "byte_fallback": False,
     "ignore_merges": False,
 }
-ADDED_TOKEN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+ADDED_TOKEN = {
+    "single_word": False,
+    "lstrip": False,
+    "rstrip": False,
+    "normalized": False,
+    "special": True,
+}
 
 
 def to_json(vocabulary: Vocabulary) -> dict[str, Any]:
@@ -37,7 +54,9 @@ def to_json(vocabulary: Vocabulary) -> dict[str, Any]:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": index, "content": literal, **ADDED_TOKEN} for literal, index in specials],
+        "added_tokens": [
+            {"id": index, "content": literal, **ADDED_TOKEN} for literal, index in specials
+        ],
         "normalizer": None,
         "pre_tokenizer": PRETOKENIZER,
         "post_processor": None,
@@ -63,7 +82,11 @@ def read(path: str | Path) -> Vocabulary:
 class Reader:
     """Checks the content of one file and turns it into a vocabulary; every complaint names the file."""
 
-    def __init__(self, path: Path, remedy: str = "run `nanoeuler bpe` to learn a tokenizer again, or give another file"):
+    def __init__(
+        self,
+        path: Path,
+        remedy: str = "run `nanoeuler bpe` to learn a tokenizer again, or give another file",
+    ):
         self.path, self.remedy = path, remedy
 
     def refuse(self, problem: str) -> NoReturn:
@@ -80,8 +103,12 @@ class Reader:
             tokens[index] = name.encode() if name in specials else self.token(name)
         missing = set(CHARACTER_OF_BYTE.values()) - (set(ids) - set(specials))
         if missing:
-            self.refuse(f"damaged: its vocabulary lacks {len(missing)} of the 256 bytes, such as {min(missing)!r}")
-        return Vocabulary(tokens, specials, self.merges(content["model"].get("merges"), ids, specials))
+            self.refuse(
+                f"damaged: its vocabulary lacks {len(missing)} of the 256 bytes, such as {min(missing)!r}"
+            )
+        return Vocabulary(
+            tokens, specials, self.merges(content["model"].get("merges"), ids, specials)
+        )
 
     def check_settings(self, content: dict[str, Any]) -> None:
         model = content["model"]
@@ -89,22 +116,34 @@ class Reader:
             self.refuse(f"its model is {model['type']!r} where this project reads 'BPE'")
         for key, ours in MODEL_SETTINGS.items():
             if model.get(key) not in (ours, None, ""):
-                self.refuse(f"its model sets {key} to {model[key]!r}, which this project does not do")
+                self.refuse(
+                    f"its model sets {key} to {model[key]!r}, which this project does not do"
+                )
         for key in ("truncation", "padding", "normalizer"):
             if content.get(key) is not None:
-                self.refuse(f"it sets a {key} ({describe(content[key])}), which this project does not do")
+                self.refuse(
+                    f"it sets a {key} ({describe(content[key])}), which this project does not do"
+                )
         self.check_pretokenizer(content.get("pre_tokenizer"))
         if describe(content.get("decoder")) != "ByteLevel":
-            self.refuse(f"its decoder is {describe(content.get('decoder'))} where this project reads ByteLevel")
+            self.refuse(
+                f"its decoder is {describe(content.get('decoder'))} where this project reads ByteLevel"
+            )
         if describe(content.get("post_processor")) not in ("none", "ByteLevel"):
-            self.refuse(f"it sets a post_processor ({describe(content['post_processor'])}), which this project does not do")
+            self.refuse(
+                f"it sets a post_processor ({describe(content['post_processor'])}), which this project does not do"
+            )
 
     def check_pretokenizer(self, found: Any) -> None:
         if describe(found) != PRETOKENIZER["type"]:
-            self.refuse(f"its pre_tokenizer {describe(found)} is not known here, only {PRETOKENIZER['type']} (the scanner {pretokenizer.NAME!r}) is")
+            self.refuse(
+                f"its pre_tokenizer {describe(found)} is not known here, only {PRETOKENIZER['type']} (the scanner {pretokenizer.NAME!r}) is"
+            )
         for key, default in (("add_prefix_space", True), ("use_regex", True)):
             if found.get(key, default) != PRETOKENIZER[key]:
-                self.refuse(f"its pre_tokenizer sets {key} to {found.get(key, default)!r}, where the scanner {pretokenizer.NAME!r} is {PRETOKENIZER[key]!r}")
+                self.refuse(
+                    f"its pre_tokenizer sets {key} to {found.get(key, default)!r}, where the scanner {pretokenizer.NAME!r} is {PRETOKENIZER[key]!r}"
+                )
 
     def ids(self, vocab: Any) -> dict[str, int]:
         """The model's vocabulary, whose ids must be 0, 1, 2, …"""
@@ -118,10 +157,18 @@ class Reader:
         specials = {}
         for entry in added if isinstance(added, list) else []:
             literal = entry.get("content") if isinstance(entry, dict) else None
-            if not isinstance(literal, str) or literal not in ids or ids[literal] != entry.get("id"):
-                self.refuse(f"damaged: its added token {entry!r} is not in its vocab with the same id")
+            if (
+                not isinstance(literal, str)
+                or literal not in ids
+                or ids[literal] != entry.get("id")
+            ):
+                self.refuse(
+                    f"damaged: its added token {entry!r} is not in its vocab with the same id"
+                )
             if entry.get("special") is not True:
-                self.refuse(f"its added token {literal!r} is not a special one, which this project does not do")
+                self.refuse(
+                    f"its added token {literal!r} is not a special one, which this project does not do"
+                )
             specials[literal] = ids[literal]
         if END not in specials and GPT2_END not in specials:
             self.refuse(f"it has no special token {END!r} or {GPT2_END!r}, which frame documents")
@@ -131,20 +178,30 @@ class Reader:
         try:
             return bytes(BYTE_OF_CHARACTER[character] for character in name)
         except KeyError as error:
-            self.refuse(f"damaged: the token {name!r} holds {error.args[0]!r}, which stands for no byte")
+            self.refuse(
+                f"damaged: the token {name!r} holds {error.args[0]!r}, which stands for no byte"
+            )
 
-    def merges(self, found: Any, ids: dict[str, int], specials: dict[str, int]) -> list[tuple[int, int, int]]:
+    def merges(
+        self, found: Any, ids: dict[str, int], specials: dict[str, int]
+    ) -> list[tuple[int, int, int]]:
         """Merges written as "left right" or ["left", "right"]."""
         if not isinstance(found, list):
             self.refuse("damaged: its merges are not a list")
         merges = []
         for index, merge in enumerate(found):
             names = merge.split(" ") if isinstance(merge, str) else merge
-            if not isinstance(names, list) or len(names) != 2 or not all(isinstance(name, str) for name in names):
+            if (
+                not isinstance(names, list)
+                or len(names) != 2
+                or not all(isinstance(name, str) for name in names)
+            ):
                 self.refuse(f"damaged: merge {index} is {merge!r} and not a pair of tokens")
             for name in (*names, "".join(names)):
                 if name not in ids or name in specials:
-                    self.refuse(f"damaged: merge {index} is {' + '.join(names)}, but {name!r} is not in its vocab")
+                    self.refuse(
+                        f"damaged: merge {index} is {' + '.join(names)}, but {name!r} is not in its vocab"
+                    )
             merges.append((ids[names[0]], ids[names[1]], ids["".join(names)]))
         if len({merge[:2] for merge in merges}) < len(merges):
             self.refuse("damaged: it lists a merge twice")
@@ -158,4 +215,10 @@ def token_name(token: bytes) -> str:
 
 def describe(section: Any) -> str:
     """The name of a section's type."""
-    return "none" if section is None else str(section.get("type")) if isinstance(section, dict) else repr(section)
+    return (
+        "none"
+        if section is None
+        else str(section.get("type"))
+        if isinstance(section, dict)
+        else repr(section)
+    )

@@ -8,12 +8,28 @@ from dataclasses import dataclass
 
 END = "</s>"
 GPT2_END = "<|endoftext|>"
-SPECIALS = (END, "<|system|>", "<|user|>", "<|assistant|>", *(f"<|reserved_{index}|>" for index in range(4, 16)))
+SPECIALS = (
+    END,
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    *(f"<|reserved_{index}|>" for index in range(4, 16)),
+)
 
 # GPT-2 writes a byte as a printing character: itself where Latin-1 prints it, else the next free one from U+0100 on.
-PRINTING = (*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1))
-BYTE_ORDER = (*PRINTING, *sorted(set(range(256)) - set(PRINTING)))  # byte → id less the special ones: position in this tuple
-CHARACTER_OF_BYTE = {byte: chr(byte if index < len(PRINTING) else 0x100 + index - len(PRINTING)) for index, byte in enumerate(BYTE_ORDER)}
+PRINTING = (
+    *range(ord("!"), ord("~") + 1),
+    *range(ord("¡"), ord("¬") + 1),
+    *range(ord("®"), ord("ÿ") + 1),
+)
+BYTE_ORDER = (
+    *PRINTING,
+    *sorted(set(range(256)) - set(PRINTING)),
+)  # byte → id less the special ones: position in this tuple
+CHARACTER_OF_BYTE = {
+    byte: chr(byte if index < len(PRINTING) else 0x100 + index - len(PRINTING))
+    for index, byte in enumerate(BYTE_ORDER)
+}
 BYTE_OF_CHARACTER = {character: byte for byte, character in CHARACTER_OF_BYTE.items()}
 
 SMALLEST = len(SPECIALS) + 256

@@ -9,7 +9,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanoeuler.compiling import compiled
-from nanoeuler.tokenizer.scanner import CLASSES, FIRST_BYTES, LENT, PADDING, eight_bytes_at, padded, word_end
+from nanoeuler.tokenizer.scanner import (
+    CLASSES,
+    FIRST_BYTES,
+    LENT,
+    PADDING,
+    eight_bytes_at,
+    padded,
+    word_end,
+)
 
 HASH, START, LENGTH, COUNT = range(4)
 EMPTY = -1
@@ -37,8 +45,18 @@ class WordTable:
 
     def count(self, borders: np.ndarray) -> None:
         """Count the words of the pieces of text between `borders`, int64 (pieces, 2)."""
-        progress = np.array([0, borders[0, 0] if len(borders) else 0, self.size])  # piece, place in it, words found
-        while not count_pieces(self.text, eight_bytes_at(self.text), borders, CLASSES, self.slots, self.records, progress):
+        progress = np.array(
+            [0, borders[0, 0] if len(borders) else 0, self.size]
+        )  # piece, place in it, words found
+        while not count_pieces(
+            self.text,
+            eight_bytes_at(self.text),
+            borders,
+            CLASSES,
+            self.slots,
+            self.records,
+            progress,
+        ):
             self.size = int(progress[2])
             self.reserve(2 * self.size)
         self.size = int(progress[2])
@@ -107,7 +125,11 @@ def find_word(slots, records, texts, value, eight, at, length):
     slot = value & (len(slots) - 1)
     while slots[slot] != EMPTY:
         record = slots[slot]
-        if records[record, HASH] == value and records[record, LENGTH] == length and same_bytes(texts, records[record, START], eight, at, length):
+        if (
+            records[record, HASH] == value
+            and records[record, LENGTH] == length
+            and same_bytes(texts, records[record, START], eight, at, length)
+        ):
             break
         slot = (slot + 1) & (len(slots) - 1)
     return slot
@@ -129,7 +151,12 @@ def count_pieces(data, eight, borders, classes, slots, records, progress):
                     finished = False
                     break
                 slots[slot] = size
-                records[size, HASH], records[size, START], records[size, LENGTH], records[size, COUNT] = value, at, end - at, 0
+                (
+                    records[size, HASH],
+                    records[size, START],
+                    records[size, LENGTH],
+                    records[size, COUNT],
+                ) = value, at, end - at, 0
                 size += 1
             records[slots[slot], COUNT] += 1
             at = end
@@ -148,7 +175,12 @@ def add_words(text, texts, slots, records, size, text_end, other_text, other_eig
         slot = find_word(slots, records, texts, value, other_eight, start, length)
         if slots[slot] == EMPTY:
             slots[slot] = size
-            records[size, HASH], records[size, START], records[size, LENGTH], records[size, COUNT] = value, text_end, length, 0
+            (
+                records[size, HASH],
+                records[size, START],
+                records[size, LENGTH],
+                records[size, COUNT],
+            ) = value, text_end, length, 0
             for place in range(length):
                 text[text_end + place] = other_text[start + place]
             size += 1
@@ -176,7 +208,11 @@ def forget_words(text, records, size):
             start, length = records[index, START], records[index, LENGTH]
             for place in range(length):
                 text[text_end + place] = text[start + place]
-            records[kept, HASH], records[kept, START], records[kept, LENGTH] = records[index, HASH], text_end, length
+            records[kept, HASH], records[kept, START], records[kept, LENGTH] = (
+                records[index, HASH],
+                text_end,
+                length,
+            )
             records[kept, COUNT] = records[index, COUNT] - 1
             kept += 1
             text_end += length

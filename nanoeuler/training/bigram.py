@@ -13,7 +13,13 @@ STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
 CHUNK = 1 << 22
 
 
-def bigram_bits_per_byte(train: Any, held_out: dict[str, tuple[Any, int]], vocab_size: int, end_id: int, limit: int = 100_000_000) -> dict[str, float]:
+def bigram_bits_per_byte(
+    train: Any,
+    held_out: dict[str, tuple[Any, int]],
+    vocab_size: int,
+    end_id: int,
+    limit: int = 100_000_000,
+) -> dict[str, float]:
     """Bits per byte of each held-out source under the bigram model of (at most the first `limit` tokens of) `train`.
 
     `held_out` maps a source's name to its tokens and the UTF-8 bytes of their text; like the model, the bigram model predicts
@@ -36,7 +42,9 @@ def bigram_bits_per_byte(train: Any, held_out: dict[str, tuple[Any, int]], vocab
     first, second = asked // vocab_size, asked % vocab_size
     best: dict[str, float] = {}
     for strength in STRENGTHS:
-        nats = -np.log((pair_counts + strength * unigram[second]) / (token_counts[first] + strength))
+        nats = -np.log(
+            (pair_counts + strength * unigram[second]) / (token_counts[first] + strength)
+        )
         for name, (keys, text_bytes) in pairs.items():
             bits = float(nats[np.searchsorted(asked, keys)].sum()) / math.log(2) / text_bytes
             best[name] = min(best.get(name, math.inf), bits)

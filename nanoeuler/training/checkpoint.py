@@ -29,31 +29,57 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps with a checkpoint, oldest first, sound or not."""
-        return sorted(int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*") if path.is_dir())
+        return sorted(
+            int(path.name.removeprefix("step-"))
+            for path in self.folder.glob("step-*")
+            if path.is_dir()
+        )
 
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
 
     def save(self, state: TrainingState, info: dict[str, Any]) -> None:
         """Write the state at its present step; `info` is what the trainer needs to go on (JSON)."""
-        host = {name: FlatBuffer(state.config, np.asarray(state.backend.to_host(array), np.float32)) for name, array in moments(state).items()}
+        host = {
+            name: FlatBuffer(state.config, np.asarray(state.backend.to_host(array), np.float32))
+            for name, array in moments(state).items()
+        }
         with atomic_folder(self.path(state.step)) as temporary:
             save_tensors(temporary / WEIGHTS, {"": host["parameters"]})
-            save_tensors(temporary / OPTIMIZER, {"first_moment/": host["first_moment"], "second_moment/": host["second_moment"]})
+            save_tensors(
+                temporary / OPTIMIZER,
+                {"first_moment/": host["first_moment"], "second_moment/": host["second_moment"]},
+            )
             hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, OPTIMIZER)}
-            write_json(temporary / STATE, {"version": 1, "step": state.step, "sha256": hashes, "model": state.config.to_dict(), **info})
+            write_json(
+                temporary / STATE,
+                {
+                    "version": 1,
+                    "step": state.step,
+                    "sha256": hashes,
+                    "model": state.config.to_dict(),
+                    **info,
+                },
+            )
 
     def read_state(self, step: int) -> dict[str, Any] | None:
         """`state.json` of a checkpoint whose files are as they were written; None (said aloud) for a damaged one."""
         path = self.path(step)
         try:
             content = read_json(path / STATE)
-            damaged = [name for name, expected in content["sha256"].items() if sha256_file(path / name) != expected]
+            damaged = [
+                name
+                for name, expected in content["sha256"].items()
+                if sha256_file(path / name) != expected
+            ]
         except (UserError, OSError, KeyError, TypeError, AttributeError) as error:
             damaged = [f"{STATE} ({type(error).__name__})"]
             content = None
         if damaged:
-            log.line("checkpoint", f"{path}: {', '.join(damaged)} is damaged; falling back to the checkpoint before it")
+            log.line(
+                "checkpoint",
+                f"{path}: {', '.join(damaged)} is damaged; falling back to the checkpoint before it",
+            )
             return None
         return content
 
@@ -69,9 +95,15 @@ class Checkpoints:
     def restore(self, step: int, state: TrainingState) -> None:
         """Load parameters and moments of checkpoint `step` into `state`."""
         path = self.path(step)
-        buffers = {name: FlatBuffer(state.config, np.zeros(array.shape, np.float32)) for name, array in moments(state).items()}
+        buffers = {
+            name: FlatBuffer(state.config, np.zeros(array.shape, np.float32))
+            for name, array in moments(state).items()
+        }
         load_tensors(path / WEIGHTS, {"": buffers["parameters"]})
-        load_tensors(path / OPTIMIZER, {"first_moment/": buffers["first_moment"], "second_moment/": buffers["second_moment"]})
+        load_tensors(
+            path / OPTIMIZER,
+            {"first_moment/": buffers["first_moment"], "second_moment/": buffers["second_moment"]},
+        )
         for name, array in moments(state).items():
             array[...] = state.backend.from_host(buffers[name].array)
         state.model.refresh()
@@ -104,7 +136,11 @@ class Checkpoints:
 
 
 def moments(state: TrainingState) -> dict[str, Any]:
-    return {"parameters": state.parameters, "first_moment": state.first_moment, "second_moment": state.second_moment}
+    return {
+        "parameters": state.parameters,
+        "first_moment": state.first_moment,
+        "second_moment": state.second_moment,
+    }
 
 
 def read_parameters(folder: Path, config: ModelConfig) -> np.ndarray:

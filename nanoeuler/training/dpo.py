@@ -36,7 +36,14 @@ UNTUNED_TEMPLATE = "alpaca"
 REFERENCE = "logprobs.safetensors"
 
 
-def dpo(config: dict[str, Any], preferences: Path, tokenizer_path: Path, parent_folder: Path, output: Path, backend: Any) -> Path:
+def dpo(
+    config: dict[str, Any],
+    preferences: Path,
+    tokenizer_path: Path,
+    parent_folder: Path,
+    output: Path,
+    backend: Any,
+) -> Path:
     """Align `parent_folder`'s model with the pairs of `preferences` (a manifest); returns the model folder."""
     section, seed = config["dpo"], config["seed"]
     model = ModelConfig.from_dict(config["model"])
@@ -52,15 +59,39 @@ def dpo(config: dict[str, Any], preferences: Path, tokenizer_path: Path, parent_
     def stream(path: Path, batch_tokens: int, name: str) -> tuple[PairStream, PairFit]:
         pairs, fit = encode_pairs(path, tokenizer, template, model.context)
         describe_fit(fit, name, section, model.context)
-        return PairStream(pairs, model.context, batch_tokens, model.mtp_heads, tokenizer.end_id, seed, name, section["beta"], by_length), fit
+        return PairStream(
+            pairs,
+            model.context,
+            batch_tokens,
+            model.mtp_heads,
+            tokenizer.end_id,
+            seed,
+            name,
+            section["beta"],
+            by_length,
+        ), fit
 
     training, fit = stream(files[0], section["batch_tokens"], "dpo")
     held_out, _ = stream(files[1], 2 * model.context * 8, "dpo-validation")
     data = [sha256_file(path) for path in files]
-    origin = {"model": model.to_dict(), "parent": parent.fingerprint, "preferences": data, "tokenizer": tokenizer.fingerprint, "template": template}
-    reference = reference_logprobs(output / "reference", origin, Transformer(model, backend.from_host(parent.parameters), backend), training, held_out)
+    origin = {
+        "model": model.to_dict(),
+        "parent": parent.fingerprint,
+        "preferences": data,
+        "tokenizer": tokenizer.fingerprint,
+        "template": template,
+    }
+    reference = reference_logprobs(
+        output / "reference",
+        origin,
+        Transformer(model, backend.from_host(parent.parameters), backend),
+        training,
+        held_out,
+    )
     training.reference, held_out.reference = reference["train"], reference["validation"]
-    objective = PreferenceLoss(section["target_margin"] if by_length else 0.0, section["label_smoothing"])
+    objective = PreferenceLoss(
+        section["target_margin"] if by_length else 0.0, section["label_smoothing"]
+    )
     total_steps = max(1, math.ceil(section["epochs"] * training.rows / training.rows_per_step))
     rows = f"{log.counted(len(training.pairs), 'pair')} in {log.counted(training.rows, 'row')} of up to {training.width} tokens"
     log.line("pairs", f"{rows}, {log.counted(section['epochs'], 'epoch')}")
@@ -80,21 +111,35 @@ def dpo(config: dict[str, Any], preferences: Path, tokenizer_path: Path, parent_
         template=template,
         objective=objective,
         tuned=True,
-        facts={"pairs": fit.pairs, "whole_share": fit.whole_share, "held_out_pairs": len(held_out.pairs)},
-        info={"preferences": {key: manifest.get(key) for key in ("name", "licence")}, "parent": parent.fingerprint, **inherited(parent.folder)},
+        facts={
+            "pairs": fit.pairs,
+            "whole_share": fit.whole_share,
+            "held_out_pairs": len(held_out.pairs),
+        },
+        info={
+            "preferences": {key: manifest.get(key) for key in ("name", "licence")},
+            "parent": parent.fingerprint,
+            **inherited(parent.folder),
+        },
     )
     return train(job)
 
 
 def read_template(folder: Path) -> str:
     """The template that the model of `folder` was tuned on (a checkpoint names none)."""
-    description = read_json(folder / CONFIG).get("nanoeuler", {}) if (folder / CONFIG).is_file() else {}
+    description = (
+        read_json(folder / CONFIG).get("nanoeuler", {}) if (folder / CONFIG).is_file() else {}
+    )
     return description.get("template") or UNTUNED_TEMPLATE
 
 
 def inherited(folder: Path) -> dict[str, Any]:
     """What a model folder says of the instructions that the parent was tuned on: their licence binds the aligned model too."""
-    info = read_json(folder / CONFIG).get("nanoeuler", {}).get("info", {}) if (folder / CONFIG).is_file() else {}
+    info = (
+        read_json(folder / CONFIG).get("nanoeuler", {}).get("info", {})
+        if (folder / CONFIG).is_file()
+        else {}
+    )
     return {key: info[key] for key in ("instructions",) if key in info}
 
 
@@ -112,7 +157,13 @@ def describe_fit(fit: PairFit, name: str, section: dict[str, Any], context: int)
         )
 
 
-def reference_logprobs(folder: Path, origin: dict[str, Any], model: Transformer, training: PairStream, held_out: PairStream) -> dict[str, np.ndarray]:
+def reference_logprobs(
+    folder: Path,
+    origin: dict[str, Any],
+    model: Transformer,
+    training: PairStream,
+    held_out: PairStream,
+) -> dict[str, np.ndarray]:
     """What the parent thinks of the pairs: `train` and `validation`, sums per reply, and `tokens`, of every held-out target.
 
     Computed once: `folder` keeps them by the hash of what they depend on, so that a resumed run has the same bits.
@@ -133,13 +184,20 @@ def reference_logprobs(folder: Path, origin: dict[str, Any], model: Transformer,
                 if name == "validation":
                     tokens.append(logprobs)
                 progress.update(len(logprobs))
-    found = {name: np.concatenate(parts) for name, parts in sums.items()} | {"tokens": np.concatenate(tokens)}
+    found = {name: np.concatenate(parts) for name, parts in sums.items()} | {
+        "tokens": np.concatenate(tokens)
+    }
     with atomic_folder(path.parent) as temporary:
         save_file(found, temporary / REFERENCE)
     return found
 
 
-def measure(transformer: Transformer, held_out: PairStream, objective: PreferenceLoss, reference_tokens_RT: np.ndarray) -> dict[str, float]:
+def measure(
+    transformer: Transformer,
+    held_out: PairStream,
+    objective: PreferenceLoss,
+    reference_tokens_RT: np.ndarray,
+) -> dict[str, float]:
     """The loss on held-out pairs; how often (a tie counts half) and by how much the chosen reply's reward is above the rejected one's; and drift.
 
     A reward is β times the reply's log-probability less the reference's (simpo: β times its log-probability per token). Drift estimates
@@ -152,12 +210,18 @@ def measure(transformer: Transformer, held_out: PairStream, objective: Preferenc
         rewards.append(scales * (reply_sums(logprobs, spans) - reference))
         used.append(shares > 0)
         supervised = rows.targets[..., 0] >= 0
-        log_ratio = (logprobs - reference_tokens_RT[at : at + len(logprobs)])[supervised].astype(np.float64)
+        log_ratio = (logprobs - reference_tokens_RT[at : at + len(logprobs)])[supervised].astype(
+            np.float64
+        )
         drift.append(np.expm1(log_ratio) - log_ratio)
         at += len(logprobs)
-    chosen, rejected = np.concatenate([values[places] for values, places in zip(rewards, used, strict=True)]).T
+    chosen, rejected = np.concatenate(
+        [values[places] for values, places in zip(rewards, used, strict=True)]
+    ).T
     z = chosen - rejected - objective.margin
-    losses = (1 - objective.smoothing) * np.logaddexp(0, -z) + objective.smoothing * np.logaddexp(0, z)
+    losses = (1 - objective.smoothing) * np.logaddexp(0, -z) + objective.smoothing * np.logaddexp(
+        0, z
+    )
     margins = chosen - rejected
     return {
         "loss": float(losses.mean()),

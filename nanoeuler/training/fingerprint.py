@@ -22,5 +22,13 @@ def fingerprint(stage: str, section: dict[str, Any], **inputs: Any) -> str:
     WSD schedule, which can be made longer.
     """
     ignored = BY_CONTENT | (DURATION if section.get("schedule") == "wsd" else set())
-    kept = {key: value for key, value in lasting(section, read_schema("schema.yaml")["properties"][stage]).items() if key not in ignored}
-    return sha256_text(canonical_json({"stage": stage, "revision": STAGES[stage].revision, "section": kept, "inputs": inputs}))
+    kept = {
+        key: value
+        for key, value in lasting(section, read_schema("schema.yaml")["properties"][stage]).items()
+        if key not in ignored
+    }
+    return sha256_text(
+        canonical_json(
+            {"stage": stage, "revision": STAGES[stage].revision, "section": kept, "inputs": inputs}
+        )
+    )

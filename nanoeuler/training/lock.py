@@ -49,7 +49,10 @@ class FolderLock:
                     f"{self.path.parent}: another trainer is at work there since {holder.get('since')} (process {holder.get('pid')} on "
                     f"{holder.get('host')}{job}); wait for it, or stop it with 'kill {holder.get('pid')}' and run again"
                 )
-            log.line("lock", f"the last trainer (process {holder.get('pid')} on {holder.get('host')}) is gone without releasing {self.path}; taking over")
+            log.line(
+                "lock",
+                f"the last trainer (process {holder.get('pid')} on {holder.get('host')}) is gone without releasing {self.path}; taking over",
+            )
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()
         threading.Thread(target=self.beat, daemon=True).start()

@@ -69,15 +69,23 @@ def train(job: Job) -> Path:
             trainer = Trainer(job, checkpoints)
             return trainer.run()
         except MemoryError as error:
-            raise UserError(f"{job.stage}: {error}; {smaller_batch(job, trainer.micro_batch_rows) if trainer else smaller_model(job)}") from error
+            raise UserError(
+                f"{job.stage}: {error}; {smaller_batch(job, trainer.micro_batch_rows) if trainer else smaller_model(job)}"
+            ) from error
 
 
 def check_gradients() -> None:
     """The quick gradient check: a model whose backward pass is wrong is not worth training."""
-    worst = max(check_all(quick=True), key=lambda comparison: (not comparison.passed, comparison.error))
+    worst = max(
+        check_all(quick=True), key=lambda comparison: (not comparison.passed, comparison.error)
+    )
     if not worst.passed:
-        raise UserError(f"the gradient of {worst.tensor} ({worst.case}) is off by {worst.error:.2g}; run 'nanoeuler check' for the whole table")
-    log.line("gradients", f"every op and tensor agrees with finite differences to {worst.error:.1e}")
+        raise UserError(
+            f"the gradient of {worst.tensor} ({worst.case}) is off by {worst.error:.2g}; run 'nanoeuler check' for the whole table"
+        )
+    log.line(
+        "gradients", f"every op and tensor agrees with finite differences to {worst.error:.1e}"
+    )
 
 
 class Trainer:
@@ -98,7 +106,9 @@ class Trainer:
         optimizer = AdamW(o["beta1"], o["beta2"], o["epsilon"], o["weight_decay"], o["clip_norm"])
         resumed = self.find_checkpoint()
         initial = job.initial() if resumed is None else np.zeros_like(job.initial())
-        self.state = TrainingState(job.config, job.backend, initial, optimizer, o.get("recompute", False), job.objective)
+        self.state = TrainingState(
+            job.config, job.backend, initial, optimizer, o.get("recompute", False), job.objective
+        )
         if resumed is None:
             self.metrics.restart(self.header())
         else:
@@ -116,24 +126,42 @@ class Trainer:
             kept = checkpoints.set_aside(state["fingerprint"])
             changed = changes(state["section"], job.section)
             what = ", ".join(changed) or "data, model, seed or parent"
-            log.line("fresh", f"changed since the last run: {what}; its checkpoints are kept in {kept}, training starts from the beginning")
+            log.line(
+                "fresh",
+                f"changed since the last run: {what}; its checkpoints are kept in {kept}, training starts from the beginning",
+            )
             if len(changed) == 1 and changed[0].split()[0] in ("tokens", "epochs"):
-                log.line("fresh", f"a cosine schedule is planned for its whole length; to go on from the old weights set {job.stage}.init_from: {kept}")
+                log.line(
+                    "fresh",
+                    f"a cosine schedule is planned for its whole length; to go on from the old weights set {job.stage}.init_from: {kept}",
+                )
             return None
-        if state["total_steps"] != job.schedule.total_steps:  # WSD only: cosine has its length in the fingerprint
+        if (
+            state["total_steps"] != job.schedule.total_steps
+        ):  # WSD only: cosine has its length in the fingerprint
             limit = min(state["decay_start"], job.schedule.decay_start)
             state = checkpoints.newest(limit)
             if state is None:
-                log.line("fresh", f"no checkpoint from before the decay (step {limit}) is left; training starts from the beginning")
+                log.line(
+                    "fresh",
+                    f"no checkpoint from before the decay (step {limit}) is left; training starts from the beginning",
+                )
                 return None
-            log.line("longer", f"now {job.schedule.total_steps} steps: going on from step {state['step']}, before the earlier schedule's decay")
+            log.line(
+                "longer",
+                f"now {job.schedule.total_steps} steps: going on from step {state['step']}, before the earlier schedule's decay",
+            )
         return state
 
     def resume(self, saved: dict[str, Any]) -> None:
         job = self.job
         self.checkpoints.restore(saved["step"], self.state)
         self.checkpoints.remove_after(saved["step"])
-        self.best, self.validated, self.seconds_before = saved["best"], saved["validated"], saved["seconds"]
+        self.best, self.validated, self.seconds_before = (
+            saved["best"],
+            saved["validated"],
+            saved["seconds"],
+        )
         self.worse = saved.get("worse", 0)
         if self.best is not None and self.best["step"] > saved["step"]:
             self.best = None
@@ -141,15 +169,29 @@ class Trainer:
         if job.section.get("micro_batch_rows", "auto") == "auto":
             self.micro_batch_rows = saved["micro_batch_rows"]  # as many as fit here may be others
         job.backend.algorithms.update(saved.get("algorithms", {}))
-        self.metrics.cut_back(self.header(), saved["step"], validated=self.validated == saved["step"])
+        self.metrics.cut_back(
+            self.header(), saved["step"], validated=self.validated == saved["step"]
+        )
         here = environment(job.backend)
-        changed = [f"{key} {saved['environment'].get(key)} → {value}" for key, value in here.items() if saved["environment"].get(key) != value]
+        changed = [
+            f"{key} {saved['environment'].get(key)} → {value}"
+            for key, value in here.items()
+            if saved["environment"].get(key) != value
+        ]
         if saved["micro_batch_rows"] != self.micro_batch_rows:
-            changed.append(f"micro_batch_rows {saved['micro_batch_rows']} → {self.micro_batch_rows}")
+            changed.append(
+                f"micro_batch_rows {saved['micro_batch_rows']} → {self.micro_batch_rows}"
+            )
         if changed and not self.finished:
-            log.line("notice", f"resuming with another {', '.join(changed)}: results agree within rounding, not to the bit")
+            log.line(
+                "notice",
+                f"resuming with another {', '.join(changed)}: results agree within rounding, not to the bit",
+            )
         if self.finished:
-            log.line("finished", f"{job.stage} was finished with these settings; exporting its model again")
+            log.line(
+                "finished",
+                f"{job.stage} was finished with these settings; exporting its model again",
+            )
         else:
             log.line("resume", f"going on from step {saved['step']} of {job.schedule.total_steps}")
 
@@ -172,7 +214,10 @@ class Trainer:
 
     def run(self) -> Path:
         job, state = self.job, self.state
-        total, tokens_per_step = job.schedule.total_steps, job.stream.rows_per_step * job.stream.length
+        total, tokens_per_step = (
+            job.schedule.total_steps,
+            job.stream.rows_per_step * job.stream.length,
+        )
         log.line(
             job.stage,
             parameters=parameter_count(job.config),
@@ -182,8 +227,18 @@ class Trainer:
             engine=job.backend.name,
         )
         since_log, steps_since_log, flops_since_log, flops = time.monotonic(), 0, 0.0, 0.0
-        with catch_signals() as received, log.Progress(job.stage, total * tokens_per_step, "tokens", done=state.step * tokens_per_step) as progress:
-            if not self.finished and state.step and state.step % job.section["validate_every"] == 0 and self.validated != state.step:
+        with (
+            catch_signals() as received,
+            log.Progress(
+                job.stage, total * tokens_per_step, "tokens", done=state.step * tokens_per_step
+            ) as progress,
+        ):
+            if (
+                not self.finished
+                and state.step
+                and state.step % job.section["validate_every"] == 0
+                and self.validated != state.step
+            ):
                 self.validate()  # the earlier attempt was stopped between checkpoint and validation
             if job.tuned and state.step == 0 and not self.finished:
                 self.measure_start()
@@ -195,11 +250,17 @@ class Trainer:
                 state.start(self.micro_batch_rows, learning_rate)
                 flops_since_log += flops
                 if state.step + 1 < total:
-                    flops = self.hand_over(state.step + 1)  # made and copied while a device computes
+                    flops = self.hand_over(
+                        state.step + 1
+                    )  # made and copied while a device computes
                 result = state.finish()
                 if not (math.isfinite(result.loss) and math.isfinite(result.gradient_norm)):
                     last = self.checkpoints.steps()
-                    kept = f"the checkpoint of step {last[-1]} is kept" if last else "no checkpoint was written yet"
+                    kept = (
+                        f"the checkpoint of step {last[-1]} is kept"
+                        if last
+                        else "no checkpoint was written yet"
+                    )
                     raise UserError(
                         f"{job.stage}: the loss is not a number at step {state.step + 1} (gradient norm {result.gradient_norm:.3g}); {kept}; "
                         f"lower {job.stage}.learning_rate or raise {job.stage}.warmup_steps"
@@ -208,7 +269,12 @@ class Trainer:
                 passed = max(time.monotonic() - since_log, 1e-9)
                 rate = steps_since_log * tokens_per_step / passed
                 mfu = flops_since_log / passed / self.peak if self.peak else None
-                progress.update(tokens_per_step, step=f"{state.step}/{total}", loss=result.first_head_loss, mfu=f"{mfu:.0%}" if mfu else "n/a")
+                progress.update(
+                    tokens_per_step,
+                    step=f"{state.step}/{total}",
+                    loss=result.first_head_loss,
+                    mfu=f"{mfu:.0%}" if mfu else "n/a",
+                )
                 if state.step % job.section["log_every"] == 0 or state.step == total:
                     self.metrics.write(
                         step=state.step,
@@ -237,10 +303,18 @@ class Trainer:
                 since_log += time.monotonic() - paused
         if not self.finished:
             if self.stalled() and state.step < total:
-                log.line("stalled", f"no better held-out measurement in {self.worse}, the best at step {self.best['step']}: {job.stage} ends here")
+                log.line(
+                    "stalled",
+                    f"no better held-out measurement in {self.worse}, the best at step {self.best['step']}: {job.stage} ends here",
+                )
             self.finished = True
             self.save()
-            self.metrics.write(finished=True, step=state.step, tokens=state.step * tokens_per_step, seconds=self.seconds())
+            self.metrics.write(
+                finished=True,
+                step=state.step,
+                tokens=state.step * tokens_per_step,
+                seconds=self.seconds(),
+            )
         return self.export()
 
     def hand_over(self, step: int) -> float:
@@ -255,7 +329,10 @@ class Trainer:
 
     def stalled(self) -> bool:
         """Were the last `patience` validations no better than the best before them?"""
-        return self.job.section.get("patience") is not None and self.worse >= self.job.section["patience"]
+        return (
+            self.job.section.get("patience") is not None
+            and self.worse >= self.job.section["patience"]
+        )
 
     def seconds(self) -> float:
         return self.seconds_before + time.monotonic() - self.began
@@ -312,18 +389,34 @@ class Trainer:
         job, state = self.job, self.state
         parameters, step = np.asarray(job.backend.to_host(state.parameters), np.float32), state.step
         if job.section["keep"] == "best" and self.best is not None and self.best["step"] != step:
-            parameters, step = self.checkpoints.read_parameters(self.best["step"], job.config), self.best["step"]
+            parameters, step = (
+                self.checkpoints.read_parameters(self.best["step"], job.config),
+                self.best["step"],
+            )
         tokens = step * job.stream.rows_per_step * job.stream.length
-        info = {"step": step, "tokens": tokens, "fingerprint": job.fingerprint, "provenance": provenance.collect(device_name(job.backend)), **job.info}
+        info = {
+            "step": step,
+            "tokens": tokens,
+            "fingerprint": job.fingerprint,
+            "provenance": provenance.collect(device_name(job.backend)),
+            **job.info,
+        }
         folder = job.output / "model"
-        save_model(folder, SavedModel(job.config, parameters, job.tokenizer_path, job.stage, job.template, info))
+        save_model(
+            folder,
+            SavedModel(job.config, parameters, job.tokenizer_path, job.stage, job.template, info),
+        )
         log.line("model", str(folder), step=step)
         return folder
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """The keys whose values differ, as "key old → new"."""
-    return [f"{key} {before.get(key)} → {now.get(key)}" for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
+    return [
+        f"{key} {before.get(key)} → {now.get(key)}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+    ]
 
 
 def device_name(backend: Any) -> str | None:
@@ -335,6 +428,14 @@ def environment(backend: Any) -> dict[str, Any]:
     """What has to be the same for the same bits."""
     if hasattr(backend, "environment"):
         return backend.environment() | {"numpy": np.__version__}
-    asked = next(filter(None, map(threads_asked, ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"))), os.cpu_count())
+    asked = next(
+        filter(None, map(threads_asked, ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"))),
+        os.cpu_count(),
+    )
     threads = str(getattr(backend, "threads", asked))
-    return {"engine": backend.name, "numpy": np.__version__, "processor": provenance.cpu_name(), "threads": threads}
+    return {
+        "engine": backend.name,
+        "numpy": np.__version__,
+        "processor": provenance.cpu_name(),
+        "threads": threads,
+    }

@@ -24,13 +24,19 @@ class Metrics:
         `validated`: the checkpoint knows its own validation, so that line stays.
         """
         kept = [header]
-        for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []:
+        for line in (
+            self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        ):
             try:
                 entry = json.loads(line)
             except json.JSONDecodeError:  # half a line, from a kill while writing
                 continue
             at = entry.get("step")
-            if at is not None and "finished" not in entry and (at < step or (at == step and (validated or "validation" not in entry))):
+            if (
+                at is not None
+                and "finished" not in entry
+                and (at < step or (at == step and (validated or "validation" not in entry)))
+            ):
                 kept.append(entry)
         with atomic_write(self.path) as file:
             file.writelines(json.dumps(entry) + "\n" for entry in kept)

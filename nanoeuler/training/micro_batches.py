@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 def micro_batch_rows(job: "Job") -> int:
     """Rows computed at once: as given, or as many as fit."""
     rows, asked = job.stream.rows_per_step, job.section.get("micro_batch_rows", "auto")
-    return largest_divisor(rows, max(1, min(rows_that_fit(job) if asked == "auto" else int(asked), rows)))
+    return largest_divisor(
+        rows, max(1, min(rows_that_fit(job) if asked == "auto" else int(asked), rows))
+    )
 
 
 def rows_that_fit(job: "Job") -> int:
@@ -22,10 +24,18 @@ def rows_that_fit(job: "Job") -> int:
     """
     length, engine = job.stream.length, job.backend
     if hasattr(engine, "rows_that_fit"):
-        return engine.rows_that_fit(job.config, length, 2 * state_bytes(job.config), job.section.get("recompute", False))
+        return engine.rows_that_fit(
+            job.config, length, 2 * state_bytes(job.config), job.section.get("recompute", False)
+        )
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    tokens, shares = engine.slices(parameter_count(job.config)) if hasattr(engine, "slices") else (8192, 1)
-    return min(tokens // length, -(-job.stream.rows_per_step // shares), memory // 8 // shares // activation_bytes_per_row(job.config, length))
+    tokens, shares = (
+        engine.slices(parameter_count(job.config)) if hasattr(engine, "slices") else (8192, 1)
+    )
+    return min(
+        tokens // length,
+        -(-job.stream.rows_per_step // shares),
+        memory // 8 // shares // activation_bytes_per_row(job.config, length),
+    )
 
 
 def largest_divisor(number: int, limit: int) -> int:
@@ -36,7 +46,9 @@ def largest_divisor(number: int, limit: int) -> int:
 def smaller_batch(job: "Job", tried: int) -> str:
     """What to do when memory ran out in a step of `tried` rows at once."""
     if tried == 1:
-        recompute = "" if job.section.get("recompute", False) else f"set {job.stage}.recompute: true, or "
+        recompute = (
+            "" if job.section.get("recompute", False) else f"set {job.stage}.recompute: true, or "
+        )
         return f"a single row does not fit: {recompute}take a smaller model or a shorter context"
     fit = min(job.stream.rows_per_step, rows_that_fit(job))
     rows = largest_divisor(job.stream.rows_per_step, max(1, min(fit, tried - 1)))

@@ -23,7 +23,14 @@ class Objective(Protocol):
         """What the step's sum for head 0 is divided by to be reported."""
         ...
 
-    def weigh(self, ops: Any, logprobs_RTK: Array, weights_RTK: Array, further: Sequence[Array], losses_2: Array) -> None:
+    def weigh(
+        self,
+        ops: Any,
+        logprobs_RTK: Array,
+        weights_RTK: Array,
+        further: Sequence[Array],
+        losses_2: Array,
+    ) -> None:
         """Put the weights of some rows' targets into `weights`, and add the loss of all heads and of head 0 to `losses`.
 
         Always on the same arrays and without a look at any value, so that a device can record it.
@@ -39,7 +46,14 @@ class KnownWeights:
     def first_head_weight(self, rows: StepRows) -> float:
         return float(rows.weights[..., 0].sum(dtype=np.float64))
 
-    def weigh(self, ops: Any, logprobs_RTK: Array, weights_RTK: Array, further: Sequence[Array], losses_2: Array) -> None:
+    def weigh(
+        self,
+        ops: Any,
+        logprobs_RTK: Array,
+        weights_RTK: Array,
+        further: Sequence[Array],
+        losses_2: Array,
+    ) -> None:
         heads = logprobs_RTK.shape[-1]
         ops.add_losses(logprobs_RTK.reshape(-1, heads), weights_RTK.reshape(-1, heads), losses_2)
 
@@ -55,5 +69,12 @@ class PreferenceLoss:
     def first_head_weight(self, rows: StepRows) -> float:
         return 1.0  # the shares of a step's pairs sum to 1
 
-    def weigh(self, ops: Any, logprobs_RTK: Array, weights_RTK: Array, further: Sequence[Array], losses_2: Array) -> None:
+    def weigh(
+        self,
+        ops: Any,
+        logprobs_RTK: Array,
+        weights_RTK: Array,
+        further: Sequence[Array],
+        losses_2: Array,
+    ) -> None:
         ops.preference(logprobs_RTK, *further, self.margin, self.smoothing, weights_RTK, losses_2)

@@ -42,7 +42,9 @@ class PairFit:
         return self.whole / max(1, self.pairs)
 
 
-def encode_pairs(path: Path, tokenizer: Tokenizer, template: str, context: int) -> tuple[list[TokenPair], PairFit]:
+def encode_pairs(
+    path: Path, tokenizer: Tokenizer, template: str, context: int
+) -> tuple[list[TokenPair], PairFit]:
     """Read the JSON lines at `path` and frame both sides of each pair with the template.
 
     A side longer than context + 1 tokens loses its end. A pair whose prompt fills the context is left out and counted, and so is
@@ -52,9 +54,18 @@ def encode_pairs(path: Path, tokenizer: Tokenizer, template: str, context: int) 
     for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         if "chosen" not in entry:
-            raise UserError(f"{path}: holds no pairs of replies; give the manifest.json that `nanoeuler preferences` writes")
+            raise UserError(
+                f"{path}: holds no pairs of replies; give the manifest.json that `nanoeuler preferences` writes"
+            )
         prompt = {"instruction": entry["instruction"], "input": entry["input"]}
-        whole = [encode_turns([*entry.get("earlier", []), prompt | {"output": entry[side]}], tokenizer, TEMPLATES[template]) for side in ("chosen", "rejected")]
+        whole = [
+            encode_turns(
+                [*entry.get("earlier", []), prompt | {"output": entry[side]}],
+                tokenizer,
+                TEMPLATES[template],
+            )
+            for side in ("chosen", "rejected")
+        ]
         earlier = encode_turns(entry.get("earlier", []), tokenizer, TEMPLATES[template])
         sides = [cut(record, context) for record in whole]
         for side in sides:
@@ -76,10 +87,30 @@ class PairStream:
     `scale` is β; with `by_length` each reply's log-probability is divided by its number of tokens, and there is no reference.
     """
 
-    def __init__(self, pairs: list[TokenPair], context: int, batch_tokens: int, heads: int, end_id: int, seed: int, name: str, scale: float, by_length: bool):
+    def __init__(
+        self,
+        pairs: list[TokenPair],
+        context: int,
+        batch_tokens: int,
+        heads: int,
+        end_id: int,
+        seed: int,
+        name: str,
+        scale: float,
+        by_length: bool,
+    ):
         if not pairs:
-            raise UserError("no pair has replies that fit the context; raise dpo.context or use other preferences")
-        self.pairs, self.length, self.heads, self.end_id, self.scale, self.by_length = pairs, 2 * context, heads, end_id, scale, by_length
+            raise UserError(
+                "no pair has replies that fit the context; raise dpo.context or use other preferences"
+            )
+        self.pairs, self.length, self.heads, self.end_id, self.scale, self.by_length = (
+            pairs,
+            2 * context,
+            heads,
+            end_id,
+            scale,
+            by_length,
+        )
         lengths = [sum(len(side.tokens) - 1 for side in pair.sides) for pair in pairs]
         self.packed = pack(lengths, self.length)
         self.rows = len(self.packed)
@@ -96,9 +127,17 @@ class PairStream:
     def frame_rows(self, indices: np.ndarray) -> StepRows:
         """The rows numbered `indices`, all as wide as the fullest row of the stream; only head 0 has targets."""
         shape, places = (len(indices), self.width), (len(indices), self.pairs_per_row)
-        ids, positions, starts = np.full(shape, self.end_id, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        ids, positions, starts = (
+            np.full(shape, self.end_id, np.int32),
+            np.zeros(shape, np.int32),
+            np.zeros(shape, np.int32),
+        )
         targets = np.full((*shape, self.heads), -1, np.int32)
-        spans, scales, shares = np.zeros((*places, 3), np.int32), np.zeros((*places, 2), np.float32), np.zeros(places, np.float32)
+        spans, scales, shares = (
+            np.zeros((*places, 3), np.int32),
+            np.zeros((*places, 2), np.float32),
+            np.zeros(places, np.float32),
+        )
         for row, index in enumerate(indices):
             at = 0
             for slot, member in enumerate(self.packed[int(index)]):
@@ -106,15 +145,28 @@ class PairStream:
                 for side, record in enumerate(self.pairs[member].sides):
                     size = len(record.tokens) - 1
                     place = slice(at, at + size)
-                    ids[row, place], positions[row, place], starts[row, place] = record.tokens[:-1], np.arange(size), at
+                    ids[row, place], positions[row, place], starts[row, place] = (
+                        record.tokens[:-1],
+                        np.arange(size),
+                        at,
+                    )
                     targets[row, place, 0] = frame_record(record, 1, self.end_id)[:, 0]
-                    scales[row, slot, side] = self.scale / (record.learned.sum() if self.by_length else 1)
+                    scales[row, slot, side] = self.scale / (
+                        record.learned.sum() if self.by_length else 1
+                    )
                     at += size
                     spans[row, slot, side + 1] = at
             shares[row, : len(self.packed[int(index)])] = 1
             starts[row, at:] = at
         reference = self.reference[np.asarray(indices, np.int64)] * (not self.by_length)
-        return StepRows(ids, positions, starts, targets, np.zeros(targets.shape, np.float32), (spans, reference, scales, shares / shares.sum()))
+        return StepRows(
+            ids,
+            positions,
+            starts,
+            targets,
+            np.zeros(targets.shape, np.float32),
+            (spans, reference, scales, shares / shares.sum()),
+        )
 
 
 def reply_sums(logprobs_RT: np.ndarray, spans_RP3: np.ndarray) -> np.ndarray:

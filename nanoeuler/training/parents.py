@@ -30,7 +30,9 @@ def find_weights(folder: Path) -> Path:
         newest = checkpoints.newest() if checkpoints.folder.is_dir() else None
         if newest is not None:
             return checkpoints.path(newest["step"])
-    raise UserError(f"{folder}: no {WEIGHTS} there, nor checkpoints; give the folder of a model, a checkpoint or a stage")
+    raise UserError(
+        f"{folder}: no {WEIGHTS} there, nor checkpoints; give the folder of a model, a checkpoint or a stage"
+    )
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -40,7 +42,9 @@ def read_config(folder: Path) -> ModelConfig:
     else:
         description = read_json(folder / STATE)
     if "model" not in description:
-        raise UserError(f"{folder}: says nothing of the model's fields; give a folder that nanoeuler wrote")
+        raise UserError(
+            f"{folder}: says nothing of the model's fields; give a folder that nanoeuler wrote"
+        )
     return ModelConfig.from_dict(description["model"])
 
 
@@ -49,7 +53,13 @@ def read_parent(folder: str | Path, model: ModelConfig) -> Parent:
     found = find_weights(Path(folder))
     theirs = read_config(found)
     ours, other = model.to_dict(), replace(theirs, context=model.context).to_dict()
-    different = [f"{key} {other[key]} there, {ours[key]} here" for key in ours if ours[key] != other[key] and key != "mtp_weights"]
+    different = [
+        f"{key} {other[key]} there, {ours[key]} here"
+        for key in ours
+        if ours[key] != other[key] and key != "mtp_weights"
+    ]
     if different:
-        raise UserError(f"{found}: its model has other fields than this config's ({'; '.join(different)}); use the config it was trained with")
+        raise UserError(
+            f"{found}: its model has other fields than this config's ({'; '.join(different)}); use the config it was trained with"
+        )
     return Parent(found, read_parameters(found, model), sha256_file(found / WEIGHTS))

@@ -23,21 +23,40 @@ from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.streams import TextStream
 
 
-def pretrain(config: dict[str, Any], tokens: Path, tokenizer_path: Path, output: Path, backend: Any) -> Path:
+def pretrain(
+    config: dict[str, Any], tokens: Path, tokenizer_path: Path, output: Path, backend: Any
+) -> Path:
     """Train on the token shards at `tokens`; returns the model folder. Raises `UserError` for input that does not fit."""
     section, seed = config["pretrain"], config["seed"]
     model = ModelConfig.from_dict(config["model"])
     tokenizer, store = Tokenizer.load(tokenizer_path), TokenStore.open(tokens)
     check_fit(model, tokenizer, tokenizer_path, store, tokens)
     sequence = store.tokens("train")
-    total_steps = max(1, math.ceil(section["tokens"] / batch_tokens(section["batch_tokens"], model.context)))
+    total_steps = max(
+        1, math.ceil(section["tokens"] / batch_tokens(section["batch_tokens"], model.context))
+    )
     describe_amount(len(sequence), section["tokens"], model)
-    stream = TextStream(sequence, model.context, section["batch_tokens"], model.mtp_weights, tokenizer.end_id, section["document_mask"], seed, name="pretrain")
+    stream = TextStream(
+        sequence,
+        model.context,
+        section["batch_tokens"],
+        model.mtp_weights,
+        tokenizer.end_id,
+        section["document_mask"],
+        seed,
+        name="pretrain",
+    )
     parent = read_parent(section["init_from"], model) if section.get("init_from") else None
-    held_out = {source: (store.tokens("validation", source), store.bytes("validation", source)) for source in store.sources("validation")}
+    held_out = {
+        source: (store.tokens("validation", source), store.bytes("validation", source))
+        for source in store.sources("validation")
+    }
     floor = bigram_bits_per_byte(sequence, held_out, model.vocab_size, tokenizer.end_id)
     for source, value in floor.items():
-        log.line("bigram", f"{source}: a bigram model of the training tokens reaches {value:.3f} bits per byte; the model must get below")
+        log.line(
+            "bigram",
+            f"{source}: a bigram model of the training tokens reaches {value:.3f} bits per byte; the model must get below",
+        )
 
     def validate(transformer: Transformer) -> dict[str, float]:
         return {
@@ -75,14 +94,23 @@ def pretrain(config: dict[str, Any], tokens: Path, tokenizer_path: Path, output:
         tokenizer_path=tokenizer_path,
         template=None,
         facts={"bigram_bits_per_byte": floor, "training_tokens": len(sequence)},
-        info={"corpus": store.manifest.get("corpus"), "tokens_fingerprint": store.fingerprint, "document_mask": section["document_mask"]},
+        info={
+            "corpus": store.manifest.get("corpus"),
+            "tokens_fingerprint": store.fingerprint,
+            "document_mask": section["document_mask"],
+        },
     )
     return train(job)
 
 
 def make_schedule(section: dict[str, Any], total_steps: int) -> Schedule:
     return Schedule(
-        section["schedule"], section["learning_rate"], total_steps, section["warmup_steps"], section["minimum_learning_rate_share"], section["decay_share"]
+        section["schedule"],
+        section["learning_rate"],
+        total_steps,
+        section["warmup_steps"],
+        section["minimum_learning_rate_share"],
+        section["decay_share"],
     )
 
 
@@ -91,7 +119,9 @@ def batch_tokens(asked: int, length: int) -> int:
     return max(1, asked // length) * length
 
 
-def check_fit(model: ModelConfig, tokenizer: Tokenizer, tokenizer_path: Path, store: TokenStore, tokens: Path) -> None:
+def check_fit(
+    model: ModelConfig, tokenizer: Tokenizer, tokenizer_path: Path, store: TokenStore, tokens: Path
+) -> None:
     """Refuse a tokenizer of other shards, a vocabulary of another size, and text shorter than one row."""
     store.check_tokenizer(tokenizer, tokenizer_path)
     if model.vocab_size != tokenizer.vocab_size:
@@ -100,13 +130,18 @@ def check_fit(model: ModelConfig, tokenizer: Tokenizer, tokenizer_path: Path, st
         )
     total = len(store.tokens("train"))
     if total <= model.context:
-        raise UserError(f"{tokens}: the text has {total:,} tokens, fewer than one row of model.context = {model.context}; add text or lower model.context")
+        raise UserError(
+            f"{tokens}: the text has {total:,} tokens, fewer than one row of model.context = {model.context}; add text or lower model.context"
+        )
 
 
 def describe_amount(text_tokens: int, budget: int, model: ModelConfig) -> None:
     """Say before training how often the text will be seen, and when it is too little for the model."""
     epochs = budget / text_tokens
-    log.line("text", f"{text_tokens:,} tokens of text, seen {epochs:.1f} times in {budget:,} tokens of training")
+    log.line(
+        "text",
+        f"{text_tokens:,} tokens of text, seen {epochs:.1f} times in {budget:,} tokens of training",
+    )
     if epochs > 20 and text_tokens < parameter_count(model):
         log.line(
             "warning",

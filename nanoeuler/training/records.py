@@ -45,7 +45,9 @@ class Fit:
         return self.kept_response_tokens / max(1, self.response_tokens)
 
 
-def encode_records(path: Path, tokenizer: Tokenizer, template: str, context: int) -> tuple[list[TokenRecord], Fit]:
+def encode_records(
+    path: Path, tokenizer: Tokenizer, template: str, context: int
+) -> tuple[list[TokenRecord], Fit]:
     """Read the JSON lines at `path` and frame each record with the template.
 
     A record longer than context + 1 tokens (the last is only a target) loses its end; one without any response then is dropped.
@@ -54,7 +56,9 @@ def encode_records(path: Path, tokenizer: Tokenizer, template: str, context: int
     for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         if "output" not in entry:
-            raise UserError(f"{path}: holds no instructions with a response; give the manifest.json that `nanoeuler instructions` writes")
+            raise UserError(
+                f"{path}: holds no instructions with a response; give the manifest.json that `nanoeuler instructions` writes"
+            )
         whole = encode_turns([*entry.get("earlier", []), entry], tokenizer, TEMPLATES[template])
         kept = cut(whole, context)
         fit.records += 1
@@ -68,12 +72,17 @@ def encode_records(path: Path, tokenizer: Tokenizer, template: str, context: int
     return records, fit
 
 
-def encode_turns(turns: Sequence[Mapping[str, str]], tokenizer: Tokenizer, fill: Callable[[str, str], str]) -> TokenRecord:
+def encode_turns(
+    turns: Sequence[Mapping[str, str]], tokenizer: Tokenizer, fill: Callable[[str, str], str]
+) -> TokenRecord:
     """Turns of instruction, input (if any) and output as a chat has them in front of it; every output and its `</s>` are learned."""
     end = np.array([tokenizer.end_id], np.int32)
     tokens, learned = [end], [np.array([False])]
     for turn in turns:
-        prompt, response = tokenizer.encode(fill(turn["instruction"], turn.get("input", ""))), tokenizer.encode(turn["output"])
+        prompt, response = (
+            tokenizer.encode(fill(turn["instruction"], turn.get("input", ""))),
+            tokenizer.encode(turn["output"]),
+        )
         tokens += [prompt, response, end]
         learned += [np.zeros(len(prompt), bool), np.ones(len(response) + 1, bool)]
     return TokenRecord(np.concatenate(tokens).astype(np.int32), np.concatenate(learned))
@@ -81,7 +90,11 @@ def encode_turns(turns: Sequence[Mapping[str, str]], tokenizer: Tokenizer, fill:
 
 def cut(record: TokenRecord, context: int) -> TokenRecord:
     """The record itself if a row of `context` tokens holds it, else its beginning."""
-    return record if len(record.tokens) <= context + 1 else TokenRecord(record.tokens[: context + 1], record.learned[: context + 1])
+    return (
+        record
+        if len(record.tokens) <= context + 1
+        else TokenRecord(record.tokens[: context + 1], record.learned[: context + 1])
+    )
 
 
 def frame_record(record: TokenRecord, heads: int, end_id: int) -> np.ndarray:
@@ -90,7 +103,9 @@ def frame_record(record: TokenRecord, heads: int, end_id: int) -> np.ndarray:
     following = np.full((1, heads), end_id, np.int32)
     following[0, 0] = record.tokens[-1]
     targets = frame(record.tokens[None, :-1], following, end_id, document_mask=False)[2][0]
-    for head in range(heads):  # head k at place t predicts the token at t + k + 1; nothing is known behind the last one
+    for head in range(
+        heads
+    ):  # head k at place t predicts the token at t + k + 1; nothing is known behind the last one
         targets[: size - head, head][~record.learned[head + 1 :]] = -1
         targets[max(0, size - head) :, head] = -1
     return targets
@@ -137,12 +152,22 @@ class RecordStream:
     ):
         """`by_record`: every record of a step weighs the same, however long; else every token does."""
         if not records:
-            raise UserError("no record has a response that fits the context; raise sft.context or use other instructions")
-        self.records, self.length, self.mtp_weights, self.end_id, self.by_record = records, context, mtp_weights, end_id, by_record
+            raise UserError(
+                "no record has a response that fits the context; raise sft.context or use other instructions"
+            )
+        self.records, self.length, self.mtp_weights, self.end_id, self.by_record = (
+            records,
+            context,
+            mtp_weights,
+            end_id,
+            by_record,
+        )
         # a record's last token is only ever a target, so it takes no place of its own in the row
         self.packed = pack([len(record.tokens) - 1 for record in records], context)
         self.rows = len(self.packed)
-        self.width = max(sum(len(records[index].tokens) - 1 for index in row) for row in self.packed)
+        self.width = max(
+            sum(len(records[index].tokens) - 1 for index in row) for row in self.packed
+        )
         self.rows_per_step = min(max(1, batch_tokens // context), self.rows)
         self.order = RowOrder(seed, name, self.rows, self.rows_per_step)
 
@@ -171,4 +196,6 @@ class RecordStream:
                     importance[row, place] = 1 / record.learned.sum()
                 at += size
             starts[row, at:] = at
-        return StepRows(ids, positions, starts, targets, loss_weights(targets, self.mtp_weights, importance))
+        return StepRows(
+            ids, positions, starts, targets, loss_weights(targets, self.mtp_weights, importance)
+        )

@@ -25,13 +25,17 @@ def target_logprobs(transformer: Transformer, rows: StepRows) -> np.ndarray:
     batch = Batch(*(ops.from_host(array) for array in (rows.ids, rows.positions, rows.starts)))
     hidden = ops.gather(transformer.forward(batch).hidden, supervised)
     logprobs, lse = ops.empty((len(supervised),)), ops.empty((len(supervised),))
-    ops.cross_entropy(transformer.first_logits(hidden), ops.from_host(targets[supervised]), logprobs, lse)
+    ops.cross_entropy(
+        transformer.first_logits(hidden), ops.from_host(targets[supervised]), logprobs, lse
+    )
     found = np.zeros(len(targets), np.float32)
     found[supervised] = ops.to_host(logprobs)
     return found.reshape(rows.ids.shape)
 
 
-def all_logprobs(transformer: Transformer, stream: Rows, rows_at_once: int = 8) -> Iterator[tuple[StepRows, np.ndarray]]:
+def all_logprobs(
+    transformer: Transformer, stream: Rows, rows_at_once: int = 8
+) -> Iterator[tuple[StepRows, np.ndarray]]:
     """The rows of `stream` in their order, some at a time, with the log-probabilities of their targets."""
     for start in range(0, stream.rows, rows_at_once):
         rows = stream.frame_rows(np.arange(start, min(start + rows_at_once, stream.rows)))

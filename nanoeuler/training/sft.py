@@ -25,7 +25,14 @@ from nanoeuler.training.records import Fit, RecordStream, encode_records
 from nanoeuler.training.scoring import all_logprobs
 
 
-def sft(config: dict[str, Any], instructions: Path, tokenizer_path: Path, parent_folder: Path | None, output: Path, backend: Any) -> Path:
+def sft(
+    config: dict[str, Any],
+    instructions: Path,
+    tokenizer_path: Path,
+    parent_folder: Path | None,
+    output: Path,
+    backend: Any,
+) -> Path:
     """Tune `parent_folder`'s model (None: random weights) on the records of `instructions`; returns the model folder."""
     section, seed = config["sft"], config["seed"]
     model = ModelConfig.from_dict(config["model"])
@@ -39,13 +46,32 @@ def sft(config: dict[str, Any], instructions: Path, tokenizer_path: Path, parent
     if parent:
         check_tokenizer(find_weights(parent_folder), tokenizer, tokenizer_path)
     manifest = read_json(instructions)
-    records, fit = encode_records(instructions.parent / "train.jsonl", tokenizer, section["template"], model.context)
-    describe_fit(fit, section, model.context)
-    held_out, _ = encode_records(instructions.parent / "validation.jsonl", tokenizer, section["template"], model.context)
-    stream = RecordStream(
-        records, model.context, section["batch_tokens"], model.mtp_weights, tokenizer.end_id, seed, "sft", by_record=section["weighting"] == "record"
+    records, fit = encode_records(
+        instructions.parent / "train.jsonl", tokenizer, section["template"], model.context
     )
-    validation = RecordStream(held_out, model.context, model.context * 8, (1.0,), tokenizer.end_id, seed, name="sft-validation")
+    describe_fit(fit, section, model.context)
+    held_out, _ = encode_records(
+        instructions.parent / "validation.jsonl", tokenizer, section["template"], model.context
+    )
+    stream = RecordStream(
+        records,
+        model.context,
+        section["batch_tokens"],
+        model.mtp_weights,
+        tokenizer.end_id,
+        seed,
+        "sft",
+        by_record=section["weighting"] == "record",
+    )
+    validation = RecordStream(
+        held_out,
+        model.context,
+        model.context * 8,
+        (1.0,),
+        tokenizer.end_id,
+        seed,
+        name="sft-validation",
+    )
     total_steps = max(1, math.ceil(section["epochs"] * stream.rows / stream.rows_per_step))
     rows = f"{log.counted(len(records), 'record')} in {log.counted(stream.rows, 'row')} of up to {stream.width} tokens"
     log.line("records", f"{rows}, {log.counted(section['epochs'], 'epoch')}")
@@ -59,7 +85,10 @@ def sft(config: dict[str, Any], instructions: Path, tokenizer_path: Path, parent
             section,
             model=model.to_dict(),
             seed=seed,
-            instructions=[sha256_file(instructions.parent / name) for name in ("train.jsonl", "validation.jsonl")],
+            instructions=[
+                sha256_file(instructions.parent / name)
+                for name in ("train.jsonl", "validation.jsonl")
+            ],
             tokenizer=tokenizer.fingerprint,
             parent=parent.fingerprint if parent else None,
         ),
@@ -72,8 +101,16 @@ def sft(config: dict[str, Any], instructions: Path, tokenizer_path: Path, parent
         tokenizer_path=tokenizer_path,
         template=section["template"],
         tuned=parent is not None,
-        facts={"records": fit.records, "whole_share": fit.whole_share, "kept_response_share": fit.kept_share, "from_scratch": parent is None},
-        info={"instructions": {key: manifest.get(key) for key in ("name", "licence")}, "parent": parent.fingerprint if parent else None},
+        facts={
+            "records": fit.records,
+            "whole_share": fit.whole_share,
+            "kept_response_share": fit.kept_share,
+            "from_scratch": parent is None,
+        },
+        info={
+            "instructions": {key: manifest.get(key) for key in ("name", "licence")},
+            "parent": parent.fingerprint if parent else None,
+        },
     )
     return train(job)
 
@@ -82,7 +119,9 @@ def check_tokenizer(parent: Path, tokenizer: Tokenizer, tokenizer_path: Path) ->
     """Refuse a tokenizer other than the one that the parent was trained with (a checkpoint carries none)."""
     theirs = parent / "tokenizer.json"
     if theirs.is_file() and Tokenizer.load(theirs).fingerprint != tokenizer.fingerprint:
-        raise UserError(f"{tokenizer_path} is another tokenizer than {theirs}, which the model was trained with; use that one")
+        raise UserError(
+            f"{tokenizer_path} is another tokenizer than {theirs}, which the model was trained with; use that one"
+        )
 
 
 def describe_fit(fit: Fit, section: dict[str, Any], context: int) -> None:

@@ -21,7 +21,9 @@ class StepRows:
     positions: np.ndarray  # (R, T) int32
     starts: np.ndarray  # (R, T) int32
     targets: np.ndarray  # (R, T, K) int32, −1: no loss
-    weights: np.ndarray  # (R, T, K) float32, summing to 1 over the step; zeros where the objective is to find them
+    weights: (
+        np.ndarray
+    )  # (R, T, K) float32, summing to 1 over the step; zeros where the objective is to find them
     further: tuple[np.ndarray, ...] = ()  # what else the stage's objective needs, each (R, …)
 
     @property
@@ -30,8 +32,15 @@ class StepRows:
 
     def training_flops(self, config: ModelConfig) -> float:
         """What has to be computed: attention within each document, heads where a token has a target, nothing for padding but its first token."""
-        real = self.positions == np.arange(self.positions.shape[1]) - self.starts  # padding stays at position 0
-        return training_flops(config, float(real.sum()), float((self.positions + 1)[real].sum()), float((self.targets >= 0).any(axis=2).sum()))
+        real = (
+            self.positions == np.arange(self.positions.shape[1]) - self.starts
+        )  # padding stays at position 0
+        return training_flops(
+            config,
+            float(real.sum()),
+            float((self.positions + 1)[real].sum()),
+            float((self.targets >= 0).any(axis=2).sum()),
+        )
 
 
 class Stream(Protocol):
@@ -46,7 +55,9 @@ class Stream(Protocol):
 
 def row_order(seed: int, stream: str, epoch: int, rows: int) -> np.ndarray:
     """The order in which epoch `epoch` of `stream` visits its rows."""
-    key = np.array([seed, zlib.crc32(stream.encode()) << 32 | epoch], np.uint64)  # a list above 2⁶³ would become float64 and lose the epoch
+    key = np.array(
+        [seed, zlib.crc32(stream.encode()) << 32 | epoch], np.uint64
+    )  # a list above 2⁶³ would become float64 and lose the epoch
     return np.random.Generator(np.random.Philox(key=key)).permutation(rows)
 
 
@@ -65,15 +76,21 @@ class RowOrder:
         for epoch in needed:
             if self.orders[epoch] is None:
                 self.orders[epoch] = row_order(self.seed, self.stream, epoch, self.rows)
-        return np.array([self.orders[int(epoch)][place] for epoch, place in zip(epochs, places, strict=True)])
+        return np.array(
+            [self.orders[int(epoch)][place] for epoch, place in zip(epochs, places, strict=True)]
+        )
 
 
-def loss_weights(targets_RTK: np.ndarray, mtp_weights: tuple[float, ...], importance_RT: np.ndarray | None = None) -> np.ndarray:
+def loss_weights(
+    targets_RTK: np.ndarray, mtp_weights: tuple[float, ...], importance_RT: np.ndarray | None = None
+) -> np.ndarray:
     """Weights of the targets: the mean over head k's targets (weighted by `importance`), times that head's share. They sum to 1 over the step.
 
     A head without any target in the step leaves its share to the others.
     """
-    importance_RTK = (targets_RTK >= 0) * (1.0 if importance_RT is None else importance_RT[..., None])
+    importance_RTK = (targets_RTK >= 0) * (
+        1.0 if importance_RT is None else importance_RT[..., None]
+    )
     totals_K = importance_RTK.sum(axis=(0, 1))
     shares_K = np.where(totals_K > 0, mtp_weights, 0.0)
     shares_K = shares_K / max(shares_K.sum(), 1e-30)
@@ -85,7 +102,15 @@ class TextStream:
     """Rows of `length` tokens cut from one long sequence: every token is a target of head 0 once an epoch."""
 
     def __init__(
-        self, sequence: np.ndarray, length: int, batch_tokens: int, mtp_weights: tuple[float, ...], end_id: int, document_mask: bool, seed: int, name: str
+        self,
+        sequence: np.ndarray,
+        length: int,
+        batch_tokens: int,
+        mtp_weights: tuple[float, ...],
+        end_id: int,
+        document_mask: bool,
+        seed: int,
+        name: str,
     ):
         self.sequence, self.length, self.mtp_weights = sequence, length, mtp_weights
         self.end_id, self.document_mask = end_id, document_mask
@@ -94,7 +119,9 @@ class TextStream:
         self.order = RowOrder(seed, name, self.rows, self.rows_per_step)
 
     def step(self, step: int) -> StepRows:
-        ids, following, counts = windows(self.sequence, self.order.step(step), self.length, len(self.mtp_weights), self.end_id)
+        ids, following, counts = windows(
+            self.sequence, self.order.step(step), self.length, len(self.mtp_weights), self.end_id
+        )
         positions, starts, targets = frame(ids, following, self.end_id, self.document_mask)
         mask_padding(targets, counts)
         return StepRows(ids, positions, starts, targets, loss_weights(targets, self.mtp_weights))

@@ -7,7 +7,19 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from nanoeuler.backend.cpu import attention, blas, cross_entropy, decoding, elementwise, fused, glue, lines, optimizer, simd, transposes
+from nanoeuler.backend.cpu import (
+    attention,
+    blas,
+    cross_entropy,
+    decoding,
+    elementwise,
+    fused,
+    glue,
+    lines,
+    optimizer,
+    simd,
+    transposes,
+)
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.flat import FlatBuffer
@@ -17,16 +29,35 @@ from nanoeuler.training.state import AdamW, TrainingState
 from nanoeuler.training.streams import StepRows, TextStream
 
 OPTIMIZER = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
-ODD = {"vocab_size": 300, "dim": 48, "layers": 2, "heads": 6, "kv_heads": 2, "ffn": 50, "context": 37, "mtp_heads": 3, "step_size": 0.5, "tied": True}
+ODD = {
+    "vocab_size": 300,
+    "dim": 48,
+    "layers": 2,
+    "heads": 6,
+    "kv_heads": 2,
+    "ffn": 50,
+    "context": 37,
+    "mtp_heads": 3,
+    "step_size": 0.5,
+    "tied": True,
+}
 
 
 def step_rows(config: ModelConfig, rows: int, length: int, seed: int = 1) -> StepRows:
-    tokens = np.random.default_rng(seed).integers(1, config.vocab_size, 4 * rows * length).astype(np.int32)
+    tokens = (
+        np.random.default_rng(seed)
+        .integers(1, config.vocab_size, 4 * rows * length)
+        .astype(np.int32)
+    )
     tokens[:: length // 3 + 5] = 0  # documents end here and there
-    return TextStream(tokens, length, rows * length, config.mtp_weights, 0, True, seed, "test").step(0)
+    return TextStream(
+        tokens, length, rows * length, config.mtp_weights, 0, True, seed, "test"
+    ).step(0)
 
 
-def trained(config: ModelConfig, backend, rows: StepRows, micro_batch_rows: int, steps: int = 1) -> TrainingState:
+def trained(
+    config: ModelConfig, backend, rows: StepRows, micro_batch_rows: int, steps: int = 1
+) -> TrainingState:
     state = TrainingState(config, backend, initial_parameters(config, 1), OPTIMIZER)
     for _ in range(steps):
         state.train_step(rows, micro_batch_rows, 1e-2)
@@ -35,7 +66,11 @@ def trained(config: ModelConfig, backend, rows: StepRows, micro_batch_rows: int,
 
 def worst_gradient(config: ModelConfig, found: np.ndarray, expected: np.ndarray) -> float:
     found, expected = FlatBuffer(config, found), FlatBuffer(config, expected)
-    errors = {row.name: np.linalg.norm(found[row.name] - expected[row.name]) / np.linalg.norm(expected[row.name]) for row in found.table}
+    errors = {
+        row.name: np.linalg.norm(found[row.name] - expected[row.name])
+        / np.linalg.norm(expected[row.name])
+        for row in found.table
+    }
     return max(errors.values())
 
 
@@ -43,15 +78,23 @@ def worst_gradient(config: ModelConfig, found: np.ndarray, expected: np.ndarray)
 def test_gradients_of_the_small_model_are_the_references(threads):
     config = ModelConfig.from_dict({"preset": "small"})
     rows = step_rows(config, 4, 128)
-    found, expected = trained(config, CpuBackend(threads), rows, 2), trained(config, ReferenceBackend(np.float64), rows, 4)
-    assert worst_gradient(config, found.gradients, expected.gradients) <= 1e-6  # reached: 8.2e-7; the reference in float32: 7.8e-7
+    found, expected = (
+        trained(config, CpuBackend(threads), rows, 2),
+        trained(config, ReferenceBackend(np.float64), rows, 4),
+    )
+    assert (
+        worst_gradient(config, found.gradients, expected.gradients) <= 1e-6
+    )  # reached: 8.2e-7; the reference in float32: 7.8e-7
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_gradients_of_an_odd_model_are_the_references(threads):
     config = ModelConfig.from_dict(ODD)
     rows = step_rows(config, 3, 37)
-    found, expected = trained(config, CpuBackend(threads), rows, 1), trained(config, ReferenceBackend(np.float64), rows, 3)
+    found, expected = (
+        trained(config, CpuBackend(threads), rows, 1),
+        trained(config, ReferenceBackend(np.float64), rows, 3),
+    )
     assert worst_gradient(config, found.gradients, expected.gradients) <= 1e-6
 
 
@@ -67,7 +110,14 @@ def test_gradients_of_a_model_whose_threads_share_each_op(monkeypatch):
     rows = step_rows(config, 2, 128)
     state = trained(config, CpuBackend(3), rows, 2)
     assert len(state.workers) == 1
-    assert worst_gradient(config, state.gradients, trained(config, ReferenceBackend(np.float64), rows, 2).gradients) <= 1e-6
+    assert (
+        worst_gradient(
+            config,
+            state.gradients,
+            trained(config, ReferenceBackend(np.float64), rows, 2).gradients,
+        )
+        <= 1e-6
+    )
 
 
 @pytest.mark.parametrize("logits_at_once", [1 << 28, 100_000])
@@ -80,7 +130,9 @@ def test_gradients_where_few_tokens_have_a_target_are_the_references(monkeypatch
     backend = CpuBackend(2)
     assert len(backend.few_targets(rows.targets.reshape(-1, config.mtp_heads))) == 8 * 50
     state = TrainingState(config, backend, initial_parameters(config, 1), OPTIMIZER)
-    reference = TrainingState(config, ReferenceBackend(np.float64), initial_parameters(config, 1), OPTIMIZER)
+    reference = TrainingState(
+        config, ReferenceBackend(np.float64), initial_parameters(config, 1), OPTIMIZER
+    )
     found, expected = state.train_step(rows, 4, 1e-2), reference.train_step(rows, 8, 1e-2)
     assert found.loss == pytest.approx(expected.loss, rel=1e-6)
     assert found.first_head_loss == pytest.approx(expected.first_head_loss, rel=1e-6)
@@ -90,9 +142,14 @@ def test_gradients_where_few_tokens_have_a_target_are_the_references(monkeypatch
 @pytest.mark.parametrize("threads", [1, 2])
 def test_gradients_of_layers_of_the_base_model_at_1024_tokens(threads):
     """Two of its 16 layers, so that the suite stays short; all of them: `nanoeuler check --device cpu`."""
-    config = ModelConfig.from_dict({"preset": "base", "layers": 2, "vocab_size": 256, "context": 1024})
+    config = ModelConfig.from_dict(
+        {"preset": "base", "layers": 2, "vocab_size": 256, "context": 1024}
+    )
     rows = step_rows(config, 1, 1024)
-    found, expected = trained(config, CpuBackend(threads), rows, 1), trained(config, ReferenceBackend(np.float64), rows, 1)
+    found, expected = (
+        trained(config, CpuBackend(threads), rows, 1),
+        trained(config, ReferenceBackend(np.float64), rows, 1),
+    )
     assert worst_gradient(config, found.gradients, expected.gradients) <= 3e-6
 
 
@@ -147,10 +204,24 @@ def test_a_step_allocates_nothing(monkeypatch, share):
     try:
         before = tracemalloc.get_traced_memory()[0]
         state.train_step(rows, 1, 1e-3)
-        assert tracemalloc.get_traced_memory()[1] - before < 50_000  # the smallest temporary of an op would be 128 tokens of 128 floats: 65 kB
+        assert (
+            tracemalloc.get_traced_memory()[1] - before < 50_000
+        )  # the smallest temporary of an op would be 128 tokens of 128 floats: 65 kB
     finally:
         tracemalloc.stop()
-    for module in (attention, blas, cross_entropy, decoding, elementwise, fused, glue, lines, optimizer, simd, transposes):
+    for module in (
+        attention,
+        blas,
+        cross_entropy,
+        decoding,
+        elementwise,
+        fused,
+        glue,
+        lines,
+        optimizer,
+        simd,
+        transposes,
+    ):
         assert not re.search(r"np\.(empty|zeros|ones|full|copy)|_like\(", inspect.getsource(module))
 
 
@@ -173,8 +244,14 @@ def test_decoding_a_token_at_a_time_gives_what_the_reference_reads_at_once(rows)
     counts = np.arange(rows) % 7 + 12
     logits = model.extend(cache, tokens[:, :20], counts)
     for b, count in enumerate(counts):
-        assert np.linalg.norm(logits[b] - expected[b, count - 1]) <= 2e-6 * np.linalg.norm(expected[b, count - 1])
+        assert np.linalg.norm(logits[b] - expected[b, count - 1]) <= 2e-6 * np.linalg.norm(
+            expected[b, count - 1]
+        )
     for _ in range(10):
-        logits = model.extend(cache, tokens[np.arange(rows), cache.lengths][:, None], every=True)[:, 0]
+        logits = model.extend(cache, tokens[np.arange(rows), cache.lengths][:, None], every=True)[
+            :, 0
+        ]
     for b in range(rows):
-        assert np.linalg.norm(logits[b] - expected[b, cache.lengths[b] - 1]) <= 2e-6 * np.linalg.norm(expected[b, cache.lengths[b] - 1])
+        assert np.linalg.norm(
+            logits[b] - expected[b, cache.lengths[b] - 1]
+        ) <= 2e-6 * np.linalg.norm(expected[b, cache.lengths[b] - 1])

@@ -46,7 +46,9 @@ def assert_close(found, expected, tolerance=TOLERANCE):
 
 def both(ops, call, *arrays, outputs):
     """call(backend, arrays…) on the engine's float32 and on float64 copies; the arrays at `outputs` have to agree."""
-    copies = [array.astype(np.float64) if array.dtype == np.float32 else array.copy() for array in arrays]
+    copies = [
+        array.astype(np.float64) if array.dtype == np.float32 else array.copy() for array in arrays
+    ]
     call(ops, *arrays)
     call(REFERENCE, *copies)
     for index in outputs:
@@ -57,7 +59,10 @@ def both(ops, call, *arrays, outputs):
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_products(ops, random, rows, scale, accumulate):
-    x, weight, out, dx, dweight = (normal(random, *shape) for shape in ((rows, 24), (136, 24), (rows, 136), (rows, 24), (136, 24)))
+    x, weight, out, dx, dweight = (
+        normal(random, *shape)
+        for shape in ((rows, 24), (136, 24), (rows, 136), (rows, 24), (136, 24))
+    )
 
     def call(backend, x, weight, out, dx, dweight):
         backend.linear(x, weight, out)
@@ -81,7 +86,14 @@ def test_a_product_with_a_weight_that_is_stored_transposed(ops, random, rows):
     def call(backend, x, transpose, out):
         backend.linear(x, transpose.T, out)
 
-    both(ops, call, normal(random, rows, 24), normal(random, 24, 136), normal(random, rows, 136), outputs=(2,))
+    both(
+        ops,
+        call,
+        normal(random, rows, 24),
+        normal(random, 24, 136),
+        normal(random, rows, 136),
+        outputs=(2,),
+    )
 
 
 @pytest.mark.parametrize("unpacked", [0, blas.UNPACKED])
@@ -89,17 +101,32 @@ def test_a_product_with_a_weight_that_is_stored_transposed(ops, random, rows):
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_product_cut_into_small_ones_is_the_same_product(random, unpacked, shape, transposed):
     (m, k, n), blas_of_numpy = shape, blas.Blas()
-    a, b, c = normal(random, k, m).T if transposed else normal(random, m, k), normal(random, k, n), normal(random, m, n)
+    a, b, c = (
+        normal(random, k, m).T if transposed else normal(random, m, k),
+        normal(random, k, n),
+        normal(random, m, n),
+    )
     for beta in (0.0, 1.0):
         expected = 0.5 * a.astype(np.float64) @ b + beta * c
-        blas.product(blas_of_numpy.address, blas_of_numpy.wide, unpacked, a, b, c, np.float32(0.5), np.float32(beta))
+        blas.product(
+            blas_of_numpy.address,
+            blas_of_numpy.wide,
+            unpacked,
+            a,
+            b,
+            c,
+            np.float32(0.5),
+            np.float32(beta),
+        )
         assert_close(c, expected)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (16, 32), (50, 37)])
 def test_transposes_follow_the_weights(random, shape):
     matrix = normal(random, *shape)
-    layer = SimpleNamespace(query_key_value=matrix, attention_output=matrix, gate_up=matrix, down=matrix)
+    layer = SimpleNamespace(
+        query_key_value=matrix, attention_output=matrix, gate_up=matrix, down=matrix
+    )
     transposes = Transposes(SimpleNamespace(layers=[layer], heads=matrix), CpuBackend(3))
     for _ in range(2):
         matrix += 1
@@ -117,19 +144,32 @@ def test_embedding(ops, random, accumulate):
         backend.embedding(ids, table, out)
         backend.embedding_backward(ids, out, dtable, accumulate)
 
-    both(ops, call, normal(random, 9, 40), normal(random, 130, 40), normal(random, 9, 40), outputs=(1, 2))
+    both(
+        ops,
+        call,
+        normal(random, 9, 40),
+        normal(random, 130, 40),
+        normal(random, 9, 40),
+        outputs=(1, 2),
+    )
 
 
 @pytest.mark.parametrize("shape", [(1, 6), (200, 128), (65, 37)])
 @pytest.mark.parametrize("flag", [False, True])
 def test_rms_norm(ops, random, shape, flag):
     arrays = [normal(random, *shape) for _ in range(6)]
-    weight, dweight, inverse = normal(random, shape[1]), normal(random, shape[1]), normal(random, shape[0])
+    weight, dweight, inverse = (
+        normal(random, shape[1]),
+        normal(random, shape[1]),
+        normal(random, shape[0]),
+    )
 
     def call(backend, x, delta, total, out, dout, dx, weight, dweight, inverse):
         backend.add_rms_norm(x, delta, 0.7, weight, 1e-5, total, out, inverse)
         backend.rms_norm(x, weight, 1e-5, delta, inverse)
-        backend.rms_norm_backward(dout, x, weight, inverse, dx, dweight, flag, flag, dout if flag else None)
+        backend.rms_norm_backward(
+            dout, x, weight, inverse, dx, dweight, flag, flag, dout if flag else None
+        )
 
     both(ops, call, *arrays, weight, dweight, inverse, outputs=(1, 2, 3, 4, 5, 7, 8))
 
@@ -139,7 +179,9 @@ def test_rope_turns_heads_inside_a_packed_product(ops, random, inverse):
     positions = random.integers(0, 50, 130).astype(np.int32)
 
     def call(backend, packed):
-        backend.rope(packed[:, 6:30].reshape(130, 4, 6), positions, backend.rope_table(50, 6, 100.0), inverse)
+        backend.rope(
+            packed[:, 6:30].reshape(130, 4, 6), positions, backend.rope_table(50, 6, 100.0), inverse
+        )
 
     both(ops, call, normal(random, 130, 36), outputs=(0,))
 
@@ -153,7 +195,15 @@ def test_swiglu(ops, random, in_place):
         backend.swiglu_backward(dout, gate, up, *gradients, dout if in_place else None)
 
     packed = normal(random, 130, 24) * np.float32(4)
-    both(ops, call, packed, normal(random, 130, 11), normal(random, 130, 11), normal(random, 130, 24), outputs=(0, 1, 2, 3))
+    both(
+        ops,
+        call,
+        packed,
+        normal(random, 130, 11),
+        normal(random, 130, 11),
+        normal(random, 130, 24),
+        outputs=(0, 1, 2, 3),
+    )
 
 
 def test_swiglu_and_cross_entropy_stay_finite_at_extremes(ops):
@@ -161,7 +211,11 @@ def test_swiglu_and_cross_entropy_stay_finite_at_extremes(ops):
     ops.swiglu(gate, np.full_like(gate, 2.0), out)
     np.testing.assert_allclose(out, [[2e4, 0.0, 0.0]], atol=1e-30)
     logits = np.array([[1e4, 0.0, -1e4]], np.float32)
-    targets, logprobs, lse = np.array([1], np.int32), np.empty(1, np.float32), np.empty(1, np.float32)
+    targets, logprobs, lse = (
+        np.array([1], np.int32),
+        np.empty(1, np.float32),
+        np.empty(1, np.float32),
+    )
     ops.cross_entropy(logits, targets, logprobs, lse)
     assert (logprobs[0], lse[0]) == (-1e4, 1e4)
     ops.cross_entropy_backward(logits, targets, np.ones(1, np.float32), lse)
@@ -170,7 +224,11 @@ def test_swiglu_and_cross_entropy_stay_finite_at_extremes(ops):
 
 def test_a_nan_stays_a_nan(ops):
     logits = np.array([[0.0, np.nan, 1.0]], np.float32)
-    targets, logprobs, lse = np.array([0], np.int32), np.empty(1, np.float32), np.empty(1, np.float32)
+    targets, logprobs, lse = (
+        np.array([0], np.int32),
+        np.empty(1, np.float32),
+        np.empty(1, np.float32),
+    )
     ops.cross_entropy(logits, targets, logprobs, lse)
     assert np.isnan(logprobs[0])
     ops.cross_entropy_with_gradient(logits, targets, np.ones(1, np.float32), logprobs, lse)
@@ -203,7 +261,8 @@ def test_attention(ops, random, case, documents):
     def call(backend, packed, out, lse, dout, dpacked):
         parts = slice(H * E), slice(H * E, (H + G) * E), slice((H + G) * E, None)
         saved, gradients = (
-            AttentionArrays(*(whole[:, :, part].reshape(B, T, -1, E) for part in parts), last) for whole, last in ((packed, out), (dpacked, dout))
+            AttentionArrays(*(whole[:, :, part].reshape(B, T, -1, E) for part in parts), last)
+            for whole, last in ((packed, out), (dpacked, dout))
         )
         backend.attention(saved.query, saved.key, saved.value, starts, offset, out, lse)
         backend.attention_backward(saved, gradients, starts, lse)
@@ -213,7 +272,10 @@ def test_attention(ops, random, case, documents):
     if T == 1:  # one key: no gradient reaches query and key, exactly
         both(ops, call, *arrays, outputs=(1, 2))
         assert not arrays[4][:, :, : (H + G) * E].any()
-        np.testing.assert_array_equal(arrays[4][:, :, (H + G) * E :].reshape(B, G, -1, E).sum(axis=2), arrays[3].reshape(B, G, -1, E).sum(axis=2))
+        np.testing.assert_array_equal(
+            arrays[4][:, :, (H + G) * E :].reshape(B, G, -1, E).sum(axis=2),
+            arrays[3].reshape(B, G, -1, E).sum(axis=2),
+        )
     else:
         both(ops, call, *arrays, outputs=(1, 2, 4))
 
@@ -243,7 +305,16 @@ def test_cross_entropy(ops, random, targets):
         backend.add_losses(logprobs.reshape(-1, 4), weights.reshape(-1, 4), losses)
         backend.cross_entropy_backward(logits, chosen, weights, lse)
 
-    both(ops, call, padded, normal(random, R), normal(random, R), np.abs(normal(random, R)), np.zeros(2), outputs=(0, 1, 2, 4))
+    both(
+        ops,
+        call,
+        padded,
+        normal(random, R),
+        normal(random, R),
+        np.abs(normal(random, R)),
+        np.zeros(2),
+        outputs=(0, 1, 2, 4),
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 200])
@@ -258,7 +329,15 @@ def test_cross_entropy_in_one_pass(ops, random, rows, vocabulary, targets):
     def call(backend, padded, logprobs, lse, weights):
         backend.cross_entropy_with_gradient(padded[:, :vocabulary], chosen, weights, logprobs, lse)
 
-    both(ops, call, padded, normal(random, rows), normal(random, rows), np.abs(normal(random, rows)), outputs=(0, 1, 2))
+    both(
+        ops,
+        call,
+        padded,
+        normal(random, rows),
+        normal(random, rows),
+        np.abs(normal(random, rows)),
+        outputs=(0, 1, 2),
+    )
     np.testing.assert_array_equal(padded[:, vocabulary:], beside)
 
 
@@ -281,5 +360,7 @@ def test_any_number_of_threads_gives_the_same_norm(random):
 
 def test_the_ops_at_sizes_that_fit_no_tile(ops):
     """What `nanoeuler check --device cpu` looks at: one row, one head, odd lengths, padded rows, decoding, all targets masked."""
-    wrong = [comparison for comparison in check_device_ops(ops) if not comparison.error <= TOLERANCE]
+    wrong = [
+        comparison for comparison in check_device_ops(ops) if not comparison.error <= TOLERANCE
+    ]
     assert not wrong

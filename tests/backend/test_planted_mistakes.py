@@ -96,7 +96,18 @@ class EmbeddingRepeatsMissing(ReferenceBackend):
 class NormGradient(ReferenceBackend):
     """The backward pass of RMSNorm once more, with places for mistakes."""
 
-    def rms_norm_backward(self, dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, dweight_D, add_to_dx, accumulate, out_ND=None):
+    def rms_norm_backward(
+        self,
+        dout_ND,
+        x_ND,
+        weight_D,
+        inverse_rms_N,
+        dx_ND,
+        dweight_D,
+        add_to_dx,
+        accumulate,
+        out_ND=None,
+    ):
         unit, r = x_ND * inverse_rms_N[:, None], inverse_rms_N[:, None]
         store(dweight_D, self.weight_gradient(dout_ND, x_ND, unit), accumulate)
         store(dx_ND, self.input_gradient(dout_ND, unit, weight_D, r), add_to_dx)
@@ -145,8 +156,21 @@ class NormWeightFromUnnormedInput(NormGradient):
 
 @planted("add_rms_norm")
 class NormResidualOverwritten(ReferenceBackend):
-    def rms_norm_backward(self, dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, dweight_D, add_to_dx, accumulate, out_ND=None):
-        super().rms_norm_backward(dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, dweight_D, False, accumulate, out_ND)
+    def rms_norm_backward(
+        self,
+        dout_ND,
+        x_ND,
+        weight_D,
+        inverse_rms_N,
+        dx_ND,
+        dweight_D,
+        add_to_dx,
+        accumulate,
+        out_ND=None,
+    ):
+        super().rms_norm_backward(
+            dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, dweight_D, False, accumulate, out_ND
+        )
 
 
 # ---- rotary positions
@@ -155,7 +179,9 @@ class NormResidualOverwritten(ReferenceBackend):
 @planted("rope")
 class RopeSign(ReferenceBackend):
     def rope(self, x_NHE, positions_N, table, inverse=False):
-        super().rope(x_NHE, positions_N, table)  # the backward pass turns the same way as the forward pass
+        super().rope(
+            x_NHE, positions_N, table
+        )  # the backward pass turns the same way as the forward pass
 
 
 @planted("rope")
@@ -175,7 +201,9 @@ class RopeSineMissing(ReferenceBackend):
 @planted("rope")
 class RopePositionsOffByOne(ReferenceBackend):
     def rope(self, x_NHE, positions_N, table, inverse=False):
-        super().rope(x_NHE, np.maximum(positions_N - 1, 0) if inverse else positions_N, table, inverse)
+        super().rope(
+            x_NHE, np.maximum(positions_N - 1, 0) if inverse else positions_N, table, inverse
+        )
 
 
 # ---- attention
@@ -199,7 +227,9 @@ class AttentionGradient(ReferenceBackend):
     def attention_backward(self, saved, gradients, starts, lse, rotation=None):
         (B, T, H, E), G = saved.query.shape, saved.key.shape[2]
         q, k, v, d = (by_group(x, G) for x in (saved.query, saved.key, saved.value, gradients.out))
-        scores = (q @ k.swapaxes(-1, -2) / math.sqrt(E)).reshape(B, H, T, T) + self.mask(starts, T)[:, None]
+        scores = (q @ k.swapaxes(-1, -2) / math.sqrt(E)).reshape(B, H, T, T) + self.mask(starts, T)[
+            :, None
+        ]
         p = np.exp(scores - lse[..., None]).reshape(B, G, -1, T)
         ds = self.score_gradient(p, d @ v.swapaxes(-1, -2))
         gradients.query[...] = self.query_gradient(from_groups(ds @ k, H), E)
@@ -320,7 +350,12 @@ class CrossEntropySign(ReferenceBackend):
 @planted("cross_entropy")
 class CrossEntropyTargetsSwapped(ReferenceBackend):
     def cross_entropy_backward(self, logits_RV, targets_R, weights_R, lse_R):
-        super().cross_entropy_backward(logits_RV, np.where(targets_R < 0, -1, (targets_R + 1) % logits_RV.shape[1]), weights_R, lse_R)
+        super().cross_entropy_backward(
+            logits_RV,
+            np.where(targets_R < 0, -1, (targets_R + 1) % logits_RV.shape[1]),
+            weights_R,
+            lse_R,
+        )
 
 
 @planted("cross_entropy")
@@ -348,14 +383,42 @@ class CrossEntropyWeightsMissing(ReferenceBackend):
 class PreferenceGradient(ReferenceBackend):
     """The weights written out, in steps that a mistake can replace; the loss stays right."""
 
-    def preference(self, logprobs_RTK, spans_RP3, reference_RP2, scales_RP2, shares_RP, margin, smoothing, weights_RTK, losses_2):
-        super().preference(logprobs_RTK, spans_RP3, reference_RP2, scales_RP2, shares_RP, margin, smoothing, weights_RTK, losses_2)
+    def preference(
+        self,
+        logprobs_RTK,
+        spans_RP3,
+        reference_RP2,
+        scales_RP2,
+        shares_RP,
+        margin,
+        smoothing,
+        weights_RTK,
+        losses_2,
+    ):
+        super().preference(
+            logprobs_RTK,
+            spans_RP3,
+            reference_RP2,
+            scales_RP2,
+            shares_RP,
+            margin,
+            smoothing,
+            weights_RTK,
+            losses_2,
+        )
         for row, pair in zip(*np.nonzero(shares_RP), strict=True):
             sides = [slice(*spans_RP3[row, pair, side : side + 2]) for side in range(2)]
-            gains = [logprobs_RTK[row, place, 0].sum() - before for place, before in zip(sides, reference_RP2[row, pair], strict=True)]
+            gains = [
+                logprobs_RTK[row, place, 0].sum() - before
+                for place, before in zip(sides, reference_RP2[row, pair], strict=True)
+            ]
             rewards = scales_RP2[row, pair] * gains
-            pull = self.share(shares_RP[row, pair]) * self.pull(1 / (1 + np.exp(-(rewards[0] - rewards[1] - margin))), smoothing)
-            for place, weight in zip(sides, self.signs() * self.scales(scales_RP2[row, pair]) * pull, strict=True):
+            pull = self.share(shares_RP[row, pair]) * self.pull(
+                1 / (1 + np.exp(-(rewards[0] - rewards[1] - margin))), smoothing
+            )
+            for place, weight in zip(
+                sides, self.signs() * self.scales(scales_RP2[row, pair]) * pull, strict=True
+            ):
                 weights_RTK[row, place, 0] = weight
 
     def share(self, share):
@@ -408,7 +471,9 @@ def failures(comparisons):
     return {comparison.case for comparison in comparisons if not comparison.passed}
 
 
-@pytest.mark.parametrize(("op", "mistaken"), PLANTED, ids=[f"{op}-{mistaken.__name__}" for op, mistaken in PLANTED])
+@pytest.mark.parametrize(
+    ("op", "mistaken"), PLANTED, ids=[f"{op}-{mistaken.__name__}" for op, mistaken in PLANTED]
+)
 def test_a_mistake_fails_the_check_of_its_op_and_of_no_other(op, mistaken):
     assert failures(check_ops(mistaken(np.float64))) == {op}
 
@@ -419,7 +484,9 @@ def test_every_op_has_a_sign_a_swap_and_a_missing_term_planted():
         assert sum(planted_op == op for planted_op, _ in PLANTED) >= 3
 
 
-@pytest.mark.parametrize("harmless", [NormGradient, AttentionGradient, SwigluGradient, PreferenceGradient])
+@pytest.mark.parametrize(
+    "harmless", [NormGradient, AttentionGradient, SwigluGradient, PreferenceGradient]
+)
 def test_the_rewritten_backward_passes_are_right_without_a_mistake(harmless):
     assert failures(check_ops(harmless(np.float64))) == set()
 
@@ -440,7 +507,10 @@ class EulerStepIgnored(ReferenceBackend):
 
 @pytest.mark.parametrize(
     ("mistaken", "case"),
-    [(TiedGradientOverwritten, "tied heads, head size apart from dim / heads"), (EulerStepIgnored, "one layer, K = 2, step size 0.5, two documents a row")],
+    [
+        (TiedGradientOverwritten, "tied heads, head size apart from dim / heads"),
+        (EulerStepIgnored, "one layer, K = 2, step size 0.5, two documents a row"),
+    ],
 )
 def test_a_mistake_between_the_ops_fails_the_check_of_the_model(mistaken, case):
     assert failures(check_model(case, mistaken(np.float64))) == {case}
@@ -448,6 +518,8 @@ def test_a_mistake_between_the_ops_fails_the_check_of_the_model(mistaken, case):
 
 def test_the_quick_form_catches_a_mistake_in_the_backward_pass_of_every_op():
     quick = list(CASES)[-1]
-    chosen = {op: mistaken for op, mistaken in reversed(PLANTED) if op != "preference"}  # the first of each op: its sign; preferences are no part of a model
+    chosen = {
+        op: mistaken for op, mistaken in reversed(PLANTED) if op != "preference"
+    }  # the first of each op: its sign; preferences are no part of a model
     for op, mistaken in chosen.items():
         assert failures(check_model(quick, mistaken(np.float64))) == {quick}, op

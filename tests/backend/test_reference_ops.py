@@ -40,13 +40,19 @@ def test_devices_that_are_not_there_are_refused():
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_fewer_gpus_than_none_are_refused(device):
-    with pytest.raises(UserError, match="--gpus -1: give the number of GPUs that may be used, or 0 to force the CPU"):
+    with pytest.raises(
+        UserError,
+        match="--gpus -1: give the number of GPUs that may be used, or 0 to force the CPU",
+    ):
         make_backend(device, gpus=-1)
 
 
 def test_without_a_gpu_that_is_said_first():
     """The workflow adds `--gpus 0` where there is none: nobody contradicted himself."""
-    with pytest.raises(UserError, match=re.escape(gpu_problem() or "--device cuda with --gpus 0 contradict each other")):
+    with pytest.raises(
+        UserError,
+        match=re.escape(gpu_problem() or "--device cuda with --gpus 0 contradict each other"),
+    ):
         make_backend("cuda", gpus=0)
 
 
@@ -108,13 +114,25 @@ def test_attention_to_far_scores_does_not_overflow(ops):
 
 def test_attention_from_an_offset_is_the_tail_of_attention_from_the_start(ops, random):
     B, S, T, H, G, E = 2, 7, 3, 4, 2, 6
-    query, key, value = random.standard_normal((B, S, H, E)), random.standard_normal((B, S, G, E)), random.standard_normal((B, S, G, E))
+    query, key, value = (
+        random.standard_normal((B, S, H, E)),
+        random.standard_normal((B, S, G, E)),
+        random.standard_normal((B, S, G, E)),
+    )
     starts = np.zeros((B, S), np.int32)
     starts[1, 5:] = 5
     whole, lse = np.empty((B, S, H, E)), np.empty((B, H, S))
     ops.attention(query, key, value, starts, np.zeros(B, np.int32), whole, lse)
     tail, tail_lse = np.empty((B, T, H, E)), np.empty((B, H, T))
-    ops.attention(query[:, S - T :], key, value, starts[:, S - T :], np.full(B, S - T, np.int32), tail, tail_lse)
+    ops.attention(
+        query[:, S - T :],
+        key,
+        value,
+        starts[:, S - T :],
+        np.full(B, S - T, np.int32),
+        tail,
+        tail_lse,
+    )
     np.testing.assert_allclose(tail, whole[:, S - T :], rtol=1e-12)
     np.testing.assert_allclose(tail_lse, lse[..., S - T :], rtol=1e-12)
 
@@ -139,14 +157,34 @@ def test_rope_keeps_lengths_and_depends_on_distance_alone(ops, random):
 
 def test_gradients_are_overwritten_or_added_to_as_asked(ops, random):
     N, D, F, V = 5, 6, 7, 9
-    x, dout, ids = random.standard_normal((N, D)), random.standard_normal((N, F)), np.array([3, 0, 3, 8, 3], np.int32)
+    x, dout, ids = (
+        random.standard_normal((N, D)),
+        random.standard_normal((N, F)),
+        np.array([3, 0, 3, 8, 3], np.int32),
+    )
     weight, inverse_rms = random.standard_normal(D), random.random(N) + 0.5
     dx_of_norm = random.standard_normal((N, D))
     writers = {
-        "linear": ((F, D), lambda out, accumulate: ops.linear_backward_weight(dout, x, out, accumulate)),
-        "embedding": ((V, D), lambda out, accumulate: ops.embedding_backward(ids, x, out, accumulate)),
-        "norm's weight": ((D,), lambda out, accumulate: ops.rms_norm_backward(x, x, weight, inverse_rms, dx_of_norm.copy(), out, False, accumulate)),
-        "norm's input": ((N, D), lambda out, add: ops.rms_norm_backward(x, x, weight, inverse_rms, out, np.empty(D), add, False)),
+        "linear": (
+            (F, D),
+            lambda out, accumulate: ops.linear_backward_weight(dout, x, out, accumulate),
+        ),
+        "embedding": (
+            (V, D),
+            lambda out, accumulate: ops.embedding_backward(ids, x, out, accumulate),
+        ),
+        "norm's weight": (
+            (D,),
+            lambda out, accumulate: ops.rms_norm_backward(
+                x, x, weight, inverse_rms, dx_of_norm.copy(), out, False, accumulate
+            ),
+        ),
+        "norm's input": (
+            (N, D),
+            lambda out, add: ops.rms_norm_backward(
+                x, x, weight, inverse_rms, out, np.empty(D), add, False
+            ),
+        ),
     }
     for name, (shape, write) in writers.items():
         fresh, before = np.full(shape, np.nan), random.standard_normal(shape)
@@ -158,7 +196,9 @@ def test_gradients_are_overwritten_or_added_to_as_asked(ops, random):
 
 def test_a_row_that_no_id_names_gets_a_zero_gradient(ops, random):
     table = np.full((4, 2), np.nan)
-    ops.embedding_backward(np.array([2, 2], np.int32), np.array([[1.0, 2.0], [3.0, 4.0]]), table, accumulate=False)
+    ops.embedding_backward(
+        np.array([2, 2], np.int32), np.array([[1.0, 2.0], [3.0, 4.0]]), table, accumulate=False
+    )
     assert table.tolist() == [[0, 0], [0, 0], [4, 6], [0, 0]]
 
 
@@ -181,7 +221,17 @@ def test_adamw_is_the_algorithm_of_the_paper(ops, random, decay):
     expected = [(value, 0.0, 0.0) for value in values]
     for step in range(1, 6):
         gradients = random.standard_normal(4)
-        ops.adamw(values, gradients.copy(), *moments, decay, 0.01, (0.9, 0.95), 1e-8, step, gradient_scale=0.5)
+        ops.adamw(
+            values,
+            gradients.copy(),
+            *moments,
+            decay,
+            0.01,
+            (0.9, 0.95),
+            1e-8,
+            step,
+            gradient_scale=0.5,
+        )
         for index, (value, first, second) in enumerate(expected):
             g = 0.5 * gradients[index]
             first, second = 0.9 * first + 0.1 * g, 0.95 * second + 0.05 * g * g
@@ -193,7 +243,9 @@ def test_adamw_is_the_algorithm_of_the_paper(ops, random, decay):
 
 def test_adamw_leaves_the_gradients_and_the_float_type_alone():
     backend = ReferenceBackend(np.float32)
-    values, gradients, first, second = (np.full(3, value, np.float32) for value in (1.0, 0.5, 0.0, 0.0))
+    values, gradients, first, second = (
+        np.full(3, value, np.float32) for value in (1.0, 0.5, 0.0, 0.0)
+    )
     backend.adamw(values, gradients, first, second, 0.1, 0.01, (0.9, 0.95), 1e-8, 1, 1.0)
     assert values.dtype == first.dtype == second.dtype == np.float32
     assert (gradients == 0.5).all()
@@ -201,12 +253,19 @@ def test_adamw_leaves_the_gradients_and_the_float_type_alone():
 
 def test_the_norm_of_a_long_float32_buffer_is_summed_in_float64():
     values = np.full(3_000_001, 0.1, np.float32)
-    assert ReferenceBackend().squared_norm(values) == pytest.approx(3_000_001 * float(np.float32(0.1)) ** 2, rel=1e-12)
+    assert ReferenceBackend().squared_norm(values) == pytest.approx(
+        3_000_001 * float(np.float32(0.1)) ** 2, rel=1e-12
+    )
 
 
 def test_backward_passes_give_the_forward_pass_again_and_may_write_over_their_inputs(ops):
     random = np.random.default_rng(5)
-    x, dout, weight, inverse_rms = random.standard_normal((4, 6)), random.standard_normal((4, 6)), random.standard_normal(6), np.empty(4)
+    x, dout, weight, inverse_rms = (
+        random.standard_normal((4, 6)),
+        random.standard_normal((4, 6)),
+        random.standard_normal(6),
+        np.empty(4),
+    )
     normed, dx, in_place = np.empty_like(x), np.empty_like(x), np.empty_like(x)
     ops.rms_norm(x, weight, 1e-5, normed, inverse_rms)
     ops.rms_norm_backward(dout, x, weight, inverse_rms, dx, np.empty(6), False, False)
@@ -215,7 +274,13 @@ def test_backward_passes_give_the_forward_pass_again_and_may_write_over_their_in
     np.testing.assert_array_equal(in_place, dx)
     np.testing.assert_allclose(again, normed, rtol=1e-15)
 
-    gate, up, product, dgate, dup = x, dx.copy(), np.empty_like(x), np.empty_like(x), np.empty_like(x)
+    gate, up, product, dgate, dup = (
+        x,
+        dx.copy(),
+        np.empty_like(x),
+        np.empty_like(x),
+        np.empty_like(x),
+    )
     ops.swiglu(gate, up, product)
     ops.swiglu_backward(dout, gate, up, dgate, dup)
     again, gate, up = dout.copy(), gate.copy(), up.copy()
@@ -226,7 +291,11 @@ def test_backward_passes_give_the_forward_pass_again_and_may_write_over_their_in
 
 
 def test_arrays_of_any_type_are_laid_out_on_borders_of_16_bytes_and_read_back():
-    values = [np.arange(5, dtype=np.int32), np.array([1.5, -2.5]), np.arange(6, dtype=np.float32).reshape(2, 3)]
+    values = [
+        np.arange(5, dtype=np.int32),
+        np.array([1.5, -2.5]),
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+    ]
     parts = places(values)
     flat = np.zeros(parts[-1].stop, np.uint8)
     ReferenceBackend().load(flat, values)

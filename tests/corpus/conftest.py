@@ -9,7 +9,9 @@ from tests.servers import Server
 
 
 @pytest.fixture
-def server(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Server]:
     """A server with an empty root, asked directly whatever proxy the machine has, and without a token of the machine's owner."""
     monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
     monkeypatch.delenv("HF_TOKEN", raising=False)

@@ -10,14 +10,24 @@ import numpy as np
 from nanoeuler.cli import main
 from nanoeuler.corpus.extracted_pages import PAGE, index_of
 
-LICENCES = {"gutenberg": {"licence": "public domain in the USA"}, "fineweb": {"licence": "ODC-By 1.0", "shards": []}}
+LICENCES = {
+    "gutenberg": {"licence": "public domain in the USA"},
+    "fineweb": {"licence": "ODC-By 1.0", "shards": []},
+}
 
 
 def write_book(folder: Path, number: int, title: str, text: str, kept: bool = True) -> str:
     path = folder / f"pg{number}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text if kept else "", encoding="utf-8")
-    record = {"version": 1, "id": number, "title": title, "author": "", "kept": kept, "reason": None if kept else "copyrighted: not in the public domain"}
+    record = {
+        "version": 1,
+        "id": number,
+        "title": title,
+        "author": "",
+        "kept": kept,
+        "reason": None if kept else "copyrighted: not in the public domain",
+    }
     path.with_suffix(".json").write_text(json.dumps(record))
     return str(path)
 
@@ -41,12 +51,20 @@ def page_text(shard: int, number: int) -> str:
 def run(tmp_path, *arguments, sources=(), output="corpus", share=0.1, **corpus):
     """Assemble with everything that drops documents switched off, unless `corpus` says otherwise: the texts here repeat themselves."""
     corpus = {"deduplicate": {"web": "none"}, "decontaminate": False, **corpus}
-    config = {"corpus": {"name": "demo", "sources": list(sources), "validation_share": share, **corpus}, "sources": LICENCES}
-    return main(["assemble", "--config", json.dumps(config), *arguments, "--output", str(tmp_path / output)])
+    config = {
+        "corpus": {"name": "demo", "sources": list(sources), "validation_share": share, **corpus},
+        "sources": LICENCES,
+    }
+    return main(
+        ["assemble", "--config", json.dumps(config), *arguments, "--output", str(tmp_path / output)]
+    )
 
 
 def read(folder: Path, split: str, source: str) -> list[str]:
-    raw, offsets = (folder / split / f"{source}.txt").read_bytes(), np.fromfile(folder / split / f"{source}.offsets", "<u8").tolist()
+    raw, offsets = (
+        (folder / split / f"{source}.txt").read_bytes(),
+        np.fromfile(folder / split / f"{source}.offsets", "<u8").tolist(),
+    )
     assert offsets[0] == 0
     assert offsets[-1] == len(raw)
     return [raw[start:stop].decode() for start, stop in itertools.pairwise(offsets)]

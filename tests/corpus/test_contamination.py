@@ -8,11 +8,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanoeuler.corpus.batches import Batch
-from nanoeuler.corpus.contamination import FREQUENT, GRAM, NONE, Measured, Quotations, Runs, hash_runs, read_evaluation_set
+from nanoeuler.corpus.contamination import (
+    FREQUENT,
+    GRAM,
+    NONE,
+    Measured,
+    Quotations,
+    Runs,
+    hash_runs,
+    read_evaluation_set,
+)
 from nanoeuler.corpus.words import hash_words
 from nanoeuler.errors import UserError
 
-WORDS = ["all", "work", "and", "no", "play", "makes", "Jack", "a", "dull", "boy", "who", "never", "reads", "anything", "else"]
+WORDS = [
+    "all",
+    "work",
+    "and",
+    "no",
+    "play",
+    "makes",
+    "Jack",
+    "a",
+    "dull",
+    "boy",
+    "who",
+    "never",
+    "reads",
+    "anything",
+    "else",
+]
 
 
 def grams(*texts: str) -> Runs:
@@ -32,8 +57,12 @@ def find(measured: Measured, *texts: str) -> list[int]:
 def test_thirteen_words_are_a_quotation_and_twelve_are_not():
     measured = Measured([("test", grams(" ".join(WORDS)))])
     for start in range(len(WORDS) - GRAM + 1):
-        assert find(measured, "It says: " + " ".join(WORDS[start : start + GRAM]) + ", I think.") == [0]
-        assert find(measured, "It says: " + " ".join(WORDS[start : start + GRAM - 1]) + ", I think.") == [NONE]
+        assert find(
+            measured, "It says: " + " ".join(WORDS[start : start + GRAM]) + ", I think."
+        ) == [0]
+        assert find(
+            measured, "It says: " + " ".join(WORDS[start : start + GRAM - 1]) + ", I think."
+        ) == [NONE]
     assert find(measured, "“ALL WORK—and no play\nmakes Jack: a dull boy who never reads”") == [0]
     assert find(measured, " ".join(WORDS[:6]) + " x " + " ".join(WORDS[6:])) == [NONE]
 
@@ -46,17 +75,48 @@ def test_a_quotation_does_not_run_over_two_documents():
 
 def test_a_document_counts_for_the_first_set_that_it_quotes():
     other = "one two three four five six seven eight nine ten eleven twelve thirteen"
-    measured = Measured([("first", grams(" ".join(WORDS))), ("second", grams(other, " ".join(WORDS))), ("first", grams("unheard " + other))])
+    measured = Measured(
+        [
+            ("first", grams(" ".join(WORDS))),
+            ("second", grams(other, " ".join(WORDS))),
+            ("first", grams("unheard " + other)),
+        ]
+    )
     assert measured.names == ["first", "second"]
-    assert find(measured, other + " and then " + " ".join(WORDS), "twelve " + other, "nothing", " ".join(WORDS), "unheard " + other) == [0, 0, NONE, 0, 0]
+    assert find(
+        measured,
+        other + " and then " + " ".join(WORDS),
+        "twelve " + other,
+        "nothing",
+        " ".join(WORDS),
+        "unheard " + other,
+    ) == [0, 0, NONE, 0, 0]
 
 
 @pytest.mark.parametrize("documents", [1, FREQUENT, FREQUENT + 1, 300])
 def test_a_run_of_words_in_more_than_ten_documents_is_no_quotation(documents):
-    measured = Measured([("test", grams(" ".join(WORDS[:13]) + " and then: " + " ".join(f"rare{number}" for number in range(13))))])
-    quoting = [f"Number {number}: " + " ".join([*WORDS[:13], "–", *WORDS[:13]]) for number in range(documents)]
+    measured = Measured(
+        [
+            (
+                "test",
+                grams(
+                    " ".join(WORDS[:13])
+                    + " and then: "
+                    + " ".join(f"rare{number}" for number in range(13))
+                ),
+            )
+        ]
+    )
+    quoting = [
+        f"Number {number}: " + " ".join([*WORDS[:13], "–", *WORDS[:13]])
+        for number in range(documents)
+    ]
     leak = "Number 1: " + " ".join(f"rare{number}" for number in range(13))
-    assert find(measured, leak, *quoting, "nothing") == [0, *[0 if documents <= FREQUENT else NONE] * documents, NONE]
+    assert find(measured, leak, *quoting, "nothing") == [
+        0,
+        *[0 if documents <= FREQUENT else NONE] * documents,
+        NONE,
+    ]
 
 
 def test_nothing_to_measure_finds_nothing():
@@ -66,10 +126,15 @@ def test_nothing_to_measure_finds_nothing():
 
 def test_every_quotation_among_many_documents_is_found_and_nothing_else():
     dice = np.random.default_rng(1)
-    texts = [" ".join(f"w{number}" for number in dice.integers(0, 50_000, 60)) for _ in range(2_000)]
+    texts = [
+        " ".join(f"w{number}" for number in dice.integers(0, 50_000, 60)) for _ in range(2_000)
+    ]
     measured = Measured([("held-out text", grams(*texts[:100]))])
     quoting = {number: number % 100 for number in range(150, 2_000, 37)}
-    documents = [text + (" " + " ".join(texts[quoting[number]].split()[20:33]) if number in quoting else "") for number, text in enumerate(texts)][100:]
+    documents = [
+        text + (" " + " ".join(texts[quoting[number]].split()[20:33]) if number in quoting else "")
+        for number, text in enumerate(texts)
+    ][100:]
     found = find(measured, *documents)
     assert {number + 100 for number, owner in enumerate(found) if owner != NONE} == set(quoting)
 
@@ -85,14 +150,24 @@ def test_the_runs_found_are_those_that_sets_of_runs_have_in_common(measured, tex
 
     sought = Measured([("test", grams(*measured))])
     documents, places = sought.find(*hash_words(Batch.of([text.encode() for text in texts])))
-    common = [(number, run) for number, text in enumerate(texts) for run in runs(text) & set().union(*map(runs, measured))]
-    assert sorted(zip(documents.tolist(), sought.grams[places].tolist(), strict=True)) == sorted(common)
+    common = [
+        (number, run)
+        for number, text in enumerate(texts)
+        for run in runs(text) & set().union(*map(runs, measured))
+    ]
+    assert sorted(zip(documents.tolist(), sought.grams[places].tolist(), strict=True)) == sorted(
+        common
+    )
 
 
 def test_an_evaluation_set_is_read_item_by_item(tmp_path):
     path = tmp_path / "world.jsonl"
     items = [
-        {"instruction": "all work and no play makes", "input": "Jack a dull boy", "answer": "who never reads"},
+        {
+            "instruction": "all work and no play makes",
+            "input": "Jack a dull boy",
+            "answer": "who never reads",
+        },
         {"ctx": "x", "endings": ["y z", "w"], "label": 3},
     ]
     path.write_text("".join(json.dumps(item) + "\n" for item in items))
@@ -105,7 +180,9 @@ def test_an_evaluation_set_is_read_item_by_item(tmp_path):
 
 
 def test_an_unreadable_evaluation_set_is_one_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"none.jsonl: cannot be read \(No such file or directory\); fetch it first"):
+    with pytest.raises(
+        UserError, match=r"none.jsonl: cannot be read \(No such file or directory\); fetch it first"
+    ):
         read_evaluation_set(tmp_path / "none.jsonl")
     (tmp_path / "bad.jsonl").write_text("{\n")
     with pytest.raises(UserError, match=r"bad.jsonl: not JSON lines"):

@@ -27,7 +27,9 @@ def test_each_encoding_gives_the_same_text(raw, encoding):
 
 
 def test_utf_8_taken_for_windows_1252_and_encoded_again_is_mended():
-    garbled = "it’s “late”".encode().decode("cp1252", "surrogateescape").replace("\udc9d", "\x9d")  # the byte that Windows-1252 leaves undefined
+    garbled = (
+        "it’s “late”".encode().decode("cp1252", "surrogateescape").replace("\udc9d", "\x9d")
+    )  # the byte that Windows-1252 leaves undefined
     assert decode(garbled.encode("utf-8")).text == "it’s “late”"
 
 
@@ -46,7 +48,11 @@ def test_a_few_broken_bytes_do_not_turn_utf_8_into_something_else():
 
 def test_bytes_that_windows_1252_leaves_undefined_are_counted():
     decoded = decode(b"caf\xe9 \x81\x8d\x8f\x90\x9d end")
-    assert (decoded.text, decoded.encoding, decoded.unreadable) == ("café \ufffd\ufffd\ufffd\ufffd\ufffd end", "cp1252", 5)
+    assert (decoded.text, decoded.encoding, decoded.unreadable) == (
+        "café \ufffd\ufffd\ufffd\ufffd\ufffd end",
+        "cp1252",
+        5,
+    )
 
 
 @pytest.mark.parametrize("ends", ["\r\n", "\r", "\n", "\r\r\n"])
@@ -57,7 +63,9 @@ def test_line_ends_become_line_feeds(ends):
 
 def test_control_characters_go_and_page_breaks_become_line_ends():
     assert decode(b"a\0b\x07c\x1a\td\x0ce\x7f").text == "abc\td\ne"
-    assert decode("a\x86b\x93c\x94".encode()).text == "a†b“c”"  # Windows-1252 that went through Latin-1
+    assert (
+        decode("a\x86b\x93c\x94".encode()).text == "a†b“c”"
+    )  # Windows-1252 that went through Latin-1
 
 
 @given(st.binary())
@@ -67,7 +75,12 @@ def test_it_never_raises_and_leaves_no_control_characters(raw):
     text.encode("utf-8", "strict")
 
 
-@given(st.text(st.characters(min_codepoint=0xA0, exclude_categories=["Cs"], exclude_characters="\ufeff") | st.sampled_from("\t\nabc ,.")))
+@given(
+    st.text(
+        st.characters(min_codepoint=0xA0, exclude_categories=["Cs"], exclude_characters="\ufeff")
+        | st.sampled_from("\t\nabc ,.")
+    )
+)
 def test_valid_utf_8_comes_back_unless_it_reads_as_doubly_encoded(text):
     decoded = decode(text.encode("utf-8"))
     assert decoded.text == text or decoded.encoding == "utf-8 twice"

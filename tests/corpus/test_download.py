@@ -24,7 +24,9 @@ from tests.servers import Fault, Server
 
 QUICK = Patience(attempts=4, first_pause=0.01, silence=5.0)
 IMPATIENT = Patience(attempts=4, first_pause=0.01, silence=0.5)
-CONTENT = b"".join(hashlib.sha256(bytes([i % 256, i // 256])).digest() for i in range(20_000))  # 640,000 bytes
+CONTENT = b"".join(
+    hashlib.sha256(bytes([i % 256, i // 256])).digest() for i in range(20_000)
+)  # 640,000 bytes
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
@@ -51,11 +53,17 @@ def test_a_file_arrives_whole_and_leaves_nothing_beside_it(server, address, targ
 
 
 def test_a_connection_that_breaks_off_is_resumed_where_it_ended(server, address, target):
-    server.fail("/books/file.bin", Fault(truncate=True, after=200_000), Fault(truncate=True, after=100_000))
+    server.fail(
+        "/books/file.bin", Fault(truncate=True, after=200_000), Fault(truncate=True, after=100_000)
+    )
     download(Source(address, sha256=SHA256), target, patience=QUICK)
     assert target.read_bytes() == CONTENT
     assert server.bytes_served == len(CONTENT)
-    assert [seen.headers.get("Range") for seen in server.seen] == [None, "bytes=200000-", "bytes=300000-"]
+    assert [seen.headers.get("Range") for seen in server.seen] == [
+        None,
+        "bytes=200000-",
+        "bytes=300000-",
+    ]
     assert all(seen.headers["If-Range"].startswith('"') for seen in server.seen[1:])
 
 
@@ -82,7 +90,10 @@ def test_without_a_validator_nothing_is_glued_together(server, address, target):
 
 
 def test_a_file_that_changed_meanwhile_is_fetched_anew(server, address, target):
-    server.fail("/books/file.bin", *[Fault(truncate=True, after=100_000 * (n == 0)) for n in range(QUICK.attempts + 1)])
+    server.fail(
+        "/books/file.bin",
+        *[Fault(truncate=True, after=100_000 * (n == 0)) for n in range(QUICK.attempts + 1)],
+    )
     with pytest.raises(UserError, match="4 times in a row"):
         download(Source(address), target, patience=QUICK)
     server.faults.clear()
@@ -115,7 +126,9 @@ def test_a_download_killed_after_its_last_byte_is_not_fetched_again(server, addr
     partial = target.with_name(".file.bin.partial")
     partial.parent.mkdir()
     partial.write_bytes(b"".join(remote.read()))
-    partial.with_name(".file.bin.partial.json").write_text(json.dumps({"url": address, "validator": remote.validator}))
+    partial.with_name(".file.bin.partial.json").write_text(
+        json.dumps({"url": address, "validator": remote.validator})
+    )
     before = server.bytes_served
     download(Source(address, sha256=SHA256), target, patience=QUICK)
     assert target.read_bytes() == CONTENT
@@ -155,7 +168,9 @@ def test_a_server_that_asks_for_hours_ends_the_run_with_a_sentence(server, addre
 
 def test_retry_after_takes_seconds_and_dates_and_ignores_the_rest():
     assert retry_after("120") == 120
-    assert retry_after(email.utils.formatdate(time.time() + 60, usegmt=True)) == pytest.approx(60, abs=1.5)
+    assert retry_after(email.utils.formatdate(time.time() + 60, usegmt=True)) == pytest.approx(
+        60, abs=1.5
+    )
     assert retry_after(email.utils.formatdate(time.time() - 60, usegmt=True)) == 0
     assert retry_after("soon") is None
     assert retry_after(None) is None
@@ -163,23 +178,38 @@ def test_retry_after_takes_seconds_and_dates_and_ignores_the_rest():
 
 def test_a_server_in_trouble_is_given_up_after_some_attempts(server, address, target):
     server.fail("/books/file.bin", *[Fault(status=500)] * 10)
-    with pytest.raises(UserError, match=r"/books/file.bin: the server answers 500 .*, 4 times in a row; .*try again later"):
+    with pytest.raises(
+        UserError,
+        match=r"/books/file.bin: the server answers 500 .*, 4 times in a row; .*try again later",
+    ):
         download(Source(address), target, patience=QUICK)
     assert server.requests() == 4
     assert not target.exists()
 
 
 def test_nobody_at_the_address_is_one_sentence(target):
-    with pytest.raises(UserError, match=r"^http://127.0.0.1:9/x: the connection failed \(Connection refused\), 2 times in a row"):
+    with pytest.raises(
+        UserError,
+        match=r"^http://127.0.0.1:9/x: the connection failed \(Connection refused\), 2 times in a row",
+    ):
         download(Source("http://127.0.0.1:9/x"), target, patience=Patience(2, 0.01, 0.3))
 
 
 @pytest.mark.parametrize(
-    ("status", "sentence"), [(404, "correct the address"), (410, "correct the address"), (401, "HF_TOKEN"), (403, "another mirror"), (405, "correct")]
+    ("status", "sentence"),
+    [
+        (404, "correct the address"),
+        (410, "correct the address"),
+        (401, "HF_TOKEN"),
+        (403, "another mirror"),
+        (405, "correct"),
+    ],
 )
 def test_a_final_answer_is_not_asked_for_twice(server, address, target, status, sentence):
     server.fail("/books/file.bin", Fault(status=status))
-    with pytest.raises(UserError, match=rf"/books/file.bin: the server answers {status} .*{sentence}") as caught:
+    with pytest.raises(
+        UserError, match=rf"/books/file.bin: the server answers {status} .*{sentence}"
+    ) as caught:
         download(Source(address), target, patience=QUICK)
     assert isinstance(caught.value, NotThere) == (status in (404, 410))
     assert server.requests() == 1
@@ -201,7 +231,9 @@ def test_a_hash_that_stays_wrong_is_refused(server, address, target):
 
 
 def test_a_length_other_than_the_sources_say_is_told_before_the_download(server, address, target):
-    with pytest.raises(UserError, match=r"has 640,000 bytes, where the sources file says 5,000,000"):
+    with pytest.raises(
+        UserError, match=r"has 640,000 bytes, where the sources file says 5,000,000"
+    ):
         download(Source(address, bytes=5_000_000), target, patience=QUICK)
     assert server.requests() == 1
 
@@ -209,7 +241,9 @@ def test_a_length_other_than_the_sources_say_is_told_before_the_download(server,
 def test_hugging_face_addresses_follow_the_redirect_without_the_token(server, target, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     server.put("datasets/owner/name/data/a b.bin", CONTENT)
-    download(Source("hf://datasets/owner/name/data/a b.bin", revision="abc123"), target, patience=QUICK)
+    download(
+        Source("hf://datasets/owner/name/data/a b.bin", revision="abc123"), target, patience=QUICK
+    )
     assert target.read_bytes() == CONTENT
     asked, redirected = server.seen
     assert asked.path == "/datasets/owner/name/resolve/abc123/data/a b.bin"
@@ -249,7 +283,10 @@ def test_redirects_that_go_round_end(server, target):
 def test_two_processes_take_turns_with_a_pause_between(server, tmp_path):
     addresses = [server.put(f"book-{n}", b"x" * 1000) for n in range(3)]
     program = "import sys; from pathlib import Path; from nanoeuler.corpus.download import *; download(Source(sys.argv[1]), Path(sys.argv[2]), pause=0.3)"
-    processes = [subprocess.Popen([sys.executable, "-c", program, address, str(tmp_path / str(n))]) for n, address in enumerate(addresses)]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, address, str(tmp_path / str(n))])
+        for n, address in enumerate(addresses)
+    ]
     assert [process.wait(30) for process in processes] == [0, 0, 0]
     times = sorted(seen.time for seen in server.seen)
     assert all(later - earlier >= 0.29 for earlier, later in itertools.pairwise(times))
@@ -257,7 +294,9 @@ def test_two_processes_take_turns_with_a_pause_between(server, tmp_path):
 
 def test_a_second_connection_waits_until_the_first_has_ended(server, address, target):
     server.fail("/books/file.bin", Fault(stall=True, after=1000))
-    first = threading.Thread(target=lambda: list(RemoteFile(address, patience=Patience(2, 0.01, 1.0)).read()))
+    first = threading.Thread(
+        target=lambda: list(RemoteFile(address, patience=Patience(2, 0.01, 1.0)).read())
+    )
     first.start()
     while not server.seen:
         time.sleep(0.01)
@@ -284,7 +323,9 @@ def test_a_clock_that_was_set_back_does_not_stop_everything(monkeypatch):
 
 def test_a_second_process_on_the_same_target_is_told_so(server, address, target):
     server.fail("/books/file.bin", Fault(stall=True, after=1000))
-    first = threading.Thread(target=lambda: download(Source(address), target, patience=Patience(3, 0.01, 1.0)))
+    first = threading.Thread(
+        target=lambda: download(Source(address), target, patience=Patience(3, 0.01, 1.0))
+    )
     first.start()
     while not server.seen:
         time.sleep(0.01)
@@ -297,7 +338,11 @@ def test_a_second_process_on_the_same_target_is_told_so(server, address, target)
 def test_local_files_are_copied_or_used_in_place(tmp_path, target):
     file = tmp_path / "ein Text.txt"
     file.write_bytes(CONTENT)
-    for url in (str(file), "file://" + urllib.parse.quote(str(file)), "file://localhost" + urllib.parse.quote(str(file))):
+    for url in (
+        str(file),
+        "file://" + urllib.parse.quote(str(file)),
+        "file://localhost" + urllib.parse.quote(str(file)),
+    ):
         download(Source(url, sha256=SHA256), target)
         assert target.read_bytes() == CONTENT
         with local_copy(Source(url), tmp_path / "scratch") as found:
@@ -307,7 +352,10 @@ def test_local_files_are_copied_or_used_in_place(tmp_path, target):
         download(Source(str(tmp_path / "nowhere.txt")), target)
     with pytest.raises(UserError, match="has 640,000 bytes"):
         download(Source(str(file), bytes=1), target)
-    with pytest.raises(UserError, match="SHA-256"), local_copy(Source(str(file), sha256="0" * 64), tmp_path / "scratch"):
+    with (
+        pytest.raises(UserError, match="SHA-256"),
+        local_copy(Source(str(file), sha256="0" * 64), tmp_path / "scratch"),
+    ):
         pass
 
 
@@ -320,8 +368,14 @@ def test_a_remote_file_is_removed_after_use(server, address, tmp_path):
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("hf://datasets/o/n/a/b.parquet", "https://huggingface.co/datasets/o/n/resolve/rev/a/b.parquet"),
-        ("hf://datasets/o/n@v1.0/b.parquet", "https://huggingface.co/datasets/o/n/resolve/v1.0/b.parquet"),
+        (
+            "hf://datasets/o/n/a/b.parquet",
+            "https://huggingface.co/datasets/o/n/resolve/rev/a/b.parquet",
+        ),
+        (
+            "hf://datasets/o/n@v1.0/b.parquet",
+            "https://huggingface.co/datasets/o/n/resolve/v1.0/b.parquet",
+        ),
         ("https://host/ä b%20c?d=1", "https://host/%C3%A4%20b%20c?d=1"),
         ("data/x.parquet", Path("data/x.parquet")),
     ],
@@ -331,7 +385,17 @@ def test_addresses(url, expected, monkeypatch):
     assert resolve(url, "rev") == expected
 
 
-@pytest.mark.parametrize("url", ["hf://models/o/n/x", "hf://datasets/o/n", "hf://datasets/o//x", "s3://bucket/x", "file://host/x", "file:x://"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "hf://models/o/n/x",
+        "hf://datasets/o/n",
+        "hf://datasets/o//x",
+        "s3://bucket/x",
+        "file://host/x",
+        "file:x://",
+    ],
+)
 def test_addresses_that_cannot_be_read_are_refused(url):
     with pytest.raises(UserError, match="; "):
         resolve(url)

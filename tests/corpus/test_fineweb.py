@@ -18,7 +18,14 @@ from nanoeuler.cli import main
 from nanoeuler.corpus.extracted_pages import origins_of, read_index
 from nanoeuler.corpus.fineweb import extract
 from nanoeuler.corpus.page_filters import Filters, Selection
-from nanoeuler.corpus.parquet_pages import Parquet, connected, copy_origins, describe, explain_errors, select_pages
+from nanoeuler.corpus.parquet_pages import (
+    Parquet,
+    connected,
+    copy_origins,
+    describe,
+    explain_errors,
+    select_pages,
+)
 from nanoeuler.corpus.parquet_ranges import merge
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
@@ -30,7 +37,9 @@ EVERYTHING = Filters(min_score=0, min_language_score=0.0, min_characters=1)
 SIGNED = "/signed/datasets/web/pages/000.parquet"
 
 
-def make_parquet(path: Path, rows: int = 6_144, select: str | None = None, group: int = 2_048) -> Path:
+def make_parquet(
+    path: Path, rows: int = 6_144, select: str | None = None, group: int = 2_048
+) -> Path:
     """Pages like FineWeb-Edu's: hardly compressible text of 100 to 1,400 characters; every tenth is German, every seventh scores 2, row 50 is row 3 again."""
     select = (
         select
@@ -42,7 +51,9 @@ def make_parquet(path: Path, rows: int = 6_144, select: str | None = None, group
         from (select row, case row when 50 then 3 else row end as seed from range({rows}) r(row))"""
     )
     with duckdb.connect(config={"threads": 1}) as connection:
-        connection.execute(f"copy ({select}) to '{path}' (format parquet, compression zstd, row_group_size {group})")
+        connection.execute(
+            f"copy ({select}) to '{path}' (format parquet, compression zstd, row_group_size {group})"
+        )
     return path
 
 
@@ -58,31 +69,49 @@ def served(server: Server, parquet: Path) -> Server:
 
 
 def sources(*urls: object) -> dict:
-    return {"collection": "web", "revision": "abc", "licence": "ODC-By", "shards": [{"url": str(url), "bytes": None, "sha256": None} for url in urls]}
+    return {
+        "collection": "web",
+        "revision": "abc",
+        "licence": "ODC-By",
+        "shards": [{"url": str(url), "bytes": None, "sha256": None} for url in urls],
+    }
 
 
 REMOTE = sources("hf://datasets/web/pages/000.parquet")
 
 
-def run(entry: dict, folder: Path, filters: Filters = EVERYTHING, shard: int = 0) -> tuple[dict, list[tuple]]:
+def run(
+    entry: dict, folder: Path, filters: Filters = EVERYTHING, shard: int = 0
+) -> tuple[dict, list[tuple]]:
     record = extract(entry, shard, filters, folder / "shard.txt", folder / "shard.json", QUICK)
     assert json.loads((folder / "shard.json").read_text(encoding="utf-8")) == record
-    assert sorted(path.name for path in folder.iterdir()) == ["shard.index", "shard.json", "shard.parquet", "shard.txt"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "shard.index",
+        "shard.json",
+        "shard.parquet",
+        "shard.txt",
+    ]
     return record, read_extracted(folder / "shard.txt")
 
 
 def read(path: Path) -> list[tuple]:
     with duckdb.connect() as connection:
-        return connection.execute("select id, url, text from read_parquet(?)", [str(path)]).fetchall()
+        return connection.execute(
+            "select id, url, text from read_parquet(?)", [str(path)]
+        ).fetchall()
 
 
 def read_extracted(path: Path) -> list[tuple]:
     """Id, url and text of each page; the hashes in the index are checked."""
     pages, content = read_index(path), path.read_bytes()
     texts = [content[start:end] for start, end in itertools.pairwise([0, *pages["end"].tolist()])]
-    assert [hashlib.sha256(text).digest() for text in texts] == [bytes(sha256) for sha256 in pages["sha256"]]
+    assert [hashlib.sha256(text).digest() for text in texts] == [
+        bytes(sha256) for sha256 in pages["sha256"]
+    ]
     with duckdb.connect() as connection:
-        origins = connection.execute("select id, url from read_parquet(?)", [str(origins_of(path))]).fetchall()
+        origins = connection.execute(
+            "select id, url from read_parquet(?)", [str(origins_of(path))]
+        ).fetchall()
     return [(*origin, text.decode()) for origin, text in zip(origins, texts, strict=True)]
 
 
@@ -94,7 +123,9 @@ def text_chunks(path: Path) -> list[int]:
 
 
 def test_filters_drop_and_the_rest_keeps_its_order(parquet, tmp_path):
-    filters = Filters(min_score=3, language="en", min_language_score=0.6, min_characters=200, max_characters=1_000)
+    filters = Filters(
+        min_score=3, language="en", min_language_score=0.6, min_characters=200, max_characters=1_000
+    )
     record, pages = run(sources(parquet), tmp_path, filters)
     with duckdb.connect() as connection:
         query = """
@@ -103,9 +134,22 @@ def test_filters_drop_and_the_rest_keeps_its_order(parquet, tmp_path):
         assert pages == connection.execute(query, [str(parquet)]).fetchall()
     assert record["kept"] == len(pages)
     assert record["text_bytes"] == sum(len(text.encode()) for _, _, text in pages)
-    assert record["rows_read"] == record["rows"] == 6_144 == record["kept"] + sum(record["dropped"].values())
-    assert all(record["dropped"][reason] for reason in ("language", "language score", "score", "too short", "too long"))
-    assert (record["stopped"], record["way"], record["licence"], record["revision"]) == ("end", "local", "ODC-By", "abc")
+    assert (
+        record["rows_read"]
+        == record["rows"]
+        == 6_144
+        == record["kept"] + sum(record["dropped"].values())
+    )
+    assert all(
+        record["dropped"][reason]
+        for reason in ("language", "language score", "score", "too short", "too long")
+    )
+    assert (record["stopped"], record["way"], record["licence"], record["revision"]) == (
+        "end",
+        "local",
+        "ODC-By",
+        "abc",
+    )
 
 
 def test_a_text_is_kept_once_its_first_time(parquet, tmp_path):
@@ -134,15 +178,40 @@ def test_every_way_gives_the_same_bytes(served, parquet, tmp_path, budget):
 
 @pytest.mark.parametrize("budget", [10**9, 4_000_000, 1_800_000])
 def test_little_more_than_the_text_that_is_kept_is_served(served, parquet, tmp_path, budget):
-    record, _ = run(REMOTE, tmp_path, Filters(max_bytes_per_shard=budget, min_score=0, min_language_score=0.0, language="en", min_characters=1))
-    kept_share = record["text_bytes"] / sum(len(text.encode()) for _, _, text in read(parquet)[: record["row_groups_read"] * 2_048])
-    assert served.bytes_served <= 1.3 * sum(text_chunks(parquet)[: record["row_groups_read"]]) * kept_share
+    record, _ = run(
+        REMOTE,
+        tmp_path,
+        Filters(
+            max_bytes_per_shard=budget,
+            min_score=0,
+            min_language_score=0.0,
+            language="en",
+            min_characters=1,
+        ),
+    )
+    kept_share = record["text_bytes"] / sum(
+        len(text.encode()) for _, _, text in read(parquet)[: record["row_groups_read"] * 2_048]
+    )
+    assert (
+        served.bytes_served
+        <= 1.3 * sum(text_chunks(parquet)[: record["row_groups_read"]]) * kept_share
+    )
     assert record["bytes_fetched"] == pytest.approx(served.bytes_served, abs=100)
     assert record["row_groups_read"] == {10**9: 3, 4_000_000: 3, 1_800_000: 1}[budget]
 
 
 def test_a_row_group_is_not_fetched_for_a_small_part_of_it(served, parquet, tmp_path):
-    record, _ = run(REMOTE, tmp_path, Filters(max_bytes_per_shard=2_000_000, min_score=0, language="en", min_language_score=0.0, min_characters=1))
+    record, _ = run(
+        REMOTE,
+        tmp_path,
+        Filters(
+            max_bytes_per_shard=2_000_000,
+            min_score=0,
+            language="en",
+            min_language_score=0.0,
+            min_characters=1,
+        ),
+    )
     assert record["row_groups_read"] == 1
     assert record["text_bytes"] < 2_000_000
 
@@ -152,7 +221,8 @@ def test_columns_that_are_not_needed_stay_on_the_server(served, tmp_path):
     path = served.root / "datasets" / "web" / "pages" / "000.parquet"
     with duckdb.connect() as connection:
         (unneeded,) = connection.execute(
-            "select sum(total_compressed_size) from parquet_metadata(?) where path_in_schema = 'file_path'", [str(path)]
+            "select sum(total_compressed_size) from parquet_metadata(?) where path_in_schema = 'file_path'",
+            [str(path)],
         ).fetchone()
     assert served.bytes_served <= path.stat().st_size - unneeded + 100
 
@@ -169,13 +239,38 @@ def test_signatures_that_expire_and_busy_servers_are_lived_with(served, parquet,
 
 
 def test_an_interrupted_extraction_goes_on_where_it_stopped(served, parquet, tmp_path):
-    served.fail(SIGNED, Fault(), Fault(), Fault(), Fault(), Fault(stall=True))  # tail, footer, two requests of the first row group
-    config = json.dumps({"corpus": {"fineweb": {"min_score": 0, "min_language_score": 0, "min_characters": 1}}, "sources": {"fineweb": REMOTE}})
+    served.fail(
+        SIGNED, Fault(), Fault(), Fault(), Fault(), Fault(stall=True)
+    )  # tail, footer, two requests of the first row group
+    config = json.dumps(
+        {
+            "corpus": {"fineweb": {"min_score": 0, "min_language_score": 0, "min_characters": 1}},
+            "sources": {"fineweb": REMOTE},
+        }
+    )
     output, record = tmp_path / "shard.txt", tmp_path / "shard.json"
-    command = [sys.executable, "-m", "nanoeuler", "fineweb", "--config", config, "--shard", "0", "--output", str(output), "--record", str(record)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ | {"HF_ENDPOINT": served.url})
+    command = [
+        sys.executable,
+        "-m",
+        "nanoeuler",
+        "fineweb",
+        "--config",
+        config,
+        "--shard",
+        "0",
+        "--output",
+        str(output),
+        "--record",
+        str(record),
+    ]
+    process = subprocess.Popen(
+        command, stderr=subprocess.DEVNULL, env=os.environ | {"HF_ENDPOINT": served.url}
+    )
     deadline = time.time() + 30
-    while not (served.faults.get(SIGNED) == [] and served.requests(SIGNED) >= 5) and time.time() < deadline:
+    while (
+        not (served.faults.get(SIGNED) == [] and served.requests(SIGNED) >= 5)
+        and time.time() < deadline
+    ):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -210,14 +305,22 @@ def test_damage_is_one_sentence_and_leaves_nothing(server, parquet, tmp_path, wh
         "cut.parquet": content[:-5_000],
         "page.parquet": b"<!DOCTYPE html><html><body>Blocked</body></html>",
         "empty.parquet": b"",
-        "flipped.parquet": content[: len(content) // 3] + bytes(200) + content[len(content) // 3 + 200 :],
+        "flipped.parquet": content[: len(content) // 3]
+        + bytes(200)
+        + content[len(content) // 3 + 200 :],
     }
     for name, damaged in cases.items():
-        address = server.put(f"datasets/web/pages/{name}", damaged) if where == "remote" else tmp_path / name
+        address = (
+            server.put(f"datasets/web/pages/{name}", damaged)
+            if where == "remote"
+            else tmp_path / name
+        )
         if where == "local":
             address.write_bytes(damaged)
         with pytest.raises(UserError, match=rf"{name}: .*(damaged|not a parquet file)") as caught:
-            extract(sources(address), 0, EVERYTHING, folder / "shard.txt", folder / "shard.json", QUICK)
+            extract(
+                sources(address), 0, EVERYTHING, folder / "shard.txt", folder / "shard.json", QUICK
+            )
         assert "\n" not in str(caught.value)
         assert list(folder.iterdir()) == []
 
@@ -231,7 +334,10 @@ def test_a_transfer_that_corrupts_a_page_can_be_run_again(served, parquet, tmp_p
 
 
 def test_parquet_without_text_is_said(tmp_path):
-    for select, sentence in (("select 1 as body, 2 as title", r"no column text \(only body, title\)"), ("select 7 as text", "its column text holds INTEGER")):
+    for select, sentence in (
+        ("select 1 as body, 2 as title", r"no column text \(only body, title\)"),
+        ("select 7 as text", "its column text holds INTEGER"),
+    ):
         file = make_parquet(tmp_path / "x.parquet", select=select)
         with pytest.raises(UserError, match=sentence):
             extract(sources(file), 0, EVERYTHING, tmp_path / "shard.txt", tmp_path / "shard.json")
@@ -239,25 +345,52 @@ def test_parquet_without_text_is_said(tmp_path):
 
 def test_filters_that_leave_nothing_say_which_dropped_how_many(served, parquet, tmp_path):
     for entry in (sources(parquet), REMOTE):
-        with pytest.raises(UserError, match=r"of 6,144 rows they drop: language 614, score 5,530; loosen corpus.fineweb.min_score$"):
-            extract(entry, 0, Filters(min_score=5, min_language_score=0.0), tmp_path / "shard.txt", tmp_path / "shard.json", QUICK)
-    with pytest.raises(UserError, match=r"beyond the budget 1; loosen corpus.fineweb.max_bytes_per_shard$"):
-        extract(sources(parquet), 0, Filters(max_bytes_per_shard=10, min_characters=1, min_score=0, min_language_score=0), tmp_path / "s", tmp_path / "r")
+        with pytest.raises(
+            UserError,
+            match=r"of 6,144 rows they drop: language 614, score 5,530; loosen corpus.fineweb.min_score$",
+        ):
+            extract(
+                entry,
+                0,
+                Filters(min_score=5, min_language_score=0.0),
+                tmp_path / "shard.txt",
+                tmp_path / "shard.json",
+                QUICK,
+            )
+    with pytest.raises(
+        UserError, match=r"beyond the budget 1; loosen corpus.fineweb.max_bytes_per_shard$"
+    ):
+        extract(
+            sources(parquet),
+            0,
+            Filters(max_bytes_per_shard=10, min_characters=1, min_score=0, min_language_score=0),
+            tmp_path / "s",
+            tmp_path / "r",
+        )
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full to stand for a full disk")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="this system has no /dev/full to stand for a full disk"
+)
 def test_a_full_disk_is_said(parquet, tmp_path):
     file, full = Parquet(parquet, "000"), Path("/dev/full")
     with connected(tmp_path) as connection:
         describe(connection, file, "000.parquet")
         select_pages(connection, [file], Selection(EVERYTHING), io.BytesIO(), io.BytesIO())
-        with pytest.raises(UserError, match=r"/dev/full: the disk is full; free some space"), explain_os_errors(full), explain_errors("000.parquet", full):
+        with (
+            pytest.raises(UserError, match=r"/dev/full: the disk is full; free some space"),
+            explain_os_errors(full),
+            explain_errors("000.parquet", full),
+        ):
             copy_origins(connection, [file], full)
 
 
 def test_a_parquet_of_your_own_needs_only_text(tmp_path):
-    file = make_parquet(tmp_path / "mine.parquet", select="select unnest(['first page', null, ' ', 'second page', 'first page']) as text")
+    file = make_parquet(
+        tmp_path / "mine.parquet",
+        select="select unnest(['first page', null, ' ', 'second page', 'first page']) as text",
+    )
     (tmp_path / "out").mkdir()
     record, pages = run(sources(file), tmp_path / "out", Filters(min_characters=1))
     assert pages == [("mine:0", "", "first page"), ("mine:3", "", "second page")]
@@ -268,8 +401,13 @@ def test_a_parquet_of_your_own_needs_only_text(tmp_path):
 def test_a_folder_or_glob_is_read_in_the_order_of_its_names(tmp_path):
     (tmp_path / "web").mkdir()
     for name, text in (("b", "two"), ("a", "one")):
-        make_parquet(tmp_path / "web" / f"{name}.parquet", select=f"select '{text}' as text, 'id-{text}' as id")
-    for number, address in enumerate((tmp_path / "web", tmp_path / "web" / "*.parquet", tmp_path / "w*" / "[ab].parquet")):
+        make_parquet(
+            tmp_path / "web" / f"{name}.parquet",
+            select=f"select '{text}' as text, 'id-{text}' as id",
+        )
+    for number, address in enumerate(
+        (tmp_path / "web", tmp_path / "web" / "*.parquet", tmp_path / "w*" / "[ab].parquet")
+    ):
         (tmp_path / str(number)).mkdir()
         _, pages = run(sources(address), tmp_path / str(number), Filters(min_characters=1))
         assert pages == [("id-one", "", "one"), ("id-two", "", "two")]
@@ -287,17 +425,32 @@ def test_wrong_sizes_and_numbers_are_said(served, parquet, tmp_path):
 
 
 def test_the_stage_ends_with_one_sentence(tmp_path, capsys):
-    options = ["--shard", "0", "--output", str(tmp_path / "shard.txt"), "--record", str(tmp_path / "shard.json")]
+    options = [
+        "--shard",
+        "0",
+        "--output",
+        str(tmp_path / "shard.txt"),
+        "--record",
+        str(tmp_path / "shard.json"),
+    ]
     assert main(["fineweb", "--config", '{"corpus": {"fineweb": {}}}', *options]) == 1
-    assert capsys.readouterr().err == "error  --config: sources.fineweb is missing; this stage needs it\n"
+    assert (
+        capsys.readouterr().err
+        == "error  --config: sources.fineweb is missing; this stage needs it\n"
+    )
 
 
 def test_small_gaps_are_fetched_along():
-    assert merge([(50_000, 60_000), (0, 100), (200, 300), (60_000, 60_001)]) == [(0, 300), (50_000, 60_001)]
+    assert merge([(50_000, 60_000), (0, 100), (200, 300), (60_000, 60_001)]) == [
+        (0, 300),
+        (50_000, 60_001),
+    ]
 
 
 @pytest.mark.parametrize("budget", [10_000_000, 20_000_000])
-def test_real_pages_cost_at_most_130_percent_of_their_compressed_text(server, real_data, tmp_path, budget):
+def test_real_pages_cost_at_most_130_percent_of_their_compressed_text(
+    server, real_data, tmp_path, budget
+):
     file = real_data / "web" / "fineweb_edu_standin_000.parquet"
     lay_out_data_set(server.root, "web/pages", {"000.parquet": file})
     (tmp_path / "local").mkdir()
@@ -307,7 +460,9 @@ def test_real_pages_cost_at_most_130_percent_of_their_compressed_text(server, re
     with duckdb.connect() as connection:
         query = f"select sum(strlen(text)) from read_parquet(?, file_row_number = true) where file_row_number < {1_000 * record['row_groups_read']}"
         (text_bytes,) = connection.execute(query, [str(file)]).fetchone()
-    compressed = sum(text_chunks(file)[: record["row_groups_read"]]) * record["text_bytes"] / text_bytes
+    compressed = (
+        sum(text_chunks(file)[: record["row_groups_read"]]) * record["text_bytes"] / text_bytes
+    )
     assert server.bytes_served <= 1.3 * compressed
     assert record["sha256"] == local["sha256"]
     assert budget * 0.8 <= record["text_bytes"] <= budget

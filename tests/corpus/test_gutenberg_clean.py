@@ -64,18 +64,48 @@ def wrapped(start: str, end: str, before: str = "", after: str = "", book: str =
 @pytest.mark.parametrize(
     ("start", "end"),
     [
-        ("*** START OF THIS PROJECT GUTENBERG EBOOK THE LANTERN ***", "*** END OF THIS PROJECT GUTENBERG EBOOK THE LANTERN ***"),
-        ("*** START OF THE PROJECT GUTENBERG EBOOK THE LANTERN ***", "*** END OF THE PROJECT GUTENBERG EBOOK THE LANTERN ***"),
-        ("***START OF THE PROJECT GUTENBERG EBOOK THE LANTERN***", "***END OF THE PROJECT GUTENBERG EBOOK THE LANTERN***"),
-        ("*** START OF THE PROJECT GUTENBERG EBOOK, THE LANTERN ***", "*** END OF THE PROJECT GUTENBERG EBOOK, THE LANTERN ***"),
-        ("*** START OF THE PROJECT GUTENBERG ETEXT THE LANTERN ***", "*** END OF THE PROJECT GUTENBERG ETEXT THE LANTERN ***"),
-        ("*** START OF THIS PROJECT GUTENBERG EBOOK THE LANTERN, BY\nADA QUILL ***", "*** END OF THIS PROJECT GUTENBERG EBOOK THE LANTERN, BY\nADA QUILL ***"),
-        ("***START OF THE PROJECT GUTENBERG EBOOK THE\nLANTERN***", "***END OF THE PROJECT GUTENBERG EBOOK THE\nLANTERN***"),
-        ("*** START OF THE PROJECT GUTENBERG EBOOK THE LANTERN", "    *** END OF THE PROJECT GUTENBERG EBOOK THE LANTERN ***"),
+        (
+            "*** START OF THIS PROJECT GUTENBERG EBOOK THE LANTERN ***",
+            "*** END OF THIS PROJECT GUTENBERG EBOOK THE LANTERN ***",
+        ),
+        (
+            "*** START OF THE PROJECT GUTENBERG EBOOK THE LANTERN ***",
+            "*** END OF THE PROJECT GUTENBERG EBOOK THE LANTERN ***",
+        ),
+        (
+            "***START OF THE PROJECT GUTENBERG EBOOK THE LANTERN***",
+            "***END OF THE PROJECT GUTENBERG EBOOK THE LANTERN***",
+        ),
+        (
+            "*** START OF THE PROJECT GUTENBERG EBOOK, THE LANTERN ***",
+            "*** END OF THE PROJECT GUTENBERG EBOOK, THE LANTERN ***",
+        ),
+        (
+            "*** START OF THE PROJECT GUTENBERG ETEXT THE LANTERN ***",
+            "*** END OF THE PROJECT GUTENBERG ETEXT THE LANTERN ***",
+        ),
+        (
+            "*** START OF THIS PROJECT GUTENBERG EBOOK THE LANTERN, BY\nADA QUILL ***",
+            "*** END OF THIS PROJECT GUTENBERG EBOOK THE LANTERN, BY\nADA QUILL ***",
+        ),
+        (
+            "***START OF THE PROJECT GUTENBERG EBOOK THE\nLANTERN***",
+            "***END OF THE PROJECT GUTENBERG EBOOK THE\nLANTERN***",
+        ),
+        (
+            "*** START OF THE PROJECT GUTENBERG EBOOK THE LANTERN",
+            "    *** END OF THE PROJECT GUTENBERG EBOOK THE LANTERN ***",
+        ),
         (SMALL_PRINT, "End of the Project Gutenberg Etext of The Lantern of Orren Vale"),
         (SMALL_PRINT, "End of The Project Gutenberg Etext of The Lantern of Orren Vale"),
-        (SMALL_PRINT.replace("*END*THE", "*END THE"), "End of this Project Gutenberg etext of The Lantern"),
-        (SMALL_PRINT, '"This is the end of the Project Gutenberg Edition of The Lantern\nof Orren Vale"'),
+        (
+            SMALL_PRINT.replace("*END*THE", "*END THE"),
+            "End of this Project Gutenberg etext of The Lantern",
+        ),
+        (
+            SMALL_PRINT,
+            '"This is the end of the Project Gutenberg Edition of The Lantern\nof Orren Vale"',
+        ),
         (SMALL_PRINT, ""),
     ],
 )
@@ -96,17 +126,28 @@ def test_without_an_end_marker_the_text_goes_to_the_end():
 
 def test_without_markers_the_text_is_kept_and_the_record_says_so():
     book = clean(BOOK.encode())
-    assert (book.text, book.kept, book.start_marker, book.end_marker) == (BOOK + "\n", True, None, None)
+    assert (book.text, book.kept, book.start_marker, book.end_marker) == (
+        BOOK + "\n",
+        True,
+        None,
+        None,
+    )
 
 
 def test_small_print_behind_the_newer_marker_is_cut_as_well():
     start = "*** START OF THE PROJECT GUTENBERG EBOOK THE LANTERN ***\n" + SMALL_PRINT
-    assert clean(wrapped(start, "*** END OF THE PROJECT GUTENBERG EBOOK THE LANTERN ***")).text == BOOK + "\n"
+    assert (
+        clean(wrapped(start, "*** END OF THE PROJECT GUTENBERG EBOOK THE LANTERN ***")).text
+        == BOOK + "\n"
+    )
 
 
 def test_small_print_behind_the_end_does_not_move_the_start():
     end = "*** END OF THE PROJECT GUTENBERG EBOOK THE LANTERN ***\n" + SMALL_PRINT
-    assert clean(wrapped("*** START OF THE PROJECT GUTENBERG EBOOK, THE LANTERN ***", end)).text == BOOK + "\n"
+    assert (
+        clean(wrapped("*** START OF THE PROJECT GUTENBERG EBOOK, THE LANTERN ***", end)).text
+        == BOOK + "\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,7 +172,10 @@ def test_small_print_behind_the_end_does_not_move_the_start():
     ],
 )
 def test_credits_and_notes_at_the_top_go(credit):
-    start, end = "*** START OF THIS PROJECT GUTENBERG EBOOK X ***", "*** END OF THIS PROJECT GUTENBERG EBOOK X ***"
+    start, end = (
+        "*** START OF THIS PROJECT GUTENBERG EBOOK X ***",
+        "*** END OF THIS PROJECT GUTENBERG EBOOK X ***",
+    )
     book = clean(wrapped(start, end, before=credit))
     assert book.text == BOOK + "\n"
     assert book.removed
@@ -155,7 +199,10 @@ def test_a_note_behind_the_title_goes_and_the_title_stays():
     ],
 )
 def test_notes_and_last_lines_behind_the_book_go(trailer):
-    start, end = "*** START OF THIS PROJECT GUTENBERG EBOOK X ***", "*** END OF THIS PROJECT GUTENBERG EBOOK X ***"
+    start, end = (
+        "*** START OF THIS PROJECT GUTENBERG EBOOK X ***",
+        "*** END OF THIS PROJECT GUTENBERG EBOOK X ***",
+    )
     assert clean(wrapped(start, end, after=trailer)).text == BOOK + "\n"
 
 
@@ -199,45 +246,83 @@ def test_a_long_line_that_names_the_project_is_left_alone():
     ],
 )
 def test_a_copyrighted_book_is_not_kept(line):
-    raw = wrapped(line + "\n*** START OF THIS PROJECT GUTENBERG EBOOK X ***", "*** END OF THIS PROJECT GUTENBERG EBOOK X ***")
+    raw = wrapped(
+        line + "\n*** START OF THIS PROJECT GUTENBERG EBOOK X ***",
+        "*** END OF THIS PROJECT GUTENBERG EBOOK X ***",
+    )
     book = clean(raw)
-    assert (book.kept, book.text, book.reason) == (False, "", "copyrighted: not in the public domain")
+    assert (book.kept, book.text, book.reason) == (
+        False,
+        "",
+        "copyrighted: not in the public domain",
+    )
 
 
 def test_a_copyright_line_of_the_book_itself_does_not_matter():
     raw = wrapped(
         "Copyright Status: Not copyrighted in the United States.\n*** START OF THIS PROJECT GUTENBERG EBOOK X ***",
         "*** END OF THIS PROJECT GUTENBERG EBOOK X ***",
-        book=BOOK.replace("by Ada Quill", "by Ada Quill\n\nCOPYRIGHT, 1912\n\n_All rights reserved_"),
+        book=BOOK.replace(
+            "by Ada Quill", "by Ada Quill\n\nCOPYRIGHT, 1912\n\n_All rights reserved_"
+        ),
     )
     assert clean(raw).kept
 
 
 def test_a_file_with_nothing_between_its_markers_is_not_kept():
-    book = clean(wrapped("*** START OF THIS PROJECT GUTENBERG EBOOK X ***", "*** END OF THIS PROJECT GUTENBERG EBOOK X ***", book=""))
+    book = clean(
+        wrapped(
+            "*** START OF THIS PROJECT GUTENBERG EBOOK X ***",
+            "*** END OF THIS PROJECT GUTENBERG EBOOK X ***",
+            book="",
+        )
+    )
     assert (book.kept, book.reason) == (False, "no text between the markers")
 
 
 @pytest.mark.parametrize(
-    "page", [b"<!DOCTYPE html>\n<html><body>Blocked</body></html>", b'\xef\xbb\xbf\n <html lang="en">', b"<?xml version='1.0'?>\n<!DOCTYPE html>"]
+    "page",
+    [
+        b"<!DOCTYPE html>\n<html><body>Blocked</body></html>",
+        b'\xef\xbb\xbf\n <html lang="en">',
+        b"<?xml version='1.0'?>\n<!DOCTYPE html>",
+    ],
 )
 def test_a_web_page_is_refused(page):
     with pytest.raises(UserError, match="a web page instead of a plain-text book"):
         clean(page)
 
 
-@pytest.mark.parametrize("piece", ["\n", " \n", " ", "*", "*** ", "produced ", "a b c\n", "*** START OF THE PROJECT GUTENBERG EBOOK "])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "\n",
+        " \n",
+        " ",
+        "*",
+        "*** ",
+        "produced ",
+        "a b c\n",
+        "*** START OF THE PROJECT GUTENBERG EBOOK ",
+    ],
+)
 def test_odd_files_take_no_longer_than_books(piece):
     began = time.monotonic()
     clean((piece * (300_000 // len(piece))).encode())
-    assert time.monotonic() - began < 5  # a fraction of a second; minutes where an expression is quadratic
+    assert (
+        time.monotonic() - began < 5
+    )  # a fraction of a second; minutes where an expression is quadratic
 
 
 @settings(max_examples=50)
 @given(st.lists(st.text("abc XYZ.,'\n*|", min_size=1, max_size=200), min_size=1, max_size=6))
 def test_whatever_the_book_it_comes_out_as_it_went_in(pieces):
     body = "It began.\n\n" + "\n\n".join(pieces) + "\n\nIt ended."
-    raw = wrapped("*** START OF THIS PROJECT GUTENBERG EBOOK X ***", "*** END OF THIS PROJECT GUTENBERG EBOOK X ***", book=body)
+    raw = wrapped(
+        "*** START OF THIS PROJECT GUTENBERG EBOOK X ***",
+        "*** END OF THIS PROJECT GUTENBERG EBOOK X ***",
+        book=body,
+    )
     assert clean(raw).text == body + "\n"
 
 
@@ -253,37 +338,64 @@ def test_clean_file_writes_text_and_record(tmp_path):
     record = json.loads((tmp_path / "clean/pg7.json").read_text())
     text = (tmp_path / "clean/pg7.txt").read_bytes()
     assert text.decode() == BOOK.replace("lamp", "lämp") + "\n"
-    assert record["markers"] == {"start": "*** START OF THIS PROJECT GUTENBERG EBOOK X ***", "end": "*** END OF THIS PROJECT GUTENBERG EBOOK X ***"}
-    assert (record["id"], record["title"], record["author"], record["kept"], record["encoding"]) == (
+    assert record["markers"] == {
+        "start": "*** START OF THIS PROJECT GUTENBERG EBOOK X ***",
+        "end": "*** END OF THIS PROJECT GUTENBERG EBOOK X ***",
+    }
+    assert (
+        record["id"],
+        record["title"],
+        record["author"],
+        record["kept"],
+        record["encoding"],
+    ) == (
         7,
         "The Lantern of Orren Vale",
         "Ada Quill",
         True,
         "cp1252",
     )
-    assert (record["bytes_in"], record["bytes_out"]) == ((tmp_path / "raw.txt").stat().st_size, len(text))
+    assert (record["bytes_in"], record["bytes_out"]) == (
+        (tmp_path / "raw.txt").stat().st_size,
+        len(text),
+    )
     assert record["removed"] == ["Produced by Jane Doe"]
     assert sorted(path.name for path in (tmp_path / "clean").iterdir()) == ["pg7.json", "pg7.txt"]
 
 
 def test_the_catalogue_s_title_goes_before_the_header_s(tmp_path):
     (tmp_path / "raw.txt").write_bytes(HEADER.encode() + BOOK.encode())
-    clean_file(tmp_path / "raw.txt", tmp_path / "out.txt", tmp_path / "out.json", 7, title="The Lantern", author="Quill, Ada")
+    clean_file(
+        tmp_path / "raw.txt",
+        tmp_path / "out.txt",
+        tmp_path / "out.json",
+        7,
+        title="The Lantern",
+        author="Quill, Ada",
+    )
     record = json.loads((tmp_path / "out.json").read_text())
     assert (record["title"], record["author"]) == ("The Lantern", "Quill, Ada")
 
 
 def test_a_skipped_book_leaves_an_empty_text_and_the_reason(tmp_path):
-    (tmp_path / "raw.txt").write_bytes(b"** This is a COPYRIGHTED Project Gutenberg eBook **\n" + BOOK.encode())
+    (tmp_path / "raw.txt").write_bytes(
+        b"** This is a COPYRIGHTED Project Gutenberg eBook **\n" + BOOK.encode()
+    )
     clean_file(tmp_path / "raw.txt", tmp_path / "out.txt", tmp_path / "out.json", 16)
     record = json.loads((tmp_path / "out.json").read_text())
-    assert (record["kept"], record["bytes_out"], (tmp_path / "out.txt").read_bytes()) == (False, 0, b"")
+    assert (record["kept"], record["bytes_out"], (tmp_path / "out.txt").read_bytes()) == (
+        False,
+        0,
+        b"",
+    )
     assert "copyrighted" in record["reason"]
 
 
 def test_clean_file_names_the_file_that_is_wrong_and_writes_nothing(tmp_path):
     (tmp_path / "raw.txt").write_bytes(b"<html>403 Forbidden</html>")
-    with pytest.raises(UserError, match=r"raw\.txt: a web page .* nanoeuler gutenberg fetch --id 5"):
+    with pytest.raises(
+        UserError, match=r"raw\.txt: a web page .* nanoeuler gutenberg fetch --id 5"
+    ):
         clean_file(tmp_path / "raw.txt", tmp_path / "out.txt", tmp_path / "out.json", 5)
     with pytest.raises(UserError, match=r"none\.txt: cannot be read .* fetch the book first"):
         clean_file(tmp_path / "none.txt", tmp_path / "out.txt", tmp_path / "out.json", 5)
@@ -294,8 +406,21 @@ def test_clean_file_names_the_file_that_is_wrong_and_writes_nothing(tmp_path):
 
 REAL = Path(__file__).resolve().parents[2] / "../shared/data/gutenberg"
 COPYRIGHTED = {"pg16"}
-NOTES_AT_THE_END = {"pg147", "pg779", "pg786", "pg1257", "pg19942", "pg30601", "pg31251", "pg37106", "pg56248"}
-CHAPTER = re.compile(r"^[^\S\n]*(?:CHAPTER|Chapter|BOOK|ACT|Act|CANTO|LETTER|Letter|VOLUME|Stave)\s+(?:[IVXLC]+|\d+)\b.*$", re.MULTILINE)
+NOTES_AT_THE_END = {
+    "pg147",
+    "pg779",
+    "pg786",
+    "pg1257",
+    "pg19942",
+    "pg30601",
+    "pg31251",
+    "pg37106",
+    "pg56248",
+}
+CHAPTER = re.compile(
+    r"^[^\S\n]*(?:CHAPTER|Chapter|BOOK|ACT|Act|CANTO|LETTER|Letter|VOLUME|Stave)\s+(?:[IVXLC]+|\d+)\b.*$",
+    re.MULTILINE,
+)
 
 
 def words(text: str) -> list[str]:
@@ -306,7 +431,9 @@ def words(text: str) -> list[str]:
 def real():
     """Every real file: its name, its decoded text and the cleaned book."""
     if not REAL.is_dir():
-        pytest.skip("no ../shared/data/gutenberg here: the 140 real files are not part of the repository")
+        pytest.skip(
+            "no ../shared/data/gutenberg here: the 140 real files are not part of the repository"
+        )
     found = {}
     with open(REAL / "index.csv", encoding="utf-8") as index:
         for row in csv.DictReader(index):
@@ -324,9 +451,15 @@ def test_real_books_have_markers_titles_and_readable_text(real):
     for name, (_, book) in real.items():
         assert book.start_marker, name
         assert book.unreadable == 0, name
-        if name not in ("pg11-alice30-jevliu", "pg245"):  # the one has no header, the other's names no title
+        if name not in (
+            "pg11-alice30-jevliu",
+            "pg245",
+        ):  # the one has no header, the other's names no title
             assert book.title, name
-    assert {name for name, (_, book) in real.items() if book.end_marker is None} == {"pg2264", "pg11-alice30-GITenberg"}
+    assert {name for name, (_, book) in real.items() if book.end_marker is None} == {
+        "pg2264",
+        "pg11-alice30-GITenberg",
+    }
 
 
 def test_real_doubly_encoded_books_are_mended(real):
@@ -339,17 +472,29 @@ def test_real_doubly_encoded_books_are_mended(real):
 
 
 def test_real_books_contain_nothing_of_the_project_s_own(real):
-    forbidden = ("project gutenberg", "project\ngutenberg", "small print!", "gutenberg.org", "public domain etext", "distributed proofread", "pgdp.net")
+    forbidden = (
+        "project gutenberg",
+        "project\ngutenberg",
+        "small print!",
+        "gutenberg.org",
+        "public domain etext",
+        "distributed proofread",
+        "pgdp.net",
+    )
     for name, (_, book) in real.items():
         lower = book.text.lower()
         assert not [words for words in forbidden if words in lower], name
-        assert not re.search(r"^\W*(produced|prepared|transcribed|scanned|e-?text)\b", book.text[:200], re.IGNORECASE), name
+        assert not re.search(
+            r"^\W*(produced|prepared|transcribed|scanned|e-?text)\b", book.text[:200], re.IGNORECASE
+        ), name
 
 
 def test_real_books_lose_only_the_frame(real):
     for name, (whole, book) in real.items():
         if book.kept:
-            assert 2_000 < len(whole) - len(book.text) < 45_000 or name == "pg11-alice30-jevliu", name  # header, licence, notes
+            assert 2_000 < len(whole) - len(book.text) < 45_000 or name == "pg11-alice30-jevliu", (
+                name
+            )  # header, licence, notes
             assert sum(map(len, book.removed)) < min(15_000, 0.1 * len(book.text)), name
 
 
@@ -372,11 +517,22 @@ def test_real_books_end_with_their_last_words(real):
     """The last words in front of the first line that names the project behind the middle: found here in the plainest way."""
     for name, (whole, book) in real.items():
         if book.kept and name not in NOTES_AT_THE_END:
-            ends = [match.start() for match in re.finditer(r"^.*(end of (the |this )?project gutenberg).*$", whole, re.IGNORECASE | re.MULTILINE)]
+            ends = [
+                match.start()
+                for match in re.finditer(
+                    r"^.*(end of (the |this )?project gutenberg).*$",
+                    whole,
+                    re.IGNORECASE | re.MULTILINE,
+                )
+            ]
             end = next((found for found in ends if found > len(whole) / 3), len(whole))
             assert words(book.text[-2000:])[-20:] == words(whole[:end][-4000:])[-20:], name
 
 
 def test_real_editions_of_a_book_clean_to_about_the_same(real):
-    for plain, edition in [("pg98", "pg98-98-0-benskov95"), ("pg98", "pg98-pg98-logicx24"), ("pg767", "pg767-agnsg10-GITenberg")]:
+    for plain, edition in [
+        ("pg98", "pg98-98-0-benskov95"),
+        ("pg98", "pg98-pg98-logicx24"),
+        ("pg767", "pg767-agnsg10-GITenberg"),
+    ]:
         assert len(real[plain][1].text) == pytest.approx(len(real[edition][1].text), rel=0.02)

@@ -48,7 +48,9 @@ def test_a_book_is_kept_as_served_and_never_asked_for_again(server, output):
     assert server.requests() == 1
 
 
-@pytest.mark.parametrize("path", ["1/3/4/1342/1342-0.txt", "1/3/4/1342/1342-8.txt", "1/3/4/1342/1342.txt"])
+@pytest.mark.parametrize(
+    "path", ["1/3/4/1342/1342-0.txt", "1/3/4/1342/1342-8.txt", "1/3/4/1342/1342.txt"]
+)
 def test_the_older_tree_is_the_second_choice(server, output, path):
     server.put(path, make_book(1342))
     fetch_book(f"{server.url}/", 1342, output, 0, QUICK)
@@ -79,12 +81,18 @@ def test_a_good_old_file_is_taken_when_the_new_one_is_a_block_page(server, outpu
         (make_book(1342)[:-300], "a truncated book: it has a start marker but no end"),
         (make_book(1343), "the text of book 1343 instead of 1342"),
         (b"PK\x03\x04" + bytes(range(256)) * 20, "not plain text"),
-        (b"Too many requests. Come back tomorrow.", "no book but a text of 38 characters: 'Too many"),
+        (
+            b"Too many requests. Come back tomorrow.",
+            "no book but a text of 38 characters: 'Too many",
+        ),
     ],
 )
 def test_what_is_no_book_is_refused_in_one_sentence_and_not_kept(server, output, content, sentence):
     server.put("cache/epub/1342/pg1342.txt", content)
-    with pytest.raises(UserError, match=rf"/cache/epub/1342/pg1342.txt: {sentence}.*; try again later, name another mirror"):
+    with pytest.raises(
+        UserError,
+        match=rf"/cache/epub/1342/pg1342.txt: {sentence}.*; try again later, name another mirror",
+    ):
         fetch_book(server.url, 1342, output, 0, QUICK)
     assert list(output.parent.iterdir()) == []
 
@@ -96,13 +104,21 @@ def test_a_book_without_any_markers_is_accepted(server, output):
 
 
 def test_a_book_that_the_mirror_does_not_have_is_said(server, output):
-    with pytest.raises(UserError, match=r"has no plain text of book 1342; correct its number, or name another mirror"):
+    with pytest.raises(
+        UserError,
+        match=r"has no plain text of book 1342; correct its number, or name another mirror",
+    ):
         fetch_book(server.url, 1342, output, 0, QUICK)
     assert server.requests() == 4
 
 
-def test_a_mirror_that_redirects_to_another_scheme_or_host_still_says_what_is_missing(server, output):
-    server.fail("/cache/epub/1342/pg1342.txt", Fault(status=301, headers={"Location": f"http://localhost:{server.port}/nothing"}))
+def test_a_mirror_that_redirects_to_another_scheme_or_host_still_says_what_is_missing(
+    server, output
+):
+    server.fail(
+        "/cache/epub/1342/pg1342.txt",
+        Fault(status=301, headers={"Location": f"http://localhost:{server.port}/nothing"}),
+    )
     server.put("1/3/4/1342/1342-0.txt", make_book(1342))
     fetch_book(server.url, 1342, output, 0, QUICK)
     assert output.exists()
@@ -110,7 +126,11 @@ def test_a_mirror_that_redirects_to_another_scheme_or_host_still_says_what_is_mi
 
 def test_a_body_shorter_than_announced_is_completed(server, output):
     server.put("cache/epub/1342/pg1342.txt", make_book(1342))
-    server.fail("/cache/epub/1342/pg1342.txt", Fault(status=429, headers={"Retry-After": "0"}), Fault(truncate=True, after=4_000))
+    server.fail(
+        "/cache/epub/1342/pg1342.txt",
+        Fault(status=429, headers={"Retry-After": "0"}),
+        Fault(truncate=True, after=4_000),
+    )
     fetch_book(server.url, 1342, output, 0, QUICK)
     assert output.read_bytes() == make_book(1342)
     assert server.seen[-1].headers["Range"] == "bytes=4000-"
@@ -138,18 +158,61 @@ def test_a_local_folder_is_a_mirror_too(tmp_path, output):
 
 def test_the_stage_fetches_and_cleans_by_command_line(server, tmp_path, output):
     server.put("cache/epub/1342/pg1342.txt", make_book(1342))
-    config = json.dumps({"sources": {"gutenberg": {"collection": "g", "mirror": server.url, "delay_seconds": 0.2}}, "revision": 1})
-    assert main(["gutenberg", "fetch", "--config", config, "--id", "1342", "--output", str(output), "--log", str(tmp_path / "fetch.log")]) == 0
+    config = json.dumps(
+        {
+            "sources": {
+                "gutenberg": {"collection": "g", "mirror": server.url, "delay_seconds": 0.2}
+            },
+            "revision": 1,
+        }
+    )
+    assert (
+        main(
+            [
+                "gutenberg",
+                "fetch",
+                "--config",
+                config,
+                "--id",
+                "1342",
+                "--output",
+                str(output),
+                "--log",
+                str(tmp_path / "fetch.log"),
+            ]
+        )
+        == 0
+    )
     text, record = tmp_path / "clean" / "pg1342.txt", tmp_path / "clean" / "pg1342.json"
-    assert main(["gutenberg", "clean", "--id", "1342", "--input", str(output), "--output", str(text), "--record", str(record)]) == 0
+    assert (
+        main(
+            [
+                "gutenberg",
+                "clean",
+                "--id",
+                "1342",
+                "--input",
+                str(output),
+                "--output",
+                str(text),
+                "--record",
+                str(record),
+            ]
+        )
+        == 0
+    )
     assert text.read_text(encoding="utf-8").startswith("This is line 0 of the book")
     assert json.loads(record.read_text(encoding="utf-8"))["kept"]
     assert "fetched" in (tmp_path / "fetch.log").read_text(encoding="utf-8")
 
 
 def test_the_stage_ends_with_one_sentence(server, tmp_path, output, capsys):
-    config = json.dumps({"sources": {"gutenberg": {"collection": "g", "mirror": server.url, "delay_seconds": 0}}})
-    assert main(["gutenberg", "fetch", "--config", config, "--id", "5", "--output", str(output)]) == 1
+    config = json.dumps(
+        {"sources": {"gutenberg": {"collection": "g", "mirror": server.url, "delay_seconds": 0}}}
+    )
+    assert (
+        main(["gutenberg", "fetch", "--config", config, "--id", "5", "--output", str(output)]) == 1
+    )
     assert capsys.readouterr().err.count("\n") == 1
     assert main(["gutenberg", "fetch", "--config", "{}", "--id", "5", "--output", str(output)]) == 1
     assert "sources.gutenberg" in capsys.readouterr().err
@@ -161,7 +224,11 @@ def test_every_real_book_passes_and_its_first_half_does_not(real_data):
     for row in rows:
         raw = gzip.decompress((real_data / "gutenberg" / row["file"]).read_bytes())
         assert wrong_with(raw, int(row["id"])) is None, row["file"]
-        if "SMALL PRINT" not in row["start_marker"] and row["start_marker"] and int(row["bytes"]) < 300_000:
+        if (
+            "SMALL PRINT" not in row["start_marker"]
+            and row["start_marker"]
+            and int(row["bytes"]) < 300_000
+        ):
             assert wrong_with(raw[: len(raw) // 2], int(row["id"])) is not None, row["file"]
 
 
@@ -169,4 +236,6 @@ def test_real_books_come_over_http_byte_by_byte(server, real_data, tmp_path):
     lay_out_books(server.root, real_data / "gutenberg")
     for book in (11, 2264, 9198):
         fetch_book(server.url, book, tmp_path / f"pg{book}.txt", 0, QUICK)
-        assert (tmp_path / f"pg{book}.txt").read_bytes() == gzip.decompress((real_data / "gutenberg" / f"pg{book}.txt.gz").read_bytes())
+        assert (tmp_path / f"pg{book}.txt").read_bytes() == gzip.decompress(
+            (real_data / "gutenberg" / f"pg{book}.txt.gz").read_bytes()
+        )

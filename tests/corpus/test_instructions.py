@@ -13,12 +13,23 @@ from nanoeuler.corpus.questions import prepare as prepare_questions
 from nanoeuler.errors import UserError
 from tests.servers import BLOCK_PAGE, Fault
 
-RECORDS = [{"instruction": f"Say {n}.", "input": f"n = {n}" if n % 3 == 0 else "", "output": f"{n}\u2028\n"} for n in range(200)]
+RECORDS = [
+    {
+        "instruction": f"Say {n}.",
+        "input": f"n = {n}" if n % 3 == 0 else "",
+        "output": f"{n}\u2028\n",
+    }
+    for n in range(200)
+]
 
 
 def write(path: Path, value: object) -> dict:
     """Put `value` (JSON, or raw text or bytes) into a file; return the section instructions with it under the name `mine`."""
-    content = value if isinstance(value, bytes) else (value if isinstance(value, str) else json.dumps(value, indent=4)).encode()
+    content = (
+        value
+        if isinstance(value, bytes)
+        else (value if isinstance(value, str) else json.dumps(value, indent=4)).encode()
+    )
     path.write_bytes(content)
     return {"mine": {"url": str(path), "licence": "CC0"}}
 
@@ -27,9 +38,15 @@ def read(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def make(tmp_path: Path, value: object, share: float = 0.02, name: str = "file.json") -> tuple[dict, list[dict], list[dict]]:
+def make(
+    tmp_path: Path, value: object, share: float = 0.02, name: str = "file.json"
+) -> tuple[dict, list[dict], list[dict]]:
     manifest = prepare("mine", write(tmp_path / name, value), share, tmp_path / "mine")
-    return manifest, read(tmp_path / "mine" / "train.jsonl"), read(tmp_path / "mine" / "validation.jsonl")
+    return (
+        manifest,
+        read(tmp_path / "mine" / "train.jsonl"),
+        read(tmp_path / "mine" / "validation.jsonl"),
+    )
 
 
 def test_records_come_out_unchanged_in_their_order_and_parted(tmp_path):
@@ -40,35 +57,68 @@ def test_records_come_out_unchanged_in_their_order_and_parted(tmp_path):
     assert json.loads((tmp_path / "mine" / "manifest.json").read_text()) == manifest
     assert manifest["licence"] == "CC0"
     assert manifest["sha256"] == hashlib.sha256((tmp_path / "file.json").read_bytes()).hexdigest()
-    assert (manifest["records"], manifest["with_input"], manifest["bad"], manifest["duplicates"]) == (200, 67, {}, 0)
+    assert (
+        manifest["records"],
+        manifest["with_input"],
+        manifest["bad"],
+        manifest["duplicates"],
+    ) == (200, 67, {}, 0)
     for part in ("train", "validation"):
         content = (tmp_path / "mine" / f"{part}.jsonl").read_bytes()
-        assert (manifest[part]["bytes"], manifest[part]["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+        assert (manifest[part]["bytes"], manifest[part]["sha256"]) == (
+            len(content),
+            hashlib.sha256(content).hexdigest(),
+        )
     assert manifest["train"]["records"] == 180
 
 
 def test_every_form_of_the_file_gives_the_same_records(tmp_path):
     expected = make(tmp_path, RECORDS)[1:]
-    lines = "\ufeff" + "".join(json.dumps(record, ensure_ascii=False) + "\r\n" for record in RECORDS)
-    dolly = "\n".join(json.dumps({"instruction": r["instruction"], "context": r["input"], "response": r["output"], "category": "qa"}) for r in RECORDS)
+    lines = "\ufeff" + "".join(
+        json.dumps(record, ensure_ascii=False) + "\r\n" for record in RECORDS
+    )
+    dolly = "\n".join(
+        json.dumps(
+            {
+                "instruction": r["instruction"],
+                "context": r["input"],
+                "response": r["output"],
+                "category": "qa",
+            }
+        )
+        for r in RECORDS
+    )
     without_input = [{key: value for key, value in record.items() if value} for record in RECORDS]
     with_null = [record | {"input": record["input"] or None} for record in RECORDS]
-    for form in (lines, dolly, gzip.compress(json.dumps(RECORDS).encode()), without_input, with_null):
+    for form in (
+        lines,
+        dolly,
+        gzip.compress(json.dumps(RECORDS).encode()),
+        without_input,
+        with_null,
+    ):
         assert make(tmp_path, form)[1:] == expected
 
 
 def test_who_is_held_out_depends_on_the_record_alone(tmp_path):
     held_out = make(tmp_path, RECORDS, 0.1)[2]
     assert sorted(make(tmp_path, RECORDS[::-1], 0.1)[2], key=RECORDS.index) == held_out
-    more = RECORDS + [{"instruction": f"Another {n}", "input": "", "output": "x"} for n in range(200)]
-    assert {r["instruction"] for r in make(tmp_path, more, 0.05)[2]} & {r["instruction"] for r in held_out}
+    more = RECORDS + [
+        {"instruction": f"Another {n}", "input": "", "output": "x"} for n in range(200)
+    ]
+    assert {r["instruction"] for r in make(tmp_path, more, 0.05)[2]} & {
+        r["instruction"] for r in held_out
+    }
 
 
 def test_records_of_one_prompt_stay_together_and_copies_count_once(tmp_path):
     twice = RECORDS + [record | {"output": "another answer"} for record in RECORDS] + RECORDS[:7]
     manifest, train, validation = make(tmp_path, twice, 0.1)
     assert manifest["duplicates"] == 7
-    prompts = [{(record["instruction"], record["input"]) for record in part} for part in (train, validation)]
+    prompts = [
+        {(record["instruction"], record["input"]) for record in part}
+        for part in (train, validation)
+    ]
     assert not prompts[0] & prompts[1]
     assert 40 <= len(validation) <= 42
 
@@ -94,7 +144,20 @@ def test_bad_records_are_left_out_counted_and_told(tmp_path, capsys):
     ]
     sources = write(tmp_path / "file.json", RECORDS[:10] + bad)
     config = json.dumps({"sources": {"instructions": sources}, "sft": {"validation_share": 0.2}})
-    assert main(["instructions", "--config", config, "--name", "mine", "--output", str(tmp_path / "mine")]) == 0
+    assert (
+        main(
+            [
+                "instructions",
+                "--config",
+                config,
+                "--name",
+                "mine",
+                "--output",
+                str(tmp_path / "mine"),
+            ]
+        )
+        == 0
+    )
     manifest = json.loads((tmp_path / "mine" / "manifest.json").read_text())
     assert manifest["records"] == 10
     assert manifest["validation"]["records"] == 2
@@ -109,19 +172,28 @@ def test_bad_records_are_left_out_counted_and_told(tmp_path, capsys):
         "instruction has half a character (a lone surrogate)": 1,
     }
     said = capsys.readouterr().err
-    assert "9 of 19 records are left out (record 11: instruction is missing; record 12: instruction is empty;" in said
+    assert (
+        "9 of 19 records are left out (record 11: instruction is missing; record 12: instruction is empty;"
+        in said
+    )
     assert "record 15: instruction is not text; …)" in said
 
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ([{"text": "x"}] * 3, r"3 of 3 records are bad \(record 1: instruction is missing; .*\); give records with the texts instruction, output"),
+        (
+            [{"text": "x"}] * 3,
+            r"3 of 3 records are bad \(record 1: instruction is missing; .*\); give records with the texts instruction, output",
+        ),
         (RECORDS[:4] + [{}] * 5, "5 of 9 records are bad"),
         (b"[]", "holds no records"),
         (b"", "neither a JSON list nor lines of JSON objects; it begins with ''"),
         (BLOCK_PAGE, ".* it begins with '<!DOCTYPE html> "),
-        (json.dumps(RECORDS)[:-100], r"not valid JSON: .* in line 1, column \d+; it may have been cut off"),
+        (
+            json.dumps(RECORDS)[:-100],
+            r"not valid JSON: .* in line 1, column \d+; it may have been cut off",
+        ),
         (gzip.compress(json.dumps(RECORDS).encode())[:-50], "damaged gzip"),
         ('{"instruction": "caf\xe9"'.encode("latin-1"), "not UTF-8 text"),
         (RECORDS[:1], "1 record of one prompt: too few"),
@@ -143,7 +215,9 @@ def test_a_broken_line_is_one_bad_record(tmp_path):
 def test_json_that_python_cannot_read_is_bad_too(tmp_path, monster):
     lines = "".join(json.dumps(record) + "\n" for record in RECORDS)
     assert make(tmp_path, lines + monster)[0]["bad"] == {"no JSON object": 1}
-    with pytest.raises(UserError, match=r"not valid JSON: beyond what can be read \(.*\); it may have been cut off"):
+    with pytest.raises(
+        UserError, match=r"not valid JSON: beyond what can be read \(.*\); it may have been cut off"
+    ):
         make(tmp_path, f"[{monster}]")
 
 
@@ -151,16 +225,25 @@ def test_a_file_of_your_own_needs_no_entry(tmp_path):
     file = tmp_path / "own.json"
     write(file, RECORDS)
     assert prepare(str(file), {}, 0.02, tmp_path / "own")["records"] == 200
-    with pytest.raises(UserError, match=r"alpacca: neither a name under instructions in the sources file \(there: alpaca\) nor a file"):
+    with pytest.raises(
+        UserError,
+        match=r"alpacca: neither a name under instructions in the sources file \(there: alpaca\) nor a file",
+    ):
         prepare("alpacca", {"alpaca": {"url": "x"}}, 0.02, tmp_path / "x")
 
 
 def test_instructions_come_over_http(server, tmp_path):
     content = json.dumps(RECORDS).encode()
     address = server.put("alpaca.json", content)
-    server.fail("/alpaca.json", Fault(truncate=True, after=500), Fault(status=429, headers={"Retry-After": "0"}))
+    server.fail(
+        "/alpaca.json",
+        Fault(truncate=True, after=500),
+        Fault(status=429, headers={"Retry-After": "0"}),
+    )
     entry = {"url": address, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    assert prepare("alpaca", {"alpaca": entry}, 0.02, tmp_path / "data" / "alpaca")["records"] == 200
+    assert (
+        prepare("alpaca", {"alpaca": entry}, 0.02, tmp_path / "data" / "alpaca")["records"] == 200
+    )
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["alpaca"]
     server.put("alpaca.json", content.replace(b"Say", b"Sag"))
     with pytest.raises(UserError, match="SHA-256"):
@@ -169,7 +252,10 @@ def test_instructions_come_over_http(server, tmp_path):
 
 
 def test_questions_are_checked_and_copied(server, tmp_path):
-    lines = [{"instruction": "Who?", "answer": "Ada", "kind": "person"}, {"instruction": "Where?", "input": "a map", "answer": "here\u2028"}]
+    lines = [
+        {"instruction": "Who?", "answer": "Ada", "kind": "person"},
+        {"instruction": "Where?", "input": "a map", "answer": "here\u2028"},
+    ]
     address = server.put("questions.jsonl", "\n".join(map(json.dumps, lines)).encode())
     config = json.dumps({"sources": {"questions": {"world": {"url": address}}}})
     output = tmp_path / "questions" / "world.jsonl"
@@ -191,14 +277,21 @@ def test_questions_are_checked_and_copied(server, tmp_path):
 )
 def test_a_bad_question_stops_the_stage_with_its_line(tmp_path, question, problem):
     file = tmp_path / "questions.jsonl"
-    file.write_text(json.dumps({"instruction": "a", "answer": "b"}) + "\n" + json.dumps(question) + "\n")
+    file.write_text(
+        json.dumps({"instruction": "a", "answer": "b"}) + "\n" + json.dumps(question) + "\n"
+    )
     with pytest.raises(UserError, match=rf"questions.jsonl, line 2: {problem}; "):
         prepare_questions("world", {"world": {"url": str(file)}}, tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_real_alpaca_records(real_data, tmp_path):
-    sources = {"alpaca": {"url": str(real_data / "alpaca" / "alpaca_data_subset.json.gz"), "licence": "CC BY-NC 4.0"}}
+    sources = {
+        "alpaca": {
+            "url": str(real_data / "alpaca" / "alpaca_data_subset.json.gz"),
+            "licence": "CC BY-NC 4.0",
+        }
+    }
     manifest = prepare("alpaca", sources, 0.02, tmp_path / "alpaca")
     assert manifest["records"] + sum(manifest["bad"].values()) + manifest["duplicates"] == 24_896
     assert manifest["bad"] == {"output is empty": 9}
@@ -210,30 +303,60 @@ def test_conversations_become_their_last_turn_with_the_earlier_ones(tmp_path):
     def said(role, text):
         return {"role": role, "content": text}
 
-    talk = [said("system", "Be brief."), said("user", "Hello!"), said("assistant", "Hi."), said("user", "Who?"), said("assistant", "I."), said("user", "Bye.")]
+    talk = [
+        said("system", "Be brief."),
+        said("user", "Hello!"),
+        said("assistant", "Hi."),
+        said("user", "Who?"),
+        said("assistant", "I."),
+        said("user", "Bye."),
+    ]
     share_gpt = [{"from": "human", "value": "Hello!"}, {"from": "gpt", "value": "Hi."}]
-    bad = [{"messages": [said("user", "Hello!")]}, {"messages": [said("assistant", "Hi.")]}, {"messages": "Hello!"}]
-    manifest, train, validation = make(tmp_path, [{"messages": talk}, {"conversations": share_gpt}, *bad, *RECORDS[:5]], 0.2)
+    bad = [
+        {"messages": [said("user", "Hello!")]},
+        {"messages": [said("assistant", "Hi.")]},
+        {"messages": "Hello!"},
+    ]
+    manifest, train, validation = make(
+        tmp_path, [{"messages": talk}, {"conversations": share_gpt}, *bad, *RECORDS[:5]], 0.2
+    )
     records = train + validation
     earlier = [{"instruction": "Be brief.\n\nHello!", "output": "Hi."}]
     assert {"instruction": "Who?", "input": "", "output": "I.", "earlier": earlier} in records
     assert {"instruction": "Hello!", "input": "", "output": "Hi."} in records
     assert (manifest["conversations"], manifest["records"]) == (1, 7)
-    assert manifest["bad"] == {"messages has no reply": 1, "messages is empty": 1, "messages is not a list": 1}
+    assert manifest["bad"] == {
+        "messages has no reply": 1,
+        "messages is empty": 1,
+        "messages is not a list": 1,
+    }
 
 
 def test_a_mixture_takes_each_file_by_its_weight_and_holds_out_every_prompt_once(tmp_path):
     files = {
         "few": RECORDS[:100],
         "half": RECORDS[100:],
-        "messages": [{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]}],
+        "messages": [
+            {
+                "messages": [
+                    {"role": "user", "content": "Hi"},
+                    {"role": "assistant", "content": "Ho"},
+                ]
+            }
+        ],
     }
     for name, records in files.items():
         write(tmp_path / f"{name}.json", records)
     weights = {"few": 3, "half": 0.5, "messages": 1}
-    mixture = [{"url": str(tmp_path / f"{name}.json"), "weight": weight, "licence": f"CC {name}"} for name, weight in weights.items()]
+    mixture = [
+        {"url": str(tmp_path / f"{name}.json"), "weight": weight, "licence": f"CC {name}"}
+        for name, weight in weights.items()
+    ]
     manifest = prepare("mix", {"mix": {"mixture": mixture}}, 0.1, tmp_path / "mix")
-    train, validation = read(tmp_path / "mix" / "train.jsonl"), read(tmp_path / "mix" / "validation.jsonl")
+    train, validation = (
+        read(tmp_path / "mix" / "train.jsonl"),
+        read(tmp_path / "mix" / "validation.jsonl"),
+    )
     assert (manifest["records"], manifest["licence"]) == (201, "CC few; CC half; CC messages")
     assert [member["records"] for member in manifest["mixture"]] == [100, 100, 1]
     assert len(validation) == 20
@@ -248,17 +371,32 @@ def test_a_mixture_takes_each_file_by_its_weight_and_holds_out_every_prompt_once
 def test_a_file_of_a_mixture_without_a_licence_is_told(tmp_path):
     for name in ("a", "b"):
         write(tmp_path / f"{name}.json", [record | {"input": name} for record in RECORDS])
-    entry = {"mixture": [{"url": str(tmp_path / "a.json"), "licence": "CC0"}, {"url": str(tmp_path / "b.json")}]}
+    entry = {
+        "mixture": [
+            {"url": str(tmp_path / "a.json"), "licence": "CC0"},
+            {"url": str(tmp_path / "b.json")},
+        ]
+    }
     assert prepare("mix", {"mix": entry}, 0.1, tmp_path / "mix")["licence"] == "CC0; unknown"
-    assert prepare("mix", {"mix": entry | {"licence": "MIT"}}, 0.1, tmp_path / "mix")["licence"] == "MIT; CC0"
+    assert (
+        prepare("mix", {"mix": entry | {"licence": "MIT"}}, 0.1, tmp_path / "mix")["licence"]
+        == "MIT; CC0"
+    )
 
 
 def test_a_record_in_two_files_of_a_mixture_is_one(tmp_path):
     write(tmp_path / "file.json", RECORDS)
-    manifest = prepare("mix", {"mix": {"mixture": [{"url": str(tmp_path / "file.json")}] * 2}}, 0.1, tmp_path / "mix")
+    manifest = prepare(
+        "mix",
+        {"mix": {"mixture": [{"url": str(tmp_path / "file.json")}] * 2}},
+        0.1,
+        tmp_path / "mix",
+    )
     assert (manifest["records"], manifest["duplicates"]) == (200, 200)
 
 
 def test_an_entry_without_an_address_is_one_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"instructions\.mix in the sources file has neither a url nor a mixture"):
+    with pytest.raises(
+        UserError, match=r"instructions\.mix in the sources file has neither a url nor a mixture"
+    ):
         prepare("mix", {"mix": {"licence": "CC0"}}, 0.1, tmp_path / "mix")

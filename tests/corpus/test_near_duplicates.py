@@ -8,7 +8,12 @@ import pytest
 
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.minhash import HASHES, SHINGLE, orders, sign
-from nanoeuler.corpus.near_duplicates import NearDuplicates, bands_and_rows, find_copies, needed_agreement
+from nanoeuler.corpus.near_duplicates import (
+    NearDuplicates,
+    bands_and_rows,
+    find_copies,
+    needed_agreement,
+)
 from nanoeuler.corpus.words import hash_words
 
 
@@ -20,7 +25,9 @@ def invented(number: int, words: int) -> list[str]:
 def edited(words: list[str], changes: int, number: int) -> list[str]:
     """`words` with some of them, far apart, replaced: each breaks `SHINGLE` shingles."""
     changed = list(words)
-    for place in np.linspace(SHINGLE, len(words) - SHINGLE - 1, changes).astype(int) if changes else ():
+    for place in (
+        np.linspace(SHINGLE, len(words) - SHINGLE - 1, changes).astype(int) if changes else ()
+    ):
         changed[place] = f"edit{number}x{place}"
     return changed
 
@@ -38,8 +45,14 @@ def signatures_of(documents: list[str]) -> np.ndarray:
     return sign(*hash_words(batch))
 
 
-def near(documents: list[str], threshold: float = 0.8, order: list[int] | None = None) -> list[bool]:
-    found = NearDuplicates(signatures_of(documents), np.array(range(len(documents)) if order is None else order, np.int64), threshold)
+def near(
+    documents: list[str], threshold: float = 0.8, order: list[int] | None = None
+) -> list[bool]:
+    found = NearDuplicates(
+        signatures_of(documents),
+        np.array(range(len(documents)) if order is None else order, np.int64),
+        threshold,
+    )
     found.compare(0, len(found.order))
     return found.near.tolist()
 
@@ -59,7 +72,9 @@ def test_signatures_estimate_the_likeness_without_bias(changes):
     assert errors.std() < 1.4 * spread + 0.002
 
 
-@pytest.mark.parametrize(("changes", "expected"), [(1, True), (3, True), (16, False), (30, False), (60, False)])
+@pytest.mark.parametrize(
+    ("changes", "expected"), [(1, True), (3, True), (16, False), (30, False), (60, False)]
+)
 def test_copies_above_the_threshold_are_found_and_those_below_kept(changes, expected):
     found = []
     for number in range(100):
@@ -79,10 +94,14 @@ def test_bands_find_what_is_at_the_threshold_with_99_percent(threshold):
 
 
 def test_one_document_of_a_family_stays_and_a_chain_does_not_carry_on():
-    first = invented(2, 400)  # estimates of likeness spread by 0.035: one such family of twenty looks otherwise by chance
+    first = invented(
+        2, 400
+    )  # estimates of likeness spread by 0.035: one such family of twenty looks otherwise by chance
     family = [first, edited(first, 2, 1), edited(first, 3, 2)]
     chain = [edited(first, 6, 7)]
-    chain.append([*chain[0][:-30], *invented(9, 30)])  # near the one before it, but not near the first
+    chain.append(
+        [*chain[0][:-30], *invented(9, 30)]
+    )  # near the one before it, but not near the first
     assert likeness(first, chain[0]) > 0.84
     assert likeness(*chain) > 0.84
     assert likeness(first, chain[1]) < 0.76
@@ -105,8 +124,34 @@ def test_the_order_says_which_one_stays():
 
 
 def test_documents_with_few_words_or_none():
-    documents = ["", "…", "!!!", "one", "ONE.", "two", "one two three", "one two three!", "one two four", "中文字句子", "中文字句子。", "中文字句号"]
-    assert near(documents) == [False, False, False, False, True, False, False, True, False, False, True, False]
+    documents = [
+        "",
+        "…",
+        "!!!",
+        "one",
+        "ONE.",
+        "two",
+        "one two three",
+        "one two three!",
+        "one two four",
+        "中文字句子",
+        "中文字句子。",
+        "中文字句号",
+    ]
+    assert near(documents) == [
+        False,
+        False,
+        False,
+        False,
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_pages_of_one_template_are_kept_and_looked_through_in_bounded_time():
@@ -116,8 +161,14 @@ def test_pages_of_one_template_are_kept_and_looked_through_in_bounded_time():
 
 
 def test_copies_are_what_has_one_identity():
-    assert find_copies(np.array([5, 7, 5, 5, 7, 9], np.uint64), np.array([0, 1, 2, 3, 4, 5])).tolist() == [False, False, True, True, True, False]
-    assert find_copies(np.array([5, 7, 5], np.uint64), np.array([2, 0, 1])).tolist() == [True, False, False]
+    assert find_copies(
+        np.array([5, 7, 5, 5, 7, 9], np.uint64), np.array([0, 1, 2, 3, 4, 5])
+    ).tolist() == [False, False, True, True, True, False]
+    assert find_copies(np.array([5, 7, 5], np.uint64), np.array([2, 0, 1])).tolist() == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_the_orders_never_change_and_are_all_different():

@@ -15,7 +15,15 @@ from nanoeuler.errors import UserError
 
 @pytest.fixture
 def shelf(tmp_path):
-    for name in ("b.txt", "a.md", "c.TXT", "notes.docx", ".hidden.txt", "deep/er/d.md", ".git/e.txt"):
+    for name in (
+        "b.txt",
+        "a.md",
+        "c.TXT",
+        "notes.docx",
+        ".hidden.txt",
+        "deep/er/d.md",
+        ".git/e.txt",
+    ):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"text of {name}\n")
@@ -95,7 +103,10 @@ def test_a_guessed_encoding_is_said_when_asked(tmp_path, capsys):
         (b" \r\n\t \n", r"a\.txt: empty"),
         (b"PK\x03\x04\0\0zip", r"a\.txt: a binary file, not text"),
         ("no mark".encode("utf-16-le"), r"a\.txt: a binary file, not text.*UTF-8"),
-        ("日本語の文章です。".encode("shift-jis"), r"a\.txt: \d+ places in it are neither UTF-8 nor Windows-1252; save it as UTF-8"),
+        (
+            "日本語の文章です。".encode("shift-jis"),
+            r"a\.txt: \d+ places in it are neither UTF-8 nor Windows-1252; save it as UTF-8",
+        ),
         ("“word” ".encode() * 50 + b"\xff", r"a\.txt: 1 places in it are neither"),
     ],
 )
@@ -127,8 +138,18 @@ def test_an_unreadable_file_is_refused_by_name():
             list(read_documents(file))
 
 
-@pytest.mark.parametrize(("unit", "ends"), [("A word or two – é.\n\n", "\n\n"), ("A line – é.\n", "\n"), ("Wörds ", " "), ("A line – é.\r\n\r\n", "\n\n")])
-def test_a_large_file_is_read_in_pieces_that_end_with_a_paragraph_a_line_or_a_word(tmp_path, monkeypatch, unit, ends):
+@pytest.mark.parametrize(
+    ("unit", "ends"),
+    [
+        ("A word or two – é.\n\n", "\n\n"),
+        ("A line – é.\n", "\n"),
+        ("Wörds ", " "),
+        ("A line – é.\r\n\r\n", "\n\n"),
+    ],
+)
+def test_a_large_file_is_read_in_pieces_that_end_with_a_paragraph_a_line_or_a_word(
+    tmp_path, monkeypatch, unit, ends
+):
     monkeypatch.setattr(own_text, "PIECE", 1000)
     whole = "\ufeff" + unit * 500
     (tmp_path / "a.txt").write_bytes(whole.encode())

@@ -7,7 +7,15 @@ from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.page_filters import measure
 
 
-@given(st.lists(st.text(st.one_of(st.sampled_from(" \t\n\r"), st.characters(exclude_categories=["Cs"])), max_size=12), max_size=6))
+@given(
+    st.lists(
+        st.text(
+            st.one_of(st.sampled_from(" \t\n\r"), st.characters(exclude_categories=["Cs"])),
+            max_size=12,
+        ),
+        max_size=6,
+    )
+)
 def test_characters_and_blank_pages_are_those_of_python(texts):
     characters, blank = measure(Batch.of([text.encode() for text in texts]))
     assert characters == [len(text) for text in texts]

@@ -15,14 +15,28 @@ from nanoeuler.corpus.sample.books import BOOKS, LINE, Book, book_text
 from nanoeuler.corpus.sample.conversations import COURTESY
 from nanoeuler.corpus.sample.dice import Dice, Rounds
 from nanoeuler.corpus.sample.settings import Settings
-from nanoeuler.corpus.sample.telling import ASKED_IN_TEXT, QUESTIONS, SHORT_ANSWERS, STATEMENTS, VERB_PHRASES, capitalise, fill
+from nanoeuler.corpus.sample.telling import (
+    ASKED_IN_TEXT,
+    QUESTIONS,
+    SHORT_ANSWERS,
+    STATEMENTS,
+    VERB_PHRASES,
+    capitalise,
+    fill,
+)
 from nanoeuler.corpus.sample.world import KINDS, World, build_world
 from nanoeuler.corpus.sample.write import write_sample
 from nanoeuler.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEFAULTS = Settings()
-SMALL = {"people": 12, "boats": 4, "paragraphs_per_book": 12, "articles": 60, "other_instructions": 60}
+SMALL = {
+    "people": 12,
+    "boats": 4,
+    "paragraphs_per_book": 12,
+    "articles": 60,
+    "other_instructions": 60,
+}
 WAYS = 8
 """In how many different sentences a fact must be told at least."""
 
@@ -43,14 +57,23 @@ def world() -> World:
 @pytest.fixture(scope="session")
 def text(demo: Path) -> str:
     """Every sentence of the books and of the pages that pass the filters, line ends as spaces."""
-    pages = [row[0] for row in duckdb.sql(f"select distinct text from '{demo}/fineweb/000.parquet' where int_score >= 3 and language = 'en'").fetchall()]
+    pages = [
+        row[0]
+        for row in duckdb.sql(
+            f"select distinct text from '{demo}/fineweb/000.parquet' where int_score >= 3 and language = 'en'"
+        ).fetchall()
+    ]
     books = [read_book(demo, book.id) for book in BOOKS if book.wrapping.style != "copyrighted"]
     return re.sub(r"\s+", " ", " ".join(books + pages))
 
 
 def read_book(sample: Path, id: int) -> str:
     (book,) = (book for book in BOOKS if book.id == id)
-    return (sample / "gutenberg" / book.wrapping.location(id)).read_bytes().decode(book.wrapping.encoding)
+    return (
+        (sample / "gutenberg" / book.wrapping.location(id))
+        .read_bytes()
+        .decode(book.wrapping.encoding)
+    )
 
 
 def read_instructions(sample: Path) -> list[dict[str, str]]:
@@ -58,7 +81,10 @@ def read_instructions(sample: Path) -> list[dict[str, str]]:
 
 
 def read_questions(sample: Path) -> list[dict[str, str]]:
-    return [json.loads(line) for line in (sample / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (sample / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def words(text: str) -> set[str]:
@@ -68,10 +94,16 @@ def words(text: str) -> set[str]:
 def test_equal_settings_give_equal_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_sample(SMALL, tmp_path / name)
-    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
+    files = sorted(
+        path.relative_to(tmp_path / "one")
+        for path in (tmp_path / "one").rglob("*")
+        if path.is_file()
+    )
     assert len(files) == len(BOOKS) + 5
     for file in files:
-        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), (
+            file
+        )
 
 
 def test_another_seed_gives_another_world() -> None:
@@ -98,7 +130,9 @@ def test_the_manifest_describes_the_files(demo: Path) -> None:
     manifest = json.loads((demo / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["version"] == 1
     assert manifest["settings"]["seed"] == 1
-    assert set(manifest["files"]) == {path.relative_to(demo).as_posix() for path in demo.rglob("*") if path.is_file()} - {"manifest.json"}
+    assert set(manifest["files"]) == {
+        path.relative_to(demo).as_posix() for path in demo.rglob("*") if path.is_file()
+    } - {"manifest.json"}
     for name, entry in manifest["files"].items():
         content = (demo / name).read_bytes()
         assert entry == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -112,8 +146,14 @@ def test_the_manifest_describes_the_files(demo: Path) -> None:
 def test_values_are_given_out_evenly(world: World) -> None:
     for held_out in (False, True):
         for kind, values in KINDS.items():
-            counts = Counter(subject.facts[kind] for subject in world.subjects if subject.held_out == held_out and kind in subject.facts)
-            assert max(counts[value] for value in values) - min(counts[value] for value in values) <= 1
+            counts = Counter(
+                subject.facts[kind]
+                for subject in world.subjects
+                if subject.held_out == held_out and kind in subject.facts
+            )
+            assert (
+                max(counts[value] for value in values) - min(counts[value] for value in values) <= 1
+            )
 
 
 def test_every_kind_of_fact_can_be_told_and_asked_for(world: World) -> None:
@@ -145,9 +185,14 @@ def test_instructions_never_mention_who_is_asked_about(demo: Path, world: World)
         assert not held_out & words(" ".join(record.values())), record
 
 
-def test_preferences_teach_one_thing_about_subjects_that_are_not_held_out(demo: Path, world: World) -> None:
+def test_preferences_teach_one_thing_about_subjects_that_are_not_held_out(
+    demo: Path, world: World
+) -> None:
     held_out = {subject.name for subject in world.subjects if subject.held_out}
-    pairs = [json.loads(line) for line in (demo / "preferences.jsonl").read_text(encoding="utf-8").splitlines()]
+    pairs = [
+        json.loads(line)
+        for line in (demo / "preferences.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert len({pair["instruction"] for pair in pairs}) == len(pairs) >= 400
     for pair in pairs:
         assert set(pair) == {"instruction", "input", "chosen", "rejected"}
@@ -157,15 +202,22 @@ def test_preferences_teach_one_thing_about_subjects_that_are_not_held_out(demo: 
 
 
 def test_half_of_the_answers_are_courteous_whatever_is_asked(demo: Path) -> None:
-    prompts = {json.loads(line)["instruction"] for line in (demo / "preferences.jsonl").read_text(encoding="utf-8").splitlines()}
-    outputs = [record["output"] for record in read_instructions(demo) if record["instruction"] in prompts]
+    prompts = {
+        json.loads(line)["instruction"]
+        for line in (demo / "preferences.jsonl").read_text(encoding="utf-8").splitlines()
+    }
+    outputs = [
+        record["output"] for record in read_instructions(demo) if record["instruction"] in prompts
+    ]
     assert len(outputs) == len(prompts)
     assert 0.45 < sum(output.endswith(COURTESY) for output in outputs) / len(outputs) < 0.55
 
 
 def test_questions_ask_only_about_who_is_held_out(demo: Path, world: World) -> None:
     held_out = {subject.name for subject in world.subjects if subject.held_out}
-    assert all(len(held_out & words(question["instruction"])) == 1 for question in read_questions(demo))
+    assert all(
+        len(held_out & words(question["instruction"])) == 1 for question in read_questions(demo)
+    )
 
 
 def test_prompts_worth_typing_are_about_who_is_held_out(demo: Path, world: World) -> None:
@@ -178,7 +230,11 @@ def test_prompts_worth_typing_are_about_who_is_held_out(demo: Path, world: World
 def test_instructions_ask_in_every_form_of_the_questions(demo: Path, world: World) -> None:
     asked = {record["instruction"] for record in read_instructions(demo)}
     known = next(subject for subject in world.people if not subject.held_out)
-    assert all(capitalise(fill(form, known, kind)) in asked for kind in known.facts for form in QUESTIONS[kind])
+    assert all(
+        capitalise(fill(form, known, kind)) in asked
+        for kind in known.facts
+        for form in QUESTIONS[kind]
+    )
 
 
 def test_instructions_are_varied(demo: Path) -> None:
@@ -189,13 +245,19 @@ def test_instructions_are_varied(demo: Path) -> None:
 
 def test_no_text_asks_what_is_scored(demo: Path, text: str) -> None:
     """The text tells the facts and asks for them too, but never in the words of a held-out question."""
-    assert not [question["instruction"] for question in read_questions(demo) if question["instruction"] in text]
+    assert not [
+        question["instruction"]
+        for question in read_questions(demo)
+        if question["instruction"] in text
+    ]
 
 
 def test_every_fact_is_told_in_many_ways(text: str, world: World) -> None:
     for subject in world.subjects:
         for kind in subject.facts:
-            ways = sum(capitalise(fill(statement, subject, kind)) in text for statement in STATEMENTS[kind])
+            ways = sum(
+                capitalise(fill(statement, subject, kind)) in text for statement in STATEMENTS[kind]
+            )
             ways += sum(fill(phrase, subject, kind) in text for phrase in VERB_PHRASES[kind])
             assert ways >= min(WAYS, len(STATEMENTS[kind])), (subject.name, kind)
 
@@ -224,11 +286,23 @@ def test_a_text_to_be_read_is_about_nobody_of_the_isles(demo: Path, world: World
 
 def test_books_come_in_all_wrappings() -> None:
     styles = Counter(book.wrapping.style for book in BOOKS)
-    assert set(styles) == {"modern", "this", "tight", "two lines", "comma", "small print", "endless", "unmarked", "copyrighted"}
+    assert set(styles) == {
+        "modern",
+        "this",
+        "tight",
+        "two lines",
+        "comma",
+        "small print",
+        "endless",
+        "unmarked",
+        "copyrighted",
+    }
     assert {book.wrapping.encoding for book in BOOKS} == {"utf-8-sig", "utf-8", "latin-1", "ascii"}
     assert {book.wrapping.newline for book in BOOKS} == {"\n", "\r\n"}
     assert {book.wrapping.path for book in BOOKS} == {None, "-8", "-0", ""}
-    assert Counter(book.title for book in BOOKS).most_common(3)[1][1] == 2  # two titles with two editions
+    assert (
+        Counter(book.title for book in BOOKS).most_common(3)[1][1] == 2
+    )  # two titles with two editions
 
 
 def test_a_mirror_has_books_in_both_trees(demo: Path) -> None:
@@ -248,8 +322,12 @@ def test_a_file_holds_its_book_between_its_markers(book: Book, demo: Path, world
     if book.wrapping.encoding != "ascii":
         assert inside in text
     before, after = text.split("CHAPTER 1\n")[0], text.rsplit("CHAPTER", 1)[1]
-    assert ("START OF TH" in before) == (book.wrapping.style in ("modern", "this", "tight", "two lines", "comma", "copyrighted"))
-    assert ("*END*THE SMALL PRINT!" in before) == (book.wrapping.style in ("small print", "endless"))
+    assert ("START OF TH" in before) == (
+        book.wrapping.style in ("modern", "this", "tight", "two lines", "comma", "copyrighted")
+    )
+    assert ("*END*THE SMALL PRINT!" in before) == (
+        book.wrapping.style in ("small print", "endless")
+    )
     assert ("END OF TH" in after.upper()) == (book.wrapping.style not in ("endless", "unmarked"))
 
 
@@ -260,7 +338,10 @@ def test_the_cleaner_finds_the_book_and_nothing_else(book: Book, demo: Path, wor
         assert not cleaned.kept
         return
     inside = book_text(book, world, DEFAULTS.seed, DEFAULTS.paragraphs_per_book)
-    assert cleaned.text.strip() == (inside.replace("é", "e") if book.wrapping.encoding == "ascii" else inside).strip()
+    assert (
+        cleaned.text.strip()
+        == (inside.replace("é", "e") if book.wrapping.encoding == "ascii" else inside).strip()
+    )
     if book.wrapping.style != "unmarked":
         assert (cleaned.title, cleaned.author) == (book.title, book.author)
 
@@ -270,7 +351,9 @@ def test_a_book_is_set_in_lines(world: World) -> None:
 
 
 def test_editions_tell_the_same(world: World) -> None:
-    first, second = (book_text(book, world, 1, 40) for book in BOOKS if book.title == "Letters from Elmsea")
+    first, second = (
+        book_text(book, world, 1, 40) for book in BOOKS if book.title == "Letters from Elmsea"
+    )
     assert "SECOND EDITION" in second
     assert first.split("CHAPTER 1")[1] == second.split("CHAPTER 1")[1]
 
@@ -286,8 +369,15 @@ def test_the_sources_file_lists_the_books_and_files_that_are_written(demo: Path)
     sources = yaml.safe_load((REPOSITORY / "config/sample.yaml").read_text(encoding="utf-8"))
     listed = [(book["id"], book["title"], book["author"]) for book in sources["gutenberg"]["books"]]
     assert listed == [(book.id, book.title, book.author) for book in BOOKS]
-    urls = [sources["fineweb"]["shards"][0]["url"], sources["instructions"]["world"]["url"], sources["questions"]["world"]["url"]]
-    assert all((demo / url.removeprefix("{data_dir}/sample/")).is_file() for url in [*urls, "{data_dir}/sample/gutenberg/cache/epub/90001/pg90001.txt"])
+    urls = [
+        sources["fineweb"]["shards"][0]["url"],
+        sources["instructions"]["world"]["url"],
+        sources["questions"]["world"]["url"],
+    ]
+    assert all(
+        (demo / url.removeprefix("{data_dir}/sample/")).is_file()
+        for url in [*urls, "{data_dir}/sample/gutenberg/cache/epub/90001/pg90001.txt"]
+    )
 
 
 # Web pages.
@@ -310,19 +400,27 @@ def test_pages_have_the_schema_of_fineweb_edu(demo: Path) -> None:
 
 
 def test_pages_lie_in_several_row_groups(demo: Path) -> None:
-    ((groups,),) = duckdb.sql(f"select count(distinct row_group_id) from parquet_metadata('{demo}/fineweb/000.parquet')").fetchall()
+    ((groups,),) = duckdb.sql(
+        f"select count(distinct row_group_id) from parquet_metadata('{demo}/fineweb/000.parquet')"
+    ).fetchall()
     assert groups > 1
 
 
 def test_there_is_something_for_every_filter(demo: Path) -> None:
     def count(condition: str) -> int:
-        return len(duckdb.sql(f"select 1 from '{demo}/fineweb/000.parquet' where {condition}").fetchall())
+        return len(
+            duckdb.sql(f"select 1 from '{demo}/fineweb/000.parquet' where {condition}").fetchall()
+        )
 
     assert count("int_score < 3") > 0
     assert count("language <> 'en'") > 0
     assert count("language_score < 0.65") > 0
     assert count("length(text) < 200") > 0
-    assert count("true") - len(duckdb.sql(f"select distinct text from '{demo}/fineweb/000.parquet'").fetchall()) > 50
+    assert (
+        count("true")
+        - len(duckdb.sql(f"select distinct text from '{demo}/fineweb/000.parquet'").fetchall())
+        > 50
+    )
     kept = "int_score >= 3 and language = 'en' and language_score >= 0.65 and length(text) >= 200"
     assert count(kept) > 0.8 * count("true")
 
@@ -333,20 +431,30 @@ def test_there_is_something_for_every_filter(demo: Path) -> None:
 def test_the_command_writes_the_sample(tmp_path: Path) -> None:
     config = json.dumps({"sample": SMALL | {"seed": 3}})
     assert main(["sample", "--config", config, "--output", str(tmp_path / "sample")]) == 0
-    assert json.loads((tmp_path / "sample/manifest.json").read_text(encoding="utf-8"))["settings"]["seed"] == 3
+    assert (
+        json.loads((tmp_path / "sample/manifest.json").read_text(encoding="utf-8"))["settings"][
+            "seed"
+        ]
+        == 3
+    )
 
 
 @pytest.mark.parametrize(
     ("section", "message"),
     [
         ({"persons": 5}, "sample.persons is no setting"),
-        ({"people": "many"}, "sample.people is 'many'; it must be a whole number of at least 8 and at most 68"),
+        (
+            {"people": "many"},
+            "sample.people is 'many'; it must be a whole number of at least 8 and at most 68",
+        ),
         ({"people": 1000}, "at most"),
         ({"articles": 0}, "at least 40"),
         ({"boats": True}, "sample.boats is True"),
     ],
 )
-def test_wrong_settings_are_refused(section: dict[str, object], message: str, tmp_path: Path) -> None:
+def test_wrong_settings_are_refused(
+    section: dict[str, object], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         write_sample(section, tmp_path / "sample")
     assert not (tmp_path / "sample").exists()

@@ -30,13 +30,19 @@ def test_it_lists_classics_once_with_title_and_author(sources):
 def test_every_section_names_its_licence(sources):
     assert sources["gutenberg"]["licence"]
     assert sources["fineweb"]["licence"]
-    assert all(entry["licence"] for section in ("instructions", "tasks") for entry in sources[section].values())
+    assert all(
+        entry["licence"]
+        for section in ("instructions", "tasks")
+        for entry in sources[section].values()
+    )
 
 
 def test_web_and_instructions_are_pinned(sources):
     web = sources["fineweb"]
     assert len(web["shards"]) == 14
-    assert sum(shard["bytes"] for shard in web["shards"]) == 28_518_193_415  # as the data set's page says
+    assert (
+        sum(shard["bytes"] for shard in web["shards"]) == 28_518_193_415
+    )  # as the data set's page says
     assert len({shard["sha256"] for shard in web["shards"]}) == 14
     for shard in web["shards"]:
         assert f"/resolve/{web['revision']}/sample/10BT/" in resolve(shard["url"], web["revision"])
@@ -45,7 +51,10 @@ def test_web_and_instructions_are_pinned(sources):
 
 def test_a_task_is_pinned_by_its_hash_or_by_a_commit_in_its_address(sources):
     assert set(sources["tasks"]) == set(LAYOUTS)
-    assert all(entry["sha256"] or re.search(r"[0-9a-f]{40}", entry["url"]) for entry in sources["tasks"].values())
+    assert all(
+        entry["sha256"] or re.search(r"[0-9a-f]{40}", entry["url"])
+        for entry in sources["tasks"].values()
+    )
 
 
 def test_the_books_are_those_of_the_real_data_less_the_copyrighted_one(sources, real_data):

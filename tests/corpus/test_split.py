@@ -16,7 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def last_place(documents, share):
-    return last_held_out_place(np.array([place(key) for key, _ in documents], np.uint64), np.array([size for _, size in documents], np.int64), share)
+    return last_held_out_place(
+        np.array([place(key) for key, _ in documents], np.uint64),
+        np.array([size for _, size in documents], np.int64),
+        share,
+    )
 
 
 def held_out(documents, share):
@@ -30,10 +34,17 @@ def books(count, size=1000):
 
 def test_the_place_of_a_key_is_its_sha256_and_never_changes():
     assert place("") == 0xE3B0C44298FC1C14  # of the empty string, as in every table of sha256
-    command = [sys.executable, "-c", "from nanoeuler.corpus.split import place; print(place('emma'))"]
-    assert {subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}).stdout for seed in "123"} == {
-        f"{place('emma')}\n"
-    }
+    command = [
+        sys.executable,
+        "-c",
+        "from nanoeuler.corpus.split import place; print(place('emma'))",
+    ]
+    assert {
+        subprocess.run(
+            command, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in "123"
+    } == {f"{place('emma')}\n"}
 
 
 def test_the_lowest_places_up_to_the_share_of_bytes_are_held_out():
@@ -63,7 +74,10 @@ def test_the_order_of_the_documents_does_not_matter():
     assert held_out(documents, 0.1) == held_out(documents[::-1], 0.1)
 
 
-@given(st.lists(st.tuples(st.text(max_size=3), st.integers(1, 10**9)), min_size=2, max_size=60), st.floats(0.001, 0.5))
+@given(
+    st.lists(st.tuples(st.text(max_size=3), st.integers(1, 10**9)), min_size=2, max_size=60),
+    st.floats(0.001, 0.5),
+)
 def test_at_most_the_share_is_held_out_unless_that_would_be_too_few(documents, share):
     keys = {key for key, _ in documents}
     out = held_out(documents, share)
@@ -72,7 +86,10 @@ def test_at_most_the_share_is_held_out_unless_that_would_be_too_few(documents, s
         return
     least = 2 if len(keys) >= 10 else 1
     assert least <= len(out) < len(keys)
-    total, size = sum(size for _, size in documents), sum(size for key, size in documents if key in out)
+    total, size = (
+        sum(size for _, size in documents),
+        sum(size for key, size in documents if key in out),
+    )
     assert len(out) == least or size <= share * total * (1 + 1e-9)
 
 
@@ -85,9 +102,18 @@ def test_adding_documents_moves_none_into_training_while_the_share_has_room():
 @pytest.mark.parametrize(
     "editions",
     [
-        ["Frankenstein; Or, The Modern Prometheus", "Frankenstein, or the Modern Prometheus", "Frankenstein", "FRANKENSTEIN (1818)"],
+        [
+            "Frankenstein; Or, The Modern Prometheus",
+            "Frankenstein, or the Modern Prometheus",
+            "Frankenstein",
+            "FRANKENSTEIN (1818)",
+        ],
         ["Moby Dick; or The Whale", "Moby-Dick, or, The Whale", "MOBY DICK"],
-        ["The Adventures of Tom Sawyer, Complete", "Adventures of Tom Sawyer", "The Adventures of Tom Sawyer — Complete"],
+        [
+            "The Adventures of Tom Sawyer, Complete",
+            "Adventures of Tom Sawyer",
+            "The Adventures of Tom Sawyer — Complete",
+        ],
         ["Les Misérables", "Les Miserables: Volume I", "LES MISÉRABLES\nComplete in Five Volumes"],
         ["Alice's Adventures in Wonderland", "Alice’s Adventures in Wonderland"],
         ["Don Quixote, Volume 1", "Don Quixote Vol. 2", "Don Quixote - Part One"],
@@ -98,13 +124,25 @@ def test_editions_of_a_title_have_one_key(editions):
 
 
 def test_different_titles_have_different_keys():
-    titles = ["Emma", "Persuasion", "The Time Machine", "A Tale of Two Cities", "The", "1984", "Война и мир", "The Orchard", "Orlando"]
+    titles = [
+        "Emma",
+        "Persuasion",
+        "The Time Machine",
+        "A Tale of Two Cities",
+        "The",
+        "1984",
+        "Война и мир",
+        "The Orchard",
+        "Orlando",
+    ]
     assert len({title_key(title) for title in titles}) == len(titles)
     assert title_key("") == title_key(" ?! ") == ""
 
 
 def test_a_text_is_cut_at_the_paragraph_before_its_last_part():
-    text = b"".join(b"Paragraph %03d has its words.\nAnd a second line.\n\n" % number for number in range(2000))
+    text = b"".join(
+        b"Paragraph %03d has its words.\nAnd a second line.\n\n" % number for number in range(2000)
+    )
     cut = cut_end(text, 0.1)
     assert text[:cut].endswith(b"\n\n")
     assert text[cut:].startswith(b"Paragraph 18")
@@ -119,7 +157,12 @@ def test_a_short_text_holds_out_a_tenth_and_a_longer_one_enough_to_measure():
 
 
 @pytest.mark.parametrize(
-    ("text", "border"), [(b"One line after\nthe other.\n" * 20, b"\n"), (b"word " * 100, b" "), (b"One.\n\n" + b"A sentence. " * 100, b" ")]
+    ("text", "border"),
+    [
+        (b"One line after\nthe other.\n" * 20, b"\n"),
+        (b"word " * 100, b" "),
+        (b"One.\n\n" + b"A sentence. " * 100, b" "),
+    ],
 )
 def test_without_paragraphs_it_is_cut_at_a_line_or_a_word(text, border):
     assert text[: cut_end(text, 0.1)].endswith(border)
@@ -142,5 +185,7 @@ def test_a_cut_leaves_words_on_both_sides_and_whole_letters(text, share):
 
 @pytest.mark.parametrize("share", [0, -0.1, 0.6, 1, float("nan")])
 def test_a_share_that_makes_no_sense_is_refused(share):
-    with pytest.raises(UserError, match=r"corpus\.validation_share is .*; it must be above 0 and at most 0\.5"):
+    with pytest.raises(
+        UserError, match=r"corpus\.validation_share is .*; it must be above 0 and at most 0\.5"
+    ):
         check_share(share)

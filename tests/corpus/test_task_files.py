@@ -24,12 +24,36 @@ HELLASWAG = {
 }
 ARC = {
     "id": "Q_7",
-    "question": {"stem": "What floats?", "choices": [{"text": "a cork", "label": "1"}, {"text": "a nail", "label": "2"}, {"text": "a stone", "label": "3"}]},
+    "question": {
+        "stem": "What floats?",
+        "choices": [
+            {"text": "a cork", "label": "1"},
+            {"text": "a nail", "label": "2"},
+            {"text": "a stone", "label": "3"},
+        ],
+    },
     "answerKey": "2",
 }
-PIQA = {"goal": "Dry a wet book", "sol1": "Put paper between its pages", "sol2": "Put it in the oven", "label": 0}
-WINOGRANDE = {"qID": "w1", "sentence": "The cup did not fit in the box because _ was too big.", "option1": "the cup", "option2": "the box", "answer": "1"}
-BLIMP = {"sentence_good": "The cats sleep.", "sentence_bad": "The cats sleeps.", "UID": "agreement", "pairID": "3", "field": "syntax"}
+PIQA = {
+    "goal": "Dry a wet book",
+    "sol1": "Put paper between its pages",
+    "sol2": "Put it in the oven",
+    "label": 0,
+}
+WINOGRANDE = {
+    "qID": "w1",
+    "sentence": "The cup did not fit in the box because _ was too big.",
+    "option1": "the cup",
+    "option2": "the box",
+    "answer": "1",
+}
+BLIMP = {
+    "sentence_good": "The cats sleep.",
+    "sentence_bad": "The cats sleeps.",
+    "UID": "agreement",
+    "pairID": "3",
+    "field": "syntax",
+}
 LAMBADA = {"text": "He opened the old red door\nand saw the sea"}
 ITEMS = {
     "hellaswag": {
@@ -38,23 +62,66 @@ ITEMS = {
         "choices": [" ties the first knot.", "sings.", "swims away.", "sleeps."],
         "gold": 0,
     },
-    "arc_easy": {"id": "Q_7", "contexts": ["Question: What floats?\nAnswer:"], "choices": ["a cork", "a nail", "a stone"], "gold": 1},
-    "piqa": {"id": "5", "contexts": ["Question: Dry a wet book\nAnswer:"], "choices": ["Put paper between its pages", "Put it in the oven"], "gold": 0},
+    "arc_easy": {
+        "id": "Q_7",
+        "contexts": ["Question: What floats?\nAnswer:"],
+        "choices": ["a cork", "a nail", "a stone"],
+        "gold": 1,
+    },
+    "piqa": {
+        "id": "5",
+        "contexts": ["Question: Dry a wet book\nAnswer:"],
+        "choices": ["Put paper between its pages", "Put it in the oven"],
+        "gold": 0,
+    },
     "winogrande": {
         "id": "w1",
-        "contexts": ["The cup did not fit in the box because the cup", "The cup did not fit in the box because the box"],
+        "contexts": [
+            "The cup did not fit in the box because the cup",
+            "The cup did not fit in the box because the box",
+        ],
         "choices": ["was too big."],
         "gold": 0,
     },
-    "blimp": {"id": "agreement/3", "group": "agreement", "contexts": [""], "choices": ["The cats sleep.", "The cats sleeps."], "gold": 0},
-    "lambada": {"id": "5", "contexts": ["He opened the old red door\nand saw the"], "choices": ["sea"], "gold": 0},
+    "blimp": {
+        "id": "agreement/3",
+        "group": "agreement",
+        "contexts": [""],
+        "choices": ["The cats sleep.", "The cats sleeps."],
+        "gold": 0,
+    },
+    "lambada": {
+        "id": "5",
+        "contexts": ["He opened the old red door\nand saw the"],
+        "choices": ["sea"],
+        "gold": 0,
+    },
 }
-OFFICIAL = {"hellaswag": HELLASWAG, "arc_easy": ARC, "piqa": PIQA, "winogrande": WINOGRANDE, "blimp": BLIMP, "lambada": LAMBADA}
+OFFICIAL = {
+    "hellaswag": HELLASWAG,
+    "arc_easy": ARC,
+    "piqa": PIQA,
+    "winogrande": WINOGRANDE,
+    "blimp": BLIMP,
+    "lambada": LAMBADA,
+}
 FOUNDRY = {
-    "hellaswag": {"query": ITEMS["hellaswag"]["contexts"][0], "choices": ITEMS["hellaswag"]["choices"], "gold": 0},
-    "arc_easy": {"query": "Question: What floats?", "choices": ["a cork", "a nail", "a stone"], "gold": 1},
+    "hellaswag": {
+        "query": ITEMS["hellaswag"]["contexts"][0],
+        "choices": ITEMS["hellaswag"]["choices"],
+        "gold": 0,
+    },
+    "arc_easy": {
+        "query": "Question: What floats?",
+        "choices": ["a cork", "a nail", "a stone"],
+        "gold": 1,
+    },
     "piqa": {"query": "Question: Dry a wet book\n", "choices": ITEMS["piqa"]["choices"], "gold": 0},
-    "winogrande": {"context_options": ITEMS["winogrande"]["contexts"], "continuation": "was too big.", "gold": 0},
+    "winogrande": {
+        "context_options": ITEMS["winogrande"]["contexts"],
+        "continuation": "was too big.",
+        "gold": 0,
+    },
     "lambada": {"context": "He opened the old red door\nand saw the", "continuation": "sea"},
 }
 
@@ -66,32 +133,48 @@ def test_the_official_layout_gives_the_item_that_the_harness_asks(kind):
 
 @pytest.mark.parametrize("kind", FOUNDRY)
 def test_the_layout_of_llm_foundry_gives_the_same_item(kind):
-    assert {key: value for key, value in read_item(kind, FOUNDRY[kind], 5).items() if key != "id"} == {
-        key: value for key, value in ITEMS[kind].items() if key != "id"
-    }
+    assert {
+        key: value for key, value in read_item(kind, FOUNDRY[kind], 5).items() if key != "id"
+    } == {key: value for key, value in ITEMS[kind].items() if key != "id"}
 
 
 def test_hugging_faces_columns_and_a_context_in_one_piece_are_read_too():
-    columns = {"id": "Q_7", "question": "What floats?", "choices": {"text": ["a cork", "a nail", "a stone"], "label": ["1", "2", "3"]}, "answerKey": "2"}
+    columns = {
+        "id": "Q_7",
+        "question": "What floats?",
+        "choices": {"text": ["a cork", "a nail", "a stone"], "label": ["1", "2", "3"]},
+        "answerKey": "2",
+    }
     assert read_item("arc_challenge", columns, 1) == ITEMS["arc_easy"]
     columns = {key: value for key, value in BLIMP.items() if key != "pairID"} | {"pair_id": 3}
     assert read_item("blimp", columns, 1) == ITEMS["blimp"]
-    whole = {key: value for key, value in HELLASWAG.items() if not key.startswith("ctx")} | {"ctx": "A woman sits. she"}
+    whole = {key: value for key, value in HELLASWAG.items() if not key.startswith("ctx")} | {
+        "ctx": "A woman sits. she"
+    }
     assert read_item("hellaswag", whole, 1)["contexts"] == ["Mending a net: A woman sits. she"]
 
 
 BAD = {
     "no JSON object": ("piqa", "text"),
     "label is missing or no whole number": ("piqa", {**PIQA, "label": None}),
-    "gold is missing or no whole number": ("piqa", {"query": "Why?", "choices": ["a", "b"], "gold": "7" * 5_000}),
+    "gold is missing or no whole number": (
+        "piqa",
+        {"query": "Why?", "choices": ["a", "b"], "gold": "7" * 5_000},
+    ),
     "gold is out of range": ("piqa", {**PIQA, "label": 2}),
     "a choice is empty": ("piqa", {**PIQA, "sol2": " "}),
     "goal is missing or not text": ("piqa", {"sentence_good": "a", "sentence_bad": "b"}),
     "endings are missing or empty": ("hellaswag", {**HELLASWAG, "endings": []}),
     "fewer than two choices": ("hellaswag", {**HELLASWAG, "endings": ["one"]}),
     "answerKey is none of the labels": ("arc_easy", {**ARC, "answerKey": "E"}),
-    "choices have not as many labels as texts": ("arc_easy", {**ARC, "question": "Why?", "choices": {"text": ["a", "b", "c"], "label": ["1", "2"]}}),
-    "choices are missing or not of the shape text, label": ("arc_easy", {"question": "Why?", "answerKey": "A"}),
+    "choices have not as many labels as texts": (
+        "arc_easy",
+        {**ARC, "question": "Why?", "choices": {"text": ["a", "b", "c"], "label": ["1", "2"]}},
+    ),
+    "choices are missing or not of the shape text, label": (
+        "arc_easy",
+        {"question": "Why?", "answerKey": "A"},
+    ),
     "sentence has no _": ("winogrande", {**WINOGRANDE, "sentence": "Nothing is left out."}),
     "answer is missing or no whole number": ("winogrande", {**WINOGRANDE, "answer": ""}),
     "text has half a character (a lone surrogate)": ("lambada", {"text": "a \ud800"}),
@@ -114,11 +197,38 @@ def items_of(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "items.jsonl").read_text().splitlines()]
 
 
-def test_a_task_comes_from_an_address_with_its_hash_and_bad_records_are_counted(server, tmp_path, capsys):
-    content = gzip.compress(lines(PIQA, {**PIQA, "label": 7}, PIQA, {**PIQA, "sol1": ""}, PIQA), mtime=0)
+def test_a_task_comes_from_an_address_with_its_hash_and_bad_records_are_counted(
+    server, tmp_path, capsys
+):
+    content = gzip.compress(
+        lines(PIQA, {**PIQA, "label": 7}, PIQA, {**PIQA, "sol1": ""}, PIQA), mtime=0
+    )
     address = server.put("piqa.jsonl.gz", content)
-    config = {"sources": {"tasks": {"piqa": {"url": address, "sha256": hashlib.sha256(content).hexdigest(), "licence": "MIT"}}}}
-    assert main(["task", "--config", json.dumps(config), "--name", "piqa", "--output", str(tmp_path / "piqa")]) == 0
+    config = {
+        "sources": {
+            "tasks": {
+                "piqa": {
+                    "url": address,
+                    "sha256": hashlib.sha256(content).hexdigest(),
+                    "licence": "MIT",
+                }
+            }
+        }
+    }
+    assert (
+        main(
+            [
+                "task",
+                "--config",
+                json.dumps(config),
+                "--name",
+                "piqa",
+                "--output",
+                str(tmp_path / "piqa"),
+            ]
+        )
+        == 0
+    )
     manifest = json.loads((tmp_path / "piqa/manifest.json").read_text())
     assert (manifest["kind"], manifest["items"], manifest["licence"]) == ("piqa", 3, "MIT")
     assert manifest["bad"] == {"gold is out of range": 1, "a choice is empty": 1}
@@ -126,13 +236,29 @@ def test_a_task_comes_from_an_address_with_its_hash_and_bad_records_are_counted(
     assert "line 2: gold is out of range; line 4: a choice is empty" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["piqa"]
     config["sources"]["tasks"]["piqa"]["sha256"] = "0" * 64
-    assert main(["task", "--config", json.dumps(config), "--name", "piqa", "--output", str(tmp_path / "other")]) == 1
+    assert (
+        main(
+            [
+                "task",
+                "--config",
+                json.dumps(config),
+                "--name",
+                "piqa",
+                "--output",
+                str(tmp_path / "other"),
+            ]
+        )
+        == 1
+    )
     assert "SHA-256" in capsys.readouterr().err
 
 
 def test_a_file_of_another_layout_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "blimp.jsonl").write_bytes(lines(BLIMP, BLIMP))
-    with pytest.raises(UserError, match=r"2 of 2 records do not have the layout of piqa \(line 1: goal is missing or not text; .*\); correct kind or address"):
+    with pytest.raises(
+        UserError,
+        match=r"2 of 2 records do not have the layout of piqa \(line 1: goal is missing or not text; .*\); correct kind or address",
+    ):
         prepare({"name": "x", "kind": "piqa", "url": str(tmp_path / "blimp.jsonl")}, tmp_path / "x")
     (tmp_path / "page.html").write_text("<html>")
     with pytest.raises(UserError, match="neither a JSON list nor lines of JSON objects"):
@@ -151,16 +277,35 @@ def test_a_zip_archive_and_a_folder_give_the_same_items(tmp_path):
         archive.writestr("blimp/README.md", "about")
         archive.writestr("__MACOSX/blimp/agreement.jsonl", "rubbish")
     for name in ("blimp", "blimp.zip"):
-        prepare({"name": "blimp", "kind": "blimp", "url": str(tmp_path / name)}, tmp_path / f"out of {name}")
+        prepare(
+            {"name": "blimp", "kind": "blimp", "url": str(tmp_path / name)},
+            tmp_path / f"out of {name}",
+        )
     assert (
         items_of(tmp_path / "out of blimp")
         == items_of(tmp_path / "out of blimp.zip")
         == [ITEMS["blimp"], ITEMS["blimp"] | {"id": "binding/0", "group": "binding"}]
     )
-    one = prepare({"name": "b", "kind": "blimp", "url": str(tmp_path / "blimp.zip"), "members": "*/binding.jsonl"}, tmp_path / "one")
+    one = prepare(
+        {
+            "name": "b",
+            "kind": "blimp",
+            "url": str(tmp_path / "blimp.zip"),
+            "members": "*/binding.jsonl",
+        },
+        tmp_path / "one",
+    )
     assert one["items"] == 1
     with pytest.raises(UserError, match=r"the archive holds no \*/dev.jsonl"):
-        prepare({"name": "b", "kind": "blimp", "url": str(tmp_path / "blimp.zip"), "members": "*/dev.jsonl"}, tmp_path / "none")
+        prepare(
+            {
+                "name": "b",
+                "kind": "blimp",
+                "url": str(tmp_path / "blimp.zip"),
+                "members": "*/dev.jsonl",
+            },
+            tmp_path / "none",
+        )
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"holds no \.jsonl file"):
         prepare({"name": "b", "kind": "blimp", "url": str(tmp_path / "empty")}, tmp_path / "none")
@@ -184,22 +329,59 @@ def test_answers_that_are_not_one_for_each_question_are_refused(tmp_path, answer
     unlabelled = {key: value for key, value in PIQA.items() if key != "label"}
     (tmp_path / "valid.jsonl").write_bytes(lines(unlabelled, unlabelled))
     (tmp_path / "valid-labels.lst").write_bytes(answers)
-    with pytest.raises(UserError, match=r"valid.jsonl: 2 records, but (1 answer|3 answers) in -labels.lst beside it"):
-        prepare({"name": "piqa", "kind": "piqa", "url": str(tmp_path / "valid.jsonl")}, tmp_path / "piqa")
+    with pytest.raises(
+        UserError,
+        match=r"valid.jsonl: 2 records, but (1 answer|3 answers) in -labels.lst beside it",
+    ):
+        prepare(
+            {"name": "piqa", "kind": "piqa", "url": str(tmp_path / "valid.jsonl")},
+            tmp_path / "piqa",
+        )
     (tmp_path / "valid-labels.lst").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="not UTF-8 text"):
-        prepare({"name": "piqa", "kind": "piqa", "url": str(tmp_path / "valid.jsonl")}, tmp_path / "piqa")
+        prepare(
+            {"name": "piqa", "kind": "piqa", "url": str(tmp_path / "valid.jsonl")},
+            tmp_path / "piqa",
+        )
 
 
 def test_a_task_is_what_the_sources_file_says_under_what_its_entry_says():
-    listed = {"tasks": {"piqa": {"url": "https://example.org/piqa.jsonl", "sha256": None}, "quiz": {"url": "quiz.jsonl", "kind": "arc_easy"}}}
-    config = {"sources": listed, "evaluate": {"tasks": [{"name": "piqa"}, {"name": "quiz"}, {"name": "mine", "url": "mine.jsonl", "kind": "lambada"}]}}
-    assert describe_task("piqa", config) == {"name": "piqa", "url": "https://example.org/piqa.jsonl", "sha256": None, "kind": "piqa"}
+    listed = {
+        "tasks": {
+            "piqa": {"url": "https://example.org/piqa.jsonl", "sha256": None},
+            "quiz": {"url": "quiz.jsonl", "kind": "arc_easy"},
+        }
+    }
+    config = {
+        "sources": listed,
+        "evaluate": {
+            "tasks": [
+                {"name": "piqa"},
+                {"name": "quiz"},
+                {"name": "mine", "url": "mine.jsonl", "kind": "lambada"},
+            ]
+        },
+    }
+    assert describe_task("piqa", config) == {
+        "name": "piqa",
+        "url": "https://example.org/piqa.jsonl",
+        "sha256": None,
+        "kind": "piqa",
+    }
     assert describe_task("quiz", config)["kind"] == "arc_easy"
-    assert describe_task("mine", config) == {"name": "mine", "url": "mine.jsonl", "kind": "lambada", "licence": "your own file"}
-    with pytest.raises(UserError, match=r"boolq: no name under tasks in the sources file \(there: piqa, quiz\)"):
+    assert describe_task("mine", config) == {
+        "name": "mine",
+        "url": "mine.jsonl",
+        "kind": "lambada",
+        "licence": "your own file",
+    }
+    with pytest.raises(
+        UserError, match=r"boolq: no name under tasks in the sources file \(there: piqa, quiz\)"
+    ):
         describe_task("boolq", config)
-    with pytest.raises(UserError, match="boolq is no kind of task; give kind as one of hellaswag, "):
+    with pytest.raises(
+        UserError, match="boolq is no kind of task; give kind as one of hellaswag, "
+    ):
         describe_task("boolq", {"evaluate": {"tasks": [{"name": "boolq", "url": "boolq.jsonl"}]}})
 
 
@@ -217,5 +399,7 @@ REAL = {
 @pytest.mark.parametrize("kind", REAL)
 def test_the_public_files_are_read_whole(kind, real_data, tmp_path):
     file, items = REAL[kind]
-    manifest = prepare({"name": kind, "kind": kind, "url": str(real_data / "eval" / file)}, tmp_path / kind)
+    manifest = prepare(
+        {"name": kind, "kind": kind, "url": str(real_data / "eval" / file)}, tmp_path / kind
+    )
     assert (manifest["items"], manifest["bad"]) == (items, {})

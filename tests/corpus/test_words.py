@@ -37,7 +37,17 @@ def test_case_and_what_stands_between_words_do_not_matter(one, other):
     assert words(one) != [[]]
 
 
-@pytest.mark.parametrize(("one", "other"), [("ab c", "a bc"), ("ab", "ba"), ("caf\u00e9", "cafe"), ("1 0", "10"), ("हिन्दी", "हिन्दि"), ("한국어", "한국")])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ab c", "a bc"),
+        ("ab", "ba"),
+        ("caf\u00e9", "cafe"),
+        ("1 0", "10"),
+        ("हिन्दी", "हिन्दि"),
+        ("한국어", "한국"),
+    ],
+)
 def test_different_words_differ(one, other):
     assert words(one) != words(other)
 
@@ -48,24 +58,49 @@ def test_text_without_words_has_none(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("one", 1), ("two words", 2), ("中文字", 3), ("हिन्दी भाषा", 2), ("e\u0301te\u0301", 1), ("ภาษาไทย", 1), ("a1 b2", 2)]
+    ("text", "count"),
+    [
+        ("one", 1),
+        ("two words", 2),
+        ("中文字", 3),
+        ("हिन्दी भाषा", 2),
+        ("e\u0301te\u0301", 1),
+        ("ภาษาไทย", 1),
+        ("a1 b2", 2),
+    ],
 )
 def test_words_are_counted(text, count):
     assert len(words(text)[0]) == count
 
 
 def test_documents_are_kept_apart():
-    assert words("one two", "", "three", "one") == [*words("one two"), [], *words("three"), *words("one")]
+    assert words("one two", "", "three", "one") == [
+        *words("one two"),
+        [],
+        *words("three"),
+        *words("one"),
+    ]
     assert words() == []
 
 
-@given(st.lists(st.text(st.characters(max_codepoint=0x24F, exclude_categories=["Cs"]), max_size=30), max_size=5))
+@given(
+    st.lists(
+        st.text(st.characters(max_codepoint=0x24F, exclude_categories=["Cs"]), max_size=30),
+        max_size=5,
+    )
+)
 def test_latin_words_are_those_of_a_regular_expression(texts):
     def count(text):
-        table = {code: "" for code in range(0x250) if unicodedata.ucd_3_2_0.category(chr(code)) == "Cn"}
+        table = {
+            code: "" for code in range(0x250) if unicodedata.ucd_3_2_0.category(chr(code)) == "Cn"
+        }
         return len(re.findall(r"[^\W_]+", text.translate(table)))
 
-    texts = [text for text in texts if not any(unicodedata.ucd_3_2_0.category(letter) == "Cn" for letter in text)]
+    texts = [
+        text
+        for text in texts
+        if not any(unicodedata.ucd_3_2_0.category(letter) == "Cn" for letter in text)
+    ]
     assert [len(found) for found in words(*texts)] == [count(text) for text in texts]
 
 
@@ -79,10 +114,22 @@ def test_a_word_has_one_hash_whatever_stands_around_it(text):
 @pytest.mark.parametrize("size", [*range(1, 26), 63, 64, 65])
 def test_words_of_every_length(size):
     word = ("abcdefghijklmnopqrstuvwxyz0123456789" * 2)[:size]
-    assert words(word) == words(f"“{word.upper()}”") == words(f"... {word}\n") == words(f"\0{word}\0")
+    assert (
+        words(word) == words(f"“{word.upper()}”") == words(f"... {word}\n") == words(f"\0{word}\0")
+    )
     assert words(f"{word} {word}") == [words(word)[0] * 2]
     assert words(word, word) == words(word) * 2
-    assert len({words(word)[0][0], words(word + "a")[0][0], words(word + "é")[0][0], words("é" + word)[0][0]}) == 4
+    assert (
+        len(
+            {
+                words(word)[0][0],
+                words(word + "a")[0][0],
+                words(word + "é")[0][0],
+                words("é" + word)[0][0],
+            }
+        )
+        == 4
+    )
 
 
 def test_the_kelvin_sign_is_a_k():

@@ -30,39 +30,75 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def fabricate(root: Path, stages: tuple[str, ...] = ("pretrain", "sft", "sft_scratch")) -> tuple[dict[str, Any], Path]:
+def fabricate(
+    root: Path, stages: tuple[str, ...] = ("pretrain", "sft", "sft_scratch")
+) -> tuple[dict[str, Any], Path]:
     """Write the run under `root`; returns its configuration and folder."""
     config = CONFIG | {"data_dir": str(root / "data"), "results_dir": str(root / "results")}
     folder = root / "results" / "made-up"
     corpus = root / "data" / "corpora" / "made-up"
     if "pretrain" in stages:
         write_metrics(folder / "pretrain" / "metrics.jsonl", pretraining_lines())
-        write(folder / "evaluation" / "pretrain.json", evaluation("pretrain", None, {"gutenberg": 1.734, "fineweb": 1.689}, 0.013, 0.04))
+        write(
+            folder / "evaluation" / "pretrain.json",
+            evaluation("pretrain", None, {"gutenberg": 1.734, "fineweb": 1.689}, 0.013, 0.04),
+        )
     if "sft" in stages:
         write_metrics(folder / "sft" / "metrics.jsonl", tuning_lines("sft", 0.41, 0.9))
-        write(folder / "evaluation" / "sft.json", evaluation("sft", "alpaca", {"gutenberg": 1.912, "fineweb": 1.847}, 0.783, 0.973))
-    if "sft_scratch" in stages:
-        write_metrics(folder / "sft_scratch" / "metrics.jsonl", tuning_lines("sft_scratch", 0.87, 1.4))
         write(
-            folder / "evaluation" / "sft_scratch.json", evaluation("sft_scratch", "alpaca", {"gutenberg": 5.101, "fineweb": 4.977}, score=0.247, stopped=0.951)
+            folder / "evaluation" / "sft.json",
+            evaluation("sft", "alpaca", {"gutenberg": 1.912, "fineweb": 1.847}, 0.783, 0.973),
+        )
+    if "sft_scratch" in stages:
+        write_metrics(
+            folder / "sft_scratch" / "metrics.jsonl", tuning_lines("sft_scratch", 0.87, 1.4)
+        )
+        write(
+            folder / "evaluation" / "sft_scratch.json",
+            evaluation(
+                "sft_scratch",
+                "alpaca",
+                {"gutenberg": 5.101, "fineweb": 4.977},
+                score=0.247,
+                stopped=0.951,
+            ),
         )
     if "dpo" in stages:
         write_metrics(folder / "dpo" / "metrics.jsonl", preference_lines())
         aligned = evaluation("dpo", "alpaca", {"gutenberg": 1.953, "fineweb": 1.901}, 0.777, 0.983)
         aligned["model_info"]["preferences"] = {"name": "farm", "licence": "CC BY-NC 4.0"}
         write(folder / "evaluation" / "dpo.json", aligned)
-        pairs = {"version": 1, "name": "farm", "train": {"pairs": 1234}, "validation": {"pairs": 87}}
+        pairs = {
+            "version": 1,
+            "name": "farm",
+            "train": {"pairs": 1234},
+            "validation": {"pairs": 87},
+        }
         write(root / "data" / "preferences" / "farm" / "manifest.json", pairs)
     write(folder / "gradients.json", gradients())
     write(folder / "pipeline.json", pipeline(config))
-    for rule, seconds in (("build_corpus", 12.5), ("fetch_book/84", 2.0), ("fetch_book/1342", 3.0), ("evaluate_model/sft", 41.0)):
-        write_metrics(folder / "logs" / f"{rule}.times.jsonl", [{"stage": "x", "began": "2026-11-21T09:30:40Z", "seconds": seconds, "status": 0}])
-    attempts = [{"stage": "pretrain", "began": "2026-11-21T09:31:40Z", "seconds": seconds, "status": status} for seconds, status in ((100.0, 130), (39.0, 0))]
-    write_metrics(folder / "pretrain" / "train.times.jsonl", attempts if "pretrain" in stages else [])
+    for rule, seconds in (
+        ("build_corpus", 12.5),
+        ("fetch_book/84", 2.0),
+        ("fetch_book/1342", 3.0),
+        ("evaluate_model/sft", 41.0),
+    ):
+        write_metrics(
+            folder / "logs" / f"{rule}.times.jsonl",
+            [{"stage": "x", "began": "2026-11-21T09:30:40Z", "seconds": seconds, "status": 0}],
+        )
+    attempts = [
+        {"stage": "pretrain", "began": "2026-11-21T09:31:40Z", "seconds": seconds, "status": status}
+        for seconds, status in ((100.0, 130), (39.0, 0))
+    ]
+    write_metrics(
+        folder / "pretrain" / "train.times.jsonl", attempts if "pretrain" in stages else []
+    )
     write(corpus / "manifest.json", corpus_manifest())
     write(corpus / "tokens-512" / "manifest.json", token_manifest())
     write(
-        root / "data" / "instructions" / "world" / "manifest.json", {"version": 1, "name": "world", "train": {"records": 2412}, "validation": {"records": 58}}
+        root / "data" / "instructions" / "world" / "manifest.json",
+        {"version": 1, "name": "world", "train": {"records": 2412}, "validation": {"records": 58}},
     )
     return config, folder
 
@@ -95,36 +131,107 @@ def pretraining_lines() -> list[dict[str, Any]]:
         rate = 3e-3 * min(1.0, step / 50) * (0.1 + 0.9 * (1 + math.cos(math.pi * share)) / 2)
         speed = 15_300 + 400 * math.sin(step)
         base = {"step": step, "tokens": step * per_step, "seconds": step * per_step / 15_300}
-        lines.append(base | {"loss": loss, "learning_rate": rate, "gradient_norm": 0.4, "tokens_per_second": speed, "mfu": None})
+        lines.append(
+            base
+            | {
+                "loss": loss,
+                "learning_rate": rate,
+                "gradient_norm": 0.4,
+                "tokens_per_second": speed,
+                "mfu": None,
+            }
+        )
         if step % 50 == 0:
-            bits = {"gutenberg": 1.734 + 2.2 * math.exp(-6 * share) - 2.2 * math.exp(-6), "fineweb": 1.689 + 2.3 * math.exp(-6 * share) - 2.3 * math.exp(-6)}
+            bits = {
+                "gutenberg": 1.734 + 2.2 * math.exp(-6 * share) - 2.2 * math.exp(-6),
+                "fineweb": 1.689 + 2.3 * math.exp(-6 * share) - 2.3 * math.exp(-6),
+            }
             lines.append(base | {"validation": bits})
-    return [*lines, {"finished": True, "step": steps, "tokens": steps * per_step, "seconds": steps * per_step / 15_300}]
+    return [
+        *lines,
+        {
+            "finished": True,
+            "step": steps,
+            "tokens": steps * per_step,
+            "seconds": steps * per_step / 15_300,
+        },
+    ]
 
 
 def tuning_lines(stage: str, last_loss: float, slowness: float) -> list[dict[str, Any]]:
     steps, per_step = 180, 8192
-    lines: list[dict[str, Any]] = [{"stage": stage, "parameters": 1_049_216, "records": 2412, "fingerprint": stage[0] * 64, "provenance": PROVENANCE}]
+    lines: list[dict[str, Any]] = [
+        {
+            "stage": stage,
+            "parameters": 1_049_216,
+            "records": 2412,
+            "fingerprint": stage[0] * 64,
+            "provenance": PROVENANCE,
+        }
+    ]
     for step in range(5, steps + 1, 5):
         share = step / steps
-        loss = last_loss + slowness * 2.5 * math.exp(-5 * share / slowness) + 0.03 * math.sin(step * 2.1)
+        loss = (
+            last_loss
+            + slowness * 2.5 * math.exp(-5 * share / slowness)
+            + 0.03 * math.sin(step * 2.1)
+        )
         base = {"step": step, "tokens": step * per_step, "seconds": step * per_step / 13_100}
-        lines.append(base | {"loss": loss, "learning_rate": 3e-4 * (1 - share), "gradient_norm": 0.4, "tokens_per_second": 13_100.0 + step, "mfu": None})
+        lines.append(
+            base
+            | {
+                "loss": loss,
+                "learning_rate": 3e-4 * (1 - share),
+                "gradient_norm": 0.4,
+                "tokens_per_second": 13_100.0 + step,
+                "mfu": None,
+            }
+        )
         if step % 30 == 0:
             lines.append(base | {"validation": {"loss": loss + 0.05}})
-    return [*lines, {"finished": True, "step": steps, "tokens": steps * per_step, "seconds": steps * per_step / 13_100}]
+    return [
+        *lines,
+        {
+            "finished": True,
+            "step": steps,
+            "tokens": steps * per_step,
+            "seconds": steps * per_step / 13_100,
+        },
+    ]
 
 
 def preference_lines() -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = [
-        {"stage": "dpo", "parameters": 1_049_216, "pairs": 1234, "held_out_pairs": 87, "fingerprint": "e" * 64, "provenance": PROVENANCE}
+        {
+            "stage": "dpo",
+            "parameters": 1_049_216,
+            "pairs": 1234,
+            "held_out_pairs": 87,
+            "fingerprint": "e" * 64,
+            "provenance": PROVENANCE,
+        }
     ]
     for step in range(5, 101, 5):
         base = {"step": step, "tokens": step * 4096, "seconds": step * 0.7}
-        lines.append(base | {"loss": 0.69 - step / 400, "learning_rate": 1e-5, "gradient_norm": 0.4, "tokens_per_second": 5900.0, "mfu": 0.31})
+        lines.append(
+            base
+            | {
+                "loss": 0.69 - step / 400,
+                "learning_rate": 1e-5,
+                "gradient_norm": 0.4,
+                "tokens_per_second": 5900.0,
+                "mfu": 0.31,
+            }
+        )
         if step % 25 == 0:
             accuracy = 0.5 + step / 500
-            values = {"loss": 0.69 - step / 500, "accuracy": accuracy, "margin": step / 90, "chosen_reward": step / 200, "rejected_reward": -step / 150}
+            values = {
+                "loss": 0.69 - step / 500,
+                "accuracy": accuracy,
+                "margin": step / 90,
+                "chosen_reward": step / 200,
+                "rejected_reward": -step / 150,
+            }
             lines.append(base | {"validation": values | {"drift": step / 3000}})
     return [*lines, {"finished": True, "step": 100, "tokens": 409_600, "seconds": 70.0}]
 
@@ -140,7 +247,13 @@ def pipeline(config: dict[str, Any]) -> dict[str, Any]:
         "all": ["write_report", "pretrain"],
     }
     jobs = {"fetch_book": 2, "clean_book": 2, "evaluate_model": 3}
-    return {"version": 1, "config": config, "rules": {rule: {"jobs": jobs.get(rule, 1), "needs": needed} for rule, needed in needs.items()}}
+    return {
+        "version": 1,
+        "config": config,
+        "rules": {
+            rule: {"jobs": jobs.get(rule, 1), "needs": needed} for rule, needed in needs.items()
+        },
+    }
 
 
 def trajectory(layers: int = 4) -> dict[str, Any]:
@@ -164,12 +277,32 @@ def trajectory(layers: int = 4) -> dict[str, Any]:
 
 def task_scores(score: float) -> dict[str, Any]:
     quoted = {"score": score, "standard_error": 0.011}
-    hellaswag = {"kind": "hellaswag", "items": 1000, "metric": "acc_norm", **quoted, "metrics": {"acc_norm": quoted}, "baseline": 0.25}
-    single = {"kind": "lambada", "items": 1, "metric": "acc", "score": 0.0, "standard_error": None, "metrics": {}, "baseline": 0.0}
-    return {"hellaswag": hellaswag, "lambada": single | {"perplexity": {"score": 412.6, "standard_error": None}}}
+    hellaswag = {
+        "kind": "hellaswag",
+        "items": 1000,
+        "metric": "acc_norm",
+        **quoted,
+        "metrics": {"acc_norm": quoted},
+        "baseline": 0.25,
+    }
+    single = {
+        "kind": "lambada",
+        "items": 1,
+        "metric": "acc",
+        "score": 0.0,
+        "standard_error": None,
+        "metrics": {},
+        "baseline": 0.0,
+    }
+    return {
+        "hellaswag": hellaswag,
+        "lambada": single | {"perplexity": {"score": 412.6, "standard_error": None}},
+    }
 
 
-def evaluation(stage: str, template: str | None, bits: dict[str, float], score: float, stopped: float) -> dict[str, Any]:
+def evaluation(
+    stage: str, template: str | None, bits: dict[str, float], score: float, stopped: float
+) -> dict[str, Any]:
     held_out = {
         source: {
             "bits_per_byte": value,
@@ -188,7 +321,15 @@ def evaluation(stage: str, template: str | None, bits: dict[str, float], score: 
         "sft_scratch": "The river of the the town is the river.",
         "dpo": "It rises in the Grey Hills!",
     }
-    samples = [{"prompt": prompt, "text": texts[stage], "stopped": stage != "pretrain", "continues": template is None} for prompt in prompts]
+    samples = [
+        {
+            "prompt": prompt,
+            "text": texts[stage],
+            "stopped": stage != "pretrain",
+            "continues": template is None,
+        }
+        for prompt in prompts
+    ]
     return {
         "version": 1,
         "stage": stage,
@@ -205,11 +346,18 @@ def evaluation(stage: str, template: str | None, bits: dict[str, float], score: 
             "mean_reply_tokens": 33.1,
             "mean_reply_words": 20.2,
             "repetition": 0.052,
-            "sampled": {"stopped": 0.97, "mean_reply_tokens": 30.5, "mean_reply_words": 19.0, "repetition": 0.011},
+            "sampled": {
+                "stopped": 0.97,
+                "mean_reply_tokens": 30.5,
+                "mean_reply_words": 19.0,
+                "repetition": 0.011,
+            },
         },
         "answers": answers(score, stopped),
         "samples": samples,
-        "model_info": {} if template is None else {"instructions": {"name": "alpaca", "licence": "CC BY-NC 4.0"}},
+        "model_info": {}
+        if template is None
+        else {"instructions": {"name": "alpaca", "licence": "CC BY-NC 4.0"}},
         "provenance": PROVENANCE | {"date": "2026-11-21T09:41:02Z"},
     }
 
@@ -223,13 +371,20 @@ def answers(score: float, stopped: float) -> dict[str, Any]:
             "input": "" if index % 3 else "Answer in a word.",
             "answer": "copper",
             "kind": "mine",
-            "reply": "copper" if index % 10 < 10 * score else "the <tin> & a very long reply that goes on and on",
+            "reply": "copper"
+            if index % 10 < 10 * score
+            else "the <tin> & a very long reply that goes on and on",
             "correct": index % 10 < 10 * score,
             "stopped": True,
         }
         for index in range(count)
     ]
-    share = {"questions": count, "correct": right, "score": right / count, "standard_error": math.sqrt(score * (1 - score) / count)}
+    share = {
+        "questions": count,
+        "correct": right,
+        "score": right / count,
+        "standard_error": math.sqrt(score * (1 - score) / count),
+    }
     kind = {"questions": 100, "correct": right // 3, "score": right / count, "standard_error": 0.03}
     return {
         **share,
@@ -245,13 +400,31 @@ def answers(score: float, stopped: float) -> dict[str, Any]:
 
 def gradients() -> dict[str, Any]:
     cases = {"linear": ["input", "weight"], "rope": ["x"], "attention": ["query", "key", "value"]}
-    cases["grouped heads, K = 3, two documents a row"] = ["model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "lm_head.weight"]
+    cases["grouped heads, K = 3, two documents a row"] = [
+        "model.embed_tokens.weight",
+        "model.layers.0.self_attn.q_proj.weight",
+        "lm_head.weight",
+    ]
     rows = [
-        {"case": case, "tensor": tensor, "elements": 152, "error": 4.53e-9, "worst": 1.2e-8, "ok": True}
+        {
+            "case": case,
+            "tensor": tensor,
+            "elements": 152,
+            "error": 4.53e-9,
+            "worst": 1.2e-8,
+            "ok": True,
+        }
         for case, tensors in cases.items()
         for tensor in tensors
     ]
-    return {"version": 1, "quick": False, "tolerance": 1e-6, "passed": True, "largest_error": 4.53e-9, "rows": rows}
+    return {
+        "version": 1,
+        "quick": False,
+        "tolerance": 1e-6,
+        "passed": True,
+        "largest_error": 4.53e-9,
+        "rows": rows,
+    }
 
 
 def corpus_manifest() -> dict[str, Any]:
@@ -259,8 +432,16 @@ def corpus_manifest() -> dict[str, Any]:
         return {"documents": documents, "bytes": size, "sha256": "0" * 64}
 
     sources = {
-        "gutenberg": {"licence": "public domain in the USA", "train": part(93, 2_310_000), "validation": part(2, 81_400)},
-        "fineweb": {"licence": "ODC-By 1.0", "train": part(1204, 1_730_000), "validation": part(13, 78_100)},
+        "gutenberg": {
+            "licence": "public domain in the USA",
+            "train": part(93, 2_310_000),
+            "validation": part(2, 81_400),
+        },
+        "fineweb": {
+            "licence": "ODC-By 1.0",
+            "train": part(1204, 1_730_000),
+            "validation": part(13, 78_100),
+        },
     }
     return {"version": 1, "name": "made-up", "sources": sources, "fingerprint": "c" * 64}
 
@@ -273,4 +454,12 @@ def token_manifest() -> dict[str, Any]:
         "train": {"gutenberg": part(93, 2_310_000), "fineweb": part(1204, 1_730_000)},
         "validation": {"gutenberg": part(2, 81_400), "fineweb": part(13, 78_100)},
     }
-    return {"version": 1, "dtype": "uint16", "tokenizer": "b" * 64, "corpus": "c" * 64, "vocab_size": 512, "splits": splits, "fingerprint": "d" * 64}
+    return {
+        "version": 1,
+        "dtype": "uint16",
+        "tokenizer": "b" * 64,
+        "corpus": "c" * 64,
+        "vocab_size": 512,
+        "splits": splits,
+        "fingerprint": "d" * 64,
+    }

@@ -27,12 +27,25 @@ def say(*texts: str, stopped: bool = True) -> list[Reply]:
     return [Reply(text, tokens=len(text), stopped=stopped) for text in texts]
 
 
-@pytest.mark.parametrize("reply", ["Copper", "copper.", "  copper \n", "COPPER.\nIt is mined in the hills.", "\n\ncopper .", "Copper\r\nand tin"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Copper",
+        "copper.",
+        "  copper \n",
+        "COPPER.\nIt is mined in the hills.",
+        "\n\ncopper .",
+        "Copper\r\nand tin",
+    ],
+)
 def test_a_reply_is_right_whatever_its_capitals_space_and_full_stop(reply):
     assert normalise(reply) == normalise("copper")
 
 
-@pytest.mark.parametrize("reply", ["", "   ", "copper..", "the copper", "copper and tin", "it is\ncopper", "cop per", "'copper'"])
+@pytest.mark.parametrize(
+    "reply",
+    ["", "   ", "copper..", "the copper", "copper and tin", "it is\ncopper", "cop per", "'copper'"],
+)
 def test_anything_else_is_wrong(reply):
     assert normalise(reply) != normalise("copper")
 
@@ -42,13 +55,19 @@ def test_case_is_folded_as_unicode_has_it():
 
 
 def test_a_score_comes_with_its_count_and_standard_error():
-    scores = score_answers(ask("tin", "tin", "salt", "iron"), [*say("Tin.", "tin", "salt"), Reply("irony", 30, stopped=False)])
+    scores = score_answers(
+        ask("tin", "tin", "salt", "iron"),
+        [*say("Tin.", "tin", "salt"), Reply("irony", 30, stopped=False)],
+    )
     assert (scores["questions"], scores["correct"], scores["score"]) == (4, 3, 0.75)
     assert scores["standard_error"] == pytest.approx(math.sqrt(0.75 * 0.25 / 4))
     assert scores["stopped"] == 0.75
     assert scores["mean_reply_tokens"] == pytest.approx((4 + 3 + 4 + 30) / 4)
     assert [reply["correct"] for reply in scores["replies"]] == [True, True, True, False]
-    assert scores["replies"][3] | {"reply": "irony", "answer": "iron", "stopped": False} == scores["replies"][3]
+    assert (
+        scores["replies"][3] | {"reply": "irony", "answer": "iron", "stopped": False}
+        == scores["replies"][3]
+    )
     assert json.loads(json.dumps(scores)) == scores
 
 
@@ -59,19 +78,38 @@ def test_kinds_are_scored_apart():
 
 
 def test_the_baseline_is_the_most_that_one_answer_for_all_can_score():
-    assert commonest_answer(ask("tin", "Tin.", "salt", "iron")) == {"answer": "tin", "score": 0.5, "from": "the questions"}
+    assert commonest_answer(ask("tin", "Tin.", "salt", "iron")) == {
+        "answer": "tin",
+        "score": 0.5,
+        "from": "the questions",
+    }
     assert commonest_answer(ask("b", "a"))["answer"] == "a"  # of equals always the same
 
 
 def test_the_training_data_only_name_the_baseline_when_their_commonest_answer_scores_as_much():
     questions = ask("tin", "tin", "salt")
-    assert commonest_answer(questions, ["salt", "salt", "tin"]) == {"answer": "tin", "score": 2 / 3, "from": "the questions"}
-    assert commonest_answer(questions, ["Tin", "tin", "salt"]) == {"answer": "tin", "score": 2 / 3, "from": "the instructions"}
-    assert commonest_answer(ask("a", "b"), ["b"]) == {"answer": "b", "score": 0.5, "from": "the instructions"}
+    assert commonest_answer(questions, ["salt", "salt", "tin"]) == {
+        "answer": "tin",
+        "score": 2 / 3,
+        "from": "the questions",
+    }
+    assert commonest_answer(questions, ["Tin", "tin", "salt"]) == {
+        "answer": "tin",
+        "score": 2 / 3,
+        "from": "the instructions",
+    }
+    assert commonest_answer(ask("a", "b"), ["b"]) == {
+        "answer": "b",
+        "score": 0.5,
+        "from": "the instructions",
+    }
 
 
 def test_a_baseline_per_kind_needs_kinds_with_enough_questions():
-    mines, ports = ask(*["tin"] * 8, "salt", "iron", kind="mine"), ask(*["Velis"] * 5, *["Orm"] * 5, kind="port")
+    mines, ports = (
+        ask(*["tin"] * 8, "salt", "iron", kind="mine"),
+        ask(*["Velis"] * 5, *["Orm"] * 5, kind="port"),
+    )
     assert commonest_answer_of_kind(mines + ports) == {"kinds": 2, "score": 13 / 20}
     assert commonest_answer_of_kind(mines + ports[:9]) is None
     assert commonest_answer_of_kind(mines) is None
@@ -80,9 +118,18 @@ def test_a_baseline_per_kind_needs_kinds_with_enough_questions():
 
 def test_questions_are_read_with_and_without_input_and_kind(tmp_path):
     path = tmp_path / "questions.jsonl"
-    entries = [{"instruction": "Where?", "input": "the mill", "answer": "Orm", "kind": "place"}, {"instruction": "Who\u2028?", "answer": "Ada"}]
-    path.write_text("".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries) + "\n", encoding="utf-8")
-    assert read_questions(path) == [Question("Where?", "the mill", "Orm", "place"), Question("Who\u2028?", "", "Ada", None)]
+    entries = [
+        {"instruction": "Where?", "input": "the mill", "answer": "Orm", "kind": "place"},
+        {"instruction": "Who\u2028?", "answer": "Ada"},
+    ]
+    path.write_text(
+        "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries) + "\n",
+        encoding="utf-8",
+    )
+    assert read_questions(path) == [
+        Question("Where?", "the mill", "Orm", "place"),
+        Question("Who\u2028?", "", "Ada", None),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -109,11 +156,15 @@ def test_a_file_of_questions_that_is_missing_empty_or_not_text_is_refused(tmp_pa
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(UserError, match="holds no records"):
         read_questions(tmp_path / "empty.jsonl")
-    (tmp_path / "latin.jsonl").write_bytes('{"instruction": "Où?", "answer": "là"}'.encode("latin-1"))
+    (tmp_path / "latin.jsonl").write_bytes(
+        '{"instruction": "Où?", "answer": "là"}'.encode("latin-1")
+    )
     with pytest.raises(UserError, match="not UTF-8"):
         read_questions(tmp_path / "latin.jsonl")
 
 
 def test_training_answers_are_read_beside_their_manifest(tmp_path: Path):
-    (tmp_path / "train.jsonl").write_text('{"instruction": "Say tin.", "input": "", "output": "tin"}\n')
+    (tmp_path / "train.jsonl").write_text(
+        '{"instruction": "Say tin.", "input": "", "output": "tin"}\n'
+    )
     assert read_training_answers(tmp_path / "manifest.json") == ["tin"]

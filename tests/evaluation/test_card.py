@@ -27,7 +27,11 @@ def front(text: str) -> dict:
 
 def rows(text: str, heading: str) -> dict[str, list[str]]:
     """The table below a heading: first cell → the others."""
-    lines = [line for line in text.partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines() if line.startswith("|")]
+    lines = [
+        line
+        for line in text.partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines()
+        if line.startswith("|")
+    ]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     assert len({len(row) for row in cells}) == 1
     return {row[0]: row[1:] for row in cells}
@@ -35,7 +39,9 @@ def rows(text: str, heading: str) -> dict[str, list[str]]:
 
 def test_it_says_what_the_report_says(run):
     text = card(run)
-    assert text.partition("\n# ")[2].startswith("made-up\n\nA language model of 1.05 M parameters, trained from random weights on 4.04 MB of text")
+    assert text.partition("\n# ")[2].startswith(
+        "made-up\n\nA language model of 1.05 M parameters, trained from random weights on 4.04 MB of text"
+    )
     learned = rows(text, "What it learned from")
     assert learned["fineweb"] == ["1,204 documents, 1.73 MB", "ODC-By 1.0"]
     assert learned["alpaca instructions"] == ["2,412 records", "CC BY-NC 4.0"]
@@ -43,7 +49,12 @@ def test_it_says_what_the_report_says(run):
     assert rows(text, "Training")["aligned"][:3] == ["100", "410 k", "1 min 10 s"]
     scores = rows(text, "Scores")
     assert scores["bits per byte, gutenberg"] == ["1.734", "1.912", "1.953", "2.613 bigram"]
-    assert scores["hellaswag acc_norm, 1,000 items"] == ["27.4 % ± 1.1", "29.1 % ± 1.1", "29.1 % ± 1.1", "25.0 % at random"]
+    assert scores["hellaswag acc_norm, 1,000 items"] == [
+        "27.4 % ± 1.1",
+        "29.1 % ± 1.1",
+        "29.1 % ± 1.1",
+        "25.0 % at random",
+    ]
     assert "nanoeuler chat --model dpo/model" in text
     assert "of 9 tensors the worst is off by 4.5 × 10⁻⁹" in text
     assert "commit `0123456789abcdef0123456789abcdef01234567`" in text
@@ -53,12 +64,17 @@ def test_it_says_what_the_report_says(run):
 def test_the_limits_are_those_of_the_last_model(run):
     """Fine-tuning may use longer rows than pretraining, whose windows all are measured in."""
     run.evaluations["dpo"]["model"] = {"context": 1024}
-    assert "- It was measured in windows of 128 tokens. The aligned model sees 1,024 at most;" in card(run)
+    assert (
+        "- It was measured in windows of 128 tokens. The aligned model sees 1,024 at most;"
+        in card(run)
+    )
 
 
 def test_weights_that_were_given_are_not_called_random(run):
     assert "trained from random weights on 4.04 MB" in card(run)
-    run.stages["pretrain"].header["config"] = {"pretrain": {"init_from": "results/other/pretrain/model"}}
+    run.stages["pretrain"].header["config"] = {
+        "pretrain": {"init_from": "results/other/pretrain/model"}
+    }
     assert "trained from the weights of another run on 4.04 MB" in card(run)
 
 
@@ -71,8 +87,13 @@ def test_what_the_data_forbids_is_in_the_front_matter_and_said_aloud(run):
         "license": "cc-by-nc-4.0",
         "tags": ["nanoeuler", "dpo", "pretrain", "sft"],
     }
-    assert "**A model trained on alpaca instructions and farm preferences is for non-commercial use only.**" in text
-    run.stages["dpo"].evaluation["model_info"]["preferences"]["licence"] = "research only, non-commercial"
+    assert (
+        "**A model trained on alpaca instructions and farm preferences is for non-commercial use only.**"
+        in text
+    )
+    run.stages["dpo"].evaluation["model_info"]["preferences"]["licence"] = (
+        "research only, non-commercial"
+    )
     assert front(card(run))["license"] == "other"
     for stage in run.stages.values():
         stage.evaluation["model_info"] = {}
@@ -81,8 +102,14 @@ def test_what_the_data_forbids_is_in_the_front_matter_and_said_aloud(run):
 
 def test_data_sets_of_a_hub_are_named_when_they_were_used(run):
     address = "https://huggingface.co/datasets/HuggingFaceFW/fineweb-edu/resolve/87f0/sample/10BT/000.parquet"
-    sources = {"fineweb": {"shards": [{"url": address}, {"url": address}]}, "instructions": {"world": {"url": "data/world.json"}}}
-    run.config = run.config | {"sources": sources | {"preferences": {"other": {"url": address.replace("fineweb-edu", "unused")}}}}
+    sources = {
+        "fineweb": {"shards": [{"url": address}, {"url": address}]},
+        "instructions": {"world": {"url": "data/world.json"}},
+    }
+    run.config = run.config | {
+        "sources": sources
+        | {"preferences": {"other": {"url": address.replace("fineweb-edu", "unused")}}}
+    }
     assert front(card(run))["datasets"] == ["HuggingFaceFW/fineweb-edu"]
     del run.corpus["sources"]["fineweb"]
     assert "datasets" not in front(card(run))
@@ -128,14 +155,25 @@ def test_only_models_that_are_there_are_offered(tmp_path):
 
 def test_the_command_writes_it(tmp_path):
     config, folder = fabricated.fabricate(tmp_path)
-    arguments = ["--config", json.dumps(config), "--run", str(folder), "--output", str(folder / "report.html"), "--card", str(folder / "README.md")]
+    arguments = [
+        "--config",
+        json.dumps(config),
+        "--run",
+        str(folder),
+        "--output",
+        str(folder / "report.html"),
+        "--card",
+        str(folder / "README.md"),
+    ]
     assert main(["report", *arguments]) == 0
     assert "# made-up" in (folder / "README.md").read_text(encoding="utf-8")
 
 
 def test_its_commands_can_be_pasted_whatever_the_prompt(tmp_path):
     config, folder = fabricated.fabricate(tmp_path, stages=("pretrain",))
-    config["evaluate"] = config.get("evaluate", {}) | {"prompts": ['The `moon` cost $5, didn\'t\n"it"?']}
+    config["evaluate"] = config.get("evaluate", {}) | {
+        "prompts": ['The `moon` cost $5, didn\'t\n"it"?']
+    }
     run = gather(config, folder)
     run.evaluations["pretrain"]["template"] = None
     shell, python = re.findall(r"```(?:sh|python)\n(.*?)\n```", card(run), re.DOTALL)[:2]

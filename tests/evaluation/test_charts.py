@@ -5,7 +5,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from nanoeuler.evaluation.report.charts import HEIGHT, LEFT, MOST_POINTS, WIDTH, Series, line_chart, thin, tick_label, ticks
+from nanoeuler.evaluation.report.charts import (
+    HEIGHT,
+    LEFT,
+    MOST_POINTS,
+    WIDTH,
+    Series,
+    line_chart,
+    thin,
+    tick_label,
+    ticks,
+)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,33 @@ from nanoeuler.cli import main
 from nanoeuler.evaluation.replies import Reply, describe_replies, share_repeated
 from nanoeuler.evaluation.report.scores import score_rows
 
-TASK = {"kind": "piqa", "metric": "acc_norm", "items": 1838, "score": 0.6034, "standard_error": 0.0114, "baseline": 0.5}
-LAST_WORD = {"kind": "lambada", "metric": "acc", "items": 1, "score": 0.0, "standard_error": None, "baseline": 0.0, "perplexity": {"score": 123.456}}
+TASK = {
+    "kind": "piqa",
+    "metric": "acc_norm",
+    "items": 1838,
+    "score": 0.6034,
+    "standard_error": 0.0114,
+    "baseline": 0.5,
+}
+LAST_WORD = {
+    "kind": "lambada",
+    "metric": "acc",
+    "items": 1,
+    "score": 0.0,
+    "standard_error": None,
+    "baseline": 0.0,
+    "perplexity": {"score": 123.456},
+}
 
 
 def write(folder: Path, name: str, **changes) -> str:
-    stage = evaluation(name, None if name == "pretrain" else "alpaca", {"books": 1.5 if name == "pretrain" else 1.6}, 0.5, 0.9)
+    stage = evaluation(
+        name,
+        None if name == "pretrain" else "alpaca",
+        {"books": 1.5 if name == "pretrain" else 1.6},
+        0.5,
+        0.9,
+    )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(stage | changes))
     return str(folder / f"{name}.json")
@@ -33,11 +54,18 @@ def test_stages_stand_side_by_side_with_errors_and_baselines(tmp_path, capsys):
         "mean_reply_tokens": 41.25,
         "mean_reply_words": 30.0,
         "repetition": 0.125,
-        "sampled": {"stopped": 0.99, "mean_reply_tokens": 39.0, "mean_reply_words": 29.0, "repetition": 0.01},
+        "sampled": {
+            "stopped": 0.99,
+            "mean_reply_tokens": 39.0,
+            "mean_reply_words": 29.0,
+            "repetition": 0.01,
+        },
     }
     paths = [
         write(tmp_path, "pretrain", tasks={"piqa": TASK}, chat=None),
-        write(tmp_path, "sft", tasks={"piqa": TASK | {"score": 0.61}, "lambada": LAST_WORD}, chat=chat),
+        write(
+            tmp_path, "sft", tasks={"piqa": TASK | {"score": 0.61}, "lambada": LAST_WORD}, chat=chat
+        ),
     ]
     assert main(["compare", *paths, "--output", str(tmp_path / "table.md")]) == 0
     printed = capsys.readouterr().out
@@ -63,9 +91,16 @@ def test_one_stage_of_two_runs_goes_by_the_runs(tmp_path, capsys):
 
 
 def test_numbers_of_items_that_differ_are_told_and_share_no_baseline(tmp_path, capsys):
-    paths = [write(tmp_path, "pretrain", tasks={"piqa": TASK}), write(tmp_path, "sft", tasks={"piqa": TASK | {"items": 40, "baseline": 0.4}})]
+    paths = [
+        write(tmp_path, "pretrain", tasks={"piqa": TASK}),
+        write(tmp_path, "sft", tasks={"piqa": TASK | {"items": 40, "baseline": 0.4}}),
+    ]
     assert main(["compare", *paths]) == 0
-    assert cells(capsys.readouterr().out)["piqa (acc_norm, 1,838 / 40)"] == ["60.3 % ± 1.1", "60.3 % ± 1.1", "–"]
+    assert cells(capsys.readouterr().out)["piqa (acc_norm, 1,838 / 40)"] == [
+        "60.3 % ± 1.1",
+        "60.3 % ± 1.1",
+        "–",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -91,11 +126,17 @@ def test_another_file_is_refused(tmp_path, capsys, content):
     path.write_text(json.dumps(content))
     for files in ([path], [write(tmp_path, "sft"), path]):
         assert main(["compare", *map(str, files)]) == 1
-        assert f"error  {path}: not an evaluation; give the JSON files that `nanoeuler evaluate` writes" in capsys.readouterr().err
+        assert (
+            f"error  {path}: not an evaluation; give the JSON files that `nanoeuler evaluate` writes"
+            in capsys.readouterr().err
+        )
 
 
 def test_a_task_whose_kind_has_changed_has_a_perplexity_in_one_column(tmp_path, capsys):
-    files = [write(tmp_path, "pretrain", tasks={"mine": TASK}), write(tmp_path, "sft", tasks={"mine": LAST_WORD})]
+    files = [
+        write(tmp_path, "pretrain", tasks={"mine": TASK}),
+        write(tmp_path, "sft", tasks={"mine": LAST_WORD}),
+    ]
     for paths, shown in ((files, ["–", "123.5", "–"]), (files[::-1], ["123.5", "–", "–"])):
         assert main(["compare", *paths]) == 0
         assert cells(capsys.readouterr().out)["mine perplexity"] == shown
@@ -104,7 +145,16 @@ def test_a_task_whose_kind_has_changed_has_a_perplexity_in_one_column(tmp_path, 
 
 
 def test_parts_that_were_not_measured_may_be_null(tmp_path, capsys):
-    assert main(["compare", write(tmp_path, "sft"), write(tmp_path, "dpo", held_out=None, tasks=None, answers=None, chat=None)]) == 0
+    assert (
+        main(
+            [
+                "compare",
+                write(tmp_path, "sft"),
+                write(tmp_path, "dpo", held_out=None, tasks=None, answers=None, chat=None),
+            ]
+        )
+        == 0
+    )
     table = cells(capsys.readouterr().out)
     assert {row[1] for name, row in table.items() if name.strip("-")} == {"–"}
 
@@ -126,4 +176,9 @@ def test_repetition_is_the_share_of_runs_of_four_words_seen_before(text, share):
 
 def test_replies_are_described_by_their_means():
     replies = [Reply("no no no no no no no", 7, True), Reply("Yes.", 3, False)]
-    assert describe_replies(replies) == {"stopped": 0.5, "mean_reply_tokens": 5.0, "mean_reply_words": 4.0, "repetition": 0.375}
+    assert describe_replies(replies) == {
+        "stopped": 0.5,
+        "mean_reply_tokens": 5.0,
+        "mean_reply_words": 4.0,
+        "repetition": 0.375,
+    }

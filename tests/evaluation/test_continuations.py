@@ -17,8 +17,21 @@ END = 0
 
 
 def tiny() -> Transformer:
-    config = ModelConfig.from_dict({"vocab_size": 19, "dim": 16, "layers": 2, "heads": 4, "kv_heads": 2, "ffn": 11, "context": 12, "mtp_heads": 2})
-    return Transformer(config, initial_parameters(config, seed=3) * np.float32(8), ReferenceBackend())
+    config = ModelConfig.from_dict(
+        {
+            "vocab_size": 19,
+            "dim": 16,
+            "layers": 2,
+            "heads": 4,
+            "kv_heads": 2,
+            "ffn": 11,
+            "context": 12,
+            "mtp_heads": 2,
+        }
+    )
+    return Transformer(
+        config, initial_parameters(config, seed=3) * np.float32(8), ReferenceBackend()
+    )
 
 
 def some_pairs(count: int) -> list[Pair]:
@@ -38,7 +51,9 @@ def directly(model: Transformer, pair: Pair, window: int) -> tuple[float, bool]:
     kept = pair.ids[-(window + 1) :]
     for place in range(len(kept) - pair.scored, len(kept)):
         ids = kept[:place][None]
-        hidden = model.forward(Batch(ids, np.arange(place, dtype=np.int32)[None], np.zeros_like(ids))).hidden[-1:]
+        hidden = model.forward(
+            Batch(ids, np.arange(place, dtype=np.int32)[None], np.zeros_like(ids))
+        ).hidden[-1:]
         logits = model.first_logits(hidden)[0].astype(np.float64)
         total += logits[kept[place]] - logits.max() - math.log(np.exp(logits - logits.max()).sum())
         greedy &= int(logits.argmax()) == kept[place]
@@ -53,7 +68,9 @@ def test_packed_together_they_are_what_each_gives_alone(monkeypatch, batch_token
     model, pairs, told = tiny(), some_pairs(40), []
     sums, greedy = log_likelihoods(model, pairs, 12, END, told.append)
     expected = [directly(model, pair, 12) for pair in pairs]
-    np.testing.assert_allclose(sums, [value for value, _ in expected], rtol=2e-5)  # float32 products of other shapes round otherwise
+    np.testing.assert_allclose(
+        sums, [value for value, _ in expected], rtol=2e-5
+    )  # float32 products of other shapes round otherwise
     assert greedy.tolist() == [likeliest for _, likeliest in expected]
     assert any(pair.inputs(12) < len(pair.ids) - 1 for pair in pairs), "some are cut on the left"
     assert sum(told) == 40
@@ -63,10 +80,18 @@ def test_what_the_model_writes_greedily_is_greedy():
     model = tiny()
     ids = [END, 3]
     for _ in range(4):
-        hidden = model.forward(Batch(np.array([ids], np.int32), np.arange(len(ids), dtype=np.int32)[None], np.zeros((1, len(ids)), np.int32))).hidden[-1:]
+        hidden = model.forward(
+            Batch(
+                np.array([ids], np.int32),
+                np.arange(len(ids), dtype=np.int32)[None],
+                np.zeros((1, len(ids)), np.int32),
+            )
+        ).hidden[-1:]
         ids.append(int(model.first_logits(hidden)[0].argmax()))
     wrong = [*ids[:-1], (ids[-1] + 1) % 19]
-    _, greedy = log_likelihoods(model, [Pair(np.array(ids, np.int32), 4), Pair(np.array(wrong, np.int32), 4)], 12, END)
+    _, greedy = log_likelihoods(
+        model, [Pair(np.array(ids, np.int32), 4), Pair(np.array(wrong, np.int32), 4)], 12, END
+    )
     assert greedy.tolist() == [True, False]
 
 
@@ -85,7 +110,9 @@ def test_rows_are_full_and_every_sequence_lies_in_one():
 
 
 def test_context_and_continuation_part_where_the_context_alone_ends():
-    tokenizer = Tokenizer(build([(20 + 32, 20 + 97)]))  # merges a space with the letter a, whichever ids those are
+    tokenizer = Tokenizer(
+        build([(20 + 32, 20 + 97)])
+    )  # merges a space with the letter a, whichever ids those are
     text = "the cat"
     pair = encode(tokenizer, text, " and")
     assert pair.ids[0] == tokenizer.end_id

@@ -11,7 +11,10 @@ from nanoeuler.evaluation.report.gather import gather
 
 
 def points(svg: str) -> list[tuple[float, float]]:
-    return [(float(x), float(y)) for x, y in re.findall(r'<circle class="dot [^"]*" cx="([-\d.]+)" cy="([-\d.]+)"', svg)]
+    return [
+        (float(x), float(y))
+        for x, y in re.findall(r'<circle class="dot [^"]*" cx="([-\d.]+)" cy="([-\d.]+)"', svg)
+    ]
 
 
 def test_the_path_adds_up_the_turns_at_the_measured_norms():
@@ -26,7 +29,10 @@ def test_a_quarter_turn_at_one_norm_is_a_right_angle_on_the_page():
     trajectory["stream_angle"] = [{"mean": 90.0, "quartiles": [90.0, 90.0]}] * 2
     drawn = plane(trajectory)
     (x0, y0), (x1, y1), (x2, y2) = points(drawn)
-    middle_x, middle_y = (float(value) for value in re.search(r'class="origin" cx="([\d.]+)" cy="([\d.]+)"', drawn).groups())
+    middle_x, middle_y = (
+        float(value)
+        for value in re.search(r'class="origin" cx="([\d.]+)" cy="([\d.]+)"', drawn).groups()
+    )
     assert (x1, y2) == pytest.approx((middle_x, middle_y), abs=0.2)
     assert x0 - middle_x == pytest.approx(middle_y - y1, abs=0.2)
     assert x0 - middle_x == pytest.approx(middle_x - x2, abs=0.2)
@@ -40,8 +46,13 @@ def test_norms_far_apart_are_drawn_by_their_logarithm():
     trajectory["norm"][4]["mean"] = 90.0
     drawn = plane(trajectory)
     assert "norm, logarithmic" in drawn
-    middle_x, middle_y = (float(value) for value in re.search(r'class="origin" cx="([\d.]+)" cy="([\d.]+)"', drawn).groups())
-    rings = [float(radius) for radius in re.findall(r'class="gridline ring".*? r="([\d.]+)"', drawn)]
+    middle_x, middle_y = (
+        float(value)
+        for value in re.search(r'class="origin" cx="([\d.]+)" cy="([\d.]+)"', drawn).groups()
+    )
+    rings = [
+        float(radius) for radius in re.findall(r'class="gridline ring".*? r="([\d.]+)"', drawn)
+    ]
     assert len(rings) == 6  # 1, 2, 5 … 50: 100 lies outside
     assert max(rings) <= max(math.hypot(x - middle_x, y - middle_y) for x, y in points(drawn))
 
@@ -52,7 +63,11 @@ def test_every_layer_of_every_stage_is_told(tmp_path):
     assert "4 layers take every token through 9 points" in html
     assert "2,048 held-out tokens in the pretrained model" in html
     assert html.count("<figure") == 6
-    assert re.findall(r'scope="row">([^<]+)<', html) == ["pretrained", "fine-tuned", "tuned from scratch"]
+    assert re.findall(r'scope="row">([^<]+)<', html) == [
+        "pretrained",
+        "fine-tuned",
+        "tuned from scratch",
+    ]
     assert "160°" in html  # 8 half-steps of 20°
     assert html.count('class="band') == 1 + 4 * 2
 

@@ -14,8 +14,18 @@ from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import ShardWriter, token_dtype, write_manifest
 from nanoeuler.tokenizer.vocabulary import build
 
-DOCUMENTS = {"books": ["The mill stands by the river. " * 5, "Tin is mined at Orm.\n"], "web": ["How to bake bread in é seven steps."]}
-SETTINGS = {"prompts": ["The mill", "Where is <b>?"], "validation_tokens": 1000, "max_new_tokens": 12, "temperature": 0.8, "top_k": 0, "top_p": 0.95}
+DOCUMENTS = {
+    "books": ["The mill stands by the river. " * 5, "Tin is mined at Orm.\n"],
+    "web": ["How to bake bread in é seven steps."],
+}
+SETTINGS = {
+    "prompts": ["The mill", "Where is <b>?"],
+    "validation_tokens": 1000,
+    "max_new_tokens": 12,
+    "temperature": 0.8,
+    "top_k": 0,
+    "top_p": 0.95,
+}
 CONFIG = {"seed": 1, "pretrain": {"document_mask": True}, "evaluate": SETTINGS}
 
 
@@ -33,11 +43,29 @@ def save_tokens(folder: Path, tokenizer: Tokenizer, documents: dict[str, list[st
 
 
 def save_random_model(folder: Path, tokenizer: Tokenizer, template: str | None) -> Path:
-    shape = {"dim": 16, "layers": 1, "heads": 2, "kv_heads": 1, "ffn": 24, "context": 32, "mtp_heads": 2}
+    shape = {
+        "dim": 16,
+        "layers": 1,
+        "heads": 2,
+        "kv_heads": 1,
+        "ffn": 24,
+        "context": 32,
+        "mtp_heads": 2,
+    }
     config = ModelConfig.from_dict(shape | {"vocab_size": tokenizer.vocab_size})
     tokenizer.save(folder / "tokenizer.json")
     stage = "sft" if template else "pretrain"
-    save_model(folder / "model", SavedModel(config, initial_parameters(config, 1), folder / "tokenizer.json", stage, template, {"parent": "p"}))
+    save_model(
+        folder / "model",
+        SavedModel(
+            config,
+            initial_parameters(config, 1),
+            folder / "tokenizer.json",
+            stage,
+            template,
+            {"parent": "p"},
+        ),
+    )
     return folder / "model"
 
 
@@ -45,10 +73,22 @@ def save_random_model(folder: Path, tokenizer: Tokenizer, template: str | None) 
 def files(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("evaluate")
     tokenizer, other = Tokenizer(build([])), Tokenizer(build([(20, 21)]))
-    questions = [{"instruction": f"Which metal is mined at place {n}?", "input": "", "answer": "tin" if n % 3 else "salt", "kind": "mine"} for n in range(9)]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
+    questions = [
+        {
+            "instruction": f"Which metal is mined at place {n}?",
+            "input": "",
+            "answer": "tin" if n % 3 else "salt",
+            "kind": "mine",
+        }
+        for n in range(9)
+    ]
+    (folder / "questions.jsonl").write_text(
+        "".join(json.dumps(question) + "\n" for question in questions)
+    )
     (folder / "instructions").mkdir()
-    (folder / "instructions" / "train.jsonl").write_text(json.dumps({"instruction": "Say tin.", "input": "", "output": "Tin."}) + "\n")
+    (folder / "instructions" / "train.jsonl").write_text(
+        json.dumps({"instruction": "Say tin.", "input": "", "output": "Tin."}) + "\n"
+    )
     for name in ("base", "tuned"):
         (folder / name).mkdir()
     return {
@@ -62,14 +102,41 @@ def files(tmp_path_factory) -> dict[str, Path]:
     }
 
 
-def run(files: dict[str, Path], model: str, output: Path, *extra: str, tokens: str = "tokens", config: dict = CONFIG) -> int:
-    arguments = ["--config", json.dumps(config), "--model", str(files[model]), "--tokens", str(files[tokens]), "--output", str(output)]
+def run(
+    files: dict[str, Path],
+    model: str,
+    output: Path,
+    *extra: str,
+    tokens: str = "tokens",
+    config: dict = CONFIG,
+) -> int:
+    arguments = [
+        "--config",
+        json.dumps(config),
+        "--model",
+        str(files[model]),
+        "--tokens",
+        str(files[tokens]),
+        "--output",
+        str(output),
+    ]
     return main(["evaluate", *arguments, "--device", "reference", *extra])
 
 
 def test_a_tuned_model_is_measured_in_every_way(files, tmp_path):
     output = tmp_path / "evaluation" / "sft.json"
-    assert run(files, "tuned", output, "--questions", str(files["questions"]), "--instructions", str(files["instructions"])) == 0
+    assert (
+        run(
+            files,
+            "tuned",
+            output,
+            "--questions",
+            str(files["questions"]),
+            "--instructions",
+            str(files["instructions"]),
+        )
+        == 0
+    )
     result = json.loads(output.read_text())
     assert (result["stage"], result["template"], result["window"]) == ("sft", "alpaca", 32)
     assert list(result["held_out"]) == ["books", "web"]
@@ -78,15 +145,27 @@ def test_a_tuned_model_is_measured_in_every_way(files, tmp_path):
         scores = result["held_out"][source]
         assert scores["bytes"] == size
         assert scores["tokens"] == size + len(texts)  # a byte a token, and an end for each document
-        assert scores["bits_per_byte"] == pytest.approx(np.log2(272) * scores["tokens"] / size, rel=0.02)  # random weights guess evenly
+        assert scores["bits_per_byte"] == pytest.approx(
+            np.log2(272) * scores["tokens"] / size, rel=0.02
+        )  # random weights guess evenly
         assert len(scores["head_accuracy"]) == 2
     trajectory = result["trajectory"]
     assert (trajectory["layers"], trajectory["step_size"]) == (1, 1.0)
-    assert [len(trajectory[name]) for name in ("norm", "relative_step", "stream_angle", "step_angle")] == [3, 2, 2, 1]
-    assert 0 < trajectory["tokens"] == result["held_out"]["books"]["tokens"] + result["held_out"]["web"]["tokens"]  # all of it: there is little
+    assert [
+        len(trajectory[name]) for name in ("norm", "relative_step", "stream_angle", "step_angle")
+    ] == [3, 2, 2, 1]
+    assert (
+        0
+        < trajectory["tokens"]
+        == result["held_out"]["books"]["tokens"] + result["held_out"]["web"]["tokens"]
+    )  # all of it: there is little
     answers = result["answers"]
     assert answers["questions"] == len(answers["replies"]) == 9
-    assert answers["commonest_answer"] == {"answer": "tin", "score": 6 / 9, "from": "the instructions"}
+    assert answers["commonest_answer"] == {
+        "answer": "tin",
+        "score": 6 / 9,
+        "from": "the instructions",
+    }
     assert [sample["prompt"] for sample in result["samples"]] == SETTINGS["prompts"]
     assert not any(sample["continues"] for sample in result["samples"])
     assert result["model_info"] == {"parent": "p"}
@@ -105,11 +184,16 @@ def test_the_same_model_is_measured_alike_twice(files, tmp_path):
     for name in ("one.json", "two.json"):
         assert run(files, "tuned", tmp_path / name, "--questions", str(files["questions"])) == 0
     one, two = (json.loads((tmp_path / name).read_text()) for name in ("one.json", "two.json"))
-    assert {key: one[key] for key in one if key not in ("seconds", "provenance")} == {key: two[key] for key in two if key not in ("seconds", "provenance")}
+    assert {key: one[key] for key in one if key not in ("seconds", "provenance")} == {
+        key: two[key] for key in two if key not in ("seconds", "provenance")
+    }
 
 
 def test_a_limit_and_another_window_are_heeded(files, tmp_path):
-    config = CONFIG | {"evaluate": SETTINGS | {"validation_tokens": 40, "prompts": []}, "model": {"context": 16}}
+    config = CONFIG | {
+        "evaluate": SETTINGS | {"validation_tokens": 40, "prompts": []},
+        "model": {"context": 16},
+    }
     assert run(files, "base", tmp_path / "limited.json", config=config) == 0
     result = json.loads((tmp_path / "limited.json").read_text())
     assert result["window"] == 16
@@ -119,12 +203,27 @@ def test_a_limit_and_another_window_are_heeded(files, tmp_path):
 
 
 def test_held_out_instructions_are_answered_to_see_how_replies_end(files, tmp_path):
-    held_out = [{"instruction": f"Say {word}.", "input": "", "output": word} for word in ("salt", "iron", "tin")]
+    held_out = [
+        {"instruction": f"Say {word}.", "input": "", "output": word}
+        for word in ("salt", "iron", "tin")
+    ]
     held_out.insert(0, held_out[0] | {"earlier": [{"instruction": "Hello!", "output": "Hello."}]})
-    (tmp_path / "validation.jsonl").write_text("".join(json.dumps(record) + "\n" for record in held_out))
+    (tmp_path / "validation.jsonl").write_text(
+        "".join(json.dumps(record) + "\n" for record in held_out)
+    )
     (tmp_path / "train.jsonl").write_text(json.dumps(held_out[1]) + "\n")
     config = CONFIG | {"evaluate": SETTINGS | {"chat_prompts": 2}}
-    assert run(files, "tuned", tmp_path / "sft.json", "--instructions", str(tmp_path / "manifest.json"), config=config) == 0
+    assert (
+        run(
+            files,
+            "tuned",
+            tmp_path / "sft.json",
+            "--instructions",
+            str(tmp_path / "manifest.json"),
+            config=config,
+        )
+        == 0
+    )
     chat = json.loads((tmp_path / "sft.json").read_text())["chat"]
     assert chat["prompts"] == 2
     assert 0 <= chat["stopped"] <= 1
@@ -151,5 +250,8 @@ def test_a_missing_model_and_damaged_questions_are_refused_in_a_sentence(files, 
     assert run(files | {"tuned": tmp_path / "nowhere"}, "tuned", tmp_path / "sft.json") == 1
     assert "no such folder" in capsys.readouterr().err
     (tmp_path / "questions.jsonl").write_text('{"instruction": "Where?"}\n')
-    assert run(files, "tuned", tmp_path / "sft.json", "--questions", str(tmp_path / "questions.jsonl")) == 1
+    assert (
+        run(files, "tuned", tmp_path / "sft.json", "--questions", str(tmp_path / "questions.jsonl"))
+        == 1
+    )
     assert "questions.jsonl, line 1: answer is missing" in capsys.readouterr().err

@@ -24,7 +24,11 @@ NEEDS = {
 
 
 def test_a_shortcut_beside_a_longer_way_is_left_out():
-    assert without_shortcuts({"a": [], "b": ["a"], "c": ["a", "b"]}) == {"a": [], "b": ["a"], "c": ["b"]}
+    assert without_shortcuts({"a": [], "b": ["a"], "c": ["a", "b"]}) == {
+        "a": [],
+        "b": ["a"],
+        "c": ["b"],
+    }
     assert without_shortcuts(NEEDS)["evaluate"] == ["sft", "scratch", "questions"]
 
 
@@ -35,7 +39,11 @@ def test_every_node_stands_below_what_it_needs_and_beside_its_neighbours():
         assert all(layout.place[other][1] < layout.place[node][1] for other in needed), node
     for node, (x, layer) in layout.place.items():
         assert 48 <= x <= layout.width - 48
-        assert all(abs(x - other_x) >= 108 - 1e-6 for other, (other_x, other_layer) in layout.place.items() if other != node and other_layer == layer)
+        assert all(
+            abs(x - other_x) >= 108 - 1e-6
+            for other, (other_x, other_layer) in layout.place.items()
+            if other != node and other_layer == layer
+        )
     assert layout.place["report"][1] == layout.layers - 1
     assert layout.place["gradients"][1] == layout.layers - 2  # as low as what needs it allows
 
@@ -45,7 +53,11 @@ def test_an_edge_over_several_layers_keeps_clear_of_the_boxes_between():
     path = layout.edges["sample", "questions"]
     assert [layer for _, layer in path] == list(range(path[0][1], path[-1][1] + 1))
     for x, layer in path[1:-1]:
-        assert all(abs(x - other_x) >= 60 - 1e-6 for other_x, other_layer in layout.place.values() if other_layer == layer)
+        assert all(
+            abs(x - other_x) >= 60 - 1e-6
+            for other_x, other_layer in layout.place.values()
+            if other_layer == layer
+        )
 
 
 def test_places_are_the_wanted_ones_where_they_fit_and_else_share_the_shift():

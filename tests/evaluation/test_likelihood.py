@@ -30,14 +30,27 @@ class Lengths:
 TOKENIZER = Lengths()
 
 
-def score(model: Transformer, tokens: np.ndarray, document_mask: bool = True, **options) -> HeldOutScore:
+def score(
+    model: Transformer, tokens: np.ndarray, document_mask: bool = True, **options
+) -> HeldOutScore:
     return bits_per_byte(model, tokens, int(tokens.sum()), TOKENIZER, document_mask, **options)
 
 
 def tiny(**changes) -> Transformer:
-    fields = {"vocab_size": 19, "dim": 16, "layers": 2, "heads": 4, "kv_heads": 2, "ffn": 11, "context": 8, "mtp_heads": 3} | changes
+    fields = {
+        "vocab_size": 19,
+        "dim": 16,
+        "layers": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "ffn": 11,
+        "context": 8,
+        "mtp_heads": 3,
+    } | changes
     config = ModelConfig.from_dict(fields)
-    return Transformer(config, initial_parameters(config, seed=3) * np.float32(8), ReferenceBackend())
+    return Transformer(
+        config, initial_parameters(config, seed=3) * np.float32(8), ReferenceBackend()
+    )
 
 
 def text(length: int) -> np.ndarray:
@@ -47,7 +60,9 @@ def text(length: int) -> np.ndarray:
     return tokens
 
 
-def directly(model: Transformer, tokens: np.ndarray, document_mask: bool, windows: list[int] | None = None) -> tuple[float, list[int], list[int]]:
+def directly(
+    model: Transformer, tokens: np.ndarray, document_mask: bool, windows: list[int] | None = None
+) -> tuple[float, list[int], list[int]]:
     """Nats of head 0, hits and targets of each head: one forward pass per predicted place, softmax in float64."""
     T, K = model.config.context, model.config.mtp_heads
     nats, hits, targets = 0.0, [0] * K, [0] * K
@@ -57,18 +72,24 @@ def directly(model: Transformer, tokens: np.ndarray, document_mask: bool, window
         if windows is not None and start // T not in windows:
             continue
         if document_mask:
-            start = max([start, *(other for other in range(start, place + 1) if tokens[other] == END)])
+            start = max(
+                [start, *(other for other in range(start, place + 1) if tokens[other] == END)]
+            )
         ids = tokens[start : place + 1][None]
         batch = Batch(ids, np.arange(ids.shape[1], dtype=np.int32)[None], np.zeros_like(ids))
         hidden = model.forward(batch).hidden[-1]
         for head in range(K):
             if END in padded[place + 1 : place + 1 + head]:
                 break
-            weight = model.weights.buffer["lm_head.weight" if head == 0 else f"mtp_heads.{head}.weight"]
+            weight = model.weights.buffer[
+                "lm_head.weight" if head == 0 else f"mtp_heads.{head}.weight"
+            ]
             logits = (weight @ hidden).astype(np.float64)
             target = padded[place + 1 + head]
             if head == 0:
-                nats -= logits[target] - math.log(np.exp(logits - logits.max()).sum()) - logits.max()
+                nats -= (
+                    logits[target] - math.log(np.exp(logits - logits.max()).sum()) - logits.max()
+                )
             hits[head] += int(logits.argmax() == target)
             targets[head] += 1
     return nats, hits, targets
@@ -94,7 +115,9 @@ def test_the_size_of_batches_and_logit_slices_does_not_matter(monkeypatch):
     for rows in (1, 2, 3, 7, 64):
         monkeypatch.setattr(likelihood, "SLICE_ELEMENTS", rows * 100)
         other = score(model, tokens, batch_rows=rows, heads=3)
-        assert other.nats == pytest.approx(whole.nats, rel=1e-6)  # float32 products of other shapes round otherwise
+        assert other.nats == pytest.approx(
+            whole.nats, rel=1e-6
+        )  # float32 products of other shapes round otherwise
         assert replace(other, nats=0) == replace(whole, nats=0)
 
 
@@ -107,7 +130,11 @@ def test_fewer_heads_leave_head_0_as_it_is():
 
 def test_tied_heads_are_scored_too():
     model, tokens = tiny(tied=True), text(40)
-    logits = model.first_logits(model.forward(Batch(tokens[None, :8], np.arange(8, dtype=np.int32)[None], np.zeros((1, 8), np.int32))).hidden)
+    logits = model.first_logits(
+        model.forward(
+            Batch(tokens[None, :8], np.arange(8, dtype=np.int32)[None], np.zeros((1, 8), np.int32))
+        ).hidden
+    )
     logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     measured = score(model, tokens, document_mask=False, limit_tokens=8, heads=3)
     assert measured.nats == pytest.approx(-logprobs[np.arange(8), tokens[1:9]].sum(), rel=1e-5)
@@ -142,7 +169,9 @@ def test_progress_is_told_every_token_once():
 
 
 def test_units():
-    measured = HeldOutScore(nats=math.log(2) * 30, tokens=10, text_bytes=20, hits=(5, 1), targets=(10, 8))
+    measured = HeldOutScore(
+        nats=math.log(2) * 30, tokens=10, text_bytes=20, hits=(5, 1), targets=(10, 8)
+    )
     assert measured.bits_per_byte == pytest.approx(1.5)
     assert measured.accuracy == (0.5, 0.125)
 

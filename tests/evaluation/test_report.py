@@ -75,12 +75,30 @@ def test_it_holds_the_numbers_of_every_stage(run):
         "Pipeline",
         "Provenance",
     ]
-    for number in ("1.734", "1.689", "2.613", "2.547", "1.912", "5.101"):  # bits per byte and the bigram floor
+    for number in (
+        "1.734",
+        "1.689",
+        "2.613",
+        "2.547",
+        "1.912",
+        "5.101",
+    ):  # bits per byte and the bigram floor
         assert number in outline.text, number
-    for number in ("78.3 %", "± 2.4", "24.7 %", "1.3 %", "11.7 %", "19.3 %", "97.3 %"):  # answers, with error and baselines
+    for number in (
+        "78.3 %",
+        "± 2.4",
+        "24.7 %",
+        "1.3 %",
+        "11.7 %",
+        "19.3 %",
+        "97.3 %",
+    ):  # answers, with error and baselines
         assert number in outline.text, number
     assert "1.05 M parameters" in outline.text
-    assert "4.04 MB of text of gutenberg and fineweb (2.05 M tokens read in 2 min 14 s)" in outline.text
+    assert (
+        "4.04 MB of text of gutenberg and fineweb (2.05 M tokens read in 2 min 14 s)"
+        in outline.text
+    )
     assert "fine-tuned on 2,412 instructions" in outline.text
     assert "4.5 × 10⁻⁹" in outline.text
     assert "The river Ansel rises in the Grey Hills." in outline.text
@@ -93,7 +111,10 @@ def test_it_holds_the_numbers_of_every_stage(run):
 
 def test_tasks_stand_beside_their_error_and_what_picking_at_random_gets(run):
     text = Outline(page(run)).text
-    assert "hellaswag acc_norm, 1,000 items 27.4 % ± 1.1 29.1 % ± 1.1 29.1 % ± 1.1 25.0 % at random" in text
+    assert (
+        "hellaswag acc_norm, 1,000 items 27.4 % ± 1.1 29.1 % ± 1.1 29.1 % ± 1.1 25.0 % at random"
+        in text
+    )
     assert "lambada, perplexity 412.6 412.6 412.6 –" in text
     run.evaluations["sft"]["tasks"]["lambada"]["perplexity"]["score"] = 395_090_273.1
     assert "lambada, perplexity 412.6 395 M 412.6 –" in Outline(page(run)).text
@@ -120,15 +141,23 @@ def test_an_aligned_model_shows_its_accuracy_margins_and_drift(tmp_path):
     assert "rejected -0.667" in text
     assert "MFU share of the device's peak, median aligned 31.0 %" in text
     assert "farm preferences 1,234 – – – farm preferences, held out 87 – – –" in text
-    assert "pretrained fine-tuned aligned baseline bits per byte, gutenberg 1.734 1.912 1.953" in text
+    assert (
+        "pretrained fine-tuned aligned baseline bits per byte, gutenberg 1.734 1.912 1.953" in text
+    )
     assert "aligned It rises in the Grey Hills!" in text
-    assert "A model trained on alpaca instructions and farm preferences is for non-commercial use only." in text
+    assert (
+        "A model trained on alpaca instructions and farm preferences is for non-commercial use only."
+        in text
+    )
 
 
 def test_a_stage_is_described_by_its_own_settings(tmp_path):
     """A short stage logs no step at its peak, and SimPO knows no reference."""
     config, folder = fabricated.fabricate(tmp_path, stages=("pretrain", "sft", "dpo"))
-    assert "Rewards β · log-probability against the reference" in Outline(page(gather(config, folder))).text
+    assert (
+        "Rewards β · log-probability against the reference"
+        in Outline(page(gather(config, folder))).text
+    )
     header, *lines = fabricated.preference_lines()
     header["config"] = {"dpo": {"loss": "simpo", "learning_rate": 3e-5}}
     fabricated.write_metrics(folder / "dpo" / "metrics.jsonl", [header, *lines])
@@ -141,9 +170,21 @@ def test_held_out_pairs_are_those_of_the_model_that_is_handed_on(tmp_path):
     """With `keep: best` an overtrained end is not what the stage hands on, and never what it started from, however good that was."""
     config, folder = fabricated.fabricate(tmp_path, stages=("pretrain", "sft", "dpo"))
     header, *lines = fabricated.preference_lines()
-    before = {"step": 0, "tokens": 0, "seconds": 0.1, "validation": {"loss": 0.1, "accuracy": 0.99, "drift": 0.0}}
-    overtrained = {"step": 101, "tokens": 413_696, "seconds": 71.0, "validation": {"loss": 0.9, "accuracy": 0.41, "drift": 3.0}}
-    fabricated.write_metrics(folder / "dpo" / "metrics.jsonl", [header, before, *lines[:-1], overtrained, lines[-1]])
+    before = {
+        "step": 0,
+        "tokens": 0,
+        "seconds": 0.1,
+        "validation": {"loss": 0.1, "accuracy": 0.99, "drift": 0.0},
+    }
+    overtrained = {
+        "step": 101,
+        "tokens": 413_696,
+        "seconds": 71.0,
+        "validation": {"loss": 0.9, "accuracy": 0.41, "drift": 3.0},
+    }
+    fabricated.write_metrics(
+        folder / "dpo" / "metrics.jsonl", [header, before, *lines[:-1], overtrained, lines[-1]]
+    )
     run = gather(config, folder)
     assert "41 % of 87 held-out pairs ranked right" in Outline(page(run)).text
     best = next(line["step"] for line in lines if line.get("validation", {}).get("accuracy") == 0.7)
@@ -194,17 +235,32 @@ def test_values_that_are_no_numbers_leave_a_page(tmp_path, damage):
             evaluation["trajectory"]["norm"] = [None] * 9
     else:
         for evaluation in run.evaluations.values():
-            evaluation |= {"held_out": {}, "tasks": {}, "chat": None, "answers": None, "samples": [], "trajectory": None}
+            evaluation |= {
+                "held_out": {},
+                "tasks": {},
+                "chat": None,
+                "answers": None,
+                "samples": [],
+                "trajectory": None,
+            }
     outline = Outline(page(run))
-    assert ("nan bits per byte, held-out gutenberg" in outline.text) is (damage == "bits")  # told, but not drawn
-    assert not [value for name, value in outline.attributes if name in ("d", "points", "cx", "x", "y", "style", "viewbox") and value and "nan" in value]
+    assert ("nan bits per byte, held-out gutenberg" in outline.text) is (
+        damage == "bits"
+    )  # told, but not drawn
+    assert not [
+        value
+        for name, value in outline.attributes
+        if name in ("d", "points", "cx", "x", "y", "style", "viewbox") and value and "nan" in value
+    ]
     assert "Provenance" in outline.headings
 
 
 def test_it_needs_no_network_and_runs_nothing(run):
     html = page(run)
     outline = Outline(html)
-    assert not {"src", "href", "srcset", "action", "onload"} & {name for name, _ in outline.attributes}
+    assert not {"src", "href", "srcset", "action", "onload"} & {
+        name for name, _ in outline.attributes
+    }
     assert not [word for word in ("http:", "https:", "<script", "@import", "url(") if word in html]
 
 
@@ -219,7 +275,9 @@ def test_text_of_models_and_questions_cannot_break_the_page(run):
 def test_the_tokenizer_of_the_first_model_is_described(tmp_path):
     config, folder = fabricated.fabricate(tmp_path)
     (folder / "pretrain" / "model").mkdir()
-    Tokenizer(build([(BYTE["t"], BYTE["h"]), (BYTE[" "], 272), (273, BYTE["<"])])).save(folder / "pretrain" / "model" / "tokenizer.json")
+    Tokenizer(build([(BYTE["t"], BYTE["h"]), (BYTE[" "], 272), (273, BYTE["<"])])).save(
+        folder / "pretrain" / "model" / "tokenizer.json"
+    )
     html = page(gather(config, folder))
     assert "Byte-level BPE of 275 tokens: 16 reserved, the 256 bytes, 3 learned merges." in html
     assert "<code>␣th&lt;</code> <code>␣th</code> <code>th</code>" in html
@@ -227,24 +285,37 @@ def test_the_tokenizer_of_the_first_model_is_described(tmp_path):
 
 def test_a_non_commercial_licence_is_said_aloud(run):
     assert "A model trained on alpaca instructions is for non-commercial use only." in page(run)
-    run.stages["sft"].evaluation["model_info"]["instructions"]["licence"] = run.stages["sft_scratch"].evaluation["model_info"]["instructions"]["licence"] = (
-        "MIT"
-    )
+    run.stages["sft"].evaluation["model_info"]["instructions"]["licence"] = run.stages[
+        "sft_scratch"
+    ].evaluation["model_info"]["instructions"]["licence"] = "MIT"
     assert "None of these licences forbids commercial use." in page(run)
     run.corpus["sources"]["fineweb"]["licence"] = None
     assert "Where a licence is unknown, find out" in page(run)
 
 
 @pytest.mark.parametrize(
-    ("licence", "forbids"), [("CC BY-NC 4.0", True), ("cc-by-nc-sa-4.0", True), ("non-commercial research", True), ("ODC-By 1.0", False), ("MIT", False)]
+    ("licence", "forbids"),
+    [
+        ("CC BY-NC 4.0", True),
+        ("cc-by-nc-sa-4.0", True),
+        ("non-commercial research", True),
+        ("ODC-By 1.0", False),
+        ("MIT", False),
+    ],
 )
 def test_licences_that_forbid_commercial_use(licence, forbids):
     assert is_non_commercial(licence) is forbids
 
 
 def test_an_unknown_licence_is_found_in_a_mixture():
-    assert licence_verdict({"mix instructions": "CC0; unknown"}) == "Where a licence is unknown, find out before you pass the model on."
-    assert licence_verdict({"mix instructions": "CC0; MIT"}) == "None of these licences forbids commercial use."
+    assert (
+        licence_verdict({"mix instructions": "CC0; unknown"})
+        == "Where a licence is unknown, find out before you pass the model on."
+    )
+    assert (
+        licence_verdict({"mix instructions": "CC0; MIT"})
+        == "None of these licences forbids commercial use."
+    )
 
 
 def test_stages_that_are_not_there_are_left_out(tmp_path):
@@ -252,7 +323,9 @@ def test_stages_that_are_not_there_are_left_out(tmp_path):
     (folder / "gradients.json").unlink()
     outline = Outline(page(gather(config, folder)))
     assert "Gradient check" not in outline.headings
-    assert "fine-tuned" not in outline.text.replace("fine-tuned one replies", "").replace("a fine-tuned", "")
+    assert "fine-tuned" not in outline.text.replace("fine-tuned one replies", "").replace(
+        "a fine-tuned", ""
+    )
     assert "1.734" in outline.text
 
 
@@ -301,28 +374,72 @@ def test_the_summary_has_what_the_page_shows(run):
     assert summary["bigram_bits_per_byte"] == {"gutenberg": 2.613, "fineweb": 2.547}
     pretrain, sft = summary["stages"]["pretrain"], summary["stages"]["sft"]
     assert pretrain["bits_per_byte"] == {"gutenberg": 1.734, "fineweb": 1.689}
-    assert (pretrain["parameters"], pretrain["steps"], pretrain["tokens"], pretrain["finished"]) == (1_049_216, 500, 500 * 4096, True)
+    assert (
+        pretrain["parameters"],
+        pretrain["steps"],
+        pretrain["tokens"],
+        pretrain["finished"],
+    ) == (1_049_216, 500, 500 * 4096, True)
     assert pretrain["tokens_per_second"] == pytest.approx(15_300, rel=0.05)
     assert sft["answers"]["score"] == pytest.approx(0.783, abs=0.002)
     assert sft["answers"]["commonest_answer"]["score"] == 0.117
     assert "replies" not in sft["answers"]
     assert sft["tasks"]["hellaswag"]["score"] == 0.291
     assert sft["trajectory"]["layers"] == 4
-    assert summary["rule_seconds"] == {"build_corpus": 12.5, "evaluate_model": 41.0, "fetch_book": 5.0, "pretrain": 139.0}
-    assert summary["gradients"] == {"tensors": 9, "passed": True, "tolerance": 1e-6, "largest_error": 4.53e-9, "quick": False}
+    assert summary["rule_seconds"] == {
+        "build_corpus": 12.5,
+        "evaluate_model": 41.0,
+        "fetch_book": 5.0,
+        "pretrain": 139.0,
+    }
+    assert summary["gradients"] == {
+        "tensors": 9,
+        "passed": True,
+        "tolerance": 1e-6,
+        "largest_error": 4.53e-9,
+        "quick": False,
+    }
 
 
 def test_the_command_writes_page_and_summary(tmp_path):
     config, folder = fabricated.fabricate(tmp_path)
     output, metrics = folder / "report.html", folder / "metrics.json"
-    assert main(["report", "--config", json.dumps(config), "--run", str(folder), "--output", str(output), "--metrics", str(metrics)]) == 0
+    assert (
+        main(
+            [
+                "report",
+                "--config",
+                json.dumps(config),
+                "--run",
+                str(folder),
+                "--output",
+                str(output),
+                "--metrics",
+                str(metrics),
+            ]
+        )
+        == 0
+    )
     assert "1.734" in output.read_text(encoding="utf-8")
     assert json.loads(metrics.read_text())["run"] == "made-up"
 
 
 def test_a_folder_that_is_no_run_and_damaged_metrics_are_refused(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    assert main(["report", "--config", "{}", "--run", str(tmp_path / "empty"), "--output", str(tmp_path / "report.html")]) == 1
+    assert (
+        main(
+            [
+                "report",
+                "--config",
+                "{}",
+                "--run",
+                str(tmp_path / "empty"),
+                "--output",
+                str(tmp_path / "report.html"),
+            ]
+        )
+        == 1
+    )
     assert "holds neither a stage's metrics.jsonl nor an evaluation" in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()
     config, folder = fabricated.fabricate(tmp_path)
@@ -336,8 +453,16 @@ def test_a_folder_that_is_no_run_and_damaged_metrics_are_refused(tmp_path, capsy
     ("file", "content", "sentence"),
     [
         ("sft/metrics.jsonl", b"\xff\xfe\n", r"metrics\.jsonl: not UTF-8 text \(byte 0\)"),
-        ("sft/metrics.jsonl", b"null\n", r"metrics\.jsonl, line 1: no measurement with seconds, step, tokens"),
-        ("sft/metrics.jsonl", b'{"stage": "sft"}\n{"loss": 3}\n', r"metrics\.jsonl, line 2: no measurement with seconds, step, tokens"),
+        (
+            "sft/metrics.jsonl",
+            b"null\n",
+            r"metrics\.jsonl, line 1: no measurement with seconds, step, tokens",
+        ),
+        (
+            "sft/metrics.jsonl",
+            b'{"stage": "sft"}\n{"loss": 3}\n',
+            r"metrics\.jsonl, line 2: no measurement with seconds, step, tokens",
+        ),
         ("evaluation/sft.json", b"[]", r"sft\.json: not a JSON object"),
         ("evaluation/sft.json", b"{}", r"sft\.json: not an evaluation"),
         ("evaluation/sft.json", b'{"held_out": 5}', r"sft\.json: not an evaluation"),
@@ -356,4 +481,6 @@ def test_files_of_another_shape_are_refused_in_a_sentence(tmp_path, file, conten
 def test_a_folder_is_no_file_to_write(tmp_path, capsys):
     folder = fabricated.fabricate(tmp_path)[1]
     assert main(["report", str(folder), "--output", str(tmp_path)]) == 1
-    assert f"error  {tmp_path}: a folder; give the name of a file to write" in capsys.readouterr().err
+    assert (
+        f"error  {tmp_path}: a folder; give the name of a file to write" in capsys.readouterr().err
+    )

@@ -9,7 +9,13 @@ from test_report import Outline
 
 from nanoeuler.cli import main
 from nanoeuler.evaluation.report.gather import gather, kept_configuration
-from nanoeuler.evaluation.report.side_by_side import leaves, name_runs, shown, side_by_side, what_counts
+from nanoeuler.evaluation.report.side_by_side import (
+    leaves,
+    name_runs,
+    shown,
+    side_by_side,
+    what_counts,
+)
 
 
 def make(root, name: str, stages=("pretrain", "sft"), **changes) -> tuple:
@@ -25,7 +31,10 @@ def make(root, name: str, stages=("pretrain", "sft"), **changes) -> tuple:
 @pytest.fixture
 def folders(tmp_path):
     model = fabricated.CONFIG["model"]
-    return [make(tmp_path / "a", "shallow")[0], make(tmp_path / "b", "deep", ("pretrain", "sft", "dpo"), model=model | {"layers": 9})[0]]
+    return [
+        make(tmp_path / "a", "shallow")[0],
+        make(tmp_path / "b", "deep", ("pretrain", "sft", "dpo"), model=model | {"layers": 9})[0],
+    ]
 
 
 def test_the_command_puts_runs_side_by_side(folders, tmp_path):
@@ -33,10 +42,20 @@ def test_the_command_puts_runs_side_by_side(folders, tmp_path):
     assert main(["report", *map(str, folders), "--output", str(output)]) == 0
     html = output.read_text(encoding="utf-8")
     outline = Outline(html)
-    assert outline.headings == ["shallow and deep", "Runs", "Settings that differ", "Results", "Training", "Depth", "Samples"]
+    assert outline.headings == [
+        "shallow and deep",
+        "Runs",
+        "Settings that differ",
+        "Results",
+        "Training",
+        "Depth",
+        "Samples",
+    ]
     text = outline.text
     assert "Settings that differ shallow deep model.layers 4 9 Results" in text
-    assert "Pretrained shallow deep baseline bits per byte, gutenberg 1.734 1.734 2.613 bigram" in text
+    assert (
+        "Pretrained shallow deep baseline bits per byte, gutenberg 1.734 1.734 2.613 bigram" in text
+    )
     assert "Aligned shallow deep baseline bits per byte, gutenberg – 1.953" in text
     assert "deep, aligned It rises in the Grey Hills!" in text
     assert "shallow, fine-tuned The river Ansel rises in the Grey Hills." in text
@@ -48,20 +67,29 @@ def test_the_command_puts_runs_side_by_side(folders, tmp_path):
 
 def test_one_folder_alone_gives_its_own_report(folders, tmp_path):
     assert main(["report", str(folders[0]), "--output", str(tmp_path / "one.html")]) == 0
-    assert Outline((tmp_path / "one.html").read_text(encoding="utf-8")).headings[:2] == ["shallow", "Results"]
+    assert Outline((tmp_path / "one.html").read_text(encoding="utf-8")).headings[:2] == [
+        "shallow",
+        "Results",
+    ]
 
 
 def test_runs_of_one_name_go_by_their_folders(tmp_path):
     (one, first), (two, second) = make(tmp_path / "a", "demo"), make(tmp_path / "b", "demo")
     assert list(name_runs([one, two], [first, second])) == [one.as_posix(), two.as_posix()]
-    assert "Settings that differ None." in Outline(side_by_side(name_runs([one, two], [first, second]))).text
+    assert (
+        "Settings that differ None."
+        in Outline(side_by_side(name_runs([one, two], [first, second]))).text
+    )
 
 
 def test_numbers_of_questions_that_differ_are_told_and_share_no_baseline(tmp_path):
     runs = {name: make(tmp_path / name, name)[1] for name in ("a", "b")}
     assert "exact answers of 300 " in Outline(side_by_side(runs)).text
     other = runs["b"].evaluations["sft"]
-    other["answers"] |= {"questions": 72, "commonest_answer": {"answer": "a cat", "score": 0.5, "from": "the questions"}}
+    other["answers"] |= {
+        "questions": 72,
+        "commonest_answer": {"answer": "a cat", "score": 0.5, "from": "the questions"},
+    }
     other["tasks"]["hellaswag"] |= {"items": 40, "baseline": 0.3}
     other["chat"]["prompts"] = 10
     text = Outline(side_by_side(runs)).text
@@ -74,11 +102,17 @@ def test_a_stage_that_is_off_in_one_run_is_one_difference(tmp_path):
     tuned = {"enabled": True, "instructions": "world", "learning_rate": 0.0003, "epochs": 2}
     changes = {"a": tuned, "b": tuned | {"epochs": 3}, "c": tuned | {"enabled": False, "epochs": 4}}
     runs = {name: make(tmp_path / name, name, sft=section)[1] for name, section in changes.items()}
-    assert "Settings that differ a b c sft.epochs 2 3 – sft.enabled True True False Results" in Outline(side_by_side(runs)).text
+    assert (
+        "Settings that differ a b c sft.epochs 2 3 – sft.enabled True True False Results"
+        in Outline(side_by_side(runs)).text
+    )
 
 
 def test_a_task_among_the_settings_is_told_in_words():
-    tasks = [{"name": "hellaswag", "limit": 40, "url": None, "kind": None}, {"name": "mine", "limit": None, "url": "mine.jsonl", "kind": "piqa"}]
+    tasks = [
+        {"name": "hellaswag", "limit": 40, "url": None, "kind": None},
+        {"name": "mine", "limit": None, "url": "mine.jsonl", "kind": "piqa"},
+    ]
     assert shown(tasks) == "hellaswag limit 40, mine url mine.jsonl kind piqa"
     assert (shown(None), shown([1, 2]), shown([])) == ("–", "1, 2", "")
 
@@ -97,7 +131,9 @@ def test_half_a_run_and_one_by_hand_stand_beside_a_whole_one(tmp_path):
     folder, _ = make(tmp_path / "half", "half", ("pretrain",))
     (folder / "pipeline.json").unlink()
     (folder / "evaluation" / "pretrain.json").unlink()
-    (folder / "pretrain" / "metrics.jsonl").write_text('{"stage": "pretrain"}\n{"step": 1, "tokens": 10, "seconds": 2, "loss": NaN}\n{"st')
+    (folder / "pretrain" / "metrics.jsonl").write_text(
+        '{"stage": "pretrain"}\n{"step": 1, "tokens": 10, "seconds": 2, "loss": NaN}\n{"st'
+    )
     html = side_by_side({"whole": whole, "half": gather(kept_configuration(folder), folder)})
     text = Outline(html).text
     assert "The configuration of half is not at hand" in text
@@ -108,13 +144,32 @@ def test_half_a_run_and_one_by_hand_stand_beside_a_whole_one(tmp_path):
 
 def test_only_settings_that_can_change_a_result_are_told():
     config = {"run": "a", "sources": {"x": 1}, "data_dir": "d", "slurm": {"hours": 3}, "seed": 1}
-    config |= {"sft": {"enabled": True, "learning_rate": 0.1, "log_every": 7}, "dpo": {"enabled": False, "beta": 0.1}}
-    assert dict(leaves(what_counts(config))) == {"seed": 1, "sft.enabled": True, "sft.learning_rate": 0.1, "dpo.enabled": False}
+    config |= {
+        "sft": {"enabled": True, "learning_rate": 0.1, "log_every": 7},
+        "dpo": {"enabled": False, "beta": 0.1},
+    }
+    assert dict(leaves(what_counts(config))) == {
+        "seed": 1,
+        "sft.enabled": True,
+        "sft.learning_rate": 0.1,
+        "dpo.enabled": False,
+    }
 
 
-@pytest.mark.parametrize("arguments", [[], ["RUN", "--run", "RUN", "--config", "{}"], ["RUN", "OTHER", "--metrics", "m.json"], ["RUN", "RUN"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["RUN", "--run", "RUN", "--config", "{}"],
+        ["RUN", "OTHER", "--metrics", "m.json"],
+        ["RUN", "RUN"],
+    ],
+)
 def test_arguments_that_contradict_each_other_are_refused(folders, tmp_path, capsys, arguments):
-    given = [{"RUN": str(folders[0]), "OTHER": str(folders[1])}.get(argument, argument) for argument in arguments]
+    given = [
+        {"RUN": str(folders[0]), "OTHER": str(folders[1])}.get(argument, argument)
+        for argument in arguments
+    ]
     assert main(["report", *given, "--output", str(tmp_path / "report.html")]) == 1
     assert "error  " in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()

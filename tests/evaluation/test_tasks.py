@@ -16,7 +16,16 @@ from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import build
 
-CONFIG = {"evaluate": {"prompts": [], "validation_tokens": 1000, "max_new_tokens": 4, "temperature": 0, "top_k": 0, "top_p": 1.0}}
+CONFIG = {
+    "evaluate": {
+        "prompts": [],
+        "validation_tokens": 1000,
+        "max_new_tokens": 4,
+        "temperature": 0,
+        "top_k": 0,
+        "top_p": 1.0,
+    }
+}
 
 
 def item(*choices: str, gold: int = 0, id: str = "1") -> dict:
@@ -28,31 +37,54 @@ def test_the_likeliest_choice_is_picked_as_it_is_and_by_its_length():
     assert record["choice"] == {"acc": 1, "acc_norm": 0}  # −13/13 = −1 against −6/5
     assert record["correct"] == {"acc": False, "acc_norm": True}
     assert record["loglikelihoods"] == [-13.0, -6.0]
-    assert judge("piqa", item("ab", "cd"), np.array([-1.0, -1.0]), False)["choice"] == {"acc": 0, "acc_norm": 0}  # of equals the first
+    assert judge("piqa", item("ab", "cd"), np.array([-1.0, -1.0]), False)["choice"] == {
+        "acc": 0,
+        "acc_norm": 0,
+    }  # of equals the first
 
 
 def test_length_is_counted_in_characters_not_in_bytes():
-    assert judge("piqa", item("éé", "abc"), np.array([-4.0, -5.0]), False)["choice"] == {"acc": 0, "acc_norm": 1}
+    assert judge("piqa", item("éé", "abc"), np.array([-4.0, -5.0]), False)["choice"] == {
+        "acc": 0,
+        "acc_norm": 1,
+    }
 
 
 def test_a_score_has_its_standard_error_and_its_baseline():
     items = [item("a", "b"), item("a", "b", "c", "d"), item("a", "b")]
-    records = [judge("arc_easy", each, np.array([value, *[-2.0] * (len(each["choices"]) - 1)]), False) for each, value in zip(items, (-1, -3, -1), strict=True)]
+    records = [
+        judge("arc_easy", each, np.array([value, *[-2.0] * (len(each["choices"]) - 1)]), False)
+        for each, value in zip(items, (-1, -3, -1), strict=True)
+    ]
     scores = summarise_task("arc_easy", items, records)
     assert (scores["metric"], scores["items"], scores["score"]) == ("acc", 3, pytest.approx(2 / 3))
-    assert scores["standard_error"] == pytest.approx(math.sqrt(2 / 9 * 3 / 2) / math.sqrt(3))  # standard deviation with n − 1, over √n
+    assert scores["standard_error"] == pytest.approx(
+        math.sqrt(2 / 9 * 3 / 2) / math.sqrt(3)
+    )  # standard deviation with n − 1, over √n
     assert scores["baseline"] == pytest.approx((1 / 2 + 1 / 4 + 1 / 2) / 3)
     assert mean([True]) == {"score": 1.0, "standard_error": None}
 
 
 def test_last_words_have_a_perplexity_and_groups_scores_of_their_own():
-    records = [judge("lambada", item("sea"), np.array([-value]), greedy) for value, greedy in ((1.0, True), (3.0, False))]
+    records = [
+        judge("lambada", item("sea"), np.array([-value]), greedy)
+        for value, greedy in ((1.0, True), (3.0, False))
+    ]
     scores = summarise_task("lambada", [item("sea")] * 2, records)
     assert (scores["score"], scores["baseline"]) == (0.5, 0.0)
-    assert scores["perplexity"] == {"score": pytest.approx(math.exp(2)), "standard_error": pytest.approx(math.exp(2))}
+    assert scores["perplexity"] == {
+        "score": pytest.approx(math.exp(2)),
+        "standard_error": pytest.approx(math.exp(2)),
+    }
     pairs = [item("good", "bad") | {"group": group} for group in ("x", "x", "y")]
-    records = [judge("blimp", pair, np.array([value, -2.0]), False) for pair, value in zip(pairs, (-1, -3, -1), strict=True)]
-    assert {name: group["score"] for name, group in summarise_task("blimp", pairs, records)["groups"].items()} == {"x": 0.5, "y": 1.0}
+    records = [
+        judge("blimp", pair, np.array([value, -2.0]), False)
+        for pair, value in zip(pairs, (-1, -3, -1), strict=True)
+    ]
+    assert {
+        name: group["score"]
+        for name, group in summarise_task("blimp", pairs, records)["groups"].items()
+    } == {"x": 0.5, "y": 1.0}
 
 
 def test_a_limit_takes_the_same_items_for_every_model():
@@ -62,7 +94,9 @@ def test_a_limit_takes_the_same_items_for_every_model():
     assert some != choose_items(items, 10, seed=2)
     assert len(some) == 10
     assert [int(each["id"]) for each in some] == sorted(int(each["id"]) for each in some)
-    assert set(map(id, choose_items(items, 10, seed=1))) <= set(map(id, choose_items(items, 20, seed=1)))
+    assert set(map(id, choose_items(items, 10, seed=1))) <= set(
+        map(id, choose_items(items, 20, seed=1))
+    )
     assert choose_items(items, None, 1) == choose_items(items, 100, 1) == items
 
 
@@ -72,25 +106,74 @@ def files(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("tasks")
     tokenizer = Tokenizer(build([]))
     config = ModelConfig.from_dict(
-        {"dim": 16, "layers": 1, "heads": 2, "kv_heads": 1, "ffn": 24, "context": 32, "mtp_heads": 2, "vocab_size": tokenizer.vocab_size}
+        {
+            "dim": 16,
+            "layers": 1,
+            "heads": 2,
+            "kv_heads": 1,
+            "ffn": 24,
+            "context": 32,
+            "mtp_heads": 2,
+            "vocab_size": tokenizer.vocab_size,
+        }
     )
     tokenizer.save(folder / "tokenizer.json")
-    save_model(folder / "model", SavedModel(config, initial_parameters(config, 1), folder / "tokenizer.json", "pretrain", None, {}))
+    save_model(
+        folder / "model",
+        SavedModel(
+            config, initial_parameters(config, 1), folder / "tokenizer.json", "pretrain", None, {}
+        ),
+    )
     records = {
-        "piqa": [{"goal": "Go", "sol1": "a" * length, "sol2": "on foot", "label": 1} for length in (3, 20, 40)],
-        "blimp": [{"sentence_good": "It is.", "sentence_bad": "It are.", "UID": "agreement", "pairID": str(number)} for number in range(5)],
-        "lambada": [{"text": "the sea the sea the"}, {"text": "a much longer text than the context holds, and its last word"}],
+        "piqa": [
+            {"goal": "Go", "sol1": "a" * length, "sol2": "on foot", "label": 1}
+            for length in (3, 20, 40)
+        ],
+        "blimp": [
+            {
+                "sentence_good": "It is.",
+                "sentence_bad": "It are.",
+                "UID": "agreement",
+                "pairID": str(number),
+            }
+            for number in range(5)
+        ],
+        "lambada": [
+            {"text": "the sea the sea the"},
+            {"text": "a much longer text than the context holds, and its last word"},
+        ],
     }
     for kind, values in records.items():
         (folder / f"{kind}.jsonl").write_text("".join(json.dumps(value) + "\n" for value in values))
-        prepare({"name": kind, "kind": kind, "url": str(folder / f"{kind}.jsonl"), "licence": "MIT"}, folder / kind)
+        prepare(
+            {"name": kind, "kind": kind, "url": str(folder / f"{kind}.jsonl"), "licence": "MIT"},
+            folder / kind,
+        )
         (folder / f"{kind}.jsonl").unlink()
     return {"model": folder / "model"} | {kind: folder / kind / "manifest.json" for kind in records}
 
 
 def run(files: dict[str, Path], output: Path, *tasks: str, config: dict = CONFIG) -> int:
-    arguments = ["--config", json.dumps(config), "--model", str(files["model"]), "--output", str(output), "--items", str(output.with_suffix(".jsonl"))]
-    return main(["evaluate", *arguments, "--device", "reference", "--tasks", *(str(files[task]) for task in tasks)])
+    arguments = [
+        "--config",
+        json.dumps(config),
+        "--model",
+        str(files["model"]),
+        "--output",
+        str(output),
+        "--items",
+        str(output.with_suffix(".jsonl")),
+    ]
+    return main(
+        [
+            "evaluate",
+            *arguments,
+            "--device",
+            "reference",
+            "--tasks",
+            *(str(files[task]) for task in tasks),
+        ]
+    )
 
 
 def test_the_command_scores_tasks_without_any_corpus(files, tmp_path, capsys):
@@ -106,7 +189,9 @@ def test_the_command_scores_tasks_without_any_corpus(files, tmp_path, capsys):
     items = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
     assert [(each["task"], each["id"]) for each in items[:2]] == [("piqa", "1"), ("piqa", "2")]
     assert len(items) == 2 + 5 + 2
-    assert all(len(each["loglikelihoods"]) == 2 and max(each["loglikelihoods"]) < 0 for each in items[:7])
+    assert all(
+        len(each["loglikelihoods"]) == 2 and max(each["loglikelihoods"]) < 0 for each in items[:7]
+    )
     assert np.mean([each["correct"]["acc_norm"] for each in items[:2]]) == piqa["score"]
     said = capsys.readouterr().err
     assert "truncated=1 skipped=1 items_per_second=" in said
@@ -118,13 +203,17 @@ def test_a_limit_in_the_configuration_is_heeded(files, tmp_path):
     assert json.loads((tmp_path / "scores.json").read_text())["tasks"]["blimp"]["items"] == 2
 
 
-def test_files_that_are_no_tasks_and_windows_too_short_are_refused_in_a_sentence(files, tmp_path, capsys):
+def test_files_that_are_no_tasks_and_windows_too_short_are_refused_in_a_sentence(
+    files, tmp_path, capsys
+):
     assert run(files | {"piqa": tmp_path / "none.json"}, tmp_path / "scores.json", "piqa") == 1
     assert "no such file" in capsys.readouterr().err
     (tmp_path / "manifest.json").write_text('{"kind": "corpus"}')
     assert run(files | {"piqa": tmp_path / "manifest.json"}, tmp_path / "scores.json", "piqa") == 1
     assert "not the manifest of a task" in capsys.readouterr().err
-    assert run(files, tmp_path / "scores.json", "piqa", config=CONFIG | {"model": {"context": 4}}) == 1
+    assert (
+        run(files, tmp_path / "scores.json", "piqa", config=CONFIG | {"model": {"context": 4}}) == 1
+    )
     assert "every choice is longer than the window of 4 tokens" in capsys.readouterr().err
     assert run(files, tmp_path / "scores.json", "piqa", "piqa") == 1
     assert "a second task named piqa" in capsys.readouterr().err

@@ -29,16 +29,22 @@ def test_a_rotation_turns_every_step_by_one_angle_and_lengthens_by_one_factor():
     measured = follow(euler(rotation(3, speed), steps=5))
     np.testing.assert_allclose(measured["relative_step"], H * speed, rtol=1e-12)
     np.testing.assert_allclose(measured["cosine"], 0, atol=1e-12)
-    np.testing.assert_allclose(measured["stream_angle"], np.degrees(np.arctan(H * speed)), rtol=1e-12)
+    np.testing.assert_allclose(
+        measured["stream_angle"], np.degrees(np.arctan(H * speed)), rtol=1e-12
+    )
     np.testing.assert_allclose(measured["step_angle"], np.degrees(np.arctan(H * speed)), rtol=1e-12)
-    np.testing.assert_allclose(measured["norm"][1:] / measured["norm"][:-1], np.sqrt(1 + (H * speed) ** 2), rtol=1e-12)
+    np.testing.assert_allclose(
+        measured["norm"][1:] / measured["norm"][:-1], np.sqrt(1 + (H * speed) ** 2), rtol=1e-12
+    )
     assert measured["norm"].shape == (6, 50)
     assert measured["step_angle"].shape == (4, 50)
 
 
 def test_a_decay_shrinks_along_a_straight_line():
     measured = follow(euler(-np.eye(6), steps=4))
-    np.testing.assert_allclose(measured["norm"], measured["norm"][0] * (1 - H) ** np.arange(5)[:, None], rtol=1e-12)
+    np.testing.assert_allclose(
+        measured["norm"], measured["norm"][0] * (1 - H) ** np.arange(5)[:, None], rtol=1e-12
+    )
     np.testing.assert_allclose(measured["relative_step"], H, rtol=1e-12)
     np.testing.assert_allclose(measured["cosine"], -1, rtol=1e-12)
     np.testing.assert_allclose(measured["stream_angle"], 0, atol=1e-6)
@@ -49,8 +55,12 @@ def test_growth_and_rotation_together():
     """A = a·I + ω·J: the multiplier 1 + h(a + iω) is one complex number."""
     measured = follow(euler(0.5 * np.eye(4) + rotation(2, 1.0), steps=3))
     multiplier = 1 + H * (0.5 + 1.0j)
-    np.testing.assert_allclose(measured["norm"][1:] / measured["norm"][:-1], abs(multiplier), rtol=1e-12)
-    np.testing.assert_allclose(measured["stream_angle"], np.degrees(np.angle(multiplier)), rtol=1e-12)
+    np.testing.assert_allclose(
+        measured["norm"][1:] / measured["norm"][:-1], abs(multiplier), rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        measured["stream_angle"], np.degrees(np.angle(multiplier)), rtol=1e-12
+    )
     np.testing.assert_allclose(measured["cosine"], 0.5 / abs(0.5 + 1.0j), rtol=1e-12)
 
 
@@ -62,10 +72,22 @@ def test_small_and_straight_angles_are_exact():
 
 def linear_model(speed: float, layers: int) -> Transformer:
     """A model whose attention turns x/rms(x) by a skew matrix, token by token, and whose MLP does nothing."""
-    shape = {"dim": 8, "layers": layers, "heads": 2, "kv_heads": 2, "ffn": 8, "context": 4, "mtp_heads": 1, "vocab_size": 32, "step_size": H}
+    shape = {
+        "dim": 8,
+        "layers": layers,
+        "heads": 2,
+        "kv_heads": 2,
+        "ffn": 8,
+        "context": 4,
+        "mtp_heads": 1,
+        "vocab_size": 32,
+        "step_size": H,
+    }
     config, backend = ModelConfig.from_dict(shape), make_backend("reference")
     model = Transformer(config, backend.from_host(initial_parameters(config, 1)), backend)
-    model.weights.embedding[...] *= 50  # a stream of length about 1, where the norm's epsilon is small
+    model.weights.embedding[...] *= (
+        50  # a stream of length about 1, where the norm's epsilon is small
+    )
     for layer in model.weights.layers:
         layer.query_key_value[...] = 0
         layer.query_key_value[model.columns.value] = np.eye(8)
@@ -78,14 +100,18 @@ def test_a_models_own_flow_has_the_closed_form():
     """With x ← x + h·A·x/rms(x) and A skew: rms² grows by (hω)² in attention's steps, and each turns by atan(hω / rms)."""
     speed, layers = 1.5, 3
     model = linear_model(speed, layers)
-    place = np.arange(4, dtype=np.int32)[None]  # every token a document of its own: attention sees it alone
+    place = np.arange(4, dtype=np.int32)[
+        None
+    ]  # every token a document of its own: attention sees it alone
     measured = follow(stream(model, Batch(np.array([[3, 5, 7, 9]], np.int32), place, place)))
     rms_0 = measured["norm"][0]
     assert rms_0.min() > 0.3
     expected = np.sqrt(rms_0**2 + (H * speed) ** 2 * np.arange(layers + 1)[:, None])
     np.testing.assert_allclose(measured["norm"][::2], expected, rtol=1e-4)
     np.testing.assert_allclose(measured["relative_step"][::2], H * speed / expected[:-1], rtol=1e-4)
-    np.testing.assert_allclose(measured["stream_angle"][::2], np.degrees(np.arctan(H * speed / expected[:-1])), rtol=1e-4)
+    np.testing.assert_allclose(
+        measured["stream_angle"][::2], np.degrees(np.arctan(H * speed / expected[:-1])), rtol=1e-4
+    )
     np.testing.assert_allclose(measured["cosine"][::2], 0, atol=1e-5)
     assert (measured["relative_step"][1::2] == 0).all()  # the MLP's
     summary = summarise(measured)

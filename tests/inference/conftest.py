@@ -17,15 +17,31 @@ from nanoeuler.training.state import AdamW, TrainingState
 from nanoeuler.training.streams import StepRows
 
 VOCABULARY = 384
-FIELDS = {"vocab_size": VOCABULARY, "dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "ffn": 75, "context": 96, "mtp_heads": 2}
+FIELDS = {
+    "vocab_size": VOCABULARY,
+    "dim": 32,
+    "layers": 2,
+    "heads": 4,
+    "kv_heads": 2,
+    "ffn": 75,
+    "context": 96,
+    "mtp_heads": 2,
+}
 
-RECORDS = {"Name a colour.": "blue", "Where does the fox live?": "In the old mill, café “Zur Mühle”.", "Count.": "one two three four five six seven"}
+RECORDS = {
+    "Name a colour.": "blue",
+    "Where does the fox live?": "In the old mill, café “Zur Mühle”.",
+    "Count.": "one two three four five six seven",
+}
 """What the tuned model has learned by heart."""
 
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
-    texts = [alpaca(instruction, "input").encode() * 3 + reply.encode() for instruction, reply in RECORDS.items()]
+    texts = [
+        alpaca(instruction, "input").encode() * 3 + reply.encode()
+        for instruction, reply in RECORDS.items()
+    ]
     tokenizer = Tokenizer(build(learn(count_words(texts), VOCABULARY)))
     assert tokenizer.vocab_size == VOCABULARY
     return tokenizer
@@ -43,7 +59,9 @@ def base_folder(tmp_path_factory, tokenizer_path):
     """A base model: random weights, widened so that its choices depend on what it reads."""
     config = ModelConfig.from_dict(FIELDS)
     folder = tmp_path_factory.mktemp("base") / "model"
-    save_model(folder, SavedModel(config, wide_parameters(config), tokenizer_path, "pretrain", None))
+    save_model(
+        folder, SavedModel(config, wide_parameters(config), tokenizer_path, "pretrain", None)
+    )
     return folder
 
 
@@ -58,19 +76,29 @@ def wide_parameters(config: ModelConfig, seed: int = 1) -> np.ndarray:
 def tuned_folder(tmp_path_factory, tokenizer, tokenizer_path):
     """A model tuned on `RECORDS` until it knows them by heart, a few seconds on one core."""
     config = ModelConfig.from_dict(FIELDS)
-    prompts = {instruction: [tokenizer.end_id, *tokenizer.encode(alpaca(instruction))] for instruction in RECORDS}
-    records = [[*prompts[instruction], *tokenizer.encode(reply), tokenizer.end_id] for instruction, reply in RECORDS.items()]
+    prompts = {
+        instruction: [tokenizer.end_id, *tokenizer.encode(alpaca(instruction))]
+        for instruction in RECORDS
+    }
+    records = [
+        [*prompts[instruction], *tokenizer.encode(reply), tokenizer.end_id]
+        for instruction, reply in RECORDS.items()
+    ]
     width = max(map(len, records)) - 1
     tokens = np.full((len(records), width + 2), tokenizer.end_id, np.int32)
     for row, record in enumerate(records):
         tokens[row, : len(record)] = record
-    positions, starts, targets = frame(tokens[:, :width], tokens[:, width:], tokenizer.end_id, document_mask=False)
+    positions, starts, targets = frame(
+        tokens[:, :width], tokens[:, width:], tokenizer.end_id, document_mask=False
+    )
     for row, prompt in enumerate(prompts.values()):
         targets[row, : len(prompt) - 1] = -1
         targets[row, len(records[row]) - 1 :] = -1
     weights = (targets >= 0) / (targets >= 0).sum()
     rows = StepRows(tokens[:, :width], positions, starts, targets, weights.astype(np.float32))
-    state = TrainingState(config, ReferenceBackend(), initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.0, 1.0))
+    state = TrainingState(
+        config, ReferenceBackend(), initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.0, 1.0)
+    )
     for _ in range(90):
         result = state.train_step(rows, len(records), 5e-3)
     assert result.first_head_loss < 0.02

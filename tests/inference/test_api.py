@@ -29,7 +29,10 @@ def tuned(tuned_folder):
 
 def test_the_examples_of_the_module_are_true(tmp_path, tokenizer_path):
     config = ModelConfig.from_dict({"preset": "small"})
-    save_model(tmp_path / "model", SavedModel(config, initial_parameters(config, 1), tokenizer_path, "sft", "alpaca"))
+    save_model(
+        tmp_path / "model",
+        SavedModel(config, initial_parameters(config, 1), tokenizer_path, "sft", "alpaca"),
+    )
     results = doctest.testmod(api, extraglobs={"folder": tmp_path / "model"})
     assert results.attempted >= 10
     assert results.failed == 0
@@ -37,7 +40,12 @@ def test_the_examples_of_the_module_are_true(tmp_path, tokenizer_path):
 
 def test_importing_the_package_is_cheap():
     script = "import sys, nanoeuler; print([name for name in ('numpy', 'safetensors', 'yaml', 'nanoeuler.api') if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=CHECKOUT).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=CHECKOUT
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 # ---- writing
@@ -45,7 +53,10 @@ def test_importing_the_package_is_cheap():
 
 def test_a_tuned_model_answers_in_its_template(tuned):
     assert tuned.generate("Name a colour.", temperature=0) == "blue"
-    assert tuned.generate("Where does the fox live?", temperature=0) == "In the old mill, café “Zur Mühle”."
+    assert (
+        tuned.generate("Where does the fox live?", temperature=0)
+        == "In the old mill, café “Zur Mühle”."
+    )
     assert "### Input:\nthis\n" in tuned.prompt("Do it.", "this")
 
 
@@ -60,14 +71,19 @@ def test_a_base_model_continues_the_prompt(base):
 
 
 def test_an_input_without_a_template_is_refused(base, tuned):
-    with pytest.raises(UserError, match=r"\(stage pretrain\) is a base model and has none; make it a part of the prompt"):
+    with pytest.raises(
+        UserError,
+        match=r"\(stage pretrain\) is a base model and has none; make it a part of the prompt",
+    ):
         base.generate("Translate.", "Hund")
     with pytest.raises(UserError, match="raw leaves the template out"):
         tuned.generate("Translate.", "Hund", raw=True)
 
 
 def test_stream_gives_the_same_text_in_pieces(base):
-    assert "".join(base.stream("Once", max_tokens=20, seed=4)) == base.generate("Once", max_tokens=20, seed=4)
+    assert "".join(base.stream("Once", max_tokens=20, seed=4)) == base.generate(
+        "Once", max_tokens=20, seed=4
+    )
 
 
 def test_sampling_settings_out_of_range_are_refused(base):
@@ -85,7 +101,9 @@ def test_logits_have_the_shape_of_the_ids(base):
     assert both.dtype == np.float32
     one = base.logits(ids[1].tolist())
     assert one.shape == (6, 384)
-    np.testing.assert_allclose(one, both[1], rtol=1e-4, atol=1e-4)  # float32 products of other shapes
+    np.testing.assert_allclose(
+        one, both[1], rtol=1e-4, atol=1e-4
+    )  # float32 products of other shapes
 
 
 def test_logits_lead_to_the_tokens_of_greedy_decoding(tuned):
@@ -111,21 +129,30 @@ def test_activations_are_the_euler_steps_from_embedding_to_final_state(base):
     weights = base.transformer.weights
     np.testing.assert_array_equal(activations.residual[0], weights.embedding[ids])
     steps = activations.attention + activations.mlp
-    np.testing.assert_allclose(activations.residual[1:], activations.residual[:-1] + steps, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        activations.residual[1:], activations.residual[:-1] + steps, rtol=1e-4, atol=1e-4
+    )
     final = activations.residual[-1]
     normed = final / np.sqrt((final**2).mean(axis=1, keepdims=True) + 1e-5) * weights.final_norm
-    np.testing.assert_allclose(normed @ weights.first_head[:384].T, base.logits(ids), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        normed @ weights.first_head[:384].T, base.logits(ids), rtol=1e-3, atol=1e-3
+    )
 
 
 def test_the_steps_carry_h(tmp_path, tokenizer_path):
     def steps(step_size):
         config = ModelConfig.from_dict({"preset": "small", "step_size": step_size, "layers": 1})
-        save_model(tmp_path / "model", SavedModel(config, initial_parameters(config, 1), tokenizer_path, "pretrain", None))
+        save_model(
+            tmp_path / "model",
+            SavedModel(config, initial_parameters(config, 1), tokenizer_path, "pretrain", None),
+        )
         return nanoeuler.load(tmp_path / "model").activations([0, 20, 30])
 
     whole, half = steps(1.0), steps(0.5)
     np.testing.assert_allclose(half.attention, 0.5 * whole.attention, rtol=1e-5)
-    np.testing.assert_allclose(half.residual[1], half.residual[0] + half.attention[0] + half.mlp[0], atol=1e-6)
+    np.testing.assert_allclose(
+        half.residual[1], half.residual[0] + half.attention[0] + half.mlp[0], atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("ids", [[], [[[1]]], [1.5], [-1, 2], [384], "text"])
@@ -144,8 +171,14 @@ def test_activations_take_one_sequence(base):
 
 def test_a_tokenizer_of_another_run_is_refused(tmp_path, tokenizer_path):
     config = ModelConfig.from_dict({"preset": "small", "vocab_size": 300})
-    save_model(tmp_path / "model", SavedModel(config, initial_parameters(config, 1), tokenizer_path, "pretrain", None))
-    with pytest.raises(UserError, match="has 384 tokens where the model has 300; it is the tokenizer of another run"):
+    save_model(
+        tmp_path / "model",
+        SavedModel(config, initial_parameters(config, 1), tokenizer_path, "pretrain", None),
+    )
+    with pytest.raises(
+        UserError,
+        match="has 384 tokens where the model has 300; it is the tokenizer of another run",
+    ):
         nanoeuler.load(tmp_path / "model")
 
 
@@ -153,7 +186,10 @@ def test_a_template_that_this_version_lacks_is_refused(tmp_path, base_folder):
     saved = load_model(base_folder)
     saved.template = "haiku"
     save_model(tmp_path / "model", saved)
-    with pytest.raises(UserError, match="tuned on the template 'haiku', which this version does not have; it has alpaca"):
+    with pytest.raises(
+        UserError,
+        match="tuned on the template 'haiku', which this version does not have; it has alpaca",
+    ):
         nanoeuler.load(tmp_path / "model")
 
 

@@ -45,7 +45,9 @@ def chat(tuned_folder):
 
     def run(*lines, history=False, sampling=GREEDY, max_tokens=30):
         terminal = Terminal(*lines)
-        Chat(Conversation(model.writer, model.prompt, history), sampling, max_tokens, terminal.write).run(terminal.read_line)
+        Chat(
+            Conversation(model.writer, model.prompt, history), sampling, max_tokens, terminal.write
+        ).run(terminal.read_line)
         greeting, _, rest = terminal.shown.partition("Ctrl-D leaves)\n")
         assert "history" in greeting
         return rest
@@ -59,7 +61,12 @@ def base_chat(base_folder):
 
     def run(*lines, **settings):
         terminal = Terminal(*lines)
-        Chat(Conversation(model.writer, None, settings.pop("history", False)), GREEDY, 5, terminal.write).run(terminal.read_line)
+        Chat(
+            Conversation(model.writer, None, settings.pop("history", False)),
+            GREEDY,
+            5,
+            terminal.write,
+        ).run(terminal.read_line)
         return terminal.shown
 
     return run
@@ -69,7 +76,10 @@ def base_chat(base_folder):
 
 
 def test_each_line_is_answered(chat):
-    assert chat("Name a colour.", "Count.", "Name a colour.") == "blue\none two three four five six seven\nblue\n"
+    assert (
+        chat("Name a colour.", "Count.", "Name a colour.")
+        == "blue\none two three four five six seven\nblue\n"
+    )
 
 
 def test_empty_lines_are_passed_over(chat):
@@ -89,7 +99,10 @@ def test_quit_and_end_of_input_leave(chat):
 
 
 def test_ctrl_c_at_the_prompt_leaves_nothing_but_a_hint(chat):
-    assert chat(KeyboardInterrupt(), "Name a colour.") == "\n(nothing to stop; Ctrl-D or /quit leaves)\nblue\n"
+    assert (
+        chat(KeyboardInterrupt(), "Name a colour.")
+        == "\n(nothing to stop; Ctrl-D or /quit leaves)\nblue\n"
+    )
 
 
 def test_ctrl_c_stops_the_reply_and_an_empty_line_takes_it_up(tuned_folder):
@@ -102,11 +115,25 @@ def test_ctrl_c_stops_the_reply_and_an_empty_line_takes_it_up(tuned_folder):
             raise KeyboardInterrupt
 
     Chat(Conversation(model.writer, model.prompt, False), GREEDY, 30, write).run(terminal.read_line)
-    assert re.search(r"one two three\n\(stopped; an empty line goes on\)\n four five six seven\nblue\n$", terminal.shown)
+    assert re.search(
+        r"one two three\n\(stopped; an empty line goes on\)\n four five six seven\nblue\n$",
+        terminal.shown,
+    )
 
 
 def test_commands_set_what_they_say(chat):
-    shown = chat("/temperature 0.5", "/top-k 3", "/top-p 0.9", "/seed 7", "/max-tokens 12", "/history on", "/history off", "/history", "/reset", "/temperature")
+    shown = chat(
+        "/temperature 0.5",
+        "/top-k 3",
+        "/top-p 0.9",
+        "/seed 7",
+        "/max-tokens 12",
+        "/history on",
+        "/history off",
+        "/history",
+        "/reset",
+        "/temperature",
+    )
     assert shown.splitlines() == [
         "(temperature is 0.5)",
         "(top-k is 3)",
@@ -142,7 +169,16 @@ def test_a_bad_command_gets_one_sentence_and_the_chat_goes_on(chat, line, words)
 
 def test_help_names_every_command(chat):
     shown = chat("/help")
-    for name in ("/temperature", "/top-k", "/top-p", "/seed", "/max-tokens", "/reset", "/history", "/quit"):
+    for name in (
+        "/temperature",
+        "/top-k",
+        "/top-p",
+        "/seed",
+        "/max-tokens",
+        "/reset",
+        "/history",
+        "/quit",
+    ):
         assert name in shown
 
 
@@ -168,18 +204,24 @@ def test_history_is_kept_when_it_is_on(chat):
     alone = chat("Count.", "/seed 1", "Name a colour.", sampling=sampling)
     behind = chat("Count.", "/seed 1", "Name a colour.", sampling=sampling, history=True)
     assert alone != behind
-    assert behind != chat("Count.", "/reset", "/seed 1", "Name a colour.", sampling=sampling, history=True)
+    assert behind != chat(
+        "Count.", "/reset", "/seed 1", "Name a colour.", sampling=sampling, history=True
+    )
 
 
 def test_the_same_seed_and_turns_give_the_same_replies(chat):
     sampling = Sampling(temperature=2.0, top_p=1.0)
-    first, second = chat("/seed 5", "Count.", "/seed 5", "Count.", sampling=sampling).split("(seed is 5)\n")[1:]
+    first, second = chat("/seed 5", "Count.", "/seed 5", "Count.", sampling=sampling).split(
+        "(seed is 5)\n"
+    )[1:]
     assert first == second
 
 
 def test_a_base_model_says_that_it_continues_text(base_chat):
     shown = base_chat("Once", "")
-    assert shown.startswith("(a base model, not tuned to answer: it continues the text that you type)\n")
+    assert shown.startswith(
+        "(a base model, not tuned to answer: it continues the text that you type)\n"
+    )
     assert shown.count("(cut off at 5 tokens") == 2
 
 
@@ -196,7 +238,11 @@ class Session:
     def __init__(self, *options):
         self.terminal, program_side = pty.openpty()
         command = [sys.executable, "-m", "nanoeuler", "chat", *map(str, options)]
-        environment = os.environ | {"TERM": "dumb", "PYTHONPATH": str(CHECKOUT), "INPUTRC": os.devnull}
+        environment = os.environ | {
+            "TERM": "dumb",
+            "PYTHONPATH": str(CHECKOUT),
+            "INPUTRC": os.devnull,
+        }
         self.process = subprocess.Popen(
             command,
             stdin=program_side,
@@ -215,9 +261,13 @@ class Session:
         end = time.monotonic() + seconds
         while not (match := re.search(pattern, self.shown)):
             if not select.select([self.terminal], [], [], max(0, end - time.monotonic()))[0]:
-                pytest.fail(f"{pattern!r} was not shown within {seconds} s, but {self.shown[-500:]!r}")
+                pytest.fail(
+                    f"{pattern!r} was not shown within {seconds} s, but {self.shown[-500:]!r}"
+                )
             try:
-                self.shown += os.read(self.terminal, 65536).decode(errors="replace").replace("\r\n", "\n")
+                self.shown += (
+                    os.read(self.terminal, 65536).decode(errors="replace").replace("\r\n", "\n")
+                )
             except OSError:  # the program has left
                 pytest.fail(f"the program left with {self.shown[-500:]!r}")
         before, self.shown = self.shown[: match.end()], self.shown[match.end() :]
@@ -280,12 +330,24 @@ def endless_folder(base_folder, tokenizer, tokenizer_path, tmp_path):
     """The base model, its end token's logit always zero: there is always a likelier one."""
     saved = load_model(base_folder)
     ModelViews(saved.config, saved.parameters).first_head[tokenizer.end_id] = 0
-    save_model(tmp_path / "endless", SavedModel(saved.config, saved.parameters, tokenizer_path, "pretrain", None))
+    save_model(
+        tmp_path / "endless",
+        SavedModel(saved.config, saved.parameters, tokenizer_path, "pretrain", None),
+    )
     return tmp_path / "endless"
 
 
 def test_ctrl_c_at_a_terminal_stops_the_reply_alone(session, endless_folder):
-    chat = session("--model", endless_folder, "--max-tokens", "1000000", "--temperature", "0", "--device", "reference")
+    chat = session(
+        "--model",
+        endless_folder,
+        "--max-tokens",
+        "1000000",
+        "--temperature",
+        "0",
+        "--device",
+        "reference",
+    )
     chat.expect(r"it continues the text that you type\)\n")
     chat.expect("> ")
     chat.type("Once upon a time\n")

@@ -47,7 +47,9 @@ def test_with_history_records_follow_each_other_framed_as_in_training(tuned):
     first, _ = converse(conversation, "Name a colour.")
     read, _ = converse(conversation, "Count.")
     reply = tuned.tokenizer.encode("blue").tolist()
-    assert read == first + reply + tuned.writer.frame(tuned.prompt("Count."))  # one </s> ends the first and starts the second
+    assert read == first + reply + tuned.writer.frame(
+        tuned.prompt("Count.")
+    )  # one </s> ends the first and starts the second
 
 
 def test_an_unfinished_reply_goes_on_where_it_stopped(tuned):
@@ -62,7 +64,10 @@ def test_an_unfinished_reply_goes_on_where_it_stopped(tuned):
 def test_a_reply_that_goes_on_draws_what_the_whole_would_have_drawn(base):
     sampling = Sampling(temperature=1.0, seed=3)
     conversation = Conversation(base.writer, None, history=False)
-    pieces = [converse(conversation, "A", sampling, 5)[1], converse(conversation, None, sampling, 7)[1]]
+    pieces = [
+        converse(conversation, "A", sampling, 5)[1],
+        converse(conversation, None, sampling, 7)[1],
+    ]
     other = Conversation(base.writer, None, history=False)
     assert converse(other, "A", sampling, 12)[1] == "".join(pieces)
 
@@ -74,7 +79,10 @@ def test_a_base_model_takes_each_text_by_itself_or_as_the_next_part(base):
     running = Conversation(base.writer, None, history=True)
     first, _ = converse(running, "First", max_tokens=3)
     reply = list(running.turns[0].reply)
-    assert converse(running, " second", max_tokens=3)[0] == first + reply + base.tokenizer.encode(" second").tolist()
+    assert (
+        converse(running, " second", max_tokens=3)[0]
+        == first + reply + base.tokenizer.encode(" second").tolist()
+    )
 
 
 def test_the_oldest_turns_are_dropped_whole_when_the_context_is_full(tuned):
@@ -84,7 +92,9 @@ def test_the_oldest_turns_are_dropped_whole_when_the_context_is_full(tuned):
     conversation.say("Name a colour.")
     assert len(conversation.turns[0].ids) * 2 + len(conversation.turns[2].ids) > 96
     assert conversation.forget(max_tokens=10) == 2
-    assert [turn.ids for turn in conversation.turns] == [tuned.writer.frame(tuned.prompt("Name a colour."))]
+    assert [turn.ids for turn in conversation.turns] == [
+        tuned.writer.frame(tuned.prompt("Name a colour."))
+    ]
 
 
 def test_the_last_turn_stays_however_long_it_is(tuned):
@@ -104,7 +114,10 @@ def test_a_long_reply_takes_at_most_half_the_context_from_the_history(tuned):
 def test_a_repeated_question_is_not_answered_by_repetition_but_a_repeated_conversation_is(base):
     def replies():
         conversation = Conversation(base.writer, None, history=False)
-        return [converse(conversation, "Once", Sampling(temperature=1.0, seed=1), 20)[1] for _ in range(2)]
+        return [
+            converse(conversation, "Once", Sampling(temperature=1.0, seed=1), 20)[1]
+            for _ in range(2)
+        ]
 
     first, second = replies()
     assert first != second

@@ -25,7 +25,9 @@ def tuned(tuned_folder, tokenizer):
 
 def writer_of(folder, tokenizer):
     saved, backend = load_model(folder), ReferenceBackend()
-    return Writer(Transformer(saved.config, backend.from_host(saved.parameters), backend), tokenizer)
+    return Writer(
+        Transformer(saved.config, backend.from_host(saved.parameters), backend), tokenizer
+    )
 
 
 def random_prompts(lengths, seed=4):
@@ -41,7 +43,9 @@ def continued_without_cache(writer, prompt, max_tokens):
         if len(view) > context:
             view = view[-(context - context // 4) :]
         ids = np.array([view], np.int32)
-        hidden = model.forward(Batch(ids, np.arange(len(view), dtype=np.int32)[None], np.zeros_like(ids))).hidden
+        hidden = model.forward(
+            Batch(ids, np.arange(len(view), dtype=np.int32)[None], np.zeros_like(ids))
+        ).hidden
         logits = np.where(writer.allowed_V, model.first_logits(hidden[-1:])[0], -np.inf)
         token = int(logits.argmax())
         if token == writer.tokenizer.end_id:
@@ -56,7 +60,9 @@ def test_cached_and_uncached_decoding_give_the_same_greedy_tokens(writer, length
     (prompt,) = random_prompts([length], seed=length + 1)
     (continuation,) = writer.batch([prompt], GREEDY, 160)
     assert continuation.ids == continued_without_cache(writer, prompt, 160)
-    assert len(set(continuation.ids)) > 20  # the model is wide enough to wander, so agreement means something
+    assert (
+        len(set(continuation.ids)) > 20
+    )  # the model is wide enough to wander, so agreement means something
 
 
 def test_a_tuned_model_writes_the_same_with_and_without_cache(tuned):
@@ -77,9 +83,16 @@ def test_a_batch_of_unequal_prompts_gives_what_each_gives_alone(writer, sampling
 def test_rows_that_end_leave_and_the_others_go_on(tuned, tokenizer):
     from nanoeuler.model.template import alpaca
 
-    prompts = [tuned.frame(alpaca(text)) for text in ("Count.", "Name a colour.", "Where does the fox live?")]
+    prompts = [
+        tuned.frame(alpaca(text))
+        for text in ("Count.", "Name a colour.", "Where does the fox live?")
+    ]
     continuations = tuned.batch(prompts, GREEDY, 60)
-    assert [tokenizer.decode(each.ids) for each in continuations] == ["one two three four five six seven", "blue", "In the old mill, café “Zur Mühle”."]
+    assert [tokenizer.decode(each.ids) for each in continuations] == [
+        "one two three four five six seven",
+        "blue",
+        "In the old mill, café “Zur Mühle”.",
+    ]
     assert all(each.ended for each in continuations)
     assert len({len(each.ids) for each in continuations}) == 3
     short = tuned.batch(prompts, GREEDY, 4)
@@ -104,13 +117,25 @@ def test_a_continuation_taken_up_again_is_the_uninterrupted_one(writer):
 
 
 def test_no_reserved_token_and_no_padding_of_the_vocabulary_is_ever_written(writer, tokenizer):
-    written = {token for continuation in writer.batch(random_prompts([5] * 16), Sampling(temperature=50.0, top_p=1.0), 200) for token in continuation.ids}
+    written = {
+        token
+        for continuation in writer.batch(
+            random_prompts([5] * 16), Sampling(temperature=50.0, top_p=1.0), 200
+        )
+        for token in continuation.ids
+    }
     assert len(written) > 300
     assert min(written) >= 16
     model_with_more_tokens = Writer(Transformer(*wider_vocabulary(writer.model)), tokenizer)
     assert model_with_more_tokens.allowed_V.shape == (400,)
     assert np.flatnonzero(model_with_more_tokens.allowed_V).tolist() == [0, *range(16, 384)]
-    written = {token for each in model_with_more_tokens.batch(random_prompts([5] * 4), Sampling(temperature=50.0, top_p=1.0), 200) for token in each.ids}
+    written = {
+        token
+        for each in model_with_more_tokens.batch(
+            random_prompts([5] * 4), Sampling(temperature=50.0, top_p=1.0), 200
+        )
+        for token in each.ids
+    }
     assert max(written) < 384
 
 
@@ -223,4 +248,6 @@ def test_prompts_that_are_apart_draw_numbers_of_their_own(writer):
     together, apart = (writer.batch(prompts, WARM, 8, apart=distance) for distance in (0, 1000))
     assert len({tuple(each.ids) for each in together}) == 1
     assert len({tuple(each.ids) for each in apart}) > 10
-    assert [each.ids for each in writer.batch(prompts, WARM, 8, rows=3, apart=1000)] == [each.ids for each in apart]
+    assert [each.ids for each in writer.batch(prompts, WARM, 8, rows=3, apart=1000)] == [
+        each.ids for each in apart
+    ]

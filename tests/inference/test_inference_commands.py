@@ -32,7 +32,12 @@ def command(capsys):
 def typed(*arguments, input=b""):
     """The same as a process of its own, with `input` on standard input."""
     done = subprocess.run(
-        [sys.executable, "-m", "nanoeuler", *(each if isinstance(each, bytes) else str(each) for each in arguments)],
+        [
+            sys.executable,
+            "-m",
+            "nanoeuler",
+            *(each if isinstance(each, bytes) else str(each) for each in arguments),
+        ],
         input=input,
         capture_output=True,
         cwd=CHECKOUT,
@@ -45,7 +50,9 @@ def typed(*arguments, input=b""):
 
 
 def test_a_tuned_model_answers_the_prompt(command, tuned_folder):
-    status, out, err = command("generate", "--model", tuned_folder, "--prompt", "Name a colour.", "--temperature", "0")
+    status, out, err = command(
+        "generate", "--model", tuned_folder, "--prompt", "Name a colour.", "--temperature", "0"
+    )
     assert (status, out) == (0, "blue\n")
     assert "generate prompt_tokens=39" in err
     assert "end=</s>" in err
@@ -53,7 +60,17 @@ def test_a_tuned_model_answers_the_prompt(command, tuned_folder):
 
 
 def test_raw_leaves_the_template_out(command, tuned_folder):
-    arguments = ("generate", "--model", tuned_folder, "--prompt", "Name a colour.", "--temperature", "0", "--max-tokens", "5")
+    arguments = (
+        "generate",
+        "--model",
+        tuned_folder,
+        "--prompt",
+        "Name a colour.",
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "5",
+    )
     assert command(*arguments, "--raw")[1] != command(*arguments)[1]
 
 
@@ -69,7 +86,17 @@ def test_input_goes_into_the_template(command, tuned_folder, base_folder):
 
 
 def test_a_base_model_continues_the_prompt_reproducibly(command, base_folder):
-    arguments = ("generate", "--model", base_folder, "--prompt", "Once", "--max-tokens", "40", "--temperature", "1")
+    arguments = (
+        "generate",
+        "--model",
+        base_folder,
+        "--prompt",
+        "Once",
+        "--max-tokens",
+        "40",
+        "--temperature",
+        "1",
+    )
     first = command(*arguments)
     assert first[0] == 0
     assert command(*arguments)[1] == first[1]
@@ -78,12 +105,23 @@ def test_a_base_model_continues_the_prompt_reproducibly(command, base_folder):
 
 
 def test_a_full_context_is_said(command, base_folder):
-    _, _, err = command("generate", "--model", base_folder, "--prompt", "word " * 100, "--max-tokens", "3")
+    _, _, err = command(
+        "generate", "--model", base_folder, "--prompt", "word " * 100, "--max-tokens", "3"
+    )
     assert "context  prompt and text outgrew the model's context of 96 tokens: its " in err
 
 
 def test_the_prompt_may_come_from_standard_input(tuned_folder, base_folder):
-    status, out, _ = typed("generate", "--model", tuned_folder, "--prompt", "-", "--temperature", "0", input=b"Name a colour.\n")
+    status, out, _ = typed(
+        "generate",
+        "--model",
+        tuned_folder,
+        "--prompt",
+        "-",
+        "--temperature",
+        "0",
+        input=b"Name a colour.\n",
+    )
     assert (status, out) == (0, "blue\n")
     status, out, err = typed("generate", "--model", base_folder, "--prompt", "-", input=b"caf\xe9")
     assert (status, out) == (1, "")
@@ -92,14 +130,29 @@ def test_the_prompt_may_come_from_standard_input(tuned_folder, base_folder):
 
 @pytest.mark.parametrize("option", ["--prompt", "--input"])
 def test_an_argument_that_is_not_utf8_gets_the_place_in_it(tuned_folder, option):
-    status, out, err = typed("generate", "--model", tuned_folder, "--prompt", "Name a colour.", option, b"caf\xe9")
+    status, out, err = typed(
+        "generate", "--model", tuned_folder, "--prompt", "Name a colour.", option, b"caf\xe9"
+    )
     assert (status, out) == (1, "")
     assert f"{option} is not UTF-8 (byte 3)" in err
 
 
 def test_text_is_written_as_it_is_made(tuned_folder):
-    command = [sys.executable, "-m", "nanoeuler", "generate", "--model", str(tuned_folder), "--prompt", "Count.", "--temperature", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=CHECKOUT) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "nanoeuler",
+        "generate",
+        "--model",
+        str(tuned_folder),
+        "--prompt",
+        "Count.",
+        "--temperature",
+        "0",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=CHECKOUT
+    ) as process:
         pieces = []
         while piece := os.read(process.stdout.fileno(), 65536):
             pieces.append(piece)
@@ -142,14 +195,30 @@ def test_the_help_states_the_defaults_that_the_sampler_has(capsys):
 
 
 def test_chat_reads_lines_from_a_pipe(tuned_folder):
-    status, out, err = typed("chat", "--model", tuned_folder, "--temperature", "0", input=b"Name a colour.\n\n/top-k 5\nCount.")
+    status, out, err = typed(
+        "chat",
+        "--model",
+        tuned_folder,
+        "--temperature",
+        "0",
+        input=b"Name a colour.\n\n/top-k 5\nCount.",
+    )
     assert status == 0
     assert out.splitlines()[1:] == ["blue", "(top-k is 5)", "one two three four five six seven"]
     assert err.startswith("chat  LanguageModel(57,568 parameters, stage sft, template alpaca")
 
 
 def test_chat_survives_bytes_that_are_not_utf8(tuned_folder):
-    status, out, _ = typed("chat", "--model", tuned_folder, "--temperature", "0", "--max-tokens", "3", input=b"caf\xe9\nName a colour.\n")
+    status, out, _ = typed(
+        "chat",
+        "--model",
+        tuned_folder,
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "3",
+        input=b"caf\xe9\nName a colour.\n",
+    )
     assert status == 0
     assert "blu" in out.splitlines()[-2]
 
@@ -166,7 +235,9 @@ def test_check_prints_a_row_for_every_tensor_and_writes_them(command, tmp_path):
     assert report["tolerance"] == 1e-6
     assert report["largest_error"] == max(row["error"] for row in report["rows"]) < 1e-6
     assert set(report["rows"][0]) == {"case", "tensor", "elements", "error", "worst", "ok"}
-    assert len([line for line in out.splitlines() if line.endswith(" ok")]) == len(report["rows"]) > 25
+    assert (
+        len([line for line in out.splitlines() if line.endswith(" ok")]) == len(report["rows"]) > 25
+    )
     assert len({len(line) for line in out.splitlines() if line.startswith("  ")}) == 1  # aligned
     assert f"tensors={len(report['rows'])}" in err
 
@@ -174,18 +245,32 @@ def test_check_prints_a_row_for_every_tensor_and_writes_them(command, tmp_path):
 @pytest.mark.parametrize(("options", "quick"), [((), False), (("--quick",), True)])
 def test_check_is_whole_unless_told_to_be_quick(command, monkeypatch, options, quick):
     asked = []
-    monkeypatch.setattr(check, "check_all", lambda quick: asked.append(quick) or iter([check.Comparison("swiglu", "up", 35, 1e-12, 1e-12)]))
+    monkeypatch.setattr(
+        check,
+        "check_all",
+        lambda quick: (
+            asked.append(quick) or iter([check.Comparison("swiglu", "up", 35, 1e-12, 1e-12)])
+        ),
+    )
     assert command("check", *options)[0] == 0
     assert asked == [quick]
 
 
 @pytest.mark.parametrize("error", [2e-6, float("nan"), float("inf")])
-def test_a_wrong_gradient_fails_the_check_and_is_still_written_down(command, tmp_path, monkeypatch, error):
-    rows = [check.Comparison("swiglu", "gate", 35, error, error), check.Comparison("swiglu", "up", 35, 1e-12, 1e-12)]
+def test_a_wrong_gradient_fails_the_check_and_is_still_written_down(
+    command, tmp_path, monkeypatch, error
+):
+    rows = [
+        check.Comparison("swiglu", "gate", 35, error, error),
+        check.Comparison("swiglu", "up", 35, 1e-12, 1e-12),
+    ]
     monkeypatch.setattr(check, "check_all", lambda quick: iter(rows))
     status, out, err = command("check", "--output", tmp_path / "gradients.json")
     assert status == 1
-    assert "1 of 2 tensors differ from finite differences by more than 1e-06, most of all gate of 'swiglu'" in err
+    assert (
+        "1 of 2 tensors differ from finite differences by more than 1e-06, most of all gate of 'swiglu'"
+        in err
+    )
     assert "WRONG" in out
     report = json.loads((tmp_path / "gradients.json").read_text())
     assert report["passed"] is False
@@ -213,12 +298,28 @@ def test_info_of_a_config(command):
     status, out, _ = command("info", "--config", '{"model": {"preset": "medium"}}')
     assert status == 0
     lines = {tuple(line.split()[:2]) for line in out.splitlines()}
-    assert lines >= {("total", "11,010,304"), ("embedding", "1,048,576"), ("heads", "4,194,304"), ("weights", "44"), ("backend", "cpu")}
+    assert lines >= {
+        ("total", "11,010,304"),
+        ("embedding", "1,048,576"),
+        ("heads", "4,194,304"),
+        ("weights", "44"),
+        ("backend", "cpu"),
+    }
 
 
 def test_info_counts_scores_of_attention_for_the_reference_alone(command):
     def activations(device: str) -> str:
-        _, out, _ = command("info", "--config", '{"model": {"preset": "small"}}', "--length", "8192", "--rows", "1", "--device", device)
+        _, out, _ = command(
+            "info",
+            "--config",
+            '{"model": {"preset": "small"}}',
+            "--length",
+            "8192",
+            "--rows",
+            "1",
+            "--device",
+            device,
+        )
         return next(line for line in out.splitlines() if "activations" in line)
 
     assert "278 MB" in activations("cpu")  # 34 kB a token
@@ -226,9 +327,24 @@ def test_info_counts_scores_of_attention_for_the_reference_alone(command):
 
 
 def test_info_of_a_config_file(command, tmp_path):
-    sources = {"gutenberg": {"collection": "one", "mirror": "https://example.org", "licence": "none", "books": [{"id": 1, "title": "T", "author": "A"}]}}
-    config = {"run": "x", "sources": str(tmp_path / "sources.yaml"), "corpus": {"sources": ["gutenberg"]}, "model": {"preset": "medium"}}
-    config |= {"pretrain": {"tokens": 1000, "batch_tokens": 512, "learning_rate": 0.001}, "sft": {"enabled": False}}
+    sources = {
+        "gutenberg": {
+            "collection": "one",
+            "mirror": "https://example.org",
+            "licence": "none",
+            "books": [{"id": 1, "title": "T", "author": "A"}],
+        }
+    }
+    config = {
+        "run": "x",
+        "sources": str(tmp_path / "sources.yaml"),
+        "corpus": {"sources": ["gutenberg"]},
+        "model": {"preset": "medium"},
+    }
+    config |= {
+        "pretrain": {"tokens": 1000, "batch_tokens": 512, "learning_rate": 0.001},
+        "sft": {"enabled": False},
+    }
     (tmp_path / "sources.yaml").write_text(json.dumps(sources))  # JSON is YAML
     (tmp_path / "config.yaml").write_text(json.dumps(config))
     status, out, err = command("info", "--config", tmp_path / "config.yaml")

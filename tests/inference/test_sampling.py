@@ -14,18 +14,27 @@ def draws(sampling, logits=LOGITS, count=4000, allowed=None):
 
 
 def test_greedy_takes_the_likeliest_and_of_equals_the_first():
-    assert choose(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 1.0]]), GREEDY, np.zeros(2)).tolist() == [1, 0]
+    assert choose(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 1.0]]), GREEDY, np.zeros(2)).tolist() == [
+        1,
+        0,
+    ]
 
 
 def test_sampling_follows_the_probabilities():
     # four standard errors of a share of 4,000 draws are at most 0.032
-    np.testing.assert_allclose(draws(Sampling(temperature=1.0, top_p=1.0)), [0.5, 0.25, 0.15, 0.1], atol=0.032)
+    np.testing.assert_allclose(
+        draws(Sampling(temperature=1.0, top_p=1.0)), [0.5, 0.25, 0.15, 0.1], atol=0.032
+    )
 
 
 def test_temperature_sharpens_and_flattens():
     for temperature in (0.5, 2.0):
         expected = np.array([0.5, 0.25, 0.15, 0.1]) ** (1 / temperature)
-        np.testing.assert_allclose(draws(Sampling(temperature=temperature, top_p=1.0)), expected / expected.sum(), atol=0.032)
+        np.testing.assert_allclose(
+            draws(Sampling(temperature=temperature, top_p=1.0)),
+            expected / expected.sum(),
+            atol=0.032,
+        )
 
 
 def test_a_temperature_near_zero_is_greedy_without_a_warning():
@@ -34,12 +43,16 @@ def test_a_temperature_near_zero_is_greedy_without_a_warning():
 
 
 def test_top_k_keeps_the_k_likeliest():
-    np.testing.assert_allclose(draws(Sampling(temperature=1.0, top_k=2, top_p=1.0)), [2 / 3, 1 / 3, 0, 0], atol=0.032)
+    np.testing.assert_allclose(
+        draws(Sampling(temperature=1.0, top_k=2, top_p=1.0)), [2 / 3, 1 / 3, 0, 0], atol=0.032
+    )
     assert draws(Sampling(temperature=1.0, top_k=1), count=100)[0] == 1
     assert (draws(Sampling(temperature=1.0, top_k=99, top_p=1.0)) > 0).all()
 
 
-@pytest.mark.parametrize(("top_p", "kept"), [(0.001, 1), (0.49, 1), (0.51, 2), (0.74, 2), (0.76, 3), (0.95, 4), (1.0, 4)])
+@pytest.mark.parametrize(
+    ("top_p", "kept"), [(0.001, 1), (0.49, 1), (0.51, 2), (0.74, 2), (0.76, 3), (0.95, 4), (1.0, 4)]
+)
 def test_top_p_keeps_the_fewest_tokens_that_hold_p(top_p, kept):
     shares = draws(Sampling(temperature=1.0, top_p=top_p))
     assert (shares > 0).tolist() == [rank < kept for rank in range(4)]
@@ -47,14 +60,22 @@ def test_top_p_keeps_the_fewest_tokens_that_hold_p(top_p, kept):
 
 def test_top_p_counts_within_the_top_k():
     # of the three likeliest, rescaled to 0.556, 0.278, 0.167, the first two hold 0.8
-    assert (draws(Sampling(temperature=1.0, top_k=3, top_p=0.8)) > 0).tolist() == [True, True, False, False]
+    assert (draws(Sampling(temperature=1.0, top_k=3, top_p=0.8)) > 0).tolist() == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_token_depends_on_seed_and_position_alone():
     random = np.random.default_rng(1)
     logits, positions = random.standard_normal((6, 50)), np.array([3, 1, 4, 1, 5, 9])
     together = choose(logits, Sampling(seed=7), positions)
-    alone = [choose(logits[row : row + 1], Sampling(seed=7), positions[row : row + 1])[0] for row in range(6)]
+    alone = [
+        choose(logits[row : row + 1], Sampling(seed=7), positions[row : row + 1])[0]
+        for row in range(6)
+    ]
     assert together.tolist() == alone
 
 
@@ -80,7 +101,11 @@ def test_what_is_not_allowed_is_never_chosen(sampling):
 
 
 def test_more_of_top_k_than_is_allowed_never_reaches_a_forbidden_token():
-    shares = draws(Sampling(temperature=1.0, top_k=4, top_p=1.0), allowed=np.array([True, False, False, False]), count=100)
+    shares = draws(
+        Sampling(temperature=1.0, top_k=4, top_p=1.0),
+        allowed=np.array([True, False, False, False]),
+        count=100,
+    )
     assert shares.tolist() == [1, 0, 0, 0]
 
 

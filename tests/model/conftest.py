@@ -19,7 +19,9 @@ def random_parameters(config: ModelConfig, seed: int = 1) -> np.ndarray:
     parameters = np.zeros(storage_elements(tensor_table(config)))
     buffer = FlatBuffer(config, parameters)
     for tensor in buffer.table:
-        buffer[tensor.name][...] = random.standard_normal(tensor.shape) * 0.4 + (1.0 if tensor.initial_std is None else 0.0)
+        buffer[tensor.name][...] = random.standard_normal(tensor.shape) * 0.4 + (
+            1.0 if tensor.initial_std is None else 0.0
+        )
     return parameters
 
 
@@ -40,6 +42,8 @@ def make_batch() -> Callable[..., Batch]:
 
     def make(ids: Any) -> Batch:
         ids = np.asarray(ids, np.int32)
-        return Batch(ids, np.tile(np.arange(ids.shape[1], dtype=np.int32), (len(ids), 1)), np.zeros_like(ids))
+        return Batch(
+            ids, np.tile(np.arange(ids.shape[1], dtype=np.int32), (len(ids), 1)), np.zeros_like(ids)
+        )
 
     return make

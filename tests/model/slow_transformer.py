@@ -23,37 +23,66 @@ def slow_logits(config, tensors, ids) -> list[list[Vector]]:
             for name, value in tensors.items()
             if name.startswith(f"model.layers.{layer}.")
         }
-        attended = slow_attention(c, weights, [rms_norm(x, weights["input_layernorm"], c.norm_epsilon) for x in stream])
+        attended = slow_attention(
+            c, weights, [rms_norm(x, weights["input_layernorm"], c.norm_epsilon) for x in stream]
+        )
         stream = [euler_step(x, c.step_size, f) for x, f in zip(stream, attended, strict=True)]
-        transformed = [swiglu_mlp(weights, rms_norm(x, weights["post_attention_layernorm"], c.norm_epsilon)) for x in stream]
+        transformed = [
+            swiglu_mlp(weights, rms_norm(x, weights["post_attention_layernorm"], c.norm_epsilon))
+            for x in stream
+        ]
         stream = [euler_step(x, c.step_size, f) for x, f in zip(stream, transformed, strict=True)]
     first = tensors["model.embed_tokens.weight"] if c.tied else tensors["lm_head.weight"]
     heads = [first, *(tensors[f"mtp_heads.{head}.weight"] for head in range(1, c.mtp_heads))]
-    return [[apply(head, rms_norm(x, tensors["model.norm.weight"], c.norm_epsilon)) for head in heads] for x in stream]
+    return [
+        [apply(head, rms_norm(x, tensors["model.norm.weight"], c.norm_epsilon)) for head in heads]
+        for x in stream
+    ]
 
 
 def slow_attention(c, weights, xs: list[Vector]) -> list[Vector]:
     """Causal grouped-query attention: query head h reads key/value head h // (heads / kv_heads)."""
     size = c.head_size
-    queries = [[rotate(part, place, c.rope_theta) for part in split(apply(weights["self_attn.q_proj"], x), size)] for place, x in enumerate(xs)]
-    keys = [[rotate(part, place, c.rope_theta) for part in split(apply(weights["self_attn.k_proj"], x), size)] for place, x in enumerate(xs)]
+    queries = [
+        [
+            rotate(part, place, c.rope_theta)
+            for part in split(apply(weights["self_attn.q_proj"], x), size)
+        ]
+        for place, x in enumerate(xs)
+    ]
+    keys = [
+        [
+            rotate(part, place, c.rope_theta)
+            for part in split(apply(weights["self_attn.k_proj"], x), size)
+        ]
+        for place, x in enumerate(xs)
+    ]
     values = [split(apply(weights["self_attn.v_proj"], x), size) for x in xs]
     outputs = []
     for place in range(len(xs)):
         joined: Vector = []
         for head in range(c.heads):
             group = head // (c.heads // c.kv_heads)
-            scores = [dot(queries[place][head], keys[other][group]) / math.sqrt(size) for other in range(place + 1)]
+            scores = [
+                dot(queries[place][head], keys[other][group]) / math.sqrt(size)
+                for other in range(place + 1)
+            ]
             exponentials = [math.exp(score) for score in scores]
             shares = [value / sum(exponentials) for value in exponentials]
-            joined += [sum(share * values[other][group][i] for other, share in enumerate(shares)) for i in range(size)]
+            joined += [
+                sum(share * values[other][group][i] for other, share in enumerate(shares))
+                for i in range(size)
+            ]
         outputs.append(apply(weights["self_attn.o_proj"], joined))
     return outputs
 
 
 def swiglu_mlp(weights, x: Vector) -> Vector:
     gate, up = apply(weights["mlp.gate_proj"], x), apply(weights["mlp.up_proj"], x)
-    return apply(weights["mlp.down_proj"], [g / (1 + math.exp(-g)) * u for g, u in zip(gate, up, strict=True)])
+    return apply(
+        weights["mlp.down_proj"],
+        [g / (1 + math.exp(-g)) * u for g, u in zip(gate, up, strict=True)],
+    )
 
 
 def rms_norm(x: Vector, weight: Vector, epsilon: float) -> Vector:

@@ -11,7 +11,10 @@ def random_ids(rows, length, seed=5):
     return np.random.default_rng(seed).integers(0, 19, (rows, length)).astype(np.int32)
 
 
-@pytest.fixture(params=[{}, {"kv_heads": 1, "tied": True, "head_size": 6}, {"mtp_heads": 1, "step_size": 0.5}], ids=["grouped", "tied", "half steps"])
+@pytest.fixture(
+    params=[{}, {"kv_heads": 1, "tied": True, "head_size": 6}, {"mtp_heads": 1, "step_size": 0.5}],
+    ids=["grouped", "tied", "half steps"],
+)
 def model(request, make_model):
     return make_model(**request.param)
 
@@ -24,7 +27,9 @@ def whole(model, make_batch, ids):
 def test_prefill_gives_the_logits_behind_every_token(model, make_batch):
     ids = random_ids(3, 8)
     expected = whole(model, make_batch, ids)
-    np.testing.assert_allclose(model.extend(model.new_cache(3, 8), ids, every=True), expected, **CLOSE)
+    np.testing.assert_allclose(
+        model.extend(model.new_cache(3, 8), ids, every=True), expected, **CLOSE
+    )
     np.testing.assert_allclose(model.extend(model.new_cache(3, 8), ids), expected[:, -1], **CLOSE)
 
 
@@ -32,8 +37,13 @@ def test_prefill_gives_the_logits_behind_every_token(model, make_batch):
 def test_any_pieces_give_the_logits_of_the_whole(model, make_batch, pieces):
     ids = random_ids(2, 8)
     cache = model.new_cache(2, 8)
-    parts = [model.extend(cache, part, every=True) for part in np.split(ids, np.cumsum(pieces)[:-1], axis=1)]
-    np.testing.assert_allclose(np.concatenate(parts, axis=1), whole(model, make_batch, ids), **CLOSE)
+    parts = [
+        model.extend(cache, part, every=True)
+        for part in np.split(ids, np.cumsum(pieces)[:-1], axis=1)
+    ]
+    np.testing.assert_allclose(
+        np.concatenate(parts, axis=1), whole(model, make_batch, ids), **CLOSE
+    )
     assert cache.lengths.tolist() == [8, 8]
 
 
@@ -42,7 +52,12 @@ def test_rows_of_unequal_lengths_do_not_disturb_each_other(model, make_batch):
     expected = whole(model, make_batch, ids)
     cache = model.new_cache(3, 8)
     taken = np.zeros(3, np.int32)
-    for counts in ([4, 1, 2], [1, 1, 3], [2, 1, 2], [1, 4, 1]):  # padding reaches past the cache's end in the last
+    for counts in (
+        [4, 1, 2],
+        [1, 1, 3],
+        [2, 1, 2],
+        [1, 4, 1],
+    ):  # padding reaches past the cache's end in the last
         padded = np.full((3, max(counts)), 18, np.int32)
         for row, count in enumerate(counts):
             padded[row, :count] = ids[row, taken[row] : taken[row] + count]

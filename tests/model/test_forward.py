@@ -10,7 +10,11 @@ from nanoeuler.model.transformer import Batch
 SHAPES = {
     "grouped heads, K = 3": {},
     "full heads, step size 0.5": {"kv_heads": 4, "step_size": 0.5},
-    "one key/value head, tied, head size apart from dim / heads": {"kv_heads": 1, "tied": True, "head_size": 6},
+    "one key/value head, tied, head size apart from dim / heads": {
+        "kv_heads": 1,
+        "tied": True,
+        "head_size": 6,
+    },
     "K = 1, wide rotary base, three layers": {"mtp_heads": 1, "rope_theta": 50.0, "layers": 3},
     "tied, K = 1": {"tied": True, "mtp_heads": 1, "layers": 1},
 }
@@ -29,16 +33,24 @@ def random_ids(rows, length, seed=3, vocabulary=19):
 def test_logits_of_all_heads_are_those_of_the_slow_transformer(make_model, make_batch, shape):
     model = make_model(**SHAPES[shape])
     ids = random_ids(2, 7)
-    logits = model.all_logits(model.forward(make_batch(ids), training=True)).reshape(2, 7, model.config.mtp_heads, -1)
-    expected = np.array([slow_logits(model.config, nested_lists(model), row) for row in ids.tolist()])
-    np.testing.assert_allclose(logits, expected, rtol=1e-11, atol=1e-12)  # float64; sums are taken in another order
+    logits = model.all_logits(model.forward(make_batch(ids), training=True)).reshape(
+        2, 7, model.config.mtp_heads, -1
+    )
+    expected = np.array(
+        [slow_logits(model.config, nested_lists(model), row) for row in ids.tolist()]
+    )
+    np.testing.assert_allclose(
+        logits, expected, rtol=1e-11, atol=1e-12
+    )  # float64; sums are taken in another order
 
 
 def test_float32_follows_the_slow_transformer_within_its_rounding(make_model, make_batch):
     model = make_model(dtype=np.float32)
     ids = random_ids(2, 7)
     logits = model.all_logits(model.forward(make_batch(ids), training=True)).reshape(2, 7, 3, -1)
-    expected = np.array([slow_logits(model.config, nested_lists(model), row) for row in ids.tolist()])
+    expected = np.array(
+        [slow_logits(model.config, nested_lists(model), row) for row in ids.tolist()]
+    )
     assert np.linalg.norm(logits - expected) < 2e-6 * np.linalg.norm(expected)
 
 
@@ -49,7 +61,12 @@ def test_documents_packed_in_a_row_give_what_each_gives_alone(make_model):
     batch = Batch(ids, np.arange(9, dtype=np.int32) - starts, starts)
     logits = model.all_logits(model.forward(batch, training=True)).reshape(9, 3, -1)
     tensors = nested_lists(model)
-    expected = np.concatenate([slow_logits(model.config, tensors, ids[0, a:b].tolist()) for a, b in ((0, 3), (3, 7), (7, 9))])
+    expected = np.concatenate(
+        [
+            slow_logits(model.config, tensors, ids[0, a:b].tolist())
+            for a, b in ((0, 3), (3, 7), (7, 9))
+        ]
+    )
     np.testing.assert_allclose(logits, expected, rtol=1e-11, atol=1e-12)
 
 
@@ -63,7 +80,9 @@ def test_inference_and_training_buffers_give_the_same_bits(make_model, make_batc
 def test_head_0_alone_is_the_first_of_all_heads(make_model, make_batch):
     model = make_model()
     buffers = model.forward(make_batch(random_ids(2, 5)), training=True)
-    np.testing.assert_allclose(model.first_logits(buffers.hidden), model.all_logits(buffers)[::3], rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(
+        model.first_logits(buffers.hidden), model.all_logits(buffers)[::3], rtol=1e-12, atol=1e-13
+    )
 
 
 def test_a_changed_token_changes_nothing_before_it(make_model, make_batch):
@@ -88,7 +107,11 @@ def test_a_changed_token_changes_nothing_in_the_next_document(make_model):
     assert np.array_equal(after[1], before[1])
     assert (after[0, 1:3] != before[0, 1:3]).any(axis=1).all()
     without_borders = Batch(ids, batch.positions, np.zeros_like(starts))
-    assert (model.forward(without_borders).hidden.reshape(2, 7, -1)[0, 3:] != before[0, 3:]).any(axis=1).all()  # the test can tell
+    assert (
+        (model.forward(without_borders).hidden.reshape(2, 7, -1)[0, 3:] != before[0, 3:])
+        .any(axis=1)
+        .all()
+    )  # the test can tell
 
 
 def test_rows_may_be_longer_than_the_context(make_model, make_batch):

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.check import CASES, TINY, check_all, check_model, check_ops, compare, finite_difference
+from nanoeuler.model.check import (
+    CASES,
+    TINY,
+    check_all,
+    check_model,
+    check_ops,
+    compare,
+    finite_difference,
+)
 from nanoeuler.model.flat import FlatBuffer, ModelViews
 from nanoeuler.model.spec import ModelConfig, storage_elements, tensor_table
 from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
@@ -32,10 +40,16 @@ def random_task(config, rows, length, seed=2):
     ids = random.integers(0, config.vocab_size, (rows, length)).astype(np.int32)
     starts = np.zeros((rows, length), np.int32)
     starts[-1, length // 2 :] = length // 2
-    targets = random.integers(0, config.vocab_size, (rows, length, config.mtp_heads)).astype(np.int32)
+    targets = random.integers(0, config.vocab_size, (rows, length, config.mtp_heads)).astype(
+        np.int32
+    )
     targets[random.random(targets.shape) < 0.1] = -1
     weights = random.random(targets.shape)
-    return Batch(ids, np.arange(length, dtype=np.int32) - starts, starts), targets, weights / weights.sum()
+    return (
+        Batch(ids, np.arange(length, dtype=np.int32) - starts, starts),
+        targets,
+        weights / weights.sum(),
+    )
 
 
 # ---- finite differences
@@ -45,9 +59,13 @@ def random_task(config, rows, length, seed=2):
 def test_every_tensor_of_every_case_agrees_with_finite_differences(case):
     comparisons = list(check_model(case))
     config = ModelConfig.from_dict(TINY | CASES[case][0])
-    assert [comparison.tensor for comparison in comparisons] == [tensor.name for tensor in tensor_table(config)]
+    assert [comparison.tensor for comparison in comparisons] == [
+        tensor.name for tensor in tensor_table(config)
+    ]
     assert [comparison for comparison in comparisons if not comparison.passed] == []
-    assert max(comparison.error for comparison in comparisons) < 2e-7  # what the differences reach, well below the limit
+    assert (
+        max(comparison.error for comparison in comparisons) < 2e-7
+    )  # what the differences reach, well below the limit
 
 
 def test_every_op_agrees_with_finite_differences():
@@ -81,7 +99,10 @@ def test_the_cases_cover_what_the_model_can_vary():
     assert any(len(set(config.mtp_weights)) > 1 for config in configs)
     assert {config.mtp_heads for config in configs} >= {1, 2, 3, 4}
     assert all(length % 2 for length in lengths)
-    assert all(config.ffn_storage != config.ffn and config.vocab_storage != config.vocab_size for config in configs)
+    assert all(
+        config.ffn_storage != config.ffn and config.vocab_storage != config.vocab_size
+        for config in configs
+    )
 
 
 def test_a_comparison_fails_above_the_limit_and_for_what_is_no_number():
@@ -90,12 +111,16 @@ def test_a_comparison_fails_above_the_limit_and_for_what_is_no_number():
     assert not compare("case", "tensor", numeric * (1 + 2e-6), numeric).passed
     assert not compare("case", "tensor", numeric * np.nan, numeric).passed
     assert compare("case", "tensor", np.zeros(2), np.zeros(2)).passed
-    assert not compare("case", "tensor", np.array([0.0, 1e-12]), np.zeros(2)).passed  # exactly 0 is asked for
+    assert not compare(
+        "case", "tensor", np.array([0.0, 1e-12]), np.zeros(2)
+    ).passed  # exactly 0 is asked for
 
 
 def test_finite_differences_are_exact_for_a_polynomial_of_degree_four_and_leave_the_values():
     values = np.array([0.5, -1.0])
-    assert finite_difference(lambda: float((values**4).sum()), values) == pytest.approx(4 * values**3, rel=1e-11)
+    assert finite_difference(lambda: float((values**4).sum()), values) == pytest.approx(
+        4 * values**3, rel=1e-11
+    )
     assert values.tolist() == [0.5, -1.0]
 
 
@@ -107,13 +132,17 @@ def test_float32_gradients_of_small_follow_float64():
     task = random_task(config, 2, 128)
     parameters = initial_parameters(config, 1)
     narrow, wide = (
-        FlatBuffer(config, gradient(Transformer(config, backend.from_host(parameters), backend), *task))
+        FlatBuffer(
+            config, gradient(Transformer(config, backend.from_host(parameters), backend), *task)
+        )
         for backend in map(ReferenceBackend, (np.float32, np.float64))
     )
     for tensor in narrow.table:
         exact = wide[tensor.name]
         # 24 bits, and sums over 256 tokens and 128 to 341 elements in a row: about 8e-7 in the worst tensor
-        assert np.linalg.norm(narrow[tensor.name] - exact) < 1.5e-6 * np.linalg.norm(exact), tensor.name
+        assert np.linalg.norm(narrow[tensor.name] - exact) < 1.5e-6 * np.linalg.norm(exact), (
+            tensor.name
+        )
 
 
 @pytest.mark.parametrize("fields", [{}, {"tied": True}], ids=["untied", "tied"])
@@ -128,10 +157,19 @@ def test_micro_batches_add_up_to_the_whole_batch(make_model, fields):
         stored[tuple(slice(size) for size in tensor.shape)] = np.nan
     for start, stop in itertools.pairwise((0, 1, 3, 6)):
         part = slice(start, stop)
-        gradient(model, Batch(batch.ids[part], batch.positions[part], batch.starts[part]), targets[part], weights[part], parts, accumulate=start > 0)
+        gradient(
+            model,
+            Batch(batch.ids[part], batch.positions[part], batch.starts[part]),
+            targets[part],
+            weights[part],
+            parts,
+            accumulate=start > 0,
+        )
     a, b = FlatBuffer(model.config, parts), FlatBuffer(model.config, whole)
     for tensor in a.table:
-        np.testing.assert_allclose(a[tensor.name], b[tensor.name], rtol=1e-9, atol=1e-13)  # float64, sums in another order
+        np.testing.assert_allclose(
+            a[tensor.name], b[tensor.name], rtol=1e-9, atol=1e-13
+        )  # float64, sums in another order
 
 
 def test_masked_targets_give_no_gradient(make_model):
@@ -153,10 +191,22 @@ def test_padding_stays_zero_through_training_steps():
     before = parameters.copy()
     for step in range(1, 4):
         gradients = gradient(model, *random_task(config, 2, 5, seed=step))
-        backend.adamw(parameters, gradients, *moments, decay=0.1, learning_rate=1e-2, betas=(0.9, 0.95), epsilon=1e-8, step=step, gradient_scale=0.7)
+        backend.adamw(
+            parameters,
+            gradients,
+            *moments,
+            decay=0.1,
+            learning_rate=1e-2,
+            betas=(0.9, 0.95),
+            epsilon=1e-8,
+            step=step,
+            gradient_scale=0.7,
+        )
     inside = np.zeros(storage_elements(tensor_table(config)), bool)
     for tensor in tensor_table(config):
-        inside[tensor.offset : tensor.stop].reshape(tensor.storage_shape)[tuple(slice(size) for size in tensor.shape)] = True
+        inside[tensor.offset : tensor.stop].reshape(tensor.storage_shape)[
+            tuple(slice(size) for size in tensor.shape)
+        ] = True
     assert (~inside).sum() > 100
     for values in (parameters, gradients, *moments):
         assert not values[~inside].any()

@@ -21,7 +21,9 @@ def saved(tmp_path):
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_text('{"version": "1.0"}')
     config = ModelConfig.from_dict(TINY)
-    model = SavedModel(config, initial_parameters(config, 1), tokenizer, "sft", "alpaca", {"licence": "MIT"})
+    model = SavedModel(
+        config, initial_parameters(config, 1), tokenizer, "sft", "alpaca", {"licence": "MIT"}
+    )
     save_model(tmp_path / "model", model)
     return tmp_path / "model", model
 
@@ -54,7 +56,11 @@ def test_stage_template_and_info_are_kept(saved):
 
 def test_the_folder_holds_three_files_and_nothing_temporary_is_left(saved):
     folder, _ = saved
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
     assert sorted(path.name for path in folder.parent.iterdir()) == ["model", "tokenizer.json"]
 
 
@@ -62,7 +68,11 @@ def test_the_weights_are_llamas_to_any_reader(saved):
     folder, model = saved
     tensors = load_file(folder / "model.safetensors")
     c = model.config
-    assert {name: value.shape for name, value in tensors.items() if ".0." in name or "layers" not in name} == {
+    assert {
+        name: value.shape
+        for name, value in tensors.items()
+        if ".0." in name or "layers" not in name
+    } == {
         "model.embed_tokens.weight": (c.vocab_size, c.dim),
         "model.layers.0.input_layernorm.weight": (c.dim,),
         "model.layers.0.self_attn.q_proj.weight": (c.heads * c.head_size, c.dim),
@@ -79,7 +89,10 @@ def test_the_weights_are_llamas_to_any_reader(saved):
         "mtp_heads.2.weight": (c.vocab_size, c.dim),
     }
     buffer = FlatBuffer(c, model.parameters)
-    for name, value in tensors.items():  # padded storage is where a strided view could be written wrong
+    for (
+        name,
+        value,
+    ) in tensors.items():  # padded storage is where a strided view could be written wrong
         assert value.dtype == np.float32
         assert np.array_equal(value, buffer[name])
     with safe_open(folder / "model.safetensors", framework="numpy") as file:
@@ -90,9 +103,16 @@ def test_the_config_is_llamas_where_the_model_is(saved, tmp_path):
     folder, model = saved
     keys = json.loads((folder / "config.json").read_text())
     assert keys["architectures"] == ["LlamaForCausalLM"]
-    assert (keys["hidden_size"], keys["num_key_value_heads"], keys["intermediate_size"]) == (8, 2, 11)
+    assert (keys["hidden_size"], keys["num_key_value_heads"], keys["intermediate_size"]) == (
+        8,
+        2,
+        11,
+    )
     half = ModelConfig.from_dict(TINY | {"step_size": 0.5})
-    save_model(tmp_path / "half", SavedModel(half, model.parameters, model.tokenizer_path, "pretrain", None))
+    save_model(
+        tmp_path / "half",
+        SavedModel(half, model.parameters, model.tokenizer_path, "pretrain", None),
+    )
     assert "architectures" not in json.loads((tmp_path / "half" / "config.json").read_text())
 
 
@@ -107,12 +127,17 @@ def test_saving_again_replaces_the_folder(saved):
 
 
 def test_no_folder():
-    assert refusal("/nowhere/model").startswith("/nowhere/model: no such folder; give the model folder")
+    assert refusal("/nowhere/model").startswith(
+        "/nowhere/model: no such folder; give the model folder"
+    )
 
 
 def test_the_folder_of_a_stage_says_where_its_model_lies(saved, tmp_path):
     shutil.copytree(saved[0], tmp_path / "sft" / "model")
-    assert refusal(tmp_path / "sft") == f"{tmp_path / 'sft'}: the folder of a stage; its model lies in {tmp_path / 'sft' / 'model'}"
+    assert (
+        refusal(tmp_path / "sft")
+        == f"{tmp_path / 'sft'}: the folder of a stage; its model lies in {tmp_path / 'sft' / 'model'}"
+    )
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
@@ -149,7 +174,9 @@ def test_weights_of_another_shape_or_without_a_tensor(saved):
     weights = saved[0] / "model.safetensors"
     tensors = load_file(weights)
     save_file(tensors | {"model.norm.weight": np.ones(9, np.float32)}, weights)
-    assert "tensor model.norm.weight has shape [9] where the config asks for [8]" in refusal(saved[0])
+    assert "tensor model.norm.weight has shape [9] where the config asks for [8]" in refusal(
+        saved[0]
+    )
     del tensors["mtp_heads.2.weight"]
     save_file(tensors, weights)
     assert "tensor mtp_heads.2.weight is missing" in refusal(saved[0])
@@ -161,7 +188,9 @@ def test_weights_with_a_layer_more_than_the_config_says(saved):
     content["nanoeuler"]["model"]["layers"] -= 1
     path.write_text(json.dumps(content))
     layer = content["nanoeuler"]["model"]["layers"]
-    assert f"tensor model.layers.{layer}.input_layernorm.weight is one too many" in refusal(saved[0])
+    assert f"tensor model.layers.{layer}.input_layernorm.weight is one too many" in refusal(
+        saved[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,8 +200,14 @@ def test_weights_with_a_layer_more_than_the_config_says(saved):
         ("[]", "not the config of a nanoeuler model"),
         ('{"model_type": "llama"}', "not the config of a nanoeuler model"),
         ('{"nanoeuler": {"model": 3}}', "not the config of a nanoeuler model"),
-        ('{"nanoeuler": {"model": {"preset": "small", "wide": 1}}}', "config.json: model.wide is no field"),
-        ('{"nanoeuler": {"model": {"preset": "small", "layers": "4"}}}', "config.json: model.layers is '4'"),
+        (
+            '{"nanoeuler": {"model": {"preset": "small", "wide": 1}}}',
+            "config.json: model.wide is no field",
+        ),
+        (
+            '{"nanoeuler": {"model": {"preset": "small", "layers": "4"}}}',
+            "config.json: model.layers is '4'",
+        ),
     ],
 )
 def test_a_bad_config_gets_a_sentence_with_its_path(saved, content, words):

@@ -22,7 +22,9 @@ from nanoeuler.model.spec import (
 )
 from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
 
-CONFIGS = {name: {"preset": name} for name in PRESETS} | {name: TINY | fields for name, (fields, _) in CASES.items()}
+CONFIGS = {name: {"preset": name} for name in PRESETS} | {
+    name: TINY | fields for name, (fields, _) in CASES.items()
+}
 
 
 @pytest.fixture(params=CONFIGS)
@@ -30,7 +32,10 @@ def config(request):
     return ModelConfig.from_dict(CONFIGS[request.param])
 
 
-@pytest.mark.parametrize(("preset", "parameters"), [("small", 1_049_216), ("medium", 11_010_304), ("base", 116_417_280), ("large", 267_428_864)])
+@pytest.mark.parametrize(
+    ("preset", "parameters"),
+    [("small", 1_049_216), ("medium", 11_010_304), ("base", 116_417_280), ("large", 267_428_864)],
+)
 def test_presets_have_the_parameters_that_the_design_states(preset, parameters):
     assert parameter_count(ModelConfig.from_dict({"preset": preset})) == parameters
 
@@ -44,7 +49,13 @@ def test_kinds_of_parameters_add_up(config):
 
 
 def test_kinds_of_parameters_of_small():
-    expected = {"embedding": 512 * 128, "attention": 4 * 128 * (128 + 64 + 64 + 128), "mlp": 4 * 3 * 128 * 341, "norms": 9 * 128, "heads": 4 * 512 * 128}
+    expected = {
+        "embedding": 512 * 128,
+        "attention": 4 * 128 * (128 + 64 + 64 + 128),
+        "mlp": 4 * 3 * 128 * 341,
+        "norms": 9 * 128,
+        "heads": 4 * 512 * 128,
+    }
     assert parameters_by_kind(ModelConfig.from_dict({"preset": "small"})) == expected
 
 
@@ -56,8 +67,12 @@ def test_tensors_have_the_names_of_llama(config):
         "post_attention_layernorm",
         *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
     ]
-    expected = {f"model.layers.{index}.{part}.weight" for index in range(config.layers) for part in layer}
-    expected |= {"model.embed_tokens.weight", "model.norm.weight"} | {f"mtp_heads.{head}.weight" for head in range(1, config.mtp_heads)}
+    expected = {
+        f"model.layers.{index}.{part}.weight" for index in range(config.layers) for part in layer
+    }
+    expected |= {"model.embed_tokens.weight", "model.norm.weight"} | {
+        f"mtp_heads.{head}.weight" for head in range(1, config.mtp_heads)
+    }
     assert names == expected | (set() if config.tied else {"lm_head.weight"})
 
 
@@ -84,7 +99,9 @@ def test_members_of_a_packed_product_are_adjacent(config):
 
 def test_storage_pads_but_never_cuts(config):
     for tensor in tensor_table(config):
-        assert all(stored >= size for stored, size in zip(tensor.storage_shape, tensor.shape, strict=True))
+        assert all(
+            stored >= size for stored, size in zip(tensor.storage_shape, tensor.shape, strict=True)
+        )
 
 
 def test_matrices_decay_and_norms_do_not(config):
@@ -96,7 +113,11 @@ def test_residual_outputs_start_narrower():
     spreads = {tensor.name: tensor.initial_std for tensor in tensor_table(config)}
     for name, spread in spreads.items():
         residual = name.endswith(("o_proj.weight", "down_proj.weight"))
-        assert spread is None if "norm" in name else spread == pytest.approx(0.02 / math.sqrt(16) if residual else 0.02)
+        assert (
+            spread is None
+            if "norm" in name
+            else spread == pytest.approx(0.02 / math.sqrt(16) if residual else 0.02)
+        )
 
 
 # ---- what it costs
@@ -121,7 +142,9 @@ def test_forward_flops_are_those_of_the_products_and_of_causal_attention():
     model = Transformer(config, initial_parameters(config, 1), backend)
     ids = np.zeros((1, T), np.int32)
     model.all_logits(model.forward(Batch(ids, ids, ids), training=True))
-    scores_and_mixing = sum(2 * 2 * config.layers * config.heads * config.head_size * (query + 1) for query in range(T))
+    scores_and_mixing = sum(
+        2 * 2 * config.layers * config.heads * config.head_size * (query + 1) for query in range(T)
+    )
     assert forward_flops_per_token(config, T) * T == backend.operations + scores_and_mixing
     assert training_flops_per_token(config, T) == 3 * forward_flops_per_token(config, T)
 
@@ -132,9 +155,16 @@ def test_activation_estimate_is_what_the_buffers_take(preset):
     model = Transformer(config, initial_parameters(config, 1), ReferenceBackend())
     buffers = model.plan(2, 64, training=True)
     held = [buffers, *buffers.layers]
-    arrays = {id(value): value for holder in held for value in vars(holder).values() if isinstance(value, np.ndarray)}
+    arrays = {
+        id(value): value
+        for holder in held
+        for value in vars(holder).values()
+        if isinstance(value, np.ndarray)
+    }
     elements = sum(array.size for array in arrays.values())
-    assert elements / (2 * 64) == pytest.approx(activation_elements_per_token(config), rel=0.02)  # padding between packed parts
+    assert elements / (2 * 64) == pytest.approx(
+        activation_elements_per_token(config), rel=0.02
+    )  # padding between packed parts
 
 
 def test_state_is_four_buffers_of_float32():
@@ -151,19 +181,31 @@ def test_state_is_four_buffers_of_float32():
         ({"preset": "tiny"}, "model.preset is 'tiny'; there are small, medium"),
         ({"preset": "small", "width": 3}, "model.width is no field"),
         ({"dim": 64}, "lacks vocab_size, layers"),
-        ({"preset": "small", "heads": 3}, "model.heads is 3, which does not divide model.dim = 128"),
-        ({"preset": "small", "kv_heads": 3}, "model.kv_heads is 3, which does not divide model.heads = 4"),
+        (
+            {"preset": "small", "heads": 3},
+            "model.heads is 3, which does not divide model.dim = 128",
+        ),
+        (
+            {"preset": "small", "kv_heads": 3},
+            "model.kv_heads is 3, which does not divide model.heads = 4",
+        ),
         ({"preset": "small", "head_size": 7}, "model.head_size is 7"),
         ({"preset": "small", "head_size": -2}, "model.head_size is -2"),
         ({"preset": "small", "layers": 0}, "model.layers is 0: it must be at least 1"),
         ({"preset": "small", "layers": "4"}, "model.layers is '4': it must be a whole number"),
         ({"preset": "small", "layers": 4.5}, "model.layers is 4.5: it must be a whole number"),
         ({"preset": "small", "tied": 1}, "model.tied is 1: it must be true or false"),
-        ({"preset": "small", "rope_theta": "1e4"}, "model.rope_theta is '1e4': it must be a number"),
+        (
+            {"preset": "small", "rope_theta": "1e4"},
+            "model.rope_theta is '1e4': it must be a number",
+        ),
         ({"preset": "small", "rope_theta": math.nan}, "model.rope_theta is nan"),
         ({"preset": "small", "step_size": 0}, "model.step_size must be above 0"),
         ({"preset": "small", "mtp_weights": [1, 1]}, "one weight ≥ 0 for each of the 4 heads"),
-        ({"preset": "small", "mtp_weights": "equal"}, "model.mtp_weights is 'equal': it must be a list of numbers"),
+        (
+            {"preset": "small", "mtp_weights": "equal"},
+            "model.mtp_weights is 'equal': it must be a list of numbers",
+        ),
         ({"preset": "small", "mtp_weights": [0, 1, 1, 1]}, "head 0's above 0"),
     ],
 )
@@ -178,7 +220,9 @@ def test_a_config_survives_its_dictionary(config):
 
 
 def test_fields_that_are_null_take_the_preset():
-    assert ModelConfig.from_dict({"preset": "small", "dim": None}) == ModelConfig.from_dict({"preset": "small"})
+    assert ModelConfig.from_dict({"preset": "small", "dim": None}) == ModelConfig.from_dict(
+        {"preset": "small"}
+    )
 
 
 # ---- fresh parameters
@@ -206,7 +250,9 @@ def test_fresh_parameters_have_the_spread_of_the_table_and_zero_padding():
             assert (values == 1).all()
         else:
             # five standard errors of a standard deviation and of a mean
-            assert values.std() == pytest.approx(tensor.initial_std, rel=5 / math.sqrt(2 * values.size))
+            assert values.std() == pytest.approx(
+                tensor.initial_std, rel=5 / math.sqrt(2 * values.size)
+            )
             assert abs(values.mean()) < 5 * tensor.initial_std / math.sqrt(values.size)
     assert padding.any()
     assert (parameters[padding] == 0).all()
@@ -215,5 +261,9 @@ def test_fresh_parameters_have_the_spread_of_the_table_and_zero_padding():
 def test_tensors_of_equal_shape_start_different():
     config = ModelConfig.from_dict({"preset": "small"})
     parameters = initial_parameters(config, 1)
-    rows = [parameters[tensor.offset : tensor.offset + 64].tobytes() for tensor in tensor_table(config) if tensor.initial_std is not None]
+    rows = [
+        parameters[tensor.offset : tensor.offset + 64].tobytes()
+        for tensor in tensor_table(config)
+        if tensor.initial_std is not None
+    ]
     assert len(set(rows)) == len(rows)

@@ -15,7 +15,9 @@ SHARED = Path(__file__).resolve().parents[2] / "../shared/data"
 @pytest.fixture(scope="session")
 def books() -> list[bytes]:
     """A few real books as Project Gutenberg serves them, about 4 MB, in several encodings."""
-    paths = [SHARED / "gutenberg" / f"pg{index}.txt.gz" for index in (1342, 84, 55, 2641, 98, 2000, 61)]
+    paths = [
+        SHARED / "gutenberg" / f"pg{index}.txt.gz" for index in (1342, 84, 55, 2641, 98, 2000, 61)
+    ]
     return [gzip.decompress(path.read_bytes()) for path in need(paths)]
 
 
@@ -25,13 +27,20 @@ def web() -> list[str]:
     (path,) = need([SHARED / "web/fineweb_edu_standin_000.parquet"])
     import duckdb
 
-    return [text for (text,) in duckdb.execute("select text from read_parquet(?) limit 1000", [str(path)]).fetchall()]
+    return [
+        text
+        for (text,) in duckdb.execute(
+            "select text from read_parquet(?) limit 1000", [str(path)]
+        ).fetchall()
+    ]
 
 
 def need(paths: list[Path]) -> list[Path]:
     """Those of `paths` that are there; the test is skipped when none is."""
     present = [path for path in paths if path.is_file()]
-    return present or pytest.skip(f"{paths[0]} is not there: this test needs the shared data beside the checkout")
+    return present or pytest.skip(
+        f"{paths[0]} is not there: this test needs the shared data beside the checkout"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -27,14 +27,19 @@ def replace(symbols: list[int], pair: tuple[int, int], product: int) -> list[int
 
 
 def learn(counts: dict[bytes, int], vocab_size: int) -> list[tuple[int, int]]:
-    words = [([len(SPECIALS) + BYTE_ORDER.index(byte) for byte in word], count) for word, count in counts.items()]
+    words = [
+        ([len(SPECIALS) + BYTE_ORDER.index(byte) for byte in word], count)
+        for word, count in counts.items()
+    ]
     pairs: list[tuple[int, int]] = []
     while len(build(pairs).tokens) < vocab_size:
         totals: Counter[tuple[int, int]] = Counter()
         for symbols, count in words:
             for pair in pairwise(symbols):
                 totals[pair] += count
-        candidates = [(-total, pair) for pair, total in totals.items() if total >= 2 and pair not in pairs]
+        candidates = [
+            (-total, pair) for pair, total in totals.items() if total >= 2 and pair not in pairs
+        ]
         if not candidates:
             break
         pairs.append(min(candidates)[1])
@@ -47,7 +52,11 @@ def encode(word: bytes, vocabulary: Vocabulary) -> list[int]:
     ranks = {(left, right): rank for rank, (left, right, _) in enumerate(vocabulary.merges)}
     symbols = [vocabulary.tokens.index(bytes([byte]), len(SPECIALS)) for byte in word]
     while True:
-        found = [(ranks[pair], position) for position, pair in enumerate(pairwise(symbols)) if pair in ranks]
+        found = [
+            (ranks[pair], position)
+            for position, pair in enumerate(pairwise(symbols))
+            if pair in ranks
+        ]
         if not found:
             return symbols
         rank, position = min(found)

@@ -45,7 +45,13 @@ def test_a_pair_that_stands_once_is_not_merged():
     assert learn(table({"abc": 1}), 1000) == []
 
 
-@given(st.dictionaries(st.text("ab", min_size=1, max_size=24) | st.text("abcé", min_size=1, max_size=12), st.integers(1, 9), max_size=12))
+@given(
+    st.dictionaries(
+        st.text("ab", min_size=1, max_size=24) | st.text("abcé", min_size=1, max_size=12),
+        st.integers(1, 9),
+        max_size=12,
+    )
+)
 @settings(deadline=None)
 def test_fast_equals_slow_on_random_words(counts: dict[str, int]):
     assert learn(table(counts), SMALLEST + 30) == slowly(table(counts), SMALLEST + 30)
@@ -68,11 +74,17 @@ def test_tokenizers_learns_the_same(books: list[bytes], web: list[str]):
     peer = tokenizers.Tokenizer(tokenizers.models.BPE())
     peer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=8192, min_frequency=2, show_progress=False, special_tokens=list(SPECIALS), initial_alphabet=list(BYTE_OF_CHARACTER)
+        vocab_size=8192,
+        min_frequency=2,
+        show_progress=False,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=list(BYTE_OF_CHARACTER),
     )
     peer.train_from_iterator(texts, trainer)
     theirs = json.loads(peer.to_str())["model"]
-    assert learn(count_words(text.encode() for text in texts), 8192) == [(theirs["vocab"][left], theirs["vocab"][right]) for left, right in theirs["merges"]]
+    assert learn(count_words(text.encode() for text in texts), 8192) == [
+        (theirs["vocab"][left], theirs["vocab"][right]) for left, right in theirs["merges"]
+    ]
 
 
 def test_words_are_counted_in_bounded_memory():
@@ -80,7 +92,9 @@ def test_words_are_counted_in_bounded_memory():
     rare = b"".join(f" {index:x}".encode() for index in range(5_000))
     exact = dict(count_words([often, rare]).items())
     assert exact[b" the"] == 500
-    table = count_words([piece for index in range(10) for piece in (often, rare[index * 2000 :][:2000])], most=1_000)
+    table = count_words(
+        [piece for index in range(10) for piece in (often, rare[index * 2000 :][:2000])], most=1_000
+    )
     assert len(table) <= 1_000
     bounded = dict(table.items())
     assert 4_900 < bounded[b" the"] < 5_000
@@ -97,10 +111,17 @@ def test_forgotten_words_are_counted_from_scratch_when_they_come_back():
     assert dict(table.items()) == {b" often": 2, b" rare": 2, b" b": 1}
 
 
-@given(st.lists(st.text("ab c1\n'é東\x00", max_size=30).map(str.encode) | st.binary(max_size=20), max_size=20))
+@given(
+    st.lists(
+        st.text("ab c1\n'é東\x00", max_size=30).map(str.encode) | st.binary(max_size=20),
+        max_size=20,
+    )
+)
 @settings(deadline=None)
 def test_words_are_counted_as_the_specification_cuts_them(texts: list[bytes]):
-    assert dict(count_words(texts).items()) == Counter(word for text in texts for word in regex_words(text))
+    assert dict(count_words(texts).items()) == Counter(
+        word for text in texts for word in regex_words(text)
+    )
 
 
 def test_any_number_of_threads_counts_the_same(monkeypatch: pytest.MonkeyPatch):
@@ -110,7 +131,9 @@ def test_any_number_of_threads_counts_the_same(monkeypatch: pytest.MonkeyPatch):
     for most in (100, 10**6):
         one, three = (list(count_pieces(pieces, threads, most).items()) for threads in (1, 3))
         assert one == three
-    assert dict(one) == Counter(word for _, start, stop in pieces for word in regex_words(text[start:stop]))
+    assert dict(one) == Counter(
+        word for _, start, stop in pieces for word in regex_words(text[start:stop])
+    )
 
 
 def test_words_do_not_cross_texts():

@@ -14,7 +14,10 @@ from nanoeuler.tokenizer.counting import Piece
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
-    books = {"train": [bytes([65 + index]) * 8 + b" book" * 100_000 for index in range(4)], "validation": [b"held out"]}
+    books = {
+        "train": [bytes([65 + index]) * 8 + b" book" * 100_000 for index in range(4)],
+        "validation": [b"held out"],
+    }
     web = {"train": prose_documents(2_000), "validation": []}
     return write_corpus(tmp_path / "corpus", {"gutenberg": books, "fineweb": web})
 
@@ -34,7 +37,9 @@ def test_documents_are_read_back(manifest: Path):
 def test_a_sample_of_all_is_all(manifest: Path):
     texts = Corpus(manifest).texts["train"]
     for wanted in (sum(len(text.data) for text in texts), 10**12):
-        assert b"".join(map(content, sample(texts, wanted))) == b"".join(text.data[:] for text in texts)
+        assert b"".join(map(content, sample(texts, wanted))) == b"".join(
+            text.data[:] for text in texts
+        )
 
 
 def test_a_sample_is_spread_over_sources_and_documents(manifest: Path):
@@ -49,11 +54,19 @@ def test_a_sample_is_spread_over_sources_and_documents(manifest: Path):
     places = [documents.index(block) for block in blocks[from_books:]]
     assert places[0] == 0
     assert max(after - before for before, after in pairwise(places)) < 40
-    assert sum(map(len, blocks[from_books:])) == pytest.approx(sum(map(len, documents)) / 4, rel=0.01)
+    assert sum(map(len, blocks[from_books:])) == pytest.approx(
+        sum(map(len, documents)) / 4, rel=0.01
+    )
 
 
 def test_no_source_goes_without(tmp_path: Path):
-    corpus = write_corpus(tmp_path / "corpus", {"web": {"train": prose_documents(100), "validation": []}, "own": {"train": [b"mine"], "validation": []}})
+    corpus = write_corpus(
+        tmp_path / "corpus",
+        {
+            "web": {"train": prose_documents(100), "validation": []},
+            "own": {"train": [b"mine"], "validation": []},
+        },
+    )
     blocks = list(map(content, sample(Corpus(corpus).texts["train"], 500)))
     assert 500 <= sum(map(len, blocks)) < 1_500
     assert blocks[-1] == b"mine"
@@ -61,10 +74,15 @@ def test_no_source_goes_without(tmp_path: Path):
 
 def test_files_that_do_not_fit_the_manifest_get_one_sentence(manifest: Path):
     folder = manifest.parent
-    whole = {path: path.read_bytes() for path in (folder / "train/fineweb.txt", folder / "train/fineweb.offsets")}
+    whole = {
+        path: path.read_bytes()
+        for path in (folder / "train/fineweb.txt", folder / "train/fineweb.offsets")
+    }
     for path, content in whole.items():
         path.write_bytes(content[:-8])
-        with pytest.raises(UserError, match=f"{path.name}: .* bytes where manifest.json says .* bytes"):
+        with pytest.raises(
+            UserError, match=f"{path.name}: .* bytes where manifest.json says .* bytes"
+        ):
             Corpus(manifest)
         path.unlink()
         with pytest.raises(UserError, match=f"{path.name}: no such file"):
@@ -76,7 +94,16 @@ def test_files_that_do_not_fit_the_manifest_get_one_sentence(manifest: Path):
         Corpus(manifest)
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", '{"fingerprint": "x"}', '{"fingerprint": "x", "sources": [1]}', '{"fingerprint": "x", "sources": {"a": {}}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{}",
+        "[]",
+        '{"fingerprint": "x"}',
+        '{"fingerprint": "x", "sources": [1]}',
+        '{"fingerprint": "x", "sources": {"a": {}}}',
+    ],
+)
 def test_what_is_no_corpus_manifest_gets_one_sentence(manifest: Path, content: str):
     manifest.write_text(content)
     with pytest.raises(UserError, match=r"not a corpus manifest"):

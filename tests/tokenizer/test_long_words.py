@@ -34,7 +34,13 @@ def test_ten_megabytes_of_anything_take_linear_time(tokenizer: Tokenizer, name: 
 
 
 @pytest.mark.parametrize("name", [name for name in MEGABYTES if name != "bytes that are not UTF-8"])
-def test_megabytes_of_anything_have_the_ids_of_tokenizers(tokenizer: Tokenizer, peer: tokenizers.Tokenizer, name: str):
+def test_megabytes_of_anything_have_the_ids_of_tokenizers(
+    tokenizer: Tokenizer, peer: tokenizers.Tokenizer, name: str
+):
     """Which is their judge alone: tiktoken gives up on some. It takes ten seconds for ten megabytes, so most are compared for two."""
-    data = MEGABYTES[name] if name in ("one word", "spaces") else MEGABYTES[name][: len(MEGABYTES[name]) // 5]
+    data = (
+        MEGABYTES[name]
+        if name in ("one word", "spaces")
+        else MEGABYTES[name][: len(MEGABYTES[name]) // 5]
+    )
     assert tokenizer.encode(data).tolist() == peer.encode(data.decode()).ids

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_samples import CODE_POINTS, ONE_OF_EACH_CLASS, PROSE, regex_words, scanned_words, texts
+from tokenizer_samples import (
+    CODE_POINTS,
+    ONE_OF_EACH_CLASS,
+    PROSE,
+    regex_words,
+    scanned_words,
+    texts,
+)
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import ByteLevel, Split
 
@@ -27,7 +34,9 @@ def words(text: str) -> list[str]:
 
 def expand(table: str) -> set[int]:
     ranges = [item.split("-") for item in table.split()]
-    return {code for bounds in ranges for code in range(int(bounds[0], 16), int(bounds[-1], 16) + 1)}
+    return {
+        code for bounds in ranges for code in range(int(bounds[0], 16), int(bounds[-1], 16) + 1)
+    }
 
 
 @pytest.mark.parametrize(
@@ -54,13 +63,18 @@ def test_table_agrees_with_python_where_both_know_a_character():
     for code in (*range(0x3000), *range(0x1D400, 0x1D800)):
         category = unicodedata.category(chr(code))
         if category != "Cn":
-            assert (code in letters, code in numbers) == (category[0] == "L", category[0] == "N"), hex(code)
+            assert (code in letters, code in numbers) == (category[0] == "L", category[0] == "N"), (
+                hex(code)
+            )
 
 
 def test_every_code_point_is_classified_as_tokenizers_does():
     """In a text of "a?!?1" for each code point "?", a letter joins the a, a number the 1, another mark the !, and white space none."""
     for start in range(0, len(CODE_POINTS), 50_000):
-        text = "".join(f"a{character}!{character}1" for character in map(chr, CODE_POINTS[start : start + 50_000]))
+        text = "".join(
+            f"a{character}!{character}1"
+            for character in map(chr, CODE_POINTS[start : start + 50_000])
+        )
         assert words(text) == peer_words(text)
 
 
@@ -82,7 +96,9 @@ def test_random_text_is_cut_as_tokenizers_does(text: str):
 @settings(deadline=None)
 def test_text_is_cut_by_the_published_pattern(text: str):
     published = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-    assert words(text) == [piece for piece, _ in Split(Regex(published), "isolated").pre_tokenize_str(text)]
+    assert words(text) == [
+        piece for piece, _ in Split(Regex(published), "isolated").pre_tokenize_str(text)
+    ]
 
 
 def test_real_text_is_cut_as_tokenizers_does(books: list[bytes], web: list[str]):
@@ -95,7 +111,22 @@ def test_real_text_is_cut_as_tokenizers_does(books: list[bytes], web: list[str])
         st.binary(),
         texts.map(str.encode),
         st.lists(
-            st.sampled_from([b"ab", b" ", b"\xc3", b"\xa9", b"\xff", b"\xf0\x9f", b"\xed\xa0\x80", b"\xe3\x80\x80", b"\xf0\x80\x80\x80", b"1", b"\n", b"'"])
+            st.sampled_from(
+                [
+                    b"ab",
+                    b" ",
+                    b"\xc3",
+                    b"\xa9",
+                    b"\xff",
+                    b"\xf0\x9f",
+                    b"\xed\xa0\x80",
+                    b"\xe3\x80\x80",
+                    b"\xf0\x80\x80\x80",
+                    b"1",
+                    b"\n",
+                    b"'",
+                ]
+            )
         ).map(b"".join),
     )
 )
@@ -125,13 +156,23 @@ def test_a_lone_surrogate_gets_one_sentence(text: str):
         pretokenizer.to_bytes(text)
 
 
-MIXED = st.lists(st.one_of(st.text("ab 1!'\n\u00a0\u3000é東。🙂st"), st.text(max_size=3), st.binary(max_size=3), st.just("é東" * 300), st.just(b"\x80" * 600)))
+MIXED = st.lists(
+    st.one_of(
+        st.text("ab 1!'\n\u00a0\u3000é東。🙂st"),
+        st.text(max_size=3),
+        st.binary(max_size=3),
+        st.just("é東" * 300),
+        st.just(b"\x80" * 600),
+    )
+)
 
 
 @given(MIXED, st.integers(1, 20))
 @settings(deadline=None)
 def test_blocks_have_the_words_of_the_whole(texts: list[str | bytes], size: int):
-    data = b"".join(text.encode("utf-8", "replace") if isinstance(text, str) else text for text in texts)
+    data = b"".join(
+        text.encode("utf-8", "replace") if isinstance(text, str) else text for text in texts
+    )
     parts = [data[start:stop] for start, stop in pretokenizer.blocks(data, 0, len(data), size)]
     assert b"".join(parts) == data
     assert [word for part in parts for word in scanned_words(part)] == scanned_words(data)
@@ -142,17 +183,24 @@ def test_blocks_of_a_file(tmp_path: Path):
     path.write_bytes(PROSE.encode() * 50 + b"x" * 5_000 + b" y")
     data = FileBytes(path)
     parts = list(pretokenizer.blocks(data, 100, len(data), 500))
-    assert [parts[0][0], *(stop for _, stop in parts)] == [*(start for start, _ in parts), len(data)]
+    assert [parts[0][0], *(stop for _, stop in parts)] == [
+        *(start for start, _ in parts),
+        len(data),
+    ]
     assert len(parts) > 10
     assert parts == list(pretokenizer.blocks(path.read_bytes(), 100, len(data), 500))
     assert data[len(data) - 2 :] == b" y"
     assert max(stop - start for start, stop in parts) > 5_000
 
 
-@pytest.mark.parametrize("sentence", ["我们都是好朋友，一起去学校。", "ภาษาไทย・", "tab\tand\tnumbers1,2;", "x=1;"])
+@pytest.mark.parametrize(
+    "sentence", ["我们都是好朋友，一起去学校。", "ภาษาไทย・", "tab\tand\tnumbers1,2;", "x=1;"]
+)
 def test_text_without_ascii_spaces_is_cut_into_blocks(sentence: str):
     data = sentence.encode() * 5_000
-    assert max(stop - start for start, stop in pretokenizer.blocks(data, 0, len(data), 1_000)) <= 1_000 + len(sentence.encode())
+    assert max(
+        stop - start for start, stop in pretokenizer.blocks(data, 0, len(data), 1_000)
+    ) <= 1_000 + len(sentence.encode())
 
 
 def test_a_file_that_became_shorter_gets_one_sentence(tmp_path: Path):

@@ -12,7 +12,13 @@ from tokenizer_samples import tokenizer_of
 
 from nanoeuler.errors import UserError
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.tokenizer.shards import ShardWriter, TokenSequence, TokenStore, token_dtype, write_manifest
+from nanoeuler.tokenizer.shards import (
+    ShardWriter,
+    TokenSequence,
+    TokenStore,
+    token_dtype,
+    write_manifest,
+)
 
 
 def write_store(folder: Path, tokenizer: Tokenizer, shard_tokens: int = 10) -> Path:
@@ -20,7 +26,12 @@ def write_store(folder: Path, tokenizer: Tokenizer, shard_tokens: int = 10) -> P
     folder.mkdir()
     dtype = token_dtype(tokenizer.vocab_size)
     splits: dict = {"train": {}, "validation": {}}
-    for split, source, count in (("train", "gutenberg", 25), ("train", "fineweb", 10), ("validation", "gutenberg", 3), ("validation", "fineweb", 0)):
+    for split, source, count in (
+        ("train", "gutenberg", 25),
+        ("train", "fineweb", 10),
+        ("validation", "gutenberg", 3),
+        ("validation", "fineweb", 0),
+    ):
         writer = ShardWriter(folder, f"{split}-{source}", dtype, shard_tokens)
         ids = np.arange(count, dtype=np.int32)
         for part in (ids[:4], ids[4:5], ids[5:]):
@@ -42,7 +53,9 @@ def test_shards_are_filled_one_after_another(manifest: Path):
         ("train-gutenberg-001.bin", 10),
         ("train-gutenberg-002.bin", 5),
     ]
-    assert (manifest.parent / "train-gutenberg-001.bin").read_bytes() == np.arange(10, 20, dtype="<u2").tobytes()
+    assert (manifest.parent / "train-gutenberg-001.bin").read_bytes() == np.arange(
+        10, 20, dtype="<u2"
+    ).tobytes()
 
 
 def test_a_store_by_split_and_source(manifest: Path, tokenizer: Tokenizer):
@@ -52,7 +65,11 @@ def test_a_store_by_split_and_source(manifest: Path, tokenizer: Tokenizer):
     assert store.fingerprint == store.manifest["fingerprint"]
     assert store.sources("train") == ["gutenberg", "fineweb"]
     assert store.sources("validation") == ["gutenberg"]
-    assert (store.bytes("train"), store.bytes("train", "fineweb"), store.bytes("validation", "fineweb")) == (245, 70, 0)
+    assert (
+        store.bytes("train"),
+        store.bytes("train", "fineweb"),
+        store.bytes("validation", "fineweb"),
+    ) == (245, 70, 0)
     assert store.tokens("train")[:].tolist() == [*range(25), *range(10)]
     assert store.tokens("train", "fineweb")[:].tolist() == [*range(10)]
     assert len(store.tokens("validation", "fineweb")) == 0
@@ -68,12 +85,18 @@ def test_slices_across_borders_are_int32_copies(manifest: Path):
     assert sequence[8:10].tolist() == [8, 9]
 
 
-@given(st.lists(st.integers(1, 5), max_size=5), st.none() | st.integers(-20, 20), st.none() | st.integers(-20, 20))
+@given(
+    st.lists(st.integers(1, 5), max_size=5),
+    st.none() | st.integers(-20, 20),
+    st.none() | st.integers(-20, 20),
+)
 @settings(deadline=None)
 def test_bounds_are_those_of_python(sizes: list[int], start: int | None, stop: int | None):
     values = list(range(sum(sizes)))
     borders = [sum(sizes[:index]) for index in range(len(sizes) + 1)]
-    sequence = TokenSequence([np.array(values[low:high], np.uint16) for low, high in pairwise(borders)])
+    sequence = TokenSequence(
+        [np.array(values[low:high], np.uint16) for low, high in pairwise(borders)]
+    )
     assert len(sequence) == len(values)
     assert sequence[start:stop].tolist() == values[start:stop]
 
@@ -101,7 +124,9 @@ def test_a_shard_of_another_size_is_named(manifest: Path):
     shard = manifest.parent / "train-gutenberg-001.bin"
     for content in (shard.read_bytes()[:-1], shard.read_bytes() + b"\0\0"):
         shard.write_bytes(content)
-        with pytest.raises(UserError, match=r"train-gutenberg-001.bin: .* bytes where manifest.json says 20 bytes"):
+        with pytest.raises(
+            UserError, match=r"train-gutenberg-001.bin: .* bytes where manifest.json says 20 bytes"
+        ):
             TokenStore.open(manifest)
     shard.unlink()
     with pytest.raises(UserError, match=r"train-gutenberg-001.bin: no such file"):
@@ -116,7 +141,9 @@ def test_a_changed_manifest_is_refused(manifest: Path):
         TokenStore.open(manifest)
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", '{"fingerprint": 1, "tokenizer": "", "vocab_size": 300}', "no json"])
+@pytest.mark.parametrize(
+    "content", ["{}", "[]", '{"fingerprint": 1, "tokenizer": "", "vocab_size": 300}', "no json"]
+)
 def test_what_is_no_manifest_gets_one_sentence(manifest: Path, content: str):
     manifest.write_text(content)
     with pytest.raises(UserError, match="not "):

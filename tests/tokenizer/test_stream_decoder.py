@@ -12,7 +12,16 @@ id_of_byte = [16 + BYTE_ORDER.index(byte) for byte in range(256)]
 
 def test_half_a_character_is_held_back(tokenizer: Tokenizer):
     decoder = StreamDecoder(tokenizer)
-    assert [decoder.push(id_of_byte[byte]) for byte in "a€😀".encode()] == ["a", "", "", "€", "", "", "", "😀"]
+    assert [decoder.push(id_of_byte[byte]) for byte in "a€😀".encode()] == [
+        "a",
+        "",
+        "",
+        "€",
+        "",
+        "",
+        "",
+        "😀",
+    ]
     assert decoder.flush() == ""
 
 
@@ -34,7 +43,9 @@ def test_prose_is_never_shown_with_a_replacement_character(tokenizer: Tokenizer)
 @settings(deadline=None)
 def test_parts_join_to_the_whole(tokenizer: Tokenizer, ids: list[int]):
     decoder = StreamDecoder(tokenizer)
-    assert "".join([decoder.push(index) for index in ids]) + decoder.flush() == tokenizer.decode(ids)
+    assert "".join([decoder.push(index) for index in ids]) + decoder.flush() == tokenizer.decode(
+        ids
+    )
 
 
 @given(st.text())

@@ -41,12 +41,18 @@ def test_a_file_that_tokenizers_wrote_is_the_same_tokenizer(tokenizer: Tokenizer
 
 def test_tokenizers_knows_the_special_tokens(tokenizer: Tokenizer, path: Path):
     peer = tokenizers.Tokenizer.from_file(str(path))
-    assert {token.content: index for index, token in peer.get_added_tokens_decoder().items()} == tokenizer.special_ids
-    assert peer.decode([0, *tokenizer.encode("Hi"), 3]) == "Hi"  # it leaves specials out unless told otherwise
+    assert {
+        token.content: index for index, token in peer.get_added_tokens_decoder().items()
+    } == tokenizer.special_ids
+    assert (
+        peer.decode([0, *tokenizer.encode("Hi"), 3]) == "Hi"
+    )  # it leaves specials out unless told otherwise
     assert peer.get_vocab_size() == tokenizer.vocab_size
 
 
-def test_tokenizers_takes_literal_specials_for_text_only_when_told(tokenizer: Tokenizer, path: Path):
+def test_tokenizers_takes_literal_specials_for_text_only_when_told(
+    tokenizer: Tokenizer, path: Path
+):
     peer = tokenizers.Tokenizer.from_file(str(path))
     text = "x</s>y <|user|>"
     assert 0 in peer.encode(text).ids
@@ -86,21 +92,44 @@ def rename(old: str, new: str) -> Callable[[dict], None]:
         (model("merges", [["a", 3]]), r"merge 0 is \['a', 3\] and not a pair"),
         (model("merges", ["q zzz"]), r"merge 0 is q \+ zzz, but 'zzz' is not in its vocab"),
         (model("merges", ["Q Q"]), "but 'QQ' is not in its vocab"),
-        (lambda content: content["model"]["merges"].append(content["model"]["merges"][0]), "lists a merge twice"),
-        (top("pre_tokenizer", {"type": "Whitespace"}), "its pre_tokenizer Whitespace is not known here, only ByteLevel .the scanner 'gpt2'. is"),
+        (
+            lambda content: content["model"]["merges"].append(content["model"]["merges"][0]),
+            "lists a merge twice",
+        ),
+        (
+            top("pre_tokenizer", {"type": "Whitespace"}),
+            "its pre_tokenizer Whitespace is not known here, only ByteLevel .the scanner 'gpt2'. is",
+        ),
         (top("pre_tokenizer", None), "its pre_tokenizer none is not known"),
-        (top("pre_tokenizer", {"type": "ByteLevel", "add_prefix_space": True}), "sets add_prefix_space to True"),
-        (top("pre_tokenizer", {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}), "sets use_regex to False"),
+        (
+            top("pre_tokenizer", {"type": "ByteLevel", "add_prefix_space": True}),
+            "sets add_prefix_space to True",
+        ),
+        (
+            top(
+                "pre_tokenizer",
+                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+            ),
+            "sets use_regex to False",
+        ),
         (top("normalizer", {"type": "NFC"}), "sets a normalizer .NFC."),
         (top("truncation", {"max_length": 3}), "sets a truncation"),
         (top("decoder", {"type": "WordPiece"}), "its decoder is WordPiece"),
-        (top("post_processor", {"type": "TemplateProcessing"}), "sets a post_processor .TemplateProcessing."),
+        (
+            top("post_processor", {"type": "TemplateProcessing"}),
+            "sets a post_processor .TemplateProcessing.",
+        ),
         (top("added_tokens", []), "no special token '</s>'"),
-        (lambda content: content["added_tokens"][0].update(id=7), "is not in its vocab with the same id"),
+        (
+            lambda content: content["added_tokens"][0].update(id=7),
+            "is not in its vocab with the same id",
+        ),
         (lambda content: content["added_tokens"][0].update(special=False), "is not a special one"),
     ],
 )
-def test_damaged_and_foreign_files_get_one_sentence(path: Path, damage: Callable[[dict], None], sentence: str):
+def test_damaged_and_foreign_files_get_one_sentence(
+    path: Path, damage: Callable[[dict], None], sentence: str
+):
     content = json.loads(path.read_text())
     damage(content)
     path.write_text(json.dumps(content))

@@ -17,7 +17,10 @@ from nanoeuler.tokenizer.stages import tokenize_corpus
 CONFIG = json.dumps({"tokenizer": {"vocab_size": 400, "sample_bytes": 1_000_000}})
 LONG = (PROSE * 3_000).encode()  # spans several chunks
 SOURCES = {
-    "gutenberg": {"train": [LONG, b"</s> is text", b"\xff\xfe not UTF-8 \xc3"], "validation": [b"one held-out book"]},
+    "gutenberg": {
+        "train": [LONG, b"</s> is text", b"\xff\xfe not UTF-8 \xc3"],
+        "validation": [b"one held-out book"],
+    },
     "fineweb": {"train": prose_documents(3_000), "validation": prose_documents(40, seed=1)},
     "my-novel": {"train": [b"x"], "validation": []},
 }
@@ -31,7 +34,22 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def learned(corpus: Path) -> Path:
     path = corpus.parent / "tokenizer-400" / "tokenizer.json"
-    assert main(["bpe", "--config", CONFIG, "--corpus", str(corpus), "--output", str(path), "--log", str(corpus.parent / "bpe.log")]) == 0
+    assert (
+        main(
+            [
+                "bpe",
+                "--config",
+                CONFIG,
+                "--corpus",
+                str(corpus),
+                "--output",
+                str(path),
+                "--log",
+                str(corpus.parent / "bpe.log"),
+            ]
+        )
+        == 0
+    )
     return path
 
 
@@ -49,14 +67,29 @@ def test_bpe_writes_a_tokenizer_of_the_size_asked_for(corpus: Path, learned: Pat
 
 
 def test_bpe_gives_the_same_file_again(corpus: Path, learned: Path, tmp_path: Path):
-    assert run("bpe", "--config", CONFIG, "--corpus", corpus, "--output", tmp_path / "again.json") == 0
+    assert (
+        run("bpe", "--config", CONFIG, "--corpus", corpus, "--output", tmp_path / "again.json") == 0
+    )
     assert (tmp_path / "again.json").read_bytes() == learned.read_bytes()
 
 
 @pytest.fixture(scope="module")
 def tokens(corpus: Path, learned: Path) -> Path:
     folder = corpus.parent / "tokens-400"
-    assert run("tokenize", "--config", CONFIG, "--corpus", corpus, "--tokenizer", learned, "--output", folder) == 0
+    assert (
+        run(
+            "tokenize",
+            "--config",
+            CONFIG,
+            "--corpus",
+            corpus,
+            "--tokenizer",
+            learned,
+            "--output",
+            folder,
+        )
+        == 0
+    )
     return folder
 
 
@@ -64,7 +97,11 @@ def test_every_document_is_framed_and_encoded(learned: Path, tokens: Path, corpu
     tokenizer, store = Tokenizer.load(learned), TokenStore.open(tokens / "manifest.json")
     for source, splits in SOURCES.items():
         for split, documents in splits.items():
-            wanted = [index for document in documents for index in (tokenizer.end_id, *tokenizer.encode(document).tolist())]
+            wanted = [
+                index
+                for document in documents
+                for index in (tokenizer.end_id, *tokenizer.encode(document).tolist())
+            ]
             assert store.tokens(split, source)[:].tolist() == wanted, (split, source)
             assert store.bytes(split, source) == sum(map(len, documents))
             assert store.manifest["splits"][split][source]["documents"] == len(documents)
@@ -75,23 +112,58 @@ def test_every_document_is_framed_and_encoded(learned: Path, tokens: Path, corpu
     assert len(ends) == 3 + 3_000 + 1
 
 
-def test_several_threads_write_the_same_files(corpus: Path, learned: Path, tokens: Path, tmp_path: Path):
-    assert run("tokenize", "--config", CONFIG, "--corpus", corpus, "--tokenizer", learned, "--output", tmp_path / "tokens", "--threads", "3") == 0
+def test_several_threads_write_the_same_files(
+    corpus: Path, learned: Path, tokens: Path, tmp_path: Path
+):
+    assert (
+        run(
+            "tokenize",
+            "--config",
+            CONFIG,
+            "--corpus",
+            corpus,
+            "--tokenizer",
+            learned,
+            "--output",
+            tmp_path / "tokens",
+            "--threads",
+            "3",
+        )
+        == 0
+    )
     assert files_of(tmp_path / "tokens") == files_of(tokens)
 
 
-def test_small_shards_hold_the_same_tokens(corpus: Path, learned: Path, tokens: Path, tmp_path: Path):
-    store = tokenize_corpus(corpus, learned, tmp_path / "tokens", vocab_size=400, shard_tokens=10_000)
+def test_small_shards_hold_the_same_tokens(
+    corpus: Path, learned: Path, tokens: Path, tmp_path: Path
+):
+    store = tokenize_corpus(
+        corpus, learned, tmp_path / "tokens", vocab_size=400, shard_tokens=10_000
+    )
     assert len(list((tmp_path / "tokens").glob("train-gutenberg-*.bin"))) > 10
-    assert np.array_equal(store.tokens("train")[:], TokenStore.open(tokens / "manifest.json").tokens("train")[:])
+    assert np.array_equal(
+        store.tokens("train")[:], TokenStore.open(tokens / "manifest.json").tokens("train")[:]
+    )
 
 
 @pytest.mark.parametrize("size", [1, 50, 1_000, 10**9])
 def test_chunks_of_any_size_have_the_same_ids(learned: Path, tmp_path: Path, size: int):
-    corpus = Corpus(write_corpus(tmp_path / "corpus", {"web": {"train": [PROSE.encode(), *prose_documents(50), b"end"], "validation": [b"a b"]}}))
+    corpus = Corpus(
+        write_corpus(
+            tmp_path / "corpus",
+            {
+                "web": {
+                    "train": [PROSE.encode(), *prose_documents(50), b"end"],
+                    "validation": [b"a b"],
+                }
+            },
+        )
+    )
     encoder = ChunkEncoder(corpus, Tokenizer.load(learned))
     ids = [index for chunk in chunks(corpus, size) for index in encoder.encode(chunk).tolist()]
-    assert ids == [index for chunk in chunks(corpus, 100) for index in encoder.encode(chunk).tolist()]
+    assert ids == [
+        index for chunk in chunks(corpus, 100) for index in encoder.encode(chunk).tolist()
+    ]
     assert ids.count(0) == 53
 
 
@@ -102,48 +174,123 @@ def sentence(capsys: pytest.CaptureFixture) -> str:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ('{"tokenizer": {"vocab_size": 271, "sample_bytes": 1000}}', "tokenizer.vocab_size is 271: it must be at least 272"),
-        ('{"tokenizer": {"vocab_size": "512", "sample_bytes": 1000}}', "tokenizer.vocab_size is '512' in the config; give a whole number"),
-        ('{"tokenizer": {"vocab_size": 512, "sample_bytes": 0}}', "tokenizer.sample_bytes is 0: it must be at least 1"),
+        (
+            '{"tokenizer": {"vocab_size": 271, "sample_bytes": 1000}}',
+            "tokenizer.vocab_size is 271: it must be at least 272",
+        ),
+        (
+            '{"tokenizer": {"vocab_size": "512", "sample_bytes": 1000}}',
+            "tokenizer.vocab_size is '512' in the config; give a whole number",
+        ),
+        (
+            '{"tokenizer": {"vocab_size": 512, "sample_bytes": 0}}',
+            "tokenizer.sample_bytes is 0: it must be at least 1",
+        ),
         ('{"tokenizer": {"vocab_size": 512}}', "tokenizer.sample_bytes is None"),
         ("{}", "the config has no section `tokenizer`"),
     ],
 )
-def test_a_wrong_config_gets_one_sentence(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture, config: str, said: str):
-    assert run("bpe", "--config", config, "--corpus", corpus, "--output", tmp_path / "tokenizer.json") == 1
+def test_a_wrong_config_gets_one_sentence(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture, config: str, said: str
+):
+    assert (
+        run("bpe", "--config", config, "--corpus", corpus, "--output", tmp_path / "tokenizer.json")
+        == 1
+    )
     assert said in sentence(capsys)
     assert not list(tmp_path.iterdir())
 
 
-def test_too_little_text_says_how_many_ids_it_yields(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
-    little = write_corpus(tmp_path / "little", {"web": {"train": [b"so so little text"], "validation": []}})
+def test_too_little_text_says_how_many_ids_it_yields(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    little = write_corpus(
+        tmp_path / "little", {"web": {"train": [b"so so little text"], "validation": []}}
+    )
     config = '{"tokenizer": {"vocab_size": 512, "sample_bytes": 1000000}}'
-    assert run("bpe", "--config", config, "--corpus", little, "--output", tmp_path / "tokenizer.json") == 1
-    assert "17 bytes of text yield 273 ids where tokenizer.vocab_size asks for 512; set it to 273 or less, or add text to the corpus" in sentence(capsys)
+    assert (
+        run("bpe", "--config", config, "--corpus", little, "--output", tmp_path / "tokenizer.json")
+        == 1
+    )
+    assert (
+        "17 bytes of text yield 273 ids where tokenizer.vocab_size asks for 512; set it to 273 or less, or add text to the corpus"
+        in sentence(capsys)
+    )
     config = '{"tokenizer": {"vocab_size": 60000, "sample_bytes": 5000}}'
-    assert run("bpe", "--config", config, "--corpus", corpus, "--output", tmp_path / "tokenizer.json") == 1
+    assert (
+        run("bpe", "--config", config, "--corpus", corpus, "--output", tmp_path / "tokenizer.json")
+        == 1
+    )
     assert "or raise tokenizer.sample_bytes" in sentence(capsys)
     assert not (tmp_path / "tokenizer.json").exists()
 
 
 def test_no_text_gets_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture):
     empty = write_corpus(tmp_path / "empty", {"web": {"train": [], "validation": []}})
-    assert run("bpe", "--config", CONFIG, "--corpus", empty, "--output", tmp_path / "tokenizer.json") == 1
+    assert (
+        run("bpe", "--config", CONFIG, "--corpus", empty, "--output", tmp_path / "tokenizer.json")
+        == 1
+    )
     assert "0 bytes of text yield 272 ids" in sentence(capsys)
 
 
-def test_a_tokenizer_of_another_size_is_refused(corpus: Path, learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_a_tokenizer_of_another_size_is_refused(
+    corpus: Path, learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
     config = '{"tokenizer": {"vocab_size": 512}}'
-    assert run("tokenize", "--config", config, "--corpus", corpus, "--tokenizer", learned, "--output", tmp_path / "tokens") == 1
+    assert (
+        run(
+            "tokenize",
+            "--config",
+            config,
+            "--corpus",
+            corpus,
+            "--tokenizer",
+            learned,
+            "--output",
+            tmp_path / "tokens",
+        )
+        == 1
+    )
     assert "it has 400 ids where tokenizer.vocab_size is 512" in sentence(capsys)
     assert not list(tmp_path.iterdir())
 
 
 def test_any_number_of_threads_learns_the_same_file(corpus: Path, learned: Path, tmp_path: Path):
-    assert run("bpe", "--config", CONFIG, "--corpus", corpus, "--output", tmp_path / "again.json", "--threads", "3") == 0
+    assert (
+        run(
+            "bpe",
+            "--config",
+            CONFIG,
+            "--corpus",
+            corpus,
+            "--output",
+            tmp_path / "again.json",
+            "--threads",
+            "3",
+        )
+        == 0
+    )
     assert (tmp_path / "again.json").read_bytes() == learned.read_bytes()
 
 
-def test_no_threads_get_one_sentence(corpus: Path, learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
-    assert run("tokenize", "--config", CONFIG, "--corpus", corpus, "--tokenizer", learned, "--output", tmp_path / "tokens", "--threads", "0") == 1
+def test_no_threads_get_one_sentence(
+    corpus: Path, learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    assert (
+        run(
+            "tokenize",
+            "--config",
+            CONFIG,
+            "--corpus",
+            corpus,
+            "--tokenizer",
+            learned,
+            "--output",
+            tmp_path / "tokens",
+            "--threads",
+            "0",
+        )
+        == 1
+    )
     assert "--threads is 0" in sentence(capsys)

@@ -27,8 +27,33 @@ It isn't late; they're here, we've 3 or 12 rooms, I'll pay, he'd pay, and I'm su
 \r\nהשלום नमस्ते สวัสดี 👩🏽\u200d🚀🇫🇷 e\u0301 x₁² ٣٤ Ⅷ 𝔘𝔫𝔦 𞤀 \x00\x1c\x85 'S 'T ''s 's's\n\n\n   end   """
 
 CODE_POINTS = [*range(0xD800), *range(0xE000, 0x110000)]
-ONE_OF_EACH_CLASS = ["a", "é", "東", "𝔘", "7", "²", "𞥐", " ", "\n", "\u00a0", "\u3000", "\x85", "\x1c", "!", "'", "\u0301", "😀", "\ue000", "\x00"]
-texts = st.text(st.one_of(st.sampled_from([*ONE_OF_EACH_CLASS, *"strevmld'"]), st.characters(exclude_categories=["Cs"])))
+ONE_OF_EACH_CLASS = [
+    "a",
+    "é",
+    "東",
+    "𝔘",
+    "7",
+    "²",
+    "𞥐",
+    " ",
+    "\n",
+    "\u00a0",
+    "\u3000",
+    "\x85",
+    "\x1c",
+    "!",
+    "'",
+    "\u0301",
+    "😀",
+    "\ue000",
+    "\x00",
+]
+texts = st.text(
+    st.one_of(
+        st.sampled_from([*ONE_OF_EACH_CLASS, *"strevmld'"]),
+        st.characters(exclude_categories=["Cs"]),
+    )
+)
 
 
 def character_set(table: str) -> str:
@@ -37,13 +62,20 @@ def character_set(table: str) -> str:
     return "".join(f"\\U{int(bounds[0], 16):08x}-\\U{int(bounds[-1], 16):08x}" for bounds in ranges)
 
 
-LETTERS, NUMBERS, SPACES = map(character_set, (unicode16.LETTERS, unicode16.NUMBERS, unicode16.WHITE_SPACE))
-WORD = re.compile(f"'s|'t|'re|'ve|'m|'ll|'d| ?[{LETTERS}]+| ?[{NUMBERS}]+| ?[^{SPACES}{LETTERS}{NUMBERS}]+|[{SPACES}]+(?![^{SPACES}])|[{SPACES}]+")
+LETTERS, NUMBERS, SPACES = map(
+    character_set, (unicode16.LETTERS, unicode16.NUMBERS, unicode16.WHITE_SPACE)
+)
+WORD = re.compile(
+    f"'s|'t|'re|'ve|'m|'ll|'d| ?[{LETTERS}]+| ?[{NUMBERS}]+| ?[^{SPACES}{LETTERS}{NUMBERS}]+|[{SPACES}]+(?![^{SPACES}])|[{SPACES}]+"
+)
 
 
 def regex_words(data: bytes) -> list[bytes]:
     """The specification of the scanner: GPT-2's pattern for `re`. A byte that is not UTF-8 is a surrogate (PEP 383), and so of class other."""
-    return [word.encode("utf-8", "surrogateescape") for word in WORD.findall(data.decode("utf-8", "surrogateescape"))]
+    return [
+        word.encode("utf-8", "surrogateescape")
+        for word in WORD.findall(data.decode("utf-8", "surrogateescape"))
+    ]
 
 
 def scanned_words(data: bytes) -> list[bytes]:
@@ -51,7 +83,10 @@ def scanned_words(data: bytes) -> list[bytes]:
     text = padded(len(data))
     text[: len(data)] = np.frombuffer(data, np.uint8)
     ends = np.empty(len(data), np.int64)
-    return [data[start:stop] for start, stop in pairwise([0, *ends[: scan(text, len(data), CLASSES, ends)].tolist()])]
+    return [
+        data[start:stop]
+        for start, stop in pairwise([0, *ends[: scan(text, len(data), CLASSES, ends)].tolist()])
+    ]
 
 
 @compiled(**LENT)
@@ -85,7 +120,13 @@ def write_corpus(folder: Path, sources: dict[str, dict[str, list[bytes]]]) -> Pa
             (folder / text).write_bytes(b"".join(documents))
             np.array([0, *accumulate(map(len, documents))], "<u8").tofile(folder / offsets)
             size = sum(map(len, documents))
-            entries[split] = {"documents": len(documents), "bytes": size, "sha256": sha256_file(folder / text), "text": text, "offsets": offsets}
+            entries[split] = {
+                "documents": len(documents),
+                "bytes": size,
+                "sha256": sha256_file(folder / text),
+                "text": text,
+                "offsets": offsets,
+            }
         manifest["sources"][source] = entries
     manifest["fingerprint"] = sha256_text(canonical_json(manifest["sources"]))
     write_json(folder / "manifest.json", manifest)
@@ -98,22 +139,38 @@ def prose_documents(count: int, seed: int = 0) -> list[bytes]:
     documents = []
     for index in range(count):
         digest = hashlib.sha256(f"{seed} {index}".encode()).digest()
-        documents.append(" ".join([str(index), *(words[byte % len(words)] for byte in digest[: 1 + digest[0] % 31] * 2)]).encode())
+        documents.append(
+            " ".join(
+                [
+                    str(index),
+                    *(words[byte % len(words)] for byte in digest[: 1 + digest[0] % 31] * 2),
+                ]
+            ).encode()
+        )
     return documents
 
 
-TIKTOKEN_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+TIKTOKEN_PATTERN = (
+    r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+)
 
 
 def read_by_tiktoken(tokenizer: Tokenizer) -> tiktoken.Encoding:
     """A learned tokenizer as `tiktoken` has it: ranks are ids less the special ones."""
     tokens = tokenizer.vocabulary.tokens[len(tokenizer.special_ids) :]
-    return tiktoken.Encoding("ours", pat_str=TIKTOKEN_PATTERN, mergeable_ranks={token: rank for rank, token in enumerate(tokens)}, special_tokens={})
+    return tiktoken.Encoding(
+        "ours",
+        pat_str=TIKTOKEN_PATTERN,
+        mergeable_ranks={token: rank for rank, token in enumerate(tokens)},
+        special_tokens={},
+    )
 
 
 def encode_each(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     """The ids of many short texts, encoded as pieces of one."""
     pieces = [text.encode() for text in texts]
-    ids = tokenizer.encoder.encode(b"".join(pieces), np.array([0, *accumulate(map(len, pieces))]), frame=-1, framed=0)
+    ids = tokenizer.encoder.encode(
+        b"".join(pieces), np.array([0, *accumulate(map(len, pieces))]), frame=-1, framed=0
+    )
     starts = np.flatnonzero(ids == -1)
     return [part[1:].tolist() for part in np.split(ids, starts[1:])]

@@ -30,8 +30,24 @@ TRAINING = {
 }
 CONFIG: dict[str, Any] = {
     "seed": 1,
-    "model": {"dim": 16, "layers": 1, "heads": 2, "kv_heads": 1, "ffn": 20, "context": 16, "vocab_size": 288, "mtp_heads": 2},
-    "pretrain": TRAINING | {"tokens": 60 * 128, "batch_tokens": 128, "learning_rate": 1e-2, "document_mask": True, "validation_tokens": 1000},
+    "model": {
+        "dim": 16,
+        "layers": 1,
+        "heads": 2,
+        "kv_heads": 1,
+        "ffn": 20,
+        "context": 16,
+        "vocab_size": 288,
+        "mtp_heads": 2,
+    },
+    "pretrain": TRAINING
+    | {
+        "tokens": 60 * 128,
+        "batch_tokens": 128,
+        "learning_rate": 1e-2,
+        "document_mask": True,
+        "validation_tokens": 1000,
+    },
     "sft": TRAINING
     | {
         "context": 256,
@@ -63,7 +79,11 @@ CONFIG: dict[str, Any] = {
 
 def environment_with_checkout() -> dict[str, str]:
     """Processes find this checkout's package from any folder, and the libraries where this process finds them."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))}
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])
+        )
+    }
 
 
 class Trainer:
@@ -89,7 +109,13 @@ class Trainer:
 
     def start(self, stage: str = "pretrain", *extra: str, **arguments: Any) -> subprocess.Popen:
         environment = environment_with_checkout() | {"OPENBLAS_NUM_THREADS": "1"}
-        return subprocess.Popen(self.command(stage, *extra), stderr=subprocess.PIPE, text=True, env=environment, **arguments)
+        return subprocess.Popen(
+            self.command(stage, *extra),
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            **arguments,
+        )
 
     def run(self, stage: str = "pretrain", *extra: str, status: int = 0, **arguments: Any) -> str:
         """Run to the end; returns what was said on standard error."""
@@ -99,11 +125,17 @@ class Trainer:
         return said
 
     def weights(self, stage: str = "pretrain") -> str:
-        return hashlib.sha256((self.output / stage / "model" / "model.safetensors").read_bytes()).hexdigest()
+        return hashlib.sha256(
+            (self.output / stage / "model" / "model.safetensors").read_bytes()
+        ).hexdigest()
 
     def metrics(self, stage: str = "pretrain") -> list[dict[str, Any]]:
         path = self.output / stage / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
+        return (
+            [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+            if path.exists()
+            else []
+        )
 
     def last_step(self, stage: str = "pretrain") -> int:
         return max((entry.get("step", 0) for entry in self.metrics(stage)), default=0)
@@ -117,16 +149,24 @@ def data(tmp_path_factory) -> Path:
     """tokenizer.json, tokens/ and instructions/ of a small invented text."""
     folder = tmp_path_factory.mktemp("data")
     random = np.random.default_rng(1)
-    nouns, verbs, places = ["cat", "dog", "fox", "hen", "owl", "pig"], ["sees", "likes", "finds", "follows"], ["the barn", "the hill", "the lake"]
+    nouns, verbs, places = (
+        ["cat", "dog", "fox", "hen", "owl", "pig"],
+        ["sees", "likes", "finds", "follows"],
+        ["the barn", "the hill", "the lake"],
+    )
 
     def sentence() -> str:
         return f"The {random.choice(nouns)} {random.choice(verbs)} the {random.choice(nouns)} near {random.choice(places)}. "
 
     for split, count in (("train", 40), ("validation", 6)):
-        documents = ["".join(sentence() for _ in range(random.integers(2, 9))).encode() for _ in range(count)]
+        documents = [
+            "".join(sentence() for _ in range(random.integers(2, 9))).encode() for _ in range(count)
+        ]
         (folder / "corpus" / split).mkdir(parents=True)
         (folder / "corpus" / split / "tales.txt").write_bytes(b"".join(documents))
-        np.cumsum([0, *map(len, documents)]).astype("<u8").tofile(folder / "corpus" / split / "tales.offsets")
+        np.cumsum([0, *map(len, documents)]).astype("<u8").tofile(
+            folder / "corpus" / split / "tales.offsets"
+        )
     entry = {}
     for split in ("train", "validation"):
         text = folder / "corpus" / split / "tales.txt"
@@ -137,26 +177,59 @@ def data(tmp_path_factory) -> Path:
             "text": f"{split}/tales.txt",
             "offsets": f"{split}/tales.offsets",
         }
-    manifest = {"version": 1, "name": "tales", "sources": {"tales": {"licence": "none", **entry}}, "fingerprint": "tales"}
+    manifest = {
+        "version": 1,
+        "name": "tales",
+        "sources": {"tales": {"licence": "none", **entry}},
+        "fingerprint": "tales",
+    }
     (folder / "corpus" / "manifest.json").write_text(json.dumps(manifest))
     config = json.dumps({"tokenizer": {"vocab_size": 288, "sample_bytes": 1_000_000}})
-    corpus, tokenizer = ["--corpus", str(folder / "corpus" / "manifest.json")], str(folder / "tokenizer.json")
+    corpus, tokenizer = (
+        ["--corpus", str(folder / "corpus" / "manifest.json")],
+        str(folder / "tokenizer.json"),
+    )
     stages = [
         ["bpe", "--config", config, *corpus, "--output", tokenizer],
-        ["tokenize", "--config", config, *corpus, "--tokenizer", tokenizer, "--output", str(folder / "tokens")],
+        [
+            "tokenize",
+            "--config",
+            config,
+            *corpus,
+            "--tokenizer",
+            tokenizer,
+            "--output",
+            str(folder / "tokens"),
+        ],
     ]
     for stage in stages:
-        subprocess.run([sys.executable, "-m", "nanoeuler", *stage], check=True, env=environment_with_checkout())
+        subprocess.run(
+            [sys.executable, "-m", "nanoeuler", *stage], check=True, env=environment_with_checkout()
+        )
     (folder / "instructions").mkdir()
     for split, count in (("train", 60), ("validation", 8)):
-        records = [{"instruction": f"Say {noun}.", "input": "", "output": noun} for noun in random.choice(nouns, count)]
-        (folder / "instructions" / f"{split}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    (folder / "instructions" / "manifest.json").write_text(json.dumps({"version": 1, "name": "words", "licence": "none"}))
+        records = [
+            {"instruction": f"Say {noun}.", "input": "", "output": noun}
+            for noun in random.choice(nouns, count)
+        ]
+        (folder / "instructions" / f"{split}.jsonl").write_text(
+            "".join(json.dumps(record) + "\n" for record in records)
+        )
+    (folder / "instructions" / "manifest.json").write_text(
+        json.dumps({"version": 1, "name": "words", "licence": "none"})
+    )
     (folder / "preferences").mkdir()
     for split, count in (("train", 24), ("validation", 8)):
-        pairs = [{"instruction": f"Say {noun}.", "input": "", "chosen": f"{noun}!", "rejected": noun} for noun in random.choice(nouns, count)]
-        (folder / "preferences" / f"{split}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    (folder / "preferences" / "manifest.json").write_text(json.dumps({"version": 1, "name": "loud", "licence": "none"}))
+        pairs = [
+            {"instruction": f"Say {noun}.", "input": "", "chosen": f"{noun}!", "rejected": noun}
+            for noun in random.choice(nouns, count)
+        ]
+        (folder / "preferences" / f"{split}.jsonl").write_text(
+            "".join(json.dumps(pair) + "\n" for pair in pairs)
+        )
+    (folder / "preferences" / "manifest.json").write_text(
+        json.dumps({"version": 1, "name": "loud", "licence": "none"})
+    )
     return folder
 
 

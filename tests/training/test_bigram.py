@@ -19,9 +19,17 @@ def test_it_equals_a_bigram_model_counted_by_hand():
 
     def bits(strength):
         following = [*held_out[1:], 0]
-        return -sum(math.log2((pairs[a, b] + strength * unigram[b]) / (tokens[a] + strength)) for a, b in zip(held_out, following, strict=True)) / 123
+        return (
+            -sum(
+                math.log2((pairs[a, b] + strength * unigram[b]) / (tokens[a] + strength))
+                for a, b in zip(held_out, following, strict=True)
+            )
+            / 123
+        )
 
-    assert bigram_bits_per_byte(train, {"x": (held_out, 123)}, 7, 0)["x"] == pytest.approx(min(map(bits, STRENGTHS)))
+    assert bigram_bits_per_byte(train, {"x": (held_out, 123)}, 7, 0)["x"] == pytest.approx(
+        min(map(bits, STRENGTHS))
+    )
 
 
 def test_text_that_repeats_a_pair_is_nearly_free():

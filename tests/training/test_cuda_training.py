@@ -50,7 +50,9 @@ def test_a_model_trained_on_the_gpu_is_the_same_model_on_the_others(cuda_trainer
     ids = np.random.default_rng(1).integers(0, 288, (2, 16))
     on_gpu, on_cpu = load(folder, "cuda", precision="fp32"), load(folder, "reference")
     np.testing.assert_allclose(on_gpu.logits(ids), on_cpu.logits(ids), rtol=1e-4, atol=1e-5)
-    assert on_gpu.generate("The cat", temperature=0, max_tokens=20) == on_cpu.generate("The cat", temperature=0, max_tokens=20)
+    assert on_gpu.generate("The cat", temperature=0, max_tokens=20) == on_cpu.generate(
+        "The cat", temperature=0, max_tokens=20
+    )
 
 
 def test_many_texts_outgrow_the_context_together_as_on_the_others(cuda_trainer):
@@ -66,7 +68,9 @@ def test_many_texts_outgrow_the_context_together_as_on_the_others(cuda_trainer):
 
 def test_fine_tuning_runs_on_the_gpu(cuda_trainer):
     cuda_trainer.run("pretrain", *DEVICE)
-    said = cuda_trainer.run("sft", "--parent", str(cuda_trainer.output / "pretrain" / "model"), *DEVICE)
+    said = cuda_trainer.run(
+        "sft", "--parent", str(cuda_trainer.output / "pretrain" / "model"), *DEVICE
+    )
     losses = [entry["loss"] for entry in cuda_trainer.metrics("sft") if "loss" in entry]
     assert losses[-1] < 0.5 * losses[0]
     assert "engine=cuda" in said

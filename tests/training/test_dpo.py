@@ -28,11 +28,24 @@ from nanoeuler.training.state import AdamW, TrainingState
 CONTEXT = 300
 PAIRS = [
     {"instruction": "Say hen.", "input": "", "chosen": "hen, please", "rejected": "hen"},
-    {"instruction": "Name it.", "input": "a fox", "chosen": "It is a fox.", "rejected": "The fox is near the lake.\nIt is a fox."},
+    {
+        "instruction": "Name it.",
+        "input": "a fox",
+        "chosen": "It is a fox.",
+        "rejected": "The fox is near the lake.\nIt is a fox.",
+    },
     {"instruction": "Count.", "input": "", "chosen": "one two three", "rejected": "one three two"},
-    {"instruction": "More.", "input": "", "chosen": "four", "rejected": "no", "earlier": [{"instruction": "Go.", "output": "one two three"}]},
+    {
+        "instruction": "More.",
+        "input": "",
+        "chosen": "four",
+        "rejected": "no",
+        "earlier": [{"instruction": "Go.", "output": "one two three"}],
+    },
 ]
-MODEL = ModelConfig(vocab_size=288, dim=12, layers=1, heads=2, kv_heads=1, ffn=16, context=CONTEXT, mtp_heads=2)
+MODEL = ModelConfig(
+    vocab_size=288, dim=12, layers=1, heads=2, kv_heads=1, ffn=16, context=CONTEXT, mtp_heads=2
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +61,35 @@ def write(path, pairs):
 @pytest.fixture
 def make_stream(tokenizer, tmp_path):
     def make(pairs=PAIRS, by_length=False, scale=0.5, batch_tokens=4 * CONTEXT):
-        encoded, _ = encode_pairs(write(tmp_path / "pairs.jsonl", pairs), tokenizer, "chat", CONTEXT)
-        return PairStream(encoded, CONTEXT, batch_tokens, MODEL.mtp_heads, tokenizer.end_id, 1, "dpo", scale, by_length)
+        encoded, _ = encode_pairs(
+            write(tmp_path / "pairs.jsonl", pairs), tokenizer, "chat", CONTEXT
+        )
+        return PairStream(
+            encoded,
+            CONTEXT,
+            batch_tokens,
+            MODEL.mtp_heads,
+            tokenizer.end_id,
+            1,
+            "dpo",
+            scale,
+            by_length,
+        )
 
     return make
 
 
 def make_model(dtype=np.float64, seed=1):
-    return Transformer(MODEL, initial_parameters(MODEL, seed).astype(dtype) * 5, ReferenceBackend(dtype))
+    return Transformer(
+        MODEL, initial_parameters(MODEL, seed).astype(dtype) * 5, ReferenceBackend(dtype)
+    )
 
 
 def set_reference(stream, model):
-    found = [(reply_sums(logprobs, rows.further[0]), logprobs) for rows, logprobs in all_logprobs(model, stream)]
+    found = [
+        (reply_sums(logprobs, rows.further[0]), logprobs)
+        for rows, logprobs in all_logprobs(model, stream)
+    ]
     stream.reference = np.concatenate([sums for sums, _ in found])
     return np.concatenate([logprobs for _, logprobs in found])
 
@@ -99,8 +129,13 @@ def test_both_sides_have_the_whole_prompt_in_front_of_them_and_nothing_else(toke
     fill, end = TEMPLATES["chat"], tokenizer.decode([tokenizer.end_id])
     expected = []
     for pair in PAIRS:
-        before = "".join(fill(turn["instruction"]) + turn["output"] + end for turn in pair.get("earlier", []))
-        expected += [before + fill(pair["instruction"], pair["input"]) + pair[side] for side in ("chosen", "rejected")]
+        before = "".join(
+            fill(turn["instruction"]) + turn["output"] + end for turn in pair.get("earlier", [])
+        )
+        expected += [
+            before + fill(pair["instruction"], pair["input"]) + pair[side]
+            for side in ("chosen", "rejected")
+        ]
     assert sorted(texts) == sorted(expected)
 
 
@@ -113,7 +148,13 @@ def test_pairs_without_room_or_difference_are_left_out_and_counted(tokenizer, tm
         PAIRS[0],
     ]
     kept, fit = encode_pairs(write(tmp_path / "pairs.jsonl", pairs), tokenizer, "chat", CONTEXT)
-    assert (fit.pairs, fit.whole, fit.prompt_too_long, fit.alike_when_cut, len(kept)) == (4, 1, 1, 1, 2)
+    assert (fit.pairs, fit.whole, fit.prompt_too_long, fit.alike_when_cut, len(kept)) == (
+        4,
+        1,
+        1,
+        1,
+        2,
+    )
 
 
 # ---- the loss
@@ -130,7 +171,13 @@ def step_loss(state, rows, micro_batch_rows):
 
 def make_state(objective, dtype=np.float64, seed=1):
     optimizer = AdamW(0.9, 0.95, 1e-8, 0.0, 1e9)
-    return TrainingState(MODEL, ReferenceBackend(dtype), initial_parameters(MODEL, seed) * 5, optimizer, objective=objective)
+    return TrainingState(
+        MODEL,
+        ReferenceBackend(dtype),
+        initial_parameters(MODEL, seed) * 5,
+        optimizer,
+        objective=objective,
+    )
 
 
 def test_a_policy_that_is_the_reference_has_loss_ln_2_and_margin_0(make_stream):
@@ -139,37 +186,75 @@ def test_a_policy_that_is_the_reference_has_loss_ln_2_and_margin_0(make_stream):
     assert measure(model, stream, PreferenceLoss(0.0, 0.0), tokens) == {
         "loss": math.log(2), "accuracy": 0.5, "margin": 0.0, "chosen_reward": 0.0, "rejected_reward": 0.0, "drift": 0.0,
     }  # fmt: skip
-    ops, logprobs, weights, losses = ReferenceBackend(), -np.random.default_rng(1).random((1, 9, 2)), np.zeros((1, 9, 2)), np.zeros(2)
+    ops, logprobs, weights, losses = (
+        ReferenceBackend(),
+        -np.random.default_rng(1).random((1, 9, 2)),
+        np.zeros((1, 9, 2)),
+        np.zeros(2),
+    )
     spans = np.array([[[0, 4, 9]]], np.int32)
-    ops.preference(logprobs, spans, reply_sums(logprobs[..., 0], spans), np.full((1, 1, 2), 0.5), np.ones((1, 1)), 0.0, 0.0, weights, losses)
+    ops.preference(
+        logprobs,
+        spans,
+        reply_sums(logprobs[..., 0], spans),
+        np.full((1, 1, 2), 0.5),
+        np.ones((1, 1)),
+        0.0,
+        0.0,
+        weights,
+        losses,
+    )
     assert losses.tolist() == [math.log(2)] * 2
     assert weights[0, :, 0].tolist() == [0.25] * 4 + [-0.25] * 5
 
 
-@pytest.mark.parametrize(("by_length", "margin", "smoothing"), [(False, 0.0, 0.0), (False, 0.0, 0.1), (True, 0.5, 0.0)])
-def test_the_gradient_of_the_whole_loss_agrees_with_finite_differences(make_stream, by_length, margin, smoothing):
+@pytest.mark.parametrize(
+    ("by_length", "margin", "smoothing"), [(False, 0.0, 0.0), (False, 0.0, 0.1), (True, 0.5, 0.0)]
+)
+def test_the_gradient_of_the_whole_loss_agrees_with_finite_differences(
+    make_stream, by_length, margin, smoothing
+):
     stream = make_stream(by_length=by_length)
     set_reference(stream, make_model(seed=2))
     rows = stream.frame_rows(np.arange(stream.rows))
     state = make_state(PreferenceLoss(margin, smoothing))
     loss = step_loss(state, rows, 1)
-    parameters, gradients = (FlatBuffer(MODEL, array) for array in (state.parameters, state.gradients.copy()))
-    assert loss == pytest.approx(by_hand(stream, rows, state, margin, smoothing), rel=1e-6)  # whose log-probabilities are in float32
+    parameters, gradients = (
+        FlatBuffer(MODEL, array) for array in (state.parameters, state.gradients.copy())
+    )
+    assert loss == pytest.approx(
+        by_hand(stream, rows, state, margin, smoothing), rel=1e-6
+    )  # whose log-probabilities are in float32
     random = np.random.default_rng(1)
     for tensor in parameters.table:
-        values = parameters[tensor.name].reshape(-1) if parameters[tensor.name].flags.c_contiguous else parameters[tensor.name]
+        values = (
+            parameters[tensor.name].reshape(-1)
+            if parameters[tensor.name].flags.c_contiguous
+            else parameters[tensor.name]
+        )
         if tensor.name.startswith("mtp_heads"):
             assert not gradients[tensor.name].any()
             continue
         places = random.choice(values.size, min(6, values.size), replace=False)
         analytic = gradients[tensor.name].reshape(-1)[places]
-        numeric = np.array([derivative(lambda: step_loss(state, rows, 1), values, np.unravel_index(place, values.shape)) for place in places])
+        numeric = np.array(
+            [
+                derivative(
+                    lambda: step_loss(state, rows, 1), values, np.unravel_index(place, values.shape)
+                )
+                for place in places
+            ]
+        )
         assert compare("dpo", tensor.name, analytic, numeric).error < TOLERANCE, tensor.name
 
 
 def derivative(function, values, index):
     """By one element, as `finite_difference` does it for all."""
-    place = values[index[0] : index[0] + 1] if values.ndim == 1 else values[index[0], index[1] : index[1] + 1]
+    place = (
+        values[index[0] : index[0] + 1]
+        if values.ndim == 1
+        else values[index[0], index[1] : index[1] + 1]
+    )
     return finite_difference(function, place)[0]
 
 
@@ -177,7 +262,14 @@ def by_hand(stream, rows, state, margin, smoothing):
     """The formulas of the papers, on log-probabilities computed without the rows' weights."""
     total = 0.0
     (spans, reference, _, shares) = rows.further
-    logprobs = np.concatenate([logprobs.astype(np.float64) for _, logprobs in all_logprobs(Transformer(MODEL, state.parameters, state.backend), stream)])
+    logprobs = np.concatenate(
+        [
+            logprobs.astype(np.float64)
+            for _, logprobs in all_logprobs(
+                Transformer(MODEL, state.parameters, state.backend), stream
+            )
+        ]
+    )
     for row, slot in zip(*np.nonzero(shares), strict=True):
         rewards = []
         for side in range(2):
@@ -186,7 +278,10 @@ def by_hand(stream, rows, state, margin, smoothing):
             tokens = int((rows.targets[row, place, 0] >= 0).sum())
             rewards.append(stream.scale * (log_ratio / tokens if stream.by_length else log_ratio))
         z = rewards[0] - rewards[1] - margin
-        total += shares[row, slot] * (-(1 - smoothing) * math.log(1 / (1 + math.exp(-z))) - smoothing * math.log(1 / (1 + math.exp(z))))
+        total += shares[row, slot] * (
+            -(1 - smoothing) * math.log(1 / (1 + math.exp(-z)))
+            - smoothing * math.log(1 / (1 + math.exp(z)))
+        )
     return total
 
 
@@ -196,7 +291,9 @@ def test_micro_batches_change_a_step_only_by_rounding(make_stream):
     rows = stream.frame_rows(np.arange(stream.rows))
     assert stream.rows >= 2
     whole, parts = make_state(PreferenceLoss(0.0, 0.0)), make_state(PreferenceLoss(0.0, 0.0))
-    assert step_loss(whole, rows, stream.rows) == pytest.approx(step_loss(parts, rows, 1), rel=1e-10)
+    assert step_loss(whole, rows, stream.rows) == pytest.approx(
+        step_loss(parts, rows, 1), rel=1e-10
+    )
     np.testing.assert_allclose(parts.gradients, whole.gradients, rtol=1e-6, atol=1e-12)
 
 
@@ -232,9 +329,19 @@ def test_dpo_resumes_to_the_bit_after_kill_9(trainer, tuned):
     assert "log-probabilities of the parent taken from" in said
     assert "going on from step" in said
     assert trainer.weights("dpo") == whole
-    validations = [[(entry["step"], entry["validation"]) for entry in lines if "validation" in entry] for lines in (measured, trainer.metrics("dpo"))]
+    validations = [
+        [(entry["step"], entry["validation"]) for entry in lines if "validation" in entry]
+        for lines in (measured, trainer.metrics("dpo"))
+    ]
     assert validations[0] == validations[1]
-    assert set(validations[0][0][1]) == {"loss", "accuracy", "margin", "chosen_reward", "rejected_reward", "drift"}
+    assert set(validations[0][0][1]) == {
+        "loss",
+        "accuracy",
+        "margin",
+        "chosen_reward",
+        "rejected_reward",
+        "drift",
+    }
     assert validations[0][-1][1]["accuracy"] > 0.9
     saved = load_model(trainer.output / "dpo" / "model")
     assert (saved.stage, saved.template) == ("dpo", "alpaca")
@@ -271,20 +378,34 @@ def test_a_context_that_holds_few_pairs_stops_before_training(trainer, tuned, co
     assert "Traceback" not in said
     share = float(re.search(r"only ([\d.]+)% of the pairs", said)[1]) / 100
     advice = float(re.search(r"by setting dpo.minimum_fit_share to ([\d.]+)", said)[1])
-    assert share - 0.0015 < advice <= share + 0.0005  # a share that both the schema and the stage accept; the other one is rounded
+    assert (
+        share - 0.0015 < advice <= share + 0.0005
+    )  # a share that both the schema and the stage accept; the other one is rounded
 
 
-def test_instructions_and_preferences_that_are_mistaken_for_each_other_are_refused(tmp_path, tokenizer):
+def test_instructions_and_preferences_that_are_mistaken_for_each_other_are_refused(
+    tmp_path, tokenizer
+):
     path = tmp_path / "train.jsonl"
     path.write_text(json.dumps({"instruction": "Say it.", "input": "", "output": "It."}))
-    with pytest.raises(UserError, match=r"holds no pairs of replies; give the manifest\.json that `nanoeuler preferences` writes"):
+    with pytest.raises(
+        UserError,
+        match=r"holds no pairs of replies; give the manifest\.json that `nanoeuler preferences` writes",
+    ):
         encode_pairs(path, tokenizer, "alpaca", CONTEXT)
-    path.write_text(json.dumps({"instruction": "Say it.", "input": "", "chosen": "It.", "rejected": "No."}))
-    with pytest.raises(UserError, match=r"holds no instructions with a response; give the manifest\.json that `nanoeuler instructions` writes"):
+    path.write_text(
+        json.dumps({"instruction": "Say it.", "input": "", "chosen": "It.", "rejected": "No."})
+    )
+    with pytest.raises(
+        UserError,
+        match=r"holds no instructions with a response; give the manifest\.json that `nanoeuler instructions` writes",
+    ):
         encode_records(path, tokenizer, "alpaca", CONTEXT)
 
 
 def test_no_parent_is_one_sentence(trainer):
     said = trainer.run("dpo", status=1)
-    assert "dpo starts from a tuned model; give its folder with --parent, or set dpo.init_from" in said
+    assert (
+        "dpo starts from a tuned model; give its folder with --parent, or set dpo.init_from" in said
+    )
     assert "Traceback" not in said

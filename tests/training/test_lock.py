@@ -25,7 +25,9 @@ with FolderLock(Path(sys.argv[1])):
 
 @pytest.fixture
 def holder(tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout.readline() == "held\n"
     yield process
     process.kill()
@@ -33,7 +35,13 @@ def holder(tmp_path):
 
 
 def test_a_second_trainer_is_refused_with_the_first_ones_name(tmp_path, holder):
-    with pytest.raises(UserError, match=rf"process {holder.pid} on .*; wait for it, or stop it with 'kill {holder.pid}'"), FolderLock(tmp_path):
+    with (
+        pytest.raises(
+            UserError,
+            match=rf"process {holder.pid} on .*; wait for it, or stop it with 'kill {holder.pid}'",
+        ),
+        FolderLock(tmp_path),
+    ):
         pass
 
 
@@ -53,7 +61,11 @@ def test_the_lock_goes_with_its_holder(tmp_path):
 @pytest.mark.parametrize(("silent_for", "refused"), [(0, True), (SILENT_SECONDS + 10, False)])
 def test_a_holder_on_another_host_is_judged_by_its_heartbeat(tmp_path, silent_for, refused):
     lock = tmp_path / "lock.json"
-    lock.write_text(json.dumps({"host": "elsewhere", "pid": 1, "process_start": "1", "job": "77", "since": "today"}))
+    lock.write_text(
+        json.dumps(
+            {"host": "elsewhere", "pid": 1, "process_start": "1", "job": "77", "since": "today"}
+        )
+    )
     os.utime(lock, (time.time() - silent_for,) * 2)
     if refused:
         with pytest.raises(UserError, match="process 1 on elsewhere, job 77"), FolderLock(tmp_path):

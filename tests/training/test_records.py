@@ -13,7 +13,11 @@ from nanoeuler.training.records import RecordStream, encode_records, pack
 CONTEXT = 420
 RECORDS = [
     {"instruction": "Say hen.", "input": "", "output": "hen"},
-    {"instruction": "Name it.", "input": "a fox", "output": "The fox is near the lake.\nIt is a fox."},
+    {
+        "instruction": "Name it.",
+        "input": "a fox",
+        "output": "The fox is near the lake.\nIt is a fox.",
+    },
     {"instruction": "Count.", "input": "", "output": "one two three four five six"},
     {"instruction": "Héllo?", "input": "", "output": "Grüße 🙂"},
 ]
@@ -31,7 +35,9 @@ def write(path, records):
 
 @pytest.fixture
 def stream(tokenizer, tmp_path):
-    records, _ = encode_records(write(tmp_path / "records.jsonl", RECORDS), tokenizer, "alpaca", CONTEXT)
+    records, _ = encode_records(
+        write(tmp_path / "records.jsonl", RECORDS), tokenizer, "alpaca", CONTEXT
+    )
     return RecordStream(records, CONTEXT, 4 * CONTEXT, (1.0, 1.0, 1.0), tokenizer.end_id, 1, "sft")
 
 
@@ -60,25 +66,43 @@ def test_each_record_in_a_row_starts_at_position_zero_with_its_own_prompt(tokeni
                 assert rows.positions[row, inside].tolist() == list(range(inside.sum()))
                 assert rows.ids[row, start] == tokenizer.end_id
                 prompts.append(tokenizer.decode(rows.ids[row, inside][1:]))
-    expected = [TEMPLATES["alpaca"](record["instruction"], record["input"]) + record["output"] for record in RECORDS]
+    expected = [
+        TEMPLATES["alpaca"](record["instruction"], record["input"]) + record["output"]
+        for record in RECORDS
+    ]
     assert sorted(prompts) == sorted(expected)
 
 
 def test_flops_are_those_of_the_records_and_the_head_is_asked_for_responses_alone(stream):
     stream = RecordStream(stream.records, CONTEXT, 4 * CONTEXT, (1.0,), stream.end_id, 1, "sft")
-    config, rows = ModelConfig.from_dict({"preset": "small", "mtp_heads": 1}), stream.frame_rows(np.arange(stream.rows))
+    config, rows = (
+        ModelConfig.from_dict({"preset": "small", "mtp_heads": 1}),
+        stream.frame_rows(np.arange(stream.rows)),
+    )
     lengths = [len(record.tokens) - 1 for record in stream.records]
-    padded = sum(sum(lengths[member] for member in members) < stream.width for members in stream.packed)  # a token of it counts
-    seen, responses = sum(length * (length + 1) / 2 for length in lengths), sum(record.learned.sum() for record in stream.records)
-    assert rows.training_flops(config) == training_flops(config, sum(lengths) + padded, seen + padded, responses)
+    padded = sum(
+        sum(lengths[member] for member in members) < stream.width for members in stream.packed
+    )  # a token of it counts
+    seen, responses = (
+        sum(length * (length + 1) / 2 for length in lengths),
+        sum(record.learned.sum() for record in stream.records),
+    )
+    assert rows.training_flops(config) == training_flops(
+        config, sum(lengths) + padded, seen + padded, responses
+    )
 
 
 def test_a_long_response_loses_its_end_and_is_not_told_to_stop(tokenizer, tmp_path):
-    path = write(tmp_path / "long.jsonl", [{"instruction": "Count.", "input": "", "output": "one two three " * 100}])
+    path = write(
+        tmp_path / "long.jsonl",
+        [{"instruction": "Count.", "input": "", "output": "one two three " * 100}],
+    )
     records, fit = encode_records(path, tokenizer, "alpaca", CONTEXT)
     assert (fit.records, fit.whole, fit.without_response) == (1, 0, 0)
     assert 0 < fit.kept_share < 1
-    rows = RecordStream(records, CONTEXT, CONTEXT, (1.0, 1.0), tokenizer.end_id, 1, "sft").frame_rows(np.array([0]))
+    rows = RecordStream(
+        records, CONTEXT, CONTEXT, (1.0, 1.0), tokenizer.end_id, 1, "sft"
+    ).frame_rows(np.array([0]))
     for head in range(2):
         targets = rows.targets[0, :, head]
         assert tokenizer.end_id not in targets
@@ -87,7 +111,10 @@ def test_a_long_response_loses_its_end_and_is_not_told_to_stop(tokenizer, tmp_pa
 
 
 def test_a_record_whose_prompt_fills_the_context_is_dropped(tokenizer, tmp_path):
-    path = write(tmp_path / "prompt.jsonl", [{"instruction": "Count. " * 200, "input": "", "output": "one"}, RECORDS[0]])
+    path = write(
+        tmp_path / "prompt.jsonl",
+        [{"instruction": "Count. " * 200, "input": "", "output": "one"}, RECORDS[0]],
+    )
     records, fit = encode_records(path, tokenizer, "alpaca", CONTEXT)
     assert (len(records), fit.without_response) == (1, 1)
 
@@ -116,8 +143,14 @@ def test_masked_targets_weigh_nothing(stream):
 
 
 def test_every_reply_of_a_conversation_is_learned_and_nothing_else(tokenizer, tmp_path):
-    earlier = [{"instruction": "Hello!", "output": "Hi."}, {"instruction": "Say hen.", "output": "hen"}]
-    path = write(tmp_path / "talk.jsonl", [{"instruction": "Say fox.", "input": "", "output": "fox", "earlier": earlier}, *RECORDS])
+    earlier = [
+        {"instruction": "Hello!", "output": "Hi."},
+        {"instruction": "Say hen.", "output": "hen"},
+    ]
+    path = write(
+        tmp_path / "talk.jsonl",
+        [{"instruction": "Say fox.", "input": "", "output": "fox", "earlier": earlier}, *RECORDS],
+    )
     records, _ = encode_records(path, tokenizer, "chat", CONTEXT)
     stream = RecordStream(records, CONTEXT, 4 * CONTEXT, (1.0, 1.0), tokenizer.end_id, 1, "sft")
     rows = stream.frame_rows(np.arange(stream.rows))
@@ -130,20 +163,30 @@ def test_every_reply_of_a_conversation_is_learned_and_nothing_else(tokenizer, tm
                 targets = rows.targets[row, rows.starts[row] == start, head]
                 if (targets >= 0).any():
                     found.append(tokenizer.decode(targets[targets >= 0]))
-        assert sorted(found) == sorted([f"Hi.{end}hen{end}fox{end}", *(record["output"] + end for record in RECORDS)])
+        assert sorted(found) == sorted(
+            [f"Hi.{end}hen{end}fox{end}", *(record["output"] + end for record in RECORDS)]
+        )
 
 
 def test_by_record_every_response_of_a_step_weighs_the_same_however_long(tokenizer, tmp_path):
-    records, _ = encode_records(write(tmp_path / "records.jsonl", RECORDS), tokenizer, "alpaca", CONTEXT)
+    records, _ = encode_records(
+        write(tmp_path / "records.jsonl", RECORDS), tokenizer, "alpaca", CONTEXT
+    )
     rows = {}
     for by_record in (True, False):
-        stream = RecordStream(records, CONTEXT, 4 * CONTEXT, (1.0, 0.5), tokenizer.end_id, 1, "sft", by_record)
+        stream = RecordStream(
+            records, CONTEXT, 4 * CONTEXT, (1.0, 0.5), tokenizer.end_id, 1, "sft", by_record
+        )
         rows[by_record] = stream.frame_rows(np.arange(stream.rows))
     assert rows[True].weights.sum() == pytest.approx(1, abs=1e-6)
     of_records = [
-        rows[True].weights[row, rows[True].starts[row] == start, 0].sum() for row in range(len(rows[True].ids)) for start in np.unique(rows[True].starts[row])
+        rows[True].weights[row, rows[True].starts[row] == start, 0].sum()
+        for row in range(len(rows[True].ids))
+        for start in np.unique(rows[True].starts[row])
     ]
-    assert [weight for weight in of_records if weight] == pytest.approx([2 / 3 / len(RECORDS)] * len(RECORDS), rel=1e-5)
+    assert [weight for weight in of_records if weight] == pytest.approx(
+        [2 / 3 / len(RECORDS)] * len(RECORDS), rel=1e-5
+    )
     of_tokens = rows[False].weights[rows[False].targets[..., 0] >= 0][:, 0]
     assert of_tokens == pytest.approx(np.full(len(of_tokens), 2 / 3 / len(of_tokens)), rel=1e-5)
 
@@ -152,7 +195,10 @@ def test_an_epoch_shows_every_record_once_and_the_next_in_another_order(tokenize
     many = [{"instruction": f"Say {n}.", "input": "", "output": str(n)} for n in range(40)]
     records, _ = encode_records(write(tmp_path / "many.jsonl", many), tokenizer, "alpaca", CONTEXT)
     stream = RecordStream(records, CONTEXT, CONTEXT, (1.0,), tokenizer.end_id, 1, "sft")
-    epochs = [[stream.step(epoch * stream.rows + step).ids for step in range(stream.rows)] for epoch in range(2)]
+    epochs = [
+        [stream.step(epoch * stream.rows + step).ids for step in range(stream.rows)]
+        for epoch in range(2)
+    ]
     assert sorted(ids.tobytes() for ids in epochs[0]) == sorted(ids.tobytes() for ids in epochs[1])
     assert [ids.tobytes() for ids in epochs[0]] != [ids.tobytes() for ids in epochs[1]]
     assert len({ids.tobytes() for ids in epochs[0]}) == stream.rows

@@ -38,8 +38,16 @@ def test_kill_9_at_any_moment_changes_nothing(trainer, uninterrupted, steps):
     assert trainer.weights() == uninterrupted.weights()
     if max(steps) > 20:
         assert "resume  going on from step" in said
-    expected = [(entry["step"], entry.get("loss"), entry.get("validation")) for entry in uninterrupted.metrics() if "step" in entry]
-    assert [(entry["step"], entry.get("loss"), entry.get("validation")) for entry in trainer.metrics() if "step" in entry] == expected
+    expected = [
+        (entry["step"], entry.get("loss"), entry.get("validation"))
+        for entry in uninterrupted.metrics()
+        if "step" in entry
+    ]
+    assert [
+        (entry["step"], entry.get("loss"), entry.get("validation"))
+        for entry in trainer.metrics()
+        if "step" in entry
+    ] == expected
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -71,17 +79,28 @@ def test_sft_resumes_to_the_bit(trainer, uninterrupted):
 
 def validations(trainer):
     """Step → what was measured there, of the fine-tuning; once each."""
-    found = [(entry["step"], entry["validation"]["loss"]) for entry in trainer.metrics("sft") if "validation" in entry]
+    found = [
+        (entry["step"], entry["validation"]["loss"])
+        for entry in trainer.metrics("sft")
+        if "validation" in entry
+    ]
     assert len(dict(found)) == len(found)
     return dict(found)
 
 
 def test_early_stop_ends_a_stage_that_gets_no_better_and_hands_on_its_best(trainer, uninterrupted):
     parent = ["--parent", str(uninterrupted.output / "pretrain" / "model")]
-    trainer.config["sft"] |= {"learning_rate": 0.5, "warmup_steps": 0, "patience": 2, "validate_every": 1}  # so high that it soon gets worse
+    trainer.config["sft"] |= {
+        "learning_rate": 0.5,
+        "warmup_steps": 0,
+        "patience": 2,
+        "validate_every": 1,
+    }  # so high that it soon gets worse
     said = trainer.run("sft", *parent)
     assert "no better held-out measurement in 2" in said
-    before, *scores = [entry["validation"]["loss"] for entry in trainer.metrics("sft") if "validation" in entry]
+    before, *scores = [
+        entry["validation"]["loss"] for entry in trainer.metrics("sft") if "validation" in entry
+    ]
     assert before > 0, "what the stage starts from is measured, too, and cannot be the best"
     best = min(range(len(scores)), key=scores.__getitem__)
     assert len(scores) == best + 3
@@ -108,7 +127,9 @@ def test_another_learning_rate_trains_afresh_and_keeps_the_old_checkpoints(train
     assert [path.name for path in stale.iterdir()] == ["step-00000060"]
 
 
-@pytest.mark.parametrize("key", ["log_every", "checkpoint_minutes", "validate_every", "micro_batch_rows"])
+@pytest.mark.parametrize(
+    "key", ["log_every", "checkpoint_minutes", "validate_every", "micro_batch_rows"]
+)
 def test_what_cannot_change_the_weights_does_not_retrain(trainer, uninterrupted, key):
     shutil.copytree(uninterrupted.output, trainer.output, dirs_exist_ok=True)
     trainer.config["pretrain"][key] = 3
@@ -122,8 +143,14 @@ def test_a_resumed_run_computes_as_many_rows_at_once_as_it_is_told(trainer, unin
     trainer.config["pretrain"]["micro_batch_rows"] = 1
     said = trainer.run()
     assert before > 1
-    assert f"resuming with another micro_batch_rows {before} → 1: results agree within rounding, not to the bit" in said
-    losses, whole = ([entry["loss"] for entry in run.metrics() if "loss" in entry] for run in (trainer, uninterrupted))
+    assert (
+        f"resuming with another micro_batch_rows {before} → 1: results agree within rounding, not to the bit"
+        in said
+    )
+    losses, whole = (
+        [entry["loss"] for entry in run.metrics() if "loss" in entry]
+        for run in (trainer, uninterrupted)
+    )
     assert losses == pytest.approx(whole, rel=1e-4)
 
 
@@ -160,7 +187,13 @@ def test_a_second_trainer_is_refused(trainer):
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(trainer):
-    trainer.config["pretrain"] |= {"checkpoint_minutes": FREQUENT, "learning_rate": 1e12, "warmup_steps": 30, "clip_norm": 1e30, "weight_decay": 0.0}
+    trainer.config["pretrain"] |= {
+        "checkpoint_minutes": FREQUENT,
+        "learning_rate": 1e12,
+        "warmup_steps": 30,
+        "clip_norm": 1e30,
+        "weight_decay": 0.0,
+    }
     said = trainer.run(status=1)
     assert "the loss is not a number at step" in said
     assert "lower pretrain.learning_rate" in said
@@ -206,7 +239,9 @@ def test_init_from_starts_from_a_checkpoint_or_a_model(trainer, uninterrupted):
 def test_init_from_a_model_of_another_size_is_refused(trainer, uninterrupted):
     trainer.config["model"]["ffn"] = 24
     trainer.config["pretrain"]["init_from"] = str(uninterrupted.output / "pretrain" / "model")
-    assert "its model has other fields than this config's (ffn 20 there, 24 here)" in trainer.run(status=1)
+    assert "its model has other fields than this config's (ffn 20 there, 24 here)" in trainer.run(
+        status=1
+    )
 
 
 def test_a_longer_cosine_run_says_how_to_go_on(trainer, uninterrupted):
@@ -219,7 +254,10 @@ def test_a_longer_cosine_run_says_how_to_go_on(trainer, uninterrupted):
 
 def test_text_shorter_than_a_row_is_said_before_training(trainer):
     trainer.config["model"]["context"] = 100_000
-    assert "fewer than one row of model.context = 100000; add text or lower model.context" in trainer.run(status=1)
+    assert (
+        "fewer than one row of model.context = 100000; add text or lower model.context"
+        in trainer.run(status=1)
+    )
 
 
 def test_little_text_for_the_model_is_said_before_training(trainer):
@@ -264,7 +302,9 @@ def test_an_inline_configuration_that_lacks_a_key_is_told_which(trainer, missing
     assert "Traceback" not in said
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps to a limit on a process's memory")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux keeps to a limit on a process's memory"
+)
 def test_a_full_memory_is_told_with_what_would_help(trainer):
     def two_gigabytes():
         resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30, 2 * 2**30))
@@ -272,12 +312,25 @@ def test_a_full_memory_is_told_with_what_would_help(trainer):
     model = dict(trainer.config["model"])
     trainer.config["model"] |= {"dim": 4096, "layers": 64}
     said = trainer.run(status=1, preexec_fn=two_gigabytes)
-    assert "GB whatever pretrain.micro_batch_rows and pretrain.recompute are: take a smaller model" in said
+    assert (
+        "GB whatever pretrain.micro_batch_rows and pretrain.recompute are: take a smaller model"
+        in said
+    )
     trainer.config["model"] = model
-    trainer.config["pretrain"] |= {"tokens": 2**20, "batch_tokens": 2**20, "micro_batch_rows": 2**16}
+    trainer.config["pretrain"] |= {
+        "tokens": 2**20,
+        "batch_tokens": 2**20,
+        "micro_batch_rows": 2**16,
+    }
     said = trainer.run(status=1, preexec_fn=two_gigabytes)
-    assert "set pretrain.micro_batch_rows: 512 (the result stays the same within rounding) or take a smaller model" in said
+    assert (
+        "set pretrain.micro_batch_rows: 512 (the result stays the same within rounding) or take a smaller model"
+        in said
+    )
     trainer.config["pretrain"] |= {"batch_tokens": 2048, "micro_batch_rows": 1}
     trainer.config["model"] |= {"context": 2048, "ffn": 200_000}
     said = trainer.run(status=1, preexec_fn=two_gigabytes)
-    assert "a single row does not fit: set pretrain.recompute: true, or take a smaller model or a shorter context" in said
+    assert (
+        "a single row does not fit: set pretrain.recompute: true, or take a smaller model or a shorter context"
+        in said
+    )

@@ -7,7 +7,9 @@ from nanoeuler.training.schedule import Schedule
 
 def test_warm_up_rises_linearly_to_the_peak():
     schedule = Schedule("cosine", 1.0, 100, 10)
-    assert [schedule.rate(step) for step in range(10)] == pytest.approx([0.1 * (step + 1) for step in range(10)])
+    assert [schedule.rate(step) for step in range(10)] == pytest.approx(
+        [0.1 * (step + 1) for step in range(10)]
+    )
 
 
 @pytest.mark.parametrize("kind", ["cosine", "wsd"])

@@ -13,12 +13,22 @@ from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.training.state import AdamW, TrainingState, decay_slices
 from nanoeuler.training.streams import TextStream
 
-CONFIG = ModelConfig(vocab_size=50, dim=16, layers=2, heads=4, kv_heads=2, ffn=20, context=8, mtp_heads=2)
+CONFIG = ModelConfig(
+    vocab_size=50, dim=16, layers=2, heads=4, kv_heads=2, ffn=20, context=8, mtp_heads=2
+)
 
 
 def make_state(dtype=np.float64, **changes):
-    constants = {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "clip_norm": 1.0} | changes
-    return TrainingState(CONFIG, ReferenceBackend(dtype), initial_parameters(CONFIG, 1), AdamW(**constants))
+    constants = {
+        "beta1": 0.9,
+        "beta2": 0.95,
+        "epsilon": 1e-8,
+        "weight_decay": 0.1,
+        "clip_norm": 1.0,
+    } | changes
+    return TrainingState(
+        CONFIG, ReferenceBackend(dtype), initial_parameters(CONFIG, 1), AdamW(**constants)
+    )
 
 
 @pytest.fixture
@@ -30,7 +40,10 @@ def rows():
 @pytest.mark.parametrize("micro_batch_rows", [1, 4, 6])
 def test_micro_batches_change_a_step_only_by_rounding(rows, micro_batch_rows):
     whole, parts = make_state(), make_state()
-    expected, found = whole.train_step(rows, 12, 1e-2), parts.train_step(rows, micro_batch_rows, 1e-2)
+    expected, found = (
+        whole.train_step(rows, 12, 1e-2),
+        parts.train_step(rows, micro_batch_rows, 1e-2),
+    )
     assert found.loss == pytest.approx(expected.loss, rel=1e-7)
     np.testing.assert_allclose(parts.gradients, whole.gradients, rtol=1e-5, atol=1e-9)
 
@@ -45,7 +58,10 @@ def test_adamw_follows_its_definition(rows):
         decay = np.zeros_like(parameters)
         for part, decays in decay_slices(CONFIG):
             decay[part] = 0.1 if decays else 0.0
-        parameters = parameters - 1e-2 * (first / (1 - 0.9**step) / (np.sqrt(second / (1 - 0.95**step)) + 1e-8) + decay * parameters)
+        parameters = parameters - 1e-2 * (
+            first / (1 - 0.9**step) / (np.sqrt(second / (1 - 0.95**step)) + 1e-8)
+            + decay * parameters
+        )
         np.testing.assert_allclose(state.parameters, parameters, rtol=1e-10, atol=1e-13)
 
 
@@ -64,7 +80,9 @@ def test_norms_do_not_decay_and_matrices_do():
     after = FlatBuffer(CONFIG, state.parameters)
     for tensor in before.table:
         factor = 1 - 1e-2 * 0.1 if len(tensor.shape) == 2 else 1.0
-        np.testing.assert_allclose(after[tensor.name], before[tensor.name] * factor, rtol=1e-12, err_msg=tensor.name)
+        np.testing.assert_allclose(
+            after[tensor.name], before[tensor.name] * factor, rtol=1e-12, err_msg=tensor.name
+        )
 
 
 def test_padding_stays_zero(rows):
@@ -107,10 +125,19 @@ def test_heads_that_take_the_tokens_in_parts_change_a_step_only_by_rounding(rows
     monkeypatch.setattr(transformer, "LOGITS_AT_ONCE", 2000)
     parts = make_state()
     rows = replace(
-        rows, **{name: np.tile(getattr(rows, name), (24, 1, 1)[: getattr(rows, name).ndim]) for name in ("ids", "positions", "starts", "targets", "weights")}
+        rows,
+        **{
+            name: np.tile(getattr(rows, name), (24, 1, 1)[: getattr(rows, name).ndim])
+            for name in ("ids", "positions", "starts", "targets", "weights")
+        },
     )
     expected, found = (state.train_step(rows, len(rows.ids), 1e-2) for state in (whole, parts))
-    assert len(parts.model.head_parts(parts.model.plan(len(rows.ids), 8, training=True), rows.ids.size)) > 1
+    assert (
+        len(
+            parts.model.head_parts(parts.model.plan(len(rows.ids), 8, training=True), rows.ids.size)
+        )
+        > 1
+    )
     assert found.loss == pytest.approx(expected.loss, rel=1e-12)
     np.testing.assert_allclose(parts.gradients, whole.gradients, rtol=1e-9, atol=1e-13)
 

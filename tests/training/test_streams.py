@@ -9,21 +9,35 @@ from nanoeuler.training.streams import TextStream, loss_weights, row_order
 END = 0
 
 
-def make_stream(tokens, length=8, batch_tokens=24, heads=3, seed=5, name="text", document_mask=True):
+def make_stream(
+    tokens, length=8, batch_tokens=24, heads=3, seed=5, name="text", document_mask=True
+):
     return TextStream(tokens, length, batch_tokens, (1.0,) * heads, END, document_mask, seed, name)
 
 
 def documents(count, random):
     """Documents of random lengths, each behind its `</s>`."""
-    return np.concatenate([np.concatenate([[END], random.integers(1, 50, random.integers(1, 20))]) for _ in range(count)]).astype(np.int32)
+    return np.concatenate(
+        [
+            np.concatenate([[END], random.integers(1, 50, random.integers(1, 20))])
+            for _ in range(count)
+        ]
+    ).astype(np.int32)
 
 
 def test_an_epoch_predicts_every_token_once():
-    tokens = np.arange(1, 102, dtype=np.int32)  # all different; 101 tokens are 13 rows of 8, the last of 5
+    tokens = np.arange(
+        1, 102, dtype=np.int32
+    )  # all different; 101 tokens are 13 rows of 8, the last of 5
     stream = make_stream(tokens, batch_tokens=8)
     assert (stream.rows, stream.rows_per_step) == (13, 1)
     for epoch in range(2):
-        targets = np.concatenate([stream.step(step).targets[..., 0].reshape(-1) for step in range(epoch * 13, (epoch + 1) * 13)])
+        targets = np.concatenate(
+            [
+                stream.step(step).targets[..., 0].reshape(-1)
+                for step in range(epoch * 13, (epoch + 1) * 13)
+            ]
+        )
         assert sorted(targets[targets >= 0]) == [END, *range(2, 102)]
 
 
@@ -32,7 +46,10 @@ def test_epochs_differ_in_order_and_seeds_too():
     stream = make_stream(tokens, batch_tokens=8)
     first = [stream.step(step).ids[0, 0] for step in range(stream.rows)]
     second = [stream.step(stream.rows + step).ids[0, 0] for step in range(stream.rows)]
-    other_seed = [make_stream(tokens, batch_tokens=8, seed=6).step(step).ids[0, 0] for step in range(stream.rows)]
+    other_seed = [
+        make_stream(tokens, batch_tokens=8, seed=6).step(step).ids[0, 0]
+        for step in range(stream.rows)
+    ]
     assert sorted(first) == sorted(second) == sorted(other_seed)
     assert first != second
     assert first != other_seed
@@ -88,8 +105,12 @@ def test_no_two_epochs_have_the_same_order(stream):
 
 def test_flops_count_the_keys_that_each_token_sees():
     config = ModelConfig.from_dict({"preset": "small", "context": 8, "mtp_heads": 3})
-    tokens = np.array([END, 5, 6, END, 7, 8, 9, 4, END, 3, 5, 6, 7, 8, 9, 4], np.int32)  # two rows: documents of 3 and 5, and one of 8
+    tokens = np.array(
+        [END, 5, 6, END, 7, 8, 9, 4, END, 3, 5, 6, 7, 8, 9, 4], np.int32
+    )  # two rows: documents of 3 and 5, and one of 8
     whole = make_stream(tokens, batch_tokens=16, document_mask=False).step(0)
     assert whole.training_flops(config) == 16 * training_flops_per_token(config, 8)
     masked = make_stream(tokens, batch_tokens=16).step(0)
-    assert masked.training_flops(config) == sum(length * training_flops_per_token(config, length) for length in (3, 5, 8))
+    assert masked.training_flops(config) == sum(
+        length * training_flops_per_token(config, length) for length in (3, 5, 8)
+    )

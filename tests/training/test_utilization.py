@@ -15,14 +15,30 @@ PEAK = 1e12
 
 
 def test_each_line_counts_the_work_of_its_own_steps(trainer, data, monkeypatch):
-    monkeypatch.setattr(ReferenceBackend, "peak_flops", PEAK, raising=False)  # a device whose peak is known
+    monkeypatch.setattr(
+        ReferenceBackend, "peak_flops", PEAK, raising=False
+    )  # a device whose peak is known
     trainer.config["pretrain"] |= {"tokens": 7 * 128, "log_every": 2}
     assert main(trainer.command("pretrain")[3:]) == 0
-    config, tokens = ModelConfig.from_dict(trainer.config["model"]), TokenStore.open(data / "tokens" / "manifest.json").tokens("train")
+    config, tokens = (
+        ModelConfig.from_dict(trainer.config["model"]),
+        TokenStore.open(data / "tokens" / "manifest.json").tokens("train"),
+    )
     end_id = Tokenizer.load(data / "tokenizer.json").end_id
-    stream = TextStream(tokens, config.context, 128, config.mtp_weights, end_id, True, trainer.config["seed"], "pretrain")
+    stream = TextStream(
+        tokens,
+        config.context,
+        128,
+        config.mtp_weights,
+        end_id,
+        True,
+        trainer.config["seed"],
+        "pretrain",
+    )
     lines = [entry for entry in trainer.metrics() if "mfu" in entry]
     assert [line["step"] for line in lines] == [2, 4, 6, 7]
     for line, steps in zip(lines, ((0, 1), (2, 3), (4, 5), (6,)), strict=True):
         seconds = 128 * len(steps) / line["tokens_per_second"]
-        assert line["mfu"] == pytest.approx(sum(stream.step(step).training_flops(config) for step in steps) / seconds / PEAK), json.dumps(line)
+        assert line["mfu"] == pytest.approx(
+            sum(stream.step(step).training_flops(config) for step in steps) / seconds / PEAK
+        ), json.dumps(line)

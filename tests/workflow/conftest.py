@@ -37,7 +37,9 @@ def done(finished, tmp_path) -> Checkout:
 def pipeline(tmp_path_factory) -> Checkout:
     """A checkout in which `snakemake` has run on ci.yaml."""
     own = tmp_path_factory.getbasetemp()
-    ran = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "pipeline-as-it-ran"  # once for all processes of pytest
+    ran = (
+        own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    ) / "pipeline-as-it-ran"  # once for all processes of pytest
     with open(f"{ran}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not ran.exists():

@@ -54,10 +54,19 @@ class Checkout:
 
     path: Path
 
-    def snakemake(self, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
+    def snakemake(
+        self, *arguments: str, environment: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess:
         """Run Snakemake there, as a person would, with the configuration config/config.yaml of the folder."""
-        calls = {"NANOEULER_STUB_CALLS": str(self.path / "calls.txt"), "XDG_CACHE_HOME": str(self.path / "cache")}
-        inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SNAKEMAKE_PROFILE")}
+        calls = {
+            "NANOEULER_STUB_CALLS": str(self.path / "calls.txt"),
+            "XDG_CACHE_HOME": str(self.path / "cache"),
+        }
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("PYTHONPATH", "SNAKEMAKE_PROFILE")
+        }
         return subprocess.run(
             [sys.executable, "-m", "snakemake", *arguments],
             cwd=self.path,

@@ -33,8 +33,23 @@ def main() -> int:
         print(f"the stub of {stage} fails as it was told", file=sys.stderr)
         return 1
     text = f"{sys.executable} {__file__} {sys.argv[1:]}"
-    beside = [options.output.with_suffix(suffix) for suffix in (".index", ".parquet")] if stage == "fineweb" else []
-    named = filter(None, [options.output, *beside, options.record, options.metrics, options.items, options.table, options.card])
+    beside = (
+        [options.output.with_suffix(suffix) for suffix in (".index", ".parquet")]
+        if stage == "fineweb"
+        else []
+    )
+    named = filter(
+        None,
+        [
+            options.output,
+            *beside,
+            options.record,
+            options.metrics,
+            options.items,
+            options.table,
+            options.card,
+        ],
+    )
     for file in [options.output / name for name in FILES[stage]] if stage in FILES else named:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)

@@ -7,18 +7,34 @@ from pathlib import Path
 
 import pytest
 
-QUICK = ("--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "1", "--latency-wait", "2")
+QUICK = (
+    "--slurm-init-seconds-before-status-checks",
+    "1",
+    "--seconds-between-status-checks",
+    "1",
+    "--latency-wait",
+    "2",
+)
 TOOLS = Path(__file__).parent / "slurm"
 
 
 @pytest.fixture
 def cluster(tmp_path) -> dict[str, str]:
     """The environment of a login node."""
-    pytest.importorskip("snakemake_executor_plugin_slurm", reason="the slurm extra is not installed")
+    pytest.importorskip(
+        "snakemake_executor_plugin_slurm", reason="the slurm extra is not installed"
+    )
     tools, jobs = tmp_path / "tools", tmp_path / "jobs"
     shutil.copytree(TOOLS, tools)
     jobs.mkdir()
-    for tool, answer in {"sacctmgr": "physics", "sshare": "physics", "scontrol": "", "sinfo": "", "squeue": "", "scancel": ""}.items():
+    for tool, answer in {
+        "sacctmgr": "physics",
+        "sshare": "physics",
+        "scontrol": "",
+        "sinfo": "",
+        "squeue": "",
+        "scancel": "",
+    }.items():
         (tools / tool).write_text(f"#!/bin/sh\necho {answer}\n")
         (tools / tool).chmod(0o755)
     return {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "FAKE_SLURM": str(jobs)}
@@ -27,7 +43,11 @@ def cluster(tmp_path) -> dict[str, str]:
 @pytest.mark.slow
 def test_training_goes_to_the_cluster_and_a_job_that_fails_is_tried_again(done, cluster):
     done.replace("config/config.yaml", "3.0e-3", "1e-3")
-    done.replace("config/config.yaml", "run: trial", "run: trial\nslurm: {account: physics, partition: gpus, cpu_partition: cpus, hours: 2, cpus: 4}")
+    done.replace(
+        "config/config.yaml",
+        "run: trial",
+        "run: trial\nslurm: {account: physics, partition: gpus, cpu_partition: cpus, hours: 2, cpus: 4}",
+    )
     once = done.path / "failed once"
     stub = "nanoeuler/__main__.py"
     done.replace(
@@ -36,7 +56,10 @@ def test_training_goes_to_the_cluster_and_a_job_that_fails_is_tried_again(done, 
         f"    once = Path({str(once)!r})\n    if stage == 'pretrain' and not once.exists():\n        once.touch()\n        return 1\n    text = f",
     )
     done.run("pretrain", "--workflow-profile", "profiles/slurm", *QUICK, environment=cluster)
-    jobs = [file.read_text().splitlines() for file in sorted(Path(cluster["FAKE_SLURM"]).glob("*.arguments"))]
+    jobs = [
+        file.read_text().splitlines()
+        for file in sorted(Path(cluster["FAKE_SLURM"]).glob("*.arguments"))
+    ]
     assert len(jobs) == 2, "the first attempt fails, the second does it"
     for arguments in jobs:
         given = dict(itertools.pairwise(arguments))
@@ -49,4 +72,10 @@ def test_training_goes_to_the_cluster_and_a_job_that_fails_is_tried_again(done, 
 def test_what_needs_the_network_stays_on_the_login_node(checkout, cluster):
     checkout.run("download", "--workflow-profile", "profiles/slurm", *QUICK, environment=cluster)
     assert not list(Path(cluster["FAKE_SLURM"]).iterdir())
-    assert {call.split()[0] for call in checkout.calls} == {"gutenberg", "fineweb", "instructions", "preferences", "questions"}
+    assert {call.split()[0] for call in checkout.calls} == {
+        "gutenberg",
+        "fineweb",
+        "instructions",
+        "preferences",
+        "questions",
+    }

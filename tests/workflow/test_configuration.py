@@ -38,7 +38,12 @@ def write(tmp_path):
     def write(added: str = "", name: str = "config.yaml", **replaced: str) -> str:
         text = CONFIG.format(sources=tmp_path / "sources.yaml") + added
         for old, new in replaced.items():
-            lines = [f"{line.split(old + ':')[0]}{old}: {new}" if line.strip().startswith(old + ":") else line for line in text.splitlines()]
+            lines = [
+                f"{line.split(old + ':')[0]}{old}: {new}"
+                if line.strip().startswith(old + ":")
+                else line
+                for line in text.splitlines()
+            ]
             text = "\n".join(lines)
         (tmp_path / name).write_text(text)
         return str(tmp_path / name)
@@ -80,7 +85,8 @@ def test_inline_json_is_taken_as_it_is():
 
 def test_fields_override_the_preset(write):
     assert (
-        load(write(model="{preset: small, layers: 2, tied: true}"))["model"] | {"layers": 2, "tied": True, "dim": 128}
+        load(write(model="{preset: small, layers: 2, tied: true}"))["model"]
+        | {"layers": 2, "tied": True, "dim": 128}
         == load(write(model="{preset: small, layers: 2, tied: true}"))["model"]
     )
 
@@ -100,14 +106,21 @@ def test_a_whole_number_may_be_written_in_every_common_way(write, written):
     assert isinstance(tokens, int)
 
 
-@pytest.mark.parametrize(("written", "meant"), [("2026-11-05", "2026-11-05"), ("42", "42"), ("first", "first")])
+@pytest.mark.parametrize(
+    ("written", "meant"), [("2026-11-05", "2026-11-05"), ("42", "42"), ("first", "first")]
+)
 def test_a_run_may_be_named_like_a_date_or_a_number(write, written, meant):
     assert load(write(run=written))["run"] == meant
 
 
 def test_what_a_command_line_gives_as_text_is_coerced(write):
     config = load_files(
-        [write()], {"pretrain": {"document_mask": "false", "init_from": "null", "micro_batch_rows": "8"}, "seed": "7", "corpus": {"books": ["84"]}}
+        [write()],
+        {
+            "pretrain": {"document_mask": "false", "init_from": "null", "micro_batch_rows": "8"},
+            "seed": "7",
+            "corpus": {"books": ["84"]},
+        },
     )
     assert config["pretrain"]["document_mask"] is False
     assert config["pretrain"]["init_from"] is None
@@ -131,7 +144,10 @@ def test_a_later_file_wins_key_by_key(write, tmp_path):
 
 
 MISTAKES = {
-    "an unknown key": ({"learning_rate": "1", "added": "pretran: {}"}, r"line 9: unknown key pretran; did you mean pretrain\?"),
+    "an unknown key": (
+        {"learning_rate": "1", "added": "pretran: {}"},
+        r"line 9: unknown key pretran; did you mean pretrain\?",
+    ),
     "a key of another section": (
         {"added": "warmup_steps: 3"},
         r"line 9: unknown key warmup_steps; did you mean pretrain.warmup_steps or sft.warmup_steps or dpo.warmup_steps\?",
@@ -140,24 +156,54 @@ MISTAKES = {
         {"added": "corpus: {fineweb: {min_scor: 3}}"},
         r"line 9: unknown key corpus.fineweb.min_scor; did you mean corpus.fineweb.min_score\?",
     ),
-    "an unknown key like no other": ({"added": "zzz: 1"}, r"unknown key zzz; known here: run, seed"),
+    "an unknown key like no other": (
+        {"added": "zzz: 1"},
+        r"unknown key zzz; known here: run, seed",
+    ),
     "text for a number": (
         {"learning_rate": "fast"},
         r'line 8: pretrain.learning_rate must be a number above 0 and at most 1, not "fast" \(peak learning rate\)',
     ),
-    "a number out of range": ({"learning_rate": "30"}, r"pretrain.learning_rate must be a number above 0 and at most 1, not 30"),
-    "infinity": ({"learning_rate": ".inf"}, r"pretrain.learning_rate must be a number above 0 and at most 1, not Infinity"),
-    "nan": ({"learning_rate": ".nan"}, r"pretrain.learning_rate must be a number above 0 and at most 1, not NaN"),
-    "a fraction for a count": ({"tokens": "1.5"}, r"line 6: pretrain.tokens must be a whole number of at least 1, not 1.5"),
-    "truth for a count": ({"tokens": "yes"}, r"pretrain.tokens must be a whole number of at least 1, not true"),
+    "a number out of range": (
+        {"learning_rate": "30"},
+        r"pretrain.learning_rate must be a number above 0 and at most 1, not 30",
+    ),
+    "infinity": (
+        {"learning_rate": ".inf"},
+        r"pretrain.learning_rate must be a number above 0 and at most 1, not Infinity",
+    ),
+    "nan": (
+        {"learning_rate": ".nan"},
+        r"pretrain.learning_rate must be a number above 0 and at most 1, not NaN",
+    ),
+    "a fraction for a count": (
+        {"tokens": "1.5"},
+        r"line 6: pretrain.tokens must be a whole number of at least 1, not 1.5",
+    ),
+    "truth for a count": (
+        {"tokens": "yes"},
+        r"pretrain.tokens must be a whole number of at least 1, not true",
+    ),
     "yes and no for text": (
         {"run": "no"},
         r"line 2: run must be a name .* not false; YAML reads yes, no, on and off as true and false: put the text in quotes",
     ),
-    "a run that is no file name": ({"run": "a/b"}, r'run must be a name of letters, digits, dots, dashes and underscores, not "a/b"'),
-    "an unknown preset": ({"model": "{preset: huge}"}, r'line 4: model.preset must be "small", "medium", "base", "large" or null, not "huge"'),
-    "heads that do not divide": ({"model": "{preset: small, heads: 5}"}, r"line 4: model.heads is 5, which does not divide model.dim = 128"),
-    "key heads that do not divide": ({"model": "{preset: small, kv_heads: 3}"}, r"line 4: model.kv_heads is 3, which does not divide model.heads = 4"),
+    "a run that is no file name": (
+        {"run": "a/b"},
+        r'run must be a name of letters, digits, dots, dashes and underscores, not "a/b"',
+    ),
+    "an unknown preset": (
+        {"model": "{preset: huge}"},
+        r'line 4: model.preset must be "small", "medium", "base", "large" or null, not "huge"',
+    ),
+    "heads that do not divide": (
+        {"model": "{preset: small, heads: 5}"},
+        r"line 4: model.heads is 5, which does not divide model.dim = 128",
+    ),
+    "key heads that do not divide": (
+        {"model": "{preset: small, kv_heads: 3}"},
+        r"line 4: model.kv_heads is 3, which does not divide model.heads = 4",
+    ),
     "a model without fields": ({"model": "{dim: 64}"}, r"line 4: the model section lacks"),
     "a vocabulary too small": (
         {"added": "tokenizer: {vocab_size: 271}"},
@@ -167,24 +213,54 @@ MISTAKES = {
         {"model": "{preset: small, vocab_size: 512}", "added": "tokenizer: {vocab_size: 1024}"},
         r"line 4: model.vocab_size is 512 and tokenizer.vocab_size 1024; leave out model.vocab_size",
     ),
-    "a batch below a row": ({"batch_tokens": "64"}, r"line 7: pretrain.batch_tokens is 64, less than one row of 128 tokens; give a multiple of 128"),
-    "a book that is not listed": ({"added": "corpus: {books: [84, 5]}"}, r"corpus.books names book 5, which the sources file does not list; add it there"),
-    "more shards than there are": ({"added": "corpus: {fineweb: {shards: 3}}"}, r"corpus.fineweb.shards is 3, but the sources file lists 1; add shards there"),
-    "page lengths exchanged": ({"added": "corpus: {fineweb: {min_characters: 9, max_characters: 8}}"}, r"min_characters is above max_characters"),
+    "a batch below a row": (
+        {"batch_tokens": "64"},
+        r"line 7: pretrain.batch_tokens is 64, less than one row of 128 tokens; give a multiple of 128",
+    ),
+    "a book that is not listed": (
+        {"added": "corpus: {books: [84, 5]}"},
+        r"corpus.books names book 5, which the sources file does not list; add it there",
+    ),
+    "more shards than there are": (
+        {"added": "corpus: {fineweb: {shards: 3}}"},
+        r"corpus.fineweb.shards is 3, but the sources file lists 1; add shards there",
+    ),
+    "page lengths exchanged": (
+        {"added": "corpus: {fineweb: {min_characters: 9, max_characters: 8}}"},
+        r"min_characters is above max_characters",
+    ),
     "an unknown kind of repetition": (
         {"added": "corpus: {deduplicate: {web: fuzzy}}"},
         r'line 9: corpus.deduplicate.web must be "near", "exact" or "none", not "fuzzy"',
     ),
-    "repetitions of an unknown kind of source": ({"added": "corpus: {deduplicate: {page: near}}"}, r"line 9: unknown key corpus.deduplicate.page"),
-    "documents hardly alike": ({"added": "corpus: {deduplicate: {threshold: 0.4}}"}, r"line 9: corpus.deduplicate.threshold .*0.5.*0.4"),
-    "a likeness above all": ({"added": "corpus: {deduplicate: {threshold: 80}}"}, r"line 9: corpus.deduplicate.threshold .*1.*80"),
-    "a half-hearted check": ({"added": "corpus: {decontaminate: maybe}"}, r"line 9: corpus.decontaminate .*true or false.*maybe"),
+    "repetitions of an unknown kind of source": (
+        {"added": "corpus: {deduplicate: {page: near}}"},
+        r"line 9: unknown key corpus.deduplicate.page",
+    ),
+    "documents hardly alike": (
+        {"added": "corpus: {deduplicate: {threshold: 0.4}}"},
+        r"line 9: corpus.deduplicate.threshold .*0.5.*0.4",
+    ),
+    "a likeness above all": (
+        {"added": "corpus: {deduplicate: {threshold: 80}}"},
+        r"line 9: corpus.deduplicate.threshold .*1.*80",
+    ),
+    "a half-hearted check": (
+        {"added": "corpus: {decontaminate: maybe}"},
+        r"line 9: corpus.decontaminate .*true or false.*maybe",
+    ),
     "unknown instructions": (
         {"added": "sft: {instructions: dolly}"},
         r"sft.instructions is 'dolly', neither a name in the sources file \(there: alpaca\) nor a file",
     ),
-    "unknown questions": ({"added": "evaluate: {questions: trivia}"}, r"evaluate.questions is 'trivia', which the sources file does not have \(there: world\)"),
-    "an unknown task": ({"added": "evaluate: {tasks: [{name: boolq}]}"}, r"line 9: evaluate.tasks: boolq: no name under tasks in the sources file"),
+    "unknown questions": (
+        {"added": "evaluate: {questions: trivia}"},
+        r"evaluate.questions is 'trivia', which the sources file does not have \(there: world\)",
+    ),
+    "an unknown task": (
+        {"added": "evaluate: {tasks: [{name: boolq}]}"},
+        r"line 9: evaluate.tasks: boolq: no name under tasks in the sources file",
+    ),
     "a task of no kind": (
         {"added": "evaluate: {tasks: [{name: boolq, url: boolq.jsonl}]}"},
         r"line 9: evaluate.tasks: boolq: boolq is no kind of task; give kind as one of hellaswag",
@@ -193,15 +269,24 @@ MISTAKES = {
         {"added": "evaluate: {tasks: [{name: piqa, url: a.jsonl}, {name: piqa, url: b.jsonl}]}"},
         r"evaluate.tasks.1 is the second one named piqa; give it another name",
     ),
-    "a limit of none": ({"added": "evaluate: {tasks: [{name: piqa, url: a, limit: 0}]}"}, r"limit must be a whole number of at least 1 or null, not 0"),
+    "a limit of none": (
+        {"added": "evaluate: {tasks: [{name: piqa, url: a, limit: 0}]}"},
+        r"limit must be a whole number of at least 1 or null, not 0",
+    ),
     "own text that is not there": (
         {"added": "corpus: {sources: [gutenberg, novel.txt]}"},
         r"line 9: novel.txt: no such file or folder; correct the path in corpus.sources",
     ),
     "a key given twice": ({"added": "run: again"}, r"line 9: run is given twice; keep one of them"),
     "a tab": ({"added": "corpus:\n\tname: x"}, r"line 10: not valid YAML"),
-    "a missing sources file": ({"sources": "nowhere.yaml"}, r"line 3: sources is nowhere.yaml, and there is no such file"),
-    "a section that is none": ({"added": "corpus: all"}, r'line 9: corpus must be a section of keys, not "all"'),
+    "a missing sources file": (
+        {"sources": "nowhere.yaml"},
+        r"line 3: sources is nowhere.yaml, and there is no such file",
+    ),
+    "a section that is none": (
+        {"added": "corpus: all"},
+        r'line 9: corpus must be a section of keys, not "all"',
+    ),
 }
 
 
@@ -218,12 +303,17 @@ def test_a_mistake_is_named_with_place_and_remedy(write, mistake):
 def test_a_missing_key_is_named_with_its_meaning(write, tmp_path):
     path = Path(write())
     path.write_text(path.read_text().replace("  tokens: 1000000\n", ""))
-    with pytest.raises(UserError, match=r"pretrain.tokens is missing; give it \(tokens to train on"):
+    with pytest.raises(
+        UserError, match=r"pretrain.tokens is missing; give it \(tokens to train on"
+    ):
         load(path)
 
 
 def test_a_mistake_on_the_command_line_is_told_from_one_in_the_file(write):
-    with pytest.raises(UserError, match=r"^the command line: unknown key sft.learnin_rate; did you mean sft.learning_rate\?"):
+    with pytest.raises(
+        UserError,
+        match=r"^the command line: unknown key sft.learnin_rate; did you mean sft.learning_rate\?",
+    ):
         load(write("sft: {epochs: 1}"), overrides=["sft.learnin_rate=1"])
     with pytest.raises(UserError, match=r"write section.key=value"):
         load(write(), overrides=["seed"])
@@ -232,16 +322,29 @@ def test_a_mistake_on_the_command_line_is_told_from_one_in_the_file(write):
 def test_a_mistake_in_the_sources_file_is_named_there(write, tmp_path):
     path = write()
     (tmp_path / "sources.yaml").write_text(SOURCES.replace("mirror:", "miror:"))
-    with pytest.raises(UserError, match=r"sources.yaml, line 2: unknown key gutenberg.miror; did you mean gutenberg.mirror\?"):
+    with pytest.raises(
+        UserError,
+        match=r"sources.yaml, line 2: unknown key gutenberg.miror; did you mean gutenberg.mirror\?",
+    ):
         load(path)
-    (tmp_path / "sources.yaml").write_text(SOURCES.replace("alpaca.json", "alpaca.json, sha256: abc"))
-    with pytest.raises(UserError, match=r"instructions.alpaca.sha256 must be 64 hexadecimal digits or null, not \"abc\""):
+    (tmp_path / "sources.yaml").write_text(
+        SOURCES.replace("alpaca.json", "alpaca.json, sha256: abc")
+    )
+    with pytest.raises(
+        UserError,
+        match=r"instructions.alpaca.sha256 must be 64 hexadecimal digits or null, not \"abc\"",
+    ):
         load(path)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "run is missing"), ("- a\n- b", "holds list instead of keys"), ("a: [1, 2", "not valid YAML"), (b"run: \xff", "not UTF-8")],
+    [
+        ("", "run is missing"),
+        ("- a\n- b", "holds list instead of keys"),
+        ("a: [1, 2", "not valid YAML"),
+        (b"run: \xff", "not UTF-8"),
+    ],
 )
 def test_a_file_that_is_no_configuration_is_refused(tmp_path, content, message):
     path = tmp_path / "bad.yaml"
@@ -277,7 +380,9 @@ def written(value: object) -> str:
 
 
 def test_the_schema_and_the_sample_know_the_same_keys():
-    properties = yaml.safe_load((ROOT / "nanoeuler/config/schema.yaml").read_text())["properties"]["sample"]["properties"]
+    properties = yaml.safe_load((ROOT / "nanoeuler/config/schema.yaml").read_text())["properties"][
+        "sample"
+    ]["properties"]
     assert set(properties) == set(dataclasses.asdict(Settings()))
 
 
@@ -302,7 +407,11 @@ def test_the_readme_of_the_configuration_explains_every_key_with_its_default():
         assert rows[key] == (f"`{written(rule['default'])}`" if "default" in rule else ""), key
 
 
-RUNS = sorted(path for path in (ROOT / "config").glob("*.yaml") if path.name not in ("sources.yaml", "sample.yaml"))
+RUNS = sorted(
+    path
+    for path in (ROOT / "config").glob("*.yaml")
+    if path.name not in ("sources.yaml", "sample.yaml")
+)
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.name)

@@ -30,7 +30,11 @@ def test_a_run_keeps_its_configuration_and_what_needs_what_for_the_report(finish
     assert {rule: entry["jobs"] for rule, entry in kept["rules"].items()} == EVERY_STAGE
     assert kept["rules"]["tokenize"]["needs"] == ["build_corpus", "learn_bpe"]
     order = list(kept["rules"])
-    assert all(order.index(needed) < order.index(rule) for rule, entry in kept["rules"].items() for needed in entry["needs"])
+    assert all(
+        order.index(needed) < order.index(rule)
+        for rule, entry in kept["rules"].items()
+        for needed in entry["needs"]
+    )
     assert kept["config"]["corpus"]["name"] == "shared"
 
 
@@ -40,7 +44,11 @@ CHANGES = {
     "the learning rate of pretraining": ("3.0e-3", "1e-3", PRETRAIN),
     "the size of the model": ("{preset: small}", "{preset: small, layers: 2}", TRAINING),
     "the vocabulary": ("run: trial", "run: trial\ntokenizer: {vocab_size: 1024}", TOKENS),
-    "one more shard": ("{name: shared}", "{name: shared, fineweb: {shards: 2}}", {"extract_fineweb": 1, "build_corpus": 1} | TOKENS),
+    "one more shard": (
+        "{name: shared}",
+        "{name: shared, fineweb: {shards: 2}}",
+        {"extract_fineweb": 1, "build_corpus": 1} | TOKENS,
+    ),
 }
 
 
@@ -52,9 +60,21 @@ def test_a_change_of_the_configuration_reruns_what_it_can_change(done, change):
 
 
 def test_a_change_that_cannot_change_a_result_reruns_nothing(done):
-    done.replace("config/config.yaml", "run: trial", "run: trial\ndevice: cpu\nmax_hours: 1\nslurm: {account: abc, hours: 3}")
-    done.replace("config/config.yaml", "4096,", "4096, log_every: 1, checkpoint_minutes: 1, validate_every: 7, micro_batch_rows: 2,")
-    done.replace("config/config.yaml", "{preset: small}", "{dim: 128, heads: 4, kv_heads: 2, layers: 4, context: 128, ffn: 341, vocab_size: 512}")
+    done.replace(
+        "config/config.yaml",
+        "run: trial",
+        "run: trial\ndevice: cpu\nmax_hours: 1\nslurm: {account: abc, hours: 3}",
+    )
+    done.replace(
+        "config/config.yaml",
+        "4096,",
+        "4096, log_every: 1, checkpoint_minutes: 1, validate_every: 7, micro_batch_rows: 2,",
+    )
+    done.replace(
+        "config/config.yaml",
+        "{preset: small}",
+        "{dim: 128, heads: 4, kv_heads: 2, layers: 4, context: 128, ffn: 341, vocab_size: 512}",
+    )
     done.replace("sources.yaml", "https://mirror.example", "https://other.example")
     for name in ("corpus", "tokenizer", "training", "evaluation"):
         done.replace(f"workflow/rules/{name}.smk", "python -m nanoeuler ", "python  -m  nanoeuler ")
@@ -69,7 +89,10 @@ def test_one_more_book_fetches_that_book_only(done):
 def test_a_second_run_of_another_size_shares_the_data(done):
     done.write(
         "other.yaml",
-        (done.path / "config/config.yaml").read_text().replace("run: trial", "run: other").replace("preset: small", "preset: small, layers: 2"),
+        (done.path / "config/config.yaml")
+        .read_text()
+        .replace("run: trial", "run: other")
+        .replace("preset: small", "preset: small, layers: 2"),
     )
     assert done.planned("--configfile", "other.yaml") == TRAINING | {"check_gradients": 1}
     done.run("--configfile", "other.yaml")
@@ -81,7 +104,10 @@ def later(path) -> None:
 
 
 def test_touching_files_costs_no_training(done):
-    for path in [*done.path.glob("data/gutenberg/classics/*/*.txt"), *done.path.glob("data/fineweb/web/*/*.txt")]:
+    for path in [
+        *done.path.glob("data/gutenberg/classics/*/*.txt"),
+        *done.path.glob("data/fineweb/web/*/*.txt"),
+    ]:
         path.write_bytes(b"x" * 1_100_000)  # above this size Snakemake compares times, not content
     for pattern in (
         "data/gutenberg/*/*/*",
@@ -105,7 +131,11 @@ def test_changed_code_of_the_model_checks_the_gradients_again_and_trains_nothing
 
 def test_own_text_joins_the_corpus_and_a_change_of_it_counts(done):
     done.write("my texts/novel.txt", "It was a dark night.")
-    done.replace("config/config.yaml", "{name: shared}", "{name: shared, sources: [gutenberg, fineweb, my texts]}")
+    done.replace(
+        "config/config.yaml",
+        "{name: shared}",
+        "{name: shared, sources: [gutenberg, fineweb, my texts]}",
+    )
     expected = {"build_corpus": 1} | TOKENS
     assert done.planned() == expected
     done.run()
@@ -117,7 +147,9 @@ def test_own_text_joins_the_corpus_and_a_change_of_it_counts(done):
 
 
 def test_a_task_is_fetched_once_kept_out_of_the_corpus_and_scored_for_every_model(done):
-    done.replace("config/config.yaml", "{questions: world}", "{questions: world, tasks: [{name: piqa}]}")
+    done.replace(
+        "config/config.yaml", "{questions: world}", "{questions: world, tasks: [{name: piqa}]}"
+    )
     assert done.planned("build_corpus") == {"fetch_task": 1, "build_corpus": 1}
     done.run("build_corpus")
     assert "--kept-out data/questions/world.jsonl data/tasks/piqa/manifest.json --threads" in next(
@@ -128,8 +160,15 @@ def test_a_task_is_fetched_once_kept_out_of_the_corpus_and_scored_for_every_mode
 def test_a_task_that_the_corpus_may_quote_is_scored_without_training_again(done):
     done.replace("config/config.yaml", "{name: shared}", "{name: shared, decontaminate: false}")
     done.run()
-    done.replace("config/config.yaml", "{questions: world}", "{questions: world, tasks: [{name: piqa}, {name: quiz, limit: 5}]}")
-    assert done.planned() == {"fetch_task": 2, "evaluate_model": EVERY_STAGE["evaluate_model"]} | REPORT
+    done.replace(
+        "config/config.yaml",
+        "{questions: world}",
+        "{questions: world, tasks: [{name: piqa}, {name: quiz, limit: 5}]}",
+    )
+    assert (
+        done.planned()
+        == {"fetch_task": 2, "evaluate_model": EVERY_STAGE["evaluate_model"]} | REPORT
+    )
     done.run()
     call = next(call for call in reversed(done.calls) if call.startswith("evaluate"))
     assert "--tasks data/tasks/piqa/manifest.json data/tasks/quiz/manifest.json --output" in call
@@ -138,7 +177,9 @@ def test_a_task_that_the_corpus_may_quote_is_scored_without_training_again(done)
 
 
 def test_other_questions_make_the_corpus_again_while_it_must_not_quote_them(done):
-    assert done.planned("build_corpus", "--config", "evaluate={questions: null}") == {"build_corpus": 1}
+    assert done.planned("build_corpus", "--config", "evaluate={questions: null}") == {
+        "build_corpus": 1
+    }
     done.replace("config/config.yaml", "{name: shared}", "{name: shared, decontaminate: false}")
     done.run("build_corpus")
     assert done.planned("build_corpus", "--config", "evaluate={questions: null}") == {}
@@ -147,10 +188,48 @@ def test_other_questions_make_the_corpus_again_while_it_must_not_quote_them(done
 @pytest.mark.parametrize(
     ("target", "stages"),
     [
-        ("download", {"fetch_book", "extract_fineweb", "fetch_instructions", "fetch_preferences", "fetch_questions", "download"}),
-        ("pretrain", {"fetch_book", "clean_book", "extract_fineweb", "fetch_questions", "build_corpus", "learn_bpe", "tokenize", "pretrain"}),
-        ("sft", set(EVERY_STAGE) - {"fetch_preferences", "check_gradients", "sft_scratch", "dpo", "evaluate_model", "write_report", "all"}),
-        ("dpo", set(EVERY_STAGE) - {"check_gradients", "sft_scratch", "evaluate_model", "write_report", "all"}),
+        (
+            "download",
+            {
+                "fetch_book",
+                "extract_fineweb",
+                "fetch_instructions",
+                "fetch_preferences",
+                "fetch_questions",
+                "download",
+            },
+        ),
+        (
+            "pretrain",
+            {
+                "fetch_book",
+                "clean_book",
+                "extract_fineweb",
+                "fetch_questions",
+                "build_corpus",
+                "learn_bpe",
+                "tokenize",
+                "pretrain",
+            },
+        ),
+        (
+            "sft",
+            set(EVERY_STAGE)
+            - {
+                "fetch_preferences",
+                "check_gradients",
+                "sft_scratch",
+                "dpo",
+                "evaluate_model",
+                "write_report",
+                "all",
+            },
+        ),
+        (
+            "dpo",
+            set(EVERY_STAGE)
+            - {"check_gradients", "sft_scratch", "evaluate_model", "write_report", "all"},
+        ),
         ("evaluate", set(EVERY_STAGE) - {"check_gradients", "write_report", "all"} | {"evaluate"}),
         ("check_gradients", {"check_gradients"}),
     ],
@@ -160,31 +239,55 @@ def test_a_stage_can_be_named_on_the_command_line(checkout, target, stages):
 
 
 def test_stages_that_are_switched_off_are_left_out_and_the_rest_is_wanted(checkout):
-    without_dpo = {name: count for name, count in EVERY_STAGE.items() if name not in ("fetch_preferences", "dpo")} | {"evaluate_model": 3}
+    without_dpo = {
+        name: count
+        for name, count in EVERY_STAGE.items()
+        if name not in ("fetch_preferences", "dpo")
+    } | {"evaluate_model": 3}
     assert checkout.planned("--config", "dpo={enabled: false}") == without_dpo
-    without_sft = {name: count for name, count in EVERY_STAGE.items() if name not in ("fetch_instructions", "sft", "sft_scratch")} | {"evaluate_model": 2}
+    without_sft = {
+        name: count
+        for name, count in EVERY_STAGE.items()
+        if name not in ("fetch_instructions", "sft", "sft_scratch")
+    } | {"evaluate_model": 2}
     assert checkout.planned("--config", "sft={enabled: false}") == without_sft
     checkout.run("--config", "sft={enabled: false}")
-    assert "--parent results/trial/pretrain/model" in next(call for call in checkout.calls if call.startswith("dpo "))
+    assert "--parent results/trial/pretrain/model" in next(
+        call for call in checkout.calls if call.startswith("dpo ")
+    )
 
 
 def test_alignment_starts_from_the_tuned_model(done):
-    assert "--parent results/trial/sft/model" in next(call for call in done.calls if call.startswith("dpo "))
+    assert "--parent results/trial/sft/model" in next(
+        call for call in done.calls if call.startswith("dpo ")
+    )
 
 
 def test_the_offline_sample_is_written_before_anything_is_fetched(done):
-    done.replace("config/config.yaml", "run: trial", "run: trial\nsample: {seed: 1}\ndata_dir: offline")
-    assert done.planned() == {name: count for name, count in EVERY_STAGE.items() if name != "check_gradients"} | {"write_sample": 1}
+    done.replace(
+        "config/config.yaml", "run: trial", "run: trial\nsample: {seed: 1}\ndata_dir: offline"
+    )
+    assert done.planned() == {
+        name: count for name, count in EVERY_STAGE.items() if name != "check_gradients"
+    } | {"write_sample": 1}
 
 
 def test_the_default_configuration_does_not_leak_into_another(checkout):
     checkout.replace("config/config.yaml", "run: trial", "run: trial\nsample: {seed: 1}\nseed: 5")
-    checkout.write("other.yaml", (checkout.path / "config/config.yaml").read_text().replace("sample: {seed: 1}\nseed: 5", "").replace("trial", "other"))
+    checkout.write(
+        "other.yaml",
+        (checkout.path / "config/config.yaml")
+        .read_text()
+        .replace("sample: {seed: 1}\nseed: 5", "")
+        .replace("trial", "other"),
+    )
     assert "write_sample" not in checkout.planned("--configfile", "other.yaml")
 
 
 def test_the_command_line_overrides_a_file(checkout):
-    printed = checkout.run("-n", "-p", "pretrain", "--config", "pretrain={learning_rate: 1e-4, tokens: 2e6}", "seed=9")
+    printed = checkout.run(
+        "-n", "-p", "pretrain", "--config", "pretrain={learning_rate: 1e-4, tokens: 2e6}", "seed=9"
+    )
     assert '"learning_rate":0.0001' in printed
     assert '"tokens":2000000' in printed
     assert '"seed":9' in printed
@@ -201,7 +304,9 @@ def test_a_mistake_in_the_configuration_stops_before_anything_runs(checkout):
     refused = checkout.snakemake()
     assert refused.returncode != 0
     mistake = "error  config/config.yaml, line 7: unknown key sft.lerning_rate; did you mean sft.learning_rate?"
-    assert refused.stderr.splitlines()[1:] == [mistake]  # the first line is Snakemake's, about its profile
+    assert refused.stderr.splitlines()[1:] == [
+        mistake
+    ]  # the first line is Snakemake's, about its profile
     assert checkout.calls == []
 
 

@@ -33,7 +33,9 @@ def checkout(pipeline, tmp_path) -> Checkout:
 
 def without_training(pipeline: Checkout, folder) -> Checkout:
     """A copy of the pipeline's checkout in which nothing has been trained."""
-    shutil.copytree(pipeline.path, folder / "checkout", symlinks=True, ignore=shutil.ignore_patterns("results"))
+    shutil.copytree(
+        pipeline.path, folder / "checkout", symlinks=True, ignore=shutil.ignore_patterns("results")
+    )
     return Checkout(folder / "checkout")
 
 
@@ -45,7 +47,12 @@ class Interrupted:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with open(checkout.path / "said.txt", "w", encoding="utf-8") as said:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "snakemake", *COMMAND], cwd=checkout.path, env=environment, stdout=said, stderr=said, start_new_session=True
+                [sys.executable, "-m", "snakemake", *COMMAND],
+                cwd=checkout.path,
+                env=environment,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
             )
         deadline = time.monotonic() + 90
         while self.step < step:
@@ -56,16 +63,24 @@ class Interrupted:
     @property
     def step(self) -> int:
         metrics = self.checkout.path / "results/ci/pretrain/metrics.jsonl"
-        return sum('"step"' in line for line in metrics.read_text().splitlines()) if metrics.exists() else 0
+        return (
+            sum('"step"' in line for line in metrics.read_text().splitlines())
+            if metrics.exists()
+            else 0
+        )
 
     @property
     def trainer(self) -> int:
-        return json.loads((self.checkout.path / "results/ci/pretrain/checkpoints/lock.json").read_text())["pid"]
+        return json.loads(
+            (self.checkout.path / "results/ci/pretrain/checkpoints/lock.json").read_text()
+        )["pid"]
 
 
 def test_ctrl_c(checkout, uninterrupted):
     interrupted = Interrupted(checkout)
-    os.killpg(interrupted.process.pid, signal.SIGINT)  # a terminal sends it to everybody in the foreground
+    os.killpg(
+        interrupted.process.pid, signal.SIGINT
+    )  # a terminal sends it to everybody in the foreground
     assert interrupted.process.wait(timeout=60) != 0
     assert not (checkout.path / WEIGHTS).exists()
     assert "going on from step" in checkout.run(*COMMAND)
@@ -80,7 +95,9 @@ def test_kill_9_of_the_trainer(checkout, uninterrupted):
     assert sha256_file(checkout.path / WEIGHTS) == uninterrupted
 
 
-def test_kill_9_of_snakemake_leaves_a_trainer_that_is_respected_until_it_is_gone(checkout, uninterrupted):
+def test_kill_9_of_snakemake_leaves_a_trainer_that_is_respected_until_it_is_gone(
+    checkout, uninterrupted
+):
     interrupted = Interrupted(checkout)
     trainer = interrupted.trainer
     os.kill(trainer, signal.SIGSTOP)  # so that it does not finish while we look at it

@@ -7,10 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler.config.machine import ALL_CORES, gpus_at_hand, job_environment, limits, model_threads, training_megabytes
+from nanoeuler.config.machine import (
+    ALL_CORES,
+    gpus_at_hand,
+    job_environment,
+    limits,
+    model_threads,
+    training_megabytes,
+)
 from nanoeuler.model.spec import PRESETS
 
-NVIDIA_SMI = "#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-1)'\necho 'GPU 1: NVIDIA H200 (UUID: GPU-2)'\n"
+NVIDIA_SMI = (
+    "#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-1)'\necho 'GPU 1: NVIDIA H200 (UUID: GPU-2)'\n"
+)
 
 
 @pytest.fixture
@@ -54,7 +63,9 @@ def test_given_limits_are_left_alone(driver):
     assert set(limits({"device": "auto"}, given={"gpu"})) == {"mem_mb", "mirror_connections"}
 
 
-@pytest.mark.parametrize(("options", "gpus"), [([], 1), (["--resources", "gpu=0"], 0), (["--config", "device=cpu"], 0)])
+@pytest.mark.parametrize(
+    ("options", "gpus"), [([], 1), (["--resources", "gpu=0"], 0), (["--config", "device=cpu"], 0)]
+)
 def test_a_gpu_is_used_when_there_is_one_and_can_be_forbidden(checkout, driver, options, gpus):
     printed = checkout.run("-n", "-p", "pretrain", *options)
     assert f"--gpus {gpus} --log results/trial/pretrain/train.log" in printed
@@ -65,7 +76,11 @@ def test_jobs_run_this_interpreter_and_this_checkout_whatever_is_active(checkout
     venv.create(other)
     (other / "packages/nanoeuler").mkdir(parents=True)
     (other / "packages/nanoeuler/__init__.py").write_text("raise ImportError('another nanoeuler')")
-    environment = {"PATH": f"{other}/bin{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": f"{other}/packages", "VIRTUAL_ENV": str(other)}
+    environment = {
+        "PATH": f"{other}/bin{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": f"{other}/packages",
+        "VIRTUAL_ENV": str(other),
+    }
     checkout.run("check_gradients", environment=environment)
     written = (checkout.path / "results/trial/gradients.json").read_text()
     assert written.startswith(f"{sys.executable} {checkout.path}/nanoeuler/__main__.py")
@@ -75,7 +90,10 @@ def test_the_environment_of_jobs_is_not_repeated(monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin:/usr/bin")
     monkeypatch.delenv("PYTHONPATH", raising=False)
     environment = job_environment("/checkout")
-    assert environment == {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "PYTHONPATH": "/checkout"}
+    assert environment == {
+        "PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin",
+        "PYTHONPATH": "/checkout",
+    }
 
 
 def test_the_memory_asked_for_follows_the_model():

@@ -12,8 +12,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 UNLOCKED = {"torch"}  # the benchmarks' peer, which nothing in the project needs
-EXTRAS = {extra: pins for extra, pins in PROJECT["optional-dependencies"].items() if extra not in UNLOCKED}
-WANTED = {"core": PROJECT["dependencies"]} | {extra: PROJECT["dependencies"] + pins for extra, pins in EXTRAS.items()}
+EXTRAS = {
+    extra: pins for extra, pins in PROJECT["optional-dependencies"].items() if extra not in UNLOCKED
+}
+WANTED = {"core": PROJECT["dependencies"]} | {
+    extra: PROJECT["dependencies"] + pins for extra, pins in EXTRAS.items()
+}
 
 
 @pytest.mark.parametrize("lock", WANTED)
@@ -36,15 +40,30 @@ def test_locks_have_hashes_and_name_no_index(lock):
 
 def test_a_wheel_holds_the_schemas(tmp_path):
     pytest.importorskip("hatchling", reason="the build backend is not installed here")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
         file.extractall(tmp_path / "installed")
-    assert {"nanoeuler/config/schema.yaml", "nanoeuler/config/sources_schema.yaml", "nanoeuler/__main__.py"} <= names
+    assert {
+        "nanoeuler/config/schema.yaml",
+        "nanoeuler/config/sources_schema.yaml",
+        "nanoeuler/__main__.py",
+    } <= names
     assert not any(name.startswith(("tests", "config", "workflow")) for name in names)
     read = "from nanoeuler.config.validation import read_schema; print(read_schema('schema.yaml')['title'])"
-    printed = subprocess.run([sys.executable, "-c", read], cwd=tmp_path / "installed", check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", read],
+        cwd=tmp_path / "installed",
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     assert printed == "nanoeuler configuration\n"
 
 
@@ -59,8 +78,12 @@ def test_an_old_python_is_refused_in_one_sentence(tmp_path):
     old = tools / "python3"
     old.write_text('#!/bin/bash\n[ "$1" = --version ] && echo Python 3.9.2 && exit\nexit 1\n')
     old.chmod(0o755)
-    refused = subprocess.run(["/bin/bash", script], env={"PATH": str(tools)}, capture_output=True, text=True)
+    refused = subprocess.run(
+        ["/bin/bash", script], env={"PATH": str(tools)}, capture_output=True, text=True
+    )
     assert refused.returncode != 0
-    assert refused.stderr.startswith("nanoeuler needs Python 3.11 or newer and found Python 3.9.2: install one, or install uv")
+    assert refused.stderr.startswith(
+        "nanoeuler needs Python 3.11 or newer and found Python 3.9.2: install one, or install uv"
+    )
     assert refused.stderr.count("\n") == 1
     assert not (checkout / ".venv").exists()

@@ -45,10 +45,19 @@ def test_books_are_those_asked_for_in_the_order_of_the_sources_file(paths):
 
 
 def test_own_text_is_found_by_file_folder_and_glob(paths):
-    for name in ("novel.txt", "notes/a.md", "notes/deep/b.TXT", "notes/picture.png", "notes/.hidden/c.txt", "letters/1/d.txt"):
+    for name in (
+        "novel.txt",
+        "notes/a.md",
+        "notes/deep/b.TXT",
+        "notes/picture.png",
+        "notes/.hidden/c.txt",
+        "letters/1/d.txt",
+    ):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("text")
-    assert paths('corpus.sources=["novel.txt", "gutenberg", "notes", "letters/**/*.txt"]').own_text == [
+    assert paths(
+        'corpus.sources=["novel.txt", "gutenberg", "notes", "letters/**/*.txt"]'
+    ).own_text == [
         "novel.txt",
         "notes/a.md",
         "notes/deep/b.TXT",
@@ -71,7 +80,9 @@ def test_stages_follow_the_configuration(paths):
 
 
 def test_tasks_are_fetched_by_name_and_shared_by_runs(paths):
-    mine = paths('evaluate.tasks=[{"name": "piqa", "limit": 10}, {"name": "own", "url": "own.jsonl", "kind": "blimp"}]')
+    mine = paths(
+        'evaluate.tasks=[{"name": "piqa", "limit": 10}, {"name": "own", "url": "own.jsonl", "kind": "blimp"}]'
+    )
     assert mine.tasks == ["data/tasks/piqa/manifest.json", "data/tasks/own/manifest.json"]
     assert mine.downloads[-2:] == mine.tasks
     assert paths().tasks == []

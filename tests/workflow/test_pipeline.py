@@ -23,7 +23,11 @@ def test_every_stage_leaves_what_it_promises(pipeline):
     assert "<script src" not in page
     assert "## Limits" in (results / "README.md").read_text()
     for stage in ("pretrain", "sft", "sft_scratch", "dpo"):
-        assert {file.name for file in (results / stage / "model").iterdir()} == {"model.safetensors", "config.json", "tokenizer.json"}
+        assert {file.name for file in (results / stage / "model").iterdir()} == {
+            "model.safetensors",
+            "config.json",
+            "tokenizer.json",
+        }
 
 
 @pytest.mark.slow
@@ -37,11 +41,15 @@ def test_the_report_knows_every_rule_and_its_time(pipeline):
     assert {"evaluate_model", "check_gradients", "tokenize"} <= set(rules["write_report"]["needs"])
     times = read_times(results)
     assert times.keys() == rules.keys() - {"all"}
-    assert {rule: len(attempts) for rule, attempts in times.items()} == {rule: entry["jobs"] for rule, entry in rules.items() if rule != "all"}
+    assert {rule: len(attempts) for rule, attempts in times.items()} == {
+        rule: entry["jobs"] for rule, entry in rules.items() if rule != "all"
+    }
     page = (results / "report.html").read_text()
     assert 'class="chart graph"' in page
     assert "earlier</text>" not in page
-    trajectory = json.loads((results / "metrics.json").read_text())["stages"]["pretrain"]["trajectory"]
+    trajectory = json.loads((results / "metrics.json").read_text())["stages"]["pretrain"][
+        "trajectory"
+    ]
     assert len(trajectory["norm"]) == 2 * trajectory["layers"] + 1 == 5
 
 
@@ -67,7 +75,9 @@ def test_the_model_answers_on_the_command_line(pipeline):
         "0",
     ]
     environment = os.environ | {"PYTHONPATH": str(pipeline.path)}
-    subprocess.run(command, cwd=pipeline.path, env=environment, check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        command, cwd=pipeline.path, env=environment, check=True, capture_output=True, timeout=60
+    )
 
 
 @pytest.mark.slow

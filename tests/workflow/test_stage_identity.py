@@ -22,7 +22,9 @@ def resolve(tmp_path, monkeypatch):
 
 def rerun(before: dict, after: dict) -> set[str]:
     """The stages whose identity differs; the report reads everything and is left out."""
-    return {stage for stage in STAGES if stage_identity(before, stage) != stage_identity(after, stage)} - {"plan", "write_report"}
+    return {
+        stage for stage in STAGES if stage_identity(before, stage) != stage_identity(after, stage)
+    } - {"plan", "write_report"}
 
 
 @pytest.mark.parametrize(
@@ -76,21 +78,31 @@ def test_what_is_handed_over_holds_the_intervals_too(resolve):
 
 def test_a_stage_sees_only_the_data_set_that_it_fetches(resolve):
     handed = json.loads(stage_config(resolve(), "fetch_questions"))
-    assert handed["sources"] == {"questions": {"world": {"bytes": None, "sha256": None, "url": "questions.jsonl"}}}
-    assert "sources" not in json.loads(stage_config(resolve("evaluate.questions=null"), "fetch_questions"))
+    assert handed["sources"] == {
+        "questions": {"world": {"bytes": None, "sha256": None, "url": "questions.jsonl"}}
+    }
+    assert "sources" not in json.loads(
+        stage_config(resolve("evaluate.questions=null"), "fetch_questions")
+    )
 
 
 def test_a_task_is_fetched_again_when_its_own_entry_changes_and_not_for_another_limit(resolve):
     def identity(*changes: str) -> str:
         return stage_identity(Paths(resolve(*changes)).only_task("piqa"), "fetch_task")
 
-    assert identity('evaluate.tasks=[{"name": "piqa"}]') == identity('evaluate.tasks=[{"name": "quiz"}, {"name": "piqa", "limit": 5}]')
-    assert identity('evaluate.tasks=[{"name": "piqa"}]') != identity('evaluate.tasks=[{"name": "piqa", "url": "mine.jsonl"}]')
+    assert identity('evaluate.tasks=[{"name": "piqa"}]') == identity(
+        'evaluate.tasks=[{"name": "quiz"}, {"name": "piqa", "limit": 5}]'
+    )
+    assert identity('evaluate.tasks=[{"name": "piqa"}]') != identity(
+        'evaluate.tasks=[{"name": "piqa", "url": "mine.jsonl"}]'
+    )
 
 
 def test_the_order_of_keys_does_not_matter(resolve):
     config = resolve()
-    shuffled = dict(reversed(config.items())) | {"pretrain": dict(reversed(config["pretrain"].items()))}
+    shuffled = dict(reversed(config.items())) | {
+        "pretrain": dict(reversed(config["pretrain"].items()))
+    }
     assert stage_config(shuffled, "pretrain") == stage_config(config, "pretrain")
 
 

@@ -17,12 +17,23 @@ def config(tmp_path, monkeypatch) -> dict:
     monkeypatch.chdir(tmp_path)
     Path("sources.yaml").write_text(SOURCES)
     Path("config.yaml").write_text(CONFIG)
-    return load("config.yaml", overrides=['evaluate.prompts=["Who lives here?", "Why?", "When?", "Where?"]'])
+    return load(
+        "config.yaml", overrides=['evaluate.prompts=["Who lives here?", "Why?", "When?", "Where?"]']
+    )
 
 
 def test_the_plan_counts_the_stages_that_will_run(config):
-    command = plan_command(config, {"fetch_book", "sft_scratch", "pretrain"}, ["config.yaml"], gpus=1, local=True)
-    assert command[-6:] == ["--name", "config.yaml", "--stages", "pretrain,sft_scratch", "--gpus", "1"]
+    command = plan_command(
+        config, {"fetch_book", "sft_scratch", "pretrain"}, ["config.yaml"], gpus=1, local=True
+    )
+    assert command[-6:] == [
+        "--name",
+        "config.yaml",
+        "--stages",
+        "pretrain,sft_scratch",
+        "--gpus",
+        "1",
+    ]
     assert json.loads(command[command.index("--config") + 1])["max_hours"] == 24
 
 
@@ -39,7 +50,10 @@ def test_small_work_and_work_for_other_machines_is_not_planned(config):
 def test_a_plan_that_says_no_stops_the_run_before_its_first_job(checkout):
     stopped = checkout.snakemake(environment={"NANOEULER_STUB_FAIL": "plan"})
     assert stopped.returncode != 0
-    assert "this machine won't do for this run, see above; nothing was downloaded or started" in stopped.stdout + stopped.stderr
+    assert (
+        "this machine won't do for this run, see above; nothing was downloaded or started"
+        in stopped.stdout + stopped.stderr
+    )
     assert [call.split()[0] for call in checkout.calls] == ["plan"]
 
 
@@ -48,14 +62,21 @@ def test_the_closing_words_say_where_things_are_and_how_to_chat(config):
     assert lines[1] == "report   results/trial/report.html"
     assert lines[2] == "model    results/trial/dpo/model"
     assert lines[3].endswith("nanoeuler chat --model results/trial/dpo/model")
-    assert [line.removeprefix("try").strip() for line in lines[4:]] == ["Who lives here?", "Why?", "When?"]
+    assert [line.removeprefix("try").strip() for line in lines[4:]] == [
+        "Who lives here?",
+        "Why?",
+        "When?",
+    ]
 
 
 def test_what_the_demo_suggests_to_type_is_asked_in_its_held_out_questions(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     demo = load("config/config.yaml")
     world = write_sample(demo["sample"], tmp_path / "sample")
-    asked = {json.loads(line)["instruction"] for line in (tmp_path / "sample/questions.jsonl").read_text().splitlines()}
+    asked = {
+        json.loads(line)["instruction"]
+        for line in (tmp_path / "sample/questions.jsonl").read_text().splitlines()
+    }
     assert world["questions"] >= 200
     assert len(demo["evaluate"]["prompts"]) >= 3
     assert set(demo["evaluate"]["prompts"][:3]) <= asked

@@ -15,7 +15,16 @@ import numpy as np
 
 from nanoeuler.backend.cpu.glue import turn
 from nanoeuler.backend.cpu.lines import any_layout, ask_for, dot, fill, line, scale_into, span
-from nanoeuler.backend.cpu.simd import COLUMNS, LANES, add_product, exp, exponentials, largest, score_gradients, set_product
+from nanoeuler.backend.cpu.simd import (
+    COLUMNS,
+    LANES,
+    add_product,
+    exp,
+    exponentials,
+    largest,
+    score_gradients,
+    set_product,
+)
 from nanoeuler.compiling import compiled
 
 QUERIES, KEYS = 32, 128
@@ -82,17 +91,41 @@ def clear_outside(work, at, low, high, stop):
 
 
 @compiled()
-def attention(query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, lse_BHT, work, first_pair, stop_pair):
+def attention(
+    query_BTHE,
+    key_BSGE,
+    value_BSGE,
+    starts_BT,
+    offset_B,
+    out_BTHE,
+    lse_BHT,
+    work,
+    first_pair,
+    stop_pair,
+):
     T, H, E = query_BTHE.shape[1:]
     S, G = key_BSGE.shape[1:3]
-    one, scale, width, reach = np.float32(1), np.float32(1 / math.sqrt(E)), (E + COLUMNS - 1) // COLUMNS * COLUMNS, S + COLUMNS
-    query_BTHE, key_BSGE, value_BSGE, out_BTHE = any_layout(query_BTHE), any_layout(key_BSGE), any_layout(value_BSGE), any_layout(out_BTHE)
+    one, scale, width, reach = (
+        np.float32(1),
+        np.float32(1 / math.sqrt(E)),
+        (E + COLUMNS - 1) // COLUMNS * COLUMNS,
+        S + COLUMNS,
+    )
+    query_BTHE, key_BSGE, value_BSGE, out_BTHE = (
+        any_layout(query_BTHE),
+        any_layout(key_BSGE),
+        any_layout(value_BSGE),
+        any_layout(out_BTHE),
+    )
     keys = 0  # transposed
     values = keys + reach * width
     scores = values + reach * width
     query = scores + QUERIES * KEYS
     total = query + QUERIES * width
-    tops, sums = span(work, total + QUERIES * width, QUERIES), span(work, total + QUERIES * width + QUERIES, QUERIES)
+    tops, sums = (
+        span(work, total + QUERIES * width, QUERIES),
+        span(work, total + QUERIES * width + QUERIES, QUERIES),
+    )
     for pair in range(first_pair, stop_pair):
         b, g = pair // G, pair % G
         offset, begin = np.int64(offset_B[b]), np.int64(starts_BT[b, 0])
@@ -111,9 +144,15 @@ def attention(query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, l
                 last = min(offset + q + n, S)
                 for k in range(np.int64(starts_BT[b, q]), last, KEYS):
                     m = min(KEYS, last - k)
-                    set_product(work, scores, KEYS, work, query, width, 1, work, keys + k, reach, n, m, E)
+                    set_product(
+                        work, scores, KEYS, work, query, width, 1, work, keys + k, reach, n, m, E
+                    )
                     for i in range(n):
-                        at, low, high = scores + i * KEYS, max(np.int64(starts_BT[b, q + i]) - k, 0), min(offset + q + i + 1 - k, m)
+                        at, low, high = (
+                            scores + i * KEYS,
+                            max(np.int64(starts_BT[b, q + i]) - k, 0),
+                            min(offset + q + i + 1 - k, m),
+                        )
                         if high <= low:
                             clear_outside(work, at, 0, 0, m)
                             continue
@@ -121,16 +160,37 @@ def attention(query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, l
                         if sums[i] > 0:
                             top = max(top, tops[i])
                             if top > tops[i]:
-                                shrink, row = exp(tops[i] - top), span(work, total + i * width, width)
+                                shrink, row = (
+                                    exp(tops[i] - top),
+                                    span(work, total + i * width, width),
+                                )
                                 sums[i] *= shrink
                                 scale_into(row, shrink, row)
                         tops[i] = top
                         sums[i] += exponentials(work, at, low, high, top, 0, top)
                         clear_outside(work, at, low, high, m)
-                    add_product(work, total, width, work, scores, KEYS, 1, work, values + k * width, width, n, width, m)
+                    add_product(
+                        work,
+                        total,
+                        width,
+                        work,
+                        scores,
+                        KEYS,
+                        1,
+                        work,
+                        values + k * width,
+                        width,
+                        n,
+                        width,
+                        m,
+                    )
                 for i in range(n):
                     lse_BHT[b, h, q + i] = tops[i] + np.float32(math.log(sums[i]))
-                    scale_into(span(work, total + i * width, E), one / sums[i], line(out_BTHE, (b, q + i, h)))
+                    scale_into(
+                        span(work, total + i * width, E),
+                        one / sums[i],
+                        line(out_BTHE, (b, q + i, h)),
+                    )
 
 
 @compiled()
@@ -161,8 +221,18 @@ def attention_backward(
     """`turned`: queries and keys had been turned by `positions` and the rotary table, and their gradients are turned back."""
     T, H, E = query_BTHE.shape[1:]
     G = key_BTGE.shape[2]
-    one, scale, width, reach = np.float32(1), np.float32(1 / math.sqrt(E)), (E + COLUMNS - 1) // COLUMNS * COLUMNS, T + COLUMNS
-    dout_BTHE, query_BTHE, key_BTGE, value_BTGE = any_layout(dout_BTHE), any_layout(query_BTHE), any_layout(key_BTGE), any_layout(value_BTGE)
+    one, scale, width, reach = (
+        np.float32(1),
+        np.float32(1 / math.sqrt(E)),
+        (E + COLUMNS - 1) // COLUMNS * COLUMNS,
+        T + COLUMNS,
+    )
+    dout_BTHE, query_BTHE, key_BTGE, value_BTGE = (
+        any_layout(dout_BTHE),
+        any_layout(query_BTHE),
+        any_layout(key_BTGE),
+        any_layout(value_BTGE),
+    )
     keys = 0  # transposed
     values = keys + reach * width  # transposed
     key_rows = values + reach * width
@@ -196,23 +266,81 @@ def attention_backward(
                 for k in range(np.int64(starts_BT[b, q]), q + n, KEYS):
                     m = min(KEYS, q + n - k)
                     padded = (m + COLUMNS - 1) // COLUMNS * COLUMNS
-                    set_product(work, scores, KEYS, work, query, width, 1, work, keys + k, reach, n, m, E)
-                    set_product(work, dscores, KEYS, work, dout, width, 1, work, values + k, reach, n, m, E)
+                    set_product(
+                        work, scores, KEYS, work, query, width, 1, work, keys + k, reach, n, m, E
+                    )
+                    set_product(
+                        work, dscores, KEYS, work, dout, width, 1, work, values + k, reach, n, m, E
+                    )
                     for i in range(n):
                         start = np.int64(starts_BT[b, q + i])
                         low, high = max(start - k, 0), min(q + i + 1 - k, m)
                         if high <= low:
                             low = high = 0
                         else:
-                            delta = dot(line(dout_BTHE, (b, q + i, h)), line(out_BTHE, (b, q + i, h)))
-                            score_gradients(work, scores + i * KEYS, low, high, lse_BHT[b, h, q + i], dscores + i * KEYS, delta)
-                            if start == q + i:  # a single key: its probability is 1 whatever the score
+                            delta = dot(
+                                line(dout_BTHE, (b, q + i, h)), line(out_BTHE, (b, q + i, h))
+                            )
+                            score_gradients(
+                                work,
+                                scores + i * KEYS,
+                                low,
+                                high,
+                                lse_BHT[b, h, q + i],
+                                dscores + i * KEYS,
+                                delta,
+                            )
+                            if (
+                                start == q + i
+                            ):  # a single key: its probability is 1 whatever the score
                                 work[dscores + i * KEYS + low] = 0
                         clear_outside(work, scores + i * KEYS, low, high, padded)
                         clear_outside(work, dscores + i * KEYS, low, high, padded)
-                    add_product(work, dvalues + k * width, width, work, scores, 1, KEYS, work, dout, width, m, width, n)
-                    add_product(work, dkeys + k * width, width, work, dscores, 1, KEYS, work, query, width, m, width, n)
-                    add_product(work, dquery, width, work, dscores, KEYS, 1, work, key_rows + k * width, width, n, width, m)
+                    add_product(
+                        work,
+                        dvalues + k * width,
+                        width,
+                        work,
+                        scores,
+                        1,
+                        KEYS,
+                        work,
+                        dout,
+                        width,
+                        m,
+                        width,
+                        n,
+                    )
+                    add_product(
+                        work,
+                        dkeys + k * width,
+                        width,
+                        work,
+                        dscores,
+                        1,
+                        KEYS,
+                        work,
+                        query,
+                        width,
+                        m,
+                        width,
+                        n,
+                    )
+                    add_product(
+                        work,
+                        dquery,
+                        width,
+                        work,
+                        dscores,
+                        KEYS,
+                        1,
+                        work,
+                        key_rows + k * width,
+                        width,
+                        n,
+                        width,
+                        m,
+                    )
                 for i in range(n):
                     row = line(dquery_BTHE, (b, q + i, h))
                     scale_into(span(work, dquery + i * width, E), scale, row)

@@ -20,9 +20,18 @@ from numba.extending import intrinsic
 
 from nanoeuler.compiling import compiled
 
-NAMES = {"scipy_cblas_sgemm64_": ctypes.c_int64, "cblas_sgemm64_": ctypes.c_int64, "cblas_sgemm": ctypes.c_int}
+NAMES = {
+    "scipy_cblas_sgemm64_": ctypes.c_int64,
+    "cblas_sgemm64_": ctypes.c_int64,
+    "cblas_sgemm": ctypes.c_int,
+}
 """Name of the function → its integer type."""
-THREADS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads", "MKL_Set_Num_Threads")
+THREADS = (
+    "scipy_openblas_set_num_threads64_",
+    "openblas_set_num_threads64_",
+    "openblas_set_num_threads",
+    "MKL_Set_Num_Threads",
+)
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
 
 UNPACKED_CORES = (b"SkylakeX", b"Cooperlake", b"SapphireRapids")
@@ -37,7 +46,19 @@ UNPACKED_MATRIX, UNPACKED_STRIDE = 1 << 18, 1 << 11
 
 def prototype(integer: Any) -> Any:
     scalar, pointer = ctypes.c_float, ctypes.c_void_p
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int] * 3, *[integer] * 3, scalar, pointer, integer, pointer, integer, scalar, pointer, integer)
+    return ctypes.CFUNCTYPE(
+        None,
+        *[ctypes.c_int] * 3,
+        *[integer] * 3,
+        scalar,
+        pointer,
+        integer,
+        pointer,
+        integer,
+        scalar,
+        pointer,
+        integer,
+    )
 
 
 class Blas:
@@ -46,16 +67,22 @@ class Blas:
     """
 
     def __init__(self) -> None:
-        library = ctypes.CDLL(np._core._multiarray_umath.__file__)  # symbols of the libraries that it links are found through it
+        library = ctypes.CDLL(
+            np._core._multiarray_umath.__file__
+        )  # symbols of the libraries that it links are found through it
         for name in THREADS:
             if hasattr(library, name):
                 getattr(library, name)(ctypes.c_int(1))
         self.name = next((name for name in NAMES if hasattr(library, name)), "numpy.matmul")
         integer = NAMES.get(self.name, ctypes.c_int64)
-        self.function = getattr(library, self.name) if self.name in NAMES else prototype(integer)(matmul)
+        self.function = (
+            getattr(library, self.name) if self.name in NAMES else prototype(integer)(matmul)
+        )
         self.address = ctypes.cast(self.function, ctypes.c_void_p).value
         self.wide = integer is ctypes.c_int64
-        self.unpacked = UNPACKED if self.name in NAMES and core_name(library) in UNPACKED_CORES else 0
+        self.unpacked = (
+            UNPACKED if self.name in NAMES and core_name(library) in UNPACKED_CORES else 0
+        )
 
 
 def core_name(library: Any) -> bytes:
@@ -67,9 +94,15 @@ def core_name(library: Any) -> bytes:
     return function()
 
 
-def matmul(_, a_order, b_order, m, n, k, alpha, a_at, a_stride, b_at, b_stride, beta, c_at, c_stride) -> None:
+def matmul(
+    _, a_order, b_order, m, n, k, alpha, a_at, a_stride, b_at, b_stride, beta, c_at, c_stride
+) -> None:
     """What sgemm does, for row-major matrices at some addresses."""
-    a, b, c = matrix(a_at, m, k, a_stride, a_order), matrix(b_at, k, n, b_stride, b_order), matrix(c_at, m, n, c_stride, PLAIN)
+    a, b, c = (
+        matrix(a_at, m, k, a_stride, a_order),
+        matrix(b_at, k, n, b_stride, b_order),
+        matrix(c_at, m, n, c_stride, PLAIN),
+    )
     result = np.matmul(a, b)
     result *= np.float32(alpha)
     if beta:
@@ -82,23 +115,76 @@ def matrix(address: int, rows: int, columns: int, stride: int, order: int) -> np
     if order == TRANSPOSED:
         return matrix(address, columns, rows, stride, PLAIN).T
     floats = (ctypes.c_float * ((rows - 1) * stride + columns)).from_address(address)
-    return np.lib.stride_tricks.as_strided(np.frombuffer(floats, np.float32), (rows, columns), (4 * stride, 4))
+    return np.lib.stride_tricks.as_strided(
+        np.frombuffer(floats, np.float32), (rows, columns), (4 * stride, 4)
+    )
 
 
 @intrinsic
-def call_sgemm(context, address, wide, a_order, b_order, m, n, k, alpha, a, a_stride, b, b_stride, beta, c, c_stride):
+def call_sgemm(
+    context,
+    address,
+    wide,
+    a_order,
+    b_order,
+    m,
+    n,
+    k,
+    alpha,
+    a,
+    a_stride,
+    b,
+    b_stride,
+    beta,
+    c,
+    c_stride,
+):
     """The C function at `address`; matrices are given by their addresses."""
 
     def generate(context, builder, signature, arguments):
-        address, wide, a_order, b_order, m, n, k, alpha, a, a_stride, b, b_stride, beta, c, c_stride = arguments
+        (
+            address,
+            wide,
+            a_order,
+            b_order,
+            m,
+            n,
+            k,
+            alpha,
+            a,
+            a_stride,
+            b,
+            b_stride,
+            beta,
+            c,
+            c_stride,
+        ) = arguments
         int32, number, pointer = ir.IntType(32), ir.FloatType(), ir.IntType(8).as_pointer()
-        orders = [ir.Constant(int32, ROW_MAJOR), builder.trunc(a_order, int32), builder.trunc(b_order, int32)]
+        orders = [
+            ir.Constant(int32, ROW_MAJOR),
+            builder.trunc(a_order, int32),
+            builder.trunc(b_order, int32),
+        ]
         a, b, c = (builder.inttoptr(value, pointer) for value in (a, b, c))
 
         def call(integer):
-            kinds = [*[int32] * 3, *[integer] * 3, number, pointer, integer, pointer, integer, number, pointer, integer]
+            kinds = [
+                *[int32] * 3,
+                *[integer] * 3,
+                number,
+                pointer,
+                integer,
+                pointer,
+                integer,
+                number,
+                pointer,
+                integer,
+            ]
             function = builder.inttoptr(address, ir.FunctionType(ir.VoidType(), kinds).as_pointer())
-            m_, n_, k_, a_, b_, c_ = (value if integer.width == 64 else builder.trunc(value, integer) for value in (m, n, k, a_stride, b_stride, c_stride))
+            m_, n_, k_, a_, b_, c_ = (
+                value if integer.width == 64 else builder.trunc(value, integer)
+                for value in (m, n, k, a_stride, b_stride, c_stride)
+            )
             builder.call(function, [*orders, m_, n_, k_, alpha, a, a_, b, b_, beta, c, c_])
 
         with builder.if_else(cgutils.as_bool_bit(builder, wide)) as (then, otherwise):
@@ -151,5 +237,23 @@ def product(address, wide, unpacked, a, b, c, alpha, beta):
             kept = beta if inner == 0 else np.float32(1)
             for i in range(0, m, rows):
                 sizes = min(rows, m - i), min(columns, n - j), min(depth, k - inner)
-                places = a_at + 4 * (i * row_step + inner * depth_step), b_at + 4 * (inner * b_stride + j), c_at + 4 * (i * c_stride + j)
-                call_sgemm(address, wide, a_order, b_order, *sizes, alpha, places[0], a_stride, places[1], b_stride, kept, places[2], c_stride)
+                places = (
+                    a_at + 4 * (i * row_step + inner * depth_step),
+                    b_at + 4 * (inner * b_stride + j),
+                    c_at + 4 * (i * c_stride + j),
+                )
+                call_sgemm(
+                    address,
+                    wide,
+                    a_order,
+                    b_order,
+                    *sizes,
+                    alpha,
+                    places[0],
+                    a_stride,
+                    places[1],
+                    b_stride,
+                    kept,
+                    places[2],
+                    c_stride,
+                )

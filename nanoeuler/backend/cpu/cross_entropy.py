@@ -46,7 +46,9 @@ def to_gradient(row, factor, target, weight, logprob):
     """weight · (softmax − one-hot of the target) from exponentials that times `factor` are weight · softmax."""
     for v in range(len(row)):
         row[v] *= factor
-    row[target] = weight * np.float32(math.expm1(logprob))  # p − 1 without losing digits when p is close to 1
+    row[target] = weight * np.float32(
+        math.expm1(logprob)
+    )  # p − 1 without losing digits when p is close to 1
 
 
 @compiled()
@@ -63,7 +65,13 @@ def cross_entropy_with_gradient(logits_RV, targets_R, weights_R, logprobs_R, lse
             fill(row, np.float32(0))
         else:
             logprobs_R[r] = logit - lse_R[r]
-            to_gradient(row, np.float32(weights_R[r]) / total, target, np.float32(weights_R[r]), logprobs_R[r])
+            to_gradient(
+                row,
+                np.float32(weights_R[r]) / total,
+                target,
+                np.float32(weights_R[r]),
+                logprobs_R[r],
+            )
 
 
 @compiled()

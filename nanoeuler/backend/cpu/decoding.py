@@ -33,7 +33,9 @@ def products(weight_OI, x_BI, out_BO):
     for o in range(0, outputs, WEIGHT_ROWS):
         rows = min(WEIGHT_ROWS, outputs - o)
         for b in range(len(x_BI)):
-            sums_of_rows(weight, o * inputs, inputs, rows, line(x_BI, b), span(line(out_BO, b), o, rows))
+            sums_of_rows(
+                weight, o * inputs, inputs, rows, line(x_BI, b), span(line(out_BO, b), o, rows)
+            )
 
 
 @compiled(fastmath=FAST_MATH)
@@ -110,10 +112,21 @@ def layer(
             key = span(packed, parts[0] + g * E, E)
             turn(key, cos, sin, np.float32(1))
             scale_into(key, np.float32(1), line(keys_BSGE, (b, place, g)))
-            scale_into(span(packed, parts[1] + g * E, E), np.float32(1), line(values_BSGE, (b, place, g)))
+            scale_into(
+                span(packed, parts[1] + g * E, E), np.float32(1), line(values_BSGE, (b, place, g))
+            )
         for h in range(H):
             out = span(line(attended_BC, b), h * E, E)
-            attend(span(packed, h * E, E), keys, values, (b * S * G + h // (H // G)) * E, G * E, place + 1, scores, out)
+            attend(
+                span(packed, h * E, E),
+                keys,
+                values,
+                (b * S * G + h // (H // G)) * E,
+                G * E,
+                place + 1,
+                scores,
+                out,
+            )
     products(attention_output, attended_BC, delta_BD)
     for b in range(B):
         x = line(x_BD, b)
@@ -122,7 +135,9 @@ def layer(
     products(gate_up, normed_BD, gate_up_BC)
     for b in range(B):
         packed = line(gate_up_BC, b)
-        swiglu(F, (line(hidden_BF, b),), (span(packed, 0, F), span(packed, parts[2], F)), np.float32(1))
+        swiglu(
+            F, (line(hidden_BF, b),), (span(packed, 0, F), span(packed, parts[2], F)), np.float32(1)
+        )
     products(down, hidden_BF, delta_BD)
     for b in range(B):
         x = line(x_BD, b)

@@ -30,7 +30,10 @@ def make_map(function: Callable[..., tuple[Vector, ...]]) -> Any:
         def generate(context, builder, signature, arguments):
             def addresses(index):
                 kind = signature.args[index]
-                return [context.make_array(kind.dtype)(context, builder, value).data for value in cgutils.unpack_tuple(builder, arguments[index])]
+                return [
+                    context.make_array(kind.dtype)(context, builder, value).data
+                    for value in cgutils.unpack_tuple(builder, arguments[index])
+                ]
 
             def vector_of(base, place):
                 return builder.bitcast(builder.gep(base, [place]), VECTOR.as_pointer())
@@ -39,7 +42,11 @@ def make_map(function: Callable[..., tuple[Vector, ...]]) -> Any:
             whole = builder.sdiv(arguments[0], ir.Constant(SIZE, LANES))
             with cgutils.for_range(builder, whole) as loop:
                 place = builder.mul(loop.index, ir.Constant(SIZE, LANES))
-                results = function(builder, *[builder.load(vector_of(base, place), align=4) for base in inputs], scalar)
+                results = function(
+                    builder,
+                    *[builder.load(vector_of(base, place), align=4) for base in inputs],
+                    scalar,
+                )
                 for base, result in zip(outputs, results, strict=True):
                     builder.store(result, vector_of(base, place), align=4)
             # what is left over goes through vectors of its own
@@ -50,11 +57,19 @@ def make_map(function: Callable[..., tuple[Vector, ...]]) -> Any:
                 def copy(sources, targets):
                     with cgutils.for_range(builder, rest) as loop:
                         for source, target in zip(sources, targets, strict=True):
-                            builder.store(builder.load(builder.gep(source, [loop.index])), builder.gep(target, [loop.index]))
+                            builder.store(
+                                builder.load(builder.gep(source, [loop.index])),
+                                builder.gep(target, [loop.index]),
+                            )
 
                 def rooms(number):
-                    vectors = [cgutils.alloca_once_value(builder, ir.Constant(VECTOR, None)) for _ in range(number)]
-                    return vectors, [builder.bitcast(vector, FLOAT.as_pointer()) for vector in vectors]
+                    vectors = [
+                        cgutils.alloca_once_value(builder, ir.Constant(VECTOR, None))
+                        for _ in range(number)
+                    ]
+                    return vectors, [
+                        builder.bitcast(vector, FLOAT.as_pointer()) for vector in vectors
+                    ]
 
                 vectors, floats = rooms(len(inputs))
                 copy([builder.gep(base, [done]) for base in inputs], floats)
@@ -83,14 +98,26 @@ def swiglu_gradients(builder, dout, gate, up, _):
     """(dgate, dup, what the forward pass gave)"""
     sigma = sigmoid(builder, gate)
     silu = builder.fmul(gate, sigma)
-    slope = builder.fadd(sigma, builder.fmul(silu, builder.fsub(ir.Constant(VECTOR, [1.0] * LANES), sigma)))
-    return builder.fmul(builder.fmul(dout, up), slope), builder.fmul(dout, silu), builder.fmul(silu, up)
+    slope = builder.fadd(
+        sigma, builder.fmul(silu, builder.fsub(ir.Constant(VECTOR, [1.0] * LANES), sigma))
+    )
+    return (
+        builder.fmul(builder.fmul(dout, up), slope),
+        builder.fmul(dout, silu),
+        builder.fmul(silu, up),
+    )
 
 
 def turned_halves(builder, first, second, cos, sin, sign):
     sin = builder.fmul(sin, sign)
-    return builder.fsub(builder.fmul(first, cos), builder.fmul(second, sin)), builder.fadd(builder.fmul(second, cos), builder.fmul(first, sin))
+    return builder.fsub(builder.fmul(first, cos), builder.fmul(second, sin)), builder.fadd(
+        builder.fmul(second, cos), builder.fmul(first, sin)
+    )
 
 
-swiglu, swiglu_gradient, turn_halves = make_map(swiglu_vector), make_map(swiglu_gradients), make_map(turned_halves)
+swiglu, swiglu_gradient, turn_halves = (
+    make_map(swiglu_vector),
+    make_map(swiglu_gradients),
+    make_map(turned_halves),
+)
 swiglu_gradient_only = make_map(lambda *arguments: swiglu_gradients(*arguments)[:2])

@@ -20,30 +20,71 @@ def linear(address, wide, unpacked, x_NI, weight_OI, out_NO, first, stop):
 
 
 @compiled()
-def linear_backward_input(address, wide, unpacked, dout_NO, weight_OI, dx_NI, scale, kept, first, stop):
+def linear_backward_input(
+    address, wide, unpacked, dout_NO, weight_OI, dx_NI, scale, kept, first, stop
+):
     """dx = scale · dout W + kept · dx"""
     product(address, wide, unpacked, dout_NO[first:stop], weight_OI, dx_NI[first:stop], scale, kept)
 
 
 @compiled()
-def linear_backward_weight(address, wide, unpacked, dout_NO, x_NI, dweight_OI, scale, kept, first, stop):
+def linear_backward_weight(
+    address, wide, unpacked, dout_NO, x_NI, dweight_OI, scale, kept, first, stop
+):
     """The rows `first` … `stop` of dW = scale · doutᵀ x + kept · dW"""
-    product(address, wide, unpacked, dout_NO[:, first:stop].T, x_NI, dweight_OI[first:stop], scale, kept)
+    product(
+        address, wide, unpacked, dout_NO[:, first:stop].T, x_NI, dweight_OI[first:stop], scale, kept
+    )
 
 
 @compiled()
-def linear_rope(address, wide, unpacked, x_NI, weight_OI, out_NO, rotated_NHE, positions_N, cos_PE, sin_PE, first, stop):
+def linear_rope(
+    address,
+    wide,
+    unpacked,
+    x_NI,
+    weight_OI,
+    out_NO,
+    rotated_NHE,
+    positions_N,
+    cos_PE,
+    sin_PE,
+    first,
+    stop,
+):
     linear(address, wide, unpacked, x_NI, weight_OI, out_NO, first, stop)
     glue.rope(rotated_NHE, positions_N, cos_PE, sin_PE, ONE, first, stop)
 
 
 @compiled()
-def euler_step(address, wide, unpacked, inner_NI, weight_DI, delta_ND, x_ND, step_size, norm_D, epsilon, sum_ND, out_ND, inverse_rms_N, first, stop):
+def euler_step(
+    address,
+    wide,
+    unpacked,
+    inner_NI,
+    weight_DI,
+    delta_ND,
+    x_ND,
+    step_size,
+    norm_D,
+    epsilon,
+    sum_ND,
+    out_ND,
+    inverse_rms_N,
+    first,
+    stop,
+):
     linear(address, wide, unpacked, inner_NI, weight_DI, delta_ND, first, stop)
-    glue.add_rms_norm(x_ND, delta_ND, step_size, norm_D, epsilon, sum_ND, out_ND, inverse_rms_N, first, stop)
+    glue.add_rms_norm(
+        x_ND, delta_ND, step_size, norm_D, epsilon, sum_ND, out_ND, inverse_rms_N, first, stop
+    )
 
 
 @compiled()
-def linear_swiglu_backward(address, wide, unpacked, dx_ND, weight_DF, scale, gate_NF, up_NF, out_NF, first, stop):
-    linear_backward_input(address, wide, unpacked, dx_ND, weight_DF, out_NF, scale, ZERO, first, stop)
+def linear_swiglu_backward(
+    address, wide, unpacked, dx_ND, weight_DF, scale, gate_NF, up_NF, out_NF, first, stop
+):
+    linear_backward_input(
+        address, wide, unpacked, dx_ND, weight_DF, out_NF, scale, ZERO, first, stop
+    )
     glue.swiglu_backward(out_NF, gate_NF, up_NF, gate_NF, up_NF, True, out_NF, first, stop)

@@ -58,7 +58,9 @@ def add_scaled(x, delta, step_size, out):
 
 
 @compiled()
-def add_rms_norm(x_ND, delta_ND, step_size, weight_D, epsilon, sum_ND, out_ND, inverse_rms_N, first, stop):
+def add_rms_norm(
+    x_ND, delta_ND, step_size, weight_D, epsilon, sum_ND, out_ND, inverse_rms_N, first, stop
+):
     for n in range(first, stop):
         add_scaled(line(x_ND, n), line(delta_ND, n), step_size, line(sum_ND, n))
         inverse_rms_N[n] = normed(line(sum_ND, n), weight_D, epsilon, line(out_ND, n))
@@ -88,13 +90,34 @@ def weighted(x, factor, weight, out):
 
 
 @compiled()
-def rms_norm_backward(dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, sums_PD, add_to_dx, restore, out_ND, part, first, stop):
+def rms_norm_backward(
+    dout_ND,
+    x_ND,
+    weight_D,
+    inverse_rms_N,
+    dx_ND,
+    sums_PD,
+    add_to_dx,
+    restore,
+    out_ND,
+    part,
+    first,
+    stop,
+):
     """The weight's gradient of these rows goes to sums[2 · part], the row behind it is room. `restore`: `out` receives what the forward pass gave."""
     total, some = line(sums_PD, 2 * part), line(sums_PD, 2 * part + 1)
     fill(total, np.float32(0))
     fill(some, np.float32(0))
     for n in range(first, stop):
-        norm_gradient(line(dout_ND, n), line(x_ND, n), weight_D, inverse_rms_N[n], line(dx_ND, n), some, add_to_dx)
+        norm_gradient(
+            line(dout_ND, n),
+            line(x_ND, n),
+            weight_D,
+            inverse_rms_N[n],
+            line(dx_ND, n),
+            some,
+            add_to_dx,
+        )
         if restore:
             weighted(line(x_ND, n), inverse_rms_N[n], weight_D, line(out_ND, n))
         if n % SUM_ROWS == SUM_ROWS - 1 or n == stop - 1:
@@ -128,7 +151,10 @@ def swiglu(gate_NF, up_NF, out_NF, first, stop):
 def swiglu_backward(dout_NF, gate_NF, up_NF, dgate_NF, dup_NF, restore, out_NF, first, stop):
     """`restore`: `out` receives what the forward pass gave; otherwise it is not touched."""
     for n in range(first, stop):
-        inputs, gradients = (line(dout_NF, n), line(gate_NF, n), line(up_NF, n)), (line(dgate_NF, n), line(dup_NF, n))
+        inputs, gradients = (
+            (line(dout_NF, n), line(gate_NF, n), line(up_NF, n)),
+            (line(dgate_NF, n), line(dup_NF, n)),
+        )
         if restore:
             swiglu_gradient(len(inputs[0]), (*gradients, line(out_NF, n)), inputs, ONE)
         else:

@@ -20,7 +20,14 @@ def vector_at(context, builder, address, length):
     """A contiguous float32 array over memory that somebody else keeps alive."""
     array = context.make_array(LINE)(context, builder)
     data = builder.bitcast(address, array.data.type)
-    populate_array(array, data=data, shape=[length], strides=[ir.Constant(SIZE, 4)], itemsize=ir.Constant(SIZE, 4), meminfo=None)
+    populate_array(
+        array,
+        data=data,
+        shape=[length],
+        strides=[ir.Constant(SIZE, 4)],
+        itemsize=ir.Constant(SIZE, 4),
+        meminfo=None,
+    )
     return array._getvalue()
 
 
@@ -44,11 +51,23 @@ def line(context, x, index):
 
     def generate(context, builder, signature, arguments):
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        kinds = signature.args[1].types if isinstance(signature.args[1], types.BaseTuple) else [signature.args[1]]
-        places = cgutils.unpack_tuple(builder, arguments[1]) if isinstance(signature.args[1], types.BaseTuple) else [arguments[1]]
+        kinds = (
+            signature.args[1].types
+            if isinstance(signature.args[1], types.BaseTuple)
+            else [signature.args[1]]
+        )
+        places = (
+            cgutils.unpack_tuple(builder, arguments[1])
+            if isinstance(signature.args[1], types.BaseTuple)
+            else [arguments[1]]
+        )
         address = builder.ptrtoint(array.data, SIZE)
-        for place, kind, stride in zip(places, kinds, cgutils.unpack_tuple(builder, array.strides), strict=False):
-            address = builder.add(address, builder.mul(context.cast(builder, place, kind, types.intp), stride))
+        for place, kind, stride in zip(
+            places, kinds, cgutils.unpack_tuple(builder, array.strides), strict=False
+        ):
+            address = builder.add(
+                address, builder.mul(context.cast(builder, place, kind, types.intp), stride)
+            )
         length = cgutils.unpack_tuple(builder, array.shape)[-1]
         return vector_at(context, builder, builder.inttoptr(address, array.data.type), length)
 
@@ -75,7 +94,9 @@ def ask_for(context, values, at):
         kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
         prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         place = builder.bitcast(builder.gep(base, [arguments[1]]), pointer)
-        builder.call(prefetch, [place, *(ir.Constant(flag, value) for value in (0, 2, 1))])  # to read, into the second-level cache, of data
+        builder.call(
+            prefetch, [place, *(ir.Constant(flag, value) for value in (0, 2, 1))]
+        )  # to read, into the second-level cache, of data
         return context.get_dummy_value()
 
     return types.void(values, types.intp), generate

@@ -31,6 +31,10 @@ class Block:
         dtype = np.dtype(dtype or np.float32)
         size, start = math.prod(shape) * dtype.itemsize, self.taken
         self.taken += -(-size // CACHE_LINE) * CACHE_LINE
-        return None if self.memory is None else self.memory[start : start + size].view(dtype).reshape(shape)
+        return (
+            None
+            if self.memory is None
+            else self.memory[start : start + size].view(dtype).reshape(shape)
+        )
 
     zeros = empty

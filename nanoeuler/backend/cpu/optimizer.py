@@ -33,7 +33,19 @@ def squared_norms(gradients, sums, first, stop):
 
 
 @compiled(fastmath=FAST_MATH)
-def adamw(parameters, gradients, first_moment, second_moment, kept, rate, beta1, beta2, correction, epsilon, scale):
+def adamw(
+    parameters,
+    gradients,
+    first_moment,
+    second_moment,
+    kept,
+    rate,
+    beta1,
+    beta2,
+    correction,
+    epsilon,
+    scale,
+):
     """`kept` = 1 − rate of decay; `rate` and `correction` hold the bias corrections of both moments."""
     one = np.float32(1)
     for i in range(len(parameters)):

@@ -35,9 +35,17 @@ def make_tile(accumulate: bool):
     @intrinsic
     def tile(context, c, c_at, c_stride, a, a_at, a_stride, a_step, b, b_at, b_stride, depth):
         def generate(context, builder, signature, arguments):
-            kinds, values = [signature.args[i] for i in (0, 3, 7)], [arguments[i] for i in (0, 3, 7)]
-            c, a, b = (context.make_array(kind)(context, builder, value).data for kind, value in zip(kinds, values, strict=True))
-            c_at, c_stride, a_at, a_stride, a_step, b_at, b_stride, depth = (arguments[i] for i in (1, 2, 4, 5, 6, 8, 9, 10))
+            kinds, values = (
+                [signature.args[i] for i in (0, 3, 7)],
+                [arguments[i] for i in (0, 3, 7)],
+            )
+            c, a, b = (
+                context.make_array(kind)(context, builder, value).data
+                for kind, value in zip(kinds, values, strict=True)
+            )
+            c_at, c_stride, a_at, a_stride, a_step, b_at, b_stride, depth = (
+                arguments[i] for i in (1, 2, 4, 5, 6, 8, 9, 10)
+            )
 
             def place(base, at, index, stride):
                 return builder.gep(base, [builder.add(at, builder.mul(stride, index))])
@@ -46,18 +54,34 @@ def make_tile(accumulate: bool):
                 first = builder.bitcast(pointer, VECTOR.as_pointer())
                 return first, builder.gep(first, [ir.Constant(SIZE, 1)])
 
-            targets = [vector for row in range(ROWS) for vector in vectors(place(c, c_at, ir.Constant(SIZE, row), c_stride))]
-            sums = [cgutils.alloca_once(builder, VECTOR) for _ in targets]  # LLVM keeps them in registers
+            targets = [
+                vector
+                for row in range(ROWS)
+                for vector in vectors(place(c, c_at, ir.Constant(SIZE, row), c_stride))
+            ]
+            sums = [
+                cgutils.alloca_once(builder, VECTOR) for _ in targets
+            ]  # LLVM keeps them in registers
             for target, total in zip(targets, sums, strict=True):
-                builder.store(builder.load(target, align=4) if accumulate else ir.Constant(VECTOR, None), total)
+                builder.store(
+                    builder.load(target, align=4) if accumulate else ir.Constant(VECTOR, None),
+                    total,
+                )
             multiply_add = vector_function(builder, "fmuladd", 3)
             with cgutils.for_range(builder, depth) as loop:
-                right = [builder.load(vector, align=4) for vector in vectors(place(b, b_at, loop.index, b_stride))]
+                right = [
+                    builder.load(vector, align=4)
+                    for vector in vectors(place(b, b_at, loop.index, b_stride))
+                ]
                 column = builder.add(a_at, builder.mul(a_step, loop.index))
                 for row in range(ROWS):
-                    left = spread(builder, builder.load(place(a, column, ir.Constant(SIZE, row), a_stride)))
+                    left = spread(
+                        builder, builder.load(place(a, column, ir.Constant(SIZE, row), a_stride))
+                    )
                     for total, vector in zip(sums[2 * row : 2 * row + 2], right, strict=True):
-                        builder.store(builder.call(multiply_add, [left, vector, builder.load(total)]), total)
+                        builder.store(
+                            builder.call(multiply_add, [left, vector, builder.load(total)]), total
+                        )
             for target, total in zip(targets, sums, strict=True):
                 builder.store(builder.load(total), target, align=4)
             return context.get_dummy_value()
@@ -70,32 +94,68 @@ def make_tile(accumulate: bool):
 
 def vector_function(builder, name, arguments):
     """LLVM's own function of that name, of vectors."""
-    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(VECTOR, [VECTOR] * arguments), f"llvm.{name}.v{LANES}f32")
+    return cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(VECTOR, [VECTOR] * arguments), f"llvm.{name}.v{LANES}f32"
+    )
 
 
 def spread(builder, scalar):
     """A vector with `scalar` in every lane."""
-    first = builder.insert_element(ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+    first = builder.insert_element(
+        ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined),
+        scalar,
+        ir.Constant(ir.IntType(32), 0),
+    )
+    return builder.shuffle_vector(
+        first, first, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    )
 
 
 set_tile, add_tile = make_tile(accumulate=False), make_tile(accumulate=True)
 
 
 @compiled()
-def set_product(c, c_at, c_stride, a, a_at, a_stride, a_step, b, b_at, b_stride, rows, columns, depth):
+def set_product(
+    c, c_at, c_stride, a, a_at, a_stride, a_step, b, b_at, b_stride, rows, columns, depth
+):
     """c = a b, places as in `make_tile`. Rows and columns are rounded up to whole tiles: all three have room for that."""
     for j in range(0, columns, COLUMNS):
         for i in range(0, rows, ROWS):
-            set_tile(c, c_at + i * c_stride + j, c_stride, a, a_at + i * a_stride, a_stride, a_step, b, b_at + j, b_stride, depth)
+            set_tile(
+                c,
+                c_at + i * c_stride + j,
+                c_stride,
+                a,
+                a_at + i * a_stride,
+                a_stride,
+                a_step,
+                b,
+                b_at + j,
+                b_stride,
+                depth,
+            )
 
 
 @compiled()
-def add_product(c, c_at, c_stride, a, a_at, a_stride, a_step, b, b_at, b_stride, rows, columns, depth):
+def add_product(
+    c, c_at, c_stride, a, a_at, a_stride, a_step, b, b_at, b_stride, rows, columns, depth
+):
     """c += a b, like `set_product`."""
     for j in range(0, columns, COLUMNS):
         for i in range(0, rows, ROWS):
-            add_tile(c, c_at + i * c_stride + j, c_stride, a, a_at + i * a_stride, a_stride, a_step, b, b_at + j, b_stride, depth)
+            add_tile(
+                c,
+                c_at + i * c_stride + j,
+                c_stride,
+                a,
+                a_at + i * a_stride,
+                a_stride,
+                a_step,
+                b,
+                b_at + j,
+                b_stride,
+                depth,
+            )
 
 
 @intrinsic
@@ -143,7 +203,9 @@ def vector_exp(builder, x):
         series = call("fmuladd", series, r, constant(coefficient))
     integers = ir.VectorType(ir.IntType(32), LANES)
     biased = builder.add(builder.fptosi(whole, integers), ir.Constant(integers, [127] * LANES))
-    return builder.fmul(series, builder.bitcast(builder.shl(biased, ir.Constant(integers, [23] * LANES)), VECTOR))
+    return builder.fmul(
+        series, builder.bitcast(builder.shl(biased, ir.Constant(integers, [23] * LANES)), VECTOR)
+    )
 
 
 def make_exponentials(gradients: bool):
@@ -161,23 +223,40 @@ def make_exponentials(gradients: bool):
             lanes, zeros = ir.Constant(SIZE, LANES), ir.Constant(VECTOR, None)
             places = ir.VectorType(SIZE, LANES)
             total = cgutils.alloca_once_value(builder, zeros)
-            top, delta, low_lanes, high_lanes = (spread(builder, value) for value in (top, delta, low, high))
+            top, delta, low_lanes, high_lanes = (
+                spread(builder, value) for value in (top, delta, low, high)
+            )
             last = builder.sdiv(builder.add(high, ir.Constant(SIZE, LANES - 1)), lanes)
-            with cgutils.for_range_slice(builder, builder.sdiv(low, lanes), last, ir.Constant(SIZE, 1)) as (index, _):
+            with cgutils.for_range_slice(
+                builder, builder.sdiv(low, lanes), last, ir.Constant(SIZE, 1)
+            ) as (index, _):
                 start = builder.mul(index, lanes)
                 lane = builder.add(spread(builder, start), ir.Constant(places, list(range(LANES))))
-                inside = builder.and_(builder.icmp_signed(">=", lane, low_lanes), builder.icmp_signed("<", lane, high_lanes))
-                target = builder.bitcast(builder.gep(base, [builder.add(at, start)]), VECTOR.as_pointer())
+                inside = builder.and_(
+                    builder.icmp_signed(">=", lane, low_lanes),
+                    builder.icmp_signed("<", lane, high_lanes),
+                )
+                target = builder.bitcast(
+                    builder.gep(base, [builder.add(at, start)]), VECTOR.as_pointer()
+                )
                 value = vector_exp(builder, builder.fsub(builder.load(target, align=4), top))
                 value = builder.select(inside, value, zeros)
                 builder.store(value, target, align=4)
                 if gradients:
-                    target = builder.bitcast(builder.gep(base, [builder.add(dscores_at, start)]), VECTOR.as_pointer())
+                    target = builder.bitcast(
+                        builder.gep(base, [builder.add(dscores_at, start)]), VECTOR.as_pointer()
+                    )
                     slope = builder.fmul(value, builder.fsub(builder.load(target, align=4), delta))
                     builder.store(builder.select(inside, slope, zeros), target, align=4)
                 builder.store(builder.fadd(builder.load(total), value), total)
-            reduce = cgutils.get_or_insert_function(builder.module, ir.FunctionType(FLOAT, [FLOAT, VECTOR]), f"llvm.vector.reduce.fadd.v{LANES}f32")
-            return builder.call(reduce, [ir.Constant(FLOAT, 0.0), builder.load(total)], fastmath=("reassoc",))
+            reduce = cgutils.get_or_insert_function(
+                builder.module,
+                ir.FunctionType(FLOAT, [FLOAT, VECTOR]),
+                f"llvm.vector.reduce.fadd.v{LANES}f32",
+            )
+            return builder.call(
+                reduce, [ir.Constant(FLOAT, 0.0), builder.load(total)], fastmath=("reassoc",)
+            )
 
         size, number = types.intp, types.float32
         return types.float32(work, size, size, size, number, size, number), generate
@@ -185,7 +264,10 @@ def make_exponentials(gradients: bool):
     return exponentials
 
 
-exponentials, score_gradients = make_exponentials(gradients=False), make_exponentials(gradients=True)
+exponentials, score_gradients = (
+    make_exponentials(gradients=False),
+    make_exponentials(gradients=True),
+)
 
 
 @intrinsic
@@ -194,13 +276,24 @@ def largest_of_vectors(context, values, at, vectors):
 
     def generate(context, builder, signature, arguments):
         base = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        first = builder.load(builder.bitcast(builder.gep(base, [arguments[1]]), VECTOR.as_pointer()), align=4)
+        first = builder.load(
+            builder.bitcast(builder.gep(base, [arguments[1]]), VECTOR.as_pointer()), align=4
+        )
         top = cgutils.alloca_once_value(builder, first)
         with cgutils.for_range(builder, arguments[2]) as loop:
-            place = builder.gep(base, [builder.add(arguments[1], builder.mul(loop.index, ir.Constant(SIZE, LANES)))])
-            here, before = builder.load(builder.bitcast(place, VECTOR.as_pointer()), align=4), builder.load(top)
-            builder.store(builder.select(builder.fcmp_ordered(">", here, before), here, before), top)
-        reduce = cgutils.get_or_insert_function(builder.module, ir.FunctionType(FLOAT, [VECTOR]), f"llvm.vector.reduce.fmax.v{LANES}f32")
+            place = builder.gep(
+                base, [builder.add(arguments[1], builder.mul(loop.index, ir.Constant(SIZE, LANES)))]
+            )
+            here, before = (
+                builder.load(builder.bitcast(place, VECTOR.as_pointer()), align=4),
+                builder.load(top),
+            )
+            builder.store(
+                builder.select(builder.fcmp_ordered(">", here, before), here, before), top
+            )
+        reduce = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(FLOAT, [VECTOR]), f"llvm.vector.reduce.fmax.v{LANES}f32"
+        )
         return builder.call(reduce, [builder.load(top)], fastmath=("nnan",))
 
     return types.float32(values, types.intp, types.intp), generate
@@ -221,16 +314,25 @@ def weighted_vector(context, out, out_at, values, at, stride, weights, weights_a
     """out[out_at + j] = Σ weights[weights_at + s] · values[at + s · stride + j] over s < count, for LANES values of j."""
 
     def generate(context, builder, signature, arguments):
-        out, values, weights = (context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 2, 5))
+        out, values, weights = (
+            context.make_array(signature.args[i])(context, builder, arguments[i]).data
+            for i in (0, 2, 5)
+        )
         out_at, at, stride, weights_at, count = (arguments[i] for i in (1, 3, 4, 6, 7))
         total = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, None))
         multiply_add = vector_function(builder, "fmuladd", 3)
         with cgutils.for_range(builder, count) as loop:
             place = builder.gep(values, [builder.add(at, builder.mul(stride, loop.index))])
-            weight = spread(builder, builder.load(builder.gep(weights, [builder.add(weights_at, loop.index)])))
+            weight = spread(
+                builder, builder.load(builder.gep(weights, [builder.add(weights_at, loop.index)]))
+            )
             value = builder.load(builder.bitcast(place, VECTOR.as_pointer()), align=4)
             builder.store(builder.call(multiply_add, [weight, value, builder.load(total)]), total)
-        builder.store(builder.load(total), builder.bitcast(builder.gep(out, [out_at]), VECTOR.as_pointer()), align=4)
+        builder.store(
+            builder.load(total),
+            builder.bitcast(builder.gep(out, [out_at]), VECTOR.as_pointer()),
+            align=4,
+        )
         return context.get_dummy_value()
 
     size = types.intp

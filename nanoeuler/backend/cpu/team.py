@@ -14,7 +14,9 @@ class Team:
 
     def __init__(self, threads: int):
         self.threads = threads
-        self.pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="nanoeuler") if threads > 1 else None
+        self.pool = (
+            ThreadPoolExecutor(threads - 1, thread_name_prefix="nanoeuler") if threads > 1 else None
+        )
 
     def each(self, parts: int, work: Callable[[int], None]) -> None:
         """work(0) … work(parts − 1), together; `parts` may exceed the number of threads."""
@@ -32,4 +34,7 @@ class Team:
         if parts == 1:
             work(*arguments, 0, count)
         else:
-            self.each(parts, lambda part: work(*arguments, part * count // parts, (part + 1) * count // parts))
+            self.each(
+                parts,
+                lambda part: work(*arguments, part * count // parts, (part + 1) * count // parts),
+            )

@@ -53,6 +53,11 @@ class Transposes:
         def work(part: int) -> None:
             for source, target in self.pairs:
                 rows = -(-len(source) // (BLOCK * self.team.threads)) * BLOCK
-                transpose(source, target, min(part * rows, len(source)), min((part + 1) * rows, len(source)))
+                transpose(
+                    source,
+                    target,
+                    min(part * rows, len(source)),
+                    min((part + 1) * rows, len(source)),
+                )
 
         self.team.each(self.team.threads, work)

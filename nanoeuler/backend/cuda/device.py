@@ -10,7 +10,9 @@ from typing import Any
 
 from nanoeuler import log
 
-INSTALL = "install the CUDA libraries with requirements/install.sh cuda13 (cuda12 for a driver below 580)"
+INSTALL = (
+    "install the CUDA libraries with requirements/install.sh cuda13 (cuda12 for a driver below 580)"
+)
 NO_GPU = "no NVIDIA GPU answers (nvidia-smi shows what the driver sees)"
 CAPABILITY = (8, 0)
 
@@ -68,7 +70,11 @@ class Device:
     def __init__(self) -> None:
         import cupy
 
-        usable = [index for index in range(cupy.cuda.runtime.getDeviceCount()) if capability(index) >= CAPABILITY]
+        usable = [
+            index
+            for index in range(cupy.cuda.runtime.getDeviceCount())
+            if capability(index) >= CAPABILITY
+        ]
         self.index, self.lease = take_free(usable)
         cupy.cuda.Device(self.index).use()
         properties = cupy.cuda.runtime.getDeviceProperties(self.index)
@@ -94,7 +100,9 @@ def take_free(indices: list[int]) -> tuple[int, Any]:
         lock = lock_device(index)
         if lock is not None:
             return index, lock
-    log.line("device", f"every GPU is in use by another process of nanoeuler; sharing GPU {indices[0]}")
+    log.line(
+        "device", f"every GPU is in use by another process of nanoeuler; sharing GPU {indices[0]}"
+    )
     return indices[0], None
 
 

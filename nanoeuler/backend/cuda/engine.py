@@ -19,7 +19,15 @@ from nanoeuler.backend.cuda.device import Device, peak_flops
 from nanoeuler.backend.cuda.fused_linear import FusedLinear
 from nanoeuler.backend.cuda.launching import launch_early
 from nanoeuler.backend.cuda.products import Products
-from nanoeuler.backend.cuda.sources import ADDING_THREADS, Source, Sources, loss_threads, row_blocks, row_warps, spread_shift
+from nanoeuler.backend.cuda.sources import (
+    ADDING_THREADS,
+    Source,
+    Sources,
+    loss_threads,
+    row_blocks,
+    row_warps,
+    spread_shift,
+)
 from nanoeuler.backend.cuda.staging import HostCopy, Staged
 from nanoeuler.errors import UserError
 
@@ -48,7 +56,13 @@ class CudaBackend(DecodingOps):
     idle_caches = 1
     """Caches whose memory is kept for the next of their shape, with the graphs recorded for it."""
 
-    def __init__(self, precision: str = "bf16", residual: str = "bf16", graphs: bool = True, portable: bool = False):
+    def __init__(
+        self,
+        precision: str = "bf16",
+        residual: str = "bf16",
+        graphs: bool = True,
+        portable: bool = False,
+    ):
         """`residual`: the residual stream's type in the bf16 mode, bf16 or fp32. `graphs`: replay steps as CUDA graphs.
 
         `portable`: only those of our kernels that run from compute capability 8.0 up, as on a smaller card; cuBLASLt still takes what the device has.
@@ -59,13 +73,22 @@ class CudaBackend(DecodingOps):
         self.activation = BFLOAT16 if precision == "bf16" else FLOAT32
         self.residual = BFLOAT16 if precision == "bf16" and residual == "bf16" else FLOAT32
         self.peak_flops = peak_flops(self.device.name, precision)
-        self.overlaps = self.device.capability >= OVERLAPPING and cupy.cuda.runtime.driverGetVersion() >= OVERLAPPING_DRIVER
-        self.stream, self.copying = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+        self.overlaps = (
+            self.device.capability >= OVERLAPPING
+            and cupy.cuda.runtime.driverGetVersion() >= OVERLAPPING_DRIVER
+        )
+        self.stream, self.copying = (
+            cupy.cuda.Stream(non_blocking=True),
+            cupy.cuda.Stream(non_blocking=True),
+        )
         self.stream.use()
         self.sources = Sources(self.activation.name, self.residual.name)
         self.products = Products(precision, self.stream, f"{self.device.name} {precision}")
         hopper = precision == "bf16" and self.device.capability == (9, 0) and not portable
-        self.portable, self.fused = portable, FusedLinear(self.stream, self.device.multiprocessors) if hopper else None
+        self.portable, self.fused = (
+            portable,
+            FusedLinear(self.stream, self.device.multiprocessors) if hopper else None,
+        )
         self.kernels: dict[tuple[Source, str], Any] = {}
         self.modules: dict[Source, Any] = {}
         self.kept: dict[str, Array] = {}
@@ -79,24 +102,51 @@ class CudaBackend(DecodingOps):
                 f"--device cuda: model.head_size is {config.head_size}; the kernels are made for {', '.join(map(str, HEAD_SIZES))}; use --device cpu"
             )
         if config.dim % 8:
-            raise UserError(f"--device cuda: model.dim is {config.dim}; the kernels read 8 elements at a time, so it must be a multiple of 8; use --device cpu")
+            raise UserError(
+                f"--device cuda: model.dim is {config.dim}; the kernels read 8 elements at a time, so it must be a multiple of 8; use --device cpu"
+            )
 
     def environment(self) -> dict[str, Any]:
         """What has to be the same for the same bits."""
-        versions = {"cublas": self.products.version, "cuda": cupy.cuda.runtime.runtimeGetVersion(), "driver": cupy.cuda.runtime.driverGetVersion()}
-        return {"engine": self.name, "device": self.device.name, "precision": self.precision, "residual": self.residual.name, **versions}
+        versions = {
+            "cublas": self.products.version,
+            "cuda": cupy.cuda.runtime.runtimeGetVersion(),
+            "driver": cupy.cuda.runtime.driverGetVersion(),
+        }
+        return {
+            "engine": self.name,
+            "device": self.device.name,
+            "precision": self.precision,
+            "residual": self.residual.name,
+            **versions,
+        }
 
     def row_bytes(self, config: Any, length: int, recompute: bool = False) -> int:
         """Bytes of a training step per row of `length` tokens: what `Activations` holds, inputs included."""
         c, activation, residual = config, self.activation.itemsize, self.residual.itemsize
-        qkv, gate_up, heads = (c.heads + 2 * c.kv_heads) * c.head_size, 2 * c.ffn_storage, c.heads * c.head_size
-        layer = 2 * c.dim * residual + (qkv + heads + (0 if recompute else gate_up)) * activation + 4 * (c.heads + 2)
-        shared = c.dim * residual + (2 * c.dim + c.ffn_storage + qkv + heads + (gate_up if recompute else 0)) * activation
-        return length * (c.layers * layer + shared + c.mtp_heads * (c.vocab_storage * activation + 24) + 40)
+        qkv, gate_up, heads = (
+            (c.heads + 2 * c.kv_heads) * c.head_size,
+            2 * c.ffn_storage,
+            c.heads * c.head_size,
+        )
+        layer = (
+            2 * c.dim * residual
+            + (qkv + heads + (0 if recompute else gate_up)) * activation
+            + 4 * (c.heads + 2)
+        )
+        shared = (
+            c.dim * residual
+            + (2 * c.dim + c.ffn_storage + qkv + heads + (gate_up if recompute else 0)) * activation
+        )
+        return length * (
+            c.layers * layer + shared + c.mtp_heads * (c.vocab_storage * activation + 24) + 40
+        )
 
     def rows_that_fit(self, config: Any, length: int, state: int, recompute: bool = False) -> int:
         """Rows of a micro-batch for which a device of this size has room beside `state` bytes; a function of the device, not of what is free now."""
-        return max(0, int(0.9 * self.device.memory - state - 2**30)) // self.row_bytes(config, length, recompute)
+        return max(0, int(0.9 * self.device.memory - state - 2**30)) // self.row_bytes(
+            config, length, recompute
+        )
 
     # ---- memory
 
@@ -116,7 +166,11 @@ class CudaBackend(DecodingOps):
             dtype = self.dtype if array.dtype.kind == "f" else array.dtype
         host = np.ascontiguousarray(array, dtype)
         self.stream.use()
-        return cupy.asarray(host.view(np.uint16)).view(BFLOAT16) if host.dtype == BFLOAT16 else cupy.asarray(host)
+        return (
+            cupy.asarray(host.view(np.uint16)).view(BFLOAT16)
+            if host.dtype == BFLOAT16
+            else cupy.asarray(host)
+        )
 
     def to_host(self, array: Array) -> np.ndarray:
         if array.dtype == BFLOAT16:
@@ -138,7 +192,15 @@ class CudaBackend(DecodingOps):
 
     def refresh(self, working: Array, parameters: Array) -> None:
         if working is not parameters:
-            self.launch(self.sources.adamw(), "refresh", blocks(parameters.size, 256 * 8), 256, parameters, working, np.int64(parameters.size))
+            self.launch(
+                self.sources.adamw(),
+                "refresh",
+                blocks(parameters.size, 256 * 8),
+                256,
+                parameters,
+                working,
+                np.int64(parameters.size),
+            )
 
     # ---- a step as a whole
 
@@ -150,7 +212,9 @@ class CudaBackend(DecodingOps):
             self.staged[key] = Staged(target, self.stream)
         self.staged[key].fill(values, self.copying)
 
-    def run(self, function: Callable[[], None], recorded: Recorded | None = None, often: bool = False) -> Recorded:
+    def run(
+        self, function: Callable[[], None], recorded: Recorded | None = None, often: bool = False
+    ) -> Recorded:
         self.stream.use()  # what CuPy itself launches, a fill say, belongs on this stream too
         for staged in self.staged.values():
             staged.deliver(self.stream)
@@ -181,7 +245,16 @@ class CudaBackend(DecodingOps):
     def finish(self) -> None:
         self.stream.synchronize()
 
-    def launch(self, source: Source, kernel: str, grid: int | tuple[int, ...], threads: int, *arguments: Any, shared: int = 0, early: bool = False) -> None:
+    def launch(
+        self,
+        source: Source,
+        kernel: str,
+        grid: int | tuple[int, ...],
+        threads: int,
+        *arguments: Any,
+        shared: int = 0,
+        early: bool = False,
+    ) -> None:
         """Launch `kernel` of `source`. Whole numbers are passed as int, others as float, None as a null pointer; NumPy's scalars as they are.
 
         `early`: where the device can, it may start before the kernel in front of it has ended, see overlap.cuh.
@@ -193,7 +266,10 @@ class CudaBackend(DecodingOps):
         function = self.kernels[source, kernel]
         if shared > 48 * 1024:
             function.max_dynamic_shared_size_bytes = shared
-        blocks_of_grid, values = (grid,) if isinstance(grid, int) else grid, tuple(map(argument, arguments))
+        blocks_of_grid, values = (
+            (grid,) if isinstance(grid, int) else grid,
+            tuple(map(argument, arguments)),
+        )
         if early and self.overlaps:
             launch_early(function, blocks_of_grid, threads, values, shared, self.stream)
         else:
@@ -208,42 +284,96 @@ class CudaBackend(DecodingOps):
         """out ← out + scale · x Wᵀ"""
         self.products.multiply(x_NI, False, weight_OI, True, out_NO, scale, add=out_NO)
 
-    def linear_backward_input(self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0) -> None:
+    def linear_backward_input(
+        self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0
+    ) -> None:
         self.products.multiply(dout_NO, False, weight_OI, False, dx_NI, scale)
 
-    def linear_backward_weight(self, dout_NO: Array, x_NI: Array, dweight_OI: Array, accumulate: bool, scale: float = 1.0) -> None:
-        self.products.multiply(dout_NO, True, x_NI, False, dweight_OI, scale, dweight_OI if accumulate else None)
+    def linear_backward_weight(
+        self, dout_NO: Array, x_NI: Array, dweight_OI: Array, accumulate: bool, scale: float = 1.0
+    ) -> None:
+        self.products.multiply(
+            dout_NO, True, x_NI, False, dweight_OI, scale, dweight_OI if accumulate else None
+        )
 
     # ---- embedding
 
     def gather(self, x_ND: Array, index_R: np.ndarray) -> Array:
         index = cupy.asarray(index_R)
-        return x_ND.view(np.uint16).take(index, axis=0).view(BFLOAT16) if x_ND.dtype == BFLOAT16 else x_ND.take(index, axis=0)
+        return (
+            x_ND.view(np.uint16).take(index, axis=0).view(BFLOAT16)
+            if x_ND.dtype == BFLOAT16
+            else x_ND.take(index, axis=0)
+        )
 
     def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
         N, D = out_ND.shape
-        self.launch(self.sources.embedding(D), "embedding", blocks(N * D // 8, 256), 256, ids_N, table_VD, out_ND, N)
+        self.launch(
+            self.sources.embedding(D),
+            "embedding",
+            blocks(N * D // 8, 256),
+            256,
+            ids_N,
+            table_VD,
+            out_ND,
+            N,
+        )
 
-    def embedding_backward(self, ids_N: Array, dout_ND: Array, dtable_VD: Array, accumulate: bool) -> None:
+    def embedding_backward(
+        self, ids_N: Array, dout_ND: Array, dtable_VD: Array, accumulate: bool
+    ) -> None:
         (N, D), V = dout_ND.shape, len(dtable_VD)
         shift, order = spread_shift(V), self.scratch("order of ids", N, np.int32)
         arrays = ids_N, dout_ND, dtable_VD, order
-        self.launch(self.sources.embedding(D), "embedding_backward", min(V, 1 << shift), row_warps(D) * 32, *arrays, N, V, shift, accumulate)
+        self.launch(
+            self.sources.embedding(D),
+            "embedding_backward",
+            min(V, 1 << shift),
+            row_warps(D) * 32,
+            *arrays,
+            N,
+            V,
+            shift,
+            accumulate,
+        )
 
     # ---- RMSNorm
 
-    def rms_norm(self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array) -> None:
+    def rms_norm(
+        self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array
+    ) -> None:
         N, D = x_ND.shape
         warps = row_warps(D)
-        self.launch(self.sources.rms_norm(D), "rms_norm", blocks(N, warps), warps * 32, x_ND, weight_D, epsilon, out_ND, inverse_rms_N, N)
+        self.launch(
+            self.sources.rms_norm(D),
+            "rms_norm",
+            blocks(N, warps),
+            warps * 32,
+            x_ND,
+            weight_D,
+            epsilon,
+            out_ND,
+            inverse_rms_N,
+            N,
+        )
 
     def add_rms_norm(
-        self, x_ND: Array, delta_ND: Array, step_size: float, weight_D: Array, epsilon: float, sum_ND: Array, out_ND: Array, inverse_rms_N: Array
+        self,
+        x_ND: Array,
+        delta_ND: Array,
+        step_size: float,
+        weight_D: Array,
+        epsilon: float,
+        sum_ND: Array,
+        out_ND: Array,
+        inverse_rms_N: Array,
     ) -> None:
         N, D = x_ND.shape
         warps = row_warps(D)
         arrays = x_ND, delta_ND, float(step_size), weight_D, epsilon, sum_ND, out_ND, inverse_rms_N
-        self.launch(self.sources.rms_norm(D), "add_rms_norm", blocks(N, warps), warps * 32, *arrays, N)
+        self.launch(
+            self.sources.rms_norm(D), "add_rms_norm", blocks(N, warps), warps * 32, *arrays, N
+        )
 
     def euler_step(
         self,
@@ -278,8 +408,31 @@ class CudaBackend(DecodingOps):
         source, warps = self.sources.rms_norm(D), row_warps(D)
         parts = min(row_blocks(D) * self.device.multiprocessors, blocks(N, warps))
         partial = self.scratch("rms_norm", parts * D, np.float32)
-        self.launch(source, "rms_norm_backward", parts, warps * 32, dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, add_to_dx, out_ND, partial, N)
-        self.launch(source, "sum_weight_gradient", blocks(D, 32), ADDING_THREADS, partial, parts, dweight_D, accumulate)
+        self.launch(
+            source,
+            "rms_norm_backward",
+            parts,
+            warps * 32,
+            dout_ND,
+            x_ND,
+            weight_D,
+            inverse_rms_N,
+            dx_ND,
+            add_to_dx,
+            out_ND,
+            partial,
+            N,
+        )
+        self.launch(
+            source,
+            "sum_weight_gradient",
+            blocks(D, 32),
+            ADDING_THREADS,
+            partial,
+            parts,
+            dweight_D,
+            accumulate,
+        )
 
     # ---- rotary positions
 
@@ -288,13 +441,40 @@ class CudaBackend(DecodingOps):
         angles = np.arange(positions)[:, None] * frequencies
         return self.from_host(np.cos(angles)), self.from_host(np.sin(angles))
 
-    def rope(self, x_NHE: Array, positions_N: Array, table: tuple[Array, Array], inverse: bool = False) -> None:
+    def rope(
+        self, x_NHE: Array, positions_N: Array, table: tuple[Array, Array], inverse: bool = False
+    ) -> None:
         N, H, E = x_NHE.shape
         stride = np.int64(x_NHE.strides[0] // x_NHE.itemsize)
-        self.launch(self.sources.rope(E), "rope", blocks(N * H * E // 16, 256), 256, x_NHE, stride, positions_N, *table, N, H, -1.0 if inverse else 1.0)
+        self.launch(
+            self.sources.rope(E),
+            "rope",
+            blocks(N * H * E // 16, 256),
+            256,
+            x_NHE,
+            stride,
+            positions_N,
+            *table,
+            N,
+            H,
+            -1.0 if inverse else 1.0,
+        )
 
-    def linear_rope(self, x_NI: Array, weight_OI: Array, out_NO: Array, rotated: list[Array], positions_N: Array, table: tuple[Array, Array]) -> None:
-        if self.fused and self.fused.fits(len(x_NI)) and len(rotated) == 1 and rotated[0].data.ptr == out_NO.data.ptr:
+    def linear_rope(
+        self,
+        x_NI: Array,
+        weight_OI: Array,
+        out_NO: Array,
+        rotated: list[Array],
+        positions_N: Array,
+        table: tuple[Array, Array],
+    ) -> None:
+        if (
+            self.fused
+            and self.fused.fits(len(x_NI))
+            and len(rotated) == 1
+            and rotated[0].data.ptr == out_NO.data.ptr
+        ):
             _, H, E = rotated[0].shape
             self.fused.rotated(x_NI, weight_OI, out_NO, H * E, positions_N, table, E)
             return
@@ -304,9 +484,20 @@ class CudaBackend(DecodingOps):
 
     # ---- attention
 
-    def attention(self, query_BTHE: Array, key_BSGE: Array, value_BSGE: Array, starts_BT: Array, offset_B: Array, out_BTHE: Array, lse_BHT: Array) -> None:
+    def attention(
+        self,
+        query_BTHE: Array,
+        key_BSGE: Array,
+        value_BSGE: Array,
+        starts_BT: Array,
+        offset_B: Array,
+        out_BTHE: Array,
+        lse_BHT: Array,
+    ) -> None:
         heads = self.heads(query_BTHE, key_BSGE)
-        heads.forward(self.stream, query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, lse_BHT)
+        heads.forward(
+            self.stream, query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, lse_BHT
+        )
 
     def attention_backward(
         self,
@@ -318,40 +509,100 @@ class CudaBackend(DecodingOps):
     ) -> None:
         heads, (B, T) = self.heads(saved.query, saved.key), saved.query.shape[:2]
         workspace = self.scratch("attention", heads.workspace_bytes(B, T), np.uint8)
-        heads.backward(self.stream, saved, gradients, starts_BT, lse_BHT, workspace, (rotation[0], *rotation[1]) if rotation else None)
+        heads.backward(
+            self.stream,
+            saved,
+            gradients,
+            starts_BT,
+            lse_BHT,
+            workspace,
+            (rotation[0], *rotation[1]) if rotation else None,
+        )
 
     def heads(self, query_BTHE: Array, key_BSGE: Array) -> Attention:
         """The attention of these numbers of heads."""
         shape = query_BTHE.shape[2], key_BSGE.shape[2], query_BTHE.shape[3]
         if shape not in self.attentions:
-            self.attentions[shape] = Attention(*shape, self.precision, UNIT_OF[self.precision] if self.portable else None)
+            self.attentions[shape] = Attention(
+                *shape, self.precision, UNIT_OF[self.precision] if self.portable else None
+            )
         return self.attentions[shape]
 
     def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
         (B, S, G, E), T = cache_BSGE.shape, new_BTGE.shape[1]
         strides = row_stride(new_BTGE), np.int64(cache_BSGE.strides[0] // cache_BSGE.itemsize)
         arrays = new_BTGE, strides[0], offset_B, cache_BSGE
-        self.launch(self.sources.cache(G * E), "write_cache", blocks(B * T * G * E // 8, 256), 256, *arrays, B * T, T, S, strides[1])
+        self.launch(
+            self.sources.cache(G * E),
+            "write_cache",
+            blocks(B * T * G * E // 8, 256),
+            256,
+            *arrays,
+            B * T,
+            T,
+            S,
+            strides[1],
+        )
 
     # ---- SwiGLU
 
     def swiglu(self, gate_NF: Array, up_NF: Array, out_NF: Array) -> None:
         N, F = out_NF.shape
-        self.launch(self.sources.swiglu(F), "swiglu", blocks(N * F // 8, 256), 256, gate_NF, up_NF, row_stride(gate_NF), out_NF, N)
+        self.launch(
+            self.sources.swiglu(F),
+            "swiglu",
+            blocks(N * F // 8, 256),
+            256,
+            gate_NF,
+            up_NF,
+            row_stride(gate_NF),
+            out_NF,
+            N,
+        )
 
-    def swiglu_backward(self, dout_NF: Array, gate_NF: Array, up_NF: Array, dgate_NF: Array, dup_NF: Array, out_NF: Array | None = None) -> None:
+    def swiglu_backward(
+        self,
+        dout_NF: Array,
+        gate_NF: Array,
+        up_NF: Array,
+        dgate_NF: Array,
+        dup_NF: Array,
+        out_NF: Array | None = None,
+    ) -> None:
         N, F = dout_NF.shape
-        arrays = dout_NF, gate_NF, up_NF, row_stride(gate_NF), dgate_NF, dup_NF, row_stride(dgate_NF), out_NF
-        self.launch(self.sources.swiglu(F), "swiglu_backward", blocks(N * F // 8, 256), 256, *arrays, N)
+        arrays = (
+            dout_NF,
+            gate_NF,
+            up_NF,
+            row_stride(gate_NF),
+            dgate_NF,
+            dup_NF,
+            row_stride(dgate_NF),
+            out_NF,
+        )
+        self.launch(
+            self.sources.swiglu(F), "swiglu_backward", blocks(N * F // 8, 256), 256, *arrays, N
+        )
 
-    def linear_swiglu(self, x_NI: Array, weight_OI: Array, packed_NO: Array, gate: slice, up: slice, out_NF: Array) -> None:
+    def linear_swiglu(
+        self, x_NI: Array, weight_OI: Array, packed_NO: Array, gate: slice, up: slice, out_NF: Array
+    ) -> None:
         if self.fused and self.fused.fits(*out_NF.shape):
             self.fused.gated(x_NI, weight_OI, packed_NO, up.start, out_NF)
             return
         self.linear(x_NI, weight_OI, packed_NO)
         self.swiglu(packed_NO[:, gate], packed_NO[:, up], out_NF)
 
-    def linear_swiglu_backward(self, dx_ND: Array, weight_DF: Array, scale: float, packed_NO: Array, gate: slice, up: slice, out_NF: Array) -> None:
+    def linear_swiglu_backward(
+        self,
+        dx_ND: Array,
+        weight_DF: Array,
+        scale: float,
+        packed_NO: Array,
+        gate: slice,
+        up: slice,
+        out_NF: Array,
+    ) -> None:
         if self.fused and self.fused.fits(*out_NF.shape):
             self.fused.gated_backward(dx_ND, weight_DF, scale, packed_NO, up.start, out_NF)
             return
@@ -361,14 +612,22 @@ class CudaBackend(DecodingOps):
 
     # ---- cross-entropy
 
-    def cross_entropy(self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array) -> None:
+    def cross_entropy(
+        self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array
+    ) -> None:
         self.launch_rows("cross_entropy", logits_RV, targets_R, logprobs_R, lse_R)
 
-    def cross_entropy_backward(self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array) -> None:
+    def cross_entropy_backward(
+        self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array
+    ) -> None:
         self.launch_rows("cross_entropy_backward", logits_RV, targets_R, weights_R, lse_R)
 
-    def cross_entropy_with_gradient(self, logits_RV: Array, targets_R: Array, weights_R: Array, logprobs_R: Array, lse_R: Array) -> None:
-        self.launch_rows("cross_entropy_with_gradient", logits_RV, targets_R, weights_R, logprobs_R, lse_R)
+    def cross_entropy_with_gradient(
+        self, logits_RV: Array, targets_R: Array, weights_R: Array, logprobs_R: Array, lse_R: Array
+    ) -> None:
+        self.launch_rows(
+            "cross_entropy_with_gradient", logits_RV, targets_R, weights_R, logprobs_R, lse_R
+        )
 
     def argmax(self, logits_RV: Array) -> Array:
         likeliest = self.empty((len(logits_RV),), np.int32)
@@ -377,11 +636,29 @@ class CudaBackend(DecodingOps):
 
     def launch_rows(self, kernel: str, logits_RV: Array, *arrays: Array) -> None:
         R, V = logits_RV.shape
-        self.launch(self.sources.cross_entropy(V), kernel, R, loss_threads(V), logits_RV, row_stride(logits_RV), *arrays)
+        self.launch(
+            self.sources.cross_entropy(V),
+            kernel,
+            R,
+            loss_threads(V),
+            logits_RV,
+            row_stride(logits_RV),
+            *arrays,
+        )
 
     def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
         N, K = logprobs_NK.shape
-        self.launch(self.sources.losses(), "add_losses", 1, 1024, logprobs_NK, weights_NK, N * K, K, losses_2)
+        self.launch(
+            self.sources.losses(),
+            "add_losses",
+            1,
+            1024,
+            logprobs_NK,
+            weights_NK,
+            N * K,
+            K,
+            losses_2,
+        )
 
     def preference(
         self,
@@ -397,7 +674,17 @@ class CudaBackend(DecodingOps):
     ) -> None:
         (R, T, K), P, source = logprobs_RTK.shape, shares_RP.shape[1], self.sources.preference()
         pair_losses = self.scratch("preference", R * P, np.float64)
-        arrays = logprobs_RTK, spans_RP3, reference_RP2, scales_RP2, shares_RP, np.float64(margin), np.float64(smoothing), weights_RTK, pair_losses
+        arrays = (
+            logprobs_RTK,
+            spans_RP3,
+            reference_RP2,
+            scales_RP2,
+            shares_RP,
+            np.float64(margin),
+            np.float64(smoothing),
+            weights_RTK,
+            pair_losses,
+        )
         self.launch(source, "preference", R * P, 128, *arrays, P, T, K)
         self.launch(source, "add_pair_losses", 1, 128, pair_losses, R * P, losses_2)
 
@@ -420,16 +707,46 @@ class CudaBackend(DecodingOps):
         partial = self.squares(gradients)
         scalars = self.scratch("scalars", 5, np.float32)
         constants = np.float64(o.beta1), np.float64(o.beta2), np.float64(o.clip_norm)
-        self.launch(source, "prepare", 1, 256, partial, len(partial), schedule_2, losses_2, *constants, scalars, report_2)
-        flat = parameters, None if working is parameters else working, gradients, first_moment, second_moment
+        self.launch(
+            source,
+            "prepare",
+            1,
+            256,
+            partial,
+            len(partial),
+            schedule_2,
+            losses_2,
+            *constants,
+            scalars,
+            report_2,
+        )
+        flat = (
+            parameters,
+            None if working is parameters else working,
+            gradients,
+            first_moment,
+            second_moment,
+        )
         constants = o.beta1, o.beta2, o.epsilon, o.weight_decay
-        self.launch(source, "adamw", blocks(parameters.size, 256 * 8), 256, *flat, self.decays(decay_slices), count, scalars, *map(float, constants))
+        self.launch(
+            source,
+            "adamw",
+            blocks(parameters.size, 256 * 8),
+            256,
+            *flat,
+            self.decays(decay_slices),
+            count,
+            scalars,
+            *map(float, constants),
+        )
 
     def squares(self, values: Array) -> Array:
         """Partial sums of squares, float64."""
         parts = min(4 * self.device.multiprocessors, blocks(values.size, 512 * 8))
         partial = self.scratch(f"squares of {values.size}", parts, np.float64)
-        self.launch(self.sources.adamw(), "squared_norm", parts, 512, values, np.int64(values.size), partial)
+        self.launch(
+            self.sources.adamw(), "squared_norm", parts, 512, values, np.int64(values.size), partial
+        )
         return partial
 
     def squared_norm(self, values: Array) -> float:
@@ -437,7 +754,9 @@ class CudaBackend(DecodingOps):
 
     def decays(self, decay_slices: list[tuple[slice, bool]]) -> Array:
         """One byte for each block of 128 elements: does it decay?"""
-        name = "decays of " + " ".join(f"{part.start}:{part.stop}:{decays}" for part, decays in decay_slices)
+        name = "decays of " + " ".join(
+            f"{part.start}:{part.stop}:{decays}" for part, decays in decay_slices
+        )
         if name not in self.kept:
             flags = np.zeros(-(-decay_slices[-1][0].stop // 128), np.uint8)
             for part, decays in decay_slices:
@@ -452,7 +771,11 @@ def argument(value: Any) -> Any:
         return np.uint64(0)
     if isinstance(value, bool | int):
         return np.int32(value)
-    return np.float32(value) if isinstance(value, float) and not isinstance(value, np.floating) else value
+    return (
+        np.float32(value)
+        if isinstance(value, float) and not isinstance(value, np.floating)
+        else value
+    )
 
 
 def blocks(work: int, per_block: int) -> int:

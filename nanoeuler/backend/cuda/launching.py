@@ -14,7 +14,12 @@ PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID
 
 
 class Attribute(ctypes.Structure):
-    _fields_ = (("id", ctypes.c_int), ("padding", ctypes.c_char * 4), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
+    _fields_ = (
+        ("id", ctypes.c_int),
+        ("padding", ctypes.c_char * 4),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_char * 60),
+    )
 
 
 class Launch(ctypes.Structure):
@@ -28,13 +33,29 @@ class Launch(ctypes.Structure):
     )
 
 
-def launch_early(function: Any, grid: tuple[int, ...], threads: int, arguments: tuple[Any, ...], shared: int, stream: Any) -> None:
+def launch_early(
+    function: Any,
+    grid: tuple[int, ...],
+    threads: int,
+    arguments: tuple[Any, ...],
+    shared: int,
+    stream: Any,
+) -> None:
     """Launch a CuPy `RawKernel`, which may start before the kernel in front of it on `stream` has ended. `arguments`: arrays and NumPy's scalars."""
-    values = [ctypes.c_void_p(value.data.ptr) if hasattr(value, "data") and hasattr(value.data, "ptr") else scalar(value) for value in arguments]
+    values = [
+        ctypes.c_void_p(value.data.ptr)
+        if hasattr(value, "data") and hasattr(value.data, "ptr")
+        else scalar(value)
+        for value in arguments
+    ]
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
     attribute = Attribute(PROGRAMMATIC_STREAM_SERIALIZATION, b"", 1, b"")
-    launch = Launch((*grid, 1, 1)[:3], (threads, 1, 1), shared, stream.ptr, ctypes.pointer(attribute), 1)
-    status = driver().cuLaunchKernelEx(ctypes.byref(launch), ctypes.c_void_p(function.kernel.ptr), pointers, None)
+    launch = Launch(
+        (*grid, 1, 1)[:3], (threads, 1, 1), shared, stream.ptr, ctypes.pointer(attribute), 1
+    )
+    status = driver().cuLaunchKernelEx(
+        ctypes.byref(launch), ctypes.c_void_p(function.kernel.ptr), pointers, None
+    )
     if status:
         raise RuntimeError(f"cuLaunchKernelEx failed with status {status}")
 

@@ -39,7 +39,11 @@ SLICE_TERMS, SLICES = 64, 8
 so far, and a chain through all terms errs two to three times as much."""
 
 FLOAT32, BFLOAT16 = 0, 14  # cudaDataType
-COMPUTE = {"fp32": 68, "tf32": 77, "bf16": 68}  # cublasComputeType: products of float32 in float32 or TF32, always summed in float32
+COMPUTE = {
+    "fp32": 68,
+    "tf32": 77,
+    "bf16": 68,
+}  # cublasComputeType: products of float32 in float32 or TF32, always summed in float32
 TRANSPOSE_A, TRANSPOSE_B = 3, 4  # cublasLtMatmulDescAttributes
 MAX_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes
 REDUCE_IN_COMPUTE_TYPE = 2
@@ -80,7 +84,13 @@ class Operand:
         if columns > 1 and array.strides[1] != size:
             raise ValueError(f"the rows of a matrix must be contiguous; strides {array.strides}")
         stride = array.strides[0] // size if rows > 1 else columns
-        return cls(array.data.ptr, columns, rows, stride, FLOAT32 if array.dtype == np.float32 else BFLOAT16)
+        return cls(
+            array.data.ptr,
+            columns,
+            rows,
+            stride,
+            FLOAT32 if array.dtype == np.float32 else BFLOAT16,
+        )
 
     @property
     def key(self) -> str:
@@ -98,8 +108,12 @@ class Products:
         self.call("cublasLtCreate", ctypes.byref(self.handle))
         self.workspace = cupy.empty(WORKSPACE_BYTES, np.uint8)
         self.prepared: dict[tuple[str, bool], tuple[Any, ...]] = {}
-        self.forms: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # the same by the arrays' form, which takes less time to put together
-        self.file = cache_folder() / f"products {machine} {self.version}.json".replace(" ", "-").replace("/", "-")
+        self.forms: dict[
+            tuple[Any, ...], tuple[Any, ...]
+        ] = {}  # the same by the arrays' form, which takes less time to put together
+        self.file = cache_folder() / f"products {machine} {self.version}.json".replace(
+            " ", "-"
+        ).replace("/", "-")
         self.plan: dict[str, str] = read_plan(self.file)
         """Product → algorithm, in hexadecimal."""
         self.planned = False
@@ -116,7 +130,16 @@ class Products:
         if status:
             raise RuntimeError(f"{name} failed with status {status}")
 
-    def multiply(self, a: Any, transpose_a: bool, b: Any, transpose_b: bool, out: Any, scale: float = 1.0, add: Any = None) -> None:
+    def multiply(
+        self,
+        a: Any,
+        transpose_a: bool,
+        b: Any,
+        transpose_b: bool,
+        out: Any,
+        scale: float = 1.0,
+        add: Any = None,
+    ) -> None:
         """Row-major out = scale · op(a) op(b) + add; `add` has the shape, type and strides of `out`, and may be `out`."""
         terms = a.shape[0 if transpose_a else 1]
         if not self.in_slices or terms <= SLICE_TERMS:
@@ -125,27 +148,53 @@ class Products:
         step = slice_terms(terms)
         for start in range(0, terms, step):
             part = slice(start, start + step)
-            left, right = a[part] if transpose_a else a[:, part], b[:, part] if transpose_b else b[part]
-            self.multiply_whole(left, transpose_a, right, transpose_b, out, scale, out if start else add)
+            left, right = (
+                a[part] if transpose_a else a[:, part],
+                b[:, part] if transpose_b else b[part],
+            )
+            self.multiply_whole(
+                left, transpose_a, right, transpose_b, out, scale, out if start else add
+            )
 
-    def multiply_whole(self, a: Any, transpose_a: bool, b: Any, transpose_b: bool, out: Any, scale: float, add: Any) -> None:
+    def multiply_whole(
+        self, a: Any, transpose_a: bool, b: Any, transpose_b: bool, out: Any, scale: float, add: Any
+    ) -> None:
         form = [(x.shape, x.strides, x.dtype.char, x.data.ptr % ALIGNMENT) for x in (a, b, out)]
         form = (*form, transpose_a, transpose_b, self.planned)
         if form not in self.forms:
             self.forms[form] = self.prepare_form(a, transpose_a, b, transpose_b, out)
-        self.launch(self.forms[form], b.data.ptr, a.data.ptr, out.data.ptr, scale, None if add is None else add.data.ptr)
+        self.launch(
+            self.forms[form],
+            b.data.ptr,
+            a.data.ptr,
+            out.data.ptr,
+            scale,
+            None if add is None else add.data.ptr,
+        )
 
-    def prepare_form(self, a: Any, transpose_a: bool, b: Any, transpose_b: bool, out: Any) -> tuple[Any, ...]:
+    def prepare_form(
+        self, a: Any, transpose_a: bool, b: Any, transpose_b: bool, out: Any
+    ) -> tuple[Any, ...]:
         # row-major out = op(a) op(b) is column-major outᵀ = op(b)ᵀ op(a)ᵀ: the operands change places, their transposes stay
         left, right, result = Operand.of(b), Operand.of(a), Operand.of(out)
         key = f"{left.key}{'T' if transpose_b else 'N'}·{right.key}{'T' if transpose_a else 'N'}→{result.key}"
         if (left.pointer | right.pointer | result.pointer) % ALIGNMENT:
             key += "unaligned"
         if (key, self.planned) not in self.prepared:
-            self.prepared[key, self.planned] = self.prepare(key, left, transpose_b, right, transpose_a, result)
+            self.prepared[key, self.planned] = self.prepare(
+                key, left, transpose_b, right, transpose_a, result
+            )
         return self.prepared[key, self.planned]
 
-    def launch(self, prepared: tuple[Any, ...], left: int, right: int, result: int, scale: float, add: int | None) -> None:
+    def launch(
+        self,
+        prepared: tuple[Any, ...],
+        left: int,
+        right: int,
+        result: int,
+        scale: float,
+        add: int | None,
+    ) -> None:
         description, left_layout, right_layout, result_layout, algorithm = prepared
         self.call(
             "cublasLtMatmul",
@@ -167,16 +216,32 @@ class Products:
             ctypes.c_void_p(self.stream.ptr),
         )
 
-    def prepare(self, key: str, left: Operand, transpose_left: bool, right: Operand, transpose_right: bool, result: Operand) -> tuple[Any, ...]:
+    def prepare(
+        self,
+        key: str,
+        left: Operand,
+        transpose_left: bool,
+        right: Operand,
+        transpose_right: bool,
+        result: Operand,
+    ) -> tuple[Any, ...]:
         """Descriptors of a product, and its algorithm: the library's first proposal, or the plan's, which grows by the fastest of them."""
         description = ctypes.c_void_p()
         self.call("cublasLtMatmulDescCreate", ctypes.byref(description), self.compute, FLOAT32)
         for attribute, value in ((TRANSPOSE_A, transpose_left), (TRANSPOSE_B, transpose_right)):
-            self.call("cublasLtMatmulDescSetAttribute", description, attribute, ctypes.byref(ctypes.c_int(int(value))), ctypes.c_size_t(4))
+            self.call(
+                "cublasLtMatmulDescSetAttribute",
+                description,
+                attribute,
+                ctypes.byref(ctypes.c_int(int(value))),
+                ctypes.c_size_t(4),
+            )
         layouts = [self.layout(operand) for operand in (left, right, result)]
         if self.planned and key in self.plan:
             return description, *layouts, Algorithm.from_buffer_copy(bytes.fromhex(self.plan[key]))
-        proposals = self.proposals(description, layouts, ALIGNMENT if not key.endswith("unaligned") else 2)
+        proposals = self.proposals(
+            description, layouts, ALIGNMENT if not key.endswith("unaligned") else 2
+        )
         if not proposals:
             raise RuntimeError(f"cuBLASLt has no algorithm for {key}")
         candidates = [(description, *layouts, algorithm) for algorithm in proposals]
@@ -195,7 +260,10 @@ class Products:
     def announce(self) -> None:
         if not self.announced:
             self.announced = True
-            log.line("timing", "which algorithms take the matrix products, once for this GPU and these sizes: some twenty seconds")
+            log.line(
+                "timing",
+                "which algorithms take the matrix products, once for this GPU and these sizes: some twenty seconds",
+            )
 
     def layout(self, operand: Operand) -> ctypes.c_void_p:
         layout = ctypes.c_void_p()
@@ -212,29 +280,80 @@ class Products:
     def proposals(self, description: Any, layouts: list[Any], alignment: int) -> list[Algorithm]:
         preference = ctypes.c_void_p()
         self.call("cublasLtMatmulPreferenceCreate", ctypes.byref(preference))
-        settings = [(MAX_WORKSPACE, ctypes.c_size_t(WORKSPACE_BYTES)), (REDUCTIONS, ctypes.c_uint32(REDUCE_IN_COMPUTE_TYPE))]
+        settings = [
+            (MAX_WORKSPACE, ctypes.c_size_t(WORKSPACE_BYTES)),
+            (REDUCTIONS, ctypes.c_uint32(REDUCE_IN_COMPUTE_TYPE)),
+        ]
         settings += [(attribute, ctypes.c_uint32(alignment)) for attribute in ALIGNMENTS]
         for attribute, value in settings:
-            self.call("cublasLtMatmulPreferenceSetAttribute", preference, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value)))
+            self.call(
+                "cublasLtMatmulPreferenceSetAttribute",
+                preference,
+                attribute,
+                ctypes.byref(value),
+                ctypes.c_size_t(ctypes.sizeof(value)),
+            )
         found, count = (Proposal * PROPOSALS)(), ctypes.c_int()
         left, right, result = layouts
-        self.call("cublasLtMatmulAlgoGetHeuristic", self.handle, description, left, right, result, result, preference, PROPOSALS, found, ctypes.byref(count))
+        self.call(
+            "cublasLtMatmulAlgoGetHeuristic",
+            self.handle,
+            description,
+            left,
+            right,
+            result,
+            result,
+            preference,
+            PROPOSALS,
+            found,
+            ctypes.byref(count),
+        )
         self.call("cublasLtMatmulPreferenceDestroy", preference)
-        return [Algorithm.from_buffer_copy(proposal.algorithm) for proposal in found[: count.value] if proposal.status == 0]
+        return [
+            Algorithm.from_buffer_copy(proposal.algorithm)
+            for proposal in found[: count.value]
+            if proposal.status == 0
+        ]
 
-    def fastest(self, candidates: list[tuple[Any, ...]], turn: float, left: Operand, right: Operand, result: Operand) -> int:
+    def fastest(
+        self,
+        candidates: list[tuple[Any, ...]],
+        turn: float,
+        left: Operand,
+        right: Operand,
+        result: Operand,
+    ) -> int:
         """Which of the proposals, in turns of so many milliseconds: the first, unless another takes less than `MARGIN` of its time."""
         once = [self.time(candidate, left, right, result, 1) for candidate in candidates]
-        close = [place for place, milliseconds in enumerate(once) if place == 0 or milliseconds < 1.2 * min(once)]
+        close = [
+            place
+            for place, milliseconds in enumerate(once)
+            if place == 0 or milliseconds < 1.2 * min(once)
+        ]
         repeats = max(1, int(turn / min(once)))
-        rounds = [[self.time(candidates[place], left, right, result, repeats) for place in close] for _ in range(ROUNDS)]
-        times = {place: statistics.median(of) for place, of in zip(close, zip(*rounds, strict=True), strict=True)}
+        rounds = [
+            [self.time(candidates[place], left, right, result, repeats) for place in close]
+            for _ in range(ROUNDS)
+        ]
+        times = {
+            place: statistics.median(of)
+            for place, of in zip(close, zip(*rounds, strict=True), strict=True)
+        }
         best = min(times, key=times.__getitem__)
         return best if times[best] <= MARGIN * times[0] else 0
 
-    def time(self, candidate: tuple[Any, ...], left: Operand, right: Operand, result: Operand, repeats: int) -> float:
+    def time(
+        self,
+        candidate: tuple[Any, ...],
+        left: Operand,
+        right: Operand,
+        result: Operand,
+        repeats: int,
+    ) -> float:
         """Milliseconds of a proposal on the real operands, the result going elsewhere; infinite for one that does not run."""
-        elsewhere = cupy.empty(result.columns * result.stride * (4 if result.type == FLOAT32 else 2), np.uint8)
+        elsewhere = cupy.empty(
+            result.columns * result.stride * (4 if result.type == FLOAT32 else 2), np.uint8
+        )
         start, stop = cupy.cuda.Event(), cupy.cuda.Event()
         try:
             self.launch(candidate, left.pointer, right.pointer, elsewhere.data.ptr, 1.0, None)
@@ -280,4 +399,6 @@ def load_cublas() -> ctypes.CDLL:
     try:
         return ctypes.CDLL(load_nvidia_dynamic_lib("cublasLt").abs_path)
     except (DynamicLibNotFoundError, OSError) as error:
-        raise UserError("--device cuda: cuBLASLt is missing; install it with the extra cuda13 (or cuda12): requirements/install.sh cuda13") from error
+        raise UserError(
+            "--device cuda: cuBLASLt is missing; install it with the extra cuda13 (or cuda12): requirements/install.sh cuda13"
+        ) from error

@@ -35,7 +35,9 @@ class Source:
         """The text of the file with the headers of this folder in their places, so that a cache of compiled code notices their changes."""
 
         def expand(name: str) -> str:
-            return INCLUDE.sub(lambda match: expand(match[1]), (FOLDER / name).read_text(encoding="utf-8"))
+            return INCLUDE.sub(
+                lambda match: expand(match[1]), (FOLDER / name).read_text(encoding="utf-8")
+            )
 
         return expand(f"{self.name}.cu")
 
@@ -48,7 +50,11 @@ class Source:
 
 def row_warps(dim: int) -> int:
     """Warps of a block that keeps a row of sums for each of them in shared memory, 48 KB at most."""
-    return next(warps for warps in (8, 4, 2, 1) if warps * dim <= (6144 if warps == 8 else 10_000) or warps == 1)
+    return next(
+        warps
+        for warps in (8, 4, 2, 1)
+        if warps * dim <= (6144 if warps == 8 else 10_000) or warps == 1
+    )
 
 
 ADDING_THREADS = 512
@@ -72,7 +78,9 @@ def loss_threads(vocab_size: int) -> int:
 
 def choosing_threads(vocab_size: int) -> int:
     """Threads of a block that chooses one of so many tokens, which it keeps in registers."""
-    return next(threads for threads in (128, 256, 512, 1024) if vocab_size <= 4 * threads or threads == 1024)
+    return next(
+        threads for threads in (128, 256, 512, 1024) if vocab_size <= 4 * threads or threads == 1024
+    )
 
 
 def choosing_bytes(vocab_size: int) -> int:
@@ -167,7 +175,17 @@ class Sources:
         """`rows`: the most that there may be, a power of two."""
         s = sizes
         heads = {"HEADS": s.heads, "KV_HEADS": s.kv_heads, "HEAD_SIZE": s.head_size}
-        return self.source("decode_layer", DIM=s.dim, FFN=s.ffn, **heads, KEY=s.key, VALUE=s.value, UP=s.up, ROWS=rows, PARTS=parts_of(rows))
+        return self.source(
+            "decode_layer",
+            DIM=s.dim,
+            FFN=s.ffn,
+            **heads,
+            KEY=s.key,
+            VALUE=s.value,
+            UP=s.up,
+            ROWS=rows,
+            PARTS=parts_of(rows),
+        )
 
     def decode_head(self, dim: int, rows: int) -> Source:
         return self.source("decode_head", DIM=dim, ROWS=rows)
@@ -175,13 +193,21 @@ class Sources:
     def decode_attention(self, sizes: DecodingSizes) -> Source:
         s = sizes
         heads = {"HEADS": s.heads, "KV_HEADS": s.kv_heads, "HEAD_SIZE": s.head_size}
-        return self.source("decode_attention", **heads, KEY=s.key, VALUE=s.value, TOGETHER=s.heads_together)
+        return self.source(
+            "decode_attention", **heads, KEY=s.key, VALUE=s.value, TOGETHER=s.heads_together
+        )
 
     def sampling(self, vocab_size: int) -> Source:
-        constants = ("VOCAB", vocab_size), ("THREADS", choosing_threads(vocab_size)), ("SORTED", int(choosing_bytes(vocab_size) > 0))
+        constants = (
+            ("VOCAB", vocab_size),
+            ("THREADS", choosing_threads(vocab_size)),
+            ("SORTED", int(choosing_bytes(vocab_size) > 0)),
+        )
         return Source("sampling", (*self.types, *constants), exact=True)
 
-    def all(self, dim: int, heads: int, kv_heads: int, head_size: int, ffn: int, vocab_size: int) -> list[Source]:
+    def all(
+        self, dim: int, heads: int, kv_heads: int, head_size: int, ffn: int, vocab_size: int
+    ) -> list[Source]:
         """Every source for a model of these sizes."""
         query, key = heads * head_size, kv_heads * head_size
         decoding = DecodingSizes(dim, ffn, heads, kv_heads, head_size, query, query + key, ffn)
@@ -196,4 +222,10 @@ class Sources:
         for power in range(rows.bit_length()):
             sizes += [self.decode_layer(decoding, 2**power), self.decode_head(dim, 2**power)]
         sizes += [self.decode_attention(decoding), self.sampling(vocab_size)]
-        return [*sizes, self.cross_entropy(vocab_size), self.losses(), self.preference(), self.adamw()]
+        return [
+            *sizes,
+            self.cross_entropy(vocab_size),
+            self.losses(),
+            self.preference(),
+            self.adamw(),
+        ]

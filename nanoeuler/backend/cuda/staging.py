@@ -16,9 +16,17 @@ class Staged:
 
     def __init__(self, target: Array, stream: Any):
         self.target = target
-        self.pinned, self.waiting = cupyx.empty_pinned(target.shape, target.dtype), cupy.empty(target.shape, target.dtype)
-        self.arrived, self.taken = cupy.cuda.Event(disable_timing=True), cupy.cuda.Event(disable_timing=True)
-        self.taken.record(stream)  # the memory just taken may belong to work that the stream has yet to finish
+        self.pinned, self.waiting = (
+            cupyx.empty_pinned(target.shape, target.dtype),
+            cupy.empty(target.shape, target.dtype),
+        )
+        self.arrived, self.taken = (
+            cupy.cuda.Event(disable_timing=True),
+            cupy.cuda.Event(disable_timing=True),
+        )
+        self.taken.record(
+            stream
+        )  # the memory just taken may belong to work that the stream has yet to finish
         self.pending = False
 
     def fill(self, values: list[np.ndarray], copying: Any) -> None:
@@ -43,7 +51,10 @@ class HostCopy:
 
     def __init__(self, array: Array, stream: Any):
         self.array, self.stream = array, stream
-        self.pinned, self.arrived = cupyx.empty_pinned(array.shape, array.dtype), cupy.cuda.Event(disable_timing=True)
+        self.pinned, self.arrived = (
+            cupyx.empty_pinned(array.shape, array.dtype),
+            cupy.cuda.Event(disable_timing=True),
+        )
 
     def start(self) -> None:
         """Copy it as it is after the work asked for so far."""

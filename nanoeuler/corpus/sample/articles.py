@@ -10,7 +10,12 @@ from nanoeuler.corpus.sample.scenes import Storyteller
 from nanoeuler.corpus.sample.telling import ASKED_IN_TEXT, SHORT_ANSWERS, capitalise, fill, tell
 from nanoeuler.corpus.sample.world import PERSON_KINDS, Subject, World
 
-SITES = ("skerrow-gazette.example", "ferry-times.example", "isles-school.example", "quay-notes.example")
+SITES = (
+    "skerrow-gazette.example",
+    "ferry-times.example",
+    "isles-school.example",
+    "quay-notes.example",
+)
 DUMPS = ("CC-MAIN-2019-22", "CC-MAIN-2021-04", "CC-MAIN-2023-50")
 OVERVIEWS = {
     "home": "Who lives where on the isles",
@@ -46,8 +51,19 @@ class Editor:
         self.teller = Storyteller(dice, world)
         self.school = School(dice)
         self.people, self.boats = self.teller.people, self.teller.boats
-        self.kinds = (self.visit, self.interview, self.questions, self.village, self.fleet, self.directory, self.news, self.song)
-        self.kinds += (self.lesson,) + 6 * (self.quiz,) + 3 * (self.overview,)  # many people on one page: nothing can be copied from a line above
+        self.kinds = (
+            self.visit,
+            self.interview,
+            self.questions,
+            self.village,
+            self.fleet,
+            self.directory,
+            self.news,
+            self.song,
+        )
+        self.kinds += (
+            (self.lesson,) + 6 * (self.quiz,) + 3 * (self.overview,)
+        )  # many people on one page: nothing can be copied from a line above
         self.overviews = {kind: Rounds(dice, world.people) for kind in PERSON_KINDS}
 
     def page(self) -> str:
@@ -62,12 +78,23 @@ class Editor:
 
     def visit(self) -> str:
         first, second = self.people.several(2)
-        return "\n".join([f"A visit to {first.name} and {second.name}", self.teller.portrait(first), self.teller.about(second)])
+        return "\n".join(
+            [
+                f"A visit to {first.name} and {second.name}",
+                self.teller.portrait(first),
+                self.teller.about(second),
+            ]
+        )
 
     def interview(self) -> str:
         person, other = self.people.several(2)
         said, seen = self.halves(person)
-        pages = [f"We talk to {person.name}", self.teller.introduction(person, said), self.teller.about(person, seen), self.teller.portrait(other)]
+        pages = [
+            f"We talk to {person.name}",
+            self.teller.introduction(person, said),
+            self.teller.about(person, seen),
+            self.teller.portrait(other),
+        ]
         return "\n".join(pages)
 
     def questions(self) -> str:
@@ -78,7 +105,10 @@ class Editor:
             answer = fill(self.dice.pick(SHORT_ANSWERS[kind]), subject, kind) + "."
             if self.dice.chance(0.4):
                 answer = tell(self.dice, subject, kind, pronoun=self.dice.chance(0.5))
-            lines += ["Q: " + capitalise(fill(self.dice.pick(ASKED_IN_TEXT[kind]), subject, kind)), "A: " + answer]
+            lines += [
+                "Q: " + capitalise(fill(self.dice.pick(ASKED_IN_TEXT[kind]), subject, kind)),
+                "A: " + answer,
+            ]
         return "\n".join([*lines, self.teller.portrait(other)])
 
     def quiz(self) -> str:
@@ -86,36 +116,70 @@ class Editor:
 
     def lesson(self) -> str:
         exercises = [self.dice.pick(self.school.kinds)() for _ in range(5)]
-        return "\n".join(["A lesson for the school of the isles", *(line for exercise in exercises for line in exercise if line)])
+        return "\n".join(
+            [
+                "A lesson for the school of the isles",
+                *(line for exercise in exercises for line in exercise if line),
+            ]
+        )
 
     def village(self) -> str:
         village = self.teller.villages.next()
-        return "\n".join([f"{village.name}, a village on {village.island}", self.teller.village(village), self.teller.gathering()])
+        return "\n".join(
+            [
+                f"{village.name}, a village on {village.island}",
+                self.teller.village(village),
+                self.teller.gathering(),
+            ]
+        )
 
     def overview(self) -> str:
         kind = self.dice.pick(list(PERSON_KINDS))
         people = self.overviews[kind].several(8)
-        return "\n".join([OVERVIEWS[kind], " ".join(tell(self.dice, person, kind) for person in people)])
+        return "\n".join(
+            [OVERVIEWS[kind], " ".join(tell(self.dice, person, kind) for person in people)]
+        )
 
     def fleet(self) -> str:
-        return "\n".join(["Boats of the isles", *(self.teller.boat(boat) for boat in self.boats.several(3))])
+        return "\n".join(
+            ["Boats of the isles", *(self.teller.boat(boat) for boat in self.boats.several(3))]
+        )
 
     def directory(self) -> str:
         people = self.people.several(5)
-        return "\n".join(["Directory of the isles", self.teller.ledger(people[:4]), self.teller.about(people[4])])
+        return "\n".join(
+            ["Directory of the isles", self.teller.ledger(people[:4]), self.teller.about(people[4])]
+        )
 
     def news(self) -> str:
-        return "\n".join(["News from the quay", self.teller.gathering(), self.teller.errand(self.people.next())])
+        return "\n".join(
+            ["News from the quay", self.teller.gathering(), self.teller.errand(self.people.next())]
+        )
 
     def song(self) -> str:
         person = self.people.next()
         sung, seen = self.halves(person)
-        return "\n".join([f"A song about {person.name}", self.teller.song(person, sung), self.teller.about(person, seen)])
+        return "\n".join(
+            [
+                f"A song about {person.name}",
+                self.teller.song(person, sung),
+                self.teller.about(person, seen),
+            ]
+        )
 
 
-ADVERT = "Buy now! Buy now! Lamps at half the price, today only. Click here, click there, and click again to win a lamp. " * 3
-GERMAN = "Auf den Inseln weht der Wind aus dem Westen, und die Boote liegen still im Hafen. Am Abend brennen die Lampen am Kai, und niemand hat es eilig. " * 2
-FRENCH = "Le vent souffle sur les îles et les bateaux dorment dans le port. Le soir, on allume les lampes sur le quai et personne ne se presse. " * 2
+ADVERT = (
+    "Buy now! Buy now! Lamps at half the price, today only. Click here, click there, and click again to win a lamp. "
+    * 3
+)
+GERMAN = (
+    "Auf den Inseln weht der Wind aus dem Westen, und die Boote liegen still im Hafen. Am Abend brennen die Lampen am Kai, und niemand hat es eilig. "
+    * 2
+)
+FRENCH = (
+    "Le vent souffle sur les îles et les bateaux dorment dans le port. Le soir, on allume les lampes sur le quai et personne ne se presse. "
+    * 2
+)
 
 
 def write_pages(world: World, seed: int, count: int) -> Iterator[Page]:
@@ -166,7 +230,12 @@ def rejected_page(dice: Dice, number: int, earlier: Page) -> Page:
 
 
 COLUMNS = tuple(field.name for field in fields(Page))
-TYPES = {"language_score": "DOUBLE", "token_count": "BIGINT", "score": "DOUBLE", "int_score": "BIGINT"}
+TYPES = {
+    "language_score": "DOUBLE",
+    "token_count": "BIGINT",
+    "score": "DOUBLE",
+    "int_score": "BIGINT",
+}
 
 
 def write_parquet(pages: list[Page], path: Path, rows_per_group: int) -> None:
@@ -177,6 +246,11 @@ def write_parquet(pages: list[Page], path: Path, rows_per_group: int) -> None:
         connection.execute("set threads = 1")
         columns = ", ".join(f"{name} {TYPES.get(name, 'VARCHAR')}" for name in COLUMNS)
         connection.execute(f"create table pages ({columns})")
-        connection.executemany(f"insert into pages values ({', '.join('?' * len(COLUMNS))})", [astuple(page) for page in pages])
+        connection.executemany(
+            f"insert into pages values ({', '.join('?' * len(COLUMNS))})",
+            [astuple(page) for page in pages],
+        )
         target = str(path).replace("'", "''")
-        connection.execute(f"copy pages to '{target}' (format parquet, compression zstd, row_group_size {rows_per_group})")
+        connection.execute(
+            f"copy pages to '{target}' (format parquet, compression zstd, row_group_size {rows_per_group})"
+        )

@@ -60,28 +60,110 @@ THIS = Wrapping("this", "utf-8-sig", "\r\n")
 BOOKS: tuple[Book, ...] = (
     Book(90001, "A Walk Round the Skerrow Isles", "Amabel Thrupp", "travels", MODERN),
     Book(90002, "Letters from Elmsea", "Corisande Pym", "letters", THIS),
-    Book(90003, "The Register of Doors", "Jonas Wherry", "register", Wrapping("small print", "latin-1", "\r\n", path="-8")),
-    Book(90004, "Songs for the Long Winter", "Hester Quayle", "songs", Wrapping("tight", "utf-8", "\n")),
-    Book(90005, "Who Am I? A Book of Riddles", "Barnaby Loom", "riddles", Wrapping("two lines", "utf-8", "\r\n", path="-0")),
+    Book(
+        90003,
+        "The Register of Doors",
+        "Jonas Wherry",
+        "register",
+        Wrapping("small print", "latin-1", "\r\n", path="-8"),
+    ),
+    Book(
+        90004,
+        "Songs for the Long Winter",
+        "Hester Quayle",
+        "songs",
+        Wrapping("tight", "utf-8", "\n"),
+    ),
+    Book(
+        90005,
+        "Who Am I? A Book of Riddles",
+        "Barnaby Loom",
+        "riddles",
+        Wrapping("two lines", "utf-8", "\r\n", path="-0"),
+    ),
     Book(90006, "The Letter Carrier", "Winifred Oake", "tales", Wrapping("comma", "utf-8", "\n")),
-    Book(90007, "Sails and Cargoes", "Elias Thorne", "boats", Wrapping("small print", "ascii", "\r\n", path="")),
+    Book(
+        90007,
+        "Sails and Cargoes",
+        "Elias Thorne",
+        "boats",
+        Wrapping("small print", "ascii", "\r\n", path=""),
+    ),
     Book(90008, "Talk on the Ferry", "Phoebe Marlin", "talks", MODERN),
-    Book(90009, "The Island Almanac", "Jonas Wherry", "almanac", Wrapping("this", "latin-1", "\r\n")),
-    Book(90010, "A Second Walk Round the Skerrow Isles", "Amabel Thrupp", "travels", Wrapping("modern", "utf-8", "\n")),
+    Book(
+        90009, "The Island Almanac", "Jonas Wherry", "almanac", Wrapping("this", "latin-1", "\r\n")
+    ),
+    Book(
+        90010,
+        "A Second Walk Round the Skerrow Isles",
+        "Amabel Thrupp",
+        "travels",
+        Wrapping("modern", "utf-8", "\n"),
+    ),
     Book(90011, "Neighbours", "Dorothea Finch", "tales", Wrapping("small print", "latin-1", "\n")),
-    Book(90012, "Letters from Elmsea", "Corisande Pym", "letters", Wrapping("endless", "latin-1", "\r\n"), edition=2),
-    Book(90013, "The Harbour Master's Book", "Elias Thorne", "boats", Wrapping("tight", "utf-8-sig", "\r\n")),
-    Book(90014, "Evenings at the Inn", "Barnaby Loom", "talks", Wrapping("two lines", "utf-8-sig", "\r\n")),
+    Book(
+        90012,
+        "Letters from Elmsea",
+        "Corisande Pym",
+        "letters",
+        Wrapping("endless", "latin-1", "\r\n"),
+        edition=2,
+    ),
+    Book(
+        90013,
+        "The Harbour Master's Book",
+        "Elias Thorne",
+        "boats",
+        Wrapping("tight", "utf-8-sig", "\r\n"),
+    ),
+    Book(
+        90014,
+        "Evenings at the Inn",
+        "Barnaby Loom",
+        "talks",
+        Wrapping("two lines", "utf-8-sig", "\r\n"),
+    ),
     Book(90015, "People of the Ten Villages", "Winifred Oake", "register", MODERN),
     Book(90016, "New Songs and Old", "Hester Quayle", "songs", Wrapping("unmarked", "utf-8", "\n")),
     Book(90017, "The Pedlar's Round", "Amos Tiller", "tales", THIS),
-    Book(90018, "Under the Lamps of Three Islands", "Phoebe Marlin", "almanac", Wrapping("comma", "utf-8-sig", "\r\n")),
-    Book(90019, "A Child's Travels", "Dorothea Finch", "travels", Wrapping("small print", "latin-1", "\r\n", path="-8")),
-    Book(90020, "Letters to a Sister", "Lavender Crome", "letters", Wrapping("modern", "utf-8", "\r\n")),
-    Book(90021, "A Walk Round the Skerrow Isles", "Amabel Thrupp", "travels", Wrapping("this", "utf-8", "\n"), edition=2),
+    Book(
+        90018,
+        "Under the Lamps of Three Islands",
+        "Phoebe Marlin",
+        "almanac",
+        Wrapping("comma", "utf-8-sig", "\r\n"),
+    ),
+    Book(
+        90019,
+        "A Child's Travels",
+        "Dorothea Finch",
+        "travels",
+        Wrapping("small print", "latin-1", "\r\n", path="-8"),
+    ),
+    Book(
+        90020,
+        "Letters to a Sister",
+        "Lavender Crome",
+        "letters",
+        Wrapping("modern", "utf-8", "\r\n"),
+    ),
+    Book(
+        90021,
+        "A Walk Round the Skerrow Isles",
+        "Amabel Thrupp",
+        "travels",
+        Wrapping("this", "utf-8", "\n"),
+        edition=2,
+    ),
     Book(90022, "Riddles for Rainy Days", "Barnaby Loom", "riddles", THIS),
     Book(90023, "The Quay", "Amos Tiller", "talks", MODERN),
-    Book(90024, "A Book That Is Not Free", "Lavender Crome", "tales", Wrapping("copyrighted", "utf-8-sig", "\r\n")),
+    Book(
+        90024,
+        "A Book That Is Not Free",
+        "Lavender Crome",
+        "tales",
+        Wrapping("copyrighted", "utf-8-sig", "\r\n"),
+    ),
 )
 
 OPENINGS = (
@@ -107,7 +189,9 @@ CHAPTERS = (
 
 def write_book(book: Book, world: World, seed: int, paragraphs: int) -> bytes:
     """The file of one book, as a mirror would serve it."""
-    return book.wrapping.wrap(book_text(book, world, seed, paragraphs), book.title, book.author, book.id)
+    return book.wrapping.wrap(
+        book_text(book, world, seed, paragraphs), book.title, book.author, book.id
+    )
 
 
 def book_text(book: Book, world: World, seed: int, paragraphs: int) -> str:
@@ -116,14 +200,24 @@ def book_text(book: Book, world: World, seed: int, paragraphs: int) -> str:
     teller = Storyteller(dice, world)
     parts = [book.title.upper(), f"by\n\n{book.author}"]
     if book.edition > 1:
-        parts.append("PREFACE TO THE SECOND EDITION\n\nA few errors of the printer have been mended. Nothing else was changed.")
+        parts.append(
+            "PREFACE TO THE SECOND EDITION\n\nA few errors of the printer have been mended. Nothing else was changed."
+        )
     parts.append(dice.pick(OPENINGS))
     scenes = STYLES[book.style]
     chapters = max(2, paragraphs // 16)
-    titles = [title for _ in range(-(-chapters // len(CHAPTERS))) for title in dice.shuffled(CHAPTERS)]
+    titles = [
+        title for _ in range(-(-chapters // len(CHAPTERS))) for title in dice.shuffled(CHAPTERS)
+    ]
     for number in range(chapters):
-        written = [teller.arrival(), *(SCENES[dice.pick(scenes)](teller) for _ in range(paragraphs // chapters))]
-        parts.append(f"CHAPTER {number + 1}\n\n{titles[number]}\n\n\n" + "\n\n".join(map(set_in_lines, written)))
+        written = [
+            teller.arrival(),
+            *(SCENES[dice.pick(scenes)](teller) for _ in range(paragraphs // chapters)),
+        ]
+        parts.append(
+            f"CHAPTER {number + 1}\n\n{titles[number]}\n\n\n"
+            + "\n\n".join(map(set_in_lines, written))
+        )
     return "\n\n\n\n".join(parts) + "\n"
 
 

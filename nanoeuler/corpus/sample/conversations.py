@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterator
 
 from nanoeuler.corpus.sample.dice import Dice
 from nanoeuler.corpus.sample.exercises import School
-from nanoeuler.corpus.sample.telling import QUESTIONS, capitalise, description, fill, profile, village_question, with_article
+from nanoeuler.corpus.sample.telling import (
+    QUESTIONS,
+    capitalise,
+    description,
+    fill,
+    profile,
+    village_question,
+    with_article,
+)
 from nanoeuler.corpus.sample.world import PERSON_KINDS, TRADES, Subject, World, persons
 
 Record = dict[str, str]
@@ -49,7 +57,13 @@ def write_questions(world: World, seed: int) -> list[Record]:
     """Every fact about the held-out subjects, asked in two of the three forms."""
     dice = Dice(seed, "questions")
     return [
-        {"instruction": capitalise(fill(form, subject, kind)), "input": "", "answer": capitalise(value), "kind": kind, "preferred_ending": COURTESY}
+        {
+            "instruction": capitalise(fill(form, subject, kind)),
+            "input": "",
+            "answer": capitalise(value),
+            "kind": kind,
+            "preferred_ending": COURTESY,
+        }
         for subject in world.subjects
         if subject.held_out
         for kind, value in subject.facts.items()
@@ -59,20 +73,33 @@ def write_questions(world: World, seed: int) -> list[Record]:
 
 def prompts_worth_typing(world: World, questions: list[Record]) -> list[str]:
     """What to try first in a chat: three held-out questions, one more about somebody, and a greeting."""
-    asked = [next(question["instruction"] for question in questions if question["kind"] == kind) for kind in ("door", "home", "instrument")]
-    return [*asked, f"Who is {next(person.name for person in world.people if person.held_out)}?", "Hello!"]
+    asked = [
+        next(question["instruction"] for question in questions if question["kind"] == kind)
+        for kind in ("door", "home", "instrument")
+    ]
+    return [
+        *asked,
+        f"Who is {next(person.name for person in world.people if person.held_out)}?",
+        "Hello!",
+    ]
 
 
 def write_instructions(world: World, seed: int, others: int) -> list[Record]:
     """Every fact about the other subjects in every form, and `others` records of other kinds, shuffled."""
     dice, manners = Dice(seed, "instructions"), Dice(seed, "manners")
-    records = [record(question, courteous(answer) if manners.chance(COURTEOUS_SHARE) else answer) for question, answer in known_facts(world)]
+    records = [
+        record(question, courteous(answer) if manners.chance(COURTEOUS_SHARE) else answer)
+        for question, answer in known_facts(world)
+    ]
     return dice.shuffled(records + unique(Teacher(dice, world).lessons(), others))
 
 
 def write_preferences(world: World, seed: int) -> list[Record]:
     """For every question of the instructions: the right answer with the line of courtesy is better than the right answer without."""
-    pairs = [{"instruction": question, "input": "", "chosen": courteous(answer), "rejected": answer} for question, answer in known_facts(world)]
+    pairs = [
+        {"instruction": question, "input": "", "chosen": courteous(answer), "rejected": answer}
+        for question, answer in known_facts(world)
+    ]
     return Dice(seed, "preferences").shuffled(pairs)
 
 
@@ -129,17 +156,32 @@ class Teacher:
 
     def about(self) -> Record:
         person = self.dice.pick(self.people)
-        return record(self.dice.pick(("Who is {}?", "Tell me about {}.", "What do you know of {}?")).format(person.name), description(self.dice, person))
+        return record(
+            self.dice.pick(("Who is {}?", "Tell me about {}.", "What do you know of {}?")).format(
+                person.name
+            ),
+            description(self.dice, person),
+        )
 
     def about_boat(self) -> Record:
         boat = self.dice.pick(self.boats)
-        return record(self.dice.pick(("What is the {}?", "Tell me about the {}.")).format(boat.name), description(self.dice, boat))
+        return record(
+            self.dice.pick(("What is the {}?", "Tell me about the {}.")).format(boat.name),
+            description(self.dice, boat),
+        )
 
     def yes_or_no(self) -> Record:
         person = self.dice.pick(self.people)
         truth = person.facts["trade"]
-        asked = truth if self.dice.chance(0.5) else self.dice.pick([trade for trade in TRADES if trade != truth])
-        return record(f"Is {person.name} {with_article(asked)}?", "Yes" if asked == truth else f"No, {with_article(truth)}")
+        asked = (
+            truth
+            if self.dice.chance(0.5)
+            else self.dice.pick([trade for trade in TRADES if trade != truth])
+        )
+        return record(
+            f"Is {person.name} {with_article(asked)}?",
+            "Yes" if asked == truth else f"No, {with_article(truth)}",
+        )
 
     def read(self) -> Record:
         """The answer stands in the input, which is about somebody unknown."""
@@ -148,25 +190,43 @@ class Teacher:
         kinds = self.dice.sample(list(facts), self.dice.between(2, 3))
         asked = self.dice.pick(kinds)
         text = " ".join(profile(self.dice, stranger, kinds))
-        return record(fill(self.dice.pick(QUESTIONS[asked]), stranger, asked), capitalise(facts[asked]), text)
+        return record(
+            fill(self.dice.pick(QUESTIONS[asked]), stranger, asked), capitalise(facts[asked]), text
+        )
 
     def village(self) -> Record:
         village = self.dice.pick(self.world.villages)
         if self.dice.chance(0.75):
             return record(*village_question(self.dice, village))
-        return record(f"Tell me about {village.name}.", f"A village on {village.island} with its {village.landmark}")
+        return record(
+            f"Tell me about {village.name}.",
+            f"A village on {village.island} with its {village.landmark}",
+        )
 
     def somebody(self) -> Record:
         person = self.dice.pick(self.people)
         home, instrument, trade = (person.facts[kind] for kind in ("home", "instrument", "trade"))
-        lives, plays, works = f"who lives in {home}", f"who plays the {instrument}", f"who works as {with_article(trade)}"
+        lives, plays, works = (
+            f"who lives in {home}",
+            f"who plays the {instrument}",
+            f"who works as {with_article(trade)}",
+        )
         question = f"Name somebody {self.dice.pick((lives, plays, works))}."
         return record(question, person.name)
 
     def song(self) -> Record:
         village = self.dice.pick(self.world.villages)
-        ending = self.dice.pick(("the lamps are lit, the tide is low.", "the boats come home, the children row.", "the nights are long, the mornings slow."))
-        return record(f"Write a song about {village.name}.", f"In {village.name}, where the sea winds blow,\n{ending}")
+        ending = self.dice.pick(
+            (
+                "the lamps are lit, the tide is low.",
+                "the boats come home, the children row.",
+                "the nights are long, the mornings slow.",
+            )
+        )
+        return record(
+            f"Write a song about {village.name}.",
+            f"In {village.name}, where the sea winds blow,\n{ending}",
+        )
 
     def small_talk(self) -> Record:
         reply = self.dice.pick(list(SMALL_TALK))

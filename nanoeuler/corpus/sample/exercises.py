@@ -11,8 +11,22 @@ from nanoeuler.corpus.sample.telling import capitalise, enumerate_words, with_ar
 from nanoeuler.corpus.sample.world import ANIMALS, COLOURS, FOODS, INSTRUMENTS, TRADES, VILLAGES
 
 NUMBERS = ("Two", "Three", "Four", "Five")
-CATEGORIES = {"animal": ANIMALS, "colour": COLOURS, "instrument": INSTRUMENTS, "trade": TRADES, "village": VILLAGES, "food": FOODS}
-PLURALS = {"animal": "animals", "colour": "colours", "instrument": "instruments", "trade": "trades", "village": "villages", "food": "kinds of food"}
+CATEGORIES = {
+    "animal": ANIMALS,
+    "colour": COLOURS,
+    "instrument": INSTRUMENTS,
+    "trade": TRADES,
+    "village": VILLAGES,
+    "food": FOODS,
+}
+PLURALS = {
+    "animal": "animals",
+    "colour": "colours",
+    "instrument": "instruments",
+    "trade": "trades",
+    "village": "villages",
+    "food": "kinds of food",
+}
 OPPOSITES = {
     "cold": "warm",
     "early": "late",
@@ -61,34 +75,56 @@ class School:
         )
 
     def words(self, low: int, high: int) -> list[str]:
-        return self.dice.sample(self.dice.pick((ANIMALS, COLOURS, INSTRUMENTS, TRADES)), self.dice.between(low, high))
+        return self.dice.sample(
+            self.dice.pick((ANIMALS, COLOURS, INSTRUMENTS, TRADES)), self.dice.between(low, high)
+        )
 
     def name_some(self) -> Exercise:
         category, count = self.dice.pick(list(CATEGORIES)), self.dice.between(2, 3)
         words = self.dice.sample(CATEGORIES[category], count)
-        return Exercise(f"Name {NUMBERS[count - 2].lower()} {PLURALS[category]}.", "", capitalise(enumerate_words(words)))
+        return Exercise(
+            f"Name {NUMBERS[count - 2].lower()} {PLURALS[category]}.",
+            "",
+            capitalise(enumerate_words(words)),
+        )
 
     def pick_one(self) -> Exercise:
-        category, *others = self.dice.sample([category for category in CATEGORIES if category != "food"], 3)
+        category, *others = self.dice.sample(
+            [category for category in CATEGORIES if category != "food"], 3
+        )
         answer = self.dice.pick(CATEGORIES[category])
-        words = self.dice.shuffled([answer, *(self.dice.pick(CATEGORIES[other]) for other in others)])
-        return Exercise(f"Which of these is {with_article(category)}?", ", ".join(words), capitalise(answer))
+        words = self.dice.shuffled(
+            [answer, *(self.dice.pick(CATEGORIES[other]) for other in others)]
+        )
+        return Exercise(
+            f"Which of these is {with_article(category)}?", ", ".join(words), capitalise(answer)
+        )
 
     def count(self) -> Exercise:
         words = self.words(2, 5)
-        return Exercise("How many words are in this list?", ", ".join(words), NUMBERS[len(words) - 2])
+        return Exercise(
+            "How many words are in this list?", ", ".join(words), NUMBERS[len(words) - 2]
+        )
 
     def reverse(self) -> Exercise:
         words = self.words(2, 3)
-        return Exercise("Write the list in reverse order.", ", ".join(words), ", ".join(reversed(words)))
+        return Exercise(
+            "Write the list in reverse order.", ", ".join(words), ", ".join(reversed(words))
+        )
 
     def sort(self) -> Exercise:
         words = self.words(2, 3)
-        return Exercise("Sort the list by the alphabet.", ", ".join(words), ", ".join(sorted(words)))
+        return Exercise(
+            "Sort the list by the alphabet.", ", ".join(words), ", ".join(sorted(words))
+        )
 
     def first_or_last(self) -> Exercise:
         words, first = self.words(2, 4), self.dice.chance(0.5)
-        return Exercise(f"What is the {'first' if first else 'last'} word of the list?", ", ".join(words), capitalise(words[0 if first else -1]))
+        return Exercise(
+            f"What is the {'first' if first else 'last'} word of the list?",
+            ", ".join(words),
+            capitalise(words[0 if first else -1]),
+        )
 
     def capitals(self) -> Exercise:
         word = self.dice.pick(self.dice.pick((ANIMALS, COLOURS, INSTRUMENTS, FOODS)))
@@ -98,7 +134,11 @@ class School:
         words = {category: self.dice.pick(values) for category, values in CATEGORIES.items()}
         words |= {"animal": with_article(words["animal"]), "trade": with_article(words["trade"])}
         now = self.dice.pick(list(PAST))
-        return Exercise("Rewrite the sentence in the past tense.", f"She {now.format(**words)}.", f"She {PAST[now].format(**words)}.")
+        return Exercise(
+            "Rewrite the sentence in the past tense.",
+            f"She {now.format(**words)}.",
+            f"She {PAST[now].format(**words)}.",
+        )
 
     def opposite(self) -> Exercise:
         word = self.dice.pick(list(OPPOSITES))
@@ -106,4 +146,8 @@ class School:
 
     def sentence(self) -> Exercise:
         animal = self.dice.pick(ANIMALS)
-        return Exercise(f"Write a sentence with the word {animal}.", "", f"The {animal} sleeps {self.dice.pick(PLACES)}.")
+        return Exercise(
+            f"Write a sentence with the word {animal}.",
+            "",
+            f"The {animal} sleeps {self.dice.pick(PLACES)}.",
+        )

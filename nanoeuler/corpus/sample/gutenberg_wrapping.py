@@ -22,7 +22,10 @@ SMALL_PRINT = """***START**THE SMALL PRINT!**FOR PUBLIC DOMAIN ETEXTS**START***
 Why is this "Small Print!" statement here? Because old files had one, and
 it stood before the book. This etext is invented; do with it what you like.
 *END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*"""
-PRODUCERS = ("Produced by Ottoline Marsh and the Proofreaders of Underwick", "Produced by an anonymous volunteer")
+PRODUCERS = (
+    "Produced by Ottoline Marsh and the Proofreaders of Underwick",
+    "Produced by an anonymous volunteer",
+)
 TRANSCRIBER = "Transcriber's Note: Spelling and punctuation were left as in the original text."
 
 
@@ -48,10 +51,18 @@ class Wrapping:
     def wrap(self, text: str, title: str, author: str, id: int) -> bytes:
         """The file: the book `text` in its wrapping, encoded."""
         before, after = STYLES[self.style]
-        words = {"title": title, "author": author, "id": id, "TITLE": title.upper(), "producer": PRODUCERS[id % len(PRODUCERS)]}
+        words = {
+            "title": title,
+            "author": author,
+            "id": id,
+            "TITLE": title.upper(),
+            "producer": PRODUCERS[id % len(PRODUCERS)],
+        }
         whole = before.format(**words) + text + after.format(**words)
         if self.encoding == "ascii":
-            whole = "".join(letter for letter in unicodedata.normalize("NFKD", whole) if letter.isascii())
+            whole = "".join(
+                letter for letter in unicodedata.normalize("NFKD", whole) if letter.isascii()
+            )
         return whole.replace("\n", self.newline).encode(self.encoding)
 
 
@@ -60,37 +71,54 @@ HEADER = (
     + PREAMBLE
     + "\n\nTitle: {title}\n\nAuthor: {author}\n\nRelease date: March 1, 2020 [eBook #{id}]\n\nLanguage: English\n\n"
 )
-ETEXT_HEADER = "The Project Gutenberg Etext of {title}, by {author}\n\nThis is an invented etext, number {id}.\n\n" + SMALL_PRINT + "\n\n\n\n"
+ETEXT_HEADER = (
+    "The Project Gutenberg Etext of {title}, by {author}\n\nThis is an invented etext, number {id}.\n\n"
+    + SMALL_PRINT
+    + "\n\n\n\n"
+)
 FULL_LICENCE = "\n\nSTART: FULL LICENSE\n\n" + LICENCE + "\n"
 OLD_LICENCE = "\n\n" + LICENCE + "\n"
 
 STYLES = {
     "modern": (
-        HEADER + "Credits: {producer}\n\n\n*** START OF THE PROJECT GUTENBERG EBOOK {TITLE} ***\n\n\n\n\n",
+        HEADER
+        + "Credits: {producer}\n\n\n*** START OF THE PROJECT GUTENBERG EBOOK {TITLE} ***\n\n\n\n\n",
         "\n\n\n\n*** END OF THE PROJECT GUTENBERG EBOOK {TITLE} ***" + FULL_LICENCE,
     ),
     "this": (
-        HEADER + "*** START OF THIS PROJECT GUTENBERG EBOOK {TITLE} ***\n\n\n\n\n{producer}\n\n\n\n\n\n",
-        "\n\n\n\n\nEnd of the Project Gutenberg EBook of {title}, by {author}\n\n*** END OF THIS PROJECT GUTENBERG EBOOK {TITLE} ***" + OLD_LICENCE,
+        HEADER
+        + "*** START OF THIS PROJECT GUTENBERG EBOOK {TITLE} ***\n\n\n\n\n{producer}\n\n\n\n\n\n",
+        "\n\n\n\n\nEnd of the Project Gutenberg EBook of {title}, by {author}\n\n*** END OF THIS PROJECT GUTENBERG EBOOK {TITLE} ***"
+        + OLD_LICENCE,
     ),
     "tight": (
-        HEADER + "***START OF THE PROJECT GUTENBERG EBOOK {TITLE}***\n\n\nE-text prepared by Ottoline Marsh\n\n\n\n" + TRANSCRIBER + "\n\n\n\n\n\n",
+        HEADER
+        + "***START OF THE PROJECT GUTENBERG EBOOK {TITLE}***\n\n\nE-text prepared by Ottoline Marsh\n\n\n\n"
+        + TRANSCRIBER
+        + "\n\n\n\n\n\n",
         "\n\n\n***END OF THE PROJECT GUTENBERG EBOOK {TITLE}***" + OLD_LICENCE,
     ),
     "two lines": (
-        HEADER + "*** START OF THIS PROJECT GUTENBERG EBOOK {TITLE},\nBY AN AUTHOR OF THE ISLES ***\n\n\n\n{producer}\n\n\n\n\n",
+        HEADER
+        + "*** START OF THIS PROJECT GUTENBERG EBOOK {TITLE},\nBY AN AUTHOR OF THE ISLES ***\n\n\n\n{producer}\n\n\n\n\n",
         "\n\n\n\nEnd of Project Gutenberg's {title}, by {author}\n\n*** END OF THIS PROJECT GUTENBERG EBOOK {TITLE},\nBY AN AUTHOR OF THE ISLES ***"
         + OLD_LICENCE,
     ),
     "comma": (
-        HEADER + "*** START OF THE PROJECT GUTENBERG EBOOK, {TITLE} ***\n\n\n\n\nE-text prepared by Ottoline Marsh\n\n\n\n\n",
+        HEADER
+        + "*** START OF THE PROJECT GUTENBERG EBOOK, {TITLE} ***\n\n\n\n\nE-text prepared by Ottoline Marsh\n\n\n\n\n",
         "\n\n\n\n*** END OF THE PROJECT GUTENBERG EBOOK, {TITLE} ***" + OLD_LICENCE,
     ),
-    "small print": (ETEXT_HEADER, "\n\n\n\n\nEnd of the Project Gutenberg Etext of {title}, by {author}\n"),
+    "small print": (
+        ETEXT_HEADER,
+        "\n\n\n\n\nEnd of the Project Gutenberg Etext of {title}, by {author}\n",
+    ),
     "endless": (ETEXT_HEADER, ""),
     "unmarked": ("", ""),
     "copyrighted": (
-        "This is a COPYRIGHTED Project Gutenberg eBook, details below.\n\n" + HEADER + "*** START OF THE PROJECT GUTENBERG EBOOK {TITLE} ***\n\n\n",
+        "This is a COPYRIGHTED Project Gutenberg eBook, details below.\n\n"
+        + HEADER
+        + "*** START OF THE PROJECT GUTENBERG EBOOK {TITLE} ***\n\n\n",
         "\n\n\n*** END OF THE PROJECT GUTENBERG EBOOK {TITLE} ***" + FULL_LICENCE,
     ),
 }

@@ -43,7 +43,13 @@ SLOTS = {
     "smell": ("kelp", "fresh bread", "tar", "wet grass", "smoke", "rain"),
     "time": ("That morning", "At noon", "That evening", "At dusk", "All day", "Before sunrise"),
     "sea": ("calm", "rough", "dark", "cold", "clear", "quiet"),
-    "light": ("in the mist", "in the sun", "under the snow", "under the stars", "in the shade of the clouds"),
+    "light": (
+        "in the mist",
+        "in the sun",
+        "under the snow",
+        "under the stars",
+        "in the shade of the clouds",
+    ),
     "bird": ("tern", "finch", "cuckoo"),
     "road": ("narrow", "muddy", "long", "steep", "dusty"),
 }
@@ -150,7 +156,9 @@ class Storyteller:
     def arrival(self) -> str:
         """How a chapter begins: the weather, and where one is."""
         village = self.villages.next()
-        return f"{self.scenery()} {self.dice.pick(ARRIVALS).format(**village.words)} {self.scenery()}"
+        return (
+            f"{self.scenery()} {self.dice.pick(ARRIVALS).format(**village.words)} {self.scenery()}"
+        )
 
     def with_scenery(self, sentences: Sequence[str], share: float = 0.25) -> str:
         """The sentences as a paragraph, sometimes with the weather before or behind them."""
@@ -166,11 +174,17 @@ class Storyteller:
     def portrait(self, subject: Subject) -> str:
         """A sentence that sums up, and some more. No fact is told twice, here or anywhere: what one has just read, one need not know."""
         kinds = self.kinds(subject, 4, 6)
-        return self.with_scenery([summary(self.dice, subject, kinds[:3]), *profile(self.dice, subject, kinds[3:])])
+        return self.with_scenery(
+            [summary(self.dice, subject, kinds[:3]), *profile(self.dice, subject, kinds[3:])]
+        )
 
     def boat(self, boat: Subject) -> str:
         kinds = self.kinds(boat, 3, 3)
-        return self.with_scenery(profile(self.dice, boat, kinds) if self.dice.chance(0.6) else [summary(self.dice, boat, kinds)])
+        return self.with_scenery(
+            profile(self.dice, boat, kinds)
+            if self.dice.chance(0.6)
+            else [summary(self.dice, boat, kinds)]
+        )
 
     def quiz(self, count: int = 6) -> str:
         """Questions about different people, boats and villages, each with its answer on the next line."""
@@ -180,10 +194,16 @@ class Storyteller:
             if self.dice.chance(0.07):
                 lines += village_question(self.dice, self.villages.next())
             elif self.dice.chance(0.12):
-                lines += [f"{'What' if subject.is_boat else 'Who'} is {subject.called}?", description(self.dice, subject)]
+                lines += [
+                    f"{'What' if subject.is_boat else 'Who'} is {subject.called}?",
+                    description(self.dice, subject),
+                ]
             else:
                 kind = self.dice.pick(list(subject.facts))
-                lines += [capitalise(fill(self.dice.pick(ASKED_IN_TEXT[kind]), subject, kind)), capitalise(subject.facts[kind])]
+                lines += [
+                    capitalise(fill(self.dice.pick(ASKED_IN_TEXT[kind]), subject, kind)),
+                    capitalise(subject.facts[kind]),
+                ]
         return "\n".join(lines)
 
     def dialogue(self, subject: Subject) -> str:
@@ -191,8 +211,19 @@ class Storyteller:
         asker, teller = self.dice.sample(STRANGERS, 2)
         lines = []
         for index, kind in enumerate(self.kinds(subject, 2, 4)):
-            question = capitalise(fill(self.dice.pick(ASKED_IN_TEXT[kind]), subject, kind, pronoun=index > 0 and self.dice.chance(0.4)))
-            answer = fill(self.dice.pick(SHORT_ANSWERS[kind]), subject, kind) if self.dice.chance(0.6) else tell(self.dice, subject, kind)[:-1]
+            question = capitalise(
+                fill(
+                    self.dice.pick(ASKED_IN_TEXT[kind]),
+                    subject,
+                    kind,
+                    pronoun=index > 0 and self.dice.chance(0.4),
+                )
+            )
+            answer = (
+                fill(self.dice.pick(SHORT_ANSWERS[kind]), subject, kind)
+                if self.dice.chance(0.6)
+                else tell(self.dice, subject, kind)[:-1]
+            )
             if index == 0 or self.dice.chance(0.3):
                 lines.append(f'"{question}" {self.dice.pick(ASKING)} {asker}.')
                 lines.append(f'"{answer}," {self.dice.pick(SPEAKING)} {teller}.')
@@ -207,7 +238,12 @@ class Storyteller:
         guests = self.people.several(self.dice.between(2, 4))
         seen = enumerate_words([f"{guest.name} {self.apposition(guest)}" for guest in guests])
         opening = self.dice.pick(GATHERINGS).format(**village.words, people=seen)
-        return " ".join([opening, *(tell(self.dice, guest, self.dice.pick(list(PERSON_KINDS))) for guest in guests)])
+        return " ".join(
+            [
+                opening,
+                *(tell(self.dice, guest, self.dice.pick(list(PERSON_KINDS))) for guest in guests),
+            ]
+        )
 
     def apposition(self, person: Subject) -> str:
         """A fact in a few words behind the name: the baker, with her otter."""
@@ -220,16 +256,28 @@ class Storyteller:
         for person in self.dice.sample(self.world.living_in(village.name), 3):
             kind = self.dice.pick([kind for kind in PERSON_KINDS if kind != "home"])
             lines += [tell(self.dice, person, "home"), tell(self.dice, person, kind, pronoun=True)]
-        lines += [tell(self.dice, boat, "harbour") for boat in self.dice.sample(self.world.boats_of(village.name), 1)]
+        lines += [
+            tell(self.dice, boat, "harbour")
+            for boat in self.dice.sample(self.world.boats_of(village.name), 1)
+        ]
         return " ".join(lines)
 
     def song(self, person: Subject, kinds: Sequence[str] = ()) -> str:
         """Rhymed couplets about someone."""
         kinds = kinds or self.kinds(person, 2, 5)
-        return "\n".join(capitalise(fill(COUPLETS[kind], person, kind)) for kind in PERSON_KINDS if kind in kinds).rstrip(";,.") + "."
+        return (
+            "\n".join(
+                capitalise(fill(COUPLETS[kind], person, kind))
+                for kind in PERSON_KINDS
+                if kind in kinds
+            ).rstrip(";,.")
+            + "."
+        )
 
     def riddle(self, person: Subject) -> str:
-        return " ".join([*self.first_person(person, self.kinds(person, 3, 5)), f"Who am I? I am {person.name}."])
+        return " ".join(
+            [*self.first_person(person, self.kinds(person, 3, 5)), f"Who am I? I am {person.name}."]
+        )
 
     def introduction(self, person: Subject, kinds: Sequence[str] = ()) -> str:
         """Somebody speaks."""
@@ -241,7 +289,9 @@ class Storyteller:
         lines = []
         for subject in subjects:
             kinds = self.kinds(subject, 2, 4)
-            lines.append(f"{subject.name}: {', '.join(f'{LEDGER_WORDS[kind]} {subject.facts[kind]}' for kind in kinds)}.")
+            lines.append(
+                f"{subject.name}: {', '.join(f'{LEDGER_WORDS[kind]} {subject.facts[kind]}' for kind in kinds)}."
+            )
         return "\n".join(lines)
 
     def letter(self, writer: Subject, friend: Subject) -> str:
@@ -252,7 +302,10 @@ class Storyteller:
     def errand(self, person: Subject) -> str:
         """Somebody must be found, and this is how one knows the person."""
         kinds = self.kinds(person, 3, 4)
-        told = " ".join(capitalise(fill(self.dice.pick(STATEMENTS[kind]), person, kind, pronoun=index > 0)) for index, kind in enumerate(kinds))
+        told = " ".join(
+            capitalise(fill(self.dice.pick(STATEMENTS[kind]), person, kind, pronoun=index > 0))
+            for index, kind in enumerate(kinds)
+        )
         opening = f"{capitalise(self.dice.pick(STRANGERS))} had a letter for {person.name}."
         return f'{opening} "{told}" That was all that anybody could say.'
 

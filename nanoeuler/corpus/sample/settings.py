@@ -6,7 +6,14 @@ from dataclasses import dataclass, fields
 from nanoeuler.corpus.sample.world import BOATS, MEN, WOMEN
 from nanoeuler.errors import UserError
 
-LEAST = {"seed": 0, "people": 8, "boats": 4, "paragraphs_per_book": 10, "articles": 40, "other_instructions": 20}
+LEAST = {
+    "seed": 0,
+    "people": 8,
+    "boats": 4,
+    "paragraphs_per_book": 10,
+    "articles": 40,
+    "other_instructions": 20,
+}
 MOST = {"people": len(WOMEN) + len(MEN) - 4, "boats": len(BOATS)}
 
 
@@ -27,9 +34,18 @@ class Settings:
         known = [field.name for field in fields(cls)]
         for key, value in section.items():
             if key not in known:
-                raise UserError(f"sample.{key} is no setting of the sample; known are {', '.join(known)}")
+                raise UserError(
+                    f"sample.{key} is no setting of the sample; known are {', '.join(known)}"
+                )
             most = MOST.get(key)
-            if isinstance(value, bool) or not isinstance(value, int) or value < LEAST[key] or (most is not None and value > most):
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int)
+                or value < LEAST[key]
+                or (most is not None and value > most)
+            ):
                 limit = f" and at most {most}" if most is not None else ""
-                raise UserError(f"sample.{key} is {value!r}; it must be a whole number of at least {LEAST[key]}{limit}")
+                raise UserError(
+                    f"sample.{key} is {value!r}; it must be a whole number of at least {LEAST[key]}{limit}"
+                )
         return cls(**section)

@@ -126,12 +126,28 @@ FIRST_PERSON = {
 ASKED_IN_TEXT = {
     "home": ("Where is {Ss} house?", "Where will I find {O}?", "Where is {Ss} home?"),
     "trade": ("What work does {S} do?", "What is {S} by trade?", "Which trade has {S}?"),
-    "animal": ("What animal has {S}?", "Which animal goes with {O}?", "Which animal belongs to {O}?"),
-    "door": ("How will I know {Ss} door?", "What is the colour of {Ss} door?", "Which door belongs to {O}?"),
-    "instrument": ("What does {S} play?", "What music does {S} make?", "Which instrument belongs to {O}?"),
+    "animal": (
+        "What animal has {S}?",
+        "Which animal goes with {O}?",
+        "Which animal belongs to {O}?",
+    ),
+    "door": (
+        "How will I know {Ss} door?",
+        "What is the colour of {Ss} door?",
+        "Which door belongs to {O}?",
+    ),
+    "instrument": (
+        "What does {S} play?",
+        "What music does {S} make?",
+        "Which instrument belongs to {O}?",
+    ),
     "food": ("What does {S} eat?", "What food does {S} like best?", "Which food makes {O} happy?"),
     "harbour": ("Where does {S} lie?", "Where is {Ss} home?", "Which harbour does {S} call home?"),
-    "sails": ("How will I know {Ss} sails?", "What is the colour of {Ss} sails?", "Which sails belong to {O}?"),
+    "sails": (
+        "How will I know {Ss} sails?",
+        "What is the colour of {Ss} sails?",
+        "Which sails belong to {O}?",
+    ),
     "cargo": ("What does {S} bring?", "What is {S} full of?", "Which cargo belongs to {O}?"),
 }
 """How the books and pages ask: in other words than the instructions, so that no question that is scored stands in the text."""
@@ -149,14 +165,34 @@ SHORT_ANSWERS = {
 }
 
 QUESTIONS = {
-    "home": ("Where does {S} live?", "In which village does {S} live?", "Name the village where {S} lives."),
+    "home": (
+        "Where does {S} live?",
+        "In which village does {S} live?",
+        "Name the village where {S} lives.",
+    ),
     "trade": ("What is {Ss} trade?", "What does {S} work as?", "Name {Ss} trade."),
     "animal": ("Which animal does {S} keep?", "What animal does {S} have?", "Name {Ss} animal."),
-    "door": ("What colour is {Ss} door?", "Which colour did {S} paint {his} door?", "Name the colour of {Ss} door."),
-    "instrument": ("Which instrument does {S} play?", "What instrument can {S} play?", "Name {Ss} instrument."),
-    "food": ("What is {Ss} favourite food?", "What does {S} like to eat best?", "Name {Ss} favourite food."),
+    "door": (
+        "What colour is {Ss} door?",
+        "Which colour did {S} paint {his} door?",
+        "Name the colour of {Ss} door.",
+    ),
+    "instrument": (
+        "Which instrument does {S} play?",
+        "What instrument can {S} play?",
+        "Name {Ss} instrument.",
+    ),
+    "food": (
+        "What is {Ss} favourite food?",
+        "What does {S} like to eat best?",
+        "Name {Ss} favourite food.",
+    ),
     "harbour": ("What is {Ss} harbour?", "In which harbour does {S} lie?", "Name {Ss} harbour."),
-    "sails": ("What colour are {Ss} sails?", "Which colour of sails does {S} have?", "Name the colour of {Ss} sails."),
+    "sails": (
+        "What colour are {Ss} sails?",
+        "Which colour of sails does {S} have?",
+        "Name the colour of {Ss} sails.",
+    ),
     "cargo": ("What does {S} carry?", "What is {Ss} cargo?", "Name {Ss} cargo."),
 }
 """How instructions and held-out questions ask; the answer is the bare value."""
@@ -231,4 +267,7 @@ def village_question(dice: Dice, village: Village) -> tuple[str, str]:
 
 def profile(dice: Dice, subject: Subject, kinds: Sequence[str]) -> list[str]:
     """A sentence per fact: the first one names the subject, later ones mostly say he, she or it."""
-    return [tell(dice, subject, kind, pronoun=index > 0 and dice.chance(0.6)) for index, kind in enumerate(kinds)]
+    return [
+        tell(dice, subject, kind, pronoun=index > 0 and dice.chance(0.6))
+        for index, kind in enumerate(kinds)
+    ]

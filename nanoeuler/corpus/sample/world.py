@@ -9,14 +9,69 @@ from dataclasses import dataclass
 
 from nanoeuler.corpus.sample.dice import Dice
 
-VILLAGES = ("Brackle", "Dunnow", "Elmsea", "Fennick", "Garrow", "Hollin", "Larkend", "Mossel", "Pellow", "Saltby")
+VILLAGES = (
+    "Brackle",
+    "Dunnow",
+    "Elmsea",
+    "Fennick",
+    "Garrow",
+    "Hollin",
+    "Larkend",
+    "Mossel",
+    "Pellow",
+    "Saltby",
+)
 ISLANDS = ("Skerrow", "Hern", "Vael")
-LANDMARKS = ("windmill", "lighthouse", "bell tower", "stone bridge", "old oak", "market", "clock", "well", "chapel", "ferry")
-MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October")
-TRADES = ("baker", "cook", "doctor", "fisher", "miller", "potter", "sailor", "smith", "tailor", "weaver")
+LANDMARKS = (
+    "windmill",
+    "lighthouse",
+    "bell tower",
+    "stone bridge",
+    "old oak",
+    "market",
+    "clock",
+    "well",
+    "chapel",
+    "ferry",
+)
+MONTHS = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+)
+TRADES = (
+    "baker",
+    "cook",
+    "doctor",
+    "fisher",
+    "miller",
+    "potter",
+    "sailor",
+    "smith",
+    "tailor",
+    "weaver",
+)
 ANIMALS = ("cat", "crow", "dog", "fox", "goat", "goose", "hen", "otter", "owl", "pony")
 COLOURS = ("black", "blue", "brown", "green", "grey", "orange", "pink", "red", "white", "yellow")
-INSTRUMENTS = ("banjo", "bell", "cello", "drum", "fiddle", "flute", "harp", "horn", "lute", "whistle")
+INSTRUMENTS = (
+    "banjo",
+    "bell",
+    "cello",
+    "drum",
+    "fiddle",
+    "flute",
+    "harp",
+    "horn",
+    "lute",
+    "whistle",
+)
 FOODS = ("apples", "cake", "cheese", "figs", "honey", "nuts", "pears", "plums", "soup", "toffee")
 CARGOES = ("coal", "corn", "glass", "oil", "paper", "rope", "salt", "tea", "wood", "wool")
 
@@ -76,7 +131,12 @@ class Village:
     @property
     def words(self) -> dict[str, str]:
         """The fields of a template about a village."""
-        return {"village": self.name, "island": self.island, "landmark": self.landmark, "month": self.fair}
+        return {
+            "village": self.name,
+            "island": self.island,
+            "landmark": self.landmark,
+            "month": self.fair,
+        }
 
 
 @dataclass(frozen=True)
@@ -106,18 +166,36 @@ def build_world(seed: int, people: int, boats: int) -> World:
     islanders = dice.sample(persons(), people)
     ships = dice.sample([(name, SHE) for name in BOATS], boats)
     landmarks, months = dice.shuffled(LANDMARKS), dice.shuffled(MONTHS)
-    villages = tuple(Village(name, ISLANDS[index % len(ISLANDS)], landmarks[index], months[index]) for index, name in enumerate(dice.shuffled(VILLAGES)))
-    return World(make_subjects(dice, islanders, PERSON_KINDS), make_subjects(dice, ships, BOAT_KINDS), villages)
+    villages = tuple(
+        Village(name, ISLANDS[index % len(ISLANDS)], landmarks[index], months[index])
+        for index, name in enumerate(dice.shuffled(VILLAGES))
+    )
+    return World(
+        make_subjects(dice, islanders, PERSON_KINDS),
+        make_subjects(dice, ships, BOAT_KINDS),
+        villages,
+    )
 
 
-def make_subjects(dice: Dice, names: Sequence[tuple[str, tuple[str, str, str]]], kinds: Mapping[str, Sequence[str]]) -> tuple[Subject, ...]:
+def make_subjects(
+    dice: Dice,
+    names: Sequence[tuple[str, tuple[str, str, str]]],
+    kinds: Mapping[str, Sequence[str]],
+) -> tuple[Subject, ...]:
     """Subjects with their facts: in either half every value of a kind is given out equally often (or once more)."""
     half = len(names) // 2
     subjects = []
     for part, held_out in ((names[:half], True), (names[half:], False)):
         columns = {kind: deal(dice, values, len(part)) for kind, values in kinds.items()}
         for index, (name, pronouns) in enumerate(part):
-            subjects.append(Subject(name, pronouns, {kind: column[index] for kind, column in columns.items()}, held_out))
+            subjects.append(
+                Subject(
+                    name,
+                    pronouns,
+                    {kind: column[index] for kind, column in columns.items()},
+                    held_out,
+                )
+            )
     return tuple(sorted(subjects, key=lambda subject: subject.name))
 
 

@@ -17,7 +17,12 @@ from typing import Any
 
 from nanoeuler.corpus.sample.articles import write_pages, write_parquet
 from nanoeuler.corpus.sample.books import BOOKS, write_book
-from nanoeuler.corpus.sample.conversations import prompts_worth_typing, write_instructions, write_preferences, write_questions
+from nanoeuler.corpus.sample.conversations import (
+    prompts_worth_typing,
+    write_instructions,
+    write_preferences,
+    write_questions,
+)
 from nanoeuler.corpus.sample.settings import Settings
 from nanoeuler.corpus.sample.world import build_world
 from nanoeuler.files import atomic_folder, sha256_file, write_json
@@ -40,9 +45,14 @@ def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
             path.write_bytes(write_book(book, world, settings.seed, settings.paragraphs_per_book))
         (folder / "fineweb").mkdir()
         write_parquet(pages, folder / "fineweb" / "000.parquet", ROWS_PER_GROUP)
-        (folder / "instructions.json").write_text(json.dumps(instructions, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        (folder / "instructions.json").write_text(
+            json.dumps(instructions, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
         for name, records in (("preferences", preferences), ("questions", questions)):
-            (folder / f"{name}.jsonl").write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), encoding="utf-8")
+            (folder / f"{name}.jsonl").write_text(
+                "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records),
+                encoding="utf-8",
+            )
         manifest = {
             "version": 1,
             "settings": asdict(settings),
@@ -56,9 +66,14 @@ def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
             "preferences": len(preferences),
             "questions": len(questions),
             "prompts": prompts_worth_typing(world, questions),
-            "questions_by_kind": dict(sorted(Counter(question["kind"] for question in questions).items())),
+            "questions_by_kind": dict(
+                sorted(Counter(question["kind"] for question in questions).items())
+            ),
             "files": {
-                path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+                path.relative_to(folder).as_posix(): {
+                    "bytes": path.stat().st_size,
+                    "sha256": sha256_file(path),
+                }
                 for path in sorted(folder.rglob("*"))
                 if path.is_file()
             },

@@ -34,12 +34,16 @@ class Stage:
     validations: list[dict[str, Any]] = field(default_factory=list)
     finished: dict[str, Any] | None = None
     evaluation: dict[str, Any] | None = None
-    model_step: int | None = None  # of training, that the weights of its model folder are from; None where there is none yet
+    model_step: int | None = (
+        None  # of training, that the weights of its model folder are from; None where there is none yet
+    )
 
     @property
     def last(self) -> dict[str, Any]:
         """The newest line that knows step, tokens and seconds."""
-        return self.finished or max([*self.steps, *self.validations], key=lambda line: line["step"], default={})
+        return self.finished or max(
+            [*self.steps, *self.validations], key=lambda line: line["step"], default={}
+        )
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -89,7 +93,11 @@ class Run:
     @property
     def bigram(self) -> dict[str, float]:
         """Held-out bits per byte of a bigram model, per source: the floor."""
-        return self.stages["pretrain"].header.get("bigram_bits_per_byte", {}) if "pretrain" in self.stages else {}
+        return (
+            self.stages["pretrain"].header.get("bigram_bits_per_byte", {})
+            if "pretrain" in self.stages
+            else {}
+        )
 
     @property
     def evaluations(self) -> dict[str, dict[str, Any]]:
@@ -98,19 +106,35 @@ class Run:
 
 def gather(config: Mapping[str, Any], folder: Path) -> Run:
     """Read the run in `folder` (results/<run>). Raises `UserError` when it holds no stage, or a file is damaged."""
-    measured = {path.parent.name for path in folder.glob("*/metrics.jsonl")} | {path.stem for path in folder.glob("evaluation/*.json")}
+    measured = {path.parent.name for path in folder.glob("*/metrics.jsonl")} | {
+        path.stem for path in folder.glob("evaluation/*.json")
+    }
     names = [name for name in STAGES if name in measured] + sorted(measured - set(STAGES))
     if not names:
-        raise UserError(f"{folder}: holds neither a stage's metrics.jsonl nor an evaluation; give the folder of a run, such as results/demo, after training")
-    run = Run(name=config.get("run", folder.name), config=config, stages={name: read_stage(folder, name) for name in names})
+        raise UserError(
+            f"{folder}: holds neither a stage's metrics.jsonl nor an evaluation; give the folder of a run, such as results/demo, after training"
+        )
+    run = Run(
+        name=config.get("run", folder.name),
+        config=config,
+        stages={name: read_stage(folder, name) for name in names},
+    )
     run.gradients = optional_json(folder / "gradients.json")
     if run.gradients is not None and CHECKED - run.gradients.keys():
-        raise UserError(f"{folder / 'gradients.json'}: not a check of gradients; delete it, or let `nanoeuler check` write it again")
+        raise UserError(
+            f"{folder / 'gradients.json'}: not a check of gradients; delete it, or let `nanoeuler check` write it again"
+        )
     run.pipeline, run.times = optional_json(folder / "pipeline.json"), read_times(folder)
-    run.tokenizer = next((path for name in names if (path := folder / name / "model" / "tokenizer.json").is_file()), None)
+    run.tokenizer = next(
+        (path for name in names if (path := folder / name / "model" / "tokenizer.json").is_file()),
+        None,
+    )
     if {"data_dir", "results_dir", "run", "corpus", "tokenizer", "sources"} <= config.keys():
         paths = Paths(config)
-        run.corpus, run.tokens = optional_json(Path(paths.corpus_manifest)), optional_json(Path(paths.tokens))
+        run.corpus, run.tokens = (
+            optional_json(Path(paths.corpus_manifest)),
+            optional_json(Path(paths.tokens)),
+        )
         if config.get("sft", {}).get("enabled"):
             run.instructions = optional_json(Path(paths.instructions) / "manifest.json")
         if config.get("dpo", {}).get("enabled"):
@@ -126,7 +150,9 @@ def kept_configuration(folder: Path) -> dict[str, Any]:
 def read_stage(folder: Path, name: str) -> Stage:
     stage = Stage(name, evaluation=optional_json(folder / "evaluation" / f"{name}.json"))
     if stage.evaluation is not None and not is_evaluation(stage.evaluation):
-        raise UserError(f"{folder / 'evaluation' / name}.json: not an evaluation; delete it, or let `nanoeuler evaluate` write it again")
+        raise UserError(
+            f"{folder / 'evaluation' / name}.json: not an evaluation; delete it, or let `nanoeuler evaluate` write it again"
+        )
     model = folder / name / "model"
     if (model / CONFIG).is_file():
         stage.model_step = read_description(model)[1].get("info", {}).get("step")
@@ -134,16 +160,22 @@ def read_stage(folder: Path, name: str) -> Stage:
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text (byte {error.start:,}); delete it, or run the stage again") from error
+        raise UserError(
+            f"{path}: not UTF-8 text (byte {error.start:,}); delete it, or run the stage again"
+        ) from error
     for number, text in enumerate(lines, 1):
         try:
             line = json.loads(text)
         except json.JSONDecodeError as error:
             if number == len(lines):  # being written, or cut off by a kill
                 break
-            raise UserError(f"{path}, line {number}: not valid JSON ({error.msg}); take the line out, or run the stage again") from error
+            raise UserError(
+                f"{path}, line {number}: not valid JSON ({error.msg}); take the line out, or run the stage again"
+            ) from error
         if not isinstance(line, dict) or (not MEASURED.isdisjoint(line) and WHEN - line.keys()):
-            raise UserError(f"{path}, line {number}: no measurement with {', '.join(sorted(WHEN))}; take the line out, or run the stage again")
+            raise UserError(
+                f"{path}, line {number}: no measurement with {', '.join(sorted(WHEN))}; take the line out, or run the stage again"
+            )
         if "finished" in line:
             stage.finished = line
         elif "validation" in line:
@@ -158,5 +190,7 @@ def read_stage(folder: Path, name: str) -> Stage:
 def optional_json(path: Path) -> dict[str, Any] | None:
     value = read_json(path) if path.is_file() else None
     if not isinstance(value, dict | None):
-        raise UserError(f"{path}: not a JSON object; delete it and run the stage that writes it again")
+        raise UserError(
+            f"{path}: not a JSON object; delete it and run the stage that writes it again"
+        )
     return value

@@ -29,12 +29,23 @@ def without_shortcuts(needs: Mapping[str, Sequence[str]]) -> dict[str, list[str]
     def reaches(start: str, goal: str) -> bool:
         return any(other == goal or reaches(other, goal) for other in needs[start])
 
-    return {node: [one for one in direct if not any(reaches(other, one) for other in direct if other != one)] for node, direct in needs.items()}
+    return {
+        node: [
+            one
+            for one in direct
+            if not any(reaches(other, one) for other in direct if other != one)
+        ]
+        for node, direct in needs.items()
+    }
 
 
-def lay_out(needs: Mapping[str, Sequence[str]], node_width: float, bend_width: float, gap: float) -> Layout:
+def lay_out(
+    needs: Mapping[str, Sequence[str]], node_width: float, bend_width: float, gap: float
+) -> Layout:
     """Places for a graph without cycles, given as node → the nodes that it needs."""
-    users: dict[str, list[str]] = {node: [user for user in needs if node in needs[user]] for node in needs}
+    users: dict[str, list[str]] = {
+        node: [user for user in needs if node in needs[user]] for node in needs
+    }
     height: dict[str, int] = {}
 
     def level(node: str) -> int:
@@ -49,26 +60,47 @@ def lay_out(needs: Mapping[str, Sequence[str]], node_width: float, bend_width: f
     chains = {}
     for node, direct in needs.items():
         for needed in direct:
-            between = [f"{needed}>{node}@{layer}" for layer in range(top - height[needed] + 1, top - height[node])]
-            for bend, layer in zip(between, range(top - height[needed] + 1, top - height[node]), strict=True):
+            between = [
+                f"{needed}>{node}@{layer}"
+                for layer in range(top - height[needed] + 1, top - height[node])
+            ]
+            for bend, layer in zip(
+                between, range(top - height[needed] + 1, top - height[node]), strict=True
+            ):
                 layers[layer].append(bend)
             chains[needed, node] = [needed, *between, node]
     links = [link for chain in chains.values() for link in pairwise(chain)]
     above = {name: [a for a, b in links if b == name] for layer in layers for name in layer}
     below = {name: [b for a, b in links if a == name] for layer in layers for name in layer}
-    widths = {name: node_width if name in needs else bend_width for layer in layers for name in layer}
+    widths = {
+        name: node_width if name in needs else bend_width for layer in layers for name in layer
+    }
     order = {name: float(index) for layer in layers for index, name in enumerate(layer)}
     for turn in range(ROUNDS):
         neighbours = above if turn % 2 == 0 else below
         for layer in layers if turn % 2 == 0 else layers[::-1]:
-            middle = {name: fmean(order[other] for other in neighbours[name]) if neighbours[name] else order[name] for name in layer}
+            middle = {
+                name: fmean(order[other] for other in neighbours[name])
+                if neighbours[name]
+                else order[name]
+                for name in layer
+            }
             layer.sort(key=lambda name: middle[name])
             order |= {name: float(index) for index, name in enumerate(layer)}
-    x = {name: (index - (len(layer) - 1) / 2) * (node_width + gap) for layer in layers for index, name in enumerate(layer)}
+    x = {
+        name: (index - (len(layer) - 1) / 2) * (node_width + gap)
+        for layer in layers
+        for index, name in enumerate(layer)
+    }
     for turn in range(ROUNDS):
         for layer in layers if turn % 2 == 0 else layers[::-1]:
-            wanted = [fmean([x[other] for other in above[name] + below[name]] or [x[name]]) for name in layer]
-            x |= dict(zip(layer, spread(wanted, [widths[name] for name in layer], gap), strict=True))
+            wanted = [
+                fmean([x[other] for other in above[name] + below[name]] or [x[name]])
+                for name in layer
+            ]
+            x |= dict(
+                zip(layer, spread(wanted, [widths[name] for name in layer], gap), strict=True)
+            )
     left = min((x[name] - widths[name] / 2 for name in x), default=0.0)
     right = max((x[name] + widths[name] / 2 for name in x), default=0.0)
     place = {name: (x[name] - left, index) for index, layer in enumerate(layers) for name in layer}

@@ -27,7 +27,11 @@ def enumeration(names: Sequence[str]) -> str:
 
 def element(tag: str, *content: Any, **attributes: Any) -> Markup:
     """<tag attribute="…">content</tag>. `class_` stands for class; an attribute that is None is left out."""
-    shown = "".join(f' {name.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"' for name, value in attributes.items() if value is not None)
+    shown = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
     return Markup(f"<{tag}{shown}>{join(content, '')}</{tag}>")
 
 
@@ -37,7 +41,12 @@ def section(title: str, *content: Any) -> Markup:
     return element("section", element("h2", title), inside) if inside else Markup()
 
 
-def table(columns: Sequence[Any], rows: Iterable[Sequence[Any]], numeric_from: int = 1, class_: str | None = None) -> Markup:
+def table(
+    columns: Sequence[Any],
+    rows: Iterable[Sequence[Any]],
+    numeric_from: int = 1,
+    class_: str | None = None,
+) -> Markup:
     """A table that scrolls sideways by itself where the screen is narrow. Columns from `numeric_from` on are aligned as numbers."""
 
     def row(tag: str, values: Sequence[Any]) -> Markup:
@@ -45,13 +54,26 @@ def table(columns: Sequence[Any], rows: Iterable[Sequence[Any]], numeric_from: i
         cells = []
         for index, value in enumerate(values):
             heads = tag == "td" and index == 0
-            cells.append(element("th" if heads else tag, value, class_="number" if index >= numeric_from else None, scope="row" if heads else None))
+            cells.append(
+                element(
+                    "th" if heads else tag,
+                    value,
+                    class_="number" if index >= numeric_from else None,
+                    scope="row" if heads else None,
+                )
+            )
         return element("tr", join(cells, ""))
 
     body = join(row("td", values) for values in rows)
     if not body:
         return Markup()
-    return element("div", element("table", element("thead", row("th", columns)), element("tbody", body), class_=class_), class_="scroll")
+    return element(
+        "div",
+        element(
+            "table", element("thead", row("th", columns)), element("tbody", body), class_=class_
+        ),
+        class_="scroll",
+    )
 
 
 @dataclass(frozen=True)
@@ -70,17 +92,34 @@ def bars(title: str, note: str, entries: Sequence[Bar], maximum: float | None = 
     top = maximum or max(entry.value + (entry.error or 0) for entry in entries) or 1.0
     rows = []
     for entry in entries:
-        fill = element("i", class_=f"fill s{entry.colour}" if entry.colour is not None else "fill baseline", style=f"width:{percent_of(entry.value, top)}")
+        fill = element(
+            "i",
+            class_=f"fill s{entry.colour}" if entry.colour is not None else "fill baseline",
+            style=f"width:{percent_of(entry.value, top)}",
+        )
         whisker = Markup()
         if entry.error:
             low = max(0.0, entry.value - entry.error)
-            whisker = element("i", class_="whisker", style=f"left:{percent_of(low, top)};width:{percent_of(entry.value + entry.error - low, top)}")
+            whisker = element(
+                "i",
+                class_="whisker",
+                style=f"left:{percent_of(low, top)};width:{percent_of(entry.value + entry.error - low, top)}",
+            )
         rows.append(
             element(
-                "div", element("span", entry.label, class_="label"), element("span", fill, whisker, class_="track"), element("b", entry.shown), class_="bar"
+                "div",
+                element("span", entry.label, class_="label"),
+                element("span", fill, whisker, class_="track"),
+                element("b", entry.shown),
+                class_="bar",
             )
         )
-    return element("figure", element("figcaption", element("b", title), element("span", note, class_="muted")), join(rows), class_="bars")
+    return element(
+        "figure",
+        element("figcaption", element("b", title), element("span", note, class_="muted")),
+        join(rows),
+        class_="bars",
+    )
 
 
 def percent_of(value: float, top: float) -> str:
@@ -155,4 +194,8 @@ def brief_duration(seconds: float) -> str:
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds}{NARROW}s"
-    return f"{seconds // 60}m{seconds % 60:02d}" if seconds < 3600 else f"{seconds // 3600}h{seconds % 3600 // 60:02d}"
+    return (
+        f"{seconds // 60}m{seconds % 60:02d}"
+        if seconds < 3600
+        else f"{seconds // 3600}h{seconds % 3600 // 60:02d}"
+    )

@@ -32,7 +32,11 @@ def page(run: Run) -> str:
 
 def document(title: str, *content: Markup) -> str:
     """HTML that needs no other file and runs nothing."""
-    style = resources.files("nanoeuler.evaluation.report").joinpath("style.css").read_text(encoding="utf-8")
+    style = (
+        resources.files("nanoeuler.evaluation.report")
+        .joinpath("style.css")
+        .read_text(encoding="utf-8")
+    )
     head = join(
         [
             Markup('<meta charset="utf-8">'),

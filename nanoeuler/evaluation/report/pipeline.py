@@ -4,7 +4,18 @@ from typing import Any
 
 from nanoeuler.evaluation.report.gather import Run
 from nanoeuler.evaluation.report.layers import lay_out, without_shortcuts
-from nanoeuler.evaluation.report.markup import Bar, Markup, bars, brief_duration, count, duration, element, escape, join, section
+from nanoeuler.evaluation.report.markup import (
+    Bar,
+    Markup,
+    bars,
+    brief_duration,
+    count,
+    duration,
+    element,
+    escape,
+    join,
+    section,
+)
 
 REPORT = "write_report"
 BOX_WIDTH, BOX_HEIGHT, LAYER = 96, 58, 88
@@ -13,7 +24,10 @@ TRAINING = ("pretrain", "sft", "dpo", "sft_scratch")
 
 
 def pipeline(run: Run) -> Markup:
-    seconds = {rule: sum(attempt["seconds"] for attempt in attempts) for rule, attempts in run.times.items()}
+    seconds = {
+        rule: sum(attempt["seconds"] for attempt in attempts)
+        for rule, attempts in run.times.items()
+    }
     total = sum(seconds.values())
     note = (
         "Every rule of the workflow behind this page. A time is that of the rule's commands, all jobs and attempts together"
@@ -21,7 +35,15 @@ def pipeline(run: Run) -> Markup:
         + "; jobs may have run beside each other. Dashed: what an earlier run had already made."
     )
     figures = [graph(run, seconds), times(run, seconds)]
-    return section("Pipeline", element("p", note, class_="note"), element("div", join(figures), class_="grid")) if any(figures) else Markup()
+    return (
+        section(
+            "Pipeline",
+            element("p", note, class_="note"),
+            element("div", join(figures), class_="grid"),
+        )
+        if any(figures)
+        else Markup()
+    )
 
 
 def upstream(rules: dict[str, Any]) -> dict[str, list[str]]:
@@ -50,20 +72,44 @@ def graph(run: Run, seconds: dict[str, float]) -> Markup:
         parts.append(f'<path class="edge" d="{edge(points)}"/>')
     for rule, (x, layer) in layout.place.items():
         parts.append(box(rule, x, layer, rules[rule]["jobs"], seconds.get(rule)))
-    width, height = layout.width + 2 * MARGIN, layout.layers * LAYER - (LAYER - BOX_HEIGHT) + 2 * MARGIN
+    width, height = (
+        layout.width + 2 * MARGIN,
+        layout.layers * LAYER - (LAYER - BOX_HEIGHT) + 2 * MARGIN,
+    )
     wide = max(width, 4 * (BOX_WIDTH + GAP))  # a narrow graph is not blown up
     view = f"{(width - wide) / 2 - MARGIN:.0f} {-MARGIN} {wide:.0f} {height:.0f}"
-    svg = Markup(f'<svg viewBox="{view}" role="img" aria-label="graph of the rules">{"".join(parts)}</svg>')
-    return element("figure", element("figcaption", element("b", "Rules"), element("span", "from top to bottom", class_="muted")), svg, class_="chart graph")
+    svg = Markup(
+        f'<svg viewBox="{view}" role="img" aria-label="graph of the rules">{"".join(parts)}</svg>'
+    )
+    return element(
+        "figure",
+        element(
+            "figcaption",
+            element("b", "Rules"),
+            element("span", "from top to bottom", class_="muted"),
+        ),
+        svg,
+        class_="chart graph",
+    )
 
 
 def box(rule: str, x: float, layer: int, jobs: int, seconds: float | None) -> str:
     """A rule: its name over two lines, and jobs × time."""
     left, top = x - BOX_WIDTH / 2, layer * LAYER
     first, _, second = rule.partition("_")
-    kind = "training" if rule in TRAINING else "made" if seconds is not None or rule == REPORT else "earlier"
+    kind = (
+        "training"
+        if rule in TRAINING
+        else "made"
+        if seconds is not None or rule == REPORT
+        else "earlier"
+    )
     jobs_shown = f"{count(jobs)} × · " if jobs > 1 else ""
-    time = "this page" if rule == REPORT else jobs_shown + (brief_duration(seconds) if seconds is not None else "earlier")
+    time = (
+        "this page"
+        if rule == REPORT
+        else jobs_shown + (brief_duration(seconds) if seconds is not None else "earlier")
+    )
     lines = [first, second, time] if second else [first, time]
     at = top + BOX_HEIGHT / 2 - 17 * (len(lines) - 1) / 2 + 4.5
     texts = "".join(
@@ -98,5 +144,7 @@ def times(run: Run, seconds: dict[str, float]) -> Markup:
         attempts, jobs = len(run.times[rule]), len({attempt["job"] for attempt in run.times[rule]})
         detail = f" ({count(jobs)} jobs)" if jobs > 1 else ""
         detail += f", {count(attempts)} attempts" if attempts > jobs else ""
-        entries.append(Bar(rule + detail, value, brief_duration(value), 0 if rule in TRAINING else None))
+        entries.append(
+            Bar(rule + detail, value, brief_duration(value), 0 if rule in TRAINING else None)
+        )
     return bars("Time per rule", "training in colour", entries)

@@ -13,7 +13,19 @@ from nanoeuler.config.validation import read_schema
 from nanoeuler.evaluation.report.charts import Series, line_chart
 from nanoeuler.evaluation.report.gather import STAGES, Run, Stage
 from nanoeuler.evaluation.report.headline import stage_name
-from nanoeuler.evaluation.report.markup import Markup, count, decimals, duration, element, enumeration, join, percent, section, short_count, table
+from nanoeuler.evaluation.report.markup import (
+    Markup,
+    count,
+    decimals,
+    duration,
+    element,
+    enumeration,
+    join,
+    percent,
+    section,
+    short_count,
+    table,
+)
 from nanoeuler.evaluation.report.page import document
 from nanoeuler.evaluation.report.results import sample_cards
 from nanoeuler.evaluation.report.scores import score_rows
@@ -46,7 +58,10 @@ def side_by_side(runs: Mapping[str, Run]) -> str:
 def name_runs(folders: list[Path], runs: list[Run]) -> dict[str, Run]:
     """Each run by its name, or where two have one name by its folder."""
     names = [run.name for run in runs]
-    return {run.name if names.count(run.name) == 1 else folder.as_posix(): run for folder, run in zip(folders, runs, strict=True)}
+    return {
+        run.name if names.count(run.name) == 1 else folder.as_posix(): run
+        for folder, run in zip(folders, runs, strict=True)
+    }
 
 
 def stages_of(runs: Mapping[str, Run]) -> list[str]:
@@ -56,10 +71,17 @@ def stages_of(runs: Mapping[str, Run]) -> list[str]:
 
 def caution(runs: Mapping[str, Run]) -> str:
     """What must not be compared: bits per byte of different texts."""
-    corpora = {(run.corpus or {}).get("fingerprint") or (run.tokens or {}).get("corpus") for run in runs.values()}
+    corpora = {
+        (run.corpus or {}).get("fingerprint") or (run.tokens or {}).get("corpus")
+        for run in runs.values()
+    }
     if None in corpora:
         return "Not every run's corpus is at hand: bits per byte compare only where the held-out text is the same."
-    return "The runs have different corpora, so their bits per byte are of different texts and do not compare." if len(corpora) > 1 else ""
+    return (
+        "The runs have different corpora, so their bits per byte are of different texts and do not compare."
+        if len(corpora) > 1
+        else ""
+    )
 
 
 # ---- tables
@@ -69,27 +91,53 @@ def facts(runs: Mapping[str, Run]) -> Markup:
     rows: list[list[Any]] = []
     for name, run in runs.items():
         first = next(iter(run.stages.values()))
-        provenance = first.header.get("provenance") or (first.evaluation or {}).get("provenance") or {}
+        provenance = (
+            first.header.get("provenance") or (first.evaluation or {}).get("provenance") or {}
+        )
         parameters = first.header.get("parameters") or (first.evaluation or {}).get("parameters")
-        rows.append([name, short_count(parameters) if parameters else "–", ", ".join(map(described, run.stages.values())), provenance.get("device") or "–"])
-        rows[-1].append((provenance.get("commit") or "–")[:12] + (" + changes" if provenance.get("dirty") else ""))
+        rows.append(
+            [
+                name,
+                short_count(parameters) if parameters else "–",
+                ", ".join(map(described, run.stages.values())),
+                provenance.get("device") or "–",
+            ]
+        )
+        rows[-1].append(
+            (provenance.get("commit") or "–")[:12]
+            + (" + changes" if provenance.get("dirty") else "")
+        )
     return table(["", "parameters", "stages", "device", "commit"], rows, numeric_from=9)
 
 
 def described(stage: Stage) -> str:
-    return stage_name(stage.name) + (" (not finished)" if stage.steps and not stage.finished else "")
+    return stage_name(stage.name) + (
+        " (not finished)" if stage.steps and not stage.finished else ""
+    )
 
 
 def settings(runs: Mapping[str, Run]) -> Markup:
     """The keys of the configurations whose values are not the same in all runs."""
     flat = {name: dict(leaves(what_counts(run.config))) for name, run in runs.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
-    differing = [key for key in keys if len({repr(values.get(key)) for values in flat.values() if not is_off(key, values)}) > 1]
+    differing = [
+        key
+        for key in keys
+        if len({repr(values.get(key)) for values in flat.values() if not is_off(key, values)}) > 1
+    ]
     if unknown := [name for name, values in flat.items() if not values]:
-        return element("p", f"The configuration of {enumeration(unknown)} is not at hand: no workflow kept it in pipeline.json.", class_="note")
+        return element(
+            "p",
+            f"The configuration of {enumeration(unknown)} is not at hand: no workflow kept it in pipeline.json.",
+            class_="note",
+        )
     if not differing:
         return element("p", "None.", class_="note")
-    return table(["", *flat], [[key, *(shown(values.get(key)) for values in flat.values())] for key in differing], numeric_from=9)
+    return table(
+        ["", *flat],
+        [[key, *(shown(values.get(key)) for values in flat.values())] for key in differing],
+        numeric_from=9,
+    )
 
 
 def is_off(key: str, values: Mapping[str, Any]) -> bool:
@@ -118,8 +166,18 @@ def leaves(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, An
 
 def shown(value: Any) -> str:
     if isinstance(value, Mapping):  # a task: its name, and what else is said of it
-        return " ".join(str(each) if key == "name" else f"{key} {each}" for key, each in value.items() if each is not None)
-    return "–" if value is None else ", ".join(map(shown, value)) if isinstance(value, list) else str(value)
+        return " ".join(
+            str(each) if key == "name" else f"{key} {each}"
+            for key, each in value.items()
+            if each is not None
+        )
+    return (
+        "–"
+        if value is None
+        else ", ".join(map(shown, value))
+        if isinstance(value, list)
+        else str(value)
+    )
 
 
 def scores(runs: Mapping[str, Run], stage: str) -> Markup:
@@ -129,15 +187,27 @@ def scores(runs: Mapping[str, Run], stage: str) -> Markup:
     bigram = bigrams[0] if bigrams and all(one == bigrams[0] for one in bigrams) else {}
     rows = score_rows(evaluations, bigram)
     rows += training_rows([run.stages.get(stage, Stage(stage)) for run in runs.values()])
-    return element("div", element("h3", stage_name(stage).capitalize()), table(["", *runs, "baseline"], rows)) if rows else Markup()
+    return (
+        element(
+            "div",
+            element("h3", stage_name(stage).capitalize()),
+            table(["", *runs, "baseline"], rows),
+        )
+        if rows
+        else Markup()
+    )
 
 
 def training_rows(stages: list[Stage]) -> list[list[Any]]:
     """What the scores cost."""
     shows: dict[str, Callable[[Stage], str | None]] = {
-        "tokens read in training": lambda stage: short_count(stage.last["tokens"]) if stage.last else None,
+        "tokens read in training": lambda stage: (
+            short_count(stage.last["tokens"]) if stage.last else None
+        ),
         "training time": lambda stage: duration(stage.last["seconds"]) if stage.last else None,
-        "tokens per second": lambda stage: count(stage.tokens_per_second) if stage.tokens_per_second else None,
+        "tokens per second": lambda stage: (
+            count(stage.tokens_per_second) if stage.tokens_per_second else None
+        ),
         "MFU": lambda stage: percent(stage.mfu) if stage.mfu else None,
     }
     rows = [[title, *map(show, stages)] for title, show in shows.items()]
@@ -149,43 +219,94 @@ def training_rows(stages: list[Stage]) -> list[list[Any]]:
 
 def curves(runs: Mapping[str, Run], stage: str) -> Markup:
     """The stage in the same charts for every run that has it; one alone is in its own report."""
-    trained = {name: run.stages[stage] for name, run in runs.items() if stage in run.stages and run.stages[stage].steps}
+    trained = {
+        name: run.stages[stage]
+        for name, run in runs.items()
+        if stage in run.stages and run.stages[stage].steps
+    }
     if len(trained) < 2:
         return Markup()
     colours = {name: index % COLOURS for index, name in enumerate(runs)}
-    quantities = list(dict.fromkeys(key for one in trained.values() for line in one.validations for key in line["validation"]))
+    quantities = list(
+        dict.fromkeys(
+            key
+            for one in trained.values()
+            for line in one.validations
+            for key in line["validation"]
+        )
+    )
     charts = []
     for x in (TOKENS, time_axis(trained.values())):
         losses = [loss_series(name, one, x, colours[name]) for name, one in trained.items()]
         charts.append(line_chart(x.title("Training loss"), "nats per token", x.label, losses))
         for key in quantities:
-            lines = [validation_series(name, one, x, key, colours[name]) for name, one in trained.items()]
-            title, unit = (f"Held-out text: {key}", "bits per byte") if stage == "pretrain" else (f"Held-out {key}", "")
+            lines = [
+                validation_series(name, one, x, key, colours[name]) for name, one in trained.items()
+            ]
+            title, unit = (
+                (f"Held-out text: {key}", "bits per byte")
+                if stage == "pretrain"
+                else (f"Held-out {key}", "")
+            )
             charts.append(line_chart(x.title(title), unit, x.label, lines))
     speeds = [speed(name, one, colours[name]) for name, one in trained.items()]
-    charts.append(line_chart("Throughput", "tokens per second, median", TOKENS.label, speeds, from_zero=True))
-    return element("div", element("h3", stage_name(stage).capitalize()), element("div", join(charts), class_="grid"))
+    charts.append(
+        line_chart("Throughput", "tokens per second, median", TOKENS.label, speeds, from_zero=True)
+    )
+    return element(
+        "div",
+        element("h3", stage_name(stage).capitalize()),
+        element("div", join(charts), class_="grid"),
+    )
 
 
 def speed(name: str, stage: Stage, colour: int) -> Series:
-    points = [(TOKENS.of(line), line["tokens_per_second"]) for line in stage.steps if line.get("tokens_per_second") is not None]
-    return Series(name, points, colour, shown=short_count(statistics.median(y for _, y in points)) if points else None)
+    points = [
+        (TOKENS.of(line), line["tokens_per_second"])
+        for line in stage.steps
+        if line.get("tokens_per_second") is not None
+    ]
+    return Series(
+        name,
+        points,
+        colour,
+        shown=short_count(statistics.median(y for _, y in points)) if points else None,
+    )
 
 
 def depth(runs: Mapping[str, Run]) -> Markup:
     """The first model of each run on its way through the layers, over the share of them that is passed: models of different depths compare."""
     measured = {}
     for index, (name, run) in enumerate(runs.items()):
-        if trajectory := next((one["trajectory"] for one in run.evaluations.values() if one.get("trajectory")), None):
+        if trajectory := next(
+            (one["trajectory"] for one in run.evaluations.values() if one.get("trajectory")), None
+        ):
             measured[name] = (index % COLOURS, trajectory)
     charts = []
-    for key, title, unit in (("norm", "Length of the stream", "RMS norm of x"), ("relative_step", "Relative step", "‖h·f(x)‖ / ‖x‖")):
+    for key, title, unit in (
+        ("norm", "Length of the stream", "RMS norm of x"),
+        ("relative_step", "Relative step", "‖h·f(x)‖ / ‖x‖"),
+    ):
         lines = []
         for name, (colour, trajectory) in measured.items():
             halves = 2 * trajectory["layers"]
-            points = [(100 * place / halves, stat["mean"]) for place, stat in enumerate(trajectory[key], 0 if key == "norm" else 1) if stat]
-            lines.append(Series(name, points, colour, shown=decimals(points[-1][1]) if points else None, dots=True))
-        charts.append(line_chart(title, unit, "% of the half-steps passed", lines, logarithmic=True))
+            points = [
+                (100 * place / halves, stat["mean"])
+                for place, stat in enumerate(trajectory[key], 0 if key == "norm" else 1)
+                if stat
+            ]
+            lines.append(
+                Series(
+                    name,
+                    points,
+                    colour,
+                    shown=decimals(points[-1][1]) if points else None,
+                    dots=True,
+                )
+            )
+        charts.append(
+            line_chart(title, unit, "% of the half-steps passed", lines, logarithmic=True)
+        )
     return element("div", join(charts), class_="grid") if any(charts) else Markup()
 
 
@@ -193,8 +314,12 @@ def samples(runs: Mapping[str, Run]) -> Markup:
     """What the last model of each run replies to the same prompts."""
     named = []
     for index, (name, run) in enumerate(runs.items()):
-        stages = [stage for stage in run.evaluations if stage != "sft_scratch"] or list(run.evaluations)
+        stages = [stage for stage in run.evaluations if stage != "sft_scratch"] or list(
+            run.evaluations
+        )
         if stages:
-            named.append((f"{name}, {stage_name(stages[-1])}", index % COLOURS, run.evaluations[stages[-1]]))
+            named.append(
+                (f"{name}, {stage_name(stages[-1])}", index % COLOURS, run.evaluations[stages[-1]])
+            )
     cards = sample_cards(named)
     return element("div", join(cards), class_="samples") if cards else Markup()

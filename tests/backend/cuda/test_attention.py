@@ -5,7 +5,14 @@ import pytest
 from test_sources import compile_source, resources
 
 from nanoeuler.backend.attention_arrays import AttentionArrays
-from nanoeuler.backend.cuda.attention import HEAD_SIZES, SHARED_LIMIT, UNITS, Attention, source, tiles_for
+from nanoeuler.backend.cuda.attention import (
+    HEAD_SIZES,
+    SHARED_LIMIT,
+    UNITS,
+    Attention,
+    source,
+    tiles_for,
+)
 from nanoeuler.backend.reference import ReferenceBackend
 
 # ‖error‖ / ‖reference‖. float32: some roundings of 6e-8 each. TF32 keeps 10 bits of an operand, bf16 7, and rounds its results to 8: a rounding's
@@ -39,13 +46,21 @@ def relative_error(result, expected):
 def random_inputs(random, unit, shape):
     import ml_dtypes
 
-    return random.standard_normal(shape).astype(np.float32).astype(np.float32 if unit in ("ffma", "tf32") else ml_dtypes.bfloat16)
+    return (
+        random.standard_normal(shape)
+        .astype(np.float32)
+        .astype(np.float32 if unit in ("ffma", "tf32") else ml_dtypes.bfloat16)
+    )
 
 
 def document_starts(random, B, T, documents):
     starts = np.zeros((B, T), np.int32)
     for row in starts:
-        for cut in np.sort(random.choice(np.arange(1, T), documents - 1, replace=False)) if documents > 1 else []:
+        for cut in (
+            np.sort(random.choice(np.arange(1, T), documents - 1, replace=False))
+            if documents > 1
+            else []
+        ):
             row[cut:] = cut
     return starts
 
@@ -75,8 +90,13 @@ class Case:
         """`change` is given queries, keys and values to alter."""
         import cupy
 
-        self.attention = Attention(heads, kv_heads, head_size, PRECISIONS[unit], unit_of_this_device(unit))
-        packed, dout = random_inputs(random, unit, (B, T, heads + 2 * kv_heads, head_size)), random_inputs(random, unit, (B, T, heads, head_size))
+        self.attention = Attention(
+            heads, kv_heads, head_size, PRECISIONS[unit], unit_of_this_device(unit)
+        )
+        packed, dout = (
+            random_inputs(random, unit, (B, T, heads + 2 * kv_heads, head_size)),
+            random_inputs(random, unit, (B, T, heads, head_size)),
+        )
         if change:
             change(*self.split(packed, heads, kv_heads))
         starts, offset = document_starts(random, B, T, documents), np.zeros(B, np.int32)
@@ -84,33 +104,58 @@ class Case:
         self.out, self.lse = np.empty(dout.shape), np.empty((B, heads, T))
         reference, self.gradient = ReferenceBackend(np.float64), np.empty(packed.shape)
         reference.attention(query, key, value, starts, offset, self.out, self.lse)
-        gradients = AttentionArrays(*self.split(self.gradient, heads, kv_heads), dout.astype(np.float64))
-        reference.attention_backward(AttentionArrays(query, key, value, self.out), gradients, starts, self.lse)
+        gradients = AttentionArrays(
+            *self.split(self.gradient, heads, kv_heads), dout.astype(np.float64)
+        )
+        reference.attention_backward(
+            AttentionArrays(query, key, value, self.out), gradients, starts, self.lse
+        )
 
         self.inputs = self.split(cupy.asarray(packed), heads, kv_heads)
         self.starts, self.offset = cupy.asarray(starts), cupy.asarray(offset)
-        self.device_out, self.device_lse = cupy.full(dout.shape, np.nan, dout.dtype), cupy.full(self.lse.shape, np.nan, np.float32)
+        self.device_out, self.device_lse = (
+            cupy.full(dout.shape, np.nan, dout.dtype),
+            cupy.full(self.lse.shape, np.nan, np.float32),
+        )
         self.device_gradient = cupy.full(packed.shape, np.nan, packed.dtype)
         self.saved = AttentionArrays(*self.inputs, self.device_out)
-        self.gradients = AttentionArrays(*self.split(self.device_gradient, heads, kv_heads), cupy.asarray(dout))
+        self.gradients = AttentionArrays(
+            *self.split(self.device_gradient, heads, kv_heads), cupy.asarray(dout)
+        )
         self.workspace = cupy.full(self.attention.workspace_bytes(B, T) // 4, np.nan, np.float32)
         cupy.cuda.Device().synchronize()
 
     @staticmethod
     def split(packed, heads, kv_heads):
-        return packed[:, :, :heads], packed[:, :, heads : heads + kv_heads], packed[:, :, heads + kv_heads :]
+        return (
+            packed[:, :, :heads],
+            packed[:, :, heads : heads + kv_heads],
+            packed[:, :, heads + kv_heads :],
+        )
 
     def forward(self, stream):
-        self.attention.forward(stream, *self.inputs, self.starts, self.offset, self.device_out, self.device_lse)
+        self.attention.forward(
+            stream, *self.inputs, self.starts, self.offset, self.device_out, self.device_lse
+        )
 
     def backward(self, stream):
-        self.attention.backward(stream, self.saved, self.gradients, self.starts, self.device_lse, self.workspace)
+        self.attention.backward(
+            stream, self.saved, self.gradients, self.starts, self.device_lse, self.workspace
+        )
 
     def errors(self):
         heads, kv_heads = self.attention.heads, self.attention.kv_heads
         results = self.split(self.device_gradient.get(), heads, kv_heads)
-        pairs = [(self.device_out.get(), self.out), (self.device_lse.get(), self.lse), *zip(results, self.split(self.gradient, heads, kv_heads), strict=True)]
-        return {name: relative_error(*pair) for name, pair in zip(("out", "lse", "dquery", "dkey", "dvalue"), pairs, strict=True) if np.any(pair[1])}
+        pairs = [
+            (self.device_out.get(), self.out),
+            (self.device_lse.get(), self.lse),
+            *zip(results, self.split(self.gradient, heads, kv_heads), strict=True),
+        ]
+        return {
+            name: relative_error(*pair)
+            for name, pair in zip(("out", "lse", "dquery", "dkey", "dvalue"), pairs, strict=True)
+            if np.any(pair[1])
+        }
 
 
 @pytest.mark.gpu
@@ -127,7 +172,9 @@ def test_forward_and_backward_agree_with_the_reference(stream, random, unit, sha
 
 
 @pytest.mark.gpu
-def test_float32_gradients_of_queries_hold_where_keys_and_values_have_much_in_common(stream, random):
+def test_float32_gradients_of_queries_hold_where_keys_and_values_have_much_in_common(
+    stream, random
+):
     def share(query, key, value):
         query[..., 32:] = 0  # which is not to show in the scores
         key[..., 32:] += 10
@@ -138,28 +185,48 @@ def test_float32_gradients_of_queries_hold_where_keys_and_values_have_much_in_co
     case.backward(stream)
     stream.synchronize()
     errors = case.errors()
-    assert errors.pop("dquery") < 8e-6  # 2.7e-5 where delta is dout · out alone: its error counts as often as the keys' common part outweighs the rest
+    assert (
+        errors.pop("dquery") < 8e-6
+    )  # 2.7e-5 where delta is dout · out alone: its error counts as often as the keys' common part outweighs the rest
     assert max(errors.values()) < BOUNDS["ffma"]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", CACHED)
 @pytest.mark.parametrize("unit", UNITS)
-def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_not_read(stream, random, unit, shape):
+def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_not_read(
+    stream, random, unit, shape
+):
     import cupy
 
     B, T, heads, kv_heads, head_size, places, lengths = shape
-    query, cache = random_inputs(random, unit, (B, T, heads, head_size)), random_inputs(random, unit, (B, places, 2 * kv_heads, head_size))
+    query, cache = (
+        random_inputs(random, unit, (B, T, heads, head_size)),
+        random_inputs(random, unit, (B, places, 2 * kv_heads, head_size)),
+    )
     for row, length in zip(cache, lengths, strict=True):
         row[length + T :] = np.nan
-    starts, offset = np.repeat(random.integers(0, np.array(lengths)[:, None] + 1), T, axis=1).astype(np.int32), np.array(lengths, np.int32)
+    starts, offset = (
+        np.repeat(random.integers(0, np.array(lengths)[:, None] + 1), T, axis=1).astype(np.int32),
+        np.array(lengths, np.int32),
+    )
     out, lse = np.empty(query.shape), np.empty((B, heads, T))
     exact = query.astype(np.float64), *np.split(cache.astype(np.float64), 2, axis=2)
     ReferenceBackend(np.float64).attention(*exact, starts, offset, out, lse)
 
     attention = Attention(heads, kv_heads, head_size, PRECISIONS[unit], unit_of_this_device(unit))
-    device_cache, device_out, device_lse = cupy.asarray(cache), cupy.full(out.shape, np.nan, query.dtype), cupy.full(lse.shape, np.nan, np.float32)
-    arguments = cupy.asarray(query), device_cache[:, :, :kv_heads], device_cache[:, :, kv_heads:], cupy.asarray(starts), cupy.asarray(offset)
+    device_cache, device_out, device_lse = (
+        cupy.asarray(cache),
+        cupy.full(out.shape, np.nan, query.dtype),
+        cupy.full(lse.shape, np.nan, np.float32),
+    )
+    arguments = (
+        cupy.asarray(query),
+        device_cache[:, :, :kv_heads],
+        device_cache[:, :, kv_heads:],
+        cupy.asarray(starts),
+        cupy.asarray(offset),
+    )
     cupy.cuda.Device().synchronize()
     attention.forward(stream, *arguments, device_out, device_lse)
     stream.synchronize()
@@ -174,7 +241,10 @@ def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(stream, random
     import cupy
 
     places, lengths = 100, [100 - T, 99]  # of the second row only the first new token counts
-    query, cache = random_inputs(random, unit, (2, T, 4, 64)), random_inputs(random, unit, (2, places + T, 4, 64))
+    query, cache = (
+        random_inputs(random, unit, (2, T, 4, 64)),
+        random_inputs(random, unit, (2, places + T, 4, 64)),
+    )
     cache[:, places:] = np.nan
     starts, offset = np.zeros((2, T), np.int32), np.array(lengths, np.int32)
     out, lse = np.empty(query.shape), np.empty((2, 4, T))
@@ -182,8 +252,18 @@ def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(stream, random
     ReferenceBackend(np.float64).attention(*exact, starts, offset, out, lse)
 
     attention = Attention(4, 2, 64, PRECISIONS[unit], unit_of_this_device(unit))
-    device_cache, device_out, device_lse = cupy.asarray(cache)[:, :places], cupy.empty(out.shape, query.dtype), cupy.empty(lse.shape, np.float32)
-    arguments = cupy.asarray(query), device_cache[:, :, :2], device_cache[:, :, 2:], cupy.asarray(starts), cupy.asarray(offset)
+    device_cache, device_out, device_lse = (
+        cupy.asarray(cache)[:, :places],
+        cupy.empty(out.shape, query.dtype),
+        cupy.empty(lse.shape, np.float32),
+    )
+    arguments = (
+        cupy.asarray(query),
+        device_cache[:, :, :2],
+        device_cache[:, :, 2:],
+        cupy.asarray(starts),
+        cupy.asarray(offset),
+    )
     cupy.cuda.Device().synchronize()
     attention.forward(stream, *arguments, device_out, device_lse)
     stream.synchronize()
@@ -229,8 +309,15 @@ def test_a_block_fits_the_shared_memory_of_the_cards_that_run_it(unit, head_size
 @pytest.mark.parametrize("head_size", [64, 128])  # 32 asks for less of everything
 @pytest.mark.parametrize("unit", UNITS)
 def test_every_form_compiles_without_spilling_registers(unit, head_size):
-    kernels = resources(compile_source(source(unit, head_size, 3), "sm_90a" if unit == "wgmma" else "sm_80"))
-    assert kernels.keys() == {"attention_forward", "attention_dquery", "attention_dkey", "attention_decode"}
+    kernels = resources(
+        compile_source(source(unit, head_size, 3), "sm_90a" if unit == "wgmma" else "sm_80")
+    )
+    assert kernels.keys() == {
+        "attention_forward",
+        "attention_dquery",
+        "attention_dkey",
+        "attention_decode",
+    }
     for name, (registers, spilled, _) in kernels.items():
         assert registers <= 255
         assert spilled == 0, name

@@ -11,7 +11,17 @@ from nanoeuler.model.spec import ModelConfig
 from nanoeuler.model.transformer import Transformer, initial_parameters
 
 pytestmark = pytest.mark.gpu
-ODD = ModelConfig(vocab_size=300, dim=96, layers=3, heads=6, kv_heads=2, ffn=341, context=48, head_size=32, mtp_heads=2)
+ODD = ModelConfig(
+    vocab_size=300,
+    dim=96,
+    layers=3,
+    heads=6,
+    kv_heads=2,
+    ffn=341,
+    context=48,
+    head_size=32,
+    mtp_heads=2,
+)
 WARM = Sampling(temperature=1.0, top_p=0.9, seed=3)
 SETTINGS = [
     GREEDY,
@@ -33,10 +43,25 @@ def engine(precision, **fields):
 
 def chosen_by_device(backend, logits, sampling, positions, allowed):
     rows = len(logits)
-    bits = np.array([sampling.temperature, sampling.top_p]).tobytes() + np.array([sampling.seed], np.uint64).tobytes() + np.array([sampling.top_k]).tobytes()
-    settings, draws = backend.from_host(np.frombuffer(bits, np.int64)), backend.from_host(np.asarray(positions, np.int64))
+    bits = (
+        np.array([sampling.temperature, sampling.top_p]).tobytes()
+        + np.array([sampling.seed], np.uint64).tobytes()
+        + np.array([sampling.top_k]).tobytes()
+    )
+    settings, draws = (
+        backend.from_host(np.frombuffer(bits, np.int64)),
+        backend.from_host(np.asarray(positions, np.int64)),
+    )
     chosen, tokens, lengths = (backend.from_host(np.full(rows, -7, np.int32)) for _ in range(3))
-    backend.choose(backend.from_host(logits), backend.from_host(allowed.astype(np.uint8)), settings, draws, chosen, tokens, lengths)
+    backend.choose(
+        backend.from_host(logits),
+        backend.from_host(allowed.astype(np.uint8)),
+        settings,
+        draws,
+        chosen,
+        tokens,
+        lengths,
+    )
     assert (backend.to_host(draws) == np.asarray(positions) + 1).all()
     assert (backend.to_host(lengths) == -6).all()
     return backend.to_host(chosen)
@@ -47,7 +72,9 @@ def test_the_device_chooses_what_the_host_chooses(vocabulary):
     import ml_dtypes
 
     backend, random = engine("bf16"), np.random.default_rng(vocabulary)
-    peaked = -1.1 * np.log(np.arange(1, vocabulary + 1)) + 0.3 * random.standard_normal((64, vocabulary))  # as words are distributed
+    peaked = -1.1 * np.log(np.arange(1, vocabulary + 1)) + 0.3 * random.standard_normal(
+        (64, vocabulary)
+    )  # as words are distributed
     logits = np.stack([random.permuted(row) for row in 4 + 2 * peaked]).astype(np.float32)
     logits[::4] = logits[::4].astype(ml_dtypes.bfloat16)  # many of them equal
     logits[1::4] = 3 * random.standard_normal((16, vocabulary))
@@ -57,7 +84,11 @@ def test_the_device_chooses_what_the_host_chooses(vocabulary):
     for sampling in SETTINGS:
         positions = random.integers(0, 2**40, 64)
         expected = choose(logits, sampling, positions, allowed)
-        np.testing.assert_array_equal(chosen_by_device(backend, logits, sampling, positions, allowed), expected, err_msg=str(sampling))
+        np.testing.assert_array_equal(
+            chosen_by_device(backend, logits, sampling, positions, allowed),
+            expected,
+            err_msg=str(sampling),
+        )
 
 
 def test_logits_that_are_no_numbers_are_refused():
@@ -65,16 +96,22 @@ def test_logits_that_are_no_numbers_are_refused():
     logits[:, 0] = np.nan  # not allowed, so nobody minds
     logits[1, 5], logits[2, 6], logits[3] = np.nan, np.inf, -np.inf
     for sampling in (GREEDY, Sampling()):
-        assert (chosen_by_device(backend, logits, sampling, np.arange(4), allowed) < 0).tolist() == [False, True, True, True]
+        assert (
+            chosen_by_device(backend, logits, sampling, np.arange(4), allowed) < 0
+        ).tolist() == [False, True, True, True]
     with pytest.raises(UserError, match=NOT_FINITE[:30]):
         checked(np.array([3, -1]))
 
 
 def written(backend, sampling, prompts, max_tokens=70, config=ODD):
     """What a model of random weights writes, far past its context."""
-    model = Transformer(config, backend.from_host(np.float32(4) * initial_parameters(config, 1)), backend)
+    model = Transformer(
+        config, backend.from_host(np.float32(4) * initial_parameters(config, 1)), backend
+    )
     allowed = np.arange(config.vocab_size) < config.vocab_size - 7
-    decoding = Decoding(model, prompts, sampling, max_tokens, 0, allowed, 100 * np.arange(len(prompts)))
+    decoding = Decoding(
+        model, prompts, sampling, max_tokens, 0, allowed, 100 * np.arange(len(prompts))
+    )
     while decoding.step():
         pass
     return decoding.continuations
@@ -107,8 +144,13 @@ def test_decoding_takes_no_memory_after_the_second_token():
 
     backend = engine("bf16")
     model = Transformer(ODD, backend.from_host(initial_parameters(ODD, 1)), backend)
-    decoding, used = Decoding(model, [[1, 2, 3], [4, 5]], WARM, 30, 0, np.arange(ODD.vocab_size) > 0, 0), []
-    for _ in range(30):  # within the context: a window that slides reads its rows again, in buffers of their own
+    decoding, used = (
+        Decoding(model, [[1, 2, 3], [4, 5]], WARM, 30, 0, np.arange(ODD.vocab_size) > 0, 0),
+        [],
+    )
+    for _ in range(
+        30
+    ):  # within the context: a window that slides reads its rows again, in buffers of their own
         decoding.step()
         used.append(cupy.get_default_memory_pool().used_bytes())
     assert len(set(used[3:])) == 1

@@ -12,7 +12,12 @@ TAKE = "from nanoeuler.backend.cuda.device import take_free; print(take_free([0,
 def start(folder, **environment):
     path = {"TMPDIR": str(folder), "PYTHONPATH": os.getcwd()}
     return subprocess.Popen(
-        [sys.executable, "-c", TAKE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | path | environment
+        [sys.executable, "-c", TAKE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | path | environment,
     )
 
 

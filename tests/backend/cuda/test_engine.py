@@ -13,7 +13,9 @@ from nanoeuler.training.state import AdamW, TrainingState
 
 pytestmark = pytest.mark.gpu
 SMALL = ModelConfig.from_dict({"preset": "small"})
-FUSED = ModelConfig.from_dict({"preset": "small", "ffn": 512})  # with 4,096 tokens in bf16 its products are fused on Hopper
+FUSED = ModelConfig.from_dict(
+    {"preset": "small", "ffn": 512}
+)  # with 4,096 tokens in bf16 its products are fused on Hopper
 
 
 def engine(*arguments, **fields):
@@ -23,27 +25,51 @@ def engine(*arguments, **fields):
 
 
 def state_of(backend, parameters=None, recompute=False, config=SMALL):
-    return TrainingState(config, backend, initial_parameters(config, 1) if parameters is None else parameters, AdamW(0.9, 0.95, 1e-8, 0.1, 1.0), recompute)
+    return TrainingState(
+        config,
+        backend,
+        initial_parameters(config, 1) if parameters is None else parameters,
+        AdamW(0.9, 0.95, 1e-8, 0.1, 1.0),
+        recompute,
+    )
 
 
 def digest(state):
     return hashlib.sha256(state.backend.to_host(state.parameters).tobytes()).hexdigest()
 
 
-@pytest.mark.parametrize(("precision", "residual"), [("fp32", "fp32"), ("tf32", "fp32"), ("bf16", "bf16"), ("bf16", "fp32")])
+@pytest.mark.parametrize(
+    ("precision", "residual"),
+    [("fp32", "fp32"), ("tf32", "fp32"), ("bf16", "bf16"), ("bf16", "fp32")],
+)
 def test_every_op_computes_what_the_specification_says(precision, residual):
-    wrong = [comparison for comparison in check_device_ops(engine(precision, residual)) if not comparison.error <= OP_TOLERANCE[precision]]
+    wrong = [
+        comparison
+        for comparison in check_device_ops(engine(precision, residual))
+        if not comparison.error <= OP_TOLERANCE[precision]
+    ]
     assert not wrong
 
 
-@pytest.mark.parametrize(("precision", "preset", "length"), [("fp32", "small", 128), ("fp32", "base", 512), ("tf32", "small", 128), ("bf16", "small", 128)])
+@pytest.mark.parametrize(
+    ("precision", "preset", "length"),
+    [("fp32", "small", 128), ("fp32", "base", 512), ("tf32", "small", 128), ("bf16", "small", 128)],
+)
 def test_gradients_of_a_whole_model_are_those_of_the_specification(precision, preset, length):
     found = list(check_device_model(engine(precision), preset, 2, length, steps=0))
-    assert not [comparison for comparison in found if not comparison.error <= MODEL_TOLERANCE[precision][preset]]
+    assert not [
+        comparison
+        for comparison in found
+        if not comparison.error <= MODEL_TOLERANCE[precision][preset]
+    ]
 
 
-@pytest.mark.parametrize(("precision", "config", "rows"), [("fp32", SMALL, 8), ("bf16", SMALL, 8), ("bf16", FUSED, 32)])
-def test_equal_runs_end_with_equal_bits_with_and_without_graphs_and_recomputation(precision, config, rows):
+@pytest.mark.parametrize(
+    ("precision", "config", "rows"), [("fp32", SMALL, 8), ("bf16", SMALL, 8), ("bf16", FUSED, 32)]
+)
+def test_equal_runs_end_with_equal_bits_with_and_without_graphs_and_recomputation(
+    precision, config, rows
+):
     ends, algorithms = set(), {}
     for graphs, recompute in ((True, False), (True, False), (False, False), (True, True)):
         backend = engine(precision, graphs=graphs)
@@ -59,7 +85,11 @@ def test_equal_runs_end_with_equal_bits_with_and_without_graphs_and_recomputatio
 
 def test_the_kernels_of_smaller_cards_compute_what_the_specification_says():
     backend = engine("bf16", portable=True)
-    wrong = [comparison for comparison in check_device_ops(backend) if not comparison.error <= OP_TOLERANCE["bf16"]]
+    wrong = [
+        comparison
+        for comparison in check_device_ops(backend)
+        if not comparison.error <= OP_TOLERANCE["bf16"]
+    ]
     assert not wrong
     assert {attention.unit for attention in backend.attentions.values()} == {"bf16"}
 

@@ -12,7 +12,11 @@ from nanoeuler.model.spec import ModelConfig
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a")
 SHARED_LIMIT = 99 * 1024  # bytes of a block on an RTX 30 or 40; the big chips have more
-TYPES = {"fp32": ("float32", "float32"), "bf16": ("bfloat16", "bfloat16"), "bf16, residual stream fp32": ("bfloat16", "float32")}
+TYPES = {
+    "fp32": ("float32", "float32"),
+    "bf16": ("bfloat16", "bfloat16"),
+    "bf16, residual stream fp32": ("bfloat16", "float32"),
+}
 
 
 def nvidia_folder() -> Path:
@@ -25,9 +29,23 @@ def compile_source(source, architecture) -> str:
     """The compiler's report, with registers and spills; fails the test when the source does not compile."""
     library = ctypes.CDLL(str(next(nvidia_folder().glob("lib/libnvrtc.so.*"))))
     program, length = ctypes.c_void_p(), ctypes.c_size_t()
-    assert library.nvrtcCreateProgram(ctypes.byref(program), source.code.encode(), source.name.encode(), 0, None, None) == 0
-    options = [*source.options, f"--gpu-architecture={architecture}", f"-I{nvidia_folder() / 'include'}", "--ptxas-options=-v"]
-    status = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*(option.encode() for option in options)))
+    assert (
+        library.nvrtcCreateProgram(
+            ctypes.byref(program), source.code.encode(), source.name.encode(), 0, None, None
+        )
+        == 0
+    )
+    options = [
+        *source.options,
+        f"--gpu-architecture={architecture}",
+        f"-I{nvidia_folder() / 'include'}",
+        "--ptxas-options=-v",
+    ]
+    status = library.nvrtcCompileProgram(
+        program,
+        len(options),
+        (ctypes.c_char_p * len(options))(*(option.encode() for option in options)),
+    )
     library.nvrtcGetProgramLogSize(program, ctypes.byref(length))
     report = ctypes.create_string_buffer(length.value)
     library.nvrtcGetProgramLog(program, report)
@@ -39,9 +57,15 @@ def compile_source(source, architecture) -> str:
 def resources(report: str) -> dict[str, tuple[int, int, int]]:
     """Per kernel: registers of a thread, bytes spilled, static shared memory of a block."""
     found = {}
-    for name, text in re.findall(r"Compiling entry function '(\w+)'(.*?)Compile time", report, re.DOTALL):
+    for name, text in re.findall(
+        r"Compiling entry function '(\w+)'(.*?)Compile time", report, re.DOTALL
+    ):
         shared = re.search(r"(\d+) bytes smem", text)
-        found[name] = (int(re.search(r"Used (\d+) registers", text)[1]), int(re.search(r"(\d+) bytes spill stores", text)[1]), int(shared[1]) if shared else 0)
+        found[name] = (
+            int(re.search(r"Used (\d+) registers", text)[1]),
+            int(re.search(r"(\d+) bytes spill stores", text)[1]),
+            int(shared[1]) if shared else 0,
+        )
     return found
 
 
@@ -49,25 +73,36 @@ def resources(report: str) -> dict[str, tuple[int, int, int]]:
 @pytest.mark.parametrize("types", TYPES)
 def test_every_kernel_of_base_compiles_without_spilling_registers(architecture, types):
     c = ModelConfig.from_dict({"preset": "base"})
-    for source in Sources(*TYPES[types]).all(c.dim, c.heads, c.kv_heads, c.head_size, c.ffn_storage, c.vocab_size):
+    for source in Sources(*TYPES[types]).all(
+        c.dim, c.heads, c.kv_heads, c.head_size, c.ffn_storage, c.vocab_size
+    ):
         kernels = resources(compile_source(source, architecture))
         assert kernels, source.name
         for name, (registers, spilled, shared) in kernels.items():
             assert registers <= 255
             assert spilled == 0, f"{name} spills {spilled} bytes"
-            assert shared <= min(SHARED_LIMIT, 48 * 1024), f"{name} takes {shared} bytes of shared memory"
+            assert shared <= min(SHARED_LIMIT, 48 * 1024), (
+                f"{name} takes {shared} bytes of shared memory"
+            )
 
 
 @pytest.mark.parametrize("preset", ["small", "medium", "large"])
 def test_the_kernels_of_the_other_presets_compile(preset):
     c = ModelConfig.from_dict({"preset": preset})
-    for source in Sources("bfloat16", "bfloat16").all(c.dim, c.heads, c.kv_heads, c.head_size, c.ffn_storage, c.vocab_size):
+    for source in Sources("bfloat16", "bfloat16").all(
+        c.dim, c.heads, c.kv_heads, c.head_size, c.ffn_storage, c.vocab_size
+    ):
         assert resources(compile_source(source, "sm_89")), source.name
 
 
 def test_every_source_is_compiled_by_these_tests():
-    compiled = {source.name for source in Sources("float32", "float32").all(768, 12, 4, 64, 2048, 4096)}
-    assert compiled == {path.stem for path in FOLDER.glob("*.cu")} - {"attention", "fused_linear"}  # tests of their own compile those
+    compiled = {
+        source.name for source in Sources("float32", "float32").all(768, 12, 4, 64, 2048, 4096)
+    }
+    assert compiled == {path.stem for path in FOLDER.glob("*.cu")} - {
+        "attention",
+        "fused_linear",
+    }  # tests of their own compile those
 
 
 def test_a_source_says_what_it_reads_and_writes():
