@@ -16,6 +16,8 @@ import numpy as np
 
 from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cuda.attention import Attention
+from nanoeuler.backend.cuda.device import capability
+from nanoeuler.backend.cuda.kernels import Kernels
 from nanoeuler.backend.reference import ReferenceBackend
 
 RUNGS = [
@@ -134,23 +136,21 @@ def main() -> None:
         None,
         inputs.error(),
     )
-    stream = cupy.cuda.get_current_stream()
+    kernels = Kernels(cupy.cuda.get_current_stream(), capability(0))
     for name, unit, precision in RUNGS:
-        if unit == "wgmma" and cupy.cuda.Device().compute_capability != "90":
+        if unit == "wgmma" and not kernels.hopper:
             continue
-        x, attention = (
-            Inputs(B, T, heads, kv_heads, head_size, precision),
-            Attention(heads, kv_heads, head_size, precision, unit),
-        )
+        x = Inputs(B, T, heads, kv_heads, head_size, precision)
+        attention = Attention(kernels, heads, kv_heads, head_size, precision, unit)
         workspace = cupy.empty(attention.workspace_bytes(B, T), np.uint8)
 
         def forward(x: Inputs = x, attention: Attention = attention) -> None:
-            attention.forward(stream, *x.inputs, x.starts, x.offset, x.out, x.lse)
+            attention.forward(*x.inputs, x.starts, x.offset, x.out, x.lse)
 
         def backward(
             x: Inputs = x, attention: Attention = attention, workspace: Any = workspace
         ) -> None:
-            attention.backward(stream, x.saved, x.gradients, x.starts, x.lse, workspace)
+            attention.backward(x.saved, x.gradients, x.starts, x.lse, workspace)
 
         show(name, timed(forward), timed(backward), x.error())
 

@@ -19,6 +19,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cuda.attention import Attention
+from nanoeuler.backend.cuda.device import capability
+from nanoeuler.backend.cuda.kernels import Kernels
 
 TOKENS = 32768
 PEERS = {"FlashAttention-2": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
@@ -63,7 +65,8 @@ def works(
     torch.manual_seed(1)
     packed = torch.randn(B, T, heads + 2 * kv_heads, head_size, device="cuda", dtype=torch.bfloat16)
     dout = torch.randn(B, T, heads, head_size, device="cuda", dtype=torch.bfloat16)
-    attention = Attention(heads, kv_heads, head_size, "bf16")
+    stream = cupy.cuda.Stream.from_external(torch.cuda.current_stream())
+    attention = Attention(Kernels(stream, capability(0)), heads, kv_heads, head_size, "bf16")
     out, gradient, lse = (
         cupy.empty((B, T, heads, head_size), ml_dtypes.bfloat16),
         cupy.empty(packed.shape, ml_dtypes.bfloat16),
@@ -80,14 +83,11 @@ def works(
         cupy.empty(attention.workspace_bytes(B, T), np.uint8),
     )
 
-    def stream() -> Any:
-        return cupy.cuda.Stream.from_external(torch.cuda.current_stream())
-
     def ours_forward() -> None:
-        attention.forward(stream(), *inputs, starts, offset, out, lse)
+        attention.forward(*inputs, starts, offset, out, lse)
 
     def ours_backward() -> None:
-        attention.backward(stream(), saved, gradients, starts, lse, workspace)
+        attention.backward(saved, gradients, starts, lse, workspace)
 
     forward, backward = {"ours": graph_of(ours_forward)}, {"ours": graph_of(ours_backward)}
     for name, backend in PEERS.items():

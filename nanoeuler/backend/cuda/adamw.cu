@@ -10,42 +10,43 @@
 // adamw          in: parameters, gradients, m, v (P) float; decays (P / 128)   out: parameters, m, v, working (P) bfloat16    bytes: 28 P, and 2 P for working
 #include "common.cuh"
 
-constexpr int BLOCK = 128;  // elements that decay alike: tensors start on multiples of it
+enum Scalar { FINITE, CLIPPING, RATE, CORRECTION, UNCORRECTED_RATE, SCALARS };
+static_assert(SCALARS == STEP_SCALARS, "scalars of a step");
 
-extern "C" __global__ void __launch_bounds__(512) squared_norm(const float* values, long long count, double* partial) {
+extern "C" __global__ void __launch_bounds__(NORM_THREADS) squared_norm(const float* values, long long count, double* partial) {
     double total = 0;
-    for (long long index = (blockIdx.x * 512ll + threadIdx.x) * WIDTH; index < count; index += gridDim.x * 512ll * WIDTH) {
+    for (long long index = ((long long)blockIdx.x * NORM_THREADS + threadIdx.x) * WIDTH; index < count; index += (long long)gridDim.x * NORM_THREADS * WIDTH) {
         const Eight value = load(values + index);
 #pragma unroll
         for (int i = 0; i < WIDTH; ++i) total += double(value.at[i]) * value.at[i];
     }
-    total = block_sum<16>(total);
+    total = block_sum<NORM_THREADS / 32>(total);
     if (threadIdx.x == 0) partial[blockIdx.x] = total;
 }
 
-extern "C" __global__ void __launch_bounds__(256) prepare(const double* partial, int blocks, const double* schedule, const double* losses, double beta1, double beta2,
+extern "C" __global__ void __launch_bounds__(THREADS) prepare(const double* partial, int blocks, const double* schedule, const double* losses, double beta1, double beta2,
                                                           double clip_norm, float* scalars, double* report) {
     double total = 0;
-    for (int block = threadIdx.x; block < blocks; block += 256) total += partial[block];
-    total = block_sum<8>(total);
+    for (int block = threadIdx.x; block < blocks; block += THREADS) total += partial[block];
+    total = block_sum<THREADS / 32>(total);
     if (threadIdx.x == 0) {
         const double norm = sqrt(total), rate = schedule[0], step = schedule[1] + 1;
         const bool finite = isfinite(norm) && isfinite(losses[0]);
         report[0] = norm;
         report[1] += !finite;
-        scalars[0] = finite;
-        scalars[1] = fmin(1.0, clip_norm / (norm + 1e-6));
-        scalars[2] = rate / (1 - pow(beta1, step));
-        scalars[3] = 1 / (1 - pow(beta2, step));
-        scalars[4] = rate;
+        scalars[FINITE] = finite;
+        scalars[CLIPPING] = fmin(1.0, clip_norm / (norm + 1e-6));
+        scalars[RATE] = rate / (1 - pow(beta1, step));
+        scalars[CORRECTION] = 1 / (1 - pow(beta2, step));
+        scalars[UNCORRECTED_RATE] = rate;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) adamw(float* parameters, bfloat16* working, const float* gradients, float* first, float* second, const unsigned char* decays,
+extern "C" __global__ void __launch_bounds__(THREADS) adamw(float* parameters, bfloat16* working, const float* gradients, float* first, float* second, const unsigned char* decays,
                                                         long long count, const float* scalars, float beta1, float beta2, float epsilon, float weight_decay) {
-    const long long index = (blockIdx.x * 256ll + threadIdx.x) * WIDTH;
-    if (index >= count || scalars[0] == 0) return;
-    const float scale = scalars[1], rate = scalars[2], correction = scalars[3], keep = decays[index / BLOCK] ? 1 - scalars[4] * weight_decay : 1.0f;
+    const long long index = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
+    if (index >= count || scalars[FINITE] == 0) return;
+    const float scale = scalars[CLIPPING], rate = scalars[RATE], correction = scalars[CORRECTION], keep = decays[index / DECAY_BLOCK] ? 1 - scalars[UNCORRECTED_RATE] * weight_decay : 1.0f;
     Eight p = load(parameters + index), m = load(first + index), v = load(second + index);
     const Eight raw = load(gradients + index);
 #pragma unroll
@@ -62,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(256) adamw(float* parameters, bfloa
 }
 
 // The copy of the parameters that products read, written anew: bytes 6 P.
-extern "C" __global__ void __launch_bounds__(256) refresh(const float* parameters, bfloat16* working, long long count) {
-    const long long index = (blockIdx.x * 256ll + threadIdx.x) * WIDTH;
+extern "C" __global__ void __launch_bounds__(THREADS) refresh(const float* parameters, bfloat16* working, long long count) {
+    const long long index = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
     if (index < count) store(working + index, load(parameters + index));
 }

@@ -26,19 +26,21 @@
 
 // ---- forward
 
-constexpr int QUERIES = HEADS * POSITIONS, THREADS = QUERIES * 2;
+constexpr int QUERIES = HEADS * POSITIONS;
+static_assert(FORWARD_THREADS == QUERIES * 2, "a warp owns 16 rows");
 
-extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
+extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
     attention_forward(CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts, const int* __restrict__ offsets, TENSOR(out),
                       float* __restrict__ lse, int T, int S, int heads, int kv_heads, float scale) {
     constexpr int KEY_TILE = KEYS * ROW_BYTES, KEY_TILES = QUERIES * ROW_BYTES, VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
+    static_assert(VALUE_TILES + 2 * KEY_TILE == FORWARD_BYTES, "two tiles of keys and of values");
     int batch = blockIdx.y / (heads / HEADS);
     Queries<HEADS, POSITIONS> q(starts, offsets ? offsets[batch] : 0, T, S, heads);
     int kv_head = q.head / (heads / kv_heads), lane = threadIdx.x % 32;
     key += batch * key_batch + kv_head * key_head, value += batch * value_batch + kv_head * value_head;
 
-    TileCopy<QUERIES, POSITIONS, THREADS> copy_query(query + batch * query_batch + q.head * query_head, query_token);
-    TileCopy<KEYS, KEYS, THREADS> copy_key(key, key_token), copy_value(value, value_token);
+    TileCopy<QUERIES, POSITIONS, FORWARD_THREADS> copy_query(query + batch * query_batch + q.head * query_head, query_token);
+    TileCopy<KEYS, KEYS, FORWARD_THREADS> copy_key(key, key_token), copy_value(value, value_token);
     auto fetch_key = [&](int tile) { copy_key(KEY_TILES + tile % 2 * KEY_TILE, tile * KEYS, q.keys_end - tile * KEYS); };
     auto fetch_value = [&](int tile) { copy_value(VALUE_TILES + tile % 2 * KEY_TILE, tile * KEYS, q.keys_end - tile * KEYS); };
 
@@ -141,24 +143,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
 
 // ---- backward:  p = exp(score − lse),  delta = Σ dout · out,  ds = p · (dout vᵀ − delta)
 
-constexpr int GRADIENT_QUERIES = GRADIENT_HEADS * GRADIENT_POSITIONS, GRADIENT_THREADS = GRADIENT_QUERIES * 2;
+constexpr int GRADIENT_QUERIES = GRADIENT_HEADS * GRADIENT_POSITIONS;
+static_assert(DQUERY_THREADS == GRADIENT_QUERIES * 2, "a warp owns 16 rows");
 
 // dq = ds k / √E; leaves (lse · BASE, delta) of each row behind for the other kernel.
-extern "C" __global__ void __launch_bounds__(GRADIENT_THREADS, DQUERY_BLOCKS)
+extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS)
     attention_dquery(CONST_TENSOR(dout), CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts, CONST_TENSOR(out),
                      const float* __restrict__ lse, float2* __restrict__ statistics, TENSOR(dquery), int T, int heads, int kv_heads, float scale,
                      const int* positions, const float* cosine, const float* sine) {
     constexpr int ROW_TILE = GRADIENT_QUERIES * ROW_BYTES, KEY_TILE = GRADIENT_KEYS * ROW_BYTES;
     constexpr int KEY_TILES = 2 * ROW_TILE, VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
+    static_assert(VALUE_TILES + 2 * KEY_TILE == DQUERY_BYTES, "two tiles of keys and of values");
     Queries<GRADIENT_HEADS, GRADIENT_POSITIONS> q(starts, 0, T, T, heads);
     int batch = q.batch, kv_head = q.head / (heads / kv_heads), lane = threadIdx.x % 32;
     key += batch * key_batch + kv_head * key_head, value += batch * value_batch + kv_head * value_head;
 
-    using CopyQueries = TileCopy<GRADIENT_QUERIES, GRADIENT_POSITIONS, GRADIENT_THREADS>;
+    using CopyQueries = TileCopy<GRADIENT_QUERIES, GRADIENT_POSITIONS, DQUERY_THREADS>;
     CopyQueries(query + batch * query_batch + q.head * query_head, query_token)(0, q.first, q.count, query_head);
     CopyQueries(dout + batch * dout_batch + q.head * dout_head, dout_token)(ROW_TILE, q.first, q.count, dout_head);
     commit_copies();
-    TileCopy<GRADIENT_KEYS, GRADIENT_KEYS, GRADIENT_THREADS> copy_key(key, key_token), copy_value(value, value_token);
+    TileCopy<GRADIENT_KEYS, GRADIENT_KEYS, DQUERY_THREADS> copy_key(key, key_token), copy_value(value, value_token);
     auto fetch = [&](int tile, int stage) {
         int first = tile * GRADIENT_KEYS, count = q.keys_end - first;
         copy_key(KEY_TILES + stage * KEY_TILE, first, count);
@@ -283,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(GRADIENT_THREADS, DQUERY_BLOCKS)
     store_rows<GRADIENT_QUERIES>(gradient, factors, 0, q.row, dquery, dquery_token, left);
 }
 
-constexpr int DKEY_THREADS = HELD_KEYS * 2;
+static_assert(DKEY_THREADS == HELD_KEYS * 2, "a warp owns 16 rows");
 
 // dk = dsᵀ q / √E and dv = pᵀ dout, each summed over the query heads that share the key/value head. Here keys are rows and queries are columns.
 extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
@@ -293,6 +297,7 @@ extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
     constexpr int COLUMNS = STREAMED_QUERIES, KEY_TILE = HELD_KEYS * ROW_BYTES, QUERY_TILE = COLUMNS * ROW_BYTES;
     constexpr int QUERY_TILES = 2 * KEY_TILE, DOUT_TILES = QUERY_TILES + 2 * QUERY_TILE, STATISTICS = DOUT_TILES + 2 * QUERY_TILE;
     constexpr int STARTS = STATISTICS + 2 * COLUMNS * 8;
+    static_assert(STARTS + 2 * COLUMNS * 4 == DKEY_BYTES, "two tiles of all that is streamed");
     int batch = blockIdx.y / kv_heads, kv_head = blockIdx.y % kv_heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32, ratio = heads / kv_heads;
     int first_key = blockIdx.x * HELD_KEYS, count = min(HELD_KEYS, T - first_key), row = warp * 16;
     int group_first = first_key + row / OWNED * OWNED, group_last = group_first + OWNED - 1;
@@ -402,9 +407,9 @@ extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
 // ---- decoding: few queries, many keys. A block per query and head. It takes time, not work: so that all loads of a few hundred keys are under way at
 // once, CHUNKS lanes share a key, each group of them takes AHEAD keys a turn, and the groups' results are put together at the end.
 
-constexpr int DECODE_WARPS = 16, GROUPS = DECODE_WARPS * 32 / CHUNKS, AHEAD = 4;
+constexpr int DECODE_WARPS = DECODE_THREADS / 32, GROUPS = DECODE_THREADS / CHUNKS, AHEAD = 4;
 
-extern "C" __global__ void __launch_bounds__(DECODE_WARPS * 32)
+extern "C" __global__ void __launch_bounds__(DECODE_THREADS)
     attention_decode(CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts, const int* __restrict__ offsets, TENSOR(out),
                      float* __restrict__ lse, int T, int S, int heads, int kv_heads, float scale) {
     int head = blockIdx.x, i = blockIdx.y, batch = blockIdx.z, kv_head = head / (heads / kv_heads);

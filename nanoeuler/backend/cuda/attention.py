@@ -1,23 +1,31 @@
-"""Causal grouped-query attention on CUDA: which form of attention.cu a device and a precision take, its launches, its scratch memory.
+"""Causal grouped-query attention on CUDA: the form of attention.cu that a device and a precision
+take, its launches, its scratch memory.
 
-The maths is in attention.cu, how tiles are multiplied in matrix_units.cuh, what has to come out in `nanoeuler.backend.reference`.
+The maths is in attention.cu, the products of tiles in matrix_units.cuh, and the specification in
+`nanoeuler.backend.reference`.
 """
+
+from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nanoeuler.backend.attention_arrays import AttentionArrays
-from nanoeuler.backend.cuda.sources import Source
+from nanoeuler.backend.cuda.kernel_sources import WARP, Source
+from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks
+
+if TYPE_CHECKING:
+    from cupy import ndarray as Array
 
 UNITS = ("ffma", "tf32", "bf16", "wgmma")
 UNIT_OF = {"fp32": "ffma", "tf32": "tf32", "bf16": "bf16"}
 HEAD_SIZES = (32, 64, 128)
 SHARED_LIMIT = 99 * 1024  # bytes per block that every card from compute capability 8.6 on has
-DECODE_QUERIES = 8  # up to so many new tokens per row, a block per token beats tiles of them
+DECODE_QUERIES = 8  # up to this many new tokens per row, a block per token beats tiles of them
+DECODE_WARPS = 16  # of such a block
 
 
 @dataclass(frozen=True)
@@ -45,21 +53,40 @@ class Tiles:
     def gradient_queries(self) -> int:
         return self.gradient_heads * self.gradient_positions
 
-    def shared_bytes(self, row_bytes: int) -> dict[str, int]:
-        """Dynamic shared memory of a block of each kernel: what it holds, and two tiles of each tensor that it streams."""
+    @property
+    def threads(self) -> dict[str, int]:
+        """Threads of a block of each kernel: a warp owns 16 rows."""
         return {
-            "attention_forward": (self.queries + 4 * self.keys) * row_bytes,
-            "attention_dquery": (2 * self.gradient_queries + 4 * self.gradient_keys) * row_bytes,
-            "attention_dkey": (2 * self.held_keys + 4 * self.streamed_queries) * row_bytes
-            + 6 * self.streamed_queries * 4,
+            "attention_forward": 2 * self.queries,
+            "attention_dquery": 2 * self.gradient_queries,
+            "attention_dkey": 2 * self.held_keys,
+            "attention_decode": DECODE_WARPS * WARP,
         }
+
+    def shared_bytes(self, row_bytes: int) -> dict[str, int]:
+        """Dynamic shared memory of a block of each kernel: the tiles that it holds, and two tiles
+        of each tensor that it streams."""
+        forward = self.queries + 4 * self.keys
+        dquery = 2 * self.gradient_queries + 4 * self.gradient_keys
+        dkey = 2 * self.held_keys + 4 * self.streamed_queries
+        statistics = 6 * self.streamed_queries * 4  # two float32 and a start per query, two tiles
+        return {
+            "attention_forward": forward * row_bytes,
+            "attention_dquery": dquery * row_bytes,
+            "attention_dkey": dkey * row_bytes + statistics,
+        }
+
+
+def itemsize(unit: str) -> int:
+    """Bytes of an element in shared memory."""
+    return 4 if unit in ("ffma", "tf32") else 2
 
 
 def tiles_for(unit: str, head_size: int, ratio: int) -> Tiles:
     """Sizes for `ratio` query heads per key/value head."""
-    row_bytes = head_size * (4 if unit in ("ffma", "tf32") else 2)
+    row_bytes = head_size * itemsize(unit)
     if unit == "wgmma":
-        # single groups of four warps, each at its own pace, did better than several around a barrier
+        # single groups of four warps, each at its own pace, did better than several at a barrier
         if head_size == 128:
             return Tiles(1, 64, 64, 1, 64, 32, 64, 32, 2, 2, 2, rows_in_registers=0)
         return Tiles(1, 64, 64, 1, 64, 64, 64, 64, 4, 4, 3, rows_in_registers=0)
@@ -67,13 +94,10 @@ def tiles_for(unit: str, head_size: int, ratio: int) -> Tiles:
         return Tiles(1, 64, 64, 1, 64, 64, 64, 64, 4, 3, 2)
     rows = 128 if row_bytes <= 128 else 64
     heads = max(h for h in (1, 2, 4) if ratio % h == 0)
-    widest = (
-        32 if unit == "ffma" else 64
-    )  # plain arithmetic needs the more registers, and time to compile, the wider a tile is
+    # plain arithmetic needs more registers, and time to compile, the wider a tile is
+    widest = 32 if unit == "ffma" else 64
     keys = min(widest, {64: 64, 128: 64, 256: 64, 512: 32}[row_bytes])
     gradient_keys = min(widest, {64: 64, 128: 64, 256: 32, 512: 16}[row_bytes])
-    streamed_queries = gradient_keys if head_size < 128 else 16
-    in_registers = int(unit == "bf16" and head_size < 128)
     return Tiles(
         heads,
         rows // heads,
@@ -81,33 +105,35 @@ def tiles_for(unit: str, head_size: int, ratio: int) -> Tiles:
         heads,
         rows // heads,
         gradient_keys,
-        rows,
-        streamed_queries,
-        rows_in_registers=in_registers,
+        held_keys=rows,
+        streamed_queries=gradient_keys if head_size < 128 else 16,
+        rows_in_registers=int(unit == "bf16" and head_size < 128),
     )
 
 
 def source(unit: str, head_size: int, ratio: int, tiles: Tiles | None = None) -> Source:
-    """The program for `ratio` query heads per key/value head; `wgmma` has to be compiled for sm_90a."""
-    values = {
-        "unit": UNITS.index(unit),
-        "head_size": head_size,
-        **asdict(tiles or tiles_for(unit, head_size, ratio)),
-    }
-    return Source(
-        "attention", tuple((name.upper(), value) for name, value in values.items()), exact=True
-    )
+    """The program for `ratio` query heads per key/value head."""
+    tiles = tiles or tiles_for(unit, head_size, ratio)
+    constants: dict[str, str | int] = {"UNIT": unit.upper(), "HEAD_SIZE": head_size}
+    constants |= {name.upper(): value for name, value in asdict(tiles).items()}
+    sizes = {"THREADS": tiles.threads, "BYTES": tiles.shared_bytes(head_size * itemsize(unit))}
+    for name, by_kernel in sizes.items():
+        for kernel, size in by_kernel.items():
+            constants[f"{kernel.removeprefix('attention_').upper()}_{name}"] = size
+    return Source("attention", tuple(constants.items()), exact=True, sm_90a=unit == "wgmma")
 
 
 class Attention:
-    """Attention of one shape of heads. Arrays are CuPy's: (B, T, H, E) views whose last dimension is contiguous and whose rows start on 16-byte borders.
+    """Attention of one shape of heads.
 
-    `precision`: fp32 (exact float32 products), tf32 or bf16. `unit` overrides what multiplies tiles, to run on this device what another would.
-    No call allocates or reads device memory on the host, so each can be captured in a graph.
+    Arrays are (B, T, H, E) views whose last dimension is contiguous and whose rows start on
+    16-byte borders. No call allocates or reads device memory on the host, so each can be captured
+    in a graph.
     """
 
     def __init__(
         self,
+        kernels: Kernels,
         heads: int,
         kv_heads: int,
         head_size: int,
@@ -115,164 +141,100 @@ class Attention:
         unit: str | None = None,
         tiles: Tiles | None = None,
     ):
-        import cupy
-
+        """`precision`: fp32 (exact float32 products), tf32 or bf16. `unit` overrides what
+        multiplies tiles, to run on this device what another device would."""
         if head_size not in HEAD_SIZES:
             raise ValueError(
-                f"attention on CUDA: head size {head_size} is not one of {', '.join(map(str, HEAD_SIZES))}"
+                f"attention on CUDA: head size {head_size} is not one of"
+                f" {', '.join(map(str, HEAD_SIZES))}"
             )
         if heads % kv_heads:
             raise ValueError(
                 f"attention: {heads} query heads are no multiple of {kv_heads} key/value heads"
             )
-        hopper = cupy.cuda.Device().compute_capability == "90"
-        self.unit = unit or ("wgmma" if precision == "bf16" and hopper else UNIT_OF[precision])
-        self.heads, self.kv_heads, self.head_size, self.ratio = (
-            heads,
-            kv_heads,
-            head_size,
-            heads // kv_heads,
-        )
-        self.tiles = tiles or tiles_for(self.unit, head_size, self.ratio)
-        self.scale = np.float32(1 / math.sqrt(head_size))
-
-    @cached_property
-    def kernels(self) -> dict[str, Any]:
-        import cupy
-
-        program = source(self.unit, self.head_size, self.ratio, self.tiles)
-        module = cupy.RawModule(
-            code=program.code,
-            options=(*program.options, *(["-arch=sm_90a"] if self.unit == "wgmma" else [])),
-        )
-        kernels = {
-            name: module.get_function(name)
-            for name in (
-                "attention_forward",
-                "attention_dquery",
-                "attention_dkey",
-                "attention_decode",
-            )
-        }
-        for name, size in self.shared_bytes.items():
-            kernels[name].max_dynamic_shared_size_bytes = size
-        return kernels
-
-    @cached_property
-    def shared_bytes(self) -> dict[str, int]:
-        return self.tiles.shared_bytes(self.head_size * (4 if self.unit in ("ffma", "tf32") else 2))
+        wgmma = precision == "bf16" and kernels.hopper
+        self.kernels = kernels
+        self.unit = unit or ("wgmma" if wgmma else UNIT_OF[precision])
+        self.heads, self.kv_heads = heads, kv_heads
+        self.shape = heads, kv_heads, 1 / math.sqrt(head_size)
+        self.tiles = tiles or tiles_for(self.unit, head_size, heads // kv_heads)
+        self.source = source(self.unit, head_size, heads // kv_heads, self.tiles)
+        self.threads = self.tiles.threads
+        self.shared_bytes = self.tiles.shared_bytes(head_size * itemsize(self.unit))
 
     def workspace_bytes(self, batch: int, length: int) -> int:
         """Scratch memory of `backward`: two float32 per query and head."""
-        return batch * self.heads * length * 8
+        return batch * self.heads * length * 2 * 4
 
     def forward(
         self,
-        stream: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        starts: Any,
-        offset: Any,
-        out: Any,
-        lse: Any,
+        query: Array,
+        key: Array,
+        value: Array,
+        starts: Array,
+        offset: Array,
+        out: Array,
+        lse: Array,
     ) -> None:
-        """Writes `out` (B, T, H, E) and `lse` (B, H, T) float32. Keys may lie beyond offset + T (a cache's free places): they are not read.
+        """Write `out` (B, T, H, E) and `lse` (B, H, T) float32.
 
-        `starts` (B, T) int32 never falls along a row; `offset` (B) int32 is 0, and not read, where S = T. Queries at places offset + i ≥ S, the padding of
-        short rows, get results that mean nothing. B · H < 65,536.
+        There may be more keys than offset + T, the free slots of a cache: they are not read.
+        `starts` (B, T) int32 never falls along a row. `offset` (B) int32 is 0, and not read, where
+        S = T. Queries whose position offset + i is S or more, the padding of short rows, get
+        results that mean nothing. B · H < 65,536.
         """
         B, T = query.shape[:2]
-        if key.shape[1] == T:
-            offset = np.uint64(0)  # nothing lies in front: a null pointer spares the kernel a look
-        arguments = (
-            *view(query),
-            *view(key),
-            *view(value),
-            starts,
-            offset,
-            *view(out),
-            lse,
-            np.int32(T),
-            np.int32(key.shape[1]),
-            *self.shape,
-        )
+        S = key.shape[1]
+        # without keys in front of the queries, a null pointer spares the kernel a read
+        inputs = *view(query), *view(key), *view(value), starts, None if S == T else offset
+        arguments = *inputs, *view(out), lse, T, S, *self.shape
         if T <= DECODE_QUERIES:
-            self.launch(stream, "attention_decode", (self.heads, T, B), 512, arguments)
+            self.launch("attention_decode", (self.heads, T, B), arguments)
         else:
-            tiles = self.tiles
-            grid = (-(-T // tiles.positions), B * self.heads // tiles.heads)
-            self.launch(stream, "attention_forward", grid, 2 * tiles.queries, arguments)
+            grid = blocks(T, self.tiles.positions), B * self.heads // self.tiles.heads
+            self.launch("attention_forward", grid, arguments)
 
     def backward(
         self,
-        stream: Any,
         saved: AttentionArrays,
         gradients: AttentionArrays,
-        starts: Any,
-        lse: Any,
-        workspace: Any,
-        rotation: tuple[Any, Any, Any] | None = None,
+        starts: Array,
+        lse: Array,
+        workspace: Array,
+        rotation: tuple[Array, Array, Array] | None = None,
     ) -> None:
-        """From `gradients.out` to the other three, written in full. `workspace`: `workspace_bytes` of memory, on an 8-byte border.
+        """Write the gradients of query, key and value, from that of out.
 
-        `rotation`: positions (B, T) int32, cosines and sines: the gradients are those of queries and keys before they were rotated.
+        `workspace`: `workspace_bytes` of memory, on an 8-byte border. `rotation`: positions (B, T)
+        int32, cosines and sines; with them the gradients are those of queries and keys before
+        they were rotated.
         """
         B, T = saved.query.shape[:2]
         if workspace.nbytes < self.workspace_bytes(B, T):
             raise ValueError(
-                f"attention's backward pass needs {self.workspace_bytes(B, T)} bytes of workspace and was given {workspace.nbytes}"
+                f"attention's backward pass needs {self.workspace_bytes(B, T)} bytes of workspace"
+                f" and was given {workspace.nbytes}"
             )
-        tiles, inputs = (
-            self.tiles,
-            (
-                *view(gradients.out),
-                *view(saved.query),
-                *view(saved.key),
-                *view(saved.value),
-                starts,
-            ),
-        )
-        last = np.int32(T), *self.shape, *(rotation or [np.uint64(0)] * 3)
-        grid = (-(-T // tiles.gradient_positions), B * self.heads // tiles.gradient_heads)
-        self.launch(
-            stream,
-            "attention_dquery",
-            grid,
-            2 * tiles.gradient_queries,
-            (*inputs, *view(saved.out), lse, workspace, *view(gradients.query), *last),
-        )
-        grid = (-(-T // tiles.held_keys), B * self.kv_heads)
-        self.launch(
-            stream,
-            "attention_dkey",
-            grid,
-            2 * tiles.held_keys,
-            (*inputs, workspace, *view(gradients.key), *view(gradients.value), *last),
-        )
+        tiles = self.tiles
+        inputs = *view(gradients.out), *view(saved.query), *view(saved.key), *view(saved.value)
+        last = T, *self.shape, *(rotation or (None, None, None))
+        grid = blocks(T, tiles.gradient_positions), B * self.heads // tiles.gradient_heads
+        arrays = *view(saved.out), lse, workspace, *view(gradients.query)
+        self.launch("attention_dquery", grid, (*inputs, starts, *arrays, *last))
+        grid = blocks(T, tiles.held_keys), B * self.kv_heads
+        outputs = *view(gradients.key), *view(gradients.value)
+        self.launch("attention_dkey", grid, (*inputs, starts, workspace, *outputs, *last))
 
-    @cached_property
-    def shape(self) -> tuple[Any, ...]:
-        return np.int32(self.heads), np.int32(self.kv_heads), self.scale
-
-    def launch(
-        self,
-        stream: Any,
-        name: str,
-        grid: tuple[int, ...],
-        threads: int,
-        arguments: tuple[Any, ...],
-    ) -> None:
-        self.kernels[name](
-            grid, (threads,), arguments, shared_mem=self.shared_bytes.get(name, 0), stream=stream
-        )
+    def launch(self, kernel: str, grid: tuple[int, ...], arguments: tuple[Argument, ...]) -> None:
+        threads, shared = self.threads[kernel], self.shared_bytes.get(kernel, 0)
+        self.kernels.launch(self.source, kernel, grid, threads, *arguments, shared=shared)
 
 
-def view(array: Any) -> tuple[Any, np.int64, np.int32, np.int32]:
-    """A (B, T, H, E) array as a kernel takes it: pointer, then strides of batch, token and head in elements."""
-    batch, token, head, number = (stride // array.itemsize for stride in array.strides)
-    assert number == 1, "the last dimension is contiguous"
-    assert all(x % 16 == 0 for x in (array.data.ptr, *array.strides[:3])), (
-        "rows start on 16-byte borders"
-    )
-    return array, np.int64(batch), np.int32(token), np.int32(head)
+def view(array: Array) -> tuple[Array, np.int64, int, int]:
+    """A (B, T, H, E) array as a kernel takes it: the pointer, then the strides of batch, token and
+    head in elements."""
+    batch, token, head, element = (stride // array.itemsize for stride in array.strides)
+    assert element == 1, "the last dimension is contiguous"
+    borders = array.data.ptr, *array.strides[:3]
+    assert all(border % 16 == 0 for border in borders), "rows start on 16-byte borders"
+    return array, np.int64(batch), token, head

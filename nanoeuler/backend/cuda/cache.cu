@@ -6,9 +6,9 @@
 
 constexpr int VECTORS = WIDE / WIDTH;
 
-extern "C" __global__ void __launch_bounds__(256) write_cache(const ACTIVATION* fresh, long long stride, const int* offset, ACTIVATION* cache, int rows, int T, int S,
+extern "C" __global__ void __launch_bounds__(THREADS) write_cache(const ACTIVATION* fresh, long long stride, const int* offset, ACTIVATION* cache, int rows, int T, int S,
                                                               long long cache_batch) {
-    const unsigned index = blockIdx.x * 256u + threadIdx.x, row = index / VECTORS, column = index % VECTORS * WIDTH;
+    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS, column = index % VECTORS * WIDTH;
     if (row >= rows) return;
     const int b = row / T, place = offset[b] + row % T;
     if (place < S) store(cache + b * cache_batch + (long long)place * WIDE + column, load(fresh + row * stride + column));

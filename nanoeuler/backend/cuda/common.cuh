@@ -6,7 +6,7 @@
 
 using bfloat16 = __nv_bfloat16;
 
-constexpr int WIDTH = 8;  // elements of one access: 16 bytes of bfloat16, twice 16 of float
+static_assert(WIDTH == 8, "accesses are written out for 8 elements");
 constexpr unsigned WHOLE_WARP = 0xffffffffu;
 #define INFINITE __int_as_float(0x7f800000)  // NVRTC has no <math.h>
 

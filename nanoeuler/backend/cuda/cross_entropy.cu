@@ -16,7 +16,9 @@ constexpr int WARPS = THREADS / 32;
 constexpr int VECTORS = (VOCAB + WIDTH - 1) / WIDTH;  // the last may reach into the padding of the row
 constexpr int STEPS = (VECTORS + THREADS - 1) / THREADS;
 
-#define HELD (VOCAB <= 16384)  // in registers
+#ifndef HELD
+#error "compile with -D HELD: whether a row is kept in registers"
+#endif
 constexpr bool NARROW = sizeof(ACTIVATION) == 2;
 constexpr int BLOCKS = HELD && STEPS <= 2 ? (NARROW ? 6 : 5) : HELD && STEPS <= 4 ? (NARROW ? 4 : 3) : 2;  // least on a multiprocessor
 

@@ -16,7 +16,7 @@
 #include "common.cuh"
 #include "overlap.cuh"
 
-constexpr int THREADS = 256, WARPS = THREADS / 32, CHUNKS = HEAD_SIZE / WIDTH, GROUPS = THREADS / CHUNKS, AHEAD = 4;
+constexpr int WARPS = THREADS / 32, CHUNKS = HEAD_SIZE / WIDTH, GROUPS = THREADS / CHUNKS, AHEAD = 4;
 constexpr int TOKEN = KV_HEADS * HEAD_SIZE, HALF = HEAD_SIZE / 2;
 constexpr float NEVER = -1e30f;  // below any score, and a difference of two is a number
 
@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 constexpr int PAIRS = HALF / WIDTH;  // threads of a head: each turns 8 elements of the first half with 8 of the second
 
-extern "C" __global__ void __launch_bounds__(THREADS) place(const ACTIVATION* packed, long long stride, const int* lengths, const float* cosine, const float* sine,
+extern "C" __global__ void __launch_bounds__(THREADS) fill_slots(const ACTIVATION* packed, long long stride, const int* lengths, const float* cosine, const float* sine,
                                                             ACTIVATION* query, ACTIVATION* keys, ACTIVATION* values, long long cache_batch, int capacity, int rows) {
     const unsigned index = blockIdx.x * THREADS + threadIdx.x, b = index / ((HEADS + 2 * KV_HEADS) * PAIRS);
     if (b >= rows) return;

@@ -20,7 +20,7 @@
 constexpr int ATTENDED = HEADS * HEAD_SIZE, HALF = HEAD_SIZE / 2;
 
 // A warp takes the two rows of W_qkv that rotary positions turn into each other.
-extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, ROWS == 1 ? 2 : 1)
+extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
     project(const RESIDUAL* x, const float* norm, float epsilon, const ACTIVATION* weight, const int* lengths, const float* cosine, const float* sine, ACTIVATION* query,
             ACTIVATION* keys, ACTIVATION* values, int rows, int capacity, long long cache_batch) {
     __shared__ __align__(16) ACTIVATION shared[ROWS > 1 ? ROWS * DIM : WIDTH];
@@ -104,7 +104,7 @@ __device__ __forceinline__ void add_product(const Weights<GROUP, SIZE>& weights,
     if (writes) *target = RESIDUAL(before + step_size * product);
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, ROWS == 1 ? 2 : 1)
+extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
     output(const float* parts, const float2* shares, const int* lengths, int span, int splits, const ACTIVATION* weight, float step_size, RESIDUAL* x, int rows) {
     __shared__ __align__(16) ACTIVATION shared[ROWS * ATTENDED];
     const int first = warp_of_grid();
@@ -122,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, ROWS == 1 ? 2 : 1)
 }
 
 // A warp takes PAIRS elements of `hidden`: as many rows of W_gate and the same of W_up.
-extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, ROWS == 1 ? 2 : 1)
+extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
     gate_up(const RESIDUAL* x, const float* norm, float epsilon, const ACTIVATION* weight, ACTIVATION* hidden, int rows) {
     __shared__ __align__(16) ACTIVATION shared[ROWS > 1 ? ROWS * DIM : WIDTH];
     const int first = PAIRS * warp_of_grid();
@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, ROWS == 1 ? 2 : 1)
         hidden[weights.place() / (2 * PAIRS) * FFN + first + weights.place() % (2 * PAIRS) / 2] = ACTIVATION(z / (1.0f + expf(-z)) * up);
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, ROWS == 1 ? 2 : 1) down(const ACTIVATION* hidden, const ACTIVATION* weight, float step_size, RESIDUAL* x, int rows) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1) down(const ACTIVATION* hidden, const ACTIVATION* weight, float step_size, RESIDUAL* x, int rows) {
     __shared__ __align__(16) ACTIVATION shared[ROWS > 1 ? ROWS * FFN : WIDTH];
     const int first = warp_of_grid();
     const bool there = first < DIM;

@@ -1,31 +1,41 @@
-"""The ops of a decoded token: a layer, the logits and the choice for one new token a row. An engine with arrays and `launch` takes them in.
+"""The ops of a decoded token: a layer, the logits and the choice for one new token per row.
 
-Up to `most_rows` rows go through kernels made for them (decode_layer.cu), five a layer. More rows are worth a matrix product: cuBLASLt's, with
-what lies between them fused as far as it is cheap.
+Up to `most_rows` rows go through kernels made for them (decode_layer.cu), five a layer. More rows
+are worth a matrix product: cuBLASLt's, with what lies between the products fused as far as it is
+cheap.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.cuda.sources import (
+from nanoeuler.backend.cuda.kernel_sources import (
+    ATTEND_THREADS,
+    FEW_ROWS_WARPS,
+    WARP,
+    WIDTH,
     DecodingSizes,
-    Sources,
+    KernelSources,
+    Source,
     choosing_bytes,
     choosing_threads,
+    head_fits,
     most_rows,
     parts_of,
+    row_pairs,
 )
+from nanoeuler.backend.cuda.kernels import Argument, blocks
+from nanoeuler.backend.cuda.scratch import Scratch
 
 Array = Any
-MOST_WARPS = 8  # of a block of few_rows.cuh
 LEAST_SPAN = 32  # keys that are worth a block
 
 
 @dataclass
 class LayerStep:
-    """A layer's work on one new token a row: B rows, caches of S places."""
+    """A layer's work on one new token per row: B rows, caches of S slots."""
 
     sizes: DecodingSizes
     x_BD: Array
@@ -53,10 +63,17 @@ class LayerStep:
 
 
 class DecodingOps:
-    """Ops beyond the reference's table, for one new token a row; `lengths_B` are the places of the new tokens in the cache."""
+    """Ops for one new token per row, to be mixed into an engine; `lengths_B` holds the slots of
+    the new tokens in the cache."""
 
-    sources: Sources
+    sources: KernelSources
+    scratch: Scratch
     activation: np.dtype
+    launch: Callable[..., None]
+    linear: Callable[..., None]
+    add_linear: Callable[..., None]
+    rms_norm: Callable[..., None]
+    swiglu: Callable[..., None]
 
     def decode(
         self,
@@ -88,7 +105,10 @@ class DecodingOps:
         epsilon: float,
         step_size: float,
     ) -> None:
-        """x ← a whole layer's output for one new token per row, whose key and value go to place lengths[b] of the cache; a full cache keeps what it has."""
+        """x ← a whole layer's output for one new token per row.
+
+        Its key and value go to slot lengths[b] of the cache; a full cache keeps what it has.
+        """
         sizes = sizes_of(weights, columns, keys_BSGE)
         step = LayerStep(
             sizes,
@@ -107,102 +127,49 @@ class DecodingOps:
     def most_rows(self, sizes: DecodingSizes) -> int:
         return most_rows(sizes, self.activation.itemsize)
 
-    def few_rows_step(self, step: "LayerStep") -> None:
-        s, w, x, lengths, B, S = (
-            step.sizes,
-            step.weights,
-            step.x_BD,
-            step.lengths_B,
-            step.rows,
-            step.capacity,
+    def few_rows_step(self, step: LayerStep) -> None:
+        s, w, x, lengths = step.sizes, step.weights, step.x_BD, step.lengths_B
+        B, S = step.rows, step.capacity
+        source = self.sources.decode_layer(s, bucket(B))
+        span = blocks(blocks(S, parts_of(bucket(B))), LEAST_SPAN) * LEAST_SPAN
+        splits = blocks(S, span)
+        query, hidden, parts, shares = self.scratch.take(
+            "decoding",
+            ((B, s.width), self.activation),
+            ((B, s.ffn), self.activation),
+            ((B, s.heads, splits, s.head_size), np.float32),
+            ((B, s.heads, splits, 2), np.float32),
         )
-        source, most_parts = self.sources.decode_layer(s, bucket(B)), parts_of(bucket(B))
-        span = -(-S // most_parts // LEAST_SPAN) * LEAST_SPAN
-        splits = -(-S // span)
-        query = self.scratch(f"query {B} {s.width}", B * s.width, self.activation)
-        hidden = self.scratch(f"hidden {B} {s.ffn}", B * s.ffn, self.activation)
-        parts = self.scratch(f"parts {B} {s.width}", B * most_parts * s.width, np.float32)
-        shares = self.scratch(f"shares {B} {s.width}", B * most_parts * 2 * s.heads, np.float32)
         pairs = (s.heads + 2 * s.kv_heads) * s.head_size // 2
-        arrays = (
-            x,
-            w.attention_norm,
-            step.epsilon,
-            w.query_key_value,
-            lengths,
-            *step.table,
-            query,
-            step.keys_BSGE,
-            step.values_BSGE,
-        )
-        self.launch_warps(source, "project", pairs, *arrays, B, S, step.cache_stride)
+        inputs = x, w.attention_norm, step.epsilon, w.query_key_value
+        rotation = lengths, *step.table
+        outputs = query, step.keys_BSGE, step.values_BSGE
+        sizes = B, S, step.cache_stride
+        self.launch_warps(source, "project", pairs, *inputs, *rotation, *outputs, *sizes)
         self.attend(step, query, span, splits, None, parts, shares)
-        self.launch_warps(
-            source,
-            "output",
-            s.dim,
-            parts,
-            shares,
-            lengths,
-            span,
-            splits,
-            w.attention_output,
-            step.step_size,
-            x,
-            B,
-        )
-        self.launch_warps(
-            source,
-            "gate_up",
-            s.ffn // self.pairs(B),
-            x,
-            w.mlp_norm,
-            step.epsilon,
-            w.gate_up,
-            hidden,
-            B,
-        )
+        attended = parts, shares, lengths, span, splits
+        output = w.attention_output, step.step_size, x
+        self.launch_warps(source, "output", s.dim, *attended, *output, B)
+        warps = s.ffn // row_pairs(B, self.activation.itemsize)
+        inputs = x, w.mlp_norm, step.epsilon, w.gate_up
+        self.launch_warps(source, "gate_up", warps, *inputs, hidden, B)
         self.launch_warps(source, "down", s.dim, hidden, w.down, step.step_size, x, B)
 
-    def many_rows_step(self, step: "LayerStep") -> None:
+    def many_rows_step(self, step: LayerStep) -> None:
         s, w, x, columns, B = step.sizes, step.weights, step.x_BD, step.columns, step.rows
-
-        def room(name: str, wide: int) -> Array:
-            return self.scratch(f"{name} {B} {wide}", B * wide, self.activation).reshape(B, wide)
-
-        normed, packed, query, attended = (
-            room("normed", s.dim),
-            room("packed", columns.query_key_value),
-            room("query", s.width),
-            room("attended", s.width),
-        )
-        gate_up, hidden, inverse_rms = (
-            room("gate_up", columns.gate_up),
-            room("hidden", s.ffn),
-            self.scratch(f"inverse rms {B}", B, np.float32),
+        widths = s.dim, columns.query_key_value, s.width, s.width, columns.gate_up, s.ffn
+        activations = [((B, width), self.activation) for width in widths]
+        normed, packed, query, attended, gate_up, hidden, inverse_rms = self.scratch.take(
+            "decoding", *activations, ((B,), np.float32)
         )
         self.rms_norm(x, w.attention_norm, step.epsilon, normed, inverse_rms)
         self.linear(normed, w.query_key_value, packed)
-        threads = B * (s.heads + 2 * s.kv_heads) * s.head_size // 16
-        arrays = (
-            packed,
-            np.int64(packed.shape[1]),
-            step.lengths_B,
-            *step.table,
-            query,
-            step.keys_BSGE,
-            step.values_BSGE,
-            step.cache_stride,
-        )
-        self.launch(
-            self.sources.decode_attention(s),
-            "place",
-            -(-threads // 256),
-            256,
-            *arrays,
-            step.capacity,
-            B,
-        )
+        threads = B * (s.heads + 2 * s.kv_heads) * s.head_size // (2 * WIDTH)
+        grid, source = blocks(threads, ATTEND_THREADS), self.sources.decode_attention(s)
+        inputs = packed, np.int64(packed.shape[1]), step.lengths_B, *step.table
+        outputs = query, step.keys_BSGE, step.values_BSGE
+        sizes = step.cache_stride, step.capacity, B
+        self.launch(source, "fill_slots", grid, ATTEND_THREADS, *inputs, *outputs, *sizes)
         self.attend(step, query, step.capacity, 1, attended, None, None)
         self.add_linear(attended, w.attention_output, step.step_size, x)
         self.rms_norm(x, w.mlp_norm, step.epsilon, normed, inverse_rms)
@@ -212,7 +179,7 @@ class DecodingOps:
 
     def attend(
         self,
-        step: "LayerStep",
+        step: LayerStep,
         query: Array,
         span: int,
         splits: int,
@@ -220,48 +187,33 @@ class DecodingOps:
         parts: Array | None,
         shares: Array | None,
     ) -> None:
-        """Attention of the new tokens, the keys of a row in `splits` parts of `span`: to `out`, or its parts and their shares."""
+        """Attention of the new tokens, the keys of a row in `splits` parts of `span`: to `out`, or
+        as parts and their shares."""
         s = step.sizes
+        source = self.sources.decode_attention(s)
         grid = splits, s.heads // s.heads_together, step.rows
-        arrays = (
-            query,
-            step.keys_BSGE,
-            step.values_BSGE,
-            step.cache_stride,
-            step.lengths_B,
-            step.capacity,
-            span,
-            s.head_size**-0.5,
-            out,
-            parts,
-            shares,
-        )
-        self.launch(self.sources.decode_attention(s), "attend", grid, 256, *arrays, early=True)
+        inputs = query, step.keys_BSGE, step.values_BSGE, step.cache_stride, step.lengths_B
+        sizes = step.capacity, span, s.head_size**-0.5
+        outputs = out, parts, shares
+        arguments = *inputs, *sizes, *outputs
+        self.launch(source, "attend", grid, ATTEND_THREADS, *arguments, early=True)
 
     def next_logits(
         self, x_BD: Array, norm_D: Array, epsilon: float, weight_VD: Array, out_BV: Array
     ) -> None:
-        """Logits in float32 behind the last layer: the final norm and the product with a head."""
+        """Logits in float32 of the last layer's output: the final norm and the product with a
+        head."""
         (B, D), V = x_BD.shape, len(weight_VD)
-        if (
-            B * D * self.activation.itemsize <= 48 * 1024
-            and B <= 8
-            and 2 * D * self.activation.itemsize <= 64 * 4 * 32
-        ):
+        if head_fits(B, D, self.activation.itemsize):
+            source = self.sources.decode_head(D, bucket(B))
+            warps = V // (2 * row_pairs(B, self.activation.itemsize))
             arrays = x_BD, norm_D, float(epsilon), weight_VD, out_BV
-            self.launch_warps(
-                self.sources.decode_head(D, bucket(B)),
-                "head",
-                V // (2 * self.pairs(B)),
-                *arrays,
-                V,
-                B,
-            )
+            self.launch_warps(source, "head", warps, *arrays, V, B)
             return
-        normed = self.scratch(f"normed {B} {D}", B * D, self.activation).reshape(B, D)
-        self.rms_norm(
-            x_BD, norm_D, epsilon, normed, self.scratch(f"inverse rms {B}", B, np.float32)
+        normed, inverse_rms = self.scratch.take(
+            "decoding", ((B, D), self.activation), ((B,), np.float32)
         )
+        self.rms_norm(x_BD, norm_D, epsilon, normed, inverse_rms)
         self.linear(normed, weight_VD, out_BV)
 
     def choose(
@@ -274,37 +226,19 @@ class DecodingOps:
         tokens_B: Array,
         lengths_B: Array | None,
     ) -> None:
-        """The next token of each row, see sampling.cu."""
-        V = len(allowed_V)
-        arrays = (
-            logits_BV,
-            np.int64(logits_BV.shape[1]),
-            allowed_V,
-            settings,
-            draws_B,
-            chosen_B,
-            tokens_B,
-            lengths_B,
-        )
-        self.launch(
-            self.sources.sampling(V),
-            "choose",
-            len(logits_BV),
-            choosing_threads(V),
-            *arrays,
-            shared=choosing_bytes(V),
-            early=True,
-        )
+        """Choose the next token of each row, see sampling.cu."""
+        V, stride = len(allowed_V), np.int64(logits_BV.shape[1])
+        source, threads, shared = self.sources.sampling(V), choosing_threads(V), choosing_bytes(V)
+        inputs = logits_BV, stride, allowed_V, settings, draws_B
+        arguments = *inputs, chosen_B, tokens_B, lengths_B
+        rows = len(logits_BV)
+        self.launch(source, "choose", rows, threads, *arguments, shared=shared, early=True)
 
-    def pairs(self, rows: int) -> int:
-        """PAIRS of few_rows.cuh."""
-        return 2 if rows > 1 and self.activation.itemsize == 2 else 1
-
-    def launch_warps(self, source: Any, kernel: str, warps: int, *arguments: Any) -> None:
-        # always whole blocks: fewer warps in each would spread over more multiprocessors, but took 0.210 ms a token instead of 0.198
-        self.launch(
-            source, kernel, -(-warps // MOST_WARPS), 32 * MOST_WARPS, *arguments, early=True
-        )
+    def launch_warps(self, source: Source, kernel: str, warps: int, *arguments: Argument) -> None:
+        # Always whole blocks: smaller ones would spread over more multiprocessors, but they took
+        # 0.210 ms a token instead of 0.198.
+        grid, threads = blocks(warps, FEW_ROWS_WARPS), FEW_ROWS_WARPS * WARP
+        self.launch(source, kernel, grid, threads, *arguments, early=True)
 
 
 def bucket(rows: int) -> int:
@@ -315,13 +249,5 @@ def bucket(rows: int) -> int:
 def sizes_of(weights: Any, columns: Any, keys_BSGE: Array) -> DecodingSizes:
     """The sizes of a layer, from its weights and its cache."""
     (D, width), (G, E) = weights.attention_output.shape, keys_BSGE.shape[2:]
-    return DecodingSizes(
-        D,
-        weights.down.shape[1],
-        width // E,
-        G,
-        E,
-        columns.key.start,
-        columns.value.start,
-        columns.up.start,
-    )
+    starts = columns.key.start, columns.value.start, columns.up.start
+    return DecodingSizes(D, weights.down.shape[1], width // E, G, E, *starts)

@@ -13,12 +13,11 @@
 constexpr int VECTORS = DIM / WIDTH;
 constexpr int STEPS = (VECTORS + 31) / 32;
 
-extern "C" __global__ void __launch_bounds__(256) embedding(const int* ids, const ACTIVATION* table, RESIDUAL* out, int rows) {
-    const unsigned index = blockIdx.x * 256u + threadIdx.x, row = index / VECTORS, column = index % VECTORS * WIDTH;
+extern "C" __global__ void __launch_bounds__(THREADS) embedding(const int* ids, const ACTIVATION* table, RESIDUAL* out, int rows) {
+    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS, column = index % VECTORS * WIDTH;
     if (row < rows) store(out + size_t(row) * DIM + column, load(table + size_t(ids[row]) * DIM + column));
 }
 
-constexpr int HELD = 64;        // most entries of a block
 constexpr int LOOKS = 8;        // ids that a lane looks at together
 constexpr int FREQUENT = 64;    // rows from which on all warps add them up
 
@@ -53,13 +52,13 @@ __device__ __forceinline__ void look_through(const int* ids, int start, int stop
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32) embedding_backward(const int* ids, const ACTIVATION* dout, float* dtable, int* order, int rows, int entries,
                                                                             int shift, int accumulate) {
-    __shared__ int next[WARPS][HELD];  // first how many of an entry a warp found, then where it writes the next one down
-    __shared__ int first[HELD + 1];    // of an entry's places in `order`
+    __shared__ int next[WARPS][BLOCK_ENTRIES];  // first how many of an entry a warp found, then where it writes the next one down
+    __shared__ int first[BLOCK_ENTRIES + 1];    // of an entry's places in `order`
     __shared__ int found_before[WARPS];
     __shared__ alignas(16) float sums[WARPS][DIM];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.x, mask = (1 << shift) - 1;
     const int share = (rows + WARPS - 1) / WARPS, start = warp * share, stop = min(rows, start + share);
-    for (int entry = threadIdx.x; entry < WARPS * HELD; entry += WARPS * 32) next[0][entry] = 0;
+    for (int entry = threadIdx.x; entry < WARPS * BLOCK_ENTRIES; entry += WARPS * 32) next[0][entry] = 0;
     __syncthreads();
 
     int before = 0;  // ids of the blocks in front of this one
@@ -76,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) embedding_backward(cons
     if (warp == 0) {
         int place = 0;
         for (int w = 0; w < WARPS; ++w) place += found_before[w];
-        for (int entry = lane; entry < HELD; entry += 32) {
+        for (int entry = lane; entry < BLOCK_ENTRIES; entry += 32) {
             int count = 0;
             for (int w = 0; w < WARPS; ++w) count += next[w][entry];
             int upto = count;  // of the entries of this round, this one included
@@ -94,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) embedding_backward(cons
             }
             place += __shfl_sync(WHOLE_WARP, upto, 31);
         }
-        if (lane == 0) first[HELD] = place;
+        if (lane == 0) first[BLOCK_ENTRIES] = place;
     }
     __syncthreads();
 
@@ -116,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) embedding_backward(cons
     __syncthreads();
 
     Sum sum;
-    for (int e = 0; e < HELD && block + (e << shift) < entries; ++e) {
+    for (int e = 0; e < BLOCK_ENTRIES && block + (e << shift) < entries; ++e) {
         const int count = first[e + 1] - first[e];
         if (count < FREQUENT) continue;
         const int part = (count + WARPS - 1) / WARPS, from = min(count, warp * part);
@@ -134,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) embedding_backward(cons
         }
         __syncthreads();
     }
-    for (int e = warp; e < HELD && block + (e << shift) < entries; e += WARPS) {
+    for (int e = warp; e < BLOCK_ENTRIES && block + (e << shift) < entries; e += WARPS) {
         const int count = first[e + 1] - first[e];
         if (count >= FREQUENT || (count == 0 && accumulate)) continue;
         sum.add_rows(dout, order + first[e], count, lane);

@@ -5,7 +5,7 @@ records a CUDA graph, and every later one replays that. Sums are taken in a fixe
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import cupy
@@ -14,20 +14,29 @@ import numpy as np
 
 from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cuda.attention import UNIT_OF, Attention
+from nanoeuler.backend.cuda.cublaslt import CublasLt
 from nanoeuler.backend.cuda.decoding import DecodingOps
 from nanoeuler.backend.cuda.device import Device, peak_flops
 from nanoeuler.backend.cuda.fused_linear import FusedLinear
-from nanoeuler.backend.cuda.launching import launch_early
-from nanoeuler.backend.cuda.products import Products
-from nanoeuler.backend.cuda.sources import (
-    ADDING_THREADS,
+from nanoeuler.backend.cuda.kernel_sources import (
+    ADDING_WARPS,
+    DECAY_BLOCK,
+    ELEMENTWISE_THREADS,
+    NORM_THREADS,
+    PAIR_THREADS,
+    STEP_SCALARS,
+    SUM_THREADS,
+    WARP,
+    WIDTH,
+    KernelSources,
     Source,
-    Sources,
     loss_threads,
     row_blocks,
     row_warps,
     spread_shift,
 )
+from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks
+from nanoeuler.backend.cuda.scratch import Scratch
 from nanoeuler.backend.cuda.staging import HostCopy, Staged
 from nanoeuler.errors import UserError
 
@@ -35,9 +44,6 @@ Array = Any
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
 HEAD_SIZES = (32, 64, 128)
-OVERLAPPING, OVERLAPPING_DRIVER = (9, 0), 12_030
-"""Compute capability, and CUDA version of the driver, from which on a kernel can start before the one in front of it has ended, also in a graph."""
-
 STAGED = 16
 """Arrays that are loaded again and again; the oldest beyond it is forgotten."""
 
@@ -47,6 +53,8 @@ class Recorded:
     """The work of a step: done once, to be recorded at its next run; then a graph."""
 
     graph: Any = None
+    scratch: list[Array] = field(default_factory=list)
+    """Memory whose addresses the graph holds: it must live as long."""
 
 
 class CudaBackend(DecodingOps):
@@ -73,25 +81,18 @@ class CudaBackend(DecodingOps):
         self.activation = BFLOAT16 if precision == "bf16" else FLOAT32
         self.residual = BFLOAT16 if precision == "bf16" and residual == "bf16" else FLOAT32
         self.peak_flops = peak_flops(self.device.name, precision)
-        self.overlaps = (
-            self.device.capability >= OVERLAPPING
-            and cupy.cuda.runtime.driverGetVersion() >= OVERLAPPING_DRIVER
-        )
-        self.stream, self.copying = (
-            cupy.cuda.Stream(non_blocking=True),
-            cupy.cuda.Stream(non_blocking=True),
-        )
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.copying = cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
-        self.sources = Sources(self.activation.name, self.residual.name)
-        self.products = Products(precision, self.stream, f"{self.device.name} {precision}")
-        hopper = precision == "bf16" and self.device.capability == (9, 0) and not portable
-        self.portable, self.fused = (
-            portable,
-            FusedLinear(self.stream, self.device.multiprocessors) if hopper else None,
-        )
-        self.kernels: dict[tuple[Source, str], Any] = {}
-        self.modules: dict[Source, Any] = {}
-        self.kept: dict[str, Array] = {}
+        self.sources = KernelSources(self.activation.name, self.residual.name)
+        self.kernels = Kernels(self.stream, self.device.capability)
+        self.launch = self.kernels.launch
+        self.scratch = Scratch(lambda count: self.empty((count,), np.uint8))
+        self.products = CublasLt(precision, self.stream, f"{self.device.name} {precision}")
+        self.portable = portable
+        hopper = precision == "bf16" and self.kernels.hopper and not portable
+        self.fused = FusedLinear(self.kernels, self.device.multiprocessors) if hopper else None
+        self.decay_flags: dict[tuple[tuple[int, int, bool], ...], Array] = {}
         self.attentions: dict[tuple[int, ...], Attention] = {}
         self.staged: dict[int, Staged] = {}
 
@@ -177,12 +178,6 @@ class CudaBackend(DecodingOps):
             return array.view(np.uint16).get(stream=self.stream).view(BFLOAT16).astype(np.float32)
         return array.get(stream=self.stream)
 
-    def scratch(self, name: str, count: int, dtype: Any) -> Array:
-        """Memory that kernels of one op hand results over in; taken at the first call of the largest size."""
-        if name not in self.kept or self.kept[name].size < count:
-            self.kept[name] = self.empty((count,), dtype)
-        return self.kept[name]
-
     def working_copy(self, parameters: Array) -> Array:
         if self.activation == self.dtype:
             return parameters
@@ -192,15 +187,9 @@ class CudaBackend(DecodingOps):
 
     def refresh(self, working: Array, parameters: Array) -> None:
         if working is not parameters:
-            self.launch(
-                self.sources.adamw(),
-                "refresh",
-                blocks(parameters.size, 256 * 8),
-                256,
-                parameters,
-                working,
-                np.int64(parameters.size),
-            )
+            size = parameters.size
+            arrays = parameters, working, np.int64(size)
+            self.launch_elementwise(self.sources.adamw(), "refresh", size, *arrays)
 
     # ---- a step as a whole
 
@@ -224,11 +213,12 @@ class CudaBackend(DecodingOps):
                 function()
                 return recorded or Recorded()
             if recorded.graph is None:
-                self.stream.begin_capture()
-                try:
-                    function()
-                finally:
-                    recorded.graph = self.stream.end_capture()
+                with self.scratch.recording() as recorded.scratch:
+                    self.stream.begin_capture()
+                    try:
+                        function()
+                    finally:
+                        recorded.graph = self.stream.end_capture()
         finally:
             self.products.planned = False
         recorded.graph.launch(self.stream)
@@ -245,35 +235,12 @@ class CudaBackend(DecodingOps):
     def finish(self) -> None:
         self.stream.synchronize()
 
-    def launch(
-        self,
-        source: Source,
-        kernel: str,
-        grid: int | tuple[int, ...],
-        threads: int,
-        *arguments: Any,
-        shared: int = 0,
-        early: bool = False,
+    def launch_elementwise(
+        self, source: Source, kernel: str, elements: int, *arguments: Argument
     ) -> None:
-        """Launch `kernel` of `source`. Whole numbers are passed as int, others as float, None as a null pointer; NumPy's scalars as they are.
-
-        `early`: where the device can, it may start before the kernel in front of it has ended, see overlap.cuh.
-        """
-        if (source, kernel) not in self.kernels:
-            if source not in self.modules:
-                self.modules[source] = cupy.RawModule(code=source.code, options=source.options)
-            self.kernels[source, kernel] = self.modules[source].get_function(kernel)
-        function = self.kernels[source, kernel]
-        if shared > 48 * 1024:
-            function.max_dynamic_shared_size_bytes = shared
-        blocks_of_grid, values = (
-            (grid,) if isinstance(grid, int) else grid,
-            tuple(map(argument, arguments)),
-        )
-        if early and self.overlaps:
-            launch_early(function, blocks_of_grid, threads, values, shared, self.stream)
-        else:
-            function(blocks_of_grid, (threads,), values, shared_mem=shared, stream=self.stream)
+        """Launch threads that take `WIDTH` elements each."""
+        grid = blocks(elements, ELEMENTWISE_THREADS * WIDTH)
+        self.launch(source, kernel, grid, ELEMENTWISE_THREADS, *arguments)
 
     # ---- matrix products
 
@@ -308,34 +275,19 @@ class CudaBackend(DecodingOps):
 
     def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
         N, D = out_ND.shape
-        self.launch(
-            self.sources.embedding(D),
-            "embedding",
-            blocks(N * D // 8, 256),
-            256,
-            ids_N,
-            table_VD,
-            out_ND,
-            N,
-        )
+        arrays = ids_N, table_VD, out_ND
+        self.launch_elementwise(self.sources.embedding(D), "embedding", N * D, *arrays, N)
 
     def embedding_backward(
         self, ids_N: Array, dout_ND: Array, dtable_VD: Array, accumulate: bool
     ) -> None:
         (N, D), V = dout_ND.shape, len(dtable_VD)
-        shift, order = spread_shift(V), self.scratch("order of ids", N, np.int32)
+        source, shift = self.sources.embedding(D), spread_shift(V)
+        grid, threads = min(V, 1 << shift), row_warps(D) * WARP
+        (order,) = self.scratch.take("embedding", ((N,), np.int32))
         arrays = ids_N, dout_ND, dtable_VD, order
-        self.launch(
-            self.sources.embedding(D),
-            "embedding_backward",
-            min(V, 1 << shift),
-            row_warps(D) * 32,
-            *arrays,
-            N,
-            V,
-            shift,
-            accumulate,
-        )
+        sizes = N, V, shift, accumulate
+        self.launch(source, "embedding_backward", grid, threads, *arrays, *sizes)
 
     # ---- RMSNorm
 
@@ -344,18 +296,9 @@ class CudaBackend(DecodingOps):
     ) -> None:
         N, D = x_ND.shape
         warps = row_warps(D)
-        self.launch(
-            self.sources.rms_norm(D),
-            "rms_norm",
-            blocks(N, warps),
-            warps * 32,
-            x_ND,
-            weight_D,
-            epsilon,
-            out_ND,
-            inverse_rms_N,
-            N,
-        )
+        grid, threads = blocks(N, warps), warps * WARP
+        arrays = x_ND, weight_D, epsilon, out_ND, inverse_rms_N
+        self.launch(self.sources.rms_norm(D), "rms_norm", grid, threads, *arrays, N)
 
     def add_rms_norm(
         self,
@@ -370,10 +313,9 @@ class CudaBackend(DecodingOps):
     ) -> None:
         N, D = x_ND.shape
         warps = row_warps(D)
+        grid, threads = blocks(N, warps), warps * WARP
         arrays = x_ND, delta_ND, float(step_size), weight_D, epsilon, sum_ND, out_ND, inverse_rms_N
-        self.launch(
-            self.sources.rms_norm(D), "add_rms_norm", blocks(N, warps), warps * 32, *arrays, N
-        )
+        self.launch(self.sources.rms_norm(D), "add_rms_norm", grid, threads, *arrays, N)
 
     def euler_step(
         self,
@@ -407,32 +349,12 @@ class CudaBackend(DecodingOps):
         N, D = x_ND.shape
         source, warps = self.sources.rms_norm(D), row_warps(D)
         parts = min(row_blocks(D) * self.device.multiprocessors, blocks(N, warps))
-        partial = self.scratch("rms_norm", parts * D, np.float32)
-        self.launch(
-            source,
-            "rms_norm_backward",
-            parts,
-            warps * 32,
-            dout_ND,
-            x_ND,
-            weight_D,
-            inverse_rms_N,
-            dx_ND,
-            add_to_dx,
-            out_ND,
-            partial,
-            N,
-        )
-        self.launch(
-            source,
-            "sum_weight_gradient",
-            blocks(D, 32),
-            ADDING_THREADS,
-            partial,
-            parts,
-            dweight_D,
-            accumulate,
-        )
+        (partial,) = self.scratch.take("rms_norm", ((parts, D), np.float32))
+        arrays = dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, add_to_dx, out_ND, partial
+        self.launch(source, "rms_norm_backward", parts, warps * WARP, *arrays, N)
+        grid, threads = blocks(D, WARP), ADDING_WARPS * WARP
+        sums = partial, parts, dweight_D, accumulate
+        self.launch(source, "sum_weight_gradient", grid, threads, *sums)
 
     # ---- rotary positions
 
@@ -446,19 +368,9 @@ class CudaBackend(DecodingOps):
     ) -> None:
         N, H, E = x_NHE.shape
         stride = np.int64(x_NHE.strides[0] // x_NHE.itemsize)
-        self.launch(
-            self.sources.rope(E),
-            "rope",
-            blocks(N * H * E // 16, 256),
-            256,
-            x_NHE,
-            stride,
-            positions_N,
-            *table,
-            N,
-            H,
-            -1.0 if inverse else 1.0,
-        )
+        pairs, direction = N * H * E // 2, -1.0 if inverse else 1.0
+        arrays = x_NHE, stride, positions_N, *table
+        self.launch_elementwise(self.sources.rope(E), "rope", pairs, *arrays, N, H, direction)
 
     def linear_rope(
         self,
@@ -495,9 +407,7 @@ class CudaBackend(DecodingOps):
         lse_BHT: Array,
     ) -> None:
         heads = self.heads(query_BTHE, key_BSGE)
-        heads.forward(
-            self.stream, query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, lse_BHT
-        )
+        heads.forward(query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, lse_BHT)
 
     def attention_backward(
         self,
@@ -508,9 +418,8 @@ class CudaBackend(DecodingOps):
         rotation: tuple[Array, tuple[Array, Array]] | None = None,
     ) -> None:
         heads, (B, T) = self.heads(saved.query, saved.key), saved.query.shape[:2]
-        workspace = self.scratch("attention", heads.workspace_bytes(B, T), np.uint8)
+        (workspace,) = self.scratch.take("attention", ((heads.workspace_bytes(B, T),), np.uint8))
         heads.backward(
-            self.stream,
             saved,
             gradients,
             starts_BT,
@@ -523,42 +432,23 @@ class CudaBackend(DecodingOps):
         """The attention of these numbers of heads."""
         shape = query_BTHE.shape[2], key_BSGE.shape[2], query_BTHE.shape[3]
         if shape not in self.attentions:
-            self.attentions[shape] = Attention(
-                *shape, self.precision, UNIT_OF[self.precision] if self.portable else None
-            )
+            unit = UNIT_OF[self.precision] if self.portable else None
+            self.attentions[shape] = Attention(self.kernels, *shape, self.precision, unit)
         return self.attentions[shape]
 
     def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
         (B, S, G, E), T = cache_BSGE.shape, new_BTGE.shape[1]
         strides = row_stride(new_BTGE), np.int64(cache_BSGE.strides[0] // cache_BSGE.itemsize)
+        source, elements = self.sources.cache(G * E), B * T * G * E
         arrays = new_BTGE, strides[0], offset_B, cache_BSGE
-        self.launch(
-            self.sources.cache(G * E),
-            "write_cache",
-            blocks(B * T * G * E // 8, 256),
-            256,
-            *arrays,
-            B * T,
-            T,
-            S,
-            strides[1],
-        )
+        self.launch_elementwise(source, "write_cache", elements, *arrays, B * T, T, S, strides[1])
 
     # ---- SwiGLU
 
     def swiglu(self, gate_NF: Array, up_NF: Array, out_NF: Array) -> None:
         N, F = out_NF.shape
-        self.launch(
-            self.sources.swiglu(F),
-            "swiglu",
-            blocks(N * F // 8, 256),
-            256,
-            gate_NF,
-            up_NF,
-            row_stride(gate_NF),
-            out_NF,
-            N,
-        )
+        arrays = gate_NF, up_NF, row_stride(gate_NF), out_NF
+        self.launch_elementwise(self.sources.swiglu(F), "swiglu", N * F, *arrays, N)
 
     def swiglu_backward(
         self,
@@ -580,9 +470,7 @@ class CudaBackend(DecodingOps):
             row_stride(dgate_NF),
             out_NF,
         )
-        self.launch(
-            self.sources.swiglu(F), "swiglu_backward", blocks(N * F // 8, 256), 256, *arrays, N
-        )
+        self.launch_elementwise(self.sources.swiglu(F), "swiglu_backward", N * F, *arrays, N)
 
     def linear_swiglu(
         self, x_NI: Array, weight_OI: Array, packed_NO: Array, gate: slice, up: slice, out_NF: Array
@@ -636,29 +524,13 @@ class CudaBackend(DecodingOps):
 
     def launch_rows(self, kernel: str, logits_RV: Array, *arrays: Array) -> None:
         R, V = logits_RV.shape
-        self.launch(
-            self.sources.cross_entropy(V),
-            kernel,
-            R,
-            loss_threads(V),
-            logits_RV,
-            row_stride(logits_RV),
-            *arrays,
-        )
+        source, stride = self.sources.cross_entropy(V), row_stride(logits_RV)
+        self.launch(source, kernel, R, loss_threads(V), logits_RV, stride, *arrays)
 
     def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
         N, K = logprobs_NK.shape
-        self.launch(
-            self.sources.losses(),
-            "add_losses",
-            1,
-            1024,
-            logprobs_NK,
-            weights_NK,
-            N * K,
-            K,
-            losses_2,
-        )
+        arrays = logprobs_NK, weights_NK, N * K, K, losses_2
+        self.launch(self.sources.losses(), "add_losses", 1, SUM_THREADS, *arrays)
 
     def preference(
         self,
@@ -673,7 +545,7 @@ class CudaBackend(DecodingOps):
         losses_2: Array,
     ) -> None:
         (R, T, K), P, source = logprobs_RTK.shape, shares_RP.shape[1], self.sources.preference()
-        pair_losses = self.scratch("preference", R * P, np.float64)
+        (pair_losses,) = self.scratch.take("preference", ((R, P), np.float64))
         arrays = (
             logprobs_RTK,
             spans_RP3,
@@ -685,8 +557,8 @@ class CudaBackend(DecodingOps):
             weights_RTK,
             pair_losses,
         )
-        self.launch(source, "preference", R * P, 128, *arrays, P, T, K)
-        self.launch(source, "add_pair_losses", 1, 128, pair_losses, R * P, losses_2)
+        self.launch(source, "preference", R * P, PAIR_THREADS, *arrays, P, T, K)
+        self.launch(source, "add_pair_losses", 1, PAIR_THREADS, pair_losses, R * P, losses_2)
 
     # ---- optimizer
 
@@ -705,21 +577,11 @@ class CudaBackend(DecodingOps):
     ) -> None:
         o, source, count = optimizer, self.sources.adamw(), np.int64(parameters.size)
         partial = self.squares(gradients)
-        scalars = self.scratch("scalars", 5, np.float32)
+        (scalars,) = self.scratch.take("update", ((STEP_SCALARS,), np.float32))
+        inputs = partial, len(partial), schedule_2, losses_2
         constants = np.float64(o.beta1), np.float64(o.beta2), np.float64(o.clip_norm)
-        self.launch(
-            source,
-            "prepare",
-            1,
-            256,
-            partial,
-            len(partial),
-            schedule_2,
-            losses_2,
-            *constants,
-            scalars,
-            report_2,
-        )
+        outputs = scalars, report_2
+        self.launch(source, "prepare", 1, ELEMENTWISE_THREADS, *inputs, *constants, *outputs)
         flat = (
             parameters,
             None if working is parameters else working,
@@ -727,59 +589,36 @@ class CudaBackend(DecodingOps):
             first_moment,
             second_moment,
         )
-        constants = o.beta1, o.beta2, o.epsilon, o.weight_decay
-        self.launch(
-            source,
-            "adamw",
-            blocks(parameters.size, 256 * 8),
-            256,
-            *flat,
-            self.decays(decay_slices),
-            count,
-            scalars,
-            *map(float, constants),
+        decays = self.decays(decay_slices)
+        rates = map(float, (o.beta1, o.beta2, o.epsilon, o.weight_decay))
+        self.launch_elementwise(
+            source, "adamw", parameters.size, *flat, decays, count, scalars, *rates
         )
 
     def squares(self, values: Array) -> Array:
         """Partial sums of squares, float64."""
-        parts = min(4 * self.device.multiprocessors, blocks(values.size, 512 * 8))
-        partial = self.scratch(f"squares of {values.size}", parts, np.float64)
-        self.launch(
-            self.sources.adamw(), "squared_norm", parts, 512, values, np.int64(values.size), partial
-        )
+        parts = min(4 * self.device.multiprocessors, blocks(values.size, NORM_THREADS * WIDTH))
+        (partial,) = self.scratch.take("squares", ((parts,), np.float64))
+        arrays = values, np.int64(values.size), partial
+        self.launch(self.sources.adamw(), "squared_norm", parts, NORM_THREADS, *arrays)
         return partial
 
     def squared_norm(self, values: Array) -> float:
         return float(self.to_host(self.squares(values)).sum())
 
     def decays(self, decay_slices: list[tuple[slice, bool]]) -> Array:
-        """One byte for each block of 128 elements: does it decay?"""
-        name = "decays of " + " ".join(
-            f"{part.start}:{part.stop}:{decays}" for part, decays in decay_slices
-        )
-        if name not in self.kept:
-            flags = np.zeros(-(-decay_slices[-1][0].stop // 128), np.uint8)
-            for part, decays in decay_slices:
-                flags[part.start // 128 : -(-part.stop // 128)] = decays
-            self.kept[name] = self.from_host(flags)
-        return self.kept[name]
+        """One byte for each block of `DECAY_BLOCK` elements: does it decay?
 
-
-def argument(value: Any) -> Any:
-    """A kernel's argument as CuPy passes it on."""
-    if value is None:
-        return np.uint64(0)
-    if isinstance(value, bool | int):
-        return np.int32(value)
-    return (
-        np.float32(value)
-        if isinstance(value, float) and not isinstance(value, np.floating)
-        else value
-    )
-
-
-def blocks(work: int, per_block: int) -> int:
-    return -(-work // per_block)
+        Unlike scratch memory this is kept: its content is made on the host, which a graph cannot
+        repeat. There is one array for each layout of tensors, so one for a model.
+        """
+        layout = tuple((part.start, part.stop, decays) for part, decays in decay_slices)
+        if layout not in self.decay_flags:
+            flags = np.zeros(blocks(layout[-1][1], DECAY_BLOCK), np.uint8)
+            for start, stop, decays in layout:
+                flags[start // DECAY_BLOCK : blocks(stop, DECAY_BLOCK)] = decays
+            self.decay_flags[layout] = self.from_host(flags)
+        return self.decay_flags[layout]
 
 
 def row_stride(array: Array) -> np.int64:

@@ -8,9 +8,6 @@
 #include "common.cuh"
 #include "overlap.cuh"
 
-constexpr int MOST_WARPS = 8;
-constexpr int PAIRS = ROWS > 1 && sizeof(ACTIVATION) == 2 ? 2 : 1;  // of a wide weight's rows, to a warp: more meet a row of x at once, fewer leave room
-
 // What a lane holds of a row of SIZE elements: every 32nd vector of eight.
 template <int SIZE>
 struct Row {

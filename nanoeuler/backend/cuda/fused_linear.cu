@@ -20,20 +20,26 @@
 //   written  results lie in the stage                 computing warps → storing thread
 //   empty    nobody in the cluster needs it           computing warps or storing thread, of both blocks → loading thread
 //
-// Compiled with -D: KIND; TURNED_HEAD, the head size E for ROTATED; HEAD_SIZE=64 and UNIT=WGMMA, of which matrix_units.cuh makes panels of 64 bfloat16 columns.
+// Compiled with -D: KIND; ROTATED_HEAD, the head size E for ROTATED; HEAD_SIZE=64 and UNIT=WGMMA, of which matrix_units.cuh makes panels of 64 bfloat16 columns.
 #include "matrix_units.cuh"
 
-#define ROTATED 0
-#define GATED 1
-#define GATED_BACKWARD 2
+#define ROTATED 1
+#define GATED 2
+#define GATED_BACKWARD 3
 
-constexpr int ROWS = 128, COLUMNS = 256, DEPTH = 64, STAGES = 4, GROUP_ROWS = 64;
-constexpr int PANEL = ROWS * 128, STAGE = 3 * PANEL;                       // bytes of 64 columns of a tile; of a stage: x, then the weights
-constexpr int SLICE = DEPTH * 128;                                         // bytes of 64 columns of GATED_BACKWARD's weights
-constexpr int BARRIERS = STAGES * STAGE, FULL = 0, EMPTY = 1, WRITTEN = 2; // three barriers for each stage
-constexpr int COMPUTING_WARPS = 8, LOADING_WARP = 8, STORING_WARP = 9, THREADS = 384;
-constexpr int TILE_COLUMNS = KIND == GATED ? COLUMNS / 2 : COLUMNS;         // of `out`, or of `packed` when there is none
+constexpr int PANEL = TILE_ROWS * 128;  // bytes of 64 columns of a tile
+constexpr int STAGE = PANEL + TILE_COLUMNS * 128;  // bytes of a stage: x, then the weights
+constexpr int SLICE = DEPTH * 128;  // bytes of 64 columns of GATED_BACKWARD's weights
+constexpr int BARRIER_BYTES = STAGES * STAGE;  // where barriers start
+constexpr int FULL = 0, EMPTY = 1, WRITTEN = 2;  // kinds of barriers of a stage
+constexpr int COMPUTING_WARPS = TILE_ROWS / 16, LOADING_WARP = 8, STORING_WARP = 9;
 constexpr int EPILOGUE_STAGES = KIND == GATED_BACKWARD ? 4 : 2;
+
+static_assert(TILE_ROWS == 128 && TILE_COLUMNS == 256 && DEPTH == 64, "what wgmma is asked for");
+static_assert(GROUP_ROWS == 64 && CLUSTER == 2, "what loading and storing take for granted");
+static_assert(RESULT_COLUMNS == (KIND == GATED ? TILE_COLUMNS / 2 : TILE_COLUMNS), "of `out`");
+static_assert(THREADS == (COMPUTING_WARPS + 4) * 32, "a third group loads and stores");
+static_assert(SHARED_BYTES == BARRIER_BYTES + STAGES * BARRIERS * 8, "the ring, then barriers");
 
 struct alignas(64) Map {
     unsigned long long words[16];
@@ -44,7 +50,7 @@ struct Maps {
 
 // ---- barriers
 
-__device__ __forceinline__ unsigned barrier(int kind, int stage) { return address_of(BARRIERS + (kind * STAGES + stage) * 8); }
+__device__ __forceinline__ unsigned barrier(int kind, int stage) { return address_of(BARRIER_BYTES + (kind * STAGES + stage) * 8); }
 
 __device__ __forceinline__ void expect_barrier(unsigned address, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes) : "memory");
@@ -95,13 +101,13 @@ __device__ __forceinline__ void store_box(const Map& map, int source, int column
     "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"                              \
     "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}"
 
-__device__ __forceinline__ void multiply_step(float (&x)[COLUMNS / 8][4], unsigned long long left, unsigned long long right, int add) {
+__device__ __forceinline__ void multiply_step(float (&x)[TILE_COLUMNS / 8][4], unsigned long long left, unsigned long long right, int add) {
     asm volatile("{.reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 " D_256 ", %128, %129, p, 1, 1, 0, %131;}"
                  : FOUR_8(x, 0), FOUR_8(x, 8), FOUR_8(x, 16), FOUR_8(x, 24)
                  : "l"(left), "l"(right), "r"(add), "n"(KIND == GATED_BACKWARD));
 }
 
-__device__ __forceinline__ void multiply_stage(float (&x)[COLUMNS / 8][4], int stage, int group, int add) {
+__device__ __forceinline__ void multiply_stage(float (&x)[TILE_COLUMNS / 8][4], int stage, int group, int add) {
 #pragma unroll
     for (int s = 0; s < DEPTH / 16; s++) {
         unsigned long long left = descriptor(stage * STAGE + group * GROUP_ROWS * 128, s * 32, 16);
@@ -126,7 +132,7 @@ __device__ __forceinline__ void gated_backward(float gradient, float z, float fa
     dup = gradient * silu, dgate = gradient * factor * (sigma + silu * (1.0f - sigma)), product = silu * factor;
 }
 
-extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
     fused_linear(const __grid_constant__ Maps maps, int rows, int depth, int columns, int up, float scale, const int* positions, const float* cosine, const float* sine, int turned) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     unsigned rank;
@@ -142,7 +148,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
     meet_cluster();
 
     // every role walks the same tiles and the same stages; `lap` counts how often it went round the ring
-    int across = (columns + TILE_COLUMNS - 1) / TILE_COLUMNS, tiles = (rows + 2 * ROWS - 1) / (2 * ROWS) * across;
+    int across = (columns + RESULT_COLUMNS - 1) / RESULT_COLUMNS, tiles = (rows + 2 * TILE_ROWS - 1) / (2 * TILE_ROWS) * across;
     int steps = (depth + DEPTH - 1) / DEPTH, stage = 0, lap = 0;
     auto next = [&]() {
         if (++stage == STAGES) stage = 0, lap++;
@@ -152,7 +158,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (warp == LOADING_WARP && lane == 0) {
             for (int tile = blockIdx.x / 2; tile < tiles; tile += gridDim.x / 2) {
-                int row = (tile / across * 2 + rank) * ROWS, column = tile % across * TILE_COLUMNS;
+                int row = (tile / across * 2 + rank) * TILE_ROWS, column = tile % across * RESULT_COLUMNS;
                 for (int step = 0; step < steps; step++, next()) {
                     unsigned full = barrier(FULL, stage);
                     int at = stage * STAGE;
@@ -162,7 +168,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
                     if (KIND == GATED_BACKWARD) {
                         for (int i = 2 * rank; i < 2 * rank + 2; i++) load_box_for_both(maps.weight, at + PANEL + i * SLICE, column + i * 64, step * DEPTH, full);
                     } else {
-                        load_box_for_both(maps.weight, at + PANEL + rank * PANEL, step * DEPTH, column + rank * (KIND == GATED ? up : ROWS), full);
+                        load_box_for_both(maps.weight, at + PANEL + rank * PANEL, step * DEPTH, column + rank * (KIND == GATED ? up : TILE_ROWS), full);
                     }
                 }
                 for (int part = 0; part < EPILOGUE_STAGES; part++, next()) {
@@ -180,7 +186,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
         } else if (warp == STORING_WARP && lane == 0) {
             unsigned phases = 0;  // a stage is not an epilogue's in every lap
             for (int tile = blockIdx.x / 2; tile < tiles; tile += gridDim.x / 2) {
-                int row = (tile / across * 2 + rank) * ROWS, column = tile % across * TILE_COLUMNS;
+                int row = (tile / across * 2 + rank) * TILE_ROWS, column = tile % across * RESULT_COLUMNS;
                 stage = (stage + steps) % STAGES;
                 for (int part = 0; part < EPILOGUE_STAGES; part++, next()) {
                     await(barrier(WRITTEN, stage), phases >> stage & 1);
@@ -205,7 +211,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         int group = warp / 4, first = warp * 16 + lane / 4;  // of the lane's two rows of a tile, which lie 8 apart
-        float x[COLUMNS / 8][4];
+        float x[TILE_COLUMNS / 8][4];
         // where this lane reads or writes a row of its warp's part of a panel: blocks j and j + 1, rows 0 to 7 and 8 to 15 of each
         int own = warp * 16 + lane % 16, corner = own * 128 + ((own ^ lane / 16) & 7) * 16;
         auto spot = [&](int panel, int j) { return stage * STAGE + panel * PANEL + (corner ^ j * 16); };
@@ -217,9 +223,9 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
             next();
         };
         for (int tile = blockIdx.x / 2; tile < tiles; tile += gridDim.x / 2) {
-            constexpr int BLOCKS = TURNED_HEAD / 8, HALF = TURNED_HEAD / 2;
+            constexpr int BLOCKS = ROTATED_HEAD / 8, HALF = ROTATED_HEAD / 2;
             [[maybe_unused]] float2 cos[2][BLOCKS / 2], sin[2][BLOCKS / 2];
-            [[maybe_unused]] int row = (tile / across * 2 + rank) * ROWS + first, column = tile % across * TILE_COLUMNS;
+            [[maybe_unused]] int row = (tile / across * 2 + rank) * TILE_ROWS + first, column = tile % across * RESULT_COLUMNS;
             auto fetch_angles = [&]() {
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
@@ -230,7 +236,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
                     }
                 }
             };
-            constexpr bool EARLY = KIND == ROTATED && TURNED_HEAD <= 64;  // on their way while the product is at work, where registers suffice
+            constexpr bool EARLY = KIND == ROTATED && ROTATED_HEAD <= 64;  // on their way while the product is at work, where registers suffice
             if (EARLY && column < turned) fetch_angles();
             for (int step = 0; step < steps; step++, next()) {
                 await(barrier(FULL, stage), lap & 1);
@@ -249,8 +255,8 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
             if (KIND == ROTATED && column < turned) {
                 if (!EARLY) fetch_angles();
 #pragma unroll
-                for (int head = 0; head < COLUMNS / TURNED_HEAD; head++) {
-                    if (column + head * TURNED_HEAD >= turned) break;
+                for (int head = 0; head < TILE_COLUMNS / ROTATED_HEAD; head++) {
+                    if (column + head * ROTATED_HEAD >= turned) break;
 #pragma unroll
                     for (int j = 0; j < BLOCKS / 2; j++) {
 #pragma unroll

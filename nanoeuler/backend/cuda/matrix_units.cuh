@@ -12,10 +12,14 @@
 //
 // Compiled with -D: HEAD_SIZE; UNIT = FFMA, TF32, BF16 or WGMMA; ROWS_IN_REGISTERS = 1 to keep the left factor of a transposed product in registers.
 
-#define FFMA 0
-#define TF32 1
-#define BF16 2
-#define WGMMA 3
+#define FFMA 1
+#define TF32 2
+#define BF16 3
+#define WGMMA 4
+
+#if !defined(UNIT) || !defined(ROWS_IN_REGISTERS) || UNIT < FFMA || UNIT > WGMMA
+#error "compile with -D of UNIT (FFMA, TF32, BF16 or WGMMA) and ROWS_IN_REGISTERS"
+#endif
 
 #if UNIT == WGMMA && ROWS_IN_REGISTERS
 #error "wgmma takes the left factor of a transposed product from shared memory: kept in registers, results were wrong with tiles of 64 keys"

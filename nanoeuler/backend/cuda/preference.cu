@@ -9,7 +9,7 @@
 // bytes: 8 · tokens of the spans
 #include "common.cuh"
 
-constexpr int THREADS = 128, WARPS = THREADS / 32;
+constexpr int WARPS = THREADS / 32;
 
 __device__ __forceinline__ double softplus(double z) { return z > 0 ? z + log1p(exp(-z)) : log1p(exp(z)); }  // log(1 + exp z) = −log σ(−z)
 

@@ -147,21 +147,19 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) rms_norm_backwa
     }
 }
 
-constexpr int ADDING = 16;  // warps of a block that adds partial sums up
-
 // dw (D) of the partial sums (blocks, D). A block takes 32 columns, its 16 warps every 16th row of them.
-extern "C" __global__ void __launch_bounds__(ADDING * 32) sum_weight_gradient(const float* partial, int blocks, float* dweight, int accumulate) {
-    __shared__ float sums[ADDING][32];
+extern "C" __global__ void __launch_bounds__(ADDING_WARPS * 32) sum_weight_gradient(const float* partial, int blocks, float* dweight, int accumulate) {
+    __shared__ float sums[ADDING_WARPS][32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = blockIdx.x * 32 + lane;
     float total = 0;
     if (column < DIM)
 #pragma unroll 8
-        for (int block = warp; block < blocks; block += ADDING) total += partial[size_t(block) * DIM + column];
+        for (int block = warp; block < blocks; block += ADDING_WARPS) total += partial[size_t(block) * DIM + column];
     sums[warp][lane] = total;
     __syncthreads();
     if (warp == 0 && column < DIM) {
 #pragma unroll
-        for (int w = 1; w < ADDING; ++w) total += sums[w][lane];
+        for (int w = 1; w < ADDING_WARPS; ++w) total += sums[w][lane];
         dweight[column] = accumulate ? dweight[column] + total : total;
     }
 }

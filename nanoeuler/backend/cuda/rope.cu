@@ -12,9 +12,9 @@
 constexpr int HALF = HEAD_SIZE / 2;
 constexpr int PAIRS = HALF / WIDTH;  // threads of a head: each turns 8 elements of the first half with 8 of the second
 
-extern "C" __global__ void __launch_bounds__(256) rope(ACTIVATION* x, long long stride, const int* positions, const float* cosine, const float* sine, int rows, int heads,
+extern "C" __global__ void __launch_bounds__(THREADS) rope(ACTIVATION* x, long long stride, const int* positions, const float* cosine, const float* sine, int rows, int heads,
                                                        float direction) {
-    const unsigned index = blockIdx.x * 256u + threadIdx.x, per_row = heads * PAIRS;
+    const unsigned index = blockIdx.x * THREADS + threadIdx.x, per_row = heads * PAIRS;
     const unsigned row = index / per_row, place = index % per_row;
     if (row >= rows) return;
     const int head = place / PAIRS, column = place % PAIRS * WIDTH;

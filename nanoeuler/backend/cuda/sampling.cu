@@ -20,6 +20,7 @@ typedef unsigned long long u64;
 constexpr int EACH = (VOCAB + THREADS - 1) / THREADS, WARPS = THREADS / 32;  // tokens of a thread: every THREADS-th
 __device__ constexpr int bits(int number) { return number < 2 ? number : 1 + bits(number / 2); }
 constexpr int ID_BITS = bits(VOCAB - 1);
+constexpr bool SORTED = SHARED_BYTES > 0;
 constexpr double UNIT = 17592186044416.0;  // 2⁴⁴
 constexpr u64 STREAM = 0x73616D706C65ull;  // of sampling.py
 
@@ -55,7 +56,9 @@ __device__ __forceinline__ u64 bound_of_p(double top_p, u64 total) { return min(
 
 // ---- tokens sorted
 
-constexpr int BINS = 4096, BINS_EACH = BINS / THREADS;
+constexpr int BINS_EACH = BINS / THREADS;
+static_assert(!SORTED || VOCAB * 8 + (BINS + 1) * 4 <= SHARED_BYTES, "ranks, then bins");
+static_assert(!SORTED || (EACH * THREADS + THREADS - 1) * 8 <= SHARED_BYTES, "padded weights");
 
 // Sum over the threads before this one.
 template <typename T>

@@ -13,8 +13,8 @@ constexpr int VECTORS = FFN / WIDTH;
 
 __device__ __forceinline__ float sigmoid(float z) { return 1.0f / (1.0f + expf(-z)); }
 
-extern "C" __global__ void __launch_bounds__(256) swiglu(const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* out, int rows) {
-    const unsigned index = blockIdx.x * 256u + threadIdx.x, row = index / VECTORS, column = index % VECTORS * WIDTH;
+extern "C" __global__ void __launch_bounds__(THREADS) swiglu(const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* out, int rows) {
+    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS, column = index % VECTORS * WIDTH;
     if (row >= rows) return;
     const Eight z = load(gate + row * stride + column), factor = load(up + row * stride + column);
     Eight product;
@@ -23,9 +23,9 @@ extern "C" __global__ void __launch_bounds__(256) swiglu(const ACTIVATION* gate,
     store(out + size_t(row) * FFN + column, product);
 }
 
-extern "C" __global__ void __launch_bounds__(256) swiglu_backward(const ACTIVATION* dout, const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* dgate,
+extern "C" __global__ void __launch_bounds__(THREADS) swiglu_backward(const ACTIVATION* dout, const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* dgate,
                                                                   ACTIVATION* dup, long long gradient_stride, ACTIVATION* out, int rows) {
-    const unsigned index = blockIdx.x * 256u + threadIdx.x, row = index / VECTORS, column = index % VECTORS * WIDTH;
+    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS, column = index % VECTORS * WIDTH;
     if (row >= rows) return;
     const Eight z = load(gate + row * stride + column), factor = load(up + row * stride + column), gradient = load(dout + size_t(row) * FFN + column);
     Eight of_gate, of_up, product;

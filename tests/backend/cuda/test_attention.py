@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_sources import compile_source, resources
+from test_kernel_sources import compile_source, resources
 
 from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cuda.attention import (
@@ -13,6 +13,8 @@ from nanoeuler.backend.cuda.attention import (
     source,
     tiles_for,
 )
+from nanoeuler.backend.cuda.device import capability
+from nanoeuler.backend.cuda.kernels import Kernels
 from nanoeuler.backend.reference import ReferenceBackend
 
 # ‖error‖ / ‖reference‖. float32: some roundings of 6e-8 each. TF32 keeps 10 bits of an operand, bf16 7, and rounds its results to 8: a rounding's
@@ -66,10 +68,10 @@ def document_starts(random, B, T, documents):
 
 
 @pytest.fixture
-def stream():
+def kernels():
     import cupy
 
-    return cupy.cuda.Stream(non_blocking=True)
+    return Kernels(cupy.cuda.Stream(non_blocking=True), capability(0))
 
 
 @pytest.fixture
@@ -77,21 +79,22 @@ def random():
     return np.random.default_rng(5)
 
 
-def unit_of_this_device(unit):
-    import cupy
-
-    return unit if unit != "wgmma" or cupy.cuda.Device().compute_capability == "90" else "bf16"
+def unit_of_this_device(kernels, unit):
+    return unit if unit != "wgmma" or kernels.hopper else "bf16"
 
 
 class Case:
     """Random inputs in one packed buffer, as the model has them, and what the reference makes of them."""
 
-    def __init__(self, random, unit, B, T, heads, kv_heads, head_size, documents, change=None):
+    def __init__(
+        self, kernels, random, unit, B, T, heads, kv_heads, head_size, documents, change=None
+    ):
         """`change` is given queries, keys and values to alter."""
         import cupy
 
+        shape = heads, kv_heads, head_size
         self.attention = Attention(
-            heads, kv_heads, head_size, PRECISIONS[unit], unit_of_this_device(unit)
+            kernels, *shape, PRECISIONS[unit], unit_of_this_device(kernels, unit)
         )
         packed, dout = (
             random_inputs(random, unit, (B, T, heads + 2 * kv_heads, head_size)),
@@ -133,14 +136,14 @@ class Case:
             packed[:, :, heads + kv_heads :],
         )
 
-    def forward(self, stream):
+    def forward(self):
         self.attention.forward(
-            stream, *self.inputs, self.starts, self.offset, self.device_out, self.device_lse
+            *self.inputs, self.starts, self.offset, self.device_out, self.device_lse
         )
 
-    def backward(self, stream):
+    def backward(self):
         self.attention.backward(
-            stream, self.saved, self.gradients, self.starts, self.device_lse, self.workspace
+            self.saved, self.gradients, self.starts, self.device_lse, self.workspace
         )
 
     def errors(self):
@@ -161,11 +164,11 @@ class Case:
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("unit", UNITS)
-def test_forward_and_backward_agree_with_the_reference(stream, random, unit, shape):
-    case = Case(random, unit, *shape)
-    case.forward(stream)
-    case.backward(stream)
-    stream.synchronize()
+def test_forward_and_backward_agree_with_the_reference(kernels, random, unit, shape):
+    case = Case(kernels, random, unit, *shape)
+    case.forward()
+    case.backward()
+    kernels.stream.synchronize()
     for name, error in case.errors().items():
         # with a single key the gradients of query and key are zero, and the reference leaves nothing but rounding
         assert error < BOUNDS[unit] or (shape[1] == 1 and name in ("dquery", "dkey")), name
@@ -173,17 +176,17 @@ def test_forward_and_backward_agree_with_the_reference(stream, random, unit, sha
 
 @pytest.mark.gpu
 def test_float32_gradients_of_queries_hold_where_keys_and_values_have_much_in_common(
-    stream, random
+    kernels, random
 ):
     def share(query, key, value):
         query[..., 32:] = 0  # which is not to show in the scores
         key[..., 32:] += 10
         value += 3
 
-    case = Case(random, "ffma", 2, 257, 3, 1, 64, 1, share)
-    case.forward(stream)
-    case.backward(stream)
-    stream.synchronize()
+    case = Case(kernels, random, "ffma", 2, 257, 3, 1, 64, 1, share)
+    case.forward()
+    case.backward()
+    kernels.stream.synchronize()
     errors = case.errors()
     assert (
         errors.pop("dquery") < 8e-6
@@ -195,7 +198,7 @@ def test_float32_gradients_of_queries_hold_where_keys_and_values_have_much_in_co
 @pytest.mark.parametrize("shape", CACHED)
 @pytest.mark.parametrize("unit", UNITS)
 def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_not_read(
-    stream, random, unit, shape
+    kernels, random, unit, shape
 ):
     import cupy
 
@@ -214,7 +217,8 @@ def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_
     exact = query.astype(np.float64), *np.split(cache.astype(np.float64), 2, axis=2)
     ReferenceBackend(np.float64).attention(*exact, starts, offset, out, lse)
 
-    attention = Attention(heads, kv_heads, head_size, PRECISIONS[unit], unit_of_this_device(unit))
+    shape = heads, kv_heads, head_size
+    attention = Attention(kernels, *shape, PRECISIONS[unit], unit_of_this_device(kernels, unit))
     device_cache, device_out, device_lse = (
         cupy.asarray(cache),
         cupy.full(out.shape, np.nan, query.dtype),
@@ -228,8 +232,8 @@ def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_
         cupy.asarray(offset),
     )
     cupy.cuda.Device().synchronize()
-    attention.forward(stream, *arguments, device_out, device_lse)
-    stream.synchronize()
+    attention.forward(*arguments, device_out, device_lse)
+    kernels.stream.synchronize()
     assert relative_error(device_out.get(), out) < BOUNDS[unit]
     assert relative_error(device_lse.get(), lse) < BOUNDS[unit]
 
@@ -237,7 +241,7 @@ def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_
 @pytest.mark.gpu
 @pytest.mark.parametrize("T", [3, 40])
 @pytest.mark.parametrize("unit", UNITS)
-def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(stream, random, unit, T):
+def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(kernels, random, unit, T):
     import cupy
 
     places, lengths = 100, [100 - T, 99]  # of the second row only the first new token counts
@@ -251,7 +255,7 @@ def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(stream, random
     exact = query.astype(np.float64), *np.split(cache[:, :places].astype(np.float64), 2, axis=2)
     ReferenceBackend(np.float64).attention(*exact, starts, offset, out, lse)
 
-    attention = Attention(4, 2, 64, PRECISIONS[unit], unit_of_this_device(unit))
+    attention = Attention(kernels, 4, 2, 64, PRECISIONS[unit], unit_of_this_device(kernels, unit))
     device_cache, device_out, device_lse = (
         cupy.asarray(cache)[:, :places],
         cupy.empty(out.shape, query.dtype),
@@ -265,8 +269,8 @@ def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(stream, random
         cupy.asarray(offset),
     )
     cupy.cuda.Device().synchronize()
-    attention.forward(stream, *arguments, device_out, device_lse)
-    stream.synchronize()
+    attention.forward(*arguments, device_out, device_lse)
+    kernels.stream.synchronize()
     found = device_out.get().astype(np.float64)
     assert np.isfinite(found).all()
     assert relative_error(found[0], out[0]) < BOUNDS[unit]
@@ -275,23 +279,24 @@ def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(stream, random
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("unit", UNITS)
-def test_two_runs_give_the_same_bits_in_a_graph_or_out_of_it(stream, random, unit):
-    case = Case(random, unit, 2, 257, 6, 2, 64, 7)
-    case.forward(stream)
-    case.backward(stream)
-    stream.synchronize()
+def test_two_runs_give_the_same_bits_in_a_graph_or_out_of_it(kernels, random, unit):
+    case = Case(kernels, random, unit, 2, 257, 6, 2, 64, 7)
+    case.forward()
+    case.backward()
+    kernels.stream.synchronize()
     first = case.device_out.get().tobytes(), case.device_gradient.get().tobytes()
+    stream = kernels.stream
     with stream:
         stream.begin_capture()
-        case.forward(stream)
-        case.backward(stream)
+        case.forward()
+        case.backward()
         graph = stream.end_capture()
     for _ in range(3):
         case.device_gradient.fill(0)
         case.device_out.fill(0)
         case.workspace.device.synchronize()
         graph.launch(stream)
-        stream.synchronize()
+        kernels.stream.synchronize()
         assert (case.device_out.get().tobytes(), case.device_gradient.get().tobytes()) == first
 
 

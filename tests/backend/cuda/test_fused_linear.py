@@ -1,7 +1,7 @@
 """What the fused products ask of a Hopper card; that they compute the right thing is checked with all other ops in test_engine.py."""
 
 import pytest
-from test_sources import compile_source, resources
+from test_kernel_sources import compile_source, resources
 
 from nanoeuler.backend.cuda.fused_linear import KINDS, SHARED_BYTES, source
 

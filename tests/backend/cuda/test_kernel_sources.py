@@ -1,13 +1,15 @@
 """Every kernel compiles for the architectures that the engine runs on; no GPU is needed for that, only NVIDIA's run-time compiler."""
 
 import ctypes
+import dataclasses
 import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
-from nanoeuler.backend.cuda.sources import FOLDER, Sources
+from nanoeuler.backend.cuda import attention, fused_linear
+from nanoeuler.backend.cuda.kernel_sources import FOLDER, KernelSources
 from nanoeuler.model.spec import ModelConfig
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a")
@@ -73,7 +75,7 @@ def resources(report: str) -> dict[str, tuple[int, int, int]]:
 @pytest.mark.parametrize("types", TYPES)
 def test_every_kernel_of_base_compiles_without_spilling_registers(architecture, types):
     c = ModelConfig.from_dict({"preset": "base"})
-    for source in Sources(*TYPES[types]).all(
+    for source in KernelSources(*TYPES[types]).all(
         c.dim, c.heads, c.kv_heads, c.head_size, c.ffn_storage, c.vocab_size
     ):
         kernels = resources(compile_source(source, architecture))
@@ -89,15 +91,37 @@ def test_every_kernel_of_base_compiles_without_spilling_registers(architecture, 
 @pytest.mark.parametrize("preset", ["small", "medium", "large"])
 def test_the_kernels_of_the_other_presets_compile(preset):
     c = ModelConfig.from_dict({"preset": preset})
-    for source in Sources("bfloat16", "bfloat16").all(
+    for source in KernelSources("bfloat16", "bfloat16").all(
         c.dim, c.heads, c.kv_heads, c.head_size, c.ffn_storage, c.vocab_size
     ):
         assert resources(compile_source(source, "sm_89")), source.name
 
 
+def without(source, name):
+    kept = tuple(constant for constant in source.constants if constant[0] != name)
+    return dataclasses.replace(source, constants=kept)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *KernelSources("bfloat16", "bfloat16").all(128, 4, 2, 32, 344, 512),
+        attention.source("bf16", 64, 3),
+        fused_linear.source("rotated"),
+    ],
+    ids=lambda source: source.name,
+)
+def test_a_source_does_not_compile_without_any_one_of_its_constants(source):
+    for name, _ in source.constants:
+        if name not in ("ACTIVATION", "RESIDUAL"):  # which not every kernel has
+            with pytest.raises(AssertionError, match=name):
+                compile_source(without(source, name), "sm_90a" if source.sm_90a else "sm_80")
+
+
 def test_every_source_is_compiled_by_these_tests():
     compiled = {
-        source.name for source in Sources("float32", "float32").all(768, 12, 4, 64, 2048, 4096)
+        source.name
+        for source in KernelSources("float32", "float32").all(768, 12, 4, 64, 2048, 4096)
     }
     assert compiled == {path.stem for path in FOLDER.glob("*.cu")} - {
         "attention",

@@ -97,7 +97,7 @@ class Operand:
         return f"{self.rows}x{self.columns}/{self.stride}{'f' if self.type == FLOAT32 else 'b'}"
 
 
-class Products:
+class CublasLt:
     """out = scale · op(a) op(b) (+ another array), on one stream."""
 
     def __init__(self, precision: str, stream: Any, machine: str):

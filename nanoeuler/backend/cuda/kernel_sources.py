@@ -1,0 +1,324 @@
+"""The kernels' sources and the constants compiled into them: plain values, usable without a device.
+
+A source is compiled once for each set of constants: row sizes, so that a row fits into registers
+and divisions are by constants; element types; block and tile sizes. Every number that both the
+launching code and a kernel need is stated here, or beside the launch, and reaches the kernel as a
+-D definition: the kernel has no value of its own that could differ. The header comment of each
+file says what its constants mean.
+"""
+
+import functools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
+TYPES = {"float32": "float", "bfloat16": "__nv_bfloat16"}
+
+EXACT = ("adamw", "losses", "preference", "sampling")
+"""Kernels whose arithmetic is exact in every precision of the engine."""
+
+WARP = 32
+WIDTH = 8
+"""Elements of one memory access: 16 bytes of bfloat16, twice 16 of float32."""
+
+ELEMENTWISE_THREADS = 256
+"""Threads of a block of an elementwise kernel; each thread takes `WIDTH` elements."""
+
+NORM_THREADS = 512
+"""Threads of a block that sums squares of gradients."""
+
+DECAY_BLOCK = 128
+"""Elements that share one flag of weight decay: tensors start on multiples of it."""
+
+STEP_SCALARS = 5
+"""Scalars of an optimizer step that stay on the device between two kernels of adamw.cu."""
+
+SUM_THREADS = 1024
+"""Threads of the one block that adds a step's losses up."""
+
+PAIR_THREADS = 128
+"""Threads of a block that takes one preference pair."""
+
+ADDING_WARPS = 16
+"""Warps of a block that adds up the partial sums of 32 columns of a norm's weight gradient."""
+
+BLOCK_ENTRIES = 64
+"""Most vocabulary entries of one block in the backward pass of the embedding."""
+
+HELD_LOGITS = 16_384
+"""Longest row of logits that a block keeps in registers."""
+
+BINS = 4096
+"""Bins into which the tokens that may be chosen are sorted first."""
+
+SORTED_TOKENS = 8192
+"""Largest vocabulary whose sort fits into the 99 KB of shared memory that every card has."""
+
+FEW_ROWS_WARPS = 8
+"""Warps of a block of few_rows.cuh."""
+
+ATTEND_THREADS = 256
+"""Threads of a block of decode_attention.cu."""
+
+STATIC_SHARED = 48 * 1024
+"""Bytes of static shared memory that a block may take."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One `.cu` file with its constants, ready for a compiler."""
+
+    name: str
+    constants: tuple[tuple[str, str | int], ...]
+    exact: bool
+    """Divisions, exponentials and roots are rounded as IEEE 754 asks. Otherwise the faster ones
+    are taken, whose error lies far below that of bfloat16."""
+    sm_90a: bool = False
+    """Uses instructions that only compute capability 9.0 has: compile for sm_90a."""
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+    @functools.cached_property
+    def hashed(self) -> int:  # computed once: every launch looks its kernel up
+        return hash((self.name, self.constants, self.exact))
+
+    @property
+    def code(self) -> str:
+        """The text of the file with this folder's headers pasted in.
+
+        A cache of compiled code, which knows kernels by their text, so sees changes of a header.
+        """
+
+        def expand(name: str) -> str:
+            text = (FOLDER / name).read_text(encoding="utf-8")
+            return INCLUDE.sub(lambda match: expand(match[1]), text)
+
+        return expand(f"{self.name}.cu")
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """For NVRTC, without the architecture."""
+        values = [f"-D{name}={value}" for name, value in self.constants]
+        return ("-std=c++17", *values, *([] if self.exact else ["--use_fast_math"]))
+
+
+def row_warps(dim: int) -> int:
+    """Warps of a block that keeps a row of sums for each warp in shared memory, 48 KB at most."""
+    if 8 * dim <= 6144:
+        return 8
+    return next((warps for warps in (4, 2) if warps * dim <= 10_000), 1)
+
+
+def row_blocks(dim: int) -> int:
+    """Blocks of `row_warps` warps on a multiprocessor, where each warp keeps three rows in
+    registers: of wider rows, as many as do not spill."""
+    return max(1, (16 if dim <= 768 else 12 if dim <= 1024 else 8) // row_warps(dim))
+
+
+def spread_shift(vocab_size: int) -> int:
+    """Vocabulary entries are dealt to 2^shift blocks: at least 256 blocks of `BLOCK_ENTRIES`."""
+    return max(8, (-(-vocab_size // BLOCK_ENTRIES) - 1).bit_length())
+
+
+def loss_threads(vocab_size: int) -> int:
+    """Threads of a block that takes a row of logits."""
+    return 256 if vocab_size <= HELD_LOGITS else 512
+
+
+def choosing_threads(vocab_size: int) -> int:
+    """Threads of a block that chooses a token and keeps the vocabulary's logits in registers."""
+    return next((threads for threads in (128, 256, 512) if vocab_size <= 4 * threads), 1024)
+
+
+def choosing_bytes(vocab_size: int) -> int:
+    """Shared memory in which such a block sorts its tokens; 0 for a vocabulary too large."""
+    if vocab_size > SORTED_TOKENS:
+        return 0
+    return 8 * (vocab_size + vocab_size // 16) + 4 * (BINS + 4)
+
+
+@dataclass(frozen=True)
+class DecodingSizes:
+    """The sizes that the kernels of a decoded token are compiled for."""
+
+    dim: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    key: int  # first rows of the keys, the values and W_up in the packed weights
+    value: int
+    up: int
+
+    @property
+    def width(self) -> int:
+        """Columns of all query heads."""
+        return self.heads * self.head_size
+
+    @property
+    def widest(self) -> int:
+        return max(self.dim, self.width, self.ffn)
+
+    @property
+    def heads_together(self) -> int:
+        """Query heads that read their keys together."""
+        ratio = self.heads // self.kv_heads
+        return max(heads for heads in (1, 2, 3, 4) if ratio % heads == 0)
+
+
+def most_rows(sizes: DecodingSizes, itemsize: int) -> int:
+    """Rows up to which a layer goes through decode_layer.cu, a power of two.
+
+    The rows of x lie in 48 KB of shared memory, and the widest row of a weight takes a lane at
+    most 88 registers. 0 for a model whose weight rows do not fit into a warp's registers.
+    """
+    if sizes.ffn * itemsize > 88 * 4 * WARP or 4 * sizes.dim * itemsize > 128 * 4 * WARP:
+        return 0
+    return next((r for r in (8, 4, 2, 1) if r * sizes.widest * itemsize <= STATIC_SHARED), 0)
+
+
+def head_fits(rows: int, dim: int, itemsize: int) -> bool:
+    """Can decode_head.cu take this many rows?"""
+    row = dim * itemsize
+    return rows <= 8 and rows * row <= STATIC_SHARED and 2 * row <= 64 * 4 * WARP
+
+
+def parts_of(rows: int) -> int:
+    """Most parts that the keys of each row are split into, given how many rows there are.
+
+    Every block of the next product reads all parts of all rows.
+    """
+    return min(8, 16 // rows)
+
+
+def row_pairs(rows: int, itemsize: int) -> int:
+    """Pairs of rows of a wide weight that a warp takes: more meet a row of x at once, fewer leave
+    room in its registers."""
+    return 2 if rows > 1 and itemsize == 2 else 1
+
+
+class KernelSources:
+    """The kernels of one pair of element types."""
+
+    def __init__(self, activation: str, residual: str):
+        """Types are named as NumPy names them: float32 or bfloat16."""
+        self.common: tuple[tuple[str, str | int], ...] = (
+            ("ACTIVATION", TYPES[activation]),
+            ("RESIDUAL", TYPES[residual]),
+            ("WIDTH", WIDTH),
+        )
+        self.exact = activation == "float32"
+        self.itemsize = 4 if activation == "float32" else 2
+
+    @functools.cache  # noqa: B019 (an engine's own, and few)
+    def source(self, name: str, /, **constants: int) -> Source:
+        return Source(name, (*self.common, *constants.items()), self.exact or name in EXACT)
+
+    def rms_norm(self, dim: int) -> Source:
+        warps, blocks = row_warps(dim), row_blocks(dim)
+        return self.source(
+            "rms_norm", DIM=dim, WARPS=warps, BLOCKS=blocks, ADDING_WARPS=ADDING_WARPS
+        )
+
+    def embedding(self, dim: int) -> Source:
+        sizes = {"DIM": dim, "WARPS": row_warps(dim), "BLOCK_ENTRIES": BLOCK_ENTRIES}
+        return self.source("embedding", THREADS=ELEMENTWISE_THREADS, **sizes)
+
+    def rope(self, head_size: int) -> Source:
+        return self.source("rope", THREADS=ELEMENTWISE_THREADS, HEAD_SIZE=head_size)
+
+    def swiglu(self, ffn: int) -> Source:
+        return self.source("swiglu", THREADS=ELEMENTWISE_THREADS, FFN=ffn)
+
+    def cross_entropy(self, vocab_size: int) -> Source:
+        held = int(vocab_size <= HELD_LOGITS)
+        return self.source(
+            "cross_entropy", THREADS=loss_threads(vocab_size), VOCAB=vocab_size, HELD=held
+        )
+
+    def adamw(self) -> Source:
+        sizes = {"DECAY_BLOCK": DECAY_BLOCK, "STEP_SCALARS": STEP_SCALARS}
+        threads = {"THREADS": ELEMENTWISE_THREADS, "NORM_THREADS": NORM_THREADS}
+        return self.source("adamw", **threads, **sizes)
+
+    def cache(self, wide: int) -> Source:
+        return self.source("cache", THREADS=ELEMENTWISE_THREADS, WIDE=wide)
+
+    def losses(self) -> Source:
+        return self.source("losses", THREADS=SUM_THREADS)
+
+    def preference(self) -> Source:
+        return self.source("preference", THREADS=PAIR_THREADS)
+
+    def decode_layer(self, sizes: DecodingSizes, rows: int) -> Source:
+        """`rows`: the most that there may be, a power of two."""
+        s = sizes
+        return self.source(
+            "decode_layer",
+            DIM=s.dim,
+            FFN=s.ffn,
+            HEADS=s.heads,
+            KV_HEADS=s.kv_heads,
+            HEAD_SIZE=s.head_size,
+            KEY=s.key,
+            VALUE=s.value,
+            UP=s.up,
+            PARTS=parts_of(rows),
+            **self.few_rows(rows),
+        )
+
+    def decode_head(self, dim: int, rows: int) -> Source:
+        return self.source("decode_head", DIM=dim, **self.few_rows(rows))
+
+    def few_rows(self, rows: int) -> dict[str, int]:
+        """The constants of few_rows.cuh."""
+        pairs = row_pairs(rows, self.itemsize)
+        return {"ROWS": rows, "PAIRS": pairs, "WARPS": FEW_ROWS_WARPS}
+
+    def decode_attention(self, sizes: DecodingSizes) -> Source:
+        s = sizes
+        return self.source(
+            "decode_attention",
+            THREADS=ATTEND_THREADS,
+            HEADS=s.heads,
+            KV_HEADS=s.kv_heads,
+            HEAD_SIZE=s.head_size,
+            KEY=s.key,
+            VALUE=s.value,
+            TOGETHER=s.heads_together,
+        )
+
+    def sampling(self, vocab_size: int) -> Source:
+        return self.source(
+            "sampling",
+            THREADS=choosing_threads(vocab_size),
+            VOCAB=vocab_size,
+            BINS=BINS,
+            SHARED_BYTES=choosing_bytes(vocab_size),
+        )
+
+    def all(
+        self, dim: int, heads: int, kv_heads: int, head_size: int, ffn: int, vocab_size: int
+    ) -> list[Source]:
+        """Every source for a model of these sizes."""
+        query, key = heads * head_size, kv_heads * head_size
+        decoding = DecodingSizes(dim, ffn, heads, kv_heads, head_size, query, query + key, ffn)
+        row_counts = [2**power for power in range(most_rows(decoding, self.itemsize).bit_length())]
+        return [
+            self.rms_norm(dim),
+            self.embedding(dim),
+            self.rope(head_size),
+            self.cache(key),
+            self.swiglu(ffn),
+            *(self.decode_layer(decoding, rows) for rows in row_counts),
+            *(self.decode_head(dim, rows) for rows in row_counts),
+            self.decode_attention(decoding),
+            self.sampling(vocab_size),
+            self.cross_entropy(vocab_size),
+            self.losses(),
+            self.preference(),
+            self.adamw(),
+        ]

@@ -1,0 +1,162 @@
+"""Compiling, keeping and launching kernels: the one place that talks to CuPy's modules and, for
+what CuPy does not offer, to the driver.
+
+A kernel may be launched `early`, ahead of the end of the kernel before it (programmatic dependent
+launch, compute capability 9.0 up; overlap.cuh says what kernels do with it). CuPy's launches have
+no attributes, so such a launch goes through the driver's own call. Under capture it becomes an
+edge of that kind in the graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from nanoeuler.backend.cuda.kernel_sources import Source
+
+if TYPE_CHECKING:  # the sources can be compiled where CuPy is not installed
+    import cupy
+
+Argument: TypeAlias = "cupy.ndarray | np.ndarray | np.generic | float | None"
+
+HOPPER = (9, 0)
+"""The compute capability that runs kernels compiled for sm_90a: wgmma and the copy engine."""
+
+OVERLAPPING = (9, 0)
+OVERLAPPING_DRIVER = 12_030
+"""Compute capability, and CUDA version of the driver, from which on a kernel can start before the
+one in front of it has ended, also in a graph."""
+
+PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID
+
+
+class Kernels:
+    """The kernels of one device, launched on one stream; each is compiled at its first launch."""
+
+    def __init__(self, stream: cupy.cuda.Stream, capability: tuple[int, int]):
+        import cupy
+
+        self.stream = stream
+        self.hopper = capability == HOPPER
+        driver_version = cupy.cuda.runtime.driverGetVersion()
+        self.overlaps = capability >= OVERLAPPING and driver_version >= OVERLAPPING_DRIVER
+        self.modules: dict[Source, cupy.RawModule] = {}
+        self.functions: dict[tuple[Source, str], cupy.RawKernel] = {}
+
+    def launch(
+        self,
+        source: Source,
+        kernel: str,
+        grid: int | tuple[int, ...],
+        threads: int,
+        *arguments: Argument,
+        shared: int = 0,
+        early: bool = False,
+    ) -> None:
+        """Launch `kernel` of `source` with `shared` bytes of dynamic shared memory.
+
+        Python's whole numbers are passed as int, others as float, None as a null pointer; NumPy's
+        scalars keep their type. `early`: where the device can, the kernel may start before the one
+        in front of it has ended.
+        """
+        function = self.function(source, kernel, shared)
+        blocks = (grid,) if isinstance(grid, int) else grid
+        values = tuple(map(argument, arguments))
+        if early and self.overlaps:
+            self.launch_early(function, blocks, threads, values, shared)
+        else:
+            function(blocks, (threads,), values, shared_mem=shared, stream=self.stream)
+
+    def function(self, source: Source, kernel: str, shared: int) -> cupy.RawKernel:
+        if (source, kernel) not in self.functions:
+            if source not in self.modules:
+                self.modules[source] = self.module(source)
+            function = self.modules[source].get_function(kernel)
+            if shared:  # beside static shared memory, even less than 48 KB has to be asked for
+                function.max_dynamic_shared_size_bytes = shared
+            self.functions[source, kernel] = function
+        return self.functions[source, kernel]
+
+    def module(self, source: Source) -> cupy.RawModule:
+        import cupy
+
+        architecture = ("-arch=sm_90a",) if source.sm_90a else ()  # else that of the device
+        return cupy.RawModule(code=source.code, options=(*source.options, *architecture))
+
+    def launch_early(
+        self,
+        function: cupy.RawKernel,
+        grid: tuple[int, ...],
+        threads: int,
+        arguments: tuple[cupy.ndarray | np.generic, ...],
+        shared: int,
+    ) -> None:
+        values = [bits(value) for value in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
+        attribute = LaunchAttribute(PROGRAMMATIC_STREAM_SERIALIZATION, b"", 1, b"")
+        launch = LaunchConfiguration(
+            (*grid, 1, 1)[:3],
+            (threads, 1, 1),
+            shared,
+            self.stream.ptr,
+            ctypes.pointer(attribute),
+            1,
+        )
+        handle = ctypes.c_void_p(function.kernel.ptr)
+        status = driver().cuLaunchKernelEx(ctypes.byref(launch), handle, pointers, None)
+        if status:
+            raise RuntimeError(f"cuLaunchKernelEx failed with status {status}")
+
+
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute"""
+
+    _fields_ = (
+        ("id", ctypes.c_int),
+        ("padding", ctypes.c_char * 4),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_char * 60),
+    )
+
+
+class LaunchConfiguration(ctypes.Structure):
+    """CUlaunchConfig"""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(LaunchAttribute)),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+def argument(value: Argument) -> cupy.ndarray | np.generic:
+    """A kernel's argument as CuPy passes it on."""
+    if value is None:
+        return np.uint64(0)
+    if isinstance(value, np.generic):
+        return value
+    if isinstance(value, int):  # bool too
+        return np.int32(value)
+    return np.float32(value) if isinstance(value, float) else value
+
+
+def bits(value: cupy.ndarray | np.generic) -> np.ndarray:
+    """The bytes of an argument: of a scalar itself, of an array its address."""
+    return np.array(value if isinstance(value, np.generic) else np.uint64(value.data.ptr))
+
+
+def blocks(work: int, per_block: int) -> int:
+    """Blocks that take all of `work`."""
+    return -(-work // per_block)
+
+
+@functools.cache
+def driver() -> ctypes.CDLL:
+    """The driver's library."""
+    return ctypes.CDLL("libcuda.so.1")
