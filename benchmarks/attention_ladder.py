@@ -14,10 +14,10 @@ from typing import Any
 import cupy
 import numpy as np
 
-from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cuda.attention import Attention
 from nanoeuler.backend.cuda.device import capability
 from nanoeuler.backend.cuda.kernels import Kernels
+from nanoeuler.backend.records import AttentionArrays
 from nanoeuler.backend.reference import ReferenceBackend
 
 RUNGS = [

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.training.streams import StepRows, TextStream
 
@@ -106,9 +106,10 @@ def memory(side: str, batch: int, threads: int) -> float:
 
 def products_only(config: ModelConfig, threads: int) -> float:
     """Tokens per second if a step were nothing but its matrix products, of 256 tokens as in a step: one BLAS thread each."""
+    from nanoeuler.backend.cpu.team import Team
+
     from nanoeuler.backend.cpu import fused
     from nanoeuler.backend.cpu.blas import Blas
-    from nanoeuler.backend.cpu.team import Team
     from nanoeuler.model.flat import PackedColumns
 
     columns, blas, tokens = PackedColumns(config), Blas(), 256

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cuda.attention import Attention
 from nanoeuler.backend.cuda.device import capability
 from nanoeuler.backend.cuda.kernels import Kernels
+from nanoeuler.backend.records import AttentionArrays
 
 TOKENS = 32768
 PEERS = {"FlashAttention-2": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}

@@ -22,7 +22,8 @@ from torch.nn import functional as F
 from nanoeuler.backend.cuda.engine import CudaBackend
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.inference.window import ContextWindow
-from nanoeuler.model.spec import ModelConfig, parameter_count
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.spec import parameter_count
 from nanoeuler.model.transformer import Transformer, initial_parameters
 
 WARM_UP = 4  # tokens before the clock runs: graphs are recorded

@@ -18,7 +18,7 @@ import cupy
 import numpy as np
 
 from nanoeuler.backend.cuda.engine import CudaBackend
-from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.training.state import AdamW, TrainingState
 from nanoeuler.training.streams import TextStream

@@ -30,7 +30,8 @@ from energy import joules
 
 from nanoeuler.backend.cuda.device import peak_flops
 from nanoeuler.backend.cuda.engine import CudaBackend
-from nanoeuler.model.spec import ModelConfig, parameter_count, state_bytes, training_flops_per_token
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.spec import parameter_count, state_bytes, training_flops_per_token
 from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.training.state import AdamW, TrainingState
 from nanoeuler.training.streams import TextStream

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import ModelViews, PackedColumns
-from nanoeuler.model.spec import ModelConfig
 
 
 class Products(nn.Module):

@@ -22,9 +22,9 @@ import numpy as np
 
 from nanoeuler.backend import make_backend
 from nanoeuler.config import load
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, ModelViews, PackedColumns
 from nanoeuler.model.likelihood import bits_per_byte
-from nanoeuler.model.spec import ModelConfig
 from nanoeuler.model.transformer import Transformer, initial_parameters
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore

@@ -34,6 +34,8 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.backend import make_backend
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import Array
 from nanoeuler.errors import UserError
 from nanoeuler.inference.generate import Reply, Writer
 from nanoeuler.inference.sampling import Sampling
@@ -62,7 +64,7 @@ class Activations:
 class LanguageModel:
     """A model folder, loaded: its configuration, tokenizer and weights, and what one does with them."""
 
-    def __init__(self, saved: SavedModel, tokenizer: Tokenizer, backend: Any):
+    def __init__(self, saved: SavedModel, tokenizer: Tokenizer, backend: Backend):
         self.config = saved.config
         self.tokenizer = tokenizer
         self.stage = saved.stage
@@ -131,7 +133,7 @@ class LanguageModel:
         ids = self.checked(ids)
         batch = self.batch(np.atleast_2d(ids))
         buffers = self.transformer.forward(batch)
-        logits_NV = self.transformer.first_logits(buffers.hidden)
+        logits_NV = self.transformer.first_logits(buffers.stream.normed)
         return np.array(self.transformer.backend.to_host(logits_NV), np.float32).reshape(
             *ids.shape, -1
         )
@@ -143,30 +145,24 @@ class LanguageModel:
             raise ValueError(
                 f"activations takes the ids of one sequence, (T,); these have shape {ids.shape}"
             )
-        model, backend, h = self.transformer, self.transformer.backend, self.config.step_size
+        model = self.transformer
         buffers = model.forward(self.batch(ids[None]), training=True)
 
-        def host(array: Any) -> np.ndarray:
-            return np.array(backend.to_host(array), np.float32)
+        def host(array: Array) -> np.ndarray:
+            return np.array(model.backend.to_host(array), np.float32)
 
-        def step(inner: Any, weight: Any) -> np.ndarray:
-            backend.linear(inner, weight, buffers.delta)
-            return h * host(buffers.delta)
+        def step(index: int) -> np.ndarray:
+            """h · f(norm(x)) of a block."""
+            block, weights = model.blocks[index], model.weights.blocks[index]
+            block.step(model.backend, weights, buffers.blocks[index], buffers.stream.delta)
+            return block.form.step_size * host(buffers.stream.delta)
 
-        def mlp_hidden(layer: Any) -> Any:
-            columns = model.columns
-            backend.swiglu(
-                layer.gate_up[:, columns.gate], layer.gate_up[:, columns.up], buffers.mlp_hidden
-            )
-            return buffers.mlp_hidden
-
-        residual = np.stack([*(host(layer.x) for layer in buffers.layers), host(buffers.final)])
-        layers = list(zip(buffers.layers, model.weights.layers, strict=True))
-        attention = np.stack(
-            [step(layer.attention_out, weights.attention_output) for layer, weights in layers]
+        blocks = range(len(model.blocks))
+        return Activations(
+            residual=np.stack([host(x) for x in buffers.points[::2]]),
+            attention=np.stack([step(index) for index in blocks[::2]]),
+            mlp=np.stack([step(index) for index in blocks[1::2]]),
         )
-        mlp = np.stack([step(mlp_hidden(layer), weights.down) for layer, weights in layers])
-        return Activations(residual, attention, mlp)
 
     def checked(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         ids = np.asarray(ids)

@@ -13,18 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from nanoeuler.backend.ops import Backend
 from nanoeuler.config.paths import Paths
 from nanoeuler.files import read_json
 from nanoeuler.log import counted, format_seconds
-from nanoeuler.model.spec import (
-    ModelConfig,
-    activation_bytes_per_row,
-    parameter_count,
-    state_bytes,
-    training_flops_per_token,
-)
+from nanoeuler.model.buffers import training_pass_bytes
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.spec import parameter_count, state_bytes, training_flops_per_token
 from nanoeuler.model.transformer import initial_parameters
-from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
 BOOK_BYTES = 700_000
@@ -80,7 +78,7 @@ class Plan:
         return sum(stage.seconds or 0.0 for stage in self.stages.values())
 
 
-def make_plan(config: dict[str, Any], backend: Any, stages: list[str] | None = None) -> Plan:
+def make_plan(config: dict[str, Any], backend: Backend, stages: list[str] | None = None) -> Plan:
     """Estimate everything but the speed, which `probe` measures once memory is known to do.
 
     `stages` are the training stages that will run (default: all of the configuration's).
@@ -171,7 +169,7 @@ def make_plan(config: dict[str, Any], backend: Any, stages: list[str] | None = N
         (tuned["context"] or 0) * tuned["enabled"],
         2 * (aligned["context"] or 0) * aligned["enabled"],
     )
-    row = activation_bytes_per_row(model, longest, plan.engine == "reference")
+    row = training_pass_bytes(model, backend, 1, longest)
     if plan.stages:
         plan.memory = (
             IMPORTS_BYTES + state_bytes(model) + row + 12 * plan.parameters
@@ -188,7 +186,7 @@ def bytes_per_token(vocab_size: int) -> float:
     return float(np.clip(1.9 + 0.47 * np.log2(vocab_size / 512), 1.0, 4.6))
 
 
-def probe(config: dict[str, Any], backend: Any, plan: Plan, seconds: float = 4.0) -> None:
+def probe(config: dict[str, Any], backend: Backend, plan: Plan, seconds: float = 4.0) -> None:
     """Time a few steps of the real model, of 2,048 tokens at most, for about `seconds`, and fill in the hours.
 
     The first does not count: it plans buffers, and may have to compile machine code.
@@ -214,7 +212,7 @@ def probe(config: dict[str, Any], backend: Any, plan: Plan, seconds: float = 4.0
     durations: list[float] = []
     while len(durations) < 2 or (sum(durations[1:]) < seconds and len(durations) < 8):
         began = time.monotonic()
-        state.train_step(stream.step(len(durations)), -(-rows // len(state.workers)), 0.0)
+        state.train_step(stream.step(len(durations)), -(-rows // len(state.replicas)), 0.0)
         backend.finish()
         durations.append(time.monotonic() - began)
     plan.tokens_per_second = (

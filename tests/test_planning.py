@@ -176,11 +176,11 @@ def test_compiling_does_not_count_as_training():
     class SlowToStart(ReferenceBackend):
         steps = 0
 
-        def update(self, *arguments):
+        def adamw(self, *arguments):
             self.steps += 1
             if self.steps == 1:
                 time.sleep(2)
-            super().update(*arguments)
+            super().adamw(*arguments)
 
     config, plan = plan_of("config", "model.layers=1")  # fast enough on a machine that is busy
     planning.probe(config, SlowToStart(), plan, seconds=10)

@@ -1,17 +1,20 @@
-"""How the model is computed: one table of ops, implemented by interchangeable backends."""
+"""How the model is computed: one contract of ops, and the engines that fulfil it."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from nanoeuler.cores import threads_allowed
 from nanoeuler.errors import UserError
 from nanoeuler.log import counted
+
+if TYPE_CHECKING:
+    from nanoeuler.backend.ops import Backend
 
 DEVICES = ("auto", "cpu", "cuda", "reference")
 
 
 def make_backend(
     device: str = "auto", gpus: int | None = None, precision: str = "auto", residual: str = "auto"
-) -> Any:
+) -> "Backend":
     """The backend for `--device`; `gpus` = 0 forces the CPU. `auto` takes a GPU when one answers, else the CPU.
 
     `precision` (fp32, tf32, bf16; auto: bf16) and `residual` (the residual stream's type: fp32, bf16) are a GPU's; a CPU

@@ -1,38 +1,64 @@
-"""The specification: every op of the model in plain NumPy, forward and backward side by side, for any float type.
+"""The specification: every primitive op in plain NumPy, forward and backward side by side.
 
-The other backends implement the same table of ops and are tested against this one in float64.
-
-Shapes: N rows of tokens (batch × length), B batch, T new tokens per row, S keys per row, D dim, H query heads, G key/value
-heads, E head_size, F ffn, V vocabulary. Weights are (out, in). `out` arguments are written in full. A `d` in front of a
-name means the gradient of the loss with respect to it. Gradients of weights are overwritten, or added to when
-`accumulate` is set.
+Any float type will do. The other engines compute the same ops and are tested against this one in
+float64. Names, shapes and the rules for outputs are those of the contract, `ops.py`.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.attention_arrays import AttentionArrays
-from nanoeuler.backend.flat_places import lay_out
+from nanoeuler import provenance
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import (
+    AdamWConstants,
+    AttentionArrays,
+    FlatState,
+    PreferencePairs,
+    RmsNorm,
+    RopeTable,
+)
+from nanoeuler.cores import threads_asked
 
 Array = np.ndarray
 
 
-class ReferenceBackend:
-    """NumPy arrays of one float type. Slow where clarity asks for it, and never wrong."""
+class ReferenceBackend(Backend):
+    """NumPy arrays of one float type. Slow where clarity asks for it."""
 
     name = "reference"
 
     def __init__(self, dtype: Any = np.float32):
         self.dtype = self.activation = self.residual = np.dtype(dtype)
-        """Type of parameters and statistics; of what the products read and write; of the residual stream. Here they are one."""
         self.algorithms: dict[str, str] = {}
-        """What was chosen by measuring and has to be chosen again for the same bits; here nothing is."""
 
-    # ---- memory
+    # ---- what it can do
+
+    def environment(self) -> dict[str, Any]:
+        return {
+            "engine": self.name,
+            "numpy": np.__version__,
+            "processor": provenance.cpu_name(),
+            "threads": self.thread_count(),
+        }
+
+    def thread_count(self) -> str:
+        """Threads of NumPy's BLAS, as far as the environment tells."""
+        asked = map(threads_asked, ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"))
+        return str(next(filter(None, asked), os.cpu_count()))
+
+    def activation_budget(self, state_bytes: int) -> int:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8
+
+    def workspace_bytes(self, heads: int, length: int) -> int:
+        """Up to four arrays of attention scores (heads, length, length) exist at a time."""
+        return 4 * heads * length**2 * self.dtype.itemsize
+
+    # ---- arrays
 
     def empty(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
         return np.empty(shape, dtype or self.dtype)
@@ -41,40 +67,12 @@ class ReferenceBackend:
         return np.zeros(shape, dtype or self.dtype)
 
     def from_host(self, array: Array, dtype: Any = None) -> Array:
-        """A NumPy array as this backend's; floats take the type of parameters unless told otherwise."""
         return np.ascontiguousarray(
             array, dtype or (self.dtype if array.dtype.kind == "f" else array.dtype)
         )
 
     def to_host(self, array: Array) -> Array:
         return np.asarray(array)
-
-    def working_copy(self, parameters: Array) -> Array:
-        """The parameters in the type that matrix products read: an array of its own where that is another type than theirs."""
-        return parameters
-
-    def refresh(self, working: Array, parameters: Array) -> None:
-        """Bring a working copy up to date after `parameters` were written otherwise than by `update`."""
-
-    # ---- a step as a whole: a device records the work of `function` once and replays it
-
-    def load(self, target: Array, values: list[Array]) -> None:
-        """Lay host `values` out in the flat array `target` (see `places`) before the next `run`; a device copies while it computes."""
-        lay_out(target, values)
-
-    def run(self, function: Callable[[], None], recorded: Any = None, often: bool = False) -> Any:
-        """Do the work of `function`, which always uses the same arrays. Returns what the next such call passes as `recorded`.
-
-        `often`: it is a training step, of which there will be so many that an engine may first find out how best to do it.
-        """
-        function()
-        return None
-
-    def check(self, config: Any) -> None:
-        """Raise `UserError` for a model that this backend cannot compute."""
-
-    def finish(self) -> None:
-        """Wait until everything asked for is done."""
 
     # ---- matrix products:  out = x Wᵀ
 
@@ -84,15 +82,13 @@ class ReferenceBackend:
     def linear_backward_input(
         self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0
     ) -> None:
-        """dx = scale · dout W"""
         np.matmul(dout_NO, weight_OI, out=dx_NI)
         if scale != 1.0:
             dx_NI *= scale
 
     def linear_backward_weight(
-        self, dout_NO: Array, x_NI: Array, dweight_OI: Array, accumulate: bool, scale: float = 1.0
+        self, dout_NO: Array, x_NI: Array, dweight_OI: Array, *, accumulate: bool, scale: float = 1
     ) -> None:
-        """dW = scale · doutᵀ x"""
         dweight = np.matmul(dout_NO.T, x_NI)
         if scale != 1.0:
             dweight *= scale
@@ -101,14 +97,12 @@ class ReferenceBackend:
     # ---- embedding:  out_n = table[ids_n]
 
     def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
-        np.take(
-            table_VD, ids_N, axis=0, out=out_ND, mode="clip"
-        )  # ids are checked where they enter; "clip" writes without a copy
+        # ids are checked where they enter; "clip" writes without a copy
+        np.take(table_VD, ids_N, axis=0, out=out_ND, mode="clip")
 
     def embedding_backward(
-        self, ids_N: Array, dout_ND: Array, dtable_VD: Array, accumulate: bool
+        self, ids_N: Array, dout_ND: Array, dtable_VD: Array, *, accumulate: bool
     ) -> None:
-        """dtable[v] = Σ of dout_n over the n with ids_n = v, summed in the order of n"""
         if not accumulate:
             dtable_VD[...] = 0
         order = np.argsort(ids_N, kind="stable")
@@ -117,7 +111,6 @@ class ReferenceBackend:
             dtable_VD[present] += np.add.reduceat(dout_ND[order], first, axis=0)
 
     def gather(self, x_ND: Array, index_R: Array) -> Array:
-        """Some rows of x; `index` is NumPy's on every backend."""
         return x_ND[index_R]
 
     # ---- RMSNorm (Zhang & Sennrich 2019, eq. 4):  out = w · x / r,  r = √(mean(x²) + ε)
@@ -133,44 +126,14 @@ class ReferenceBackend:
         np.multiply(x_ND, inverse_rms_N[:, None], out=out_ND)
         out_ND *= weight_D
 
-    def add_rms_norm(
-        self,
-        x_ND: Array,
-        delta_ND: Array,
-        step_size: float,
-        weight_D: Array,
-        epsilon: float,
-        sum_ND: Array,
-        out_ND: Array,
-        inverse_rms_N: Array,
-    ) -> None:
-        """An Euler step and the norm behind it: sum = x + h · delta, out = rms_norm(sum)."""
+    def add_rms_norm(self, x_ND: Array, delta_ND: Array, step_size: float, norm: RmsNorm) -> None:
+        total_ND = norm.x_ND
         if step_size == 1.0:
-            np.add(x_ND, delta_ND, out=sum_ND)
+            np.add(x_ND, delta_ND, out=total_ND)
         else:
-            np.multiply(delta_ND, step_size, out=sum_ND)
-            sum_ND += x_ND
-        self.rms_norm(sum_ND, weight_D, epsilon, out_ND, inverse_rms_N)
-
-    def euler_step(
-        self,
-        inner_NI: Array,
-        weight_DI: Array,
-        delta_ND: Array,
-        x_ND: Array,
-        step_size: float,
-        norm_D: Array,
-        epsilon: float,
-        sum_ND: Array,
-        out_ND: Array,
-        inverse_rms_N: Array,
-    ) -> None:
-        """A block's last product with the step that it makes and the norm behind it: sum = x + h · inner Wᵀ, out = rms_norm(sum).
-
-        `delta` is room for the product, where a backend wants it.
-        """
-        self.linear(inner_NI, weight_DI, delta_ND)
-        self.add_rms_norm(x_ND, delta_ND, step_size, norm_D, epsilon, sum_ND, out_ND, inverse_rms_N)
+            np.multiply(delta_ND, step_size, out=total_ND)
+            total_ND += x_ND
+        self.rms_norm(*norm)
 
     def rms_norm_backward(
         self,
@@ -180,15 +143,12 @@ class ReferenceBackend:
         inverse_rms_N: Array,
         dx_ND: Array,
         dweight_D: Array,
+        *,
         add_to_dx: bool,
         accumulate: bool,
         out_ND: Array | None = None,
     ) -> None:
-        """With u = x / r and g = w · dout:  dx = (g − u · mean(g · u)) / r,  dw = Σₙ dout · u.
-
-        `add_to_dx`: dx already holds the gradient that flows past the norm along the residual stream. `out` receives what the
-        forward pass gave, w · u, so that nobody has to keep it; it may be the array of `dout`.
-        """
+        """With u = x / r and g = w · dout:  dx = (g − u · mean(g · u)) / r,  dw = Σₙ dout · u."""
         unit = x_ND * inverse_rms_N[:, None]
         store(dweight_D, np.einsum("nd,nd->d", dout_ND, unit), accumulate)
         gradient = dout_ND * weight_D
@@ -204,40 +164,24 @@ class ReferenceBackend:
     # ---- rotary positions (Su et al. 2021, eq. 34, halves instead of neighbours):
     #      (a, b) → (a cos φ − b sin φ,  b cos φ + a sin φ),  φ = position · θ^(−2i/E)
 
-    def rope_table(self, positions: int, head_size: int, theta: float) -> tuple[Array, Array]:
-        """cos φ and sin φ, each (positions, E / 2), computed in float64."""
+    def rope_table(self, positions: int, head_size: int, theta: float) -> RopeTable:
         frequencies = theta ** (-np.arange(0, head_size, 2) / head_size)
         angles = np.arange(positions)[:, None] * frequencies
         return np.cos(angles).astype(self.dtype), np.sin(angles).astype(self.dtype)
 
     def rope(
-        self, x_NHE: Array, positions_N: Array, table: tuple[Array, Array], inverse: bool = False
+        self, x_NHE: Array, positions_N: Array, table: RopeTable, *, inverse: bool = False
     ) -> None:
-        """Rotate in place; a rotation's backward is its inverse, the rotation by −φ."""
         half = x_NHE.shape[2] // 2
         cos, sin = table[0][positions_N][:, None, :], table[1][positions_N][:, None, :]
         if inverse:
             sin = -sin
         first, second = x_NHE[..., :half], x_NHE[..., half:]
-        turned = second * cos
-        turned += first * sin
+        rotated = second * cos
+        rotated += first * sin
         first *= cos
         first -= second * sin
-        second[...] = turned
-
-    def linear_rope(
-        self,
-        x_NI: Array,
-        weight_OI: Array,
-        out_NO: Array,
-        rotated: list[Array],
-        positions_N: Array,
-        table: tuple[Array, Array],
-    ) -> None:
-        """A product and `rope` on parts of it, views (N, H, E) of `out`."""
-        self.linear(x_NI, weight_OI, out_NO)
-        for part in rotated:
-            self.rope(part, positions_N, table)
+        second[...] = rotated
 
     # ---- causal grouped-query attention:  out = softmax(q kᵀ / √E) v
 
@@ -251,16 +195,11 @@ class ReferenceBackend:
         out_BTHE: Array,
         lse_BHT: Array,
     ) -> None:
-        """Query i of row b sits at key position offset_b + i and sees the keys from starts_bi up to itself.
-
-        `lse` is the log of the sum of exp(score) over the keys seen, all that the backward pass needs beside its inputs.
-        """
-        for row, queries, keys, place in documents(starts_BT, offset_B):
-            key, value = (
-                x[row, keys].transpose(1, 0, 2) for x in (key_BSGE, value_BSGE)
-            )  # (G, keys, E)
+        for row, queries, keys, position in documents(starts_BT, offset_B):
+            key = key_BSGE[row, keys].transpose(1, 0, 2)  # (G, keys, E)
+            value = value_BSGE[row, keys].transpose(1, 0, 2)
             query = by_group(query_BTHE[row, queries], len(key))  # (G, H/G, queries, E)
-            scores = masked_scores(query, key, place)
+            scores = masked_scores(query, key, position)
             top = scores.max(axis=-1, keepdims=True)
             scores -= top
             np.exp(scores, out=scores)
@@ -270,7 +209,6 @@ class ReferenceBackend:
             out_BTHE[row, queries] = by_head(scores @ value[:, None]).transpose(1, 0, 2)
 
     def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
-        """Token i of row b goes to place offset_b + i of the cache; what would lie past its end is dropped."""
         for cache, new, offset in zip(cache_BSGE, new_BTGE, offset_B.tolist(), strict=True):
             cache[offset : offset + len(new)] = new[: max(0, len(cache) - offset)]
 
@@ -280,21 +218,22 @@ class ReferenceBackend:
         gradients: AttentionArrays,
         starts_BT: Array,
         lse_BHT: Array,
-        rotation: tuple[Array, tuple[Array, Array]] | None = None,
+        rotation: tuple[Array, RopeTable] | None = None,
     ) -> None:
-        """From `gradients.out` to the other three, from the start of each row.
+        """With p the probabilities, recomputed from lse, and dp = dout vᵀ:
 
-        With p the probabilities, recomputed from lse:  dv = pᵀ dout,  ds = p · (dp − Σ p · dp) with dp = dout vᵀ,  dq = ds k / √E,  dk = dsᵀ q / √E.
+        dv = pᵀ dout,  ds = p · (dp − Σ p · dp),  dq = ds k / √E,  dk = dsᵀ q / √E
 
-        Σ p · dp equals dout · out: backends that never hold a row of p use `saved.out`; this one keeps the sum, which is exact for a single key.
-        `rotation`: positions (N,) and table of the `rope` that had turned queries and keys; their gradients are turned back.
+        Σ p · dp equals dout · out. Engines that never hold a row of p use `saved.out`; this one
+        takes the sum, which is exact for a single key.
         """
-        for row, queries, keys, place in documents(starts_BT, np.zeros(len(starts_BT), np.int32)):
-            key, value = (x[row, keys].transpose(1, 0, 2) for x in (saved.key, saved.value))
-            query, dout = (
-                by_group(x[row, queries], len(key)) for x in (saved.query, gradients.out)
-            )
-            probabilities = masked_scores(query, key, place)
+        no_offset = np.zeros(len(starts_BT), np.int32)
+        for row, queries, keys, position in documents(starts_BT, no_offset):
+            key = saved.key[row, keys].transpose(1, 0, 2)
+            value = saved.value[row, keys].transpose(1, 0, 2)
+            query = by_group(saved.query[row, queries], len(key))
+            dout = by_group(gradients.out[row, queries], len(key))
+            probabilities = masked_scores(query, key, position)
             probabilities -= by_group(lse_BHT[row, :, queries].T[..., None], len(key))
             np.exp(probabilities, out=probabilities)
             dscores = dout @ value[:, None].swapaxes(-1, -2)
@@ -302,13 +241,12 @@ class ReferenceBackend:
             dscores *= probabilities
             dscores *= 1 / math.sqrt(query.shape[-1])
             gradients.query[row, queries] = by_head(dscores @ key[:, None]).transpose(1, 0, 2)
-            # a key/value head serves H/G query heads: their gradients add up in the product over all of their queries
-            gradients.key[row, keys] = (
-                stacked(dscores).swapaxes(-1, -2) @ stacked(query)
-            ).transpose(1, 0, 2)
-            gradients.value[row, keys] = (
-                stacked(probabilities).swapaxes(-1, -2) @ stacked(dout)
-            ).transpose(1, 0, 2)
+            # a key/value head serves H/G query heads: the product over all of their queries adds
+            # their gradients up
+            dkey = stacked(dscores).swapaxes(-1, -2) @ stacked(query)
+            dvalue = stacked(probabilities).swapaxes(-1, -2) @ stacked(dout)
+            gradients.key[row, keys] = dkey.transpose(1, 0, 2)
+            gradients.value[row, keys] = dvalue.transpose(1, 0, 2)
         if rotation:
             for gradient in (gradients.query, gradients.key):
                 self.rope(gradient.reshape(-1, *gradient.shape[2:]), *rotation, inverse=True)
@@ -329,10 +267,7 @@ class ReferenceBackend:
         dup_NF: Array,
         out_NF: Array | None = None,
     ) -> None:
-        """dup = dout · silu(gate),  dgate = dout · up · (σ + silu(gate) (1 − σ))
-
-        The gradients may take the places of `gate` and `up`. `out` receives what the forward pass gave; it may be the array of `dout`.
-        """
+        """dup = dout · silu(gate),  dgate = dout · up · (σ + silu(gate) (1 − σ))"""
         sigma = sigmoid(gate_NF, np.empty_like(dout_NF))
         silu = gate_NF * sigma
         slope = 1 - sigma
@@ -346,37 +281,13 @@ class ReferenceBackend:
         dgate_NF[...] = slope
         dup_NF[...] = dup
 
-    def linear_swiglu(
-        self, x_NI: Array, weight_OI: Array, packed_NO: Array, gate: slice, up: slice, out_NF: Array
-    ) -> None:
-        """The product of which gate and up are columns, and SwiGLU of them."""
-        self.linear(x_NI, weight_OI, packed_NO)
-        self.swiglu(packed_NO[:, gate], packed_NO[:, up], out_NF)
-
-    def linear_swiglu_backward(
-        self,
-        dx_ND: Array,
-        weight_DF: Array,
-        scale: float,
-        packed_NO: Array,
-        gate: slice,
-        up: slice,
-        out_NF: Array,
-    ) -> None:
-        """From the gradient of scale · out Wᵀ to those of gate and up, in their places; `out` receives what the forward pass gave."""
-        self.linear_backward_input(dx_ND, weight_DF, out_NF, scale)
-        parts = packed_NO[:, gate], packed_NO[:, up]
-        self.swiglu_backward(out_NF, *parts, *parts, out_NF)
-
     # ---- cross-entropy of R rows of logits; a target of −1 has no loss and no gradient
 
     def cross_entropy(
         self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array
     ) -> None:
-        """logprobs = logit of the target − lse,  lse = log Σ exp(logits); a masked row's logprob is 0."""
-        for start in range(
-            0, len(logits_RV), 1024
-        ):  # some rows at a time: a copy of all logits would be the step's largest array
+        # some rows at a time: a copy of all logits would be the step's largest array
+        for start in range(0, len(logits_RV), 1024):
             part = slice(start, start + 1024)
             top = logits_RV[part].max(axis=1)
             lse_R[part] = top + np.log(np.exp(logits_RV[part] - top[:, None]).sum(axis=1))
@@ -387,26 +298,17 @@ class ReferenceBackend:
     def cross_entropy_backward(
         self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array
     ) -> None:
-        """Of the loss −Σ weights · logprobs. The logits become their gradient, weight · (softmax − one-hot of the target)."""
+        """dlogits = weight · (softmax − one-hot of the target)"""
         weights = np.where(targets_R < 0, 0, weights_R).astype(logits_RV.dtype)
         logits_RV -= lse_R[:, None]
         np.exp(logits_RV, out=logits_RV)
         logits_RV[np.arange(len(targets_R)), np.maximum(targets_R, 0)] -= 1
         logits_RV *= weights[:, None]
 
-    def cross_entropy_with_gradient(
-        self, logits_RV: Array, targets_R: Array, weights_R: Array, logprobs_R: Array, lse_R: Array
-    ) -> None:
-        """Both at once, for weights that are known beforehand."""
-        self.cross_entropy(logits_RV, targets_R, logprobs_R, lse_R)
-        self.cross_entropy_backward(logits_RV, targets_R, weights_R, lse_R)
-
     def argmax(self, logits_RV: Array) -> Array:
-        """The likeliest id of each row, of equals the lowest."""
         return logits_RV.argmax(axis=1)
 
     def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
-        """Add −Σ weights · logprobs, of all heads and of head 0, to `losses` (float64)."""
         nats_NK = logprobs_NK * weights_NK
         losses_2[0] -= nats_NK.sum(dtype=np.float64)
         losses_2[1] -= nats_NK[:, 0].sum(dtype=np.float64)
@@ -414,102 +316,92 @@ class ReferenceBackend:
     def preference(
         self,
         logprobs_RTK: Array,
-        spans_RP3: Array,
-        reference_RP2: Array,
-        scales_RP2: Array,
-        shares_RP: Array,
+        pairs: PreferencePairs,
         margin: float,
         smoothing: float,
         weights_RTK: Array,
         losses_2: Array,
     ) -> None:
-        """The weights of head 0 by which −Σ weights · logprobs descends the preference loss; that loss is added to `losses` (float64).
+        """In float64, for the pair's reward r = scale · (Σ logprobs − reference) of each side and
+        z = r_chosen − r_rejected − margin (Rafailov et al. 2023, eq. 7; the smoothing ε is that of
+        Mitchell 2023; with scale β/tokens, reference 0 and a margin: Meng et al. 2024, eq. 6):
 
-        Pair p of row r has its chosen tokens from span 0 to span 1 and its rejected ones from there to span 2. In float64, with the reward
-        r = scale · (Σ logprobs − reference) of a side and z = r_chosen − r_rejected − margin (Rafailov et al. 2023, eq. 7; smoothing ε as in
-        Mitchell 2023; scale β/tokens, reference 0 and a margin make it Meng et al. 2024, eq. 6):
-
-            loss = share · (−(1 − ε) log σ(z) − ε log σ(−z)),    −∂loss/∂logprob = ± share · scale · (1 − ε − σ(z)), + for the chosen
+            loss = share · (−(1 − ε) log σ(z) − ε log σ(−z))
+            −∂loss/∂logprob = ± share · scale · (1 − ε − σ(z)), + for the chosen side
         """
-        for row, pair in zip(*np.nonzero(shares_RP), strict=True):
-            first, middle, last = spans_RP3[row, pair]
-            chosen, rejected = (
+        for row, pair in zip(*np.nonzero(pairs.shares_RP), strict=True):
+            first, middle, last = pairs.spans_RP3[row, pair]
+            share, scales = float(pairs.shares_RP[row, pair]), pairs.scales_RP2[row, pair]
+            sums = [
                 float(logprobs_RTK[row, side, 0].sum(dtype=np.float64))
                 for side in (slice(first, middle), slice(middle, last))
-            )
-            scales, share = scales_RP2[row, pair], float(shares_RP[row, pair])
-            z = (
-                scales[0] * (chosen - reference_RP2[row, pair, 0])
-                - scales[1] * (rejected - reference_RP2[row, pair, 1])
-                - margin
-            )
+            ]
+            chosen, rejected = scales * (sums - pairs.reference_RP2[row, pair])
+            z = chosen - rejected - margin
             pull = 1 - smoothing - np.exp(-np.logaddexp(0, -z))
             weights_RTK[row, first:middle, 0] = share * scales[0] * pull
             weights_RTK[row, middle:last, 0] = -share * scales[1] * pull
-            losses_2 += share * (
-                (1 - smoothing) * np.logaddexp(0, -z) + smoothing * np.logaddexp(0, z)
-            )
+            loss = (1 - smoothing) * np.logaddexp(0, -z) + smoothing * np.logaddexp(0, z)
+            losses_2 += share * loss
 
     # ---- optimizer
 
-    def update(
+    def begin_update(
         self,
-        parameters: Array,
-        working: Array,
         gradients: Array,
-        first_moment: Array,
-        second_moment: Array,
-        decay_slices: list[tuple[slice, bool]],
-        optimizer: Any,
         schedule_2: Array,
         losses_2: Array,
         report_2: Array,
-    ) -> None:
-        """One step of AdamW on the flat buffers with the gradient's norm clipped; nothing changes when loss or norm are not finite.
-
-        `schedule` (float64) holds the learning rate and the number of updates done so far; `report` (float64) receives the
-        gradient's norm before clipping, and in its second place counts the updates left out. `working` follows `parameters`.
-        """
+        constants: AdamWConstants,
+        clip_norm: float,
+    ) -> Array:
+        """Is all finite? Then 1, else 0; the gradient's factor, learning rate, number of the
+        update."""
         learning_rate, done = schedule_2.tolist()
         norm = report_2[0] = math.sqrt(self.squared_norm(gradients))
-        if not (math.isfinite(norm) and math.isfinite(losses_2[0])):
-            report_2[1] += 1
-            return
-        o, scale = optimizer, min(1.0, optimizer.clip_norm / (norm + 1e-6))
-        for part, decays in decay_slices:
-            flat = parameters[part], gradients[part], first_moment[part], second_moment[part]
-            decay = o.weight_decay if decays else 0.0
-            self.adamw(
-                *flat, decay, learning_rate, (o.beta1, o.beta2), o.epsilon, int(done) + 1, scale
-            )
-        self.refresh(working, parameters)
-
-    def squared_norm(self, values: Array) -> float:
-        """Σ values², in float64."""
-        return (
-            float(np.einsum("n,n->", values, values, dtype=np.float64))
-            if values.dtype == np.float64
-            else squared_norm_blocked(values)
-        )
+        finite = math.isfinite(norm) and math.isfinite(losses_2[0])
+        report_2[1] += not finite
+        return np.array([finite, min(1.0, clip_norm / (norm + 1e-6)), learning_rate, done + 1])
 
     def adamw(
+        self,
+        flat: FlatState,
+        first_moment: Array,
+        second_moment: Array,
+        decays: list[tuple[slice, bool]],
+        constants: AdamWConstants,
+        scalars: Array,
+    ) -> None:
+        """AdamW (Loshchilov & Hutter 2019, algorithm 2), with g = gradient_scale · gradients:
+
+        m = β₁ m + (1 − β₁) g,  v = β₂ v + (1 − β₂) g²,  p −= lr · (m̂ / (√v̂ + ε) + decay · p)
+        """
+        if scalars[0] == 0:
+            return
+        for part, decay in decays:
+            parameters, gradients = flat.parameters[part], flat.gradients[part]
+            moments = first_moment[part], second_moment[part]
+            self.adamw_slice(parameters, gradients, *moments, decay, constants, scalars)
+        self.refresh(flat.working, flat.parameters)
+
+    def squared_norm(self, values: Array) -> float:
+        if values.dtype == np.float64:
+            return float(np.einsum("n,n->", values, values, dtype=np.float64))
+        return squared_norm_blocked(values)
+
+    def adamw_slice(
         self,
         parameters: Array,
         gradients: Array,
         first_moment: Array,
         second_moment: Array,
-        decay: float,
-        learning_rate: float,
-        betas: tuple[float, float],
-        epsilon: float,
-        step: int,
-        gradient_scale: float,
+        decay: bool,
+        constants: AdamWConstants,
+        scalars: Array,
     ) -> None:
-        """One step of AdamW (Loshchilov & Hutter 2019, algorithm 2) on a slice of the flat buffers; `step` counts from 1.
-
-        m = β₁ m + (1 − β₁) g,  v = β₂ v + (1 − β₂) g²,  p −= lr · (m̂ / (√v̂ + ε) + decay · p),  g = gradient_scale · gradients.
-        """
-        beta1, beta2 = betas
+        """`adamw` on a slice of the flat buffers."""
+        _, gradient_scale, learning_rate, step = scalars.tolist()
+        beta1, beta2, epsilon, weight_decay = constants
         gradient = gradients * gradient_scale
         first_moment *= beta1
         first_moment += (1 - beta1) * gradient
@@ -522,7 +414,7 @@ class ReferenceBackend:
         update = first_moment / denominator
         update *= learning_rate / (1 - beta1**step)
         if decay:
-            parameters *= 1 - learning_rate * decay
+            parameters *= 1 - learning_rate * weight_decay
         parameters -= update
 
 
@@ -543,7 +435,10 @@ def sigmoid(z: Array, out: Array) -> Array:
 
 
 def documents(starts_BT: Array, offset_B: Array) -> Iterator[tuple[int, slice, slice, int]]:
-    """The runs of queries that see keys from one start on: (row, queries, keys, place of the first query among the keys)."""
+    """The runs of queries that see keys from one start on.
+
+    Yields row, queries, keys, and the position of the first query among those keys.
+    """
     for row, (starts_T, offset) in enumerate(zip(starts_BT, offset_B.tolist(), strict=True)):
         borders = [0, *(np.flatnonzero(np.diff(starts_T)) + 1).tolist(), len(starts_T)]
         for first, stop in itertools.pairwise(borders):
@@ -567,13 +462,16 @@ def stacked(x_GHTE: Array) -> Array:
     return x_GHTE.reshape(x_GHTE.shape[0], -1, x_GHTE.shape[-1])
 
 
-def masked_scores(query_GHTE: Array, key_GSE: Array, place: int) -> Array:
-    """q kᵀ / √E, (G, H/G, T, S), with −inf where a key lies in the query's future; the first query sits at key `place`."""
+def masked_scores(query_GHTE: Array, key_GSE: Array, position: int) -> Array:
+    """q kᵀ / √E, (G, H/G, T, S), with −inf where a key lies in the query's future.
+
+    The first query sits at key `position`.
+    """
     T, S = query_GHTE.shape[2], key_GSE.shape[1]
     scores = query_GHTE @ key_GSE[:, None].swapaxes(-1, -2)
     scores *= 1 / math.sqrt(query_GHTE.shape[-1])
     if T > 1:
-        scores += np.triu(np.full((T, S), -np.inf, scores.dtype), place + 1)
+        scores += np.triu(np.full((T, S), -np.inf, scores.dtype), position + 1)
     return scores
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nanoeuler.model.check import Comparison
-    from nanoeuler.model.spec import ModelConfig
+    from nanoeuler.model.config import ModelConfig
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -212,8 +212,8 @@ def run_info(options: argparse.Namespace) -> None:
 def model_config(options: argparse.Namespace) -> "ModelConfig":
     """The configuration of `--model` or `--config`."""
     from nanoeuler.config import load
+    from nanoeuler.model.config import ModelConfig
     from nanoeuler.model.files import load_config
-    from nanoeuler.model.spec import ModelConfig
 
     if options.model:
         return load_config(options.model)
@@ -228,8 +228,9 @@ def model_config(options: argparse.Namespace) -> "ModelConfig":
 def print_model(config: "ModelConfig", rows: int, length: int | None, backend: Any) -> None:
     """Shape, parameters by kind, FLOPs per token, bytes by kind."""
     from nanoeuler.config.machine import memory_megabytes
+    from nanoeuler.model.buffers import rows_within, training_pass_bytes
+    from nanoeuler.model.llama import make_blocks
     from nanoeuler.model.spec import (
-        activation_bytes_per_row,
         forward_flops_per_token,
         parameter_count,
         parameters_by_kind,
@@ -273,32 +274,24 @@ def print_model(config: "ModelConfig", rows: int, length: int | None, backend: A
         ],
     )
     buffer = 4 * storage_elements(tensor_table(config))
-    if backend.name == "cuda":
-        from nanoeuler.model.spec import state_bytes
-
-        backend.check(config)
-        row, width, holder = (
-            backend.row_bytes(config, length),
-            backend.activation.itemsize,
-            f"free memory of {backend.device.name}",
-        )
-        copy = 0 if width == 4 else buffer // 2
-        largest = max(0, backend.device.free_memory - state_bytes(config) - copy) // row
+    for block in make_blocks(config):
+        backend.check_form(block.form, config.dim)
+    width = backend.activation.itemsize
+    copy = 0 if backend.activation == backend.dtype else buffer // 2
+    device_memory = backend.free_memory
+    if device_memory is None:
+        available, holder = memory_megabytes() * 2**20, "this machine's memory"
     else:
-        row, width, copy, holder = (
-            activation_bytes_per_row(config, length, backend.name == "reference"),
-            4,
-            0,
-            "this machine's memory",
-        )
-        largest = max(0, (memory_megabytes() * 2**20 - 4 * buffer) // row)
+        available, holder = device_memory, f"free memory of {backend.device_name}"
+    largest = rows_within(config, backend, length, available - 4 * buffer - copy)
+    activations = training_pass_bytes(config, backend, rows, length)
     cache = width * 2 * c.layers * c.kv_heads * c.head_size * c.context
     memory = [
         ("weights", buffer, "float32, padding to blocks included"),
         ("working copy", copy, "of the weights in bf16, which products read"),
         ("gradients", buffer, ""),
         ("moments", 2 * buffer, "both of AdamW"),
-        ("activations", rows * row, f"micro-batch of {log.counted(rows, 'row')} of {length}"),
+        ("activations", activations, f"micro-batch of {log.counted(rows, 'row')} of {length}"),
     ]
     lines = [(kind, size(amount), note) for kind, amount, note in memory if amount]
     lines.append(("training", size(sum(amount for _, amount, _ in memory)), "all of the above"))
@@ -310,7 +303,8 @@ def print_model(config: "ModelConfig", rows: int, length: int | None, backend: A
 
 
 def print_presets() -> None:
-    from nanoeuler.model.spec import PRESETS, ModelConfig, parameter_count
+    from nanoeuler.model.config import PRESETS, ModelConfig
+    from nanoeuler.model.spec import parameter_count
 
     configs = {name: ModelConfig.from_dict({"preset": name}) for name in PRESETS}
     print_section(

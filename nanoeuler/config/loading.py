@@ -10,7 +10,7 @@ from nanoeuler.config.yaml_file import Key, read_yaml
 from nanoeuler.corpus.own_text import find_files
 from nanoeuler.corpus.tasks import describe_task
 from nanoeuler.errors import UserError
-from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.config import ModelConfig
 
 Config = dict[str, Any]
 

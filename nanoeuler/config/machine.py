@@ -6,7 +6,8 @@ import sys
 from collections.abc import Container, Mapping
 from typing import Any
 
-from nanoeuler.model.spec import ModelConfig, state_bytes
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.spec import state_bytes
 
 ALL_CORES = 64
 """More than most machines have: Snakemake scales it down to the cores that it was given."""

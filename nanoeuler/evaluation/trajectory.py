@@ -59,11 +59,8 @@ def measure(
 
 def stream(model: Transformer, batch: Batch) -> list[np.ndarray]:
     """x_0 … x_2L of every token, each (N, dim) in float64: the stream before and in the middle of each layer, and behind the last."""
-    buffers = model.forward(batch, training=True)
-    points = [point for layer in buffers.layers for point in (layer.x, layer.middle)]
-    return [
-        np.asarray(model.backend.to_host(point), np.float64) for point in (*points, buffers.final)
-    ]
+    points = model.forward(batch, training=True).points
+    return [np.asarray(model.backend.to_host(point), np.float64) for point in points]
 
 
 def follow(points: Sequence[np.ndarray]) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from nanoeuler.inference.sampling import Sampling, checked, choose
 from nanoeuler.model.choosing import Choices
-from nanoeuler.model.spec import round_up
+from nanoeuler.model.config import round_up
 from nanoeuler.model.transformer import Transformer
 
 PROMPT_PLACES = 32
@@ -45,7 +45,7 @@ class ContextWindow:
         allowed_V: np.ndarray,
     ) -> np.ndarray:
         """`read`, and the token that `sampling.choose` chooses behind each row: on the device, where that can choose."""
-        if not hasattr(self.model.backend, "choose"):
+        if not self.model.backend.chooses:
             return choose(self.read(new), sampling, positions_B, allowed_V)
         tokens, counts = self.pending(new)
         choices = Choices.of(self.model, self.cache, allowed_V)
@@ -78,9 +78,8 @@ class ContextWindow:
                 pending[row] = pending[row][-1:]
         counts = np.array([len(tokens) for tokens in pending], np.int32)
         width = int(counts.max())
-        if width > 1 and hasattr(
-            self.model.backend, "choose"
-        ):  # a device records what it reads: so that more prompts are of one length
+        if width > 1 and self.model.backend.chooses:
+            # a device records what it reads: more prompts are of one length
             width = round_up(width, PROMPT_PLACES)
         padded = np.zeros((len(pending), width), np.int32)
         for row, tokens in enumerate(pending):

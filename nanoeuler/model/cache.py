@@ -1,39 +1,53 @@
-"""Keys and values of the tokens seen so far, their memory, and what a device has recorded for it.
-
-`model` stands for the `Transformer` whose cache it is.
-"""
+"""Keys and values of past tokens: their memory, and the steps that append to them."""
 
 import copy
-from typing import Any
+import weakref
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nanoeuler.backend.flat_places import places
-from nanoeuler.model.spec import ModelConfig
+from nanoeuler.backend.records import CacheSlots
 
-Array = Any
+if TYPE_CHECKING:
+    from nanoeuler.model.transformer import Transformer
 
-CACHE_PLACES = 128
-"""The room of a cache that may be left to another is rounded up to a multiple of this many tokens, so that more are of one shape."""
+CAPACITY_MULTIPLE = 128
+"""A cache whose memory may pass to another is rounded up to a multiple of this many tokens, so
+that more caches have the same shape."""
 
 STEP_TOKENS = 2048
-"""A cache keeps buffers, and recorded work, for so many tokens of all rows together: a token each, and prompts of some lengths."""
+"""A cache keeps steps for this many tokens of all rows together: for one token each, and for
+prompts of some lengths."""
 
 
 class CacheMemory:
-    """Room for keys and values of `rows` sequences of up to `capacity` tokens, and what was recorded for it.
+    """Slots for `rows` sequences of up to `capacity` tokens, and the steps made for them.
 
-    Where a backend keeps some (`idle_caches`), a cache that is gone leaves its memory to the next one of its shape, which need not record again.
+    Where an engine keeps some (`idle_caches`), a cache that is gone leaves its memory to the next
+    one of its shape, which then need not record its steps again.
     """
 
-    def __init__(self, config: ModelConfig, backend: Any, rows: int, capacity: int):
-        shape = (rows, capacity, config.kv_heads, config.head_size)
-        self.keys = [backend.zeros(shape, backend.activation) for _ in range(config.layers)]
-        self.values = [backend.zeros(shape, backend.activation) for _ in range(config.layers)]
+    def __init__(self, model: "Transformer", rows: int, capacity: int):
+        ops = model.backend
         self.capacity = capacity
+        self.slots: list[CacheSlots | None] = []
+        for block in model.blocks:
+            if block.cache_shape is None:
+                self.slots.append(None)
+                continue
+            shape = (rows, capacity, *block.cache_shape)
+            keys, values = (ops.zeros(shape, ops.activation) for _ in range(2))
+            self.slots.append(CacheSlots(keys, values))
         self.steps: dict[tuple[int, int], CacheStep] = {}
         self.choices: dict[int, Any] = {}
         """By the number of rows: see `choosing.py`."""
+
+    def part(self, rows: slice) -> list[CacheSlots | None]:
+        """The slots of some rows, by block."""
+        return [
+            CacheSlots(slots.keys_BSGE[rows], slots.values_BSGE[rows]) if slots else None
+            for slots in self.slots
+        ]
 
     def trim(self, tokens: int) -> None:
         """Keep the steps used last, for `tokens` tokens of all rows together."""
@@ -49,14 +63,14 @@ class Cache:
 
     def __init__(self, memory: CacheMemory, rows: int, capacity: int):
         self.memory, self.capacity = memory, capacity
-        self.keys, self.values = list(memory.keys), list(memory.values)
         self.lengths = np.zeros(rows, np.int32)
 
-    def step(self, model: Any, tokens: int) -> "CacheStep":
-        """What appending `tokens` to every row needs; of those made, the ones used last are kept."""
+    def step(self, model: "Transformer", tokens: int) -> "CacheStep":
+        """The step that appends `tokens` to every row; the ones used last are kept."""
         key, steps = (len(self.lengths), tokens), self.memory.steps
-        steps[key] = steps.pop(key, None) or CacheStep(model, *key, self.memory.capacity)
-        self.memory.trim(max(STEP_TOKENS, key[0] * tokens))
+        steps[key] = steps.pop(key) if key in steps else CacheStep(model, self.memory, *key)
+        if tokens > 1:
+            self.memory.trim(max(STEP_TOKENS, key[0] * tokens))
         return steps[key]
 
     def truncate(self, row: int, length: int) -> None:
@@ -68,43 +82,49 @@ class Cache:
         self.lengths[row] = length
 
     def row(self, row: int) -> "Cache":
-        """One row as a cache of its own, in the same memory; what was recorded for the whole cache is not for it."""
+        """One row as a cache of its own, in the same memory, with steps of its own."""
         one = copy.copy(self)
         one.memory = copy.copy(self.memory)
+        one.memory.slots = self.memory.part(slice(row, row + 1))
         one.memory.steps, one.memory.choices = {}, {}
-        one.keys, one.values = (
-            [slots[row : row + 1] for slots in layers] for layers in (self.keys, self.values)
-        )
         one.lengths = self.lengths[row : row + 1]
         return one
 
     def remove(self, row: int) -> None:
-        """Give up `row`; the last row takes its place, and nothing else is copied."""
+        """Give up `row`; the last row takes its slots, and nothing else is copied."""
         last = len(self.lengths) - 1
-        for layers in (self.keys, self.values):
-            for index, slots in enumerate(layers):
-                slots[row] = slots[last]
-                layers[index] = slots[:last]
+        for slots in self.memory.slots:
+            if slots is not None:
+                slots.keys_BSGE[row] = slots.keys_BSGE[last]
+                slots.values_BSGE[row] = slots.values_BSGE[last]
         self.lengths[row] = self.lengths[last]
         self.lengths = self.lengths[:last]
 
 
 class CacheStep:
-    """New tokens of every row of a cache, on the backend, and the buffers that they are computed in: always the same, so that a device can record it."""
+    """Appends new tokens to every row of a cache, always on the same arrays: an engine may record
+    it."""
 
-    def __init__(self, model: Any, batch: int, tokens: int, capacity: int):
-        model.need_positions(capacity + tokens)
-        self.buffers, self.rope_table = model.plan(batch, tokens, training=False), model.rope_table
-        shape = batch, tokens
-        arrays = [np.zeros(shape, np.int32) for _ in range(3)] + [np.zeros(batch, np.int32)]
-        parts = places(arrays)
-        self.flat = model.backend.zeros((parts[-1].stop,), np.uint8)
-        views = [
-            self.flat[part].view(np.int32).reshape(array.shape)
-            for part, array in zip(parts, arrays, strict=True)
-        ]
-        self.tokens, self.positions, self.starts, self.offset = views
-        self.recorded: Any = None
+    def __init__(self, model: "Transformer", memory: CacheMemory, rows: int, tokens: int):
+        model.need_positions(memory.capacity + tokens)
+        shape = rows, tokens
+        ids, positions, starts = (np.zeros(shape, np.int32) for _ in range(3))
+        self.buffers = buffers = model.buffers(rows, tokens, training=False)
+        self.feed = feed = model.backend.feed([ids, positions, starts, np.zeros(rows, np.int32)])
+        self.arange = np.arange(tokens, dtype=np.int32)
+        self.no_starts = np.zeros(shape, np.int32)
+        slots, table = memory.part(slice(0, rows)), model.rope_table
+        decode = model.decode_step(buffers, slots) if tokens == 1 else None
+        # the model may hold this step, by way of the memory of a cache that is gone
+        weak_model = weakref.proxy(model)
+        self.program = model.backend.program(
+            lambda: weak_model.append(feed, buffers, slots, table, decode)
+        )
+
+    def run(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
+        """Append `tokens` (rows, n) behind `lengths` tokens of each row."""
+        self.feed.load(tokens, lengths[:, None] + self.arange, self.no_starts, lengths)
+        self.program.run()
 
 
 def give_back(

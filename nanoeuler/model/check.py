@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.attention_arrays import AttentionArrays
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import AttentionArrays, PreferencePairs, RmsNorm
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.flat import FlatBuffer, ModelViews
-from nanoeuler.model.spec import ModelConfig, storage_elements, tensor_table
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import FlatBuffer, model_weights
+from nanoeuler.model.spec import storage_elements, tensor_table
 from nanoeuler.model.transformer import Batch, Transformer
 
 TOLERANCE = 1e-6
@@ -63,7 +65,7 @@ def finite_difference(function: Callable[[], float], values: np.ndarray) -> np.n
 # ---- the ops, each alone
 
 
-def check_ops(backend: Any = None) -> Iterator[Comparison]:
+def check_ops(backend: Backend | None = None) -> Iterator[Comparison]:
     """Every op's gradients at small odd shapes: the loss is the sum of the outputs, each times a fixed random number."""
     ops = backend or ReferenceBackend(np.float64)
     random = np.random.default_rng(1)
@@ -118,7 +120,7 @@ def check_ops(backend: Any = None) -> Iterator[Comparison]:
     total, out, inverse_rms, step_size = np.empty((N, D)), np.empty((N, D)), np.empty(N), 0.7
 
     def add_rms_norm() -> float:
-        ops.add_rms_norm(x, delta, step_size, weight, 1e-5, total, out, inverse_rms)
+        ops.add_rms_norm(x, delta, step_size, RmsNorm(total, weight, 1e-5, out, inverse_rms))
         return float((out * dout).sum() + (total * dsum).sum())
 
     add_rms_norm()
@@ -214,7 +216,8 @@ def check_ops(backend: Any = None) -> Iterator[Comparison]:
 
     def preference() -> float:
         losses = np.zeros(2)
-        ops.preference(logprobs, spans, references, scales, shares, 0.3, 0.1, weights, losses)
+        pairs = PreferencePairs(spans, references, scales, shares)
+        ops.preference(logprobs, pairs, 0.3, 0.1, weights, losses)
         return float(losses[0])
 
     preference()
@@ -257,7 +260,7 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
 """Name → fields changed from `TINY`, and the (odd) length of the rows. The last is the quick form: cheap, but no op idles in it."""
 
 
-def check_model(case: str, backend: Any = None, seed: int = 1) -> Iterator[Comparison]:
+def check_model(case: str, backend: Backend | None = None, seed: int = 1) -> Iterator[Comparison]:
     """Every parameter tensor of the model of `CASES[case]`, with masked targets and the head weights of training."""
     ops = backend or ReferenceBackend(np.float64)
     fields, length = CASES[case]
@@ -290,16 +293,16 @@ def check_model(case: str, backend: Any = None, seed: int = 1) -> Iterator[Compa
     logprobs, lse = np.empty(len(rows_targets)), np.empty(len(rows_targets))
 
     def loss() -> float:
-        ops.cross_entropy(
-            model.all_logits(model.forward(batch, training=True)), rows_targets, logprobs, lse
-        )
+        buffers = model.forward(batch, training=True)
+        logits = model.heads.logits(model.weights.heads, buffers)
+        ops.cross_entropy(logits, rows_targets, logprobs, lse)
         return float(-(logprobs * rows_weights).sum())
 
     loss()
     gradients = np.zeros_like(parameters)
-    buffers = model.plan(B, length, training=True)
-    ops.cross_entropy_backward(model.logit_rows(buffers), rows_targets, rows_weights, lse)
-    model.backward(batch, buffers, ModelViews(config, gradients))
+    buffers = model.buffers(B, length, training=True)
+    ops.cross_entropy_backward(model.heads.logit_rows(buffers), rows_targets, rows_weights, lse)
+    model.backward(batch, buffers, model_weights(config, gradients))
     analytic = FlatBuffer(config, gradients)
     for tensor in named.table:
         yield compare(
@@ -307,7 +310,7 @@ def check_model(case: str, backend: Any = None, seed: int = 1) -> Iterator[Compa
         )
 
 
-def check_all(quick: bool = False, backend: Any = None) -> Iterator[Comparison]:
+def check_all(quick: bool = False, backend: Backend | None = None) -> Iterator[Comparison]:
     """All ops and, of the model's cases, all or (quick) the last, which takes half a second."""
     yield from check_ops(backend)
     for case in list(CASES)[-1:] if quick else CASES:

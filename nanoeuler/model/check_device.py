@@ -5,17 +5,24 @@ engine's arithmetic. Errors are ‖a − b‖₂ / ‖b‖₂ per tensor. Output
 written shows.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.attention_arrays import AttentionArrays
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import AttentionArrays, CacheSlots, PreferencePairs, RmsNorm
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.check import Comparison, compare
-from nanoeuler.model.flat import LayerViews, ModelViews, PackedColumns
-from nanoeuler.model.spec import ModelConfig, storage_elements, tensor_table
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import model_weights
+from nanoeuler.model.heads import head_rows
+from nanoeuler.model.spec import storage_elements, tensor_table
+from nanoeuler.model.transformer import Transformer
 
 OP_TOLERANCE = {"fp32": 1e-6, "tf32": 1.5e-3, "bf16": 8e-3}
 """fp32: sums of up to a few hundred rounded products. tf32: operands of 10 bits, 2⁻¹¹ each. bf16: results of 8 bits, 2⁻⁹ each,
@@ -27,10 +34,10 @@ Arrays = dict[str, tuple[np.ndarray, str]]
 
 def compare_op(
     case: str,
-    engine: Any,
+    engine: Backend,
     inputs: Arrays,
     outputs: dict[str, tuple[tuple[int, ...], str]],
-    call: Callable[[Any, Any], None],
+    call: Callable[[Backend, Any], None],
     changed: tuple[str, ...] = (),
 ) -> Iterator[Comparison]:
     """Run `call(ops, arrays)` on the engine and on the reference; compare `outputs` and the inputs that are `changed` in place."""
@@ -79,7 +86,9 @@ class Draw:
         return self.random.standard_normal(shape), "statistic"
 
 
-def check_linear(engine: Any, draw: "Draw", N: int, D: int, columns: int) -> Iterator[Comparison]:
+def check_linear(
+    engine: Backend, draw: "Draw", N: int, D: int, columns: int
+) -> Iterator[Comparison]:
     name = f"{N} × {D} × {columns}"
     inputs = {
         "x": draw.activation(N, D),
@@ -93,7 +102,7 @@ def check_linear(engine: Any, draw: "Draw", N: int, D: int, columns: int) -> Ite
         "fresh": ((columns, D), "statistic"),
     }
 
-    def linear(ops: Any, a: Any) -> None:
+    def linear(ops: Backend, a: Any) -> None:
         ops.linear(a.x, a.weight, a.out)
         ops.linear_backward_input(a.dout, a.weight, a.dx, scale=0.5)
         ops.linear_backward_weight(a.dout, a.x, a.fresh, accumulate=False)
@@ -102,7 +111,7 @@ def check_linear(engine: Any, draw: "Draw", N: int, D: int, columns: int) -> Ite
     yield from compare_op(f"linear {name}", engine, inputs, kept, linear, ("dweight",))
 
 
-def check_embedding(engine: Any, draw: "Draw", N: int, D: int, V: int) -> Iterator[Comparison]:
+def check_embedding(engine: Backend, draw: "Draw", N: int, D: int, V: int) -> Iterator[Comparison]:
     ids = np.where(draw.random.random(N) < 0.6, 3, draw.random.integers(0, V, N)).astype(
         np.int32
     )  # one id is most of the rows
@@ -113,7 +122,7 @@ def check_embedding(engine: Any, draw: "Draw", N: int, D: int, V: int) -> Iterat
         "dtable": draw.statistic(V, D),
     }
 
-    def embedding(ops: Any, a: Any) -> None:
+    def embedding(ops: Backend, a: Any) -> None:
         ops.embedding(a.ids, a.table, a.out)
         ops.embedding_backward(a.ids, a.dout, a.fresh, accumulate=False)
         ops.embedding_backward(a.ids, a.dout, a.dtable, accumulate=True)
@@ -128,7 +137,7 @@ def check_embedding(engine: Any, draw: "Draw", N: int, D: int, V: int) -> Iterat
     )
 
 
-def check_rms_norm(engine: Any, draw: "Draw", N: int, D: int) -> Iterator[Comparison]:
+def check_rms_norm(engine: Backend, draw: "Draw", N: int, D: int) -> Iterator[Comparison]:
     inputs = {
         "x": draw.residual(N, D),
         "delta": draw.activation(N, D),
@@ -152,33 +161,31 @@ def check_rms_norm(engine: Any, draw: "Draw", N: int, D: int) -> Iterator[Compar
         "fresh_dweight": ((D,), "statistic"),
     }
 
-    def rms_norm(ops: Any, a: Any) -> None:
-        ops.add_rms_norm(a.x, a.delta, 0.5, a.weight, 1e-5, a.sum, a.out, a.inverse)
+    def rms_norm(ops: Backend, a: Any) -> None:
+        ops.add_rms_norm(a.x, a.delta, 0.5, RmsNorm(a.sum, a.weight, 1e-5, a.out, a.inverse))
         ops.rms_norm(a.x, a.weight, 1e-5, a.plain, a.plain_inverse)
-        ops.rms_norm_backward(
-            a.dout, a.x, a.weight, a.plain_inverse, a.fresh_dx, a.fresh_dweight, False, False
-        )
-        ops.rms_norm_backward(
-            a.dout, a.x, a.weight, a.plain_inverse, a.dx, a.dweight, True, True, a.dout
-        )
+        inputs = a.dout, a.x, a.weight, a.plain_inverse
+        fresh, sums = (a.fresh_dx, a.fresh_dweight), (a.dx, a.dweight)
+        ops.rms_norm_backward(*inputs, *fresh, add_to_dx=False, accumulate=False)
+        ops.rms_norm_backward(*inputs, *sums, add_to_dx=True, accumulate=True, out_ND=a.dout)
 
     yield from compare_op(
         f"rms_norm {N} × {D}", engine, inputs, kept, rms_norm, ("dx", "dweight", "dout")
     )
 
 
-def check_rope(engine: Any, draw: "Draw", N: int, H: int, E: int) -> Iterator[Comparison]:
+def check_rope(engine: Backend, draw: "Draw", N: int, H: int, E: int) -> Iterator[Comparison]:
     inputs = {
         "packed": draw.activation(N, (H + 1) * E),
         "positions": (draw.random.integers(0, 512, N).astype(np.int32), "index"),
     }
 
-    def rope(ops: Any, a: Any) -> None:
+    def rope(ops: Backend, a: Any) -> None:
         table = ops.rope_table(512, E, 10_000.0)
         x = a.packed[:, E:].reshape(N, H, E)  # a part of packed rows
         ops.rope(x, a.positions, table)
 
-    def rope_back(ops: Any, a: Any) -> None:
+    def rope_back(ops: Backend, a: Any) -> None:
         ops.rope(
             a.packed[:, E:].reshape(N, H, E),
             a.positions,
@@ -191,7 +198,7 @@ def check_rope(engine: Any, draw: "Draw", N: int, H: int, E: int) -> Iterator[Co
 
 
 def check_linear_rope(
-    engine: Any, draw: "Draw", N: int, D: int, H: int, G: int, E: int
+    engine: Backend, draw: "Draw", N: int, D: int, H: int, G: int, E: int
 ) -> Iterator[Comparison]:
     """The product that gives q, k and v, with q and k rotated."""
     inputs = {
@@ -200,7 +207,7 @@ def check_linear_rope(
         "positions": (draw.random.integers(0, 512, N).astype(np.int32), "index"),
     }
 
-    def linear_rope(ops: Any, a: Any) -> None:
+    def linear_rope(ops: Backend, a: Any) -> None:
         rotated = [a.packed[:, : (H + G) * E].reshape(N, H + G, E)]
         ops.linear_rope(
             a.x, a.weight, a.packed, rotated, a.positions, ops.rope_table(512, E, 10_000.0)
@@ -216,7 +223,7 @@ def check_linear_rope(
 
 
 def check_attention(
-    engine: Any, draw: "Draw", B: int, T: int, H: int, G: int, E: int
+    engine: Backend, draw: "Draw", B: int, T: int, H: int, G: int, E: int
 ) -> Iterator[Comparison]:
     starts = np.zeros((B, T), np.int32)
     if T > 5:  # documents of odd lengths in the last row
@@ -239,7 +246,7 @@ def check_attention(
         split = [packed[:, : H * E], packed[:, H * E : (H + G) * E], packed[:, (H + G) * E :]]
         return [part.reshape(B * T, -1, E).reshape(B, T, -1, E) for part in split]
 
-    def attention(ops: Any, a: Any) -> None:
+    def attention(ops: Backend, a: Any) -> None:
         ops.attention(*parts(a.packed), a.starts, a.offset, a.out, a.lse)
         ops.attention_backward(
             AttentionArrays(*parts(a.packed), a.out),
@@ -253,7 +260,7 @@ def check_attention(
     )
     inputs["positions"] = draw.random.integers(0, 512, B * T).astype(np.int32), "index"
 
-    def attention_rope(ops: Any, a: Any) -> None:
+    def attention_rope(ops: Backend, a: Any) -> None:
         ops.attention(*parts(a.packed), a.starts, a.offset, a.out, a.lse)
         saved, gradients = (
             AttentionArrays(*parts(a.packed), a.out),
@@ -273,7 +280,7 @@ def check_attention(
 
 
 def check_decoding(
-    engine: Any, draw: "Draw", B: int, T: int, S: int, H: int, G: int, E: int
+    engine: Backend, draw: "Draw", B: int, T: int, S: int, H: int, G: int, E: int
 ) -> Iterator[Comparison]:
     offset = np.array([S - T - 3 * row for row in range(B)], np.int32)
     inputs = {
@@ -284,7 +291,7 @@ def check_decoding(
     inputs |= {"starts": (np.zeros((B, T), np.int32), "index"), "offset": (offset, "index")}
     kept = {"out": ((B, T, H, E), "activation"), "lse": ((B, H, T), "statistic")}
 
-    def decoding(ops: Any, a: Any) -> None:
+    def decoding(ops: Backend, a: Any) -> None:
         ops.attention(a.query, a.key, a.value, a.starts, a.offset, a.out, a.lse)
 
     yield from compare_op(
@@ -292,122 +299,82 @@ def check_decoding(
     )
 
 
-def layer_step(
-    ops: Any,
-    x_BD: Any,
-    lengths_B: Any,
-    weights: LayerViews,
-    columns: PackedColumns,
-    table: tuple[Any, Any],
-    keys_BSGE: Any,
-    values_BSGE: Any,
-    epsilon: float,
-    step_size: float,
-) -> None:
-    """What an engine's `layer_step` does, of the reference's ops."""
-    (B, D), E, w = x_BD.shape, keys_BSGE.shape[3], weights
-    packed, normed, delta = (
-        np.empty((B, columns.query_key_value)),
-        np.empty((B, D)),
-        np.empty((B, D)),
-    )
-    ops.rms_norm(x_BD, w.attention_norm, epsilon, normed, np.empty(B))
-    ops.linear(normed, w.query_key_value, packed)
-    query, key, value = (
-        packed[:, part].reshape(B, -1, E) for part in (columns.query, columns.key, columns.value)
-    )
-    ops.rope(query, lengths_B, table)
-    ops.rope(key, lengths_B, table)
-    ops.write_cache(keys_BSGE, key[:, None], lengths_B)
-    ops.write_cache(values_BSGE, value[:, None], lengths_B)
-    attended = np.empty((B, 1, *query.shape[1:]))
-    ops.attention(
-        query[:, None],
-        keys_BSGE,
-        values_BSGE,
-        np.zeros((B, 1), np.int32),
-        lengths_B,
-        attended,
-        np.empty((B, query.shape[1], 1)),
-    )
-    ops.linear(attended.reshape(B, -1), w.attention_output, delta)
-    x_BD += step_size * delta
-    gate_up, hidden = np.empty((B, columns.gate_up)), np.empty((B, w.down.shape[1]))
-    ops.rms_norm(x_BD, w.mlp_norm, epsilon, normed, np.empty(B))
-    ops.linear(normed, w.gate_up, gate_up)
-    ops.swiglu(gate_up[:, columns.gate], gate_up[:, columns.up], hidden)
-    ops.linear(hidden, w.down, delta)
-    x_BD += step_size * delta
+@dataclass(frozen=True)
+class DecodeShape:
+    """Sizes of a layer that decodes."""
+
+    dim: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    ffn: int
 
 
-def check_layer_step(
-    engine: Any, draw: "Draw", B: int, S: int, D: int, H: int, G: int, E: int, F: int
+def check_decode(
+    engine: Backend, draw: "Draw", B: int, S: int, shape: DecodeShape, fused: bool
 ) -> Iterator[Comparison]:
-    """Rows of all lengths, from none to a cache that the new token fills; free places hold NaN."""
+    """A layer for one new token a row, and the logits behind it; composed, or by the fused op.
+
+    Rows have all lengths, from none to a cache that the new token fills. For the fused op, free
+    slots hold NaN.
+    """
     config = ModelConfig(
-        vocab_size=50,
-        dim=D,
-        layers=1,
-        heads=H,
-        kv_heads=G,
-        head_size=E,
-        ffn=F,
-        context=S,
-        step_size=0.5,
+        vocab_size=50, layers=1, context=S, step_size=0.5, **dataclasses.asdict(shape)
     )
-    count, columns = storage_elements(tensor_table(config)), PackedColumns(config)
+    count = storage_elements(tensor_table(config))
+    G, E = shape.kv_heads, shape.head_size
     lengths = np.linspace(S - 1, 0, B).astype(np.int32)
     keys, values = draw.random.standard_normal((2, B, S, G, E))
     for b, length in enumerate(lengths):
-        keys[b, length:] = values[b, length:] = np.nan
+        keys[b, length:] = values[b, length:] = np.nan if fused else 0
     inputs = {
-        "matrices": (draw.random.standard_normal(count) * D**-0.5, "activation"),
+        "matrices": (draw.random.standard_normal(count) * shape.dim**-0.5, "activation"),
         "norms": draw.statistic(count),
         "lengths": (lengths, "index"),
-    }
-    inputs |= {
-        "x": draw.residual(B, D),
+        "x": draw.residual(B, shape.dim),
         "keys": (keys, "activation"),
         "values": (values, "activation"),
     }
 
-    def step(ops: Any, a: Any) -> None:
-        views = ModelViews(config, a.matrices, norms=a.norms)
-        arguments = columns, ops.rope_table(S, E, 10_000.0), a.keys, a.values, 1e-5, 0.5
-        if hasattr(ops, "layer_step"):
-            ops.layer_step(a.x, a.lengths, views.layers[0], *arguments)
+    def step(ops: Backend, a: Any) -> None:
+        model = Transformer(config, a.norms, ops)
+        model.weights = model_weights(config, a.matrices, norms=a.norms)
+        buffers = model.buffers(B, 1, training=False)
+        for point in (0, 2):  # the stream in front of the layer and behind it
+            buffers.norms[point] = buffers.norms[point]._replace(x_ND=a.x)
+        slots = [CacheSlots(a.keys, a.values), None]
+        decode = model.decode_step(buffers, slots)
+        if fused and decode:
+            decode.lengths_B = a.lengths
+            ops.decode_fused(decode)
         else:
-            layer_step(ops, a.x, a.lengths, views.layers[0], *arguments)
+            starts = ops.zeros((B, 1), np.int32)
+            rows = Rows(a.lengths, starts, a.lengths, model.rope_table)
+            model.run_blocks(rows, buffers, model.weights, slots)
         written = np.arange(B) * S + lengths
-        a.key, a.value = (
-            ops.gather(cache.reshape(B * S, G * E), written) for cache in (a.keys, a.values)
-        )
-        if hasattr(ops, "next_logits"):
-            ops.next_logits(a.x, views.final_norm, 1e-5, views.first_head, a.logits)
-        else:
-            normed = np.empty((B, D))
-            ops.rms_norm(a.x, views.final_norm, 1e-5, normed, np.empty(B))
-            ops.linear(normed, views.first_head, a.logits)
+        a.key = ops.gather(a.keys.reshape(B * S, G * E), written)
+        a.value = ops.gather(a.values.reshape(B * S, G * E), written)
+        ops.next_logits(buffers.norms[-1], model.weights.first_head, a.logits)
 
-    outputs = {"logits": ((B, columns.head), "statistic")}
     yield from compare_op(
-        f"layer_step {B} of {S}, {D}, {H} / {G} heads of {E}, ffn {F}",
+        f"decode{', composed' * (not fused)}: {B} of {S}, {shape.dim}, {shape.heads} / {G} heads "
+        f"of {E}, ffn {shape.ffn}",
         engine,
         inputs,
-        outputs,
+        {"logits": ((B, head_rows(config)), "statistic")},
         step,
         ("x", "key", "value"),
     )
 
 
-def check_swiglu(engine: Any, draw: "Draw", N: int, F: int) -> Iterator[Comparison]:
+def check_swiglu(engine: Backend, draw: "Draw", N: int, F: int) -> Iterator[Comparison]:
     inputs = {
         "packed": (4 * draw.random.standard_normal((N, 2 * F)), "activation"),
         "dout": draw.activation(N, F),
     }
     kept = {"out": ((N, F), "activation"), "dpacked": ((N, 2 * F), "activation")}
 
-    def swiglu(ops: Any, a: Any) -> None:
+    def swiglu(ops: Backend, a: Any) -> None:
         gate, up = a.packed[:, :F], a.packed[:, F:]
         ops.swiglu(gate, up, a.out)
         ops.swiglu_backward(a.dout, gate, up, a.dpacked[:, :F], a.dpacked[:, F:])
@@ -416,7 +383,9 @@ def check_swiglu(engine: Any, draw: "Draw", N: int, F: int) -> Iterator[Comparis
     yield from compare_op(f"swiglu {N} × {F}", engine, inputs, kept, swiglu, ("packed", "dout"))
 
 
-def check_linear_swiglu(engine: Any, draw: "Draw", N: int, D: int, F: int) -> Iterator[Comparison]:
+def check_linear_swiglu(
+    engine: Backend, draw: "Draw", N: int, D: int, F: int
+) -> Iterator[Comparison]:
     """SwiGLU with the products around it. Weights are as wide as a trained model's, so that gates of every size occur."""
     inputs = {
         "x": draw.activation(N, D),
@@ -433,7 +402,7 @@ def check_linear_swiglu(engine: Any, draw: "Draw", N: int, D: int, F: int) -> It
         "again": ((N, F), "activation"),
     }
 
-    def linear_swiglu(ops: Any, a: Any) -> None:
+    def linear_swiglu(ops: Backend, a: Any) -> None:
         gate, up = slice(0, F), slice(F, 2 * F)
         ops.linear_swiglu(a.x, a.weight, a.packed, gate, up, a.out)
         ops.linear_swiglu_backward(a.dx, a.down, 0.5, a.spent, gate, up, a.again)
@@ -443,7 +412,7 @@ def check_linear_swiglu(engine: Any, draw: "Draw", N: int, D: int, F: int) -> It
     )
 
 
-def check_cross_entropy(engine: Any, draw: "Draw", R: int, V: int) -> Iterator[Comparison]:
+def check_cross_entropy(engine: Backend, draw: "Draw", R: int, V: int) -> Iterator[Comparison]:
     width = -(-V // 8) * 8
     targets = draw.random.integers(0, V, R).astype(np.int32)
     targets[R // 2] = -1
@@ -456,7 +425,7 @@ def check_cross_entropy(engine: Any, draw: "Draw", R: int, V: int) -> Iterator[C
         name: ((R,), "statistic") for name in ("logprobs", "lse", "logprobs_at_once", "lse_at_once")
     }
 
-    def cross_entropy(ops: Any, a: Any) -> None:
+    def cross_entropy(ops: Backend, a: Any) -> None:
         ops.cross_entropy(a.packed[:, :V], a.targets, a.logprobs, a.lse)
         again = a.packed.copy()
         ops.cross_entropy_with_gradient(
@@ -475,7 +444,7 @@ def check_cross_entropy(engine: Any, draw: "Draw", R: int, V: int) -> Iterator[C
     )
 
 
-def check_all_masked(engine: Any, draw: Draw) -> Iterator[Comparison]:
+def check_all_masked(engine: Backend, draw: Draw) -> Iterator[Comparison]:
     """No loss, and a gradient that is exactly zero."""
     targets = np.full(5, -1, np.int32)
     inputs = {
@@ -484,14 +453,14 @@ def check_all_masked(engine: Any, draw: Draw) -> Iterator[Comparison]:
         "weights": (np.ones(5), "statistic"),
     }
 
-    def masked(ops: Any, a: Any) -> None:
+    def masked(ops: Backend, a: Any) -> None:
         ops.cross_entropy_with_gradient(a.packed, a.targets, a.weights, a.logprobs, a.lse)
 
     kept = {"logprobs": ((5,), "statistic"), "lse": ((5,), "statistic")}
     yield from compare_op("cross_entropy, all masked", engine, inputs, kept, masked, ("packed",))
 
 
-def check_preference(engine: Any, draw: Draw) -> Iterator[Comparison]:
+def check_preference(engine: Backend, draw: Draw) -> Iterator[Comparison]:
     """Two rows: two pairs, and one with an empty place."""
     spans = np.array([[[0, 9, 21], [21, 30, 60]], [[0, 30, 57], [0, 0, 0]]], np.int32)
     shares = np.array([[0.3, 0.3], [0.4, 0.0]], np.float32)
@@ -506,16 +475,15 @@ def check_preference(engine: Any, draw: Draw) -> Iterator[Comparison]:
     }
     reference, losses = -20 + draw.random.random((2, 2, 2)), np.zeros(2)
 
-    def preference(ops: Any, a: Any) -> None:
+    def preference(ops: Backend, a: Any) -> None:
         a.losses, on_backend = (ops.from_host(values, np.float64) for values in (losses, reference))
-        ops.preference(
-            a.logprobs, a.spans, on_backend, a.scales, a.shares, 0.2, 0.1, a.weights, a.losses
-        )
+        pairs = PreferencePairs(a.spans, on_backend, a.scales, a.shares)
+        ops.preference(a.logprobs, pairs, 0.2, 0.1, a.weights, a.losses)
 
     yield from compare_op("preference", engine, inputs, {}, preference, ("weights", "losses"))
 
 
-def check_device_ops(engine: Any) -> Iterator[Comparison]:
+def check_device_ops(engine: Backend) -> Iterator[Comparison]:
     """Every op at sizes that fit no tile: one row, odd lengths, padded rows, masked targets, grouped heads."""
     draw = Draw(3)
     for sizes in ((1, 8, 24), (37, 128, 344), (300, 768, 1280)):
@@ -548,20 +516,18 @@ def check_device_ops(engine: Any) -> Iterator[Comparison]:
         (3, 5, 140, 4, 1, 32),
     ):  # decoding: fewer queries than keys
         yield from check_decoding(engine, draw, *sizes)
-    if hasattr(engine, "next_logits"):  # an engine that decodes by ops of its own
-        shapes = (
-            (128, 4, 4, 32, 341),
-            (768, 12, 4, 64, 2048),
-            (264, 8, 1, 64, 100),
-            (256, 2, 2, 128, 682),
-            (96, 3, 1, 32, 341),
-        )
-        for (B, S), sizes in zip(
-            ((1, 1), (1, 512), (2, 300), (3, 70), (4, 33), (5, 129), (8, 512), (9, 200), (70, 40)),
-            2 * shapes,
-            strict=False,
-        ):
-            yield from check_layer_step(engine, draw, B, S, *sizes)
+    shapes = [
+        DecodeShape(128, 4, 4, 32, 341),
+        DecodeShape(768, 12, 4, 64, 2048),
+        DecodeShape(264, 8, 1, 64, 100),
+        DecodeShape(256, 2, 2, 128, 682),
+        DecodeShape(96, 3, 1, 32, 341),
+    ]
+    rows = (1, 1), (1, 512), (2, 300), (3, 70), (4, 33), (5, 129), (8, 512), (9, 200), (70, 40)
+    for (B, S), shape in zip(rows, 2 * shapes, strict=False):
+        yield from check_decode(engine, draw, B, S, shape, fused=engine.fused_rows >= B)
+    for (B, S), shape in zip(((1, 33), (3, 70), (9, 40)), shapes, strict=False):
+        yield from check_decode(engine, draw, B, S, shape, fused=False)
     for sizes in ((1, 8), (37, 344), (130, 2048)):
         yield from check_swiglu(engine, draw, *sizes)
     for sizes in ((37, 128, 344), (4_133, 200, 512), (4_400, 768, 2048)):

@@ -16,8 +16,9 @@ from safetensors.numpy import save_file
 
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_folder, read_json, sha256_file, write_json
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.spec import ModelConfig, storage_elements, tensor_table
+from nanoeuler.model.spec import storage_elements, tensor_table
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 

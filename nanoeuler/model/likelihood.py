@@ -142,19 +142,19 @@ def score_batch(
 
     The logits are made slice by slice, so that memory does not grow with tokens × heads × vocabulary.
     """
-    ops, columns = model.backend, model.columns
+    ops, head_rows = model.backend, model.heads.rows
     N, K = targets_NK.shape
-    hidden_ND = model.forward(batch).hidden[:N]
-    weight = model.weights.heads[: K * columns.head]
-    size = max(1, min(N, SLICE_ELEMENTS // (K * columns.head)))
-    logits = ops.empty((size, K * columns.head), ops.activation)
+    hidden_ND = model.forward(batch).stream.normed[:N]
+    weight = model.weights.heads[: K * head_rows]
+    size = max(1, min(N, SLICE_ELEMENTS // (K * head_rows)))
+    logits = ops.empty((size, K * head_rows), ops.activation)
     logprobs_R, lse_R = ops.empty((size * K,)), ops.empty((size * K,))
     nats, hits_K = 0.0, np.zeros(K, np.int64)
     for start in range(0, N, size):
         part_NK = targets_NK[start : start + size]
         n = len(part_NK)
         ops.linear(hidden_ND[start : start + n], weight, logits[:n])
-        logits_RV = logits[:n].reshape(n * K, columns.head)[:, : model.config.vocab_size]
+        logits_RV = logits[:n].reshape(n * K, head_rows)[:, : model.config.vocab_size]
         ops.cross_entropy(
             logits_RV, ops.from_host(part_NK.reshape(-1)), logprobs_R[: n * K], lse_R[: n * K]
         )

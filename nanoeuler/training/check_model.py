@@ -2,17 +2,18 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import nanoeuler
+from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.check import Comparison, compare
-from nanoeuler.model.flat import FlatBuffer, ModelViews
-from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import FlatBuffer, model_weights
 from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
-from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
 MODEL_TOLERANCE = {
@@ -35,7 +36,7 @@ def source_rows(config: ModelConfig, rows: int, length: int, seed: int) -> TextS
 
 
 def check_device_model(
-    engine: Any, preset: str, rows: int, length: int, steps: int
+    engine: Backend, preset: str, rows: int, length: int, steps: int
 ) -> Iterator[Comparison]:
     """Every parameter tensor's gradient of a preset after `steps` updates on real text, and its log-probabilities, beside float64."""
     config = ModelConfig.from_dict({"preset": preset})
@@ -47,7 +48,7 @@ def check_device_model(
         state.train_step(stream.step(step), 8 * rows, 5e-4 * min(1, (step + 1) / 50))
     batch_rows = source_rows(config, rows, length, seed=6).step(0)
     state.stage(batch_rows)
-    engine.run(lambda: state.accumulate(slice(0, rows), accumulate=False))
+    engine.program(lambda: state.compute_gradients(rows)).run()
     found = FlatBuffer(config, np.asarray(engine.to_host(state.gradients), np.float64))
 
     reference = ReferenceBackend(np.float64)
@@ -58,10 +59,10 @@ def check_device_model(
     targets, weights = batch_rows.targets.reshape(-1), batch_rows.weights.reshape(-1)
     logprobs, lse = np.empty(len(targets)), np.empty(len(targets))
     reference.cross_entropy_with_gradient(
-        model.all_logits(buffers), targets, weights, logprobs, lse
+        model.heads.logits(model.weights.heads, buffers), targets, weights, logprobs, lse
     )
     gradients = np.zeros_like(parameters)
-    model.backward(batch, buffers, ModelViews(config, gradients))
+    model.backward(batch, buffers, model_weights(config, gradients))
     expected = FlatBuffer(config, gradients)
     case = f"{preset}, {rows} × {length}, after {steps} steps"
     yield compare(
@@ -74,7 +75,7 @@ def check_device_model(
         yield compare(case, tensor.name, found[tensor.name], expected[tensor.name])
 
 
-def check_reading(engine: Any, preset: str, length: int) -> Iterator[Comparison]:
+def check_reading(engine: Backend, preset: str, length: int) -> Iterator[Comparison]:
     """The logits behind a prompt of `length` tokens read at once, and behind further ones read one at a time, beside float64 reading all at once."""
     config = ModelConfig.from_dict({"preset": preset})
     parameters, new = initial_parameters(config, 1), 3

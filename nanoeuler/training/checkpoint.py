@@ -13,9 +13,9 @@ import numpy as np
 from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_folder, read_json, sha256_file, write_json
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_tensors, save_tensors
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.spec import ModelConfig
 from nanoeuler.training.state import TrainingState
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -39,28 +39,17 @@ class Checkpoints:
         return self.folder / f"step-{step:08d}"
 
     def save(self, state: TrainingState, info: dict[str, Any]) -> None:
-        """Write the state at its present step; `info` is what the trainer needs to go on (JSON)."""
-        host = {
-            name: FlatBuffer(state.config, np.asarray(state.backend.to_host(array), np.float32))
-            for name, array in moments(state).items()
-        }
+        """Write the state at its present step; `info` is what the trainer needs to resume (JSON)."""
+        weights, *moments = (
+            (name, FlatBuffer(state.config, np.asarray(state.backend.to_host(array), np.float32)))
+            for name, array in state.tensors().items()
+        )
         with atomic_folder(self.path(state.step)) as temporary:
-            save_tensors(temporary / WEIGHTS, {"": host["parameters"]})
-            save_tensors(
-                temporary / OPTIMIZER,
-                {"first_moment/": host["first_moment"], "second_moment/": host["second_moment"]},
-            )
+            save_tensors(temporary / WEIGHTS, {"": weights[1]})
+            save_tensors(temporary / OPTIMIZER, {f"{name}/": buffer for name, buffer in moments})
             hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, OPTIMIZER)}
-            write_json(
-                temporary / STATE,
-                {
-                    "version": 1,
-                    "step": state.step,
-                    "sha256": hashes,
-                    "model": state.config.to_dict(),
-                    **info,
-                },
-            )
+            content = {"version": 1, "step": state.step, "sha256": hashes}
+            write_json(temporary / STATE, content | {"model": state.config.to_dict(), **info})
 
     def read_state(self, step: int) -> dict[str, Any] | None:
         """`state.json` of a checkpoint whose files are as they were written; None (said aloud) for a damaged one."""
@@ -93,18 +82,17 @@ class Checkpoints:
         return None
 
     def restore(self, step: int, state: TrainingState) -> None:
-        """Load parameters and moments of checkpoint `step` into `state`."""
-        path = self.path(step)
+        """Load parameters and optimizer tensors of checkpoint `step` into `state`."""
+        path, tensors = self.path(step), state.tensors()
         buffers = {
             name: FlatBuffer(state.config, np.zeros(array.shape, np.float32))
-            for name, array in moments(state).items()
+            for name, array in tensors.items()
         }
         load_tensors(path / WEIGHTS, {"": buffers["parameters"]})
         load_tensors(
-            path / OPTIMIZER,
-            {"first_moment/": buffers["first_moment"], "second_moment/": buffers["second_moment"]},
+            path / OPTIMIZER, {f"{name}/": buffers[name] for name in state.optimizer.tensors}
         )
-        for name, array in moments(state).items():
+        for name, array in tensors.items():
             array[...] = state.backend.from_host(buffers[name].array)
         state.model.refresh()
         state.step = step
@@ -133,14 +121,6 @@ class Checkpoints:
         for path in [*self.folder.glob("step-*")]:
             path.rename(target / path.name)
         return target
-
-
-def moments(state: TrainingState) -> dict[str, Any]:
-    return {
-        "parameters": state.parameters,
-        "first_moment": state.first_moment,
-        "second_moment": state.second_moment,
-    }
 
 
 def read_parameters(folder: Path, config: ModelConfig) -> np.ndarray:

@@ -18,8 +18,8 @@ from safetensors.numpy import load_file, save_file
 from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_folder, canonical_json, read_json, sha256_file, sha256_text
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import CONFIG
-from nanoeuler.model.spec import ModelConfig
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.fingerprint import fingerprint

@@ -6,7 +6,6 @@ and ends with the same bits as one that never stopped.
 """
 
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,19 +15,21 @@ from typing import Any
 import numpy as np
 
 from nanoeuler import log, provenance
-from nanoeuler.cores import threads_asked
+from nanoeuler.backend.ops import Backend
 from nanoeuler.errors import UserError
 from nanoeuler.model.check import check_all
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, save_model
-from nanoeuler.model.spec import ModelConfig, parameter_count
+from nanoeuler.model.spec import parameter_count
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.lock import FolderLock
 from nanoeuler.training.metrics import Metrics
 from nanoeuler.training.micro_batches import micro_batch_rows, smaller_batch, smaller_model
 from nanoeuler.training.objectives import KnownWeights, Objective
+from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.schedule import Schedule
-from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.state import TrainingState
 from nanoeuler.training.stopping import Stopped, catch_signals
 from nanoeuler.training.streams import Stream
 
@@ -44,7 +45,7 @@ class Job:
     fingerprint: str
     stream: Stream
     schedule: Schedule
-    backend: Any
+    backend: Backend
     initial: Callable[[], np.ndarray]  # flat parameters to start from
     validate: Callable[[Transformer], dict[str, float]]
     score: Callable[[dict[str, float]], float]  # of a validation; lower is better
@@ -101,13 +102,18 @@ class Trainer:
         self.seconds_before = 0.0  # spent by earlier attempts
         self.began = self.saved = time.monotonic()
         self.micro_batch_rows = micro_batch_rows(job)
-        self.peak: float | None = getattr(job.backend, "peak_flops", None)
+        self.peak: float | None = job.backend.peak_flops
         o = job.section
         optimizer = AdamW(o["beta1"], o["beta2"], o["epsilon"], o["weight_decay"], o["clip_norm"])
         resumed = self.find_checkpoint()
         initial = job.initial() if resumed is None else np.zeros_like(job.initial())
         self.state = TrainingState(
-            job.config, job.backend, initial, optimizer, o.get("recompute", False), job.objective
+            job.config,
+            job.backend,
+            initial,
+            optimizer,
+            recompute=o.get("recompute", False),
+            objective=job.objective,
         )
         if resumed is None:
             self.metrics.restart(self.header())
@@ -206,7 +212,7 @@ class Trainer:
             "tokens_per_step": job.stream.rows_per_step * job.stream.length,
             "micro_batch_rows": self.micro_batch_rows,
             "fingerprint": job.fingerprint,
-            "provenance": provenance.collect(device_name(job.backend)),
+            "provenance": provenance.collect(job.backend.device_name),
             **job.facts,
         }
 
@@ -373,7 +379,7 @@ class Trainer:
             "seconds": self.seconds(),
             "algorithms": job.backend.algorithms,
             "environment": environment(job.backend),
-            "provenance": provenance.collect(device_name(job.backend)),
+            "provenance": provenance.collect(job.backend.device_name),
         }
         self.checkpoints.save(self.state, info)
         kept = {self.best["step"]} if self.best and job.section["keep"] == "best" else set()
@@ -398,7 +404,7 @@ class Trainer:
             "step": step,
             "tokens": tokens,
             "fingerprint": job.fingerprint,
-            "provenance": provenance.collect(device_name(job.backend)),
+            "provenance": provenance.collect(job.backend.device_name),
             **job.info,
         }
         folder = job.output / "model"
@@ -419,23 +425,6 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     ]
 
 
-def device_name(backend: Any) -> str | None:
-    """What computes, where that is not the CPU."""
-    return backend.device.name if hasattr(backend, "device") else None
-
-
-def environment(backend: Any) -> dict[str, Any]:
+def environment(backend: Backend) -> dict[str, Any]:
     """What has to be the same for the same bits."""
-    if hasattr(backend, "environment"):
-        return backend.environment() | {"numpy": np.__version__}
-    asked = next(
-        filter(None, map(threads_asked, ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"))),
-        os.cpu_count(),
-    )
-    threads = str(getattr(backend, "threads", asked))
-    return {
-        "engine": backend.name,
-        "numpy": np.__version__,
-        "processor": provenance.cpu_name(),
-        "threads": threads,
-    }
+    return backend.environment() | {"numpy": np.__version__}

@@ -1,9 +1,9 @@
 """How many rows of a step are computed at once, and what to do when even they do not fit into memory."""
 
-import os
 from typing import TYPE_CHECKING
 
-from nanoeuler.model.spec import activation_bytes_per_row, parameter_count, state_bytes
+from nanoeuler.model.buffers import rows_within
+from nanoeuler.model.spec import parameter_count, state_bytes
 
 if TYPE_CHECKING:
     from nanoeuler.training.loop import Job
@@ -23,18 +23,13 @@ def rows_that_fit(job: "Job") -> int:
     A function of the machine's size, not of what is free at the moment, so that a rerun computes the same bits.
     """
     length, engine = job.stream.length, job.backend
-    if hasattr(engine, "rows_that_fit"):
-        return engine.rows_that_fit(
-            job.config, length, 2 * state_bytes(job.config), job.section.get("recompute", False)
-        )
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    tokens, shares = (
-        engine.slices(parameter_count(job.config)) if hasattr(engine, "slices") else (8192, 1)
-    )
+    tokens, shares = engine.slices(parameter_count(job.config))
+    budget = engine.activation_budget(2 * state_bytes(job.config)) // shares
+    recompute = job.section.get("recompute", False)
     return min(
         tokens // length,
         -(-job.stream.rows_per_step // shares),
-        memory // 8 // shares // activation_bytes_per_row(job.config, length),
+        rows_within(job.config, engine, length, budget, recompute=recompute),
     )
 
 

@@ -5,14 +5,13 @@ Pretraining and fine-tuning know the weights beforehand; preferences find them f
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import Array, PreferencePairs
 from nanoeuler.training.streams import StepRows
-
-Array = Any
-"""An array of the backend."""
 
 
 class Objective(Protocol):
@@ -25,7 +24,7 @@ class Objective(Protocol):
 
     def weigh(
         self,
-        ops: Any,
+        ops: Backend,
         logprobs_RTK: Array,
         weights_RTK: Array,
         further: Sequence[Array],
@@ -48,7 +47,7 @@ class KnownWeights:
 
     def weigh(
         self,
-        ops: Any,
+        ops: Backend,
         logprobs_RTK: Array,
         weights_RTK: Array,
         further: Sequence[Array],
@@ -71,10 +70,11 @@ class PreferenceLoss:
 
     def weigh(
         self,
-        ops: Any,
+        ops: Backend,
         logprobs_RTK: Array,
         weights_RTK: Array,
         further: Sequence[Array],
         losses_2: Array,
     ) -> None:
-        ops.preference(logprobs_RTK, *further, self.margin, self.smoothing, weights_RTK, losses_2)
+        pairs = PreferencePairs(*further)
+        ops.preference(logprobs_RTK, pairs, self.margin, self.smoothing, weights_RTK, losses_2)

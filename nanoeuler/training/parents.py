@@ -7,8 +7,8 @@ import numpy as np
 
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json, sha256_file
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import CONFIG, WEIGHTS
-from nanoeuler.model.spec import ModelConfig
 from nanoeuler.training.checkpoint import STATE, Checkpoints, read_parameters
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.likelihood import bits_per_byte
-from nanoeuler.model.spec import ModelConfig, parameter_count
+from nanoeuler.model.spec import parameter_count
 from nanoeuler.model.transformer import Transformer, initial_parameters
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore

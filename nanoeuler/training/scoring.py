@@ -23,7 +23,7 @@ def target_logprobs(transformer: Transformer, rows: StepRows) -> np.ndarray:
     targets = rows.targets[..., 0].reshape(-1)
     supervised = np.flatnonzero(targets >= 0)
     batch = Batch(*(ops.from_host(array) for array in (rows.ids, rows.positions, rows.starts)))
-    hidden = ops.gather(transformer.forward(batch).hidden, supervised)
+    hidden = ops.gather(transformer.forward(batch).stream.normed, supervised)
     logprobs, lse = ops.empty((len(supervised),)), ops.empty((len(supervised),))
     ops.cross_entropy(
         transformer.first_logits(hidden), ops.from_host(targets[supervised]), logprobs, lse

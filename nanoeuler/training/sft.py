@@ -14,7 +14,7 @@ import numpy as np
 from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json, sha256_file
-from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.transformer import Transformer, initial_parameters
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.fingerprint import fingerprint

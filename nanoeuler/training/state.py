@@ -1,102 +1,84 @@
-"""What training changes: parameters and AdamW's moments, one flat buffer each, and one step that moves them."""
+"""What training changes: parameters, gradients and the optimizer's tensors; and one step of it."""
 
 import math
+import weakref
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.flat_places import places
-from nanoeuler.model.flat import ModelViews
-from nanoeuler.model.spec import ModelConfig, tensor_table
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.programs import Program
+from nanoeuler.backend.records import Array, FlatState, ModelWeights
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import model_weights
+from nanoeuler.model.heads import gather_tokens, scatter_gradients
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.training.objectives import KnownWeights, Objective
+from nanoeuler.training.optimizer.optimizer import OptimizerSettings
 from nanoeuler.training.streams import StepRows
-
-
-@dataclass(frozen=True)
-class AdamW:
-    """The optimizer's constants; the rate comes from the schedule."""
-
-    beta1: float
-    beta2: float
-    epsilon: float
-    weight_decay: float
-    clip_norm: float
 
 
 @dataclass
 class StepResult:
+    """What an update has come to."""
+
     loss: float  # Σ −weight · logprob over all heads: nats per target
     first_head_loss: float  # mean over head 0's targets: nats per token
     gradient_norm: float  # before clipping
 
 
 @dataclass
-class Worker:
-    """One share of a step's rows: an engine's model with gradients and losses of its own. The first has the state's own."""
+class Replica:
+    """One share of a step's rows: a model on an engine, with gradients and losses of its own."""
 
     model: Transformer
-    gradients: Any
-    views: ModelViews
-    losses: Any  # as in TrainingState
+    gradients: Array
+    views: ModelWeights  # of the gradients
+    losses: Array  # (2,) float64: nats of all heads, and of head 0, each by its weights
 
 
 class TrainingState:
-    """Parameters, gradients and moments of a model on a backend, and the number of updates done."""
+    """A model in training on an engine, and the number of updates done."""
 
     def __init__(
         self,
         config: ModelConfig,
-        backend: Any,
+        backend: Backend,
         parameters: np.ndarray,
-        optimizer: AdamW,
+        optimizer: OptimizerSettings,
+        *,
         recompute: bool = False,
         objective: Objective | None = None,
     ):
-        """`parameters` is a flat float32 buffer on the host. `recompute`: see `Transformer`. `objective` is `KnownWeights` unless given."""
-        self.config, self.backend, self.optimizer, self.objective = (
-            config,
-            backend,
-            optimizer,
-            objective or KnownWeights(),
-        )
-        self.parameters = backend.from_host(parameters)
-        self.gradients, self.first_moment, self.second_moment = (
-            backend.zeros(parameters.shape) for _ in range(3)
-        )
-        self.model = Transformer(config, self.parameters, backend, recompute)
-        self.gradient_views = ModelViews(config, self.gradients)
-        self.decay_slices = decay_slices(config)
-        self.step = 0
-        self.schedule = backend.zeros(
-            (2,), np.float64
-        )  # learning rate, updates done before this step
-        self.results = backend.zeros((4,), np.float64)  # one array, so that a device is read once
-        self.losses = self.results[
-            :2
-        ]  # nats of this step: of all heads, and of head 0 by its weights
-        self.report = self.results[
-            2:
-        ]  # the gradient's norm before clipping; updates left out so far
-        self.inputs: StepInputs | None = None
-        self.recorded: Any = None
-        self.workers = [Worker(self.model, self.gradients, self.gradient_views, self.losses)]
-        engines = backend.workers(len(parameters)) if hasattr(backend, "workers") else []
-        if len(engines) > 1:  # threads that share the rows of a step
-            self.workers = [self.worker(engine, first=engine is engines[0]) for engine in engines]
-        self.transposes = (
-            backend.transposes(self.model.weights) if hasattr(backend, "transposes") else None
-        )
-        if self.transposes:
-            for worker in self.workers:
-                worker.model.training_weights = self.transposes.weights
+        """`parameters` is a flat float32 buffer on the host. `recompute`: see `Transformer`.
 
-    def worker(self, engine: Any, first: bool) -> Worker:
-        gradients = self.gradients if first else engine.zeros(self.gradients.shape)
-        losses = self.losses if first else engine.zeros((2,), np.float64)
-        model = Transformer(self.config, self.parameters, engine, self.model.recompute)
-        return Worker(model, gradients, ModelViews(self.config, gradients), losses)
+        `objective` is `KnownWeights` unless given.
+        """
+        self.config, self.backend = config, backend
+        self.objective = objective or KnownWeights()
+        self.step = 0
+        self.parameters = backend.from_host(parameters)
+        self.optimizer = optimizer.make(config, backend)
+        self.results = backend.zeros((4,), np.float64)  # one array, so that a device is read once
+        self.report = self.results[2:]  # see `Optimizer.update`
+        self.replicas = [
+            self.make_replica(engine, index, recompute)
+            for index, engine in enumerate(backend.replicas(len(parameters)))
+        ]
+        self.model, self.gradients = self.replicas[0].model, self.replicas[0].gradients
+        self.flat = FlatState(self.parameters, self.model.working, self.gradients)
+        self.schedule = backend.feed([np.zeros(2)])
+        self.inputs: StepInputs | None = None
+
+    def make_replica(self, engine: Backend, index: int, recompute: bool) -> Replica:
+        gradients = engine.zeros(self.parameters.shape)
+        losses = engine.zeros((2,), np.float64) if index else self.results[:2]
+        model = Transformer(self.config, self.parameters, engine, recompute=recompute)
+        return Replica(model, gradients, model_weights(self.config, gradients), losses)
+
+    def tensors(self) -> dict[str, Array]:
+        """All that a checkpoint keeps, by name: flat arrays laid out by the tensor table."""
+        return {"parameters": self.parameters, **self.optimizer.tensors}
 
     def train_step(self, rows: StepRows, micro_batch_rows: int, learning_rate: float) -> StepResult:
         """One optimizer update on all rows of a step, `micro_batch_rows` at a time."""
@@ -105,170 +87,134 @@ class TrainingState:
         return self.finish()
 
     def stage(self, rows: StepRows) -> None:
-        """Hand over the rows of the next step; on a device they are copied while it is still at work on the last."""
+        """Hand over the rows of the next step; a device may still be at work on the last one."""
         if self.inputs is None or self.inputs.shape != rows.targets.shape:
-            self.inputs, self.recorded = StepInputs(self.backend, rows), None
-        self.first_head_weight = self.objective.first_head_weight(rows)
-        self.backend.load(
-            self.inputs.flat,
-            [rows.ids, rows.positions, rows.starts, rows.targets, rows.weights, *rows.further],
-        )
+            self.inputs = StepInputs(self.backend, arrays_of(rows))
+        self.staged_weight = self.objective.first_head_weight(rows)
+        self.inputs.feed.load(*arrays_of(rows))
 
     def start(self, micro_batch_rows: int, learning_rate: float) -> None:
-        """Begin the update on the rows that were handed over; a device computes while the host goes on."""
-        self.started_weight = self.first_head_weight
-        self.backend.load(self.schedule, [np.array([learning_rate, self.step])])
-        self.recorded = self.backend.run(
-            lambda: self.compute(micro_batch_rows), self.recorded, often=True
-        )
+        """Begin the update on the rows that were handed over; a device computes while the host
+        goes on."""
+        inputs = self.inputs
+        assert inputs is not None, "stage comes first"
+        self.started_weight = self.staged_weight
+        self.schedule.load(np.array([learning_rate, self.step]))
+        if inputs.program is None or inputs.micro_batch_rows != micro_batch_rows:
+            state = weakref.proxy(self)  # which holds the program, by way of its inputs
+            inputs.micro_batch_rows = micro_batch_rows
+            inputs.program = self.backend.program(
+                lambda: state.compute(micro_batch_rows), training=True
+            )
+        inputs.program.run()
 
     def finish(self) -> StepResult:
-        """What the update that was begun last has come to."""
+        """The result of the update that was started last."""
         loss, first_head_loss, norm, _ = self.backend.to_host(self.results).tolist()
-        if np.isfinite(loss) and np.isfinite(norm):  # otherwise `update` changed nothing
+        if math.isfinite(loss) and math.isfinite(norm):  # otherwise the update changed nothing
             self.step += 1
-        return StepResult(
-            loss, first_head_loss / self.started_weight if self.started_weight else 0.0, norm
-        )
+        weight = self.started_weight
+        return StepResult(loss, first_head_loss / weight if weight else 0.0, norm)
 
     def compute(self, micro_batch_rows: int) -> None:
-        """The work of a step, always on the same arrays and without a look at any value, so that a device can record it."""
-        parts = [
-            slice(start, start + micro_batch_rows)
-            for start in range(0, self.inputs.shape[0], micro_batch_rows)
-        ]
-        workers = self.workers[: len(parts)]
-        self.transpose()
-
-        def work(index: int) -> None:
-            workers[index].losses[...] = 0
-            for number, part in enumerate(parts[index :: len(workers)]):
-                self.accumulate(part, accumulate=number > 0, worker=workers[index])
-
-        if len(workers) == 1:
-            work(0)
-        else:  # each into gradients of its own, added in their order: who is faster changes no bit
-            self.backend.together(len(workers), work)
-            self.backend.sum_into(self.gradients, [worker.gradients for worker in workers[1:]])
-            for worker in workers[1:]:
-                self.losses += worker.losses
+        """The work of a step, always on the same arrays and without a look at any value."""
+        self.compute_gradients(micro_batch_rows)
         self.update()
 
-    def transpose(self) -> None:
-        """What the forward pass reads of the parameters as they are now, where an engine wants it laid out another way."""
-        if self.transposes:
-            self.transposes.refresh()
+    def compute_gradients(self, micro_batch_rows: int) -> None:
+        """Gradients and losses of the rows handed over, each replica a share of them."""
+        assert self.inputs is not None
+        count = self.inputs.shape[0]
+        parts = [slice(s, s + micro_batch_rows) for s in range(0, count, micro_batch_rows)]
+        replicas = self.replicas[: len(parts)]
+        weights = self.backend.training_weights(self.model.weights)
 
-    def accumulate(self, part: slice, accumulate: bool, worker: Worker | None = None) -> None:
-        """Forward and backward of some rows into the gradients and the losses of a worker, the first unless given.
+        def work(index: int) -> None:
+            replica = replicas[index]
+            replica.model.training_weights = weights
+            replica.losses[...] = 0
+            for number, part in enumerate(parts[index :: len(replicas)]):
+                self.accumulate(part, replica, accumulate=number > 0)
 
-        Where only few tokens have a target, as in fine-tuning, an engine that may look at values makes the logits of those alone.
-        """
-        if worker is None:
-            self.transpose()
-            worker = self.workers[0]
-        ops, model, inputs = worker.model.backend, worker.model, self.inputs
-        batch = Batch(inputs.ids[part], inputs.positions[part], inputs.starts[part])
-        targets, weights, K = (
-            inputs.targets[part].reshape(-1),
-            inputs.weights[part],
-            self.config.mtp_heads,
-        )
-        room = slice(
-            part.start * inputs.shape[1] * inputs.shape[2], None
-        )  # workers are at work at the same time
-        logprobs, lse = inputs.logprobs[room][: len(targets)], inputs.lse[room][: len(targets)]
-        further = [array[part] for array in inputs.further]
+        self.backend.side_by_side(len(replicas), work)
+        # always in the same order: which replica is faster changes no bit
+        self.backend.sum_into(self.gradients, [replica.gradients for replica in replicas[1:]])
+        self.backend.sum_into(replicas[0].losses, [replica.losses for replica in replicas[1:]])
+
+    def accumulate(self, part: slice, replica: Replica, *, accumulate: bool) -> None:
+        """Forward and backward of some rows into the gradients and the losses of a replica."""
+        assert self.inputs is not None
+        ops, model, batch = replica.model.backend, replica.model, self.inputs.batch(part)
         buffers = model.forward(batch, training=True)
-        few = None
-        if (
-            self.objective.known
-            and hasattr(ops, "few_targets")
-            and (few := ops.few_targets(targets.reshape(-1, K))) is not None
-        ):
-            targets, weights = targets.reshape(-1, K)[few].reshape(-1), weights.reshape(-1, K)[few]
-            logprobs, lse = logprobs[: len(targets)], lse[: len(targets)]
-            model.gather_hidden(buffers, few)
-        parts = [
-            (tokens, slice(tokens.start * K, tokens.stop * K))
-            for tokens in model.head_parts(buffers, len(targets) // K)
-        ]
-        if self.objective.known:
-            for tokens, losses in parts:
-                logits = model.all_logits(buffers, tokens)
+        K = self.config.mtp_heads
+        targets_NK, weights, further = self.inputs.targets(part)
+        logprobs_R, lse_R = self.inputs.target_room(part)
+        few = ops.few_targets(targets_NK) if self.objective.known else None
+        if few is not None:  # as in fine-tuning: the heads take the tokens with targets alone
+            targets_NK, weights = targets_NK[few], weights.reshape(-1, K)[few]
+            gather_tokens(buffers, few)
+        targets_R, weights_R = targets_NK.reshape(-1), weights.reshape(-1)
+        logprobs_R, lse_R = logprobs_R[: len(targets_R)], lse_R[: len(targets_R)]
+        logprobs = logprobs_R.reshape(weights.shape)
+        heads, head_weights = model.heads, model.training_weights.heads
+        parts = heads.parts(buffers, len(targets_NK))
+        if not self.objective.known:
+            for tokens in parts:
+                r = slice(tokens.start * K, tokens.stop * K)
+                logits = heads.logits(head_weights, buffers, tokens)
+                ops.cross_entropy(logits, targets_R[r], logprobs_R[r], lse_R[r])
+            self.objective.weigh(ops, logprobs, weights, further, replica.losses)
+        for tokens in parts:
+            r = slice(tokens.start * K, tokens.stop * K)
+            if self.objective.known or len(parts) > 1:
+                logits = heads.logits(head_weights, buffers, tokens)
+            else:
+                logits = heads.logit_rows(buffers)
+            if self.objective.known:
                 ops.cross_entropy_with_gradient(
-                    logits,
-                    targets[losses],
-                    weights.reshape(-1)[losses],
-                    logprobs[losses],
-                    lse[losses],
+                    logits, targets_R[r], weights_R[r], logprobs_R[r], lse_R[r]
                 )
-                model.backward_heads(buffers, tokens, worker.views, accumulate or tokens.start > 0)
-            self.objective.weigh(
-                ops, logprobs.reshape(weights.shape), weights, further, worker.losses
-            )
-        else:
-            for tokens, losses in parts:
-                ops.cross_entropy(
-                    model.all_logits(buffers, tokens),
-                    targets[losses],
-                    logprobs[losses],
-                    lse[losses],
-                )
-            self.objective.weigh(
-                ops, logprobs.reshape(weights.shape), weights, further, worker.losses
-            )
-            for tokens, losses in parts:
-                logits = (
-                    model.all_logits(buffers, tokens)
-                    if len(parts) > 1
-                    else model.logit_rows(buffers)
-                )
-                ops.cross_entropy_backward(
-                    logits, targets[losses], weights.reshape(-1)[losses], lse[losses]
-                )
-                model.backward_heads(buffers, tokens, worker.views, accumulate or tokens.start > 0)
+            else:
+                ops.cross_entropy_backward(logits, targets_R[r], weights_R[r], lse_R[r])
+            adding = accumulate or tokens.start > 0
+            heads.backward(model.weights.heads, replica.views.heads, buffers, tokens, adding)
+        if self.objective.known:
+            self.objective.weigh(ops, logprobs, weights, further, replica.losses)
         if few is not None:
-            model.scatter_hidden(buffers, few)
-        model.backward_layers(batch, buffers, worker.views, accumulate)
+            scatter_gradients(buffers, few)
+        model.backward_blocks(batch, buffers, replica.views, accumulate=accumulate)
 
     def update(self) -> None:
-        flat = (
-            self.parameters,
-            self.model.working,
-            self.gradients,
-            self.first_moment,
-            self.second_moment,
-        )
-        self.backend.update(
-            *flat, self.decay_slices, self.optimizer, self.schedule, self.losses, self.report
-        )
+        """Let the optimizer move the parameters by the gradients."""
+        schedule_2, losses_2 = self.schedule.arrays[0], self.replicas[0].losses
+        self.optimizer.update(self.flat, schedule_2, losses_2, self.report)
 
 
 class StepInputs:
-    """A step's rows on the backend, and room for the log-probability and log-sum-exp of every target."""
+    """A step's rows on the engine, and room for what is computed of every target."""
 
-    def __init__(self, backend: Any, rows: StepRows):
-        self.shape = shape = rows.targets.shape  # (rows, T, K)
-        arrays = [rows.ids, rows.positions, rows.starts, rows.targets, rows.weights, *rows.further]
-        parts = places(arrays)
-        self.flat = backend.zeros(
-            (parts[-1].stop,), np.uint8
-        )  # one array, so that a device is sent it in one copy
-        views = [
-            self.flat[part].view(array.dtype).reshape(array.shape)
-            for part, array in zip(parts, arrays, strict=True)
-        ]
-        self.ids, self.positions, self.starts, self.targets, self.weights, *self.further = views
-        self.logprobs, self.lse = (backend.zeros((math.prod(shape),)) for _ in range(2))
+    def __init__(self, backend: Backend, arrays: list[np.ndarray]):
+        self.shape = arrays[3].shape  # (rows, T, K)
+        self.feed = backend.feed(arrays)
+        self.logprobs, self.lse = (backend.zeros((math.prod(self.shape),)) for _ in range(2))
+        self.program: Program | None = None
+        self.micro_batch_rows = 0
+
+    def batch(self, part: slice) -> Batch:
+        """Some rows, for the model."""
+        return Batch(*(array[part] for array in self.feed.arrays[:3]))
+
+    def targets(self, part: slice) -> tuple[Array, Array, list[Array]]:
+        """Targets (N, K) of some rows, their weights (rows, T, K), and what the objective adds."""
+        targets, weights, *further = (array[part] for array in self.feed.arrays[3:])
+        return targets.reshape(-1, self.shape[2]), weights, further
+
+    def target_room(self, part: slice) -> tuple[Array, Array]:
+        """Log-probability and log-sum-exp from the first target of some rows on."""
+        first = part.start * self.shape[1] * self.shape[2]
+        return self.logprobs[first:], self.lse[first:]
 
 
-def decay_slices(config: ModelConfig) -> list[tuple[slice, bool]]:
-    """The flat buffer as runs of tensors that decay (matrices) and don't (norms)."""
-    runs: list[tuple[slice, bool]] = []
-    for tensor in tensor_table(config):
-        if runs and runs[-1][1] == tensor.decay:
-            runs[-1] = (slice(runs[-1][0].start, tensor.stop), tensor.decay)
-        else:
-            runs.append((slice(tensor.offset, tensor.stop), tensor.decay))
-    return runs
+def arrays_of(rows: StepRows) -> list[np.ndarray]:
+    """The arrays of a step's rows, in the order in which `StepInputs` takes them apart."""
+    return [rows.ids, rows.positions, rows.starts, rows.targets, rows.weights, *rows.further]

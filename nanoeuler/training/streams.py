@@ -9,8 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.documents import frame, mask_padding, windows
-from nanoeuler.model.spec import ModelConfig, training_flops
+from nanoeuler.model.spec import training_flops
 
 
 @dataclass

@@ -13,19 +13,20 @@ from nanoeuler.backend.cpu import (
     cross_entropy,
     decoding,
     elementwise,
-    fused,
-    glue,
-    lines,
+    fused_products,
     optimizer,
     simd,
     transposes,
+    vector_maps,
+    vectors,
 )
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.spec import ModelConfig
 from nanoeuler.model.transformer import Transformer, initial_parameters
-from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import StepRows, TextStream
 
 OPTIMIZER = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
@@ -109,7 +110,7 @@ def test_gradients_of_a_model_whose_threads_share_each_op(monkeypatch):
     config = ModelConfig.from_dict({"preset": "small", "layers": 1})
     rows = step_rows(config, 2, 128)
     state = trained(config, CpuBackend(3), rows, 2)
-    assert len(state.workers) == 1
+    assert len(state.replicas) == 1
     assert (
         worst_gradient(
             config,
@@ -122,7 +123,7 @@ def test_gradients_of_a_model_whose_threads_share_each_op(monkeypatch):
 
 @pytest.mark.parametrize("logits_at_once", [1 << 28, 100_000])
 def test_gradients_where_few_tokens_have_a_target_are_the_references(monkeypatch, logits_at_once):
-    monkeypatch.setattr("nanoeuler.model.transformer.LOGITS_AT_ONCE", logits_at_once)
+    monkeypatch.setattr(ReferenceBackend, "logits_at_once", logits_at_once)
     config = ModelConfig.from_dict({"preset": "small", "layers": 1})
     rows = step_rows(config, 8, 128)
     rows.targets[:, : 128 - 50] = -1
@@ -183,12 +184,12 @@ def test_a_forward_pass_reads_parameters_that_were_written_from_outside():
     config = ModelConfig.from_dict({"preset": "small", "layers": 1})
     rows = step_rows(config, 4, 128)
     state = trained(config, CpuBackend(2), rows, 2)
-    assert state.transposes
+    assert state.model.training_weights is not state.model.weights
     state.parameters *= 2
-    state.accumulate(slice(0, 4), accumulate=False)
+    state.compute_gradients(4)
     expected = TrainingState(config, CpuBackend(2), state.parameters.copy(), OPTIMIZER)
     expected.stage(rows)
-    expected.accumulate(slice(0, 4), accumulate=False)
+    expected.compute_gradients(4)
     np.testing.assert_array_equal(state.gradients, expected.gradients)
 
 
@@ -215,9 +216,9 @@ def test_a_step_allocates_nothing(monkeypatch, share):
         cross_entropy,
         decoding,
         elementwise,
-        fused,
-        glue,
-        lines,
+        fused_products,
+        vector_maps,
+        vectors,
         optimizer,
         simd,
         transposes,

@@ -3,15 +3,20 @@
 The error of an array is ‖a − b‖ / ‖b‖. 1e-6 is about ten roundings of float32 one upon the other; a wrong term shows at 1e-2.
 """
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
-from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cpu import blas, engine
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.cpu.transposes import Transposes
+from nanoeuler.backend.records import (
+    AdamWConstants,
+    AttentionArrays,
+    FlatState,
+    ModelWeights,
+    RmsNorm,
+    SwigluWeights,
+)
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.check_device import check_device_ops
 
@@ -67,7 +72,7 @@ def test_products(ops, random, rows, scale, accumulate):
     def call(backend, x, weight, out, dx, dweight):
         backend.linear(x, weight, out)
         backend.linear_backward_input(out, weight, dx, scale)
-        backend.linear_backward_weight(out, x, dweight, accumulate, scale)
+        backend.linear_backward_weight(out, x, dweight, accumulate=accumulate, scale=scale)
 
     both(ops, call, x, weight, out, dx, dweight, outputs=(2, 3, 4))
 
@@ -124,14 +129,13 @@ def test_a_product_cut_into_small_ones_is_the_same_product(random, unpacked, sha
 @pytest.mark.parametrize("shape", [(1, 1), (16, 32), (50, 37)])
 def test_transposes_follow_the_weights(random, shape):
     matrix = normal(random, *shape)
-    layer = SimpleNamespace(
-        query_key_value=matrix, attention_output=matrix, gate_up=matrix, down=matrix
-    )
-    transposes = Transposes(SimpleNamespace(layers=[layer], heads=matrix), CpuBackend(3))
+    block, backend = SwigluWeights(matrix[0], matrix, matrix), CpuBackend(3)
+    weights = ModelWeights(matrix, matrix, [block], matrix[0], matrix, matrix)
+    transposes = Transposes(weights, backend, backend.thread_pool)
     for _ in range(2):
         matrix += 1
         transposes.refresh()
-        for found in (transposes.weights.heads, transposes.weights.layers[0].down):
+        for found in (transposes.weights.heads, transposes.weights.blocks[0].down):
             np.testing.assert_array_equal(found, matrix)
             assert found.T.flags.c_contiguous
 
@@ -142,7 +146,7 @@ def test_embedding(ops, random, accumulate):
 
     def call(backend, table, out, dtable):
         backend.embedding(ids, table, out)
-        backend.embedding_backward(ids, out, dtable, accumulate)
+        backend.embedding_backward(ids, out, dtable, accumulate=accumulate)
 
     both(
         ops,
@@ -165,10 +169,18 @@ def test_rms_norm(ops, random, shape, flag):
     )
 
     def call(backend, x, delta, total, out, dout, dx, weight, dweight, inverse):
-        backend.add_rms_norm(x, delta, 0.7, weight, 1e-5, total, out, inverse)
+        backend.add_rms_norm(x, delta, 0.7, RmsNorm(total, weight, 1e-5, out, inverse))
         backend.rms_norm(x, weight, 1e-5, delta, inverse)
         backend.rms_norm_backward(
-            dout, x, weight, inverse, dx, dweight, flag, flag, dout if flag else None
+            dout,
+            x,
+            weight,
+            inverse,
+            dx,
+            dweight,
+            add_to_dx=flag,
+            accumulate=flag,
+            out_ND=dout if flag else None,
         )
 
     both(ops, call, *arrays, weight, dweight, inverse, outputs=(1, 2, 3, 4, 5, 7, 8))
@@ -180,7 +192,10 @@ def test_rope_turns_heads_inside_a_packed_product(ops, random, inverse):
 
     def call(backend, packed):
         backend.rope(
-            packed[:, 6:30].reshape(130, 4, 6), positions, backend.rope_table(50, 6, 100.0), inverse
+            packed[:, 6:30].reshape(130, 4, 6),
+            positions,
+            backend.rope_table(50, 6, 100.0),
+            inverse=inverse,
         )
 
     both(ops, call, normal(random, 130, 36), outputs=(0,))
@@ -347,7 +362,9 @@ def test_adamw_and_the_norm(ops, random):
 
     def call(backend, parameters, gradients, first, second):
         norm = backend.squared_norm(gradients)
-        backend.adamw(parameters, gradients, first, second, 0.1, 1e-2, (0.9, 0.95), 1e-8, 3, 0.5)
+        flat, constants = FlatState(parameters, parameters, gradients), (0.9, 0.95, 1e-8, 0.1)
+        decays, scalars = [(slice(None), True)], np.array([1, 0.5, 1e-2, 3])
+        backend.adamw(flat, first, second, decays, AdamWConstants(*constants), scalars)
         gradients[0] = norm
 
     both(ops, call, *flat, np.abs(normal(random, n)), outputs=(0, 1, 2, 3))

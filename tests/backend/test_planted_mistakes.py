@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from nanoeuler.backend.attention_arrays import AttentionArrays
+from nanoeuler.backend.records import AttentionArrays
 from nanoeuler.backend.reference import ReferenceBackend, sigmoid, store
 from nanoeuler.model.check import CASES, check_model, check_ops
 
@@ -37,7 +37,7 @@ class LinearInputSign(ReferenceBackend):
 
 @planted("linear")
 class LinearWeightTransposed(ReferenceBackend):
-    def linear_backward_weight(self, dout_NO, x_NI, dweight_OI, accumulate, scale=1.0):
+    def linear_backward_weight(self, dout_NO, x_NI, dweight_OI, *, accumulate, scale=1.0):
         store(dweight_OI, scale * (x_NI.T @ dout_NO).reshape(dweight_OI.shape), accumulate)
 
 
@@ -49,20 +49,22 @@ class LinearInputTransposed(ReferenceBackend):
 
 @planted("linear")
 class LinearScaleMissing(ReferenceBackend):
-    def linear_backward_weight(self, dout_NO, x_NI, dweight_OI, accumulate, scale=1.0):
-        super().linear_backward_weight(dout_NO, x_NI, dweight_OI, accumulate)
+    def linear_backward_weight(self, dout_NO, x_NI, dweight_OI, *, accumulate, scale=1.0):
+        super().linear_backward_weight(dout_NO, x_NI, dweight_OI, accumulate=accumulate)
 
 
 @planted("linear")
 class LinearLastRowMissing(ReferenceBackend):
-    def linear_backward_weight(self, dout_NO, x_NI, dweight_OI, accumulate, scale=1.0):
-        super().linear_backward_weight(dout_NO[:-1], x_NI[:-1], dweight_OI, accumulate, scale)
+    def linear_backward_weight(self, dout_NO, x_NI, dweight_OI, *, accumulate, scale=1.0):
+        super().linear_backward_weight(
+            dout_NO[:-1], x_NI[:-1], dweight_OI, accumulate=accumulate, scale=scale
+        )
 
 
 @planted("linear")
 class LinearNotAccumulated(ReferenceBackend):
-    def linear_backward_weight(self, dout_NO, x_NI, dweight_OI, accumulate, scale=1.0):
-        super().linear_backward_weight(dout_NO, x_NI, dweight_OI, False, scale)
+    def linear_backward_weight(self, dout_NO, x_NI, dweight_OI, *, accumulate, scale=1.0):
+        super().linear_backward_weight(dout_NO, x_NI, dweight_OI, accumulate=False, scale=scale)
 
 
 # ---- embedding
@@ -70,21 +72,21 @@ class LinearNotAccumulated(ReferenceBackend):
 
 @planted("embedding")
 class EmbeddingSign(ReferenceBackend):
-    def embedding_backward(self, ids_N, dout_ND, dtable_VD, accumulate):
-        super().embedding_backward(ids_N, -dout_ND, dtable_VD, accumulate)
+    def embedding_backward(self, ids_N, dout_ND, dtable_VD, *, accumulate):
+        super().embedding_backward(ids_N, -dout_ND, dtable_VD, accumulate=accumulate)
 
 
 @planted("embedding")
 class EmbeddingRowsSwapped(ReferenceBackend):
-    def embedding_backward(self, ids_N, dout_ND, dtable_VD, accumulate):
-        super().embedding_backward(ids_N[::-1], dout_ND, dtable_VD, accumulate)
+    def embedding_backward(self, ids_N, dout_ND, dtable_VD, *, accumulate):
+        super().embedding_backward(ids_N[::-1], dout_ND, dtable_VD, accumulate=accumulate)
 
 
 @planted("embedding")
 class EmbeddingRepeatsMissing(ReferenceBackend):
     """What `table[ids] += dout` does in NumPy: of a repeated id only one row counts."""
 
-    def embedding_backward(self, ids_N, dout_ND, dtable_VD, accumulate):
+    def embedding_backward(self, ids_N, dout_ND, dtable_VD, *, accumulate):
         if not accumulate:
             dtable_VD[...] = 0
         dtable_VD[ids_N] += dout_ND
@@ -104,6 +106,7 @@ class NormGradient(ReferenceBackend):
         inverse_rms_N,
         dx_ND,
         dweight_D,
+        *,
         add_to_dx,
         accumulate,
         out_ND=None,
@@ -164,12 +167,21 @@ class NormResidualOverwritten(ReferenceBackend):
         inverse_rms_N,
         dx_ND,
         dweight_D,
+        *,
         add_to_dx,
         accumulate,
         out_ND=None,
     ):
         super().rms_norm_backward(
-            dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, dweight_D, False, accumulate, out_ND
+            dout_ND,
+            x_ND,
+            weight_D,
+            inverse_rms_N,
+            dx_ND,
+            dweight_D,
+            add_to_dx=False,
+            accumulate=accumulate,
+            out_ND=out_ND,
         )
 
 
@@ -178,7 +190,7 @@ class NormResidualOverwritten(ReferenceBackend):
 
 @planted("rope")
 class RopeSign(ReferenceBackend):
-    def rope(self, x_NHE, positions_N, table, inverse=False):
+    def rope(self, x_NHE, positions_N, table, *, inverse=False):
         super().rope(
             x_NHE, positions_N, table
         )  # the backward pass turns the same way as the forward pass
@@ -186,24 +198,24 @@ class RopeSign(ReferenceBackend):
 
 @planted("rope")
 class RopeHalvesSwapped(ReferenceBackend):
-    def rope(self, x_NHE, positions_N, table, inverse=False):
-        super().rope(x_NHE, positions_N, table, inverse)
+    def rope(self, x_NHE, positions_N, table, *, inverse=False):
+        super().rope(x_NHE, positions_N, table, inverse=inverse)
         if inverse:
             x_NHE[...] = np.roll(x_NHE, x_NHE.shape[2] // 2, axis=2)
 
 
 @planted("rope")
 class RopeSineMissing(ReferenceBackend):
-    def rope(self, x_NHE, positions_N, table, inverse=False):
-        super().rope(x_NHE, positions_N, (table[0], 0 * table[1]) if inverse else table, inverse)
+    def rope(self, x_NHE, positions_N, table, *, inverse=False):
+        without = table[0], 0 * table[1]
+        super().rope(x_NHE, positions_N, without if inverse else table, inverse=inverse)
 
 
 @planted("rope")
 class RopePositionsOffByOne(ReferenceBackend):
-    def rope(self, x_NHE, positions_N, table, inverse=False):
-        super().rope(
-            x_NHE, np.maximum(positions_N - 1, 0) if inverse else positions_N, table, inverse
-        )
+    def rope(self, x_NHE, positions_N, table, *, inverse=False):
+        before = np.maximum(positions_N - 1, 0)
+        super().rope(x_NHE, before if inverse else positions_N, table, inverse=inverse)
 
 
 # ---- attention
@@ -386,10 +398,7 @@ class PreferenceGradient(ReferenceBackend):
     def preference(
         self,
         logprobs_RTK,
-        spans_RP3,
-        reference_RP2,
-        scales_RP2,
-        shares_RP,
+        pairs,
         margin,
         smoothing,
         weights_RTK,
@@ -397,15 +406,13 @@ class PreferenceGradient(ReferenceBackend):
     ):
         super().preference(
             logprobs_RTK,
-            spans_RP3,
-            reference_RP2,
-            scales_RP2,
-            shares_RP,
+            pairs,
             margin,
             smoothing,
             weights_RTK,
             losses_2,
         )
+        spans_RP3, reference_RP2, scales_RP2, shares_RP = pairs
         for row, pair in zip(*np.nonzero(shares_RP), strict=True):
             sides = [slice(*spans_RP3[row, pair, side : side + 2]) for side in range(2)]
             gains = [
@@ -494,8 +501,8 @@ def test_the_rewritten_backward_passes_are_right_without_a_mistake(harmless):
 class TiedGradientOverwritten(ReferenceBackend):
     """The embedding's gradient replaces head 0's instead of adding to it: no op is wrong, the model is."""
 
-    def embedding_backward(self, ids_N, dout_ND, dtable_VD, accumulate):
-        super().embedding_backward(ids_N, dout_ND, dtable_VD, False)
+    def embedding_backward(self, ids_N, dout_ND, dtable_VD, *, accumulate):
+        super().embedding_backward(ids_N, dout_ND, dtable_VD, accumulate=False)
 
 
 class EulerStepIgnored(ReferenceBackend):

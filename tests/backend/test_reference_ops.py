@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend import DEVICES, gpu_problem, make_backend, reason
-from nanoeuler.backend.flat_places import places
+from nanoeuler.backend.cuda.packing import lay_out, offsets
+from nanoeuler.backend.records import AdamWConstants, FlatState
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 
@@ -167,22 +168,29 @@ def test_gradients_are_overwritten_or_added_to_as_asked(ops, random):
     writers = {
         "linear": (
             (F, D),
-            lambda out, accumulate: ops.linear_backward_weight(dout, x, out, accumulate),
+            lambda out, accumulate: ops.linear_backward_weight(dout, x, out, accumulate=accumulate),
         ),
         "embedding": (
             (V, D),
-            lambda out, accumulate: ops.embedding_backward(ids, x, out, accumulate),
+            lambda out, accumulate: ops.embedding_backward(ids, x, out, accumulate=accumulate),
         ),
         "norm's weight": (
             (D,),
             lambda out, accumulate: ops.rms_norm_backward(
-                x, x, weight, inverse_rms, dx_of_norm.copy(), out, False, accumulate
+                x,
+                x,
+                weight,
+                inverse_rms,
+                dx_of_norm.copy(),
+                out,
+                add_to_dx=False,
+                accumulate=accumulate,
             ),
         ),
         "norm's input": (
             (N, D),
             lambda out, add: ops.rms_norm_backward(
-                x, x, weight, inverse_rms, out, np.empty(D), add, False
+                x, x, weight, inverse_rms, out, np.empty(D), add_to_dx=add, accumulate=False
             ),
         ),
     }
@@ -222,15 +230,11 @@ def test_adamw_is_the_algorithm_of_the_paper(ops, random, decay):
     for step in range(1, 6):
         gradients = random.standard_normal(4)
         ops.adamw(
-            values,
-            gradients.copy(),
+            FlatState(values, values, gradients.copy()),
             *moments,
-            decay,
-            0.01,
-            (0.9, 0.95),
-            1e-8,
-            step,
-            gradient_scale=0.5,
+            [(slice(None), decay > 0)],
+            AdamWConstants(0.9, 0.95, 1e-8, decay),
+            np.array([1, 0.5, 0.01, step]),
         )
         for index, (value, first, second) in enumerate(expected):
             g = 0.5 * gradients[index]
@@ -246,7 +250,9 @@ def test_adamw_leaves_the_gradients_and_the_float_type_alone():
     values, gradients, first, second = (
         np.full(3, value, np.float32) for value in (1.0, 0.5, 0.0, 0.0)
     )
-    backend.adamw(values, gradients, first, second, 0.1, 0.01, (0.9, 0.95), 1e-8, 1, 1.0)
+    flat, constants = FlatState(values, values, gradients), AdamWConstants(0.9, 0.95, 1e-8, 0.1)
+    decays, scalars = [(slice(None), True)], np.array([1, 1, 0.01, 1])
+    backend.adamw(flat, first, second, decays, constants, scalars)
     assert values.dtype == first.dtype == second.dtype == np.float32
     assert (gradients == 0.5).all()
 
@@ -268,9 +274,11 @@ def test_backward_passes_give_the_forward_pass_again_and_may_write_over_their_in
     )
     normed, dx, in_place = np.empty_like(x), np.empty_like(x), np.empty_like(x)
     ops.rms_norm(x, weight, 1e-5, normed, inverse_rms)
-    ops.rms_norm_backward(dout, x, weight, inverse_rms, dx, np.empty(6), False, False)
+    options = {"add_to_dx": False, "accumulate": False}
+    ops.rms_norm_backward(dout, x, weight, inverse_rms, dx, np.empty(6), **options)
     again = dout.copy()
-    ops.rms_norm_backward(again, x, weight, inverse_rms, in_place, np.empty(6), False, False, again)
+    rest = inverse_rms, in_place, np.empty(6)
+    ops.rms_norm_backward(again, x, weight, *rest, **options, out_ND=again)
     np.testing.assert_array_equal(in_place, dx)
     np.testing.assert_allclose(again, normed, rtol=1e-15)
 
@@ -296,9 +304,9 @@ def test_arrays_of_any_type_are_laid_out_on_borders_of_16_bytes_and_read_back():
         np.array([1.5, -2.5]),
         np.arange(6, dtype=np.float32).reshape(2, 3),
     ]
-    parts = places(values)
+    parts = offsets(values)
     flat = np.zeros(parts[-1].stop, np.uint8)
-    ReferenceBackend().load(flat, values)
+    lay_out(flat, values)
     assert [part.start % 16 for part in parts] == [0, 0, 0]
     for part, value in zip(parts, values, strict=True):
         np.testing.assert_array_equal(flat[part].view(value.dtype).reshape(value.shape), value)

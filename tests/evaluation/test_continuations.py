@@ -8,7 +8,7 @@ import pytest
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.evaluation import continuations
 from nanoeuler.evaluation.continuations import Pair, encode, log_likelihoods, pack
-from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import build
@@ -53,7 +53,7 @@ def directly(model: Transformer, pair: Pair, window: int) -> tuple[float, bool]:
         ids = kept[:place][None]
         hidden = model.forward(
             Batch(ids, np.arange(place, dtype=np.int32)[None], np.zeros_like(ids))
-        ).hidden[-1:]
+        ).stream.normed[-1:]
         logits = model.first_logits(hidden)[0].astype(np.float64)
         total += logits[kept[place]] - logits.max() - math.log(np.exp(logits - logits.max()).sum())
         greedy &= int(logits.argmax()) == kept[place]
@@ -86,7 +86,7 @@ def test_what_the_model_writes_greedily_is_greedy():
                 np.arange(len(ids), dtype=np.int32)[None],
                 np.zeros((1, len(ids)), np.int32),
             )
-        ).hidden[-1:]
+        ).stream.normed[-1:]
         ids.append(int(model.first_logits(hidden)[0].argmax()))
     wrong = [*ids[:-1], (ids[-1] + 1) % 19]
     _, greedy = log_likelihoods(

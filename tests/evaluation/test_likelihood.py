@@ -8,8 +8,10 @@ import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model import likelihood
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.likelihood import HeldOutScore, bits_per_byte, token_byte_lengths
-from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.spec import head_name
 from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
 
 END = 0
@@ -77,13 +79,11 @@ def directly(
             )
         ids = tokens[start : place + 1][None]
         batch = Batch(ids, np.arange(ids.shape[1], dtype=np.int32)[None], np.zeros_like(ids))
-        hidden = model.forward(batch).hidden[-1]
+        hidden = model.forward(batch).stream.normed[-1]
         for head in range(K):
             if END in padded[place + 1 : place + 1 + head]:
                 break
-            weight = model.weights.buffer[
-                "lm_head.weight" if head == 0 else f"mtp_heads.{head}.weight"
-            ]
+            weight = FlatBuffer(model.config, model.weights.flat)[head_name(head)]
             logits = (weight @ hidden).astype(np.float64)
             target = padded[place + 1 + head]
             if head == 0:
@@ -133,7 +133,7 @@ def test_tied_heads_are_scored_too():
     logits = model.first_logits(
         model.forward(
             Batch(tokens[None, :8], np.arange(8, dtype=np.int32)[None], np.zeros((1, 8), np.int32))
-        ).hidden
+        ).stream.normed
     )
     logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     measured = score(model, tokens, document_mask=False, limit_tokens=8, heads=3)

@@ -5,7 +5,7 @@ import pytest
 
 from nanoeuler.backend import make_backend
 from nanoeuler.evaluation.trajectory import angle, follow, stream, summarise
-from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
 
 H = 0.25
@@ -88,11 +88,12 @@ def linear_model(speed: float, layers: int) -> Transformer:
     model.weights.embedding[...] *= (
         50  # a stream of length about 1, where the norm's epsilon is small
     )
-    for layer in model.weights.layers:
-        layer.query_key_value[...] = 0
-        layer.query_key_value[model.columns.value] = np.eye(8)
-        layer.attention_output[...] = rotation(4, speed)
-        layer.down[...] = 0
+    for block, weights in zip(model.blocks[::2], model.weights.blocks[::2], strict=True):
+        weights.query_key_value[...] = 0
+        weights.query_key_value[block.form.value] = np.eye(8)
+        weights.output[...] = rotation(4, speed)
+    for weights in model.weights.blocks[1::2]:
+        weights.down[...] = 0
     return model
 
 

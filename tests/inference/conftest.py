@@ -4,16 +4,17 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.documents import frame
 from nanoeuler.model.files import SavedModel, save_model
-from nanoeuler.model.spec import ModelConfig
 from nanoeuler.model.template import alpaca
 from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.counting import count_words
 from nanoeuler.tokenizer.vocabulary import build
-from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import StepRows
 
 VOCABULARY = 384

@@ -10,8 +10,8 @@ import pytest
 import nanoeuler
 from nanoeuler import api
 from nanoeuler.errors import UserError
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, load_model, save_model
-from nanoeuler.model.spec import ModelConfig
 from nanoeuler.model.transformer import initial_parameters
 
 CHECKOUT = Path(__file__).resolve().parents[2]

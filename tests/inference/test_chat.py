@@ -17,7 +17,7 @@ from nanoeuler.inference.chat import Chat, visible
 from nanoeuler.inference.conversation import Conversation
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.model.files import SavedModel, load_model, save_model
-from nanoeuler.model.flat import ModelViews
+from nanoeuler.model.flat import model_weights
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -329,7 +329,7 @@ def test_a_tuned_model_at_a_terminal(session, tuned_folder):
 def endless_folder(base_folder, tokenizer, tokenizer_path, tmp_path):
     """The base model, its end token's logit always zero: there is always a likelier one."""
     saved = load_model(base_folder)
-    ModelViews(saved.config, saved.parameters).first_head[tokenizer.end_id] = 0
+    model_weights(saved.config, saved.parameters).first_head[tokenizer.end_id] = 0
     save_model(
         tmp_path / "endless",
         SavedModel(saved.config, saved.parameters, tokenizer_path, "pretrain", None),

@@ -45,7 +45,7 @@ def continued_without_cache(writer, prompt, max_tokens):
         ids = np.array([view], np.int32)
         hidden = model.forward(
             Batch(ids, np.arange(len(view), dtype=np.int32)[None], np.zeros_like(ids))
-        ).hidden
+        ).stream.normed
         logits = np.where(writer.allowed_V, model.first_logits(hidden[-1:])[0], -np.inf)
         token = int(logits.argmax())
         if token == writer.tokenizer.end_id:

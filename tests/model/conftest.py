@@ -8,8 +8,9 @@ import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.check import TINY
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.spec import ModelConfig, storage_elements, tensor_table
+from nanoeuler.model.spec import storage_elements, tensor_table
 from nanoeuler.model.transformer import Batch, Transformer
 
 

@@ -21,7 +21,7 @@ def model(request, make_model):
 
 def whole(model, make_batch, ids):
     """Logits behind every token, uncached: (B, T, V)."""
-    return model.first_logits(model.forward(make_batch(ids)).hidden).reshape(*ids.shape, -1)
+    return model.first_logits(model.forward(make_batch(ids)).stream.normed).reshape(*ids.shape, -1)
 
 
 def test_prefill_gives_the_logits_behind_every_token(model, make_batch):

@@ -25,6 +25,10 @@ def nested_lists(model):
     return {tensor.name: buffer[tensor.name].tolist() for tensor in buffer.table}
 
 
+def all_logits(model, buffers):
+    return model.heads.logits(model.weights.heads, buffers)
+
+
 def random_ids(rows, length, seed=3, vocabulary=19):
     return np.random.default_rng(seed).integers(0, vocabulary, (rows, length)).astype(np.int32)
 
@@ -33,7 +37,7 @@ def random_ids(rows, length, seed=3, vocabulary=19):
 def test_logits_of_all_heads_are_those_of_the_slow_transformer(make_model, make_batch, shape):
     model = make_model(**SHAPES[shape])
     ids = random_ids(2, 7)
-    logits = model.all_logits(model.forward(make_batch(ids), training=True)).reshape(
+    logits = all_logits(model, model.forward(make_batch(ids), training=True)).reshape(
         2, 7, model.config.mtp_heads, -1
     )
     expected = np.array(
@@ -47,7 +51,7 @@ def test_logits_of_all_heads_are_those_of_the_slow_transformer(make_model, make_
 def test_float32_follows_the_slow_transformer_within_its_rounding(make_model, make_batch):
     model = make_model(dtype=np.float32)
     ids = random_ids(2, 7)
-    logits = model.all_logits(model.forward(make_batch(ids), training=True)).reshape(2, 7, 3, -1)
+    logits = all_logits(model, model.forward(make_batch(ids), training=True)).reshape(2, 7, 3, -1)
     expected = np.array(
         [slow_logits(model.config, nested_lists(model), row) for row in ids.tolist()]
     )
@@ -59,7 +63,7 @@ def test_documents_packed_in_a_row_give_what_each_gives_alone(make_model):
     ids = random_ids(1, 9)
     starts = np.array([[0, 0, 0, 3, 3, 3, 3, 7, 7]], np.int32)
     batch = Batch(ids, np.arange(9, dtype=np.int32) - starts, starts)
-    logits = model.all_logits(model.forward(batch, training=True)).reshape(9, 3, -1)
+    logits = all_logits(model, model.forward(batch, training=True)).reshape(9, 3, -1)
     tensors = nested_lists(model)
     expected = np.concatenate(
         [
@@ -73,24 +77,27 @@ def test_documents_packed_in_a_row_give_what_each_gives_alone(make_model):
 def test_inference_and_training_buffers_give_the_same_bits(make_model, make_batch):
     model = make_model()
     batch = make_batch(random_ids(2, 5))
-    hidden = model.forward(batch, training=True).hidden.copy()
-    assert np.array_equal(model.forward(batch, training=False).hidden, hidden)
+    hidden = model.forward(batch, training=True).stream.normed.copy()
+    assert np.array_equal(model.forward(batch, training=False).stream.normed, hidden)
 
 
 def test_head_0_alone_is_the_first_of_all_heads(make_model, make_batch):
     model = make_model()
     buffers = model.forward(make_batch(random_ids(2, 5)), training=True)
     np.testing.assert_allclose(
-        model.first_logits(buffers.hidden), model.all_logits(buffers)[::3], rtol=1e-12, atol=1e-13
+        model.first_logits(buffers.stream.normed),
+        all_logits(model, buffers)[::3],
+        rtol=1e-12,
+        atol=1e-13,
     )
 
 
 def test_a_changed_token_changes_nothing_before_it(make_model, make_batch):
     model = make_model()
     ids = random_ids(1, 7)
-    before = model.forward(make_batch(ids)).hidden.copy()
+    before = model.forward(make_batch(ids)).stream.normed.copy()
     ids[0, 4] = (ids[0, 4] + 1) % 19
-    after = model.forward(make_batch(ids)).hidden
+    after = model.forward(make_batch(ids)).stream.normed
     assert np.array_equal(after[:4], before[:4])
     assert (after[4:] != before[4:]).any(axis=1).all()
 
@@ -100,15 +107,15 @@ def test_a_changed_token_changes_nothing_in_the_next_document(make_model):
     ids = random_ids(2, 7)
     starts = np.tile(np.array([0, 0, 0, 3, 3, 3, 3], np.int32), (2, 1))
     batch = Batch(ids, np.arange(7, dtype=np.int32) - starts, starts)
-    before = model.forward(batch).hidden.reshape(2, 7, -1).copy()
+    before = model.forward(batch).stream.normed.reshape(2, 7, -1).copy()
     ids[0, 1] = (ids[0, 1] + 1) % 19
-    after = model.forward(batch).hidden.reshape(2, 7, -1)
+    after = model.forward(batch).stream.normed.reshape(2, 7, -1)
     assert np.array_equal(after[0, 3:], before[0, 3:])
     assert np.array_equal(after[1], before[1])
     assert (after[0, 1:3] != before[0, 1:3]).any(axis=1).all()
     without_borders = Batch(ids, batch.positions, np.zeros_like(starts))
     assert (
-        (model.forward(without_borders).hidden.reshape(2, 7, -1)[0, 3:] != before[0, 3:])
+        (model.forward(without_borders).stream.normed.reshape(2, 7, -1)[0, 3:] != before[0, 3:])
         .any(axis=1)
         .all()
     )  # the test can tell
@@ -117,4 +124,4 @@ def test_a_changed_token_changes_nothing_in_the_next_document(make_model):
 def test_rows_may_be_longer_than_the_context(make_model, make_batch):
     short, long = make_model(context=4), make_model(context=64)
     batch = make_batch(random_ids(1, 12))
-    assert np.array_equal(short.forward(batch).hidden, long.forward(batch).hidden)
+    assert np.array_equal(short.forward(batch).stream.normed, long.forward(batch).stream.normed)

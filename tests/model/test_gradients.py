@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from nanoeuler.backend.records import AdamWConstants, FlatState
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.check import (
     CASES,
@@ -15,8 +16,9 @@ from nanoeuler.model.check import (
     compare,
     finite_difference,
 )
-from nanoeuler.model.flat import FlatBuffer, ModelViews
-from nanoeuler.model.spec import ModelConfig, storage_elements, tensor_table
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import FlatBuffer, model_weights
+from nanoeuler.model.spec import storage_elements, tensor_table
 from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
 
 
@@ -27,10 +29,10 @@ def gradient(model, batch, targets, weights, gradients=None, accumulate=False):
     rows_targets, rows_weights = targets.reshape(-1), ops.from_host(weights.reshape(-1))
     logprobs, lse = ops.empty(rows_targets.shape), ops.empty(rows_targets.shape)
     buffers = model.forward(batch, training=True)
-    logits = model.all_logits(buffers)
+    logits = model.heads.logits(model.weights.heads, buffers)
     ops.cross_entropy(logits, rows_targets, logprobs, lse)
     ops.cross_entropy_backward(logits, rows_targets, rows_weights, lse)
-    model.backward(batch, buffers, ModelViews(model.config, gradients), accumulate)
+    model.backward(batch, buffers, model_weights(model.config, gradients), accumulate=accumulate)
     return gradients
 
 
@@ -192,15 +194,11 @@ def test_padding_stays_zero_through_training_steps():
     for step in range(1, 4):
         gradients = gradient(model, *random_task(config, 2, 5, seed=step))
         backend.adamw(
-            parameters,
-            gradients,
+            FlatState(parameters, parameters, gradients),
             *moments,
-            decay=0.1,
-            learning_rate=1e-2,
-            betas=(0.9, 0.95),
-            epsilon=1e-8,
-            step=step,
-            gradient_scale=0.7,
+            [(slice(None), True)],
+            AdamWConstants(0.9, 0.95, 1e-8, 0.1),
+            np.array([1, 0.7, 1e-2, step]),
         )
     inside = np.zeros(storage_elements(tensor_table(config)), bool)
     for tensor in tensor_table(config):
@@ -217,6 +215,6 @@ def test_a_training_step_plans_its_buffers_once(make_model):
     model = make_model()
     batch, targets, weights = random_task(model.config, 2, 5)
     gradient(model, batch, targets, weights)
-    first = model.plan(2, 5, training=True)
+    first = model.buffers(2, 5, training=True)
     gradient(model, batch, targets, weights)
-    assert model.plan(2, 5, training=True) is first
+    assert model.buffers(2, 5, training=True) is first

@@ -9,9 +9,10 @@ from safetensors.numpy import load_file, save_file
 
 from nanoeuler.errors import UserError
 from nanoeuler.model.check import CASES, TINY
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, load_config, load_model, save_model
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.spec import ModelConfig, tensor_table
+from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.transformer import initial_parameters
 
 

@@ -9,21 +9,23 @@ import time
 import numpy as np
 import pytest
 
+from nanoeuler.backend.records import PreferencePairs
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.model.check import TOLERANCE, compare, finite_difference
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.spec import ModelConfig
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.model.transformer import Transformer, initial_parameters
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.dpo import measure
 from nanoeuler.training.objectives import PreferenceLoss
+from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.pairs import PairStream, encode_pairs, reply_sums
 from nanoeuler.training.records import encode_records
 from nanoeuler.training.scoring import all_logprobs
-from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.state import TrainingState
 
 CONTEXT = 300
 PAIRS = [
@@ -163,10 +165,8 @@ def test_pairs_without_room_or_difference_are_left_out_and_counted(tokenizer, tm
 def step_loss(state, rows, micro_batch_rows):
     state.stage(rows)
     state.started_weight = 1.0
-    state.losses[...] = 0
-    for start in range(0, len(rows.ids), micro_batch_rows):
-        state.accumulate(slice(start, start + micro_batch_rows), accumulate=start > 0)
-    return float(state.losses[0])
+    state.compute_gradients(micro_batch_rows)
+    return float(state.results[0])
 
 
 def make_state(objective, dtype=np.float64, seed=1):
@@ -195,10 +195,12 @@ def test_a_policy_that_is_the_reference_has_loss_ln_2_and_margin_0(make_stream):
     spans = np.array([[[0, 4, 9]]], np.int32)
     ops.preference(
         logprobs,
-        spans,
-        reply_sums(logprobs[..., 0], spans),
-        np.full((1, 1, 2), 0.5),
-        np.ones((1, 1)),
+        PreferencePairs(
+            spans,
+            reply_sums(logprobs[..., 0], spans),
+            np.full((1, 1, 2), 0.5),
+            np.ones((1, 1)),
+        ),
         0.0,
         0.0,
         weights,

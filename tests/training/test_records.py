@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from nanoeuler.model.spec import ModelConfig, training_flops
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.spec import training_flops
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.records import RecordStream, encode_records, pack

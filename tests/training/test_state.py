@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model import transformer
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.spec import ModelConfig
 from nanoeuler.model.transformer import initial_parameters
-from nanoeuler.training.state import AdamW, TrainingState, decay_slices
+from nanoeuler.training.optimizer.adamw import AdamW, decay_slices
+from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
 CONFIG = ModelConfig(
@@ -69,13 +69,17 @@ def test_a_long_gradient_is_cut_to_the_clip_norm(rows):
     free, clipped = make_state(clip_norm=1e9), make_state(clip_norm=1e-3)
     norm = free.train_step(rows, 12, 1e-2).gradient_norm
     assert clipped.train_step(rows, 12, 1e-2).gradient_norm == norm
-    np.testing.assert_allclose(clipped.first_moment, free.first_moment * 1e-3 / norm, rtol=1e-5)
+    np.testing.assert_allclose(
+        clipped.optimizer.tensors["first_moment"],
+        free.optimizer.tensors["first_moment"] * 1e-3 / norm,
+        rtol=1e-5,
+    )
 
 
 def test_norms_do_not_decay_and_matrices_do():
     state = make_state()
     before = FlatBuffer(CONFIG, state.parameters.copy())
-    state.schedule[0] = 1e-2
+    state.schedule.load(np.array([1e-2, 0]))
     state.update()  # all gradients are zero
     after = FlatBuffer(CONFIG, state.parameters)
     for tensor in before.table:
@@ -92,7 +96,7 @@ def test_padding_stays_zero(rows):
     inside = FlatBuffer(CONFIG, np.zeros(state.parameters.shape, bool))
     for tensor in inside.table:
         inside[tensor.name][...] = True
-    for array in (state.parameters, state.gradients, state.first_moment, state.second_moment):
+    for array in (state.gradients, *state.tensors().values()):
         assert not array[~inside.array].any()
 
 
@@ -122,7 +126,7 @@ def test_rows_may_be_handed_over_while_a_step_is_under_way(rows):
 
 def test_heads_that_take_the_tokens_in_parts_change_a_step_only_by_rounding(rows, monkeypatch):
     whole = make_state()
-    monkeypatch.setattr(transformer, "LOGITS_AT_ONCE", 2000)
+    monkeypatch.setattr(ReferenceBackend, "logits_at_once", 2000)
     parts = make_state()
     rows = replace(
         rows,
@@ -134,7 +138,9 @@ def test_heads_that_take_the_tokens_in_parts_change_a_step_only_by_rounding(rows
     expected, found = (state.train_step(rows, len(rows.ids), 1e-2) for state in (whole, parts))
     assert (
         len(
-            parts.model.head_parts(parts.model.plan(len(rows.ids), 8, training=True), rows.ids.size)
+            parts.model.heads.parts(
+                parts.model.buffers(len(rows.ids), 8, training=True), rows.ids.size
+            )
         )
         > 1
     )
@@ -147,7 +153,8 @@ def test_computing_the_gate_and_up_products_again_changes_no_bit(rows):
     again.model.recompute = True
     for state in (kept, again):
         state.train_step(rows, 6, 1e-2)
-    assert len({id(layer.gate_up) for layer in again.model.plan(6, 8, training=True).layers}) == 1
+    blocks = again.model.buffers(6, 8, training=True).blocks
+    assert len({id(mlp.gate_up) for mlp in blocks[1::2]}) == 1
     np.testing.assert_array_equal(again.parameters, kept.parameters)
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from nanoeuler.model.spec import ModelConfig, training_flops_per_token
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.spec import training_flops_per_token
 from nanoeuler.training.streams import TextStream, loss_weights, row_order
 
 END = 0

@@ -6,7 +6,7 @@ import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
-from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.streams import TextStream

@@ -15,7 +15,7 @@ from nanoeuler.config.machine import (
     model_threads,
     training_megabytes,
 )
-from nanoeuler.model.spec import PRESETS
+from nanoeuler.model.config import PRESETS
 
 NVIDIA_SMI = (
     "#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-1)'\necho 'GPU 1: NVIDIA H200 (UUID: GPU-2)'\n"

@@ -13,8 +13,7 @@ import math
 
 import numpy as np
 
-from nanoeuler.backend.cpu.glue import turn
-from nanoeuler.backend.cpu.lines import any_layout, ask_for, dot, fill, line, scale_into, span
+from nanoeuler.backend.cpu.elementwise import turn
 from nanoeuler.backend.cpu.simd import (
     COLUMNS,
     LANES,
@@ -25,6 +24,7 @@ from nanoeuler.backend.cpu.simd import (
     score_gradients,
     set_product,
 )
+from nanoeuler.backend.cpu.vectors import any_layout, ask_for, dot, fill, line, scale_into, span
 from nanoeuler.compiling import compiled
 
 QUERIES, KEYS = 32, 128

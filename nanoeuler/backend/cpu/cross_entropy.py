@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from nanoeuler.backend.cpu.lines import fill, line
 from nanoeuler.backend.cpu.simd import LANES, exp, exponentials, largest
+from nanoeuler.backend.cpu.vectors import fill, line
 from nanoeuler.compiling import FAST_MATH, compiled
 
 SUMMED = 1024

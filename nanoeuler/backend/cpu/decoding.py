@@ -5,13 +5,15 @@ take longer than the arithmetic of a small model. Formulas and names are those o
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.cpu.elementwise import swiglu
-from nanoeuler.backend.cpu.glue import add_scaled, normed, turn
-from nanoeuler.backend.cpu.lines import dot, fill, line, scale_into, span
+from nanoeuler.backend.cpu.elementwise import add_scaled, normed, turn
 from nanoeuler.backend.cpu.simd import LANES, exponentials, largest, weighted_vector
+from nanoeuler.backend.cpu.vector_maps import swiglu
+from nanoeuler.backend.cpu.vectors import dot, fill, line, scale_into, span
+from nanoeuler.backend.records import AttentionForm, DecodeStep, SwigluForm
 from nanoeuler.compiling import FAST_MATH, compiled
 
 WEIGHT_ROWS = 16
@@ -79,7 +81,7 @@ def layer(
     """x ← the layer's output; the new keys and values go to place lengths[b] of the cache.
 
     `weights` are (attention norm, q/k/v, attention output, MLP norm, gate/up, down), `parts` the first columns of key, value and
-    up in the packed products, `constants` (ε, h), `room` at least `room_floats` floats a row.
+    up in the packed products, `constants` (ε, h), `room` at least `scratch_floats` floats a row.
     """
     attention_norm, query_key_value, attention_output, mlp_norm, gate_up, down = weights
     epsilon, step_size = constants
@@ -144,6 +146,28 @@ def layer(
         add_scaled(x, line(delta_BD, b), step_size, x)
 
 
-def room_floats(dim: int, columns: int, attended: int, wide: int, ffn: int, capacity: int) -> int:
-    """Floats of room that `layer` needs for each row."""
-    return 2 * dim + columns + attended + wide + ffn + capacity + LANES
+def layers_of(step: DecodeStep) -> list[tuple[Any, ...]]:
+    """What `layer` is given for each layer: weights, parts, constants, keys and values."""
+    layers = []
+    pairs = zip(step.forms[::2], step.forms[1::2], strict=True)
+    for index, (attention, mlp) in enumerate(pairs):
+        assert isinstance(attention, AttentionForm)
+        assert isinstance(mlp, SwigluForm)
+        a, m, slots = step.weights[2 * index], step.weights[2 * index + 1], step.slots[2 * index]
+        assert slots is not None
+        weights = a.norm, a.query_key_value, a.output, m.norm, m.gate_up, m.down
+        parts = attention.key.start, attention.value.start, mlp.up.start
+        constants = np.float32(attention.epsilon), np.float32(attention.step_size)
+        layers.append((weights, parts, constants, *slots))
+    return layers
+
+
+def scratch_floats(step: DecodeStep) -> int:
+    """Floats of scratch memory that `layer` needs for each row."""
+    attention, mlp = step.forms[:2]
+    assert isinstance(attention, AttentionForm)
+    assert isinstance(mlp, SwigluForm)
+    assert step.slots[0] is not None
+    capacity = step.slots[0].keys_BSGE.shape[1]
+    products = attention.columns + attention.heads * attention.head_size + mlp.columns + mlp.ffn
+    return 2 * step.x_BD.shape[1] + products + capacity + LANES

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nanoeuler.backend.cpu.lines import span
+from nanoeuler.backend.cpu.vectors import span
 from nanoeuler.compiling import FAST_MATH, compiled
 
 BLOCK = 1 << 15

@@ -1,20 +1,23 @@
 """Transposes of the weights, for the forward pass of training.
 
-Of x Wᵀ, BLAS lays W out anew for every product. OpenBLAS reads one stored by rows a number at a time there, and one stored by columns whole
-vectors at a time, which makes the product a tenth faster. A step of training makes the transposes once and uses them for all of its slices.
+For x Wᵀ, BLAS first copies W into an order of its own. OpenBLAS reads a W stored by rows one number
+at a time there, and a W stored by columns whole vectors at a time, which makes the product a tenth
+faster. A training step makes the transposes once and uses them for all of its slices.
 """
 
 import copy
-from typing import Any
 
 import numpy as np
 
+from nanoeuler.backend.cpu.thread_pool import ThreadPool
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import ModelWeights
 from nanoeuler.compiling import compiled
 
 Array = np.ndarray
 BLOCK = 16
-"""Rows and columns that are turned at a time: each touches as many cache lines, which all stay in the first-level cache."""
-MATRICES = ("query_key_value", "attention_output", "gate_up", "down")
+"""Rows and columns transposed at a time: each touches as many cache lines, which all stay in the
+first-level cache."""
 
 
 @compiled()
@@ -29,35 +32,32 @@ def transpose(source_OI, target_IO, first, stop):
 
 
 class Transposes:
-    """`weights` as those of a model, whose matrices are views (out, in) of memory that holds them as (in, out)."""
+    """Weights of a model whose matrices are views (out, in) of memory that holds (in, out)."""
 
-    def __init__(self, weights: Any, backend: Any):
-        """`weights` are `ModelViews`, which stay the place where they are changed."""
-        self.team = backend.team
+    def __init__(self, source: ModelWeights, ops: Backend, threads: ThreadPool):
+        """`source` stays the place where the weights are changed."""
+        self.source, self.thread_pool = source, threads
         self.pairs: list[tuple[Array, Array]] = []
 
-        def turned(weight_OI: Array) -> Array:
-            self.pairs.append((weight_OI, backend.empty(weight_OI.shape[::-1])))
+        def transposed(weight_OI: Array) -> Array:
+            self.pairs.append((weight_OI, ops.empty(weight_OI.shape[::-1])))
             return self.pairs[-1][1].T
 
-        self.weights = copy.copy(weights)
-        self.weights.layers = [copy.copy(layer) for layer in weights.layers]
-        for layer in self.weights.layers:
-            for name in MATRICES:
-                setattr(layer, name, turned(getattr(layer, name)))
-        self.weights.heads = turned(weights.heads)
+        self.weights = copy.copy(source)
+        self.weights.blocks = [copy.copy(block) for block in source.blocks]
+        for block in self.weights.blocks:
+            for name, array in vars(block).items():
+                if array.ndim == 2:
+                    setattr(block, name, transposed(array))
+        self.weights.heads = transposed(source.heads)
 
     def refresh(self) -> None:
-        """Bring them up to date with the weights, every thread a share of each matrix."""
+        """Bring them up to date with the source; every thread takes a share of each matrix."""
 
         def work(part: int) -> None:
             for source, target in self.pairs:
-                rows = -(-len(source) // (BLOCK * self.team.threads)) * BLOCK
-                transpose(
-                    source,
-                    target,
-                    min(part * rows, len(source)),
-                    min((part + 1) * rows, len(source)),
-                )
+                rows = -(-len(source) // (BLOCK * self.thread_pool.threads)) * BLOCK
+                first, stop = min(part * rows, len(source)), min((part + 1) * rows, len(source))
+                transpose(source, target, first, stop)
 
-        self.team.each(self.team.threads, work)
+        self.thread_pool.each(self.thread_pool.threads, work)

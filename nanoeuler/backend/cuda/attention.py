@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cuda.kernel_sources import WARP, Source
 from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks
+from nanoeuler.backend.records import AttentionArrays
 
 if TYPE_CHECKING:
     from cupy import ndarray as Array

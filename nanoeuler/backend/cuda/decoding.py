@@ -5,9 +5,9 @@ are worth a matrix product: cuBLASLt's, with what lies between the products fuse
 cheap.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -28,8 +28,19 @@ from nanoeuler.backend.cuda.kernel_sources import (
 )
 from nanoeuler.backend.cuda.kernels import Argument, blocks
 from nanoeuler.backend.cuda.scratch import Scratch
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import (
+    Array,
+    AttentionForm,
+    AttentionWeights,
+    CacheSlots,
+    DecodeStep,
+    RmsNorm,
+    RopeTable,
+    SwigluForm,
+    SwigluWeights,
+)
 
-Array = Any
 LEAST_SPAN = 32  # keys that are worth a block
 
 
@@ -38,15 +49,14 @@ class LayerStep:
     """A layer's work on one new token per row: B rows, caches of S slots."""
 
     sizes: DecodingSizes
+    attention: AttentionForm
+    mlp: SwigluForm
+    a: AttentionWeights
+    m: SwigluWeights
+    slots: CacheSlots
+    table: RopeTable
     x_BD: Array
     lengths_B: Array
-    weights: Any
-    columns: Any
-    table: tuple[Array, Array]
-    keys_BSGE: Array
-    values_BSGE: Array
-    epsilon: float
-    step_size: float
 
     @property
     def rows(self) -> int:
@@ -54,81 +64,38 @@ class LayerStep:
 
     @property
     def capacity(self) -> int:
-        return self.keys_BSGE.shape[1]
+        return self.slots.keys_BSGE.shape[1]
 
     @property
     def cache_stride(self) -> np.int64:
         """Elements from a row of the cache to the next."""
-        return np.int64(self.keys_BSGE.strides[0] // self.keys_BSGE.itemsize)
+        keys_BSGE = self.slots.keys_BSGE
+        return np.int64(keys_BSGE.strides[0] // keys_BSGE.itemsize)
 
 
-class DecodingOps:
-    """Ops for one new token per row, to be mixed into an engine; `lengths_B` holds the slots of
-    the new tokens in the cache."""
+class DecodingOps(Backend):
+    """The ops of the contract for one new token per row; `lengths_B` holds the slots of the new
+    tokens in the cache."""
 
     sources: KernelSources
     scratch: Scratch
-    activation: np.dtype
     launch: Callable[..., None]
-    linear: Callable[..., None]
-    add_linear: Callable[..., None]
-    rms_norm: Callable[..., None]
-    swiglu: Callable[..., None]
 
-    def decode(
-        self,
-        x_BD: Array,
-        lengths_B: Array,
-        layers: Any,
-        columns: Any,
-        table: tuple[Array, Array],
-        keys: list[Array],
-        values: list[Array],
-        epsilon: float,
-        step_size: float,
-    ) -> None:
-        """x ← the output of all layers for one new token per row."""
-        for weights, keys_BSGE, values_BSGE in zip(layers, keys, values, strict=True):
-            self.layer_step(
-                x_BD, lengths_B, weights, columns, table, keys_BSGE, values_BSGE, epsilon, step_size
-            )
+    @abstractmethod
+    def add_linear(self, x_NI: Array, weight_OI: Array, scale: float, out_NO: Array) -> None:
+        """out ← out + scale · x Wᵀ"""
 
-    def layer_step(
-        self,
-        x_BD: Array,
-        lengths_B: Array,
-        weights: Any,
-        columns: Any,
-        table: tuple[Array, Array],
-        keys_BSGE: Array,
-        values_BSGE: Array,
-        epsilon: float,
-        step_size: float,
-    ) -> None:
-        """x ← a whole layer's output for one new token per row.
-
-        Its key and value go to slot lengths[b] of the cache; a full cache keeps what it has.
-        """
-        sizes = sizes_of(weights, columns, keys_BSGE)
-        step = LayerStep(
-            sizes,
-            x_BD,
-            lengths_B,
-            weights,
-            columns,
-            table,
-            keys_BSGE,
-            values_BSGE,
-            float(epsilon),
-            float(step_size),
-        )
-        (self.few_rows_step if len(x_BD) <= self.most_rows(sizes) else self.many_rows_step)(step)
+    def decode_fused(self, step: DecodeStep) -> None:
+        """A full cache keeps what it has."""
+        for layer in layers_of(step):
+            few = len(step.x_BD) <= self.most_rows(layer.sizes)
+            (self.few_rows_step if few else self.many_rows_step)(layer)
 
     def most_rows(self, sizes: DecodingSizes) -> int:
         return most_rows(sizes, self.activation.itemsize)
 
     def few_rows_step(self, step: LayerStep) -> None:
-        s, w, x, lengths = step.sizes, step.weights, step.x_BD, step.lengths_B
+        s, a, m, x, lengths = step.sizes, step.a, step.m, step.x_BD, step.lengths_B
         B, S = step.rows, step.capacity
         source = self.sources.decode_layer(s, bucket(B))
         span = blocks(blocks(S, parts_of(bucket(B))), LEAST_SPAN) * LEAST_SPAN
@@ -141,41 +108,42 @@ class DecodingOps:
             ((B, s.heads, splits, 2), np.float32),
         )
         pairs = (s.heads + 2 * s.kv_heads) * s.head_size // 2
-        inputs = x, w.attention_norm, step.epsilon, w.query_key_value
+        inputs = x, a.norm, float(step.attention.epsilon), a.query_key_value
         rotation = lengths, *step.table
-        outputs = query, step.keys_BSGE, step.values_BSGE
+        outputs = query, *step.slots
         sizes = B, S, step.cache_stride
         self.launch_warps(source, "project", pairs, *inputs, *rotation, *outputs, *sizes)
         self.attend(step, query, span, splits, None, parts, shares)
         attended = parts, shares, lengths, span, splits
-        output = w.attention_output, step.step_size, x
+        output = a.output, float(step.attention.step_size), x
         self.launch_warps(source, "output", s.dim, *attended, *output, B)
         warps = s.ffn // row_pairs(B, self.activation.itemsize)
-        inputs = x, w.mlp_norm, step.epsilon, w.gate_up
+        inputs = x, m.norm, float(step.mlp.epsilon), m.gate_up
         self.launch_warps(source, "gate_up", warps, *inputs, hidden, B)
-        self.launch_warps(source, "down", s.dim, hidden, w.down, step.step_size, x, B)
+        step_size = float(step.mlp.step_size)
+        self.launch_warps(source, "down", s.dim, hidden, m.down, step_size, x, B)
 
     def many_rows_step(self, step: LayerStep) -> None:
-        s, w, x, columns, B = step.sizes, step.weights, step.x_BD, step.columns, step.rows
-        widths = s.dim, columns.query_key_value, s.width, s.width, columns.gate_up, s.ffn
+        s, a, m, x, B = step.sizes, step.a, step.m, step.x_BD, step.rows
+        columns = step.attention.columns, step.mlp.columns
+        widths = s.dim, columns[0], s.width, s.width, columns[1], s.ffn
         activations = [((B, width), self.activation) for width in widths]
         normed, packed, query, attended, gate_up, hidden, inverse_rms = self.scratch.take(
             "decoding", *activations, ((B,), np.float32)
         )
-        self.rms_norm(x, w.attention_norm, step.epsilon, normed, inverse_rms)
-        self.linear(normed, w.query_key_value, packed)
+        self.rms_norm(x, a.norm, step.attention.epsilon, normed, inverse_rms)
+        self.linear(normed, a.query_key_value, packed)
         threads = B * (s.heads + 2 * s.kv_heads) * s.head_size // (2 * WIDTH)
         grid, source = blocks(threads, ATTEND_THREADS), self.sources.decode_attention(s)
         inputs = packed, np.int64(packed.shape[1]), step.lengths_B, *step.table
-        outputs = query, step.keys_BSGE, step.values_BSGE
+        outputs = query, *step.slots
         sizes = step.cache_stride, step.capacity, B
         self.launch(source, "fill_slots", grid, ATTEND_THREADS, *inputs, *outputs, *sizes)
         self.attend(step, query, step.capacity, 1, attended, None, None)
-        self.add_linear(attended, w.attention_output, step.step_size, x)
-        self.rms_norm(x, w.mlp_norm, step.epsilon, normed, inverse_rms)
-        self.linear(normed, w.gate_up, gate_up)
-        self.swiglu(gate_up[:, columns.gate], gate_up[:, columns.up], hidden)
-        self.add_linear(hidden, w.down, step.step_size, x)
+        self.add_linear(attended, a.output, step.attention.step_size, x)
+        self.rms_norm(x, m.norm, step.mlp.epsilon, normed, inverse_rms)
+        self.linear_swiglu(normed, m.gate_up, gate_up, step.mlp.gate, step.mlp.up, hidden)
+        self.add_linear(hidden, m.down, step.mlp.step_size, x)
 
     def attend(
         self,
@@ -192,29 +160,22 @@ class DecodingOps:
         s = step.sizes
         source = self.sources.decode_attention(s)
         grid = splits, s.heads // s.heads_together, step.rows
-        inputs = query, step.keys_BSGE, step.values_BSGE, step.cache_stride, step.lengths_B
+        inputs = query, *step.slots, step.cache_stride, step.lengths_B
         sizes = step.capacity, span, s.head_size**-0.5
         outputs = out, parts, shares
         arguments = *inputs, *sizes, *outputs
         self.launch(source, "attend", grid, ATTEND_THREADS, *arguments, early=True)
 
-    def next_logits(
-        self, x_BD: Array, norm_D: Array, epsilon: float, weight_VD: Array, out_BV: Array
-    ) -> None:
-        """Logits in float32 of the last layer's output: the final norm and the product with a
-        head."""
+    def next_logits(self, norm: RmsNorm, weight_VD: Array, out_BV: Array) -> None:
+        x_BD, norm_D, epsilon, _, _ = norm
         (B, D), V = x_BD.shape, len(weight_VD)
         if head_fits(B, D, self.activation.itemsize):
             source = self.sources.decode_head(D, bucket(B))
             warps = V // (2 * row_pairs(B, self.activation.itemsize))
             arrays = x_BD, norm_D, float(epsilon), weight_VD, out_BV
             self.launch_warps(source, "head", warps, *arrays, V, B)
-            return
-        normed, inverse_rms = self.scratch.take(
-            "decoding", ((B, D), self.activation), ((B,), np.float32)
-        )
-        self.rms_norm(x_BD, norm_D, epsilon, normed, inverse_rms)
-        self.linear(normed, weight_VD, out_BV)
+        else:
+            super().next_logits(norm, weight_VD, out_BV)
 
     def choose(
         self,
@@ -246,8 +207,33 @@ def bucket(rows: int) -> int:
     return 1 << (rows - 1).bit_length()
 
 
-def sizes_of(weights: Any, columns: Any, keys_BSGE: Array) -> DecodingSizes:
-    """The sizes of a layer, from its weights and its cache."""
-    (D, width), (G, E) = weights.attention_output.shape, keys_BSGE.shape[2:]
-    starts = columns.key.start, columns.value.start, columns.up.start
-    return DecodingSizes(D, weights.down.shape[1], width // E, G, E, *starts)
+def layers_of(step: DecodeStep) -> list[LayerStep]:
+    """The layers of a step, each an attention and an MLP block."""
+    layers = []
+    pairs = zip(step.forms[::2], step.forms[1::2], strict=True)
+    for index, (attention, mlp) in enumerate(pairs):
+        slots = step.slots[2 * index]
+        assert isinstance(attention, AttentionForm)
+        assert isinstance(mlp, SwigluForm)
+        assert slots is not None
+        layers.append(
+            LayerStep(
+                sizes_of(attention, mlp, step.x_BD.shape[1]),
+                attention,
+                mlp,
+                step.weights[2 * index],
+                step.weights[2 * index + 1],
+                slots,
+                step.rope_table,
+                step.x_BD,
+                step.lengths_B,
+            )
+        )
+    return layers
+
+
+def sizes_of(attention: AttentionForm, mlp: SwigluForm, dim: int) -> DecodingSizes:
+    """The sizes that the kernels of a layer are compiled for."""
+    a = attention
+    starts = a.key.start, a.value.start, mlp.up.start
+    return DecodingSizes(dim, mlp.ffn, a.heads, a.kv_heads, a.head_size, *starts)

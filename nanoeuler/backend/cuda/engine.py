@@ -1,18 +1,18 @@
-"""The table of ops on a GPU. What each computes is said in `backend/reference.py`, how in the `.cu` file of its name.
+"""The ops on a GPU. `backend/reference.py` says what each computes, the `.cu` file of its name how.
 
-Everything runs on one stream. The first run of a step is plain: it compiles, chooses algorithms and takes memory; the second
-records a CUDA graph, and every later one replays that. Sums are taken in a fixed order, so equal inputs give equal bits.
+Everything runs on one stream. The first run of a program is plain: it compiles, chooses algorithms
+and takes memory. The second records a CUDA graph, and every later one replays that. Sums are taken
+in a fixed order, so equal inputs give equal bits.
 """
 
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import cupy
 import ml_dtypes
 import numpy as np
 
-from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cuda.attention import UNIT_OF, Attention
 from nanoeuler.backend.cuda.cublaslt import CublasLt
 from nanoeuler.backend.cuda.decoding import DecodingOps
@@ -37,32 +37,74 @@ from nanoeuler.backend.cuda.kernel_sources import (
 )
 from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks
 from nanoeuler.backend.cuda.scratch import Scratch
-from nanoeuler.backend.cuda.staging import HostCopy, Staged
+from nanoeuler.backend.cuda.staging import DeviceFeed, DeviceHostCopy
+from nanoeuler.backend.programs import Program
+from nanoeuler.backend.records import (
+    AdamWConstants,
+    AttentionArrays,
+    AttentionForm,
+    BlockForm,
+    FlatState,
+    PreferencePairs,
+    RmsNorm,
+    RopeTable,
+    SwigluForm,
+)
 from nanoeuler.errors import UserError
 
 Array = Any
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
 HEAD_SIZES = (32, 64, 128)
-STAGED = 16
-"""Arrays that are loaded again and again; the oldest beyond it is forgotten."""
 
 
-@dataclass
-class Recorded:
-    """The work of a step: done once, to be recorded at its next run; then a graph."""
+class GraphProgram(Program):
+    """Work that is done once, recorded at its second run, and replayed from then on."""
 
-    graph: Any = None
-    scratch: list[Array] = field(default_factory=list)
-    """Memory whose addresses the graph holds: it must live as long."""
+    def __init__(self, function: Callable[[], None], engine: "CudaBackend", training: bool):
+        super().__init__(function)
+        self.engine, self.training = engine, training
+        self.ran = False
+        self.graph: Any = None
+        self.scratch: list[Array] = []
+        """Memory whose addresses the graph holds: it must live as long."""
+
+    def run(self) -> None:
+        engine, stream = self.engine, self.engine.stream
+        stream.use()  # what CuPy itself launches, a fill say, belongs on this stream too
+        for feed in engine.feeds:
+            feed.deliver(stream)
+        if self.graph is None:
+            engine.products.planned = self.training
+            try:
+                if not self.ran or not engine.graphs:
+                    self.function()
+                    self.ran = True
+                    return
+                self.record()
+            finally:
+                engine.products.planned = False
+        self.graph.launch(stream)
+
+    def record(self) -> None:
+        with self.engine.scratch.recording() as self.scratch:
+            self.engine.stream.begin_capture()
+            try:
+                self.function()
+            finally:
+                self.graph = self.engine.stream.end_capture()
 
 
 class CudaBackend(DecodingOps):
-    """CuPy arrays. `precision` is that of products and activations: fp32, tf32 or bf16; sums and statistics are float32 or better."""
+    """CuPy arrays. `precision` is that of products and activations: fp32, tf32 or bf16.
+
+    Sums and statistics are float32 or better.
+    """
 
     name = "cuda"
-    idle_caches = 1
-    """Caches whose memory is kept for the next of their shape, with the graphs recorded for it."""
+    idle_caches = 1  # with the graphs recorded for it
+    chooses = True
+    fused_layer = (AttentionForm, SwigluForm)
 
     def __init__(
         self,
@@ -71,9 +113,11 @@ class CudaBackend(DecodingOps):
         graphs: bool = True,
         portable: bool = False,
     ):
-        """`residual`: the residual stream's type in the bf16 mode, bf16 or fp32. `graphs`: replay steps as CUDA graphs.
+        """`residual`: the residual stream's type in the bf16 mode, bf16 or fp32. `graphs`: replay
+        programs as CUDA graphs.
 
-        `portable`: only those of our kernels that run from compute capability 8.0 up, as on a smaller card; cuBLASLt still takes what the device has.
+        `portable`: only those of our kernels that run from compute capability 8.0 up, as on a
+        smaller card; cuBLASLt still takes what the device has.
         """
         self.device = Device()
         self.precision, self.graphs = precision, graphs
@@ -89,26 +133,30 @@ class CudaBackend(DecodingOps):
         self.launch = self.kernels.launch
         self.scratch = Scratch(lambda count: self.empty((count,), np.uint8))
         self.products = CublasLt(precision, self.stream, f"{self.device.name} {precision}")
+        self.algorithms = self.products.plan
         self.portable = portable
         hopper = precision == "bf16" and self.kernels.hopper and not portable
         self.fused = FusedLinear(self.kernels, self.device.multiprocessors) if hopper else None
         self.decay_flags: dict[tuple[tuple[int, int, bool], ...], Array] = {}
         self.attentions: dict[tuple[int, ...], Attention] = {}
-        self.staged: dict[int, Staged] = {}
+        self.feeds: weakref.WeakSet[DeviceFeed] = weakref.WeakSet()
 
-    def check(self, config: Any) -> None:
-        """Raise `UserError` for a model that the kernels are not made for."""
-        if config.head_size not in HEAD_SIZES:
+    # ---- what it can do
+
+    def check_form(self, form: BlockForm, dim: int) -> None:
+        if isinstance(form, AttentionForm) and form.head_size not in HEAD_SIZES:
+            sizes = ", ".join(map(str, HEAD_SIZES))
             raise UserError(
-                f"--device cuda: model.head_size is {config.head_size}; the kernels are made for {', '.join(map(str, HEAD_SIZES))}; use --device cpu"
+                f"--device cuda: model.head_size is {form.head_size}; "
+                f"the kernels are made for {sizes}; use --device cpu"
             )
-        if config.dim % 8:
+        if dim % 8:
             raise UserError(
-                f"--device cuda: model.dim is {config.dim}; the kernels read 8 elements at a time, so it must be a multiple of 8; use --device cpu"
+                f"--device cuda: model.dim is {dim}; the kernels read 8 elements at a time, "
+                "so it must be a multiple of 8; use --device cpu"
             )
 
     def environment(self) -> dict[str, Any]:
-        """What has to be the same for the same bits."""
         versions = {
             "cublas": self.products.version,
             "cuda": cupy.cuda.runtime.runtimeGetVersion(),
@@ -122,34 +170,23 @@ class CudaBackend(DecodingOps):
             **versions,
         }
 
-    def row_bytes(self, config: Any, length: int, recompute: bool = False) -> int:
-        """Bytes of a training step per row of `length` tokens: what `Activations` holds, inputs included."""
-        c, activation, residual = config, self.activation.itemsize, self.residual.itemsize
-        qkv, gate_up, heads = (
-            (c.heads + 2 * c.kv_heads) * c.head_size,
-            2 * c.ffn_storage,
-            c.heads * c.head_size,
-        )
-        layer = (
-            2 * c.dim * residual
-            + (qkv + heads + (0 if recompute else gate_up)) * activation
-            + 4 * (c.heads + 2)
-        )
-        shared = (
-            c.dim * residual
-            + (2 * c.dim + c.ffn_storage + qkv + heads + (gate_up if recompute else 0)) * activation
-        )
-        return length * (
-            c.layers * layer + shared + c.mtp_heads * (c.vocab_storage * activation + 24) + 40
-        )
+    @property
+    def device_name(self) -> str:
+        return self.device.name
 
-    def rows_that_fit(self, config: Any, length: int, state: int, recompute: bool = False) -> int:
-        """Rows of a micro-batch for which a device of this size has room beside `state` bytes; a function of the device, not of what is free now."""
-        return max(0, int(0.9 * self.device.memory - state - 2**30)) // self.row_bytes(
-            config, length, recompute
-        )
+    @property
+    def free_memory(self) -> int:
+        return self.device.free_memory
 
-    # ---- memory
+    def slices(self, elements: int) -> tuple[int, int]:
+        """All tokens that memory holds, in one replica."""
+        return 1 << 60, 1
+
+    def activation_budget(self, state_bytes: int) -> int:
+        """What the state leaves of nine tenths of the device's memory, less 1 GiB for the rest."""
+        return max(0, int(0.9 * self.device.memory - state_bytes - 2**30))
+
+    # ---- arrays
 
     def empty(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
         try:
@@ -191,46 +228,18 @@ class CudaBackend(DecodingOps):
             arrays = parameters, working, np.int64(size)
             self.launch_elementwise(self.sources.adamw(), "refresh", size, *arrays)
 
-    # ---- a step as a whole
+    # ---- work as a whole
 
-    def load(self, target: Array, values: list[np.ndarray]) -> None:
-        key = target.data.ptr
-        if key not in self.staged or self.staged[key].target is not target:
-            while len(self.staged) >= STAGED:
-                self.staged.pop(next(iter(self.staged))).arrived.synchronize()
-            self.staged[key] = Staged(target, self.stream)
-        self.staged[key].fill(values, self.copying)
+    def feed(self, arrays: list[np.ndarray]) -> DeviceFeed:
+        feed = DeviceFeed(arrays, self.stream, self.copying)
+        self.feeds.add(feed)
+        return feed
 
-    def run(
-        self, function: Callable[[], None], recorded: Recorded | None = None, often: bool = False
-    ) -> Recorded:
-        self.stream.use()  # what CuPy itself launches, a fill say, belongs on this stream too
-        for staged in self.staged.values():
-            staged.deliver(self.stream)
-        self.products.planned = often
-        try:
-            if recorded is None or not self.graphs:
-                function()
-                return recorded or Recorded()
-            if recorded.graph is None:
-                with self.scratch.recording() as recorded.scratch:
-                    self.stream.begin_capture()
-                    try:
-                        function()
-                    finally:
-                        recorded.graph = self.stream.end_capture()
-        finally:
-            self.products.planned = False
-        recorded.graph.launch(self.stream)
-        return recorded
+    def program(self, function: Callable[[], None], *, training: bool = False) -> Program:
+        return GraphProgram(function, self, training)
 
-    def host_copy(self, array: Array) -> "HostCopy":
-        return HostCopy(array, self.stream)
-
-    @property
-    def algorithms(self) -> dict[str, str]:
-        """Product of a training step → algorithm: with equal ones, results are equal to the bit."""
-        return self.products.plan
+    def host_copy(self, array: Array) -> DeviceHostCopy:
+        return DeviceHostCopy(array, self.stream)
 
     def finish(self) -> None:
         self.stream.synchronize()
@@ -257,11 +266,10 @@ class CudaBackend(DecodingOps):
         self.products.multiply(dout_NO, False, weight_OI, False, dx_NI, scale)
 
     def linear_backward_weight(
-        self, dout_NO: Array, x_NI: Array, dweight_OI: Array, accumulate: bool, scale: float = 1.0
+        self, dout_NO: Array, x_NI: Array, dweight_OI: Array, *, accumulate: bool, scale: float = 1
     ) -> None:
-        self.products.multiply(
-            dout_NO, True, x_NI, False, dweight_OI, scale, dweight_OI if accumulate else None
-        )
+        add = dweight_OI if accumulate else None
+        self.products.multiply(dout_NO, True, x_NI, False, dweight_OI, scale, add)
 
     # ---- embedding
 
@@ -279,7 +287,7 @@ class CudaBackend(DecodingOps):
         self.launch_elementwise(self.sources.embedding(D), "embedding", N * D, *arrays, N)
 
     def embedding_backward(
-        self, ids_N: Array, dout_ND: Array, dtable_VD: Array, accumulate: bool
+        self, ids_N: Array, dout_ND: Array, dtable_VD: Array, *, accumulate: bool
     ) -> None:
         (N, D), V = dout_ND.shape, len(dtable_VD)
         source, shift = self.sources.embedding(D), spread_shift(V)
@@ -300,22 +308,14 @@ class CudaBackend(DecodingOps):
         arrays = x_ND, weight_D, epsilon, out_ND, inverse_rms_N
         self.launch(self.sources.rms_norm(D), "rms_norm", grid, threads, *arrays, N)
 
-    def add_rms_norm(
-        self,
-        x_ND: Array,
-        delta_ND: Array,
-        step_size: float,
-        weight_D: Array,
-        epsilon: float,
-        sum_ND: Array,
-        out_ND: Array,
-        inverse_rms_N: Array,
-    ) -> None:
+    def add_rms_norm(self, x_ND: Array, delta_ND: Array, step_size: float, norm: RmsNorm) -> None:
+        total_ND, weight_D, epsilon, out_ND, inverse_rms_N = norm
         N, D = x_ND.shape
         warps = row_warps(D)
         grid, threads = blocks(N, warps), warps * WARP
-        arrays = x_ND, delta_ND, float(step_size), weight_D, epsilon, sum_ND, out_ND, inverse_rms_N
-        self.launch(self.sources.rms_norm(D), "add_rms_norm", grid, threads, *arrays, N)
+        inputs = x_ND, delta_ND, float(step_size), weight_D, epsilon
+        outputs = total_ND, out_ND, inverse_rms_N
+        self.launch(self.sources.rms_norm(D), "add_rms_norm", grid, threads, *inputs, *outputs, N)
 
     def euler_step(
         self,
@@ -324,15 +324,12 @@ class CudaBackend(DecodingOps):
         delta_ND: Array,
         x_ND: Array,
         step_size: float,
-        norm_D: Array,
-        epsilon: float,
-        sum_ND: Array,
-        out_ND: Array,
-        inverse_rms_N: Array,
+        norm: RmsNorm,
     ) -> None:
-        # the product adds x itself, in float32 before it rounds: that saves writing and reading `delta`
-        self.products.multiply(inner_NI, False, weight_DI, True, sum_ND, step_size, add=x_ND)
-        self.rms_norm(sum_ND, norm_D, epsilon, out_ND, inverse_rms_N)
+        # the product adds x itself, in float32 before it rounds: that saves writing and reading
+        # `delta`
+        self.products.multiply(inner_NI, False, weight_DI, True, norm.x_ND, step_size, add=x_ND)
+        self.rms_norm(*norm)
 
     def rms_norm_backward(
         self,
@@ -342,6 +339,7 @@ class CudaBackend(DecodingOps):
         inverse_rms_N: Array,
         dx_ND: Array,
         dweight_D: Array,
+        *,
         add_to_dx: bool,
         accumulate: bool,
         out_ND: Array | None = None,
@@ -358,13 +356,13 @@ class CudaBackend(DecodingOps):
 
     # ---- rotary positions
 
-    def rope_table(self, positions: int, head_size: int, theta: float) -> tuple[Array, Array]:
+    def rope_table(self, positions: int, head_size: int, theta: float) -> RopeTable:
         frequencies = theta ** (-np.arange(0, head_size, 2) / head_size)
         angles = np.arange(positions)[:, None] * frequencies
         return self.from_host(np.cos(angles)), self.from_host(np.sin(angles))
 
     def rope(
-        self, x_NHE: Array, positions_N: Array, table: tuple[Array, Array], inverse: bool = False
+        self, x_NHE: Array, positions_N: Array, table: RopeTable, *, inverse: bool = False
     ) -> None:
         N, H, E = x_NHE.shape
         stride = np.int64(x_NHE.strides[0] // x_NHE.itemsize)
@@ -379,20 +377,14 @@ class CudaBackend(DecodingOps):
         out_NO: Array,
         rotated: list[Array],
         positions_N: Array,
-        table: tuple[Array, Array],
+        table: RopeTable,
     ) -> None:
-        if (
-            self.fused
-            and self.fused.fits(len(x_NI))
-            and len(rotated) == 1
-            and rotated[0].data.ptr == out_NO.data.ptr
-        ):
+        in_front = len(rotated) == 1 and rotated[0].data.ptr == out_NO.data.ptr
+        if self.fused and self.fused.fits(len(x_NI)) and in_front:
             _, H, E = rotated[0].shape
             self.fused.rotated(x_NI, weight_OI, out_NO, H * E, positions_N, table, E)
-            return
-        self.linear(x_NI, weight_OI, out_NO)
-        for part in rotated:
-            self.rope(part, positions_N, table)
+        else:
+            super().linear_rope(x_NI, weight_OI, out_NO, rotated, positions_N, table)
 
     # ---- attention
 
@@ -415,7 +407,7 @@ class CudaBackend(DecodingOps):
         gradients: AttentionArrays,
         starts_BT: Array,
         lse_BHT: Array,
-        rotation: tuple[Array, tuple[Array, Array]] | None = None,
+        rotation: tuple[Array, RopeTable] | None = None,
     ) -> None:
         heads, (B, T) = self.heads(saved.query, saved.key), saved.query.shape[:2]
         (workspace,) = self.scratch.take("attention", ((heads.workspace_bytes(B, T),), np.uint8))
@@ -477,9 +469,8 @@ class CudaBackend(DecodingOps):
     ) -> None:
         if self.fused and self.fused.fits(*out_NF.shape):
             self.fused.gated(x_NI, weight_OI, packed_NO, up.start, out_NF)
-            return
-        self.linear(x_NI, weight_OI, packed_NO)
-        self.swiglu(packed_NO[:, gate], packed_NO[:, up], out_NF)
+        else:
+            super().linear_swiglu(x_NI, weight_OI, packed_NO, gate, up, out_NF)
 
     def linear_swiglu_backward(
         self,
@@ -493,10 +484,8 @@ class CudaBackend(DecodingOps):
     ) -> None:
         if self.fused and self.fused.fits(*out_NF.shape):
             self.fused.gated_backward(dx_ND, weight_DF, scale, packed_NO, up.start, out_NF)
-            return
-        self.linear_backward_input(dx_ND, weight_DF, out_NF, scale)
-        parts = packed_NO[:, gate], packed_NO[:, up]
-        self.swiglu_backward(out_NF, *parts, *parts, out_NF)
+        else:
+            super().linear_swiglu_backward(dx_ND, weight_DF, scale, packed_NO, gate, up, out_NF)
 
     # ---- cross-entropy
 
@@ -535,65 +524,54 @@ class CudaBackend(DecodingOps):
     def preference(
         self,
         logprobs_RTK: Array,
-        spans_RP3: Array,
-        reference_RP2: Array,
-        scales_RP2: Array,
-        shares_RP: Array,
+        pairs: PreferencePairs,
         margin: float,
         smoothing: float,
         weights_RTK: Array,
         losses_2: Array,
     ) -> None:
-        (R, T, K), P, source = logprobs_RTK.shape, shares_RP.shape[1], self.sources.preference()
+        (R, T, K), P = logprobs_RTK.shape, pairs.shares_RP.shape[1]
+        source = self.sources.preference()
         (pair_losses,) = self.scratch.take("preference", ((R, P), np.float64))
-        arrays = (
-            logprobs_RTK,
-            spans_RP3,
-            reference_RP2,
-            scales_RP2,
-            shares_RP,
-            np.float64(margin),
-            np.float64(smoothing),
-            weights_RTK,
-            pair_losses,
-        )
-        self.launch(source, "preference", R * P, PAIR_THREADS, *arrays, P, T, K)
+        inputs = logprobs_RTK, *pairs, np.float64(margin), np.float64(smoothing)
+        outputs = weights_RTK, pair_losses
+        self.launch(source, "preference", R * P, PAIR_THREADS, *inputs, *outputs, P, T, K)
         self.launch(source, "add_pair_losses", 1, PAIR_THREADS, pair_losses, R * P, losses_2)
 
     # ---- optimizer
 
-    def update(
+    def begin_update(
         self,
-        parameters: Array,
-        working: Array,
         gradients: Array,
-        first_moment: Array,
-        second_moment: Array,
-        decay_slices: list[tuple[slice, bool]],
-        optimizer: Any,
         schedule_2: Array,
         losses_2: Array,
         report_2: Array,
-    ) -> None:
-        o, source, count = optimizer, self.sources.adamw(), np.int64(parameters.size)
+        constants: AdamWConstants,
+        clip_norm: float,
+    ) -> Array:
+        """`STEP_SCALARS` floats, see adamw.cu."""
         partial = self.squares(gradients)
         (scalars,) = self.scratch.take("update", ((STEP_SCALARS,), np.float32))
         inputs = partial, len(partial), schedule_2, losses_2
-        constants = np.float64(o.beta1), np.float64(o.beta2), np.float64(o.clip_norm)
-        outputs = scalars, report_2
-        self.launch(source, "prepare", 1, ELEMENTWISE_THREADS, *inputs, *constants, *outputs)
-        flat = (
-            parameters,
-            None if working is parameters else working,
-            gradients,
-            first_moment,
-            second_moment,
-        )
-        decays = self.decays(decay_slices)
-        rates = map(float, (o.beta1, o.beta2, o.epsilon, o.weight_decay))
-        self.launch_elementwise(
-            source, "adamw", parameters.size, *flat, decays, count, scalars, *rates
-        )
+        numbers = map(np.float64, (constants.beta1, constants.beta2, clip_norm))
+        arguments = *inputs, *numbers, scalars, report_2
+        self.launch(self.sources.adamw(), "prepare", 1, ELEMENTWISE_THREADS, *arguments)
+        return scalars
+
+    def adamw(
+        self,
+        flat: FlatState,
+        first_moment: Array,
+        second_moment: Array,
+        decays: list[tuple[slice, bool]],
+        constants: AdamWConstants,
+        scalars: Array,
+    ) -> None:
+        working = None if flat.working is flat.parameters else flat.working
+        arrays = flat.parameters, working, flat.gradients, first_moment, second_moment
+        size = flat.parameters.size
+        arguments = *arrays, self.decays(decays), np.int64(size), scalars, *map(float, constants)
+        self.launch_elementwise(self.sources.adamw(), "adamw", size, *arguments)
 
     def squares(self, values: Array) -> Array:
         """Partial sums of squares, float64."""

@@ -1,53 +1,63 @@
-"""Small arrays on their way between host and device, through pinned memory and beside the work of the stream."""
+"""Small arrays on their way between host and device, through pinned memory and beside the work of
+the stream."""
 
+import weakref
 from typing import Any
 
 import cupy
 import cupyx
 import numpy as np
 
-from nanoeuler.backend.flat_places import lay_out
+from nanoeuler.backend.cuda.packing import lay_out, offsets
+from nanoeuler.backend.programs import Feed, HostCopy
 
 Array = Any
 
 
-class Staged:
-    """A flat array whose next content waits beside it: copied there from pinned memory while the stream may still read the last."""
+class DeviceFeed(Feed):
+    """Arrays in one flat array of the device, whose next content waits beside it.
 
-    def __init__(self, target: Array, stream: Any):
-        self.target = target
-        self.pinned, self.waiting = (
-            cupyx.empty_pinned(target.shape, target.dtype),
-            cupy.empty(target.shape, target.dtype),
-        )
-        self.arrived, self.taken = (
-            cupy.cuda.Event(disable_timing=True),
-            cupy.cuda.Event(disable_timing=True),
-        )
-        self.taken.record(
-            stream
-        )  # the memory just taken may belong to work that the stream has yet to finish
+    It is copied there from pinned memory while the stream may still read the last content.
+    """
+
+    def __init__(self, arrays: list[np.ndarray], stream: Any, copying: Any):
+        """`copying` is the stream of the copies from the host."""
+        parts = offsets(arrays)
+        self.copying = copying
+        self.flat, self.waiting = (cupy.empty((parts[-1].stop,), np.uint8) for _ in range(2))
+        self.flat.data.memset_async(0, self.flat.nbytes, stream)
+        self.pinned = cupyx.empty_pinned(self.flat.shape, np.uint8)
+        self.arrived = cupy.cuda.Event(disable_timing=True)
+        self.taken = cupy.cuda.Event(disable_timing=True)
+        # the memory just taken may belong to work that the stream has yet to finish
+        self.taken.record(stream)
         self.pending = False
+        self.arrays: list[Array] = [
+            self.flat[part].view(array.dtype).reshape(array.shape)
+            for part, array in zip(parts, arrays, strict=True)
+        ]
+        # pinned memory may be given to others only when the copy from it has ended
+        weakref.finalize(self, self.arrived.synchronize).atexit = False
 
-    def fill(self, values: list[np.ndarray], copying: Any) -> None:
+    def load(self, *arrays: np.ndarray) -> None:
         self.arrived.synchronize()  # the pinned memory is free again
-        lay_out(self.pinned, values)
-        copying.wait_event(self.taken)
-        self.waiting.set(self.pinned, copying)
-        self.arrived.record(copying)
+        lay_out(self.pinned, list(arrays))
+        self.copying.wait_event(self.taken)
+        self.waiting.set(self.pinned, self.copying)
+        self.arrived.record(self.copying)
         self.pending = True
 
     def deliver(self, stream: Any) -> None:
         """Put the content in its place, before what the stream does next."""
         if self.pending:
             stream.wait_event(self.arrived)
-            self.target.data.copy_from_device_async(self.waiting.data, self.target.nbytes, stream)
+            self.flat.data.copy_from_device_async(self.waiting.data, self.flat.nbytes, stream)
             self.taken.record(stream)
             self.pending = False
 
 
-class HostCopy:
-    """A small array that goes to the host again and again, into pinned memory; the host need not wait for it at once."""
+class DeviceHostCopy(HostCopy):
+    """A small array on its way to pinned memory of the host."""
 
     def __init__(self, array: Array, stream: Any):
         self.array, self.stream = array, stream

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from test_kernel_sources import compile_source, resources
 
-from nanoeuler.backend.attention_arrays import AttentionArrays
 from nanoeuler.backend.cuda.attention import (
     HEAD_SIZES,
     SHARED_LIMIT,
@@ -15,6 +14,7 @@ from nanoeuler.backend.cuda.attention import (
 )
 from nanoeuler.backend.cuda.device import capability
 from nanoeuler.backend.cuda.kernels import Kernels
+from nanoeuler.backend.records import AttentionArrays
 from nanoeuler.backend.reference import ReferenceBackend
 
 # ‖error‖ / ‖reference‖. float32: some roundings of 6e-8 each. TF32 keeps 10 bits of an operand, bf16 7, and rounds its results to 8: a rounding's

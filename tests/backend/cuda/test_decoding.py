@@ -7,7 +7,7 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.inference.generate import Decoding
 from nanoeuler.inference.sampling import GREEDY, NOT_FINITE, Sampling, checked, choose
-from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.transformer import Transformer, initial_parameters
 
 pytestmark = pytest.mark.gpu

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from nanoeuler.model.check_device import OP_TOLERANCE, check_device_ops
-from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.training.check_model import MODEL_TOLERANCE, check_device_model, source_rows
-from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.state import TrainingState
 
 pytestmark = pytest.mark.gpu
 SMALL = ModelConfig.from_dict({"preset": "small"})
@@ -30,7 +31,7 @@ def state_of(backend, parameters=None, recompute=False, config=SMALL):
         backend,
         initial_parameters(config, 1) if parameters is None else parameters,
         AdamW(0.9, 0.95, 1e-8, 0.1, 1.0),
-        recompute,
+        recompute=recompute,
     )
 
 

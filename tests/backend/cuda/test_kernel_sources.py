@@ -10,7 +10,7 @@ import pytest
 
 from nanoeuler.backend.cuda import attention, fused_linear
 from nanoeuler.backend.cuda.kernel_sources import FOLDER, KernelSources
-from nanoeuler.model.spec import ModelConfig
+from nanoeuler.model.config import ModelConfig
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a")
 SHARED_LIMIT = 99 * 1024  # bytes of a block on an RTX 30 or 40; the big chips have more

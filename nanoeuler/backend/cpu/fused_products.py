@@ -6,7 +6,7 @@ Formulas, names and shapes are those of `backend/reference.py`; `address`, `wide
 
 import numpy as np
 
-from nanoeuler.backend.cpu import glue
+from nanoeuler.backend.cpu import elementwise
 from nanoeuler.backend.cpu.blas import product
 from nanoeuler.backend.cpu.simd import ONE
 from nanoeuler.compiling import compiled
@@ -53,7 +53,7 @@ def linear_rope(
     stop,
 ):
     linear(address, wide, unpacked, x_NI, weight_OI, out_NO, first, stop)
-    glue.rope(rotated_NHE, positions_N, cos_PE, sin_PE, ONE, first, stop)
+    elementwise.rope(rotated_NHE, positions_N, cos_PE, sin_PE, ONE, first, stop)
 
 
 @compiled()
@@ -75,7 +75,7 @@ def euler_step(
     stop,
 ):
     linear(address, wide, unpacked, inner_NI, weight_DI, delta_ND, first, stop)
-    glue.add_rms_norm(
+    elementwise.add_rms_norm(
         x_ND, delta_ND, step_size, norm_D, epsilon, sum_ND, out_ND, inverse_rms_N, first, stop
     )
 
@@ -87,4 +87,4 @@ def linear_swiglu_backward(
     linear_backward_input(
         address, wide, unpacked, dx_ND, weight_DF, out_NF, scale, ZERO, first, stop
     )
-    glue.swiglu_backward(out_NF, gate_NF, up_NF, gate_NF, up_NF, True, out_NF, first, stop)
+    elementwise.swiglu_backward(out_NF, gate_NF, up_NF, gate_NF, up_NF, True, out_NF, first, stop)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 
-class Team:
+class ThreadPool:
     """`threads` threads, the caller's included."""
 
     def __init__(self, threads: int):

@@ -1,0 +1,528 @@
+"""The engine contract: every op that a model and its training are made of.
+
+`Backend` is the base class of all engines. Primitive ops are abstract. Composed ops have a default
+made of primitives, which an engine overrides only to be faster. Capabilities are attributes with
+defaults. `reference.py` is the specification: it holds the formula of each op above its code.
+
+Shapes: N rows of tokens (batch × length), B batch, T new tokens per row, S keys per row, D dim,
+H query heads, G key/value heads, E head_size, F ffn, V vocabulary, R rows of logits. Weights are
+(out, in). A `d` in front of a name means the gradient of the loss with respect to it.
+
+Three rules hold for every op unless its docstring says otherwise:
+
+- Arguments named `out` or `d…` are overwritten in full. Gradients of weights are added to what is
+  there when `accumulate` is set.
+- No output shares memory with an input.
+- An op looks at no value on the host, so that an engine may record it (`program`).
+
+Types: `activation` for what products read and write, `residual` for the residual stream, `dtype`
+for parameters, gradients, statistics and tables, int32 for ids, positions and offsets.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from nanoeuler.backend.programs import Feed, HostCopy, Program
+from nanoeuler.backend.records import (
+    AdamWConstants,
+    Array,
+    AttentionArrays,
+    BlockForm,
+    DecodeStep,
+    FlatState,
+    ModelWeights,
+    PreferencePairs,
+    RmsNorm,
+    RopeTable,
+)
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class Backend(ABC):
+    """An engine: its arrays, its ops, and what it can do."""
+
+    name: ClassVar[str]
+    dtype: np.dtype
+    activation: np.dtype
+    residual: np.dtype
+
+    # ---- capabilities
+
+    algorithms: dict[str, str]
+    """Algorithms chosen by measuring. A run that is to give the same bits needs the same ones."""
+
+    peak_flops: float | None = None
+    """Operations per second that the device can do; None where nobody says."""
+
+    logits_at_once = 1 << 28
+    """Elements of the largest buffer of logits: the heads take the tokens in parts beyond it."""
+
+    idle_caches = 0
+    """Caches whose memory is kept for the next cache of their shape."""
+
+    chooses = False
+    """Does the engine choose tokens itself, by `choose`? Then `next_logits` and `choose` read and
+    write arrays of the device only, and a decoded token needs nothing from the host."""
+
+    fused_layer: tuple[type[BlockForm], ...] = ()
+    """Forms of the blocks that repeat in a model which `decode_fused` computes."""
+    fused_variants: frozenset[str] = frozenset()
+    """Variants of those forms that it knows."""
+    fused_rows = 1 << 30
+    """Most sequences that it takes at once."""
+
+    def slices(self, elements: int) -> tuple[int, int]:
+        """Tokens that a replica computes at once, and the number of replicas that share a step.
+
+        For a model of that many parameters; fewer tokens where memory asks for it.
+        """
+        return 8192, 1
+
+    @abstractmethod
+    def activation_budget(self, state_bytes: int) -> int:
+        """Bytes that the activations of all replicas may take, beside a training state.
+
+        A function of the machine's size, not of what is free now, so that a rerun computes the
+        same bits.
+        """
+
+    @property
+    def free_memory(self) -> int | None:
+        """Bytes that are free on the device now; None where arrays are the host's."""
+        return None
+
+    def workspace_bytes(self, heads: int, length: int) -> int:
+        """Bytes that the ops themselves take for each row of a micro-batch."""
+        return 0
+
+    def replicas(self, elements: int) -> "list[Self]":
+        """Engines that share a training step's rows, for a model of that many parameters.
+
+        Each computes gradients of its own, which `sum_into` adds. The first is this engine.
+        """
+        return [self]
+
+    def side_by_side(self, count: int, work: Callable[[int], None]) -> None:
+        """work(0) … work(count − 1), together where the engine can."""
+        for index in range(count):
+            work(index)
+
+    def sum_into(self, target: Array, others: Sequence[Array]) -> None:
+        """target += others, in their order."""
+        for other in others:
+            target += other
+
+    def check_form(self, form: BlockForm, dim: int) -> None:  # noqa: B027 (optional)
+        """Raise `UserError` for a block that this engine cannot compute."""
+
+    @abstractmethod
+    def environment(self) -> dict[str, Any]:
+        """What has to be the same for the same bits."""
+
+    @property
+    def device_name(self) -> str | None:
+        """Name of the device; None for the host's processor."""
+        return None
+
+    # ---- arrays
+
+    @abstractmethod
+    def empty(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
+        """An array of `dtype` (default: the engine's). Raises `MemoryError`."""
+
+    @abstractmethod
+    def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
+        """The same, zero."""
+
+    @abstractmethod
+    def from_host(self, array: np.ndarray, dtype: Any = None) -> Array:
+        """A NumPy array as this engine's; floats take the engine's type unless told otherwise."""
+
+    @abstractmethod
+    def to_host(self, array: Array) -> np.ndarray:
+        """An array of this engine as NumPy's; bfloat16 becomes float32."""
+
+    def working_copy(self, parameters: Array) -> Array:
+        """The parameters in the type that products read: an array of its own where types differ."""
+        return parameters
+
+    def refresh(self, working: Array, parameters: Array) -> None:  # noqa: B027 (optional)
+        """Bring a working copy up to date after `parameters` were written otherwise than by an
+        update op."""
+
+    def training_weights(self, weights: ModelWeights) -> ModelWeights:
+        """The weights as the forward pass of training reads them, up to date.
+
+        The same values; an engine may keep them in another memory layout.
+        """
+        return weights
+
+    # ---- work as a whole
+
+    def feed(self, arrays: list[np.ndarray]) -> Feed:
+        """A way in for host arrays of these shapes and types."""
+        return Feed(arrays)
+
+    def program(self, function: Callable[[], None], *, training: bool = False) -> Program:
+        """`function` as work to be done again and again, always on the same arrays.
+
+        `training`: it is a training step. There will be so many that an engine may first find out
+        how best to do it.
+        """
+        return Program(function)
+
+    def host_copy(self, array: Array) -> HostCopy:
+        """A way out for a small array."""
+        return HostCopy(array)
+
+    def finish(self) -> None:  # noqa: B027 (a host has nothing to wait for)
+        """Wait until all work asked for is done."""
+
+    # ---- matrix products
+
+    @abstractmethod
+    def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
+        """out = x Wᵀ"""
+
+    @abstractmethod
+    def linear_backward_input(
+        self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0
+    ) -> None:
+        """dx = scale · dout W"""
+
+    @abstractmethod
+    def linear_backward_weight(
+        self, dout_NO: Array, x_NI: Array, dweight_OI: Array, *, accumulate: bool, scale: float = 1
+    ) -> None:
+        """dW = scale · doutᵀ x"""
+
+    # ---- embedding
+
+    @abstractmethod
+    def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
+        """out[n] = table[ids[n]]"""
+
+    @abstractmethod
+    def embedding_backward(
+        self, ids_N: Array, dout_ND: Array, dtable_VD: Array, *, accumulate: bool
+    ) -> None:
+        """dtable[v] = Σ of dout[n] over the n with ids[n] = v, summed in the order of n."""
+
+    @abstractmethod
+    def gather(self, x_ND: Array, index_R: np.ndarray) -> Array:
+        """Some rows of x, as a new array; `index` is NumPy's on every engine."""
+
+    # ---- RMSNorm and Euler steps
+
+    @abstractmethod
+    def rms_norm(
+        self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array
+    ) -> None:
+        """out = w · x / r, inverse_rms = 1 / r, r = √(mean(x²) + ε)"""
+
+    @abstractmethod
+    def add_rms_norm(self, x_ND: Array, delta_ND: Array, step_size: float, norm: RmsNorm) -> None:
+        """norm.x = x + step_size · delta, then the norm itself."""
+
+    @abstractmethod
+    def rms_norm_backward(
+        self,
+        dout_ND: Array,
+        x_ND: Array,
+        weight_D: Array,
+        inverse_rms_N: Array,
+        dx_ND: Array,
+        dweight_D: Array,
+        *,
+        add_to_dx: bool,
+        accumulate: bool,
+        out_ND: Array | None = None,
+    ) -> None:
+        """Gradients of `rms_norm`, and with `out` its output again, so that nobody keeps it.
+
+        `add_to_dx`: dx already holds the gradient that flows past the norm along the residual
+        stream. `out` may be the array of `dout`. (Nine arguments: six arrays go in and out, and
+        the three options each save a pass over memory.)
+        """
+
+    def euler_step(
+        self,
+        inner_NI: Array,
+        weight_DI: Array,
+        delta_ND: Array,
+        x_ND: Array,
+        step_size: float,
+        norm: RmsNorm,
+    ) -> None:
+        """A block's last product with its step and the norm behind it.
+
+        norm.x = x + step_size · inner Wᵀ, then the norm. `delta` is room for the product.
+        """
+        self.linear(inner_NI, weight_DI, delta_ND)
+        self.add_rms_norm(x_ND, delta_ND, step_size, norm)
+
+    # ---- rotary positions
+
+    @abstractmethod
+    def rope_table(self, positions: int, head_size: int, theta: float) -> RopeTable:
+        """cos φ and sin φ, φ = position · θ^(−2i/E), each (positions, E / 2)."""
+
+    @abstractmethod
+    def rope(
+        self, x_NHE: Array, positions_N: Array, table: RopeTable, *, inverse: bool = False
+    ) -> None:
+        """Rotate in place by φ, or by −φ, which is also the backward pass."""
+
+    def linear_rope(
+        self,
+        x_NI: Array,
+        weight_OI: Array,
+        out_NO: Array,
+        rotated: list[Array],
+        positions_N: Array,
+        table: RopeTable,
+    ) -> None:
+        """out = x Wᵀ, then `rope` on parts of it, which are views (N, H, E) of `out`."""
+        self.linear(x_NI, weight_OI, out_NO)
+        for part in rotated:
+            self.rope(part, positions_N, table)
+
+    # ---- attention
+
+    @abstractmethod
+    def attention(
+        self,
+        query_BTHE: Array,
+        key_BSGE: Array,
+        value_BSGE: Array,
+        starts_BT: Array,
+        offset_B: Array,
+        out_BTHE: Array,
+        lse_BHT: Array,
+    ) -> None:
+        """out = softmax(q kᵀ / √E) v, causal, and the log-sum-exp of the scores.
+
+        Query i of row b sits at key position offset[b] + i. It sees the keys from starts[b, i] up
+        to itself.
+        """
+
+    @abstractmethod
+    def attention_backward(
+        self,
+        saved: AttentionArrays,
+        gradients: AttentionArrays,
+        starts_BT: Array,
+        lse_BHT: Array,
+        rotation: tuple[Array, RopeTable] | None = None,
+    ) -> None:
+        """From `gradients.out` to the gradients of query, key and value; all offsets are 0.
+
+        `rotation`: positions (N,) and table by which `rope` had rotated queries and keys. Their
+        gradients are rotated back.
+        """
+
+    @abstractmethod
+    def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
+        """cache[b, offset[b] + i] = new[b, i]; what would lie past the end is dropped."""
+
+    # ---- SwiGLU
+
+    @abstractmethod
+    def swiglu(self, gate_NF: Array, up_NF: Array, out_NF: Array) -> None:
+        """out = silu(gate) · up"""
+
+    @abstractmethod
+    def swiglu_backward(
+        self,
+        dout_NF: Array,
+        gate_NF: Array,
+        up_NF: Array,
+        dgate_NF: Array,
+        dup_NF: Array,
+        out_NF: Array | None = None,
+    ) -> None:
+        """Gradients of `swiglu`, and with `out` its output again.
+
+        dgate may be the array of gate, dup that of up, and out that of dout.
+        """
+
+    def linear_swiglu(
+        self,
+        x_NI: Array,
+        weight_OI: Array,
+        packed_NO: Array,
+        gate: slice,
+        up: slice,
+        out_NF: Array,
+    ) -> None:
+        """packed = x Wᵀ, out = swiglu of its columns `gate` and `up`."""
+        self.linear(x_NI, weight_OI, packed_NO)
+        self.swiglu(packed_NO[:, gate], packed_NO[:, up], out_NF)
+
+    def linear_swiglu_backward(
+        self,
+        dx_ND: Array,
+        weight_DF: Array,
+        scale: float,
+        packed_NO: Array,
+        gate: slice,
+        up: slice,
+        out_NF: Array,
+    ) -> None:
+        """From the gradient of scale · out Wᵀ to those of gate and up, which replace them.
+
+        `out` receives swiglu's output again.
+        """
+        self.linear_backward_input(dx_ND, weight_DF, out_NF, scale)
+        parts = packed_NO[:, gate], packed_NO[:, up]
+        self.swiglu_backward(out_NF, *parts, *parts, out_NF)
+
+    # ---- losses
+
+    @abstractmethod
+    def cross_entropy(
+        self, logits_RV: Array, targets_R: Array, logprobs_R: Array, lse_R: Array
+    ) -> None:
+        """logprobs = logit of the target − lse, lse = log Σ exp(logits).
+
+        A target of −1 has log-probability 0 and no gradient.
+        """
+
+    @abstractmethod
+    def cross_entropy_backward(
+        self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array
+    ) -> None:
+        """Of the loss −Σ weights · logprobs: the logits become their gradient."""
+
+    def cross_entropy_with_gradient(
+        self,
+        logits_RV: Array,
+        targets_R: Array,
+        weights_R: Array,
+        logprobs_R: Array,
+        lse_R: Array,
+    ) -> None:
+        """Both, for weights that are known beforehand."""
+        self.cross_entropy(logits_RV, targets_R, logprobs_R, lse_R)
+        self.cross_entropy_backward(logits_RV, targets_R, weights_R, lse_R)
+
+    def few_targets(self, targets_NK: Array) -> Array | None:
+        """Indices of the tokens that have a target, where the heads should take those alone.
+
+        None: the heads take all tokens. Only an engine that may look at values answers otherwise.
+        """
+        return None
+
+    @abstractmethod
+    def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
+        """Add −Σ weights · logprobs, of all heads and of head 0, to `losses` (float64)."""
+
+    @abstractmethod
+    def preference(
+        self,
+        logprobs_RTK: Array,
+        pairs: PreferencePairs,
+        margin: float,
+        smoothing: float,
+        weights_RTK: Array,
+        losses_2: Array,
+    ) -> None:
+        """The weights of head 0 by which −Σ weights · logprobs descends the preference loss.
+
+        Weights outside of the pairs stay as they are. The loss is added to both `losses`.
+        """
+
+    # ---- decoding
+
+    def fuses(self, forms: Sequence[BlockForm], rows: int) -> bool:
+        """Does `decode_fused` compute blocks of these forms, for that many sequences?
+
+        No engine overrides this: a block that an engine does not know takes the composed path.
+        """
+        layer = self.fused_layer
+        return (
+            len(layer) > 0
+            and rows <= self.fused_rows
+            and len(forms) % len(layer) == 0
+            and all(
+                type(form) is kind and form.variants() <= self.fused_variants
+                for form, kind in zip(forms, cycle(layer), strict=False)
+            )
+        )
+
+    def decode_fused(self, step: DecodeStep) -> None:
+        """step.x ← the output of all blocks for one new token of each sequence.
+
+        Keys and values go to slot lengths[b] of the cache. Called where `fuses` says so.
+        """
+        raise NotImplementedError
+
+    def next_logits(self, norm: RmsNorm, weight_VD: Array, out_BV: Array) -> None:
+        """Logits behind the last block: the final norm and the product with a head."""
+        self.rms_norm(*norm)
+        self.linear(norm.out_ND, weight_VD, out_BV)
+
+    @abstractmethod
+    def argmax(self, logits_RV: Array) -> Array:
+        """The likeliest id of each row, as a new array; ties go to the lowest id."""
+
+    def choose(
+        self,
+        logits_BV: Array,
+        allowed_V: Array,
+        settings_4: Array,
+        draws_B: Array,
+        chosen_B: Array,
+        tokens_B: Array,
+        lengths_B: Array | None,
+    ) -> None:
+        """Choose each row's next token (−1: its logits are not finite) into `chosen`.
+
+        `tokens` and `lengths` are made ready for the next step, and `draws` counts up.
+        `settings`: temperature, top-p, seed and top-k, in 8 bytes each.
+        """
+        raise NotImplementedError
+
+    # ---- optimizer
+
+    @abstractmethod
+    def squared_norm(self, values: Array) -> float:
+        """Σ values², in float64."""
+
+    @abstractmethod
+    def begin_update(
+        self,
+        gradients: Array,
+        schedule_2: Array,
+        losses_2: Array,
+        report_2: Array,
+        constants: AdamWConstants,
+        clip_norm: float,
+    ) -> Array:
+        """Scalars of an update, for the update ops of this engine.
+
+        `schedule` (float64) holds the learning rate and the number of updates done. `report`
+        (float64) receives the gradient's norm before clipping, and in its second slot counts the
+        updates left out: the update ops do nothing when loss or norm are not finite.
+        """
+
+    @abstractmethod
+    def adamw(
+        self,
+        flat: FlatState,
+        first_moment: Array,
+        second_moment: Array,
+        decays: list[tuple[slice, bool]],
+        constants: AdamWConstants,
+        scalars: Array,
+    ) -> None:
+        """One step of AdamW with the gradient clipped. `flat.working` follows the parameters.
+
+        `decays`: slices of the flat buffers, and whether weight decay applies to each.
+        """

@@ -1,0 +1,155 @@
+"""The records that ops take: arrays that belong together, and the forms of a model's blocks."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Array = Any
+"""An array of the engine: NumPy's or CuPy's."""
+
+RopeTable = tuple[Array, Array]
+"""Cosines and sines of the rotary angles, each (positions, head_size / 2)."""
+
+
+@dataclass
+class AttentionArrays:
+    """The arrays of one attention, or their gradients; q, k, v may be parts of a packed product."""
+
+    query: Array  # (B, T, H, E), like out
+    key: Array  # (B, T, G, E), like value
+    value: Array
+    out: Array
+
+
+class RmsNorm(NamedTuple):
+    """A norm at one point of the residual stream: where it reads and writes."""
+
+    x_ND: Array  # the residual stream at this point
+    weight_D: Array
+    epsilon: float
+    out_ND: Array
+    inverse_rms_N: Array  # 1 / √(mean(x²) + ε), kept for the backward pass
+
+
+class PreferencePairs(NamedTuple):
+    """The preference pairs of R rows, at most P in each."""
+
+    spans_RP3: Array  # chosen: tokens span 0 to span 1; rejected: span 1 to span 2
+    reference_RP2: Array  # float64: log-probability of each side under the reference
+    scales_RP2: Array  # β, or β per token
+    shares_RP: Array  # weight of each pair's loss; 0 for an empty slot
+
+
+class AdamWConstants(NamedTuple):
+    """The constants of AdamW; the learning rate comes from the schedule."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+
+
+@dataclass
+class FlatState:
+    """What an optimizer reads and writes: flat buffers laid out by the tensor table."""
+
+    parameters: Array
+    working: Array  # the copy that products read; `parameters` itself where their types agree
+    gradients: Array
+
+
+# ---- blocks
+
+
+@dataclass(frozen=True)
+class BlockForm:
+    """What a block computes, its weights left out. A field with a default is a variant.
+
+    An engine's fused path names the variants that it knows: a block with any other variant takes
+    the composed path, so that a new variant is never silently left out.
+    """
+
+    step_size: float
+    epsilon: float  # of the norm in front
+
+    def variants(self) -> frozenset[str]:
+        """Names of the fields that differ from their defaults."""
+        return frozenset(
+            field.name
+            for field in dataclasses.fields(self)
+            if field.default is not dataclasses.MISSING
+            and getattr(self, field.name) != field.default
+        )
+
+
+@dataclass(frozen=True)
+class AttentionForm(BlockForm):
+    """Causal grouped-query attention with rotary positions."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    columns: int  # of the packed product q, k, v, padding included
+    query: slice  # where q, k and v lie among them
+    key: slice
+    value: slice
+
+
+@dataclass(frozen=True)
+class SwigluForm(BlockForm):
+    """An MLP with SwiGLU."""
+
+    ffn: int
+    columns: int  # of the packed product gate, up, padding included
+    gate: slice
+    up: slice
+
+
+@dataclass
+class AttentionWeights:
+    """Weights of an attention block, or their gradients; matrices are (out, in)."""
+
+    norm: Array  # (D,)
+    query_key_value: Array  # (columns, D)
+    output: Array  # (D, H·E)
+
+
+@dataclass
+class SwigluWeights:
+    """Weights of an MLP block, or their gradients; matrices are (out, in)."""
+
+    norm: Array  # (D,)
+    gate_up: Array  # (columns, D)
+    down: Array  # (D, F)
+
+
+@dataclass
+class ModelWeights:
+    """All weights of a model, or their gradients, as the passes use them: views of a flat buffer."""
+
+    flat: Array
+    embedding: Array  # (V, D)
+    blocks: list[Any]  # by block: AttentionWeights or SwigluWeights
+    final_norm: Array  # (D,)
+    heads: Array  # (K · head rows, D)
+    first_head: Array  # (head rows, D): head 0 alone, all that generation needs
+
+
+class CacheSlots(NamedTuple):
+    """Keys and values of one attention block for B sequences of up to S tokens."""
+
+    keys_BSGE: Array
+    values_BSGE: Array
+
+
+@dataclass
+class DecodeStep:
+    """One new token of each of B sequences, on its way through all blocks."""
+
+    x_BD: Array  # the residual stream: the tokens' embeddings, then the output of the last block
+    lengths_B: Array  # tokens in the cache, which is the new token's position
+    rope_table: RopeTable
+    forms: list[BlockForm]
+    weights: list[Any]  # by block
+    slots: list[CacheSlots | None]  # by block
+    prepared: Any = None  # what the engine made of all but x and lengths, to be used again

@@ -1,0 +1,185 @@
+"""The attention block: x ← x + h · attention(norm(x)).
+
+Causal grouped-query attention (Ainslie et al. 2023) with rotary positions (Su et al. 2021). q, k
+and v come from one packed product, whose columns are theirs one after another.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nanoeuler.backend.arena import Arena
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import (
+    Array,
+    AttentionArrays,
+    AttentionForm,
+    AttentionWeights,
+    CacheSlots,
+    RmsNorm,
+)
+from nanoeuler.model.blocks.block import Block, Rows, StreamBuffers
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.tensors import TensorSpec, packed_rows
+
+if TYPE_CHECKING:
+    from nanoeuler.model.flat import FlatBuffer
+
+
+@dataclass
+class AttentionActivations:
+    """Saved for the backward pass; the gradients are scratch that all layers share."""
+
+    query_key_value: Array  # (N, columns), q and k rotated
+    out: Array  # (N, H·E)
+    lse: Array  # (B, H, T)
+    heads: AttentionArrays  # views of the first two
+    rotated: list[Array]  # views (N, heads, E) of what rotary positions rotate
+
+    dquery_key_value: Array  # (N, columns)
+    dout: Array  # (N, H·E)
+    dheads: AttentionArrays  # views of these two
+
+
+class Attention(Block[AttentionWeights, AttentionActivations]):
+    """The attention block of one layer."""
+
+    form: AttentionForm
+
+    def __init__(self, config: ModelConfig, layer: int):
+        c = config
+        self.config, self.layer = config, layer
+        self.query_size, self.key_size = c.heads * c.head_size, c.kv_heads * c.head_size
+        key = packed_rows(self.query_size, c.dim)
+        value = key + packed_rows(self.key_size, c.dim)
+        self.form = AttentionForm(
+            c.step_size,
+            c.norm_epsilon,
+            c.heads,
+            c.kv_heads,
+            c.head_size,
+            columns=value + packed_rows(self.key_size, c.dim),
+            query=slice(0, self.query_size),
+            key=slice(key, key + self.key_size),
+            value=slice(value, value + self.key_size),
+        )
+        self.cache_shape = c.kv_heads, c.head_size
+
+    def tensors(self) -> list[TensorSpec]:
+        dim, prefix = self.config.dim, f"model.layers.{self.layer}"
+        residual_std = 0.02 / math.sqrt(2 * self.config.layers)
+        return [
+            TensorSpec(f"{prefix}.input_layernorm.weight", (dim,), None),
+            TensorSpec(f"{prefix}.self_attn.q_proj.weight", (self.query_size, dim), packed=True),
+            TensorSpec(f"{prefix}.self_attn.k_proj.weight", (self.key_size, dim), packed=True),
+            TensorSpec(f"{prefix}.self_attn.v_proj.weight", (self.key_size, dim), packed=True),
+            TensorSpec(f"{prefix}.self_attn.o_proj.weight", (dim, self.query_size), residual_std),
+        ]
+
+    def weights(self, buffer: "FlatBuffer", norms: "FlatBuffer") -> AttentionWeights:
+        norm, query, key, value, output = (tensor.name for tensor in self.tensors())
+        return AttentionWeights(norms[norm], buffer.packed(query, key, value), buffer[output])
+
+    def activations(
+        self,
+        arena: Arena,
+        ops: Backend,
+        rows: int,
+        length: int,
+        training: bool,
+        first: AttentionActivations | None,
+    ) -> AttentionActivations:
+        N, f = rows * length, self.form
+        backward_N = N if training else 0
+        packed = arena.empty((N, f.columns), ops.activation)
+        out = arena.empty((N, self.query_size), ops.activation)
+        lse = arena.empty((rows, f.heads, length), ops.dtype)
+        # ops never write the padding between q, k and v: it is zero from the beginning
+        if first:
+            dpacked, dout = first.dquery_key_value, first.dout
+        else:
+            dpacked = arena.empty((backward_N, f.columns), ops.activation)
+            dout = arena.empty((backward_N, self.query_size), ops.activation)
+        return AttentionActivations(
+            query_key_value=packed,
+            out=out,
+            lse=lse,
+            heads=self.by_head(packed, out, rows),
+            rotated=self.rotated(packed),
+            dquery_key_value=dpacked,
+            dout=dout,
+            dheads=first.dheads if first else self.by_head(dpacked, dout, rows),
+        )
+
+    def by_head(self, packed: Array, out: Array, rows: int) -> AttentionArrays:
+        """Views (B, T, heads, E) of a packed product and of attention's output."""
+        f = self.form
+        length = len(packed) // rows
+        parts = packed[:, f.query], packed[:, f.key], packed[:, f.value], out
+        return AttentionArrays(
+            *(part.reshape(rows, length, -1, f.head_size) if length else part for part in parts)
+        )
+
+    def rotated(self, packed: Array) -> list[Array]:
+        """q and k as one view (N, heads, E), or as two where padding lies between them."""
+        query, key = self.form.query, self.form.key
+        parts = [slice(0, key.stop)] if query.stop == key.start else [query, key]
+        views = [packed[:, part] for part in parts]
+        return [view.reshape(len(view), -1, self.form.head_size) for view in views]
+
+    def forward(
+        self,
+        ops: Backend,
+        weights: AttentionWeights,
+        saved: AttentionActivations,
+        rows: Rows,
+        norm: RmsNorm,
+        following: RmsNorm,
+        delta: Array,
+        slots: CacheSlots | None,
+    ) -> None:
+        w, a, heads = weights, saved, saved.heads
+        packed = a.query_key_value
+        positions, table = rows.positions_N, rows.rope_table
+        ops.linear_rope(norm.out_ND, w.query_key_value, packed, a.rotated, positions, table)
+        keys, values = heads.key, heads.value
+        if slots is not None:
+            # rows with fewer new tokens write past their end; those slots are overwritten later
+            ops.write_cache(slots.keys_BSGE, keys, rows.offset_B)
+            ops.write_cache(slots.values_BSGE, values, rows.offset_B)
+            keys, values = slots
+        ops.attention(heads.query, keys, values, rows.starts_BT, rows.offset_B, heads.out, a.lse)
+        ops.euler_step(a.out, w.output, delta, norm.x_ND, self.form.step_size, following)
+
+    def backward(
+        self,
+        ops: Backend,
+        weights: AttentionWeights,
+        gradients: AttentionWeights,
+        saved: AttentionActivations,
+        rows: Rows,
+        norm: RmsNorm,
+        stream: StreamBuffers,
+        accumulate: bool,
+    ) -> None:
+        w, a, h, dx = weights, saved, self.form.step_size, stream.dx
+        # dx flows past the block unchanged, and into it scaled by h
+        ops.linear_backward_weight(dx, a.out, gradients.output, accumulate=accumulate, scale=h)
+        ops.linear_backward_input(dx, w.output, a.dout, scale=h)
+        rotation = rows.positions_N, rows.rope_table
+        ops.attention_backward(a.heads, a.dheads, rows.starts_BT, a.lse, rotation)
+        self.backward_input(
+            ops,
+            a.dquery_key_value,
+            w.query_key_value,
+            gradients.query_key_value,
+            gradients.norm,
+            norm,
+            stream,
+            accumulate,
+        )
+
+    def step(
+        self, ops: Backend, weights: AttentionWeights, saved: AttentionActivations, out: Array
+    ) -> None:
+        ops.linear(saved.out, weights.output, out)

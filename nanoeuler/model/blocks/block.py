@@ -1,0 +1,143 @@
+"""What every block has, and what its forward and backward passes are given."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from nanoeuler.backend.arena import Arena
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import Array, BlockForm, CacheSlots, RmsNorm, RopeTable
+from nanoeuler.model.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from nanoeuler.model.flat import FlatBuffer
+
+Weights = TypeVar("Weights")
+Activations = TypeVar("Activations")
+
+
+@dataclass
+class Rows:
+    """Where the tokens of a pass stand: B rows of T tokens, N = B · T."""
+
+    positions_N: Array  # rotary positions
+    starts_BT: Array  # per token, the slot in its row at which its document starts
+    offset_B: Array  # tokens that the cache holds in front of each row; 0 without a cache
+    rope_table: RopeTable
+
+
+@dataclass
+class StreamBuffers:
+    """The arrays of a pass that all blocks work on, one block after the other."""
+
+    normed: Array  # (N, D) output of the last norm: what the next block, or the heads, read
+    dnormed: Array  # (N, D) its gradient; shares the memory of `normed`
+    delta: Array  # (N, D) room for a block's last product
+    dx: Array  # (N, D) gradient of the residual stream; shares the memory of `delta`
+
+
+class Block(ABC, Generic[Weights, Activations]):
+    """One forward-Euler step in depth: x ← x + h · f(norm(x)).
+
+    A block holds no arrays. `Weights` and `Activations` are dataclasses of arrays; gradients of
+    weights have the type of the weights.
+    """
+
+    form: BlockForm
+    cache_shape: tuple[int, int] | None = None
+    """Key/value heads and their size, for a block that keeps keys and values of past tokens."""
+    recomputable = False
+    """May all blocks of this kind share their activations, and `recompute` them?"""
+
+    @abstractmethod
+    def tensors(self) -> list[TensorSpec]:
+        """Its parameters, in the order of the flat buffers, the norm in front first."""
+
+    @abstractmethod
+    def weights(self, buffer: "FlatBuffer", norms: "FlatBuffer") -> Weights:
+        """Views of its parameters; `norms` is the buffer that holds the norm's weight."""
+
+    @abstractmethod
+    def activations(
+        self,
+        arena: Arena,
+        ops: Backend,
+        rows: int,
+        length: int,
+        training: bool,
+        first: Activations | None,
+    ) -> Activations:
+        """Arrays that last from the forward pass to the backward pass, and scratch.
+
+        `training`: there will be a backward pass. `first`: the activations of the first block of
+        this kind, whose scratch all blocks share.
+        """
+
+    @abstractmethod
+    def forward(
+        self,
+        ops: Backend,
+        weights: Weights,
+        saved: Activations,
+        rows: Rows,
+        norm: RmsNorm,
+        following: RmsNorm,
+        delta: Array,
+        slots: CacheSlots | None,
+    ) -> None:
+        """From `norm.out` to the stream behind the block, and on to the norm that follows it.
+
+        With `slots` the block appends keys and values to them and reads all that they hold.
+        (Eight arguments: where it reads, where it writes, and what it works with.)
+        """
+
+    @abstractmethod
+    def backward(
+        self,
+        ops: Backend,
+        weights: Weights,
+        gradients: Weights,
+        saved: Activations,
+        rows: Rows,
+        norm: RmsNorm,
+        stream: StreamBuffers,
+        accumulate: bool,
+    ) -> None:
+        """From `stream.dx` behind the block to `stream.dx` in front of it, and `gradients`."""
+
+    def recompute(self, ops: Backend, weights: Weights, saved: Activations, norm: RmsNorm) -> None:
+        """Compute the activations again, which blocks of this kind share. Not needed otherwise."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def step(self, ops: Backend, weights: Weights, saved: Activations, out: Array) -> None:
+        """out = f(norm(x)) of the last forward pass."""
+
+    def backward_input(
+        self,
+        ops: Backend,
+        dproduct: Array,
+        weight: Array,
+        dweight: Array,
+        dnorm_weight: Array,
+        norm: RmsNorm,
+        stream: StreamBuffers,
+        accumulate: bool,
+    ) -> None:
+        """Through the block's first product and the norm in front of it.
+
+        The norm's output is computed again, since the weight's gradient needs it.
+        """
+        ops.linear_backward_input(dproduct, weight, stream.dnormed)
+        ops.rms_norm_backward(
+            stream.dnormed,
+            norm.x_ND,
+            norm.weight_D,
+            norm.inverse_rms_N,
+            stream.dx,
+            dnorm_weight,
+            add_to_dx=True,
+            accumulate=accumulate,
+            out_ND=stream.normed,
+        )
+        ops.linear_backward_weight(dproduct, stream.normed, dweight, accumulate=accumulate)

@@ -1,0 +1,139 @@
+"""The MLP block: x ← x + h · down(silu(gate(norm(x))) · up(norm(x))), SwiGLU (Shazeer 2020).
+
+Gate and up come from one packed product. Its gradient takes its place in the backward pass.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nanoeuler.backend.arena import Arena
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import Array, CacheSlots, RmsNorm, SwigluForm, SwigluWeights
+from nanoeuler.model.blocks.block import Block, Rows, StreamBuffers
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.tensors import TensorSpec, packed_rows
+
+if TYPE_CHECKING:
+    from nanoeuler.model.flat import FlatBuffer
+
+
+@dataclass
+class SwigluActivations:
+    """Saved for the backward pass; `hidden` is scratch that all layers share."""
+
+    gate_up: Array  # (N, columns); with recomputation, all layers share this too
+    hidden: Array  # (N, F) silu(gate) · up
+
+
+class Swiglu(Block[SwigluWeights, SwigluActivations]):
+    """The MLP block of one layer."""
+
+    form: SwigluForm
+    recomputable = True
+
+    def __init__(self, config: ModelConfig, layer: int):
+        c = config
+        self.config, self.layer = config, layer
+        up = packed_rows(c.ffn_storage, c.dim)
+        self.form = SwigluForm(
+            c.step_size,
+            c.norm_epsilon,
+            c.ffn_storage,
+            columns=2 * up,
+            gate=slice(0, c.ffn_storage),
+            up=slice(up, up + c.ffn_storage),
+        )
+
+    def tensors(self) -> list[TensorSpec]:
+        c, prefix = self.config, f"model.layers.{self.layer}"
+        residual_std = 0.02 / math.sqrt(2 * c.layers)
+        shape, storage = (c.ffn, c.dim), (c.ffn_storage, c.dim)
+        gate, up, down = (f"{prefix}.mlp.{part}_proj.weight" for part in ("gate", "up", "down"))
+        return [
+            TensorSpec(f"{prefix}.post_attention_layernorm.weight", (c.dim,), None),
+            TensorSpec(gate, shape, storage_shape=storage, packed=True),
+            TensorSpec(up, shape, storage_shape=storage, packed=True),
+            TensorSpec(down, shape[::-1], residual_std, storage[::-1]),
+        ]
+
+    def weights(self, buffer: "FlatBuffer", norms: "FlatBuffer") -> SwigluWeights:
+        norm, gate, up, down = (tensor.name for tensor in self.tensors())
+        return SwigluWeights(norms[norm], buffer.packed(gate, up), buffer.storage(down))
+
+    def activations(
+        self,
+        arena: Arena,
+        ops: Backend,
+        rows: int,
+        length: int,
+        training: bool,
+        first: SwigluActivations | None,
+    ) -> SwigluActivations:
+        N = rows * length
+        return SwigluActivations(
+            gate_up=arena.empty((N, self.form.columns), ops.activation),
+            hidden=first.hidden if first else arena.empty((N, self.form.ffn), ops.activation),
+        )
+
+    def forward(
+        self,
+        ops: Backend,
+        weights: SwigluWeights,
+        saved: SwigluActivations,
+        rows: Rows,
+        norm: RmsNorm,
+        following: RmsNorm,
+        delta: Array,
+        slots: CacheSlots | None,
+    ) -> None:
+        self.gate(ops, weights, saved, norm.out_ND)
+        step_size = self.form.step_size
+        ops.euler_step(saved.hidden, weights.down, delta, norm.x_ND, step_size, following)
+
+    def gate(
+        self, ops: Backend, weights: SwigluWeights, saved: SwigluActivations, normed: Array
+    ) -> None:
+        """From the normed input to `gate_up` and `hidden`."""
+        f = self.form
+        ops.linear_swiglu(normed, weights.gate_up, saved.gate_up, f.gate, f.up, saved.hidden)
+
+    def recompute(
+        self, ops: Backend, weights: SwigluWeights, saved: SwigluActivations, norm: RmsNorm
+    ) -> None:
+        ops.rms_norm(*norm)
+        self.gate(ops, weights, saved, norm.out_ND)
+
+    def backward(
+        self,
+        ops: Backend,
+        weights: SwigluWeights,
+        gradients: SwigluWeights,
+        saved: SwigluActivations,
+        rows: Rows,
+        norm: RmsNorm,
+        stream: StreamBuffers,
+        accumulate: bool,
+    ) -> None:
+        w, a, f, h, dx = weights, saved, self.form, self.form.step_size, stream.dx
+        # dx flows past the block unchanged, and into it scaled by h
+        ops.linear_swiglu_backward(dx, w.down, h, a.gate_up, f.gate, f.up, a.hidden)
+        dgate_up = a.gate_up  # the op has put the gradients in their place
+        ops.linear_backward_weight(dx, a.hidden, gradients.down, accumulate=accumulate, scale=h)
+        self.backward_input(
+            ops,
+            dgate_up,
+            w.gate_up,
+            gradients.gate_up,
+            gradients.norm,
+            norm,
+            stream,
+            accumulate,
+        )
+
+    def step(
+        self, ops: Backend, weights: SwigluWeights, saved: SwigluActivations, out: Array
+    ) -> None:
+        gate, up = saved.gate_up[:, self.form.gate], saved.gate_up[:, self.form.up]
+        ops.swiglu(gate, up, saved.hidden)
+        ops.linear(saved.hidden, weights.down, out)

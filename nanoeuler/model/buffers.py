@@ -1,0 +1,144 @@
+"""The arrays of a pass over rows of one shape, and the memory that they take."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nanoeuler.backend.arena import Arena, count_bytes
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import Array, RmsNorm
+from nanoeuler.model.blocks.block import StreamBuffers
+from nanoeuler.model.config import ModelConfig, round_up
+from nanoeuler.model.heads import head_columns
+from nanoeuler.model.llama import make_blocks
+
+
+@dataclass
+class PassBuffers:
+    """All arrays of a pass over B rows of T tokens: passes of that shape allocate nothing new."""
+
+    batch: int  # B
+    length: int  # T
+    points: list[Array]  # (N, D) the residual stream in front of each block, and behind the last
+    inverse_rms: list[Array]  # (N,) of the norm at each of these points
+    stream: StreamBuffers
+    blocks: list[Any]  # the activations of each block, in its own dataclass
+    no_offset: Array  # (B,) zeros: without a cache, queries and keys start together
+    tokens_at_once: int  # tokens whose logits exist at a time
+    logits: Array  # (tokens_at_once, K · head rows); empty where no training is planned
+    norms: list[RmsNorm] = field(default_factory=list)  # of each point, set by the model
+
+
+def lay_out_pass(
+    arena: Arena,
+    config: ModelConfig,
+    ops: Backend,
+    batch: int,
+    length: int,
+    *,
+    training: bool,
+    recompute: bool,
+) -> PassBuffers:
+    """Take every array of a pass from `arena`.
+
+    With `training` each block has activations of its own, and gradients exist; without, the blocks
+    of a kind share theirs. `recompute`: MLP blocks share theirs in training, too.
+    """
+    N, blocks = batch * length, make_blocks(config)
+    first: dict[type, Any] = {}
+    points: list[Array] = []
+    inverse_rms: list[Array] = []
+    activations: list[Any] = []
+    for block in blocks:
+        if training or len(points) < 2:
+            points.append(arena.empty((N, config.dim), ops.residual))
+            inverse_rms.append(arena.empty((N,), ops.dtype))
+        else:
+            points.append(points[-2])
+            inverse_rms.append(inverse_rms[-2])
+        kind = type(block)
+        shared = not training or (recompute and block.recomputable)
+        if kind in first and shared:
+            activations.append(first[kind])
+        else:
+            earlier = first.get(kind)
+            activations.append(block.activations(arena, ops, batch, length, training, earlier))
+            first.setdefault(kind, activations[-1])
+    if training:
+        points.append(arena.empty((N, config.dim), ops.residual))
+        inverse_rms.append(arena.empty((N,), ops.dtype))
+    else:
+        points.append(points[-2])
+        inverse_rms.append(inverse_rms[-2])
+    no_offset = arena.empty((batch,), np.dtype(np.int32))
+    normed, dnormed = arena.overlay((N, config.dim), ops.activation)
+    delta, dx = arena.overlay((N, config.dim), ops.activation)
+    tokens_at_once = logit_tokens(N, head_columns(config), ops) if training else 0
+    logits = arena.empty((tokens_at_once, head_columns(config)), ops.activation)
+    stream = StreamBuffers(normed, dnormed, delta, dx)
+    return PassBuffers(
+        batch,
+        length,
+        points,
+        inverse_rms,
+        stream,
+        activations,
+        no_offset,
+        tokens_at_once,
+        logits,
+    )
+
+
+def logit_tokens(tokens: int, columns: int, ops: Backend) -> int:
+    """How many of a pass's tokens the heads take at once: all, or parts of equal size."""
+    parts = -(-tokens * columns // ops.logits_at_once)
+    if parts == 1:
+        return tokens
+    return min(tokens, round_up(-(-tokens // parts), 128))
+
+
+def training_pass_bytes(
+    config: ModelConfig, ops: Backend, rows: int, length: int, *, recompute: bool = False
+) -> int:
+    """Bytes that a training step takes for a micro-batch, beside its training state.
+
+    The buffers of the pass, the inputs with the log-probability and log-sum-exp of each target,
+    and what the ops themselves take.
+    """
+
+    def lay_out(arena: Arena) -> PassBuffers:
+        return lay_out_pass(arena, config, ops, rows, length, training=True, recompute=recompute)
+
+    inputs = rows * length * 4 * (3 + 4 * config.mtp_heads)
+    return count_bytes(lay_out) + inputs + rows * ops.workspace_bytes(config.heads, length)
+
+
+def rows_within(
+    config: ModelConfig, ops: Backend, length: int, budget: int, *, recompute: bool = False
+) -> int:
+    """The most rows of a micro-batch that `budget` bytes hold; 0 where not even one fits."""
+    fits = 0
+    step = 1
+    while training_pass_bytes(config, ops, fits + step, length, recompute=recompute) <= budget:
+        fits += step
+        step *= 2
+    while step := step // 2:
+        if training_pass_bytes(config, ops, fits + step, length, recompute=recompute) <= budget:
+            fits += step
+    return fits
+
+
+def norms_of(
+    points: Sequence[Array],
+    inverse_rms: Sequence[Array],
+    weights: Sequence[Array],
+    epsilon: float,
+    out: Array,
+) -> list[RmsNorm]:
+    """The norm at each point of the stream; all write to the same array, one after another."""
+    return [
+        RmsNorm(x, weight, epsilon, out, statistic)
+        for x, weight, statistic in zip(points, weights, inverse_rms, strict=True)
+    ]

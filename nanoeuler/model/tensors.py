@@ -1,0 +1,68 @@
+"""The rows of the tensor table: how parameters lie in a flat buffer."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nanoeuler.model.config import round_up
+
+ALIGNMENT = 128
+"""Tensors start on multiples of this many elements, so that a flat buffer consists of blocks with
+one property each (weight decay or none)."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A parameter as a block declares it. Matrices are (out, in), row-major."""
+
+    name: str
+    shape: tuple[int, ...]
+    initial_std: float | None = 0.02  # of a normal distribution with mean 0; None: all ones
+    storage_shape: tuple[int, ...] | None = None  # with padding; None: as `shape`
+    packed: bool = False  # part of a packed product: rows are padded as `packed_rows` says
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A row of the tensor table."""
+
+    name: str
+    shape: tuple[int, ...]
+    storage_shape: tuple[int, ...]
+    offset: int  # of its first element in a flat buffer, in elements
+    initial_std: float | None
+    decay: bool  # does weight decay apply to it?
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def storage_size(self) -> int:
+        return math.prod(self.storage_shape)
+
+    @property
+    def stop(self) -> int:
+        return self.offset + self.storage_size
+
+
+def packed_rows(rows: int, columns: int) -> int:
+    """Rows of a part of a packed product: padded until the next part starts on a block.
+
+    So all parts together are one matrix, and the product is one.
+    """
+    return round_up(rows, ALIGNMENT // math.gcd(columns, ALIGNMENT))
+
+
+def lay_out(specs: Iterable[TensorSpec]) -> tuple[Tensor, ...]:
+    """The table of `specs`, one tensor behind the other. Matrices decay, vectors don't."""
+    table: list[Tensor] = []
+    offset = 0
+    for spec in specs:
+        storage = spec.storage_shape or spec.shape
+        if spec.packed:
+            storage = (packed_rows(*storage), storage[1])
+        decay = len(spec.shape) > 1
+        table.append(Tensor(spec.name, spec.shape, storage, offset, spec.initial_std, decay))
+        offset = round_up(table[-1].stop, ALIGNMENT)
+    return tuple(table)

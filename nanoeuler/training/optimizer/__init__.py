@@ -1,0 +1,1 @@
+"""Optimizers: what moves the parameters, and the tensors that this takes."""

@@ -1,0 +1,33 @@
+"""What an optimizer is to the training loop, checkpoints and memory estimates."""
+
+from typing import Protocol
+
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import Array, FlatState
+from nanoeuler.model.config import ModelConfig
+
+
+class Optimizer(Protocol):
+    """Moves the parameters of one model, with tensors of its own."""
+
+    tensors: dict[str, Array]
+    """Its state by name: flat float32 arrays laid out by the tensor table. A checkpoint saves
+    them; the padding stays zero."""
+
+    def update(self, flat: FlatState, schedule_2: Array, losses_2: Array, report_2: Array) -> None:
+        """Move `flat.parameters` by `flat.gradients`, unless loss or gradient are not finite.
+
+        `schedule` (float64): learning rate, and updates done so far. `report` (float64): the
+        gradient's norm before clipping; updates left out so far. No value is looked at on the
+        host, so that an engine may record the update.
+        """
+
+
+class OptimizerSettings(Protocol):
+    """An optimizer's constants, from which one is made for a model."""
+
+    tensor_names: tuple[str, ...]
+    """Names of the tensors that it keeps, each as large as the parameters."""
+
+    def make(self, config: ModelConfig, ops: Backend) -> Optimizer:
+        """An optimizer at its beginning."""
