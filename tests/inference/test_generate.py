@@ -248,6 +248,6 @@ def test_prompts_that_are_apart_draw_numbers_of_their_own(writer):
     together, apart = (writer.batch(prompts, WARM, 8, apart=distance) for distance in (0, 1000))
     assert len({tuple(each.ids) for each in together}) == 1
     assert len({tuple(each.ids) for each in apart}) > 10
-    assert [each.ids for each in writer.batch(prompts, WARM, 8, rows=3, apart=1000)] == [
+    assert [each.ids for each in writer.batch(prompts, WARM, 8, rows=3, spacing=1000)] == [
         each.ids for each in apart
     ]

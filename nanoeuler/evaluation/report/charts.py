@@ -135,7 +135,7 @@ def thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """About `wanted` round numbers, 1, 2 or 5 powers of ten apart, that enclose the range."""
+    """About `wanted` round ticks, 1, 2 or 5 times a power of ten apart, around the range."""
     if high <= low:
         low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
     raw = (high - low) / wanted
