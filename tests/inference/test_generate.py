@@ -243,9 +243,9 @@ def test_a_frame_starts_with_the_end_of_what_was_before(writer, tokenizer):
     assert tokenizer.end_id not in writer.frame("</s>")[1:]
 
 
-def test_prompts_that_are_apart_draw_numbers_of_their_own(writer):
+def test_spaced_prompts_draw_numbers_of_their_own(writer):
     prompts = random_prompts([9]) * 20
-    together, apart = (writer.batch(prompts, WARM, 8, apart=distance) for distance in (0, 1000))
+    together, apart = (writer.batch(prompts, WARM, 8, spacing=distance) for distance in (0, 1000))
     assert len({tuple(each.ids) for each in together}) == 1
     assert len({tuple(each.ids) for each in apart}) > 10
     assert [each.ids for each in writer.batch(prompts, WARM, 8, rows=3, spacing=1000)] == [
