@@ -3,8 +3,8 @@
 import math
 
 from nanoeuler.evaluation.answers import Question
+from nanoeuler.evaluation.preferred_style import preferred_share
 from nanoeuler.evaluation.replies import Reply
-from nanoeuler.evaluation.style import preferred_share
 
 
 def reply(text: str) -> Reply:
