@@ -144,7 +144,7 @@ def lay_out(
 
 
 def score(model: Transformer, batch: PackedBatch) -> tuple[np.ndarray, np.ndarray]:
-    """Log-probability of each target by head 0, and whether it is the likeliest token; (R,) each."""
+    """The log-probability of each target by head 0, and whether it is the likeliest; (R,) each."""
     ops = model.backend
     inputs = Batch(*map(ops.from_host, (batch.ids_BT, batch.positions_BT, batch.starts_BT)))
     hidden_ND = model.forward(inputs).hidden

@@ -108,8 +108,8 @@ def angle(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
 
 
 def summarise(measures: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Each measure at each point or step as {"mean", "quartiles"} over the tokens with a value; None
-    where no token has one."""
+    """Each measure at each point or step as {"mean", "quartiles"} over the tokens that have one;
+    None where no token has."""
 
     def describe(values: np.ndarray) -> dict[str, Any] | None:
         known = values[np.isfinite(values)]

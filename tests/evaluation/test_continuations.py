@@ -1,4 +1,4 @@
-"""Log-likelihoods of continuations: packed together they are what each gives alone, token by token."""
+"""Log-likelihoods of continuations: packing them together changes nothing."""
 
 import math
 
@@ -68,9 +68,8 @@ def test_packed_together_they_are_what_each_gives_alone(monkeypatch, batch_token
     model, pairs, told = tiny(), some_pairs(40), []
     sums, greedy = log_likelihoods(model, pairs, 12, END, told.append)
     expected = [directly(model, pair, 12) for pair in pairs]
-    np.testing.assert_allclose(
-        sums, [value for value, _ in expected], rtol=2e-5
-    )  # float32 products of other shapes round otherwise
+    # float32 products of other shapes round differently
+    np.testing.assert_allclose(sums, [value for value, _ in expected], rtol=2e-5)
     assert greedy.tolist() == [likeliest for _, likeliest in expected]
     assert any(pair.inputs(12) < len(pair.ids) - 1 for pair in pairs), "some are cut on the left"
     assert sum(told) == 40
@@ -110,9 +109,8 @@ def test_rows_are_full_and_every_sequence_lies_in_one():
 
 
 def test_context_and_continuation_part_where_the_context_alone_ends():
-    tokenizer = Tokenizer(
-        build([(20 + 32, 20 + 97)])
-    )  # merges a space with the letter a, whichever ids those are
+    # This merges a space with the letter a, whichever ids those are.
+    tokenizer = Tokenizer(build([(20 + 32, 20 + 97)]))
     text = "the cat"
     pair = encode(tokenizer, text, " and")
     assert pair.ids[0] == tokenizer.end_id

@@ -23,7 +23,7 @@ NEEDS = {
 }
 
 
-def test_a_shortcut_beside_a_longer_way_is_left_out():
+def test_a_shortcut_beside_a_longer_path_is_left_out():
     assert without_shortcuts({"a": [], "b": ["a"], "c": ["a", "b"]}) == {
         "a": [],
         "b": ["a"],
@@ -60,6 +60,6 @@ def test_an_edge_over_several_layers_keeps_clear_of_the_boxes_between():
         )
 
 
-def test_places_are_the_wanted_ones_where_they_fit_and_else_share_the_shift():
+def test_positions_are_the_wanted_ones_where_they_fit_and_else_share_the_shift():
     assert spread([0.0, 50.0, 200.0], [10.0, 10.0, 10.0], 2.0) == [0.0, 50.0, 200.0]
     assert spread([0.0, 0.0], [10.0, 10.0], 2.0) == pytest.approx([-6.0, 6.0])

@@ -63,7 +63,8 @@ def text(length: int) -> np.ndarray:
 def directly(
     model: Transformer, tokens: np.ndarray, document_mask: bool, windows: list[int] | None = None
 ) -> tuple[float, list[int], list[int]]:
-    """Nats of head 0, hits and targets of each head: one forward pass per predicted place, softmax in float64."""
+    """Nats of head 0, hits and targets of each head: one forward pass per predicted token, softmax
+    in float64."""
     T, K = model.config.context, model.config.mtp_heads
     nats, hits, targets = 0.0, [0] * K, [0] * K
     padded = [*tokens.tolist(), *[END] * K]
@@ -115,9 +116,8 @@ def test_the_size_of_batches_and_logit_slices_does_not_matter(monkeypatch):
     for rows in (1, 2, 3, 7, 64):
         monkeypatch.setattr(likelihood, "SLICE_ELEMENTS", rows * 100)
         other = score(model, tokens, batch_rows=rows, heads=3)
-        assert other.nats == pytest.approx(
-            whole.nats, rel=1e-6
-        )  # float32 products of other shapes round otherwise
+        # float32 products of other shapes round differently
+        assert other.nats == pytest.approx(whole.nats, rel=1e-6)
         assert replace(other, nats=0) == replace(whole, nats=0)
 
 

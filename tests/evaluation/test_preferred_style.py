@@ -1,4 +1,4 @@
-"""How often replies end as preferences would have it."""
+"""How often replies end as the preferences teach."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Several runs on one page: what differs, the curves over each other, the scores and replies beside each other."""
+"""Several runs on one page: settings that differ, curves, scores and replies side by side."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A real tokenizer and two model folders: a base model of random weights, and one that was really tuned on three records."""
+"""A tokenizer and two model folders: a base model of random weights, and one tuned on records."""
 
 import numpy as np
 import pytest

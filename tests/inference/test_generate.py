@@ -1,4 +1,4 @@
-"""Continuing token ids: the cache, batches, the sliding window and streams change what it costs, never what is written."""
+"""Continuing token ids: cache, batches, window and streams change the cost, never the text."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,8 @@ def random_prompts(lengths, seed=4):
 
 
 def continued_without_cache(writer, prompt, max_tokens):
-    """Greedy decoding that runs the whole forward pass for every token, with the window's rule written out once more."""
+    """Greedy decoding by a whole forward pass for every token, with the window's rule written out
+    once more."""
     model, view, written = writer.model, list(prompt), []
     context = model.config.context
     for _ in range(max_tokens):
@@ -60,9 +61,7 @@ def test_cached_and_uncached_decoding_give_the_same_greedy_tokens(writer, length
     (prompt,) = random_prompts([length], seed=length + 1)
     (continuation,) = writer.batch([prompt], GREEDY, 160)
     assert continuation.ids == continued_without_cache(writer, prompt, 160)
-    assert (
-        len(set(continuation.ids)) > 20
-    )  # the model is wide enough to wander, so agreement means something
+    assert len(set(continuation.ids)) > 20  # it wanders, so that agreement means something
 
 
 def test_a_tuned_model_writes_the_same_with_and_without_cache(tuned):
