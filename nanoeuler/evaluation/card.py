@@ -19,34 +19,23 @@ ENGLISH = {"gutenberg", "fineweb"}
 """The sources whose language is known; that of somebody's own text is not."""
 SHAPE = ("dim", "layers", "heads", "kv_heads", "ffn", "context", "vocab_size", "mtp_heads")
 LEFT_OUT = ("sources", "data_dir", "results_dir", "slurm")
-"""Of the configuration, what says nothing of the model."""
+"""Sections of the configuration that say nothing of the model."""
 
 
 def card(run: Run) -> str:
     """The model card of `run` as Markdown behind YAML front matter; sections without facts are left
     out."""
     evaluations = run.evaluations
-    models = [name for name, stage in run.stages.items() if stage.finished or stage.evaluation]
-    best, measured = best_of(models), best_of(list(evaluations))
-    prompt = next(iter(run.config.get("evaluate", {}).get("prompts", [])), "Hello!")
     licences = used_licences(run)
     shapes = (evaluation.get("model") for evaluation in evaluations.values())
     shape = next(filter(None, shapes), run.config.get("model", {}))
-    trained = (stage.header.get("provenance") for stage in run.stages.values())
-    made: Json = next(filter(None, trained), {})
-    packages = made.get("packages") or {}
-    prints = {name: stage.header.get("fingerprint") for name, stage in run.stages.items()}
-    settings = {key: value for key, value in run.config.items() if key not in LEFT_OUT}
+    measured = best_of(list(evaluations))
     text = render(
         "card.md",
         front_matter=front_matter(run),
         name=run.name,
         sentence=sentence(run),
-        models=models,
-        best=best,
-        tuned=bool(evaluations.get(best, {}).get("template")),
-        shell_prompt=shlex.quote(prompt),
-        python_prompt=repr(prompt),
+        **usage(run),
         data=data_rows(run, licences),
         verdict=licence_verdict(licences),
         facts=[*FACTS],
@@ -59,12 +48,37 @@ def card(run: Run) -> str:
         tokens=run.stages["pretrain"].last.get("tokens") if "pretrain" in run.stages else None,
         measured=measured,
         evaluation={"model": None} | evaluations.get(measured, {}),
-        made={"commit": None, "dirty": False} | made,
-        packages=", ".join(f"{name} {version}" for name, version in packages.items()),
-        fingerprints={name: value for name, value in prints.items() if value},
-        configuration=json.dumps(settings, indent=1, ensure_ascii=False),
+        **origin(run),
     )
     return text.replace(NARROW, " ")
+
+
+def usage(run: Run) -> Json:
+    models = [name for name, stage in run.stages.items() if stage.finished or stage.evaluation]
+    best = best_of(models)
+    prompt = next(iter(run.config.get("evaluate", {}).get("prompts", [])), "Hello!")
+    return {
+        "models": models,
+        "best": best,
+        "tuned": bool(run.evaluations.get(best, {}).get("template")),
+        "shell_prompt": shlex.quote(prompt),
+        "python_prompt": repr(prompt),
+    }
+
+
+def origin(run: Run) -> Json:
+    """Everything that it takes to make the models again."""
+    trained = (stage.header.get("provenance") for stage in run.stages.values())
+    made: Json = next(filter(None, trained), {})
+    packages = made.get("packages") or {}
+    prints = {name: stage.header.get("fingerprint") for name, stage in run.stages.items()}
+    settings = {key: value for key, value in run.config.items() if key not in LEFT_OUT}
+    return {
+        "made": {"commit": None, "dirty": False} | made,
+        "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
+        "fingerprints": {name: value for name, value in prints.items() if value},
+        "configuration": json.dumps(settings, indent=1, ensure_ascii=False),
+    }
 
 
 def front_matter(run: Run) -> dict[str, str]:
@@ -90,8 +104,7 @@ def front_matter(run: Run) -> dict[str, str]:
 def hub_datasets(run: Run) -> Iterator[str]:
     """The names on a hub of the data sets that were used, where their addresses tell."""
     sources = run.config.get("sources", {})
-    used = sources.get("fineweb", {}).get("shards", []) if "fineweb" in run.sources else []
-    used = [*used]
+    used = list(sources.get("fineweb", {}).get("shards", [])) if "fineweb" in run.sources else []
     for kind, section in (("instructions", "sft"), ("preferences", "dpo")):
         settings = run.config.get(section, {})
         if settings.get("enabled"):

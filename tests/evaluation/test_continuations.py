@@ -49,14 +49,14 @@ def directly(model: Transformer, pair: Pair, window: int) -> tuple[float, bool]:
     """One forward pass of one row for each token of the continuation, softmax in float64."""
     total, greedy = 0.0, True
     kept = pair.ids[-(window + 1) :]
-    for place in range(len(kept) - pair.scored, len(kept)):
-        ids = kept[:place][None]
+    for offset in range(len(kept) - pair.scored, len(kept)):
+        ids = kept[:offset][None]
         hidden = model.forward(
-            Batch(ids, np.arange(place, dtype=np.int32)[None], np.zeros_like(ids))
+            Batch(ids, np.arange(offset, dtype=np.int32)[None], np.zeros_like(ids))
         ).hidden[-1:]
         logits = model.first_logits(hidden)[0].astype(np.float64)
-        total += logits[kept[place]] - logits.max() - math.log(np.exp(logits - logits.max()).sum())
-        greedy &= int(logits.argmax()) == kept[place]
+        total += logits[kept[offset]] - logits.max() - math.log(np.exp(logits - logits.max()).sum())
+        greedy &= int(logits.argmax()) == kept[offset]
     return total, greedy
 
 

@@ -68,25 +68,25 @@ def directly(
     T, K = model.config.context, model.config.mtp_heads
     nats, hits, targets = 0.0, [0] * K, [0] * K
     padded = [*tokens.tolist(), *[END] * K]
-    for place in range(len(tokens)):
-        start = place - place % T
+    for offset in range(len(tokens)):
+        start = offset - offset % T
         if windows is not None and start // T not in windows:
             continue
         if document_mask:
             start = max(
-                [start, *(other for other in range(start, place + 1) if tokens[other] == END)]
+                [start, *(other for other in range(start, offset + 1) if tokens[other] == END)]
             )
-        ids = tokens[start : place + 1][None]
+        ids = tokens[start : offset + 1][None]
         batch = Batch(ids, np.arange(ids.shape[1], dtype=np.int32)[None], np.zeros_like(ids))
         hidden = model.forward(batch).hidden[-1]
         for head in range(K):
-            if END in padded[place + 1 : place + 1 + head]:
+            if END in padded[offset + 1 : offset + 1 + head]:
                 break
             weight = model.weights.buffer[
                 "lm_head.weight" if head == 0 else f"mtp_heads.{head}.weight"
             ]
             logits = (weight @ hidden).astype(np.float64)
-            target = padded[place + 1 + head]
+            target = padded[offset + 1 + head]
             if head == 0:
                 nats -= (
                     logits[target] - math.log(np.exp(logits - logits.max()).sum()) - logits.max()

@@ -33,7 +33,7 @@ RECORDS = {
     "Where does the fox live?": "In the old mill, café “Zur Mühle”.",
     "Count.": "one two three four five six seven",
 }
-"""What the tuned model has learned by heart."""
+"""The records that the tuned model has learned by heart."""
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What stands behind the numbers: data, tokenizer, gradient check, licences and provenance."""
+"""Data, tokenizer, gradient check, licences and provenance."""
 
 import json
 
@@ -117,7 +117,7 @@ def licences(run: Run) -> Markup:
 
 
 def licence_verdict(used: dict[str, str]) -> str:
-    """What the licences mean for whoever passes the model on."""
+    """What the licences allow to whoever passes the model on."""
     restricted = [name for name, licence in used.items() if is_non_commercial(licence)]
     if restricted:
         return f"A model trained on {enumeration(restricted)} is for non-commercial use only."

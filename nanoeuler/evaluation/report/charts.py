@@ -82,7 +82,7 @@ def line_chart(
     x_top = max(x for x, _ in points) or 1.0
     x_ticks = ticks(0.0, x_top)
 
-    def place(x: float, y: float) -> tuple[float, float]:
+    def to_pixels(x: float, y: float) -> tuple[float, float]:
         up = (scale(y) - scale(y_low)) / (scale(y_high) - scale(y_low))
         across = (x / x_top) * (WIDTH - LEFT - RIGHT) + LEFT
         return across, HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
@@ -90,10 +90,10 @@ def line_chart(
     def lay_out(one: Series) -> dict[str, object]:
         """The pixels of a series."""
         if one.level is not None:
-            return {"colour": one.colour, "level": place(0, one.level)[1]}
-        line = [place(x, y) for x, y in thin(one.finite)]
-        lower = [place(x, low) for x, low, _ in one.band]
-        upper = [place(x, high) for x, _, high in one.band]
+            return {"colour": one.colour, "level": to_pixels(0, one.level)[1]}
+        line = [to_pixels(x, y) for x, y in thin(one.finite)]
+        lower = [to_pixels(x, low) for x, low, _ in one.band]
+        upper = [to_pixels(x, high) for x, _, high in one.band]
         return {
             "colour": one.colour,
             "level": None,
@@ -109,9 +109,9 @@ def line_chart(
         x_label=x_label,
         series=drawn,
         lines=[lay_out(one) for one in drawn],
-        x_ticks=[(place(x, y_low)[0], tick_label(x, x_ticks)) for x in x_ticks if x <= x_top],
+        x_ticks=[(to_pixels(x, y_low)[0], tick_label(x, x_ticks)) for x in x_ticks if x <= x_top],
         y_ticks=[
-            (place(0, y)[1], significant(y, 3) if logarithmic else tick_label(y, y_ticks))
+            (to_pixels(0, y)[1], significant(y, 3) if logarithmic else tick_label(y, y_ticks))
             for y in y_ticks
         ],
         width=WIDTH,

@@ -1,4 +1,4 @@
-"""The depth picture: what the layers do to the residual stream, seen as an Euler trajectory."""
+"""The residual stream as an Euler trajectory through the layers, in pictures."""
 
 import math
 from collections.abc import Sequence
@@ -78,7 +78,7 @@ def mean_and_quartiles(
 
 def plane(trajectory: Json) -> Markup:
     """The mean trajectory laid into a plane: the distance from the middle is the norm, and every
-    step turns by its mean angle, to one side."""
+    step rotates by its mean angle, to one side."""
     path = polar(trajectory)
     if len(path) < 2:
         return Markup()
@@ -99,7 +99,7 @@ def plane(trajectory: Json) -> Markup:
     )
     middle = (WIDTH / 2 - (left + right) / 2 * scale, MARGIN - top * scale)
 
-    def place(radius: float, angle: float) -> tuple[float, float]:
+    def to_pixels(radius: float, angle: float) -> tuple[float, float]:
         x, y = cartesian(radius, angle)
         return middle[0] + x * scale, middle[1] + y * scale
 
@@ -109,15 +109,15 @@ def plane(trajectory: Json) -> Markup:
     for norm in log_ticks(low, high) if logarithmic else ticks(0.0, high, 3)[1:]:
         if norm <= high:  # else it lies outside of the picture
             room = radius(norm) < radius(middle_norm) - 0.1
-            label = place(radius(norm), middle_angle) if room else None
+            label = to_pixels(radius(norm), middle_angle) if room else None
             rings.append((norm, radius(norm) * scale, label))
-    points = [place(radius(norm), angle) for norm, angle in path]
+    points = [to_pixels(radius(norm), angle) for norm, angle in path]
     last = (len(path) - 1) // 2
     numbered = sorted({*range(0, last + 1, max(1, round(last / 6))), last})
     numbers = []
     for layer in numbered:
         norm, angle = path[2 * layer]
-        numbers.append((layer, place(radius(norm) + 14 / scale, angle)))
+        numbers.append((layer, to_pixels(radius(norm) + 14 / scale, angle)))
     return render(
         "trajectory.html",
         logarithmic=logarithmic,

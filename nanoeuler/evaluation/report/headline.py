@@ -1,4 +1,4 @@
-"""The top of the page: what was trained, and the few numbers that say how it went."""
+"""The top of the page: the run in a sentence, its main numbers, and bars beside baselines."""
 
 from markupsafe import Markup
 
@@ -37,7 +37,7 @@ def header(run: Run) -> Markup:
 
 
 def sentence(run: Run) -> str:
-    """What this is, in a sentence."""
+    """The run in a sentence."""
     text = "A language model"
     if run.first.parameters:
         text += f" of {short_count(run.first.parameters)} parameters"

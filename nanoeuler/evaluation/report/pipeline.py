@@ -1,4 +1,4 @@
-"""What ran: the rules behind the page, drawn as a graph, with the time that each took."""
+"""The workflow's rules behind the page, as a graph, and the time that each took."""
 
 from typing import Any
 

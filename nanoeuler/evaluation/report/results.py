@@ -1,4 +1,4 @@
-"""What the models can do: scores of every stage, samples, replies to questions, heads."""
+"""Scores of every stage, samples, replies to questions, and the accuracy of the heads."""
 
 from collections.abc import Mapping
 

@@ -73,7 +73,7 @@ def name_runs(folders: list[Path], runs: list[Run]) -> dict[str, Run]:
 
 
 def caution(runs: Mapping[str, Run]) -> str:
-    """What must not be compared: bits per byte of different texts."""
+    """A warning where bits per byte do not compare, since the held-out texts differ."""
     corpora = {
         (run.corpus or {}).get("fingerprint") or (run.tokens or {}).get("corpus")
         for run in runs.values()
@@ -165,7 +165,7 @@ def scores(runs: Mapping[str, Run], stage: str) -> list[Row]:
 
 
 def cost_rows(stages: list[Stage]) -> list[Row]:
-    """What the training of each took."""
+    """The cost of training, by run."""
     rows = []
 
     def add(title: str, values: list[float | None], show: Callable[[float], str]) -> None:
@@ -233,7 +233,7 @@ def depth(runs: Mapping[str, Run], colours: Mapping[str, int]) -> list[Markup]:
 def samples(
     runs: Mapping[str, Run], colours: Mapping[str, int]
 ) -> dict[str, dict[str, tuple[int, Json]]]:
-    """What the last model of each run replies to the same prompts."""
+    """Replies of each run's last model to the same prompts."""
     named = {}
     for name, run in runs.items():
         stages = [stage for stage in run.evaluations if stage != SCRATCH] or [*run.evaluations]

@@ -4,7 +4,7 @@ from nanoeuler.evaluation.report.gather import Json, Run, Stage
 
 
 def summarise(run: Run) -> Json:
-    """What every stage was trained on, what came out, and the baselines."""
+    """Every stage with its scores, the baselines, and the fingerprints of the data."""
     tokens = run.tokens or {}
     return {
         "version": 1,

@@ -1,4 +1,4 @@
-"""How training went: loss, held-out measurements, learning rate and speed of every stage."""
+"""Charts of training: loss, held-out measurements, learning rate and speed of every stage."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +30,7 @@ MOST_DOTS = 40
 
 @dataclass(frozen=True)
 class Axis:
-    """What a curve is drawn over: a key of the metrics' lines, divided by `unit`."""
+    """The x axis of a curve: a key of the metrics' lines, divided by `unit`."""
 
     key: str
     label: str
@@ -39,9 +39,9 @@ class Axis:
     def points(
         self, lines: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], float | None]
     ) -> list[tuple[float, float]]:
-        """The lines in which `read` finds a value, as (x, value)."""
-        read_lines = ((line[self.key] / self.unit, read(line)) for line in lines)
-        return [(x, y) for x, y in read_lines if y is not None]
+        """The points (x, value) of the lines in which `read` finds a value."""
+        values = ((line[self.key] / self.unit, read(line)) for line in lines)
+        return [(x, y) for x, y in values if y is not None]
 
     def title(self, subject: str) -> str:
         return f"{subject} over time" if self.key == "seconds" else subject
@@ -100,7 +100,7 @@ def pretraining_charts(run: Run, stage: Stage) -> list[Markup]:
 
 
 def held_out_series(run: Run, stage: Stage, x: Axis) -> list[Series]:
-    """A line per source, and a dashed one for what a bigram model reaches on it."""
+    """A line per source, and a dashed one for a bigram model's score on it."""
     lines = []
     for index, source in enumerate(names_in(stage.validations, "validation")):
         colour = SOURCE_COLOURS[index % len(SOURCE_COLOURS)]
