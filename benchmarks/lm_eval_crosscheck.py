@@ -1,17 +1,22 @@
-"""Are our picks those of lm-evaluation-harness, item for item?
+"""Compare our choices with those of lm-evaluation-harness, item by item.
 
-    nanoeuler evaluate --config C --model MODEL --tasks data/tasks/piqa/manifest.json … --items items.jsonl --output scores.json
-    python benchmarks/lm_eval_crosscheck.py --model MODEL --items items.jsonl --task piqa piqa.jsonl --task hellaswag hellaswag.jsonl
+    nanoeuler evaluate --config C --model MODEL --tasks data/tasks/piqa/manifest.json … \\
+        --items items.jsonl --output scores.json
+    python benchmarks/lm_eval_crosscheck.py --model MODEL --items items.jsonl \\
+        --task piqa piqa.jsonl --task hellaswag hellaswag.jsonl
 
-The second command runs in an environment of its own (pip install lm-eval torch transformers) and shares no code with the first: the task files
-are read again, the prompts come from lm-evaluation-harness's own task definitions, tokens from Hugging Face's tokenizer, log-likelihoods from
-transformers' Llama in float32 through the harness's own model class, and `acc` and `acc_norm` are the harness's. Only the data sets are given to
-it as local files, brought into the official columns where they have llm-foundry's. Items that our evaluation skipped (a choice longer than the
-window, which the harness does not survive) are left out. Prints one line per task and exits with 1 when fewer than 99 % of the picks are equal.
+The second command runs in an environment of its own (pip install lm-eval torch transformers) and
+shares no code with the first. It reads the task files again; prompts come from the harness's task
+definitions, tokens from Hugging Face's tokenizer, log-likelihoods from transformers' Llama in
+float32 through the harness's model class, and `acc` and `acc_norm` from the harness. Only the data
+sets are local files, converted to the official columns where they have llm-foundry's. Items that
+our evaluation skipped are left out: they have a choice longer than the window, on which the harness
+fails. Prints one line per task, and exits with 1 when fewer than 99 % of the choices are equal.
 """
 
 import argparse
 import gzip
+import itertools
 import json
 import os
 import sys
@@ -28,7 +33,7 @@ TASKS = {
     "blimp": ("blimp/_template_yaml", "train"),
     "lambada": ("lambada/lambada_openai.yaml", "test"),
 }
-"""Kind of task → the harness's definition, and the split that it measures."""
+"""Kind of task → the harness's definition, and the split that it measures on."""
 
 LEAST_AGREEMENT = 0.99
 
@@ -36,9 +41,7 @@ LEAST_AGREEMENT = 0.99
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", required=True, type=Path, help="model folder")
-    parser.add_argument(
-        "--items", required=True, type=Path, help="what our evaluation picked, JSON lines"
-    )
+    parser.add_argument("--items", required=True, type=Path, help="our choices, JSON lines")
     parser.add_argument(
         "--task",
         required=True,
@@ -47,33 +50,25 @@ def main() -> int:
         metavar=("KIND", "FILE"),
         help="a task as our evaluation was given it",
     )
-    parser.add_argument(
-        "--window", type=int, help="tokens that a model sees (default: its context)"
-    )
+    parser.add_argument("--window", type=int, help="tokens that the model sees (default: context)")
     options = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     ours = [json.loads(line) for line in options.items.read_text().splitlines()]
     model = harness_model(options.model, options.window)
     agreed = True
     for kind, file in options.task:
-        agreed &= compare(
-            kind,
-            read_rows(Path(file)),
-            {record["id"]: record for record in ours if record["task"] == kind},
-            model,
-        )
+        records = {record["id"]: record for record in ours if record["task"] == kind}
+        agreed &= compare(kind, read_rows(Path(file)), records, model)
     return 0 if agreed else 1
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Records of a file of JSON lines, plain or compressed, or of all those in a zip archive, each with its number."""
+    """The numbered records of a file of JSON lines, which may be compressed, or of all such files
+    in a zip archive."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            text = "\n".join(
-                archive.read(name).decode()
-                for name in sorted(archive.namelist())
-                if name.endswith(".jsonl")
-            )
+            names = sorted(name for name in archive.namelist() if name.endswith(".jsonl"))
+            text = "\n".join(archive.read(name).decode() for name in names)
     else:
         text = (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8").read()
     return [
@@ -83,7 +78,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def harness_model(folder: Path, window: int | None) -> Any:
-    """The harness's own class for Hugging Face models around our weights; `</s>` stands before every text, as in training."""
+    """The harness's class for Hugging Face models with our weights; `</s>` stands before every
+    text, as in training."""
     import torch
     from lm_eval.models.huggingface import HFLM
     from tokenizers.processors import TemplateProcessing
@@ -138,18 +134,12 @@ def official(kind: str, row: dict[str, Any]) -> dict[str, Any]:
         }
     if kind == "winogrande" and "context_options" in row:
         first, second = row["context_options"]
-        before = first[
-            : next(
-                place
-                for place in range(len(first) + 1)
-                if first[: place + 1] != second[: place + 1]
-            )
-        ]
-        sentence = f"{before}_ {row['continuation']}"
+        pairs = zip(first, second, strict=False)
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
         return {
-            "sentence": sentence,
-            "option1": first[len(before) :],
-            "option2": second[len(before) :],
+            "sentence": f"{first[:same]}_ {row['continuation']}",
+            "option1": first[same:],
+            "option2": second[same:],
             "answer": str(row["gold"] + 1),
         }
     if kind == "lambada" and "continuation" in row:
@@ -167,7 +157,7 @@ def name_of(kind: str, row: dict[str, Any]) -> str:
 def compare(
     kind: str, rows: list[dict[str, Any]], ours: dict[str, dict[str, Any]], model: Any
 ) -> bool:
-    """Run the harness over the rows that we have scored, and print how far its picks are ours."""
+    """Run the harness over the rows that we have scored; whether its choices are ours."""
     import lm_eval.tasks
     import numpy as np
     from datasets import Dataset
@@ -178,20 +168,14 @@ def compare(
     definition, split = TASKS[kind]
     rows = [row for row in rows if name_of(kind, row) in ours]
     config = load_yaml(Path(lm_eval.tasks.__file__).parent / definition) | {"task": kind}
-    config["custom_dataset"] = lambda **_: {
-        split: Dataset.from_list([official(kind, row) for row in rows])
-    }
-    config = {
-        key: value
-        for key, value in config.items()
-        if key not in ("training_split", "validation_split", "test_split", "tag")
-    }
+    dataset = {split: Dataset.from_list([official(kind, row) for row in rows])}
+    config["custom_dataset"] = lambda **_: dataset
+    for key in ("training_split", "validation_split", "tag"):
+        config.pop(key, None)
     config["test_split"] = split
     task = ConfigurableTask(config=config)
-    samples = simple_evaluate(model=model, tasks=[task], log_samples=True, bootstrap_iters=0)[
-        "samples"
-    ][kind]
-    samples.sort(key=lambda sample: sample["doc_id"])
+    results = simple_evaluate(model=model, tasks=[task], log_samples=True, bootstrap_iters=0)
+    samples = sorted(results["samples"][kind], key=lambda sample: sample["doc_id"])
     equal: dict[str, list[bool]] = {}
     ours_right: dict[str, list[bool]] = {}
     theirs_right: dict[str, list[bool]] = {}
@@ -208,21 +192,16 @@ def compare(
             if kind == "lambada":
                 same = right == bool(sample["acc"])
             else:
-                characters = (
-                    [len(choice) for choice in task.doc_to_choice(sample["doc"])]
-                    if metric == "acc_norm"
-                    else 1
-                )
-                same = int(np.argmax(theirs / np.array(characters))) == record["choice"][metric]
+                lengths = np.array([len(choice) for choice in task.doc_to_choice(sample["doc"])])
+                scores = theirs / lengths if metric == "acc_norm" else theirs
+                same = int(np.argmax(scores)) == record["choice"][metric]
             equal.setdefault(metric, []).append(same)
     for metric, same in equal.items():
-        scores = (
+        means = (
             f"ours {np.mean(ours_right[metric]):.4f}, theirs {np.mean(theirs_right[metric]):.4f}"
         )
-        print(
-            f"{kind} {metric}: {sum(same)} of {len(same)} picks equal; {scores}; log-likelihoods differ by at most {furthest:.2g} nats",
-            flush=True,
-        )
+        print(f"{kind} {metric}: {sum(same)} of {len(same)} choices equal; {means}; ", end="")
+        print(f"log-likelihoods differ by at most {furthest:.2g} nats", flush=True)
     return all(np.mean(same) >= LEAST_AGREEMENT for same in equal.values())
 
 

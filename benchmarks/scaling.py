@@ -1,10 +1,11 @@
-"""Time and peak memory of `nanoeuler bpe` and `nanoeuler tokenize` as the corpus grows, each stage in a process of its own.
+"""Time and peak memory of `nanoeuler bpe` and `nanoeuler tokenize` as the corpus grows.
 
     python benchmarks/scaling.py TEXT [--sizes 10 100 1000] [--vocab-size 4096] [--threads 2]
 
-TEXT is a file or folder of .txt, .txt.gz or .parquet files (column `text`). Larger corpora are made of it by repetition, every document of every copy with
-a few endings of its own, so that new words keep coming as they do in real text. Takes a minute and 2 GB of disk (with 10000 among the sizes seven minutes
-and 20 GB); Linux only.
+TEXT is a file or folder of .txt, .txt.gz or .parquet files (column `text`). Larger corpora repeat
+it, with a few word endings of its own in every document of every copy, so that new words keep
+coming as in real text. Each stage runs in its own process. Takes a minute and 2 GB of disk, or
+seven minutes and 20 GB with 10000 among the sizes; Linux only.
 """
 
 import argparse
@@ -23,7 +24,8 @@ RUN = """
 import sys
 from nanoeuler.cli import main
 status = main(sys.argv[1:])
-print(next(int(line.split()[1]) / 1000 for line in open("/proc/self/status") if line.startswith("VmHWM")))
+lines = open("/proc/self/status")
+print(next(int(line.split()[1]) / 1000 for line in lines if line.startswith("VmHWM")))
 sys.exit(status)
 """  # getrusage would count the parent's memory as the child's
 
@@ -36,46 +38,42 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     found = documents(options.text)
-    print(
-        f"{options.text.name}, vocabulary {options.vocab_size}, {options.threads} threads; {describe('numba', 'numpy')}"
-    )
+    setting = f"vocabulary {options.vocab_size}, {options.threads} threads"
+    print(f"{options.text.name}, {setting}; {describe('numba', 'numpy')}")
     print("| MB | stage | seconds | MB/s | peak memory, MB |\n|---|---|---|---|---|")
     config = json.dumps({"tokenizer": {"vocab_size": options.vocab_size, "sample_bytes": 1 << 50}})
+    common = ["--config", config, "--threads", str(options.threads)]
     for size in options.sizes:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            corpus = write_corpus(folder / "corpus", grown(found, size * 10**6))
-            common = [
-                "--config",
-                config,
-                "--corpus",
-                str(corpus),
-                "--threads",
-                str(options.threads),
-            ]
+            corpus = ["--corpus", str(write_corpus(folder / "corpus", grown(found, size * 10**6)))]
             tokenizer = str(folder / "tokenizer.json")
             for stage, arguments in (
                 ("bpe", ["--output", tokenizer]),
                 ("tokenize", ["--tokenizer", tokenizer, "--output", str(folder / "tokens")]),
             ):
-                began = time.perf_counter()
-                done = subprocess.run(
-                    [sys.executable, "-c", RUN, stage, *common, *arguments],
-                    cwd=Path(__file__).parents[1],
-                    capture_output=True,
-                    text=True,
-                )
-                seconds = time.perf_counter() - began
-                if done.returncode:
-                    raise SystemExit(done.stderr)
-                print(
-                    f"| {size} | {stage} | {seconds:.2f} | {size / seconds:.0f} | {float(done.stdout):.0f} |",
-                    flush=True,
-                )
+                seconds, peak = measure(stage, *common, *corpus, *arguments)
+                rate = size / seconds
+                row = f"| {size} | {stage} | {seconds:.2f} | {rate:.0f} | {peak:.0f} |"
+                print(row, flush=True)
+
+
+def measure(*arguments: str) -> tuple[float, float]:
+    """Seconds and peak MB of a stage."""
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *arguments],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return time.perf_counter() - began, float(done.stdout)
 
 
 def grown(found: list[bytes], size: int) -> Iterator[bytes]:
-    """Documents of `size` bytes together, copy after copy."""
+    """Documents of `size` bytes in all, copy after copy."""
     taken = copy = 0
     while True:
         for index, document in enumerate(found):

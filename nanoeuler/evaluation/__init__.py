@@ -1,1 +1,1 @@
-"""What a trained model is worth: held-out text, exact answers, samples, and the report of a run."""
+"""Measure trained models: held-out text, tasks, exact answers, samples, and reports of runs."""

@@ -1,7 +1,7 @@
-"""Exact answers: held-out questions with one right answer each, asked greedily and compared literally.
+"""Exact answers: held-out questions with one right answer each, decoded greedily.
 
-A score means little alone, so it comes with its standard error and with what one would score without reading the question,
-by always giving the commonest answer.
+A score means little alone, so it comes with its standard error and with a baseline: the score of
+always giving the commonest answer, without reading the question.
 """
 
 import json
@@ -16,7 +16,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.evaluation.replies import Reply, describe_replies
 
 MINIMUM_OF_A_KIND = 10
-"""With fewer questions of a kind, its commonest answer is chance: no baseline per kind then."""
+"""With fewer questions of a kind its commonest answer is chance, and no baseline."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,9 @@ class Question:
 
 
 def read_questions(path: Path) -> list[Question]:
-    """Read JSON lines {"instruction", "input", "answer"[, "kind", "preferred_ending"]}. Raises `UserError` naming the line of a mistake."""
+    """Read JSON lines {"instruction", "answer"[, "input", "kind", "preferred_ending"]}. Raises
+    `UserError` naming the line of a mistake."""
+    required, optional = ("instruction", "answer"), ("input", "kind", "preferred_ending")
     return [
         Question(
             entry["instruction"],
@@ -38,24 +40,22 @@ def read_questions(path: Path) -> list[Question]:
             entry.get("kind"),
             entry.get("preferred_ending"),
         )
-        for entry in read_records(
-            path, required=("instruction", "answer"), optional=("input", "kind", "preferred_ending")
-        )
+        for entry in read_records(path, required, optional)
     ]
 
 
 def read_training_answers(manifest: Path) -> list[str]:
-    """The responses of the instruction data whose manifest is given: what a model could learn to say regardless of the question."""
-    return [
-        entry["output"]
-        for entry in read_records(manifest.parent / "train.jsonl", required=("output",))
-    ]
+    """The responses of the instruction data whose manifest is given, which a model could learn to
+    say regardless of the question."""
+    entries = read_records(manifest.parent / "train.jsonl", required=("output",))
+    return [entry["output"] for entry in entries]
 
 
 def read_records(
     path: Path, required: Sequence[str], optional: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """JSON lines whose `required` fields are texts that are not empty, and whose `optional` ones are texts where they are there."""
+    """JSON lines with non-empty texts in the `required` fields, and texts in those `optional` ones
+    that are given. Raises `UserError` naming the line of a mistake."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError as error:
@@ -64,36 +64,40 @@ def read_records(
         raise UserError(f"{path}: not UTF-8 text ({error}); save it as UTF-8") from error
     entries = []
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(
-                f"{path}, line {number}: not valid JSON ({error.msg}); correct the line or take it out"
-            ) from error
-        if not isinstance(entry, dict):
-            raise UserError(
-                f"{path}, line {number}: not a JSON object with {', '.join(required)}; correct the line or take it out"
-            )
-        for field in required:
-            if not isinstance(entry.get(field), str) or not entry[field].strip():
+        if line.strip():
+            entry, mistake = parse_record(line, required, optional)
+            if mistake:
                 raise UserError(
-                    f"{path}, line {number}: {field} is missing, empty or not a text; correct the line or take it out"
+                    f"{path}, line {number}: {mistake}; correct the line or take it out"
                 )
-        for field in optional:
-            if not isinstance(entry.get(field, ""), str):
-                raise UserError(
-                    f"{path}, line {number}: {field} is not a text; correct the line or take it out"
-                )
-        entries.append(entry)
+            entries.append(entry)
     if not entries:
         raise UserError(f"{path}: holds no records; run the stage that writes it again")
     return entries
 
 
+def parse_record(
+    line: str, required: Sequence[str], optional: Sequence[str]
+) -> tuple[dict[str, Any], str]:
+    """The record in `line`, and what is wrong with it, or nothing."""
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError as error:
+        return {}, f"not valid JSON ({error.msg})"
+    if not isinstance(entry, dict):
+        return {}, f"not a JSON object with {', '.join(required)}"
+    for field in required:
+        if not isinstance(entry.get(field), str) or not entry[field].strip():
+            return {}, f"{field} is missing, empty or not a text"
+    for field in optional:
+        if not isinstance(entry.get(field, ""), str):
+            return {}, f"{field} is not a text"
+    return entry, ""
+
+
 def normalise(text: str) -> str:
-    """The form in which answers are compared: the first line, without surrounding space, capitals and a final full stop."""
+    """The form in which answers are compared: the first line, in small letters, without surrounding
+    space and a final full stop."""
     first_line = next(iter(text.strip().splitlines()), "")
     return first_line.strip().removesuffix(".").rstrip().casefold()
 
@@ -105,7 +109,7 @@ def score_answers(
 ) -> dict[str, Any]:
     """Score `replies`, one per question, as JSON values; shares are between 0 and 1.
 
-    `score` is the share of right replies and `standard_error` that of a share over so many questions, √(p (1 − p) / n).
+    `score` is the share p of right replies, and `standard_error` is √(p (1 − p) / n).
     """
     correct = [
         normalise(reply.text) == normalise(question.answer)
@@ -127,8 +131,10 @@ def score_answers(
                 "input": question.input,
                 "answer": question.answer,
                 "kind": question.kind,
+                "reply": reply.text,
+                "correct": right,
+                "stopped": reply.stopped,
             }
-            | {"reply": reply.text, "correct": right, "stopped": reply.stopped}
             for question, reply, right in zip(questions, replies, correct, strict=True)
         ],
     }
@@ -148,10 +154,10 @@ def share(correct: Sequence[bool]) -> dict[str, Any]:
 def commonest_answer(
     questions: Sequence[Question], training_answers: Iterable[str] | None = None
 ) -> dict[str, Any]:
-    """What always giving one answer scores: {"answer", "score", "from"}.
+    """The score of always giving one answer: {"answer", "score", "from"}.
 
-    The answer is the commonest of the training data, or the commonest among the questions themselves, whichever scores
-    higher. The latter is the most that any constant reply can score, so it is the stricter baseline unless both agree.
+    The answer is the commonest among the questions themselves, the most that any constant reply can
+    score. Where the commonest answer of the training data scores the same, that one is named.
     """
     answers = Counter(normalise(question.answer) for question in questions)
     answer, count = commonest(answers)
@@ -164,22 +170,18 @@ def commonest_answer(
 
 
 def commonest_answer_of_kind(questions: Sequence[Question]) -> dict[str, Any] | None:
-    """What one constant answer per kind of question scores at most; None without kinds, or with too few questions of one."""
+    """The most that one constant answer per kind of question can score; None where questions have
+    no kind, or too few have the same."""
     by_kind: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
     for question in questions:
         by_kind[question.kind][normalise(question.answer)] += 1
-    if (
-        None in by_kind
-        or len(by_kind) < 2
-        or min(counts.total() for counts in by_kind.values()) < MINIMUM_OF_A_KIND
-    ):
+    fewest = min(counts.total() for counts in by_kind.values())
+    if None in by_kind or len(by_kind) < 2 or fewest < MINIMUM_OF_A_KIND:
         return None
-    return {
-        "kinds": len(by_kind),
-        "score": sum(commonest(counts)[1] for counts in by_kind.values()) / len(questions),
-    }
+    right = sum(commonest(counts)[1] for counts in by_kind.values())
+    return {"kinds": len(by_kind), "score": right / len(questions)}
 
 
 def commonest(counts: Counter[str]) -> tuple[str, int]:
-    """The most frequent answer and its count; of equals the first in the alphabet."""
+    """The most frequent answer and its count; ties go to the first in the alphabet."""
     return min(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -1,9 +1,9 @@
-"""The scores of several models side by side, as a table that reads well in a terminal and in Markdown.
+"""The scores of several models side by side, as a table for a terminal and for Markdown.
 
 nanoeuler compare results/demo/evaluation/pretrain.json results/demo/evaluation/sft.json
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ Evaluation = Mapping[str, Any]
 
 
 def read_evaluations(paths: Sequence[Path]) -> dict[str, Evaluation]:
-    """What `nanoeuler evaluate` wrote, by the name of the file; files of one name in several folders go by their run as well."""
+    """Evaluations by the names of their files; where two files have one name, the name of the run
+    stands before it."""
     evaluations = {}
     for path in paths:
         value = read_json(path)
@@ -22,15 +23,15 @@ def read_evaluations(paths: Sequence[Path]) -> dict[str, Evaluation]:
             raise UserError(
                 f"{path}: not an evaluation; give the JSON files that `nanoeuler evaluate` writes"
             )
-        same = sum(other.stem == path.stem for other in paths) > 1
-        evaluations[f"{path.absolute().parent.parent.name}/{path.stem}" if same else path.stem] = (
-            value
-        )
+        name = path.stem
+        if sum(other.stem == name for other in paths) > 1:
+            name = f"{path.absolute().parent.parent.name}/{name}"
+        evaluations[name] = value
     return evaluations
 
 
 def is_evaluation(value: Any) -> bool:
-    """Whether a table can be made of it: other JSON lacks a part or has another shape somewhere."""
+    """Whether a table can be made of `value`."""
     try:
         rows_of([value])
     except (TypeError, AttributeError, LookupError, ValueError, StopIteration):
@@ -39,127 +40,77 @@ def is_evaluation(value: Any) -> bool:
 
 
 def compare(evaluations: Mapping[str, Evaluation]) -> str:
-    """A Markdown table: a column for each evaluation, in their order, and one for what a model gets that knows nothing."""
+    """A Markdown table: a column for each evaluation, in their order, and one for the baseline."""
     rows = [["", *evaluations, "baseline"], *rows_of(list(evaluations.values()))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "| "
-        + " | ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        + " |"
-        for row in rows
-    ]
-    rule = (
-        "|"
-        + "|".join(
-            "-" * (width + 2) if column == 0 else "-" * (width + 1) + ":"
-            for column, width in enumerate(widths)
-        )
-        + "|"
-    )
-    return "\n".join([lines[0], rule, *lines[1:]])
+    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rule = "|".join(["-" * (first + 2), *("-" * (width + 1) + ":" for width in others)])
+    lines = []
+    for title, *cells in rows:
+        aligned = [cell.rjust(width) for cell, width in zip(cells, others, strict=True)]
+        lines.append(f"| {' | '.join([title.ljust(first), *aligned])} |")
+    return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
 
 
 def rows_of(evaluations: Sequence[Evaluation]) -> list[list[str]]:
     rows = []
+
+    def add(title: str, cells: Iterable[str], baseline: str = "–") -> None:
+        rows.append([title, *cells, baseline])
+
     for source in names_in(evaluations, "held_out"):
         scores = [(evaluation["held_out"] or {}).get(source) for evaluation in evaluations]
-        rows.append(
-            [
-                f"bits per byte, {source}",
-                *(f"{score['bits_per_byte']:.3f}" if score else "–" for score in scores),
-                "–",
-            ]
-        )
+        bits = (f"{score['bits_per_byte']:.3f}" if score else "–" for score in scores)
+        add(f"bits per byte, {source}", bits)
+        accuracies = [score["head_accuracy"] if score else [] for score in scores]
         for head in range(max(len(score["head_accuracy"]) for score in scores if score)):
-            shares = [
-                score["head_accuracy"][head]
-                if score and head < len(score["head_accuracy"])
-                else None
-                for score in scores
-            ]
-            rows.append(
-                [
-                    f"{'next token' if head == 0 else f'token {head + 1} ahead'} right, {source}",
-                    *map(percent, shares),
-                    "–",
-                ]
-            )
+            title = "next token" if head == 0 else f"token {head + 1} ahead"
+            shares = (each[head] if head < len(each) else None for each in accuracies)
+            add(f"{title} right, {source}", map(percent, shares))
     for task in names_in(evaluations, "tasks"):
         scores = [(evaluation.get("tasks") or {}).get(task) for evaluation in evaluations]
-        first = next(score for score in scores if score)
-        floors = [score["baseline"] for score in scores if score]
-        rows.append(
-            [
-                f"{task} ({first['metric']}, {asked(scores, 'items')})",
-                *map(with_error, scores),
-                shared(floors),
-            ]
-        )
-        perplexities = [
-            (score or {}).get("perplexity") for score in scores
-        ]  # of the kinds that have one, and a task's kind may have changed
+        measured = [score for score in scores if score]
+        title = f"{task} ({measured[0]['metric']}, {asked(scores, 'items')})"
+        add(title, map(with_error, scores), shared([score["baseline"] for score in measured]))
+        # Only some kinds of task have a perplexity, and a task's kind may have changed.
+        perplexities = [(score or {}).get("perplexity") for score in scores]
         if any(perplexities):
-            rows.append(
-                [
-                    f"{task} perplexity",
-                    *(f"{each['score']:.4g}" if each else "–" for each in perplexities),
-                    "–",
-                ]
-            )
+            shown = (f"{each['score']:.4g}" if each else "–" for each in perplexities)
+            add(f"{task} perplexity", shown)
     answers = [evaluation.get("answers") for evaluation in evaluations]
     if any(answers):
-        floors = [each["commonest_answer"]["score"] for each in answers if each]
-        rows.append(
-            [
-                f"exact answers ({asked(answers, 'questions')})",
-                *map(with_error, answers),
-                shared(floors),
-            ]
-        )
+        baseline = shared([each["commonest_answer"]["score"] for each in answers if each])
+        title = f"exact answers ({asked(answers, 'questions')})"
+        add(title, map(with_error, answers), baseline)
     chats = [evaluation.get("chat") or {} for evaluation in evaluations]
-    answered = {
+    for title, replies in {
         "replies to questions": [each or {} for each in answers],
         "replies to instructions": chats,
         "sampled replies": [each.get("sampled") or {} for each in chats],
-    }
-    for title, replies in answered.items():
+    }.items():
         if any(replies):
-            rows.append(
-                [f"{title} that stop", *(percent(each.get("stopped")) for each in replies), "–"]
-            )
-            rows.append(
-                [
-                    "their tokens",
-                    *(f"{each['mean_reply_tokens']:.1f}" if each else "–" for each in replies),
-                    "–",
-                ]
-            )
-            rows.append(
-                ["their repetition", *(percent(each.get("repetition")) for each in replies), "–"]
-            )
+            lengths = (f"{each['mean_reply_tokens']:.1f}" if each else "–" for each in replies)
+            add(f"{title} that stop", (percent(each.get("stopped")) for each in replies))
+            add("their tokens", lengths)
+            add("their repetition", (percent(each.get("repetition")) for each in replies))
     return rows
 
 
 def asked(scores: Sequence[Mapping[str, Any] | None], key: str) -> str:
-    """How many things were asked; where evaluations differ in it the number of each, in their order."""
+    """The number of things that were asked; where evaluations differ, the number of each."""
     numbers = [f"{score[key]:,}" if score else "–" for score in scores]
     different = set(numbers) - {"–"}
     return different.pop() if len(different) == 1 else " / ".join(numbers)
 
 
-def shared(floors: Sequence[float]) -> str:
-    """The baseline that all have; other questions have another one."""
-    return percent(floors[0]) if len(set(floors)) == 1 else "–"
+def shared(baselines: Sequence[float]) -> str:
+    """The baseline, where all have the same."""
+    return percent(baselines[0]) if len(set(baselines)) == 1 else "–"
 
 
 def names_in(evaluations: Sequence[Evaluation], section: str) -> list[str]:
-    """The keys of a section over all evaluations, in the order in which they come up."""
-    return list(
-        dict.fromkeys(name for evaluation in evaluations for name in evaluation.get(section) or {})
-    )
+    """The keys of a section over all evaluations, in order of appearance."""
+    sections = (evaluation.get(section) or {} for evaluation in evaluations)
+    return list(dict.fromkeys(name for each in sections for name in each))
 
 
 def with_error(score: Mapping[str, Any] | None) -> str:

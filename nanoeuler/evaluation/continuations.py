@@ -1,13 +1,14 @@
-"""How likely a model finds given continuations of given contexts: log-likelihoods, many at a time.
+"""Log-likelihoods of continuations in their contexts, many at a time.
 
     log p(continuation | context) = Σ over its tokens of log p(token | everything before it)
 
-Context and continuation are tokenised together and parted behind the tokens that the context has alone, white space at its end being
-counted to the continuation: the choice of lm-evaluation-harness. In front stands `</s>`, as in front of every document in training. What is
-longer than the window loses tokens on its left, `</s>` first.
+Context and continuation are encoded together and split after the tokens that the context has alone;
+white space at the context's end belongs to the continuation. lm-evaluation-harness does the same.
+`</s>` comes first, as before every document in training. A sequence longer than the window loses
+tokens on its left, `</s>` first.
 
-Several sequences lie in one row of the window's length and do not see each other (per-document attention), so that nearly nothing is padding,
-and logits are computed only where a continuation's tokens are predicted.
+Several sequences share a row of the window's length and do not see each other (per-document
+attention), so there is little padding. Logits are computed only for the continuations' tokens.
 """
 
 import bisect
@@ -26,32 +27,34 @@ class Pair:
     """A context with its continuation, as token ids."""
 
     ids: np.ndarray  # int32 (tokens,), `</s>` first
-    scored: int  # the last so many are the continuation
+    scored: int  # the number of tokens, at the end, that are the continuation
 
     def inputs(self, window: int) -> int:
-        """Tokens that are read: all but the last, and no more than the window holds."""
+        """The number of tokens that are read: all but the last, if the window holds them."""
         return min(len(self.ids) - 1, window)
 
 
 def encode(tokenizer: Tokenizer, context: str, continuation: str) -> Pair:
-    """`continuation` brings its own space at the front, if one belongs there. Raises ValueError when it has no token."""
-    stripped = context.rstrip()
-    before, both = tokenizer.encode(stripped), tokenizer.encode(context + continuation)
-    if len(both) <= len(before):
+    """`continuation` starts with its space, if any. Raises ValueError when it has no token."""
+    alone = tokenizer.encode(context.rstrip())
+    both = tokenizer.encode(context + continuation)
+    if len(both) <= len(alone):
         raise ValueError(f"the continuation {continuation!r} has no token of its own")
-    return Pair(
-        np.concatenate([np.array([tokenizer.end_id], np.int32), both]), len(both) - len(before)
-    )
+    ids = np.concatenate([np.array([tokenizer.end_id], np.int32), both])
+    return Pair(ids, scored=len(both) - len(alone))
 
 
 def pack(lengths: Sequence[int], window: int) -> list[list[int]]:
-    """Rows of indices into `lengths`, none summing to more than `window`: best fit, longest first (of equals the first)."""
+    """Pack `lengths` into rows that sum to at most `window`, by best fit, longest first.
+
+    Returns a list of indices for each row; ties go to the first index.
+    """
     rows: list[list[int]] = []
     free: list[tuple[int, int]] = []  # (room left, row), sorted
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        place = bisect.bisect_left(free, (lengths[index], 0))
-        if place < len(free):
-            room, row = free.pop(place)
+        fit = bisect.bisect_left(free, (lengths[index], 0))
+        if fit < len(free):
+            room, row = free.pop(fit)
         else:
             room, row = window, len(rows)
             rows.append([])
@@ -61,6 +64,18 @@ def pack(lengths: Sequence[int], window: int) -> list[list[int]]:
     return rows
 
 
+@dataclass(frozen=True)
+class PackedBatch:
+    """Rows of sequences, and the R flat offsets where a continuation's token is predicted."""
+
+    ids_BT: np.ndarray  # int32
+    positions_BT: np.ndarray  # int32
+    starts_BT: np.ndarray  # int32
+    offsets_R: np.ndarray  # into the B·T tokens
+    targets_R: np.ndarray  # the token that comes next there
+    owners_R: np.ndarray  # the index of its sequence
+
+
 def log_likelihoods(
     model: Transformer,
     sequences: Sequence[Pair],
@@ -68,27 +83,26 @@ def log_likelihoods(
     end_id: int,
     advance: Callable[[int], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of each sequence the log-likelihood of its continuation in nats, float64 (S,), and whether every token of it was the likeliest, bool (S,).
+    """The log-likelihood of each sequence's continuation in nats, float64 (S,), and whether every
+    token of it was the likeliest, bool (S,).
 
-    No continuation may be longer than `window`. `advance` is told how many sequences each forward pass has scored.
+    No continuation may be longer than `window`. `advance` is told how many sequences each forward
+    pass has scored.
     """
     sums_S, greedy_S = np.zeros(len(sequences)), np.ones(len(sequences), bool)
-    packed = pack([sequence.inputs(window) for sequence in sequences], window)
-    length = max(
-        (sum(sequences[index].inputs(window) for index in row) for row in packed), default=0
-    )
+    lengths = [sequence.inputs(window) for sequence in sequences]
+    packed = pack(lengths, window)
+    if not packed:
+        return sums_S, greedy_S
+    length = max(sum(lengths[index] for index in row) for row in packed)
     batches = -(-len(packed) // max(1, BATCH_TOKENS // window))
-    size = (
-        -(-len(packed) // batches) if batches else 0
-    )  # equal batches: the model plans its buffers once
-    for first in range(0, len(packed), max(size, 1)):
+    size = -(-len(packed) // batches)  # batches of equal size: the model allocates its buffers once
+    for first in range(0, len(packed), size):
         rows = packed[first : first + size]
-        batch, places_R, targets_R, owners_R = lay_out(
-            sequences, rows, size, length, window, end_id
-        )
-        logprobs_R, hits_R = score_places(model, batch, places_R, targets_R)
-        np.add.at(sums_S, owners_R, logprobs_R)
-        np.logical_and.at(greedy_S, owners_R, hits_R)
+        batch = lay_out(sequences, rows, (size, length), window, end_id)
+        logprobs_R, hits_R = score(model, batch)
+        np.add.at(sums_S, batch.owners_R, logprobs_R)
+        np.logical_and.at(greedy_S, batch.owners_R, hits_R)
         if advance:
             advance(sum(map(len, rows)))
     return sums_S, greedy_S
@@ -97,56 +111,54 @@ def log_likelihoods(
 def lay_out(
     sequences: Sequence[Pair],
     rows: Sequence[Sequence[int]],
-    size: int,
-    length: int,
+    shape: tuple[int, int],
     window: int,
     end_id: int,
-) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
-    """Ids, positions and starts, (size, length) each, and the R places where a continuation's token is predicted: place in the flat batch,
-    that token, and whose it is. What is left of a row is a document of its own that nobody asks about."""
-    ids_BT = np.full((size, length), end_id, np.int32)
-    starts_BT = np.zeros((size, length), np.int32)
-    places, targets, owners = [], [], []
+) -> PackedBatch:
+    """A batch of `shape` (B, T) from rows of indices; a row's rest is a document of its own."""
+    length = shape[1]
+    ids_BT = np.full(shape, end_id, np.int32)
+    starts_BT = np.zeros(shape, np.int32)
+    offsets, targets, owners = [], [], []
     for row, indices in enumerate(rows):
-        place = 0
+        start = 0
         for index in indices:
             sequence = sequences[index]
-            count = sequence.inputs(window)
-            kept = sequence.ids[-(count + 1) :]
-            ids_BT[row, place : place + count] = kept[:-1]
-            starts_BT[row, place : place + count] = place
-            place += count
-            places.append(row * length + np.arange(place - sequence.scored, place))
+            stop = start + sequence.inputs(window)
+            kept = sequence.ids[-(stop - start + 1) :]
+            ids_BT[row, start:stop] = kept[:-1]
+            starts_BT[row, start:stop] = start
+            offsets.append(row * length + np.arange(stop - sequence.scored, stop))
             targets.append(kept[len(kept) - sequence.scored :])
             owners.append(np.full(sequence.scored, index))
-        starts_BT[row, place:] = place
-    positions_BT = np.arange(length, dtype=np.int32) - starts_BT
-    return (
-        (ids_BT, positions_BT, starts_BT),
-        np.concatenate(places),
+            start = stop
+        starts_BT[row, start:] = start
+    return PackedBatch(
+        ids_BT,
+        np.arange(length, dtype=np.int32) - starts_BT,
+        starts_BT,
+        np.concatenate(offsets),
         np.concatenate(targets),
         np.concatenate(owners),
     )
 
 
-def score_places(
-    model: Transformer,
-    batch: tuple[np.ndarray, np.ndarray, np.ndarray],
-    places_R: np.ndarray,
-    targets_R: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Log-probability of head 0 for the target at each place, (R,), and whether it is the likeliest token, (R,)."""
+def score(model: Transformer, batch: PackedBatch) -> tuple[np.ndarray, np.ndarray]:
+    """The log-probability of each target by head 0, and whether it is the likeliest; (R,) each."""
     ops = model.backend
-    hidden_ND = model.forward(Batch(*map(ops.from_host, batch))).hidden
-    logprobs_R, hits_R = np.empty(len(places_R)), np.empty(len(places_R), bool)
-    size = max(1, SLICE_ELEMENTS // model.columns.head)
-    for start in range(0, len(places_R), size):
-        part = slice(start, min(start + size, len(places_R)))
+    inputs = Batch(*map(ops.from_host, (batch.ids_BT, batch.positions_BT, batch.starts_BT)))
+    hidden_ND = model.forward(inputs).stream.normed
+    total = len(batch.targets_R)
+    logprobs_R, hits_R = np.empty(total), np.empty(total, bool)
+    size = max(1, SLICE_ELEMENTS // model.heads.rows)
+    for start in range(0, total, size):
+        part = slice(start, min(start + size, total))
         count = part.stop - part.start
-        logits_RV = model.first_logits(hidden_ND[ops.from_host(places_R[part])])
+        targets_R = batch.targets_R[part]
+        logits_RV = model.first_logits(hidden_ND[ops.from_host(batch.offsets_R[part])])
         logprobs, lse = ops.empty((count,)), ops.empty((count,))
         likeliest_R = ops.to_host(logits_RV.argmax(axis=1))
-        ops.cross_entropy(logits_RV, ops.from_host(targets_R[part]), logprobs, lse)
+        ops.cross_entropy(logits_RV, ops.from_host(targets_R), logprobs, lse)
         logprobs_R[part] = ops.to_host(logprobs)
-        hits_R[part] = likeliest_R == targets_R[part]
+        hits_R[part] = likeliest_R == targets_R
     return logprobs_R, hits_R

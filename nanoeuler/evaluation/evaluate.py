@@ -1,7 +1,8 @@
-"""Everything that is measured of one model, as one JSON file.
+"""Measure one model: everything that is known of it, as one JSON file.
 
     nanoeuler evaluate --config config/config.yaml --model results/demo/sft/model \\
-        --tokens data/corpora/demo/tokens-512/manifest.json --questions data/questions/world.jsonl --output results/demo/evaluation/sft.json
+        --tokens data/corpora/demo/tokens-512/manifest.json \\
+        --questions data/questions/world.jsonl --output results/demo/evaluation/sft.json
 """
 
 import time
@@ -20,8 +21,13 @@ from nanoeuler.evaluation.answers import (
     read_training_answers,
     score_answers,
 )
-from nanoeuler.evaluation.replies import continue_texts, describe_replies, reply_to_instructions
-from nanoeuler.evaluation.style import preferred_share
+from nanoeuler.evaluation.preferred_style import preferred_share
+from nanoeuler.evaluation.replies import (
+    Reply,
+    continue_texts,
+    describe_replies,
+    reply_to_instructions,
+)
 from nanoeuler.evaluation.tasks import score_task
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.model.likelihood import bits_per_byte
@@ -29,55 +35,66 @@ from nanoeuler.model.spec import parameter_count
 from nanoeuler.tokenizer.shards import TokenStore
 
 UNTUNED_TEMPLATE = "alpaca"
-"""What questions are put in for a model that was tuned on no template: the score before tuning."""
+"""The template of the questions to a model that was tuned on none: its score before tuning."""
 PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=1)
-"""Samples of the model's own distribution: greedy replies would show a style of 51 % as one of 100 %. Each reply has draws of its own."""
+"""The model's own distribution: greedy replies would show a style of 51 % as one of 100 %."""
+SPACING = 1 << 20
+"""Positions between two prompts for the sampler: more than any reply has, so that each reply has
+draws of its own."""
 
-APART = 1 << 20
-"""Positions between two prompts, for the sampler: more than any reply has, so that each has draws of its own."""
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Material:
-    """What a model is measured on; whatever is None is left out."""
+    """The files that a model is measured on; a measurement whose file is None is left out."""
 
-    tokens: Path | None = None  # manifest of the token shards: bits per byte, head accuracy
-    questions: Path | None = None  # answered greedily and compared with the one right answer
-    instructions: Path | None = (
-        None  # manifest of the instructions: held-out ones are answered, and the commonest answer is a baseline
-    )
-    tasks: tuple[Path, ...] = ()  # manifests of multiple-choice tasks
+    tokens: Path | None = None
+    """Manifest of the token shards: bits per byte, head accuracy, trajectory."""
+    questions: Path | None = None
+    """Questions that are answered greedily and compared with the one right answer."""
+    instructions: Path | None = None
+    """Manifest of the instructions: held-out ones are answered, and the commonest answer to the
+    others is a baseline."""
+    tasks: tuple[Path, ...] = ()
+    """Manifests of multiple-choice tasks."""
 
 
 def evaluate(
     config: Mapping[str, Any], model_folder: Path, material: Material, device: str, gpus: int | None
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Evaluate the model in `model_folder`: its scores, and a record for each item of every task and each question, all plain JSON values.
+) -> tuple[Json, list[Json]]:
+    """Evaluate the model in `model_folder`: its scores, and a record for each item of every task
+    and for each question.
 
-    Raises `UserError` for files that do not fit together. Of `config` the sections `evaluate`, `seed`, `pretrain.document_mask` and
-    `model.context` (the window, else the model's own context) are read.
+    Reads `evaluate`, `seed`, `pretrain.document_mask` and `model.context` of `config`; the latter
+    is the window, by default the model's own context. Raises `UserError` for files that do not fit
+    together.
     """
     began = time.monotonic()
-    settings, seed = config["evaluate"], config.get("seed", 1)
+    settings = config["evaluate"]
+    seed = config.get("seed", 1)
     model = api.load(model_folder, device, gpus)
     store = open_tokens(material.tokens, model, model_folder) if material.tokens else None
     asked = read_questions(material.questions) if material.questions else []
-    trained_answers = (
-        read_training_answers(material.instructions) if material.instructions else None
-    )
+    instructions = material.instructions
+    trained_answers = read_training_answers(instructions) if instructions else None
     log.line("evaluate", repr(model))
     window = config.get("model", {}).get("context") or model.config.context
     document_mask = config.get("pretrain", {}).get("document_mask", True)
-    tasks, items = task_scores(
-        model,
-        material.tasks,
-        {task["name"]: task.get("limit") for task in settings.get("tasks", [])},
-        window,
-        seed,
-    )
-    answers = (
-        answer_scores(model, asked, trained_answers, settings["max_new_tokens"]) if asked else None
-    )
+    limits = {task["name"]: task.get("limit") for task in settings.get("tasks", [])}
+    tasks, items = task_scores(model, material.tasks, limits, window, seed)
+    answers = None
+    if asked:
+        answers = answer_scores(model, asked, trained_answers, settings["max_new_tokens"])
+        items += [
+            {"task": "questions", "id": str(number)} | reply
+            for number, reply in enumerate(answers["replies"], 1)
+        ]
+    held_out, path = {}, None
+    if store:
+        limit, end_id = settings["validation_tokens"], model.tokenizer.end_id
+        held_out = held_out_scores(model, store, document_mask, limit, window)
+        path = trajectory.measure(model.transformer, store, document_mask, window, end_id)
     result = {
         "version": 1,
         "stage": model.stage,
@@ -86,28 +103,16 @@ def evaluate(
         "model": model.config.to_dict(),
         "settings": dict(settings),
         "window": window,
-        "held_out": held_out_scores(
-            model, store, document_mask, settings["validation_tokens"], window
-        )
-        if store
-        else {},
-        "trajectory": trajectory.measure(
-            model.transformer, store, document_mask, window, model.tokenizer.end_id
-        )
-        if store
-        else None,
+        "held_out": held_out,
+        "trajectory": path,
         "tasks": tasks,
-        "chat": chat_scores(model, material.instructions, settings, seed),
+        "chat": chat_scores(model, instructions, settings, seed),
         "answers": answers,
         "samples": samples(model, settings, seed),
         "tokens_fingerprint": store.fingerprint if store else None,
         "tokenizer_fingerprint": model.tokenizer.fingerprint,
         "model_info": model.info,
     }
-    items += [
-        {"task": "questions", "id": str(number)} | reply
-        for number, reply in enumerate(answers["replies"] if answers else [], 1)
-    ]
     return result | {"seconds": time.monotonic() - began, "provenance": provenance.collect()}, items
 
 
@@ -116,7 +121,8 @@ def open_tokens(manifest: Path, model: api.LanguageModel, model_folder: Path) ->
     store.check_tokenizer(model.tokenizer, model_folder)
     if not store.sources("validation"):
         raise UserError(
-            f"{manifest}: has no held-out text; raise corpus.validation_share, or add documents to the corpus"
+            f"{manifest}: has no held-out text; "
+            "raise corpus.validation_share, or add documents to the corpus"
         )
     return store
 
@@ -127,9 +133,10 @@ def task_scores(
     limits: Mapping[str, int | None],
     window: int,
     seed: int,
-) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[dict[str, Json], list[Json]]:
     """The scores of each task by its name, and the records of all their items."""
-    scores, items = {}, []
+    scores: dict[str, Json] = {}
+    items = []
     for manifest in manifests:
         score, records = score_task(model, manifest, window, limits, seed)
         if score["name"] in scores:
@@ -141,30 +148,29 @@ def task_scores(
 
 def chat_scores(
     model: api.LanguageModel, instructions: Path | None, settings: Mapping[str, Any], seed: int
-) -> dict[str, Any] | None:
-    """How the replies to the first `chat_prompts` held-out instructions end, and how much they repeat: greedy ones, and under
-    `sampled` those drawn as in the report's samples. None without instructions."""
-    prompts, max_tokens = settings.get("chat_prompts", 0), settings["max_new_tokens"]
-    if instructions is None or not prompts:
+) -> Json | None:
+    """How the replies to the first `chat_prompts` held-out instructions end, and how much they
+    repeat: greedy ones, and under `sampled` those drawn as in the report's samples. None without
+    instructions."""
+    limit = settings.get("chat_prompts", 0)
+    if instructions is None or not limit:
         return None
-    records = read_records(
-        instructions.with_name("validation.jsonl"), required=("instruction",), optional=("input",)
-    )
-    records = [record for record in records if not record.get("earlier")][
-        :prompts
-    ]  # a conversation's later turn makes no sense alone
+    path = instructions.with_name("validation.jsonl")
+    records = read_records(path, required=("instruction",), optional=("input",))
+    # The later turn of a conversation makes no sense alone.
+    records = [record for record in records if not record.get("earlier")][:limit]
     if not records:
         return None
-    template = model.template or UNTUNED_TEMPLATE
     asked = [(record["instruction"], record.get("input", "")) for record in records]
-    greedy = describe_replies(
-        reply_to_instructions(model.writer, template, asked, GREEDY, max_tokens)
-    )
-    sampled = describe_replies(
-        reply_to_instructions(
-            model.writer, template, asked, sampling_of(settings, seed), max_tokens, apart=APART
+
+    def describe(sampling: Sampling, spacing: int = 0) -> Json:
+        template, most = model.template or UNTUNED_TEMPLATE, settings["max_new_tokens"]
+        return describe_replies(
+            reply_to_instructions(model.writer, template, asked, sampling, most, spacing=spacing)
         )
-    )
+
+    greedy = describe(GREEDY)
+    sampled = describe(sampling_of(settings, seed), SPACING)
     log.line("chat", prompts=len(records), **greedy)
     log.line("chat", "sampled", **sampled)
     return {"prompts": len(records), **greedy, "sampled": sampled}
@@ -176,14 +182,13 @@ def sampling_of(settings: Mapping[str, Any], seed: int) -> Sampling:
 
 def held_out_scores(
     model: api.LanguageModel, store: TokenStore, document_mask: bool, limit_tokens: int, window: int
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Json]:
     """Bits per byte and the accuracy of every head, for each source's held-out text."""
     scores = {}
     for source in store.sources("validation"):
         sequence = store.tokens("validation", source)
-        with log.Progress(
-            f"held-out {source}", min(limit_tokens, len(sequence)), "tokens"
-        ) as progress:
+        total = min(limit_tokens, len(sequence))
+        with log.Progress(f"held-out {source}", total, "tokens") as progress:
             score = bits_per_byte(
                 model.transformer,
                 sequence,
@@ -217,21 +222,25 @@ def answer_scores(
     questions: list[Question],
     trained_answers: list[str] | None,
     max_tokens: int,
-) -> dict[str, Any]:
+) -> Json:
     """The exact-answer scores of greedy replies."""
     template = model.template or UNTUNED_TEMPLATE
     prompts = [(question.instruction, question.input) for question in questions]
-    replies = reply_to_instructions(model.writer, template, prompts, GREEDY, max_tokens)
+
+    def reply(sampling: Sampling, spacing: int = 0) -> list[Reply]:
+        return reply_to_instructions(
+            model.writer, template, prompts, sampling, max_tokens, spacing=spacing
+        )
+
+    replies = reply(GREEDY)
     scores = {
         "template": template,
         **score_answers(questions, replies, trained_answers),
         "style": None,
     }
-    if greedy := preferred_share(questions, replies):
-        sampled = preferred_share(
-            questions,
-            reply_to_instructions(model.writer, template, prompts, PLAIN, max_tokens, apart=APART),
-        )
+    greedy = preferred_share(questions, replies)
+    sampled = greedy and preferred_share(questions, reply(PLAIN, SPACING))
+    if greedy and sampled:
         scores["style"] = {"greedy": greedy, "sampled": sampled}
         log.line(
             "style",
@@ -247,25 +256,20 @@ def answer_scores(
         standard_error=scores["standard_error"],
         stopped=scores["stopped"],
     )
-    log.line(
-        "baseline",
-        f"always answering {baseline['answer']!r} (the commonest of {baseline['from']}) scores {baseline['score']:.4g}",
-    )
+    constant = f"{baseline['answer']!r} (the commonest of {baseline['from']})"
+    log.line("baseline", f"always answering {constant} scores {baseline['score']:.4g}")
     return scores
 
 
-def samples(
-    model: api.LanguageModel, settings: Mapping[str, Any], seed: int
-) -> list[dict[str, Any]]:
-    """What the model writes for the configured prompts: a reply in its template, or without one the text continued."""
+def samples(model: api.LanguageModel, settings: Mapping[str, Any], seed: int) -> list[Json]:
+    """Replies to the configured prompts, or continuations by a model without a template."""
     prompts, max_tokens = settings["prompts"], settings["max_new_tokens"]
     if not prompts:
         return []
     sampling = sampling_of(settings, seed)
     if model.template:
-        replies = reply_to_instructions(
-            model.writer, model.template, [(prompt, "") for prompt in prompts], sampling, max_tokens
-        )
+        asked = [(prompt, "") for prompt in prompts]
+        replies = reply_to_instructions(model.writer, model.template, asked, sampling, max_tokens)
     else:
         replies = continue_texts(model.writer, prompts, sampling, max_tokens)
     return [

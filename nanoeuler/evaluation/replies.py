@@ -1,4 +1,4 @@
-"""What a model replies to instructions, or how it goes on with a text: the raw material of scores and samples."""
+"""Replies to instructions, and continuations of texts: the raw material of scores and samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +16,11 @@ class Reply:
 
 
 def share_repeated(text: str, words: int = 4) -> float:
-    """Share of a text's runs of four words that stand in it a second time: 1 − different runs / runs, 0 for a text of fewer words.
+    """Share of a text's runs of four words that repeat an earlier one: 1 − different runs / runs,
+    and 0 for a text of fewer words.
 
-    This is seq-rep-4 of Welleck et al. 2019 (section 6), of words instead of tokens, so that tokenizers compare.
+    This is seq-rep-4 of Welleck et al. 2019 (section 6), over words instead of tokens, so that
+    models with different tokenizers compare.
     """
     split = text.split()
     runs = [tuple(split[start : start + words]) for start in range(len(split) - words + 1)]
@@ -26,7 +28,7 @@ def share_repeated(text: str, words: int = 4) -> float:
 
 
 def describe_replies(replies: Sequence[Reply]) -> dict[str, float]:
-    """Share of the replies that stop, mean length in tokens and in words, and mean `share_repeated`."""
+    """Share of the replies that stop, mean length in tokens and words, mean `share_repeated`."""
     count = len(replies)
     return {
         "stopped": sum(reply.stopped for reply in replies) / count,
@@ -43,18 +45,12 @@ def reply_to_instructions(
     sampling: Sampling,
     max_tokens: int,
     rows: int = 64,
-    apart: int = 0,
+    spacing: int = 0,
 ) -> list[Reply]:
-    """Answer (instruction, input) pairs through the prompt template, in the framing of training: `</s>` prompt response `</s>`."""
-    fill = TEMPLATES[template]
-    return continue_texts(
-        writer,
-        [fill(instruction, input) for instruction, input in instructions],
-        sampling,
-        max_tokens,
-        rows,
-        apart,
-    )
+    """Answer (instruction, input) pairs through the prompt template, framed as in training:
+    `</s>` prompt response `</s>`. `spacing`: see `Writer.batch`."""
+    prompts = [TEMPLATES[template](instruction, input) for instruction, input in instructions]
+    return continue_texts(writer, prompts, sampling, max_tokens, rows, spacing)
 
 
 def continue_texts(
@@ -63,12 +59,11 @@ def continue_texts(
     sampling: Sampling,
     max_tokens: int,
     rows: int = 64,
-    apart: int = 0,
+    spacing: int = 0,
 ) -> list[Reply]:
-    """Go on with each text as the start of a document. `apart`: see `Writer.batch`."""
-    continuations = writer.batch(
-        [writer.frame(text) for text in texts], sampling, max_tokens, rows, apart
-    )
+    """Continue each text as the start of a document. `spacing`: see `Writer.batch`."""
+    prompts = [writer.frame(text) for text in texts]
+    continuations = writer.batch(prompts, sampling, max_tokens, rows, spacing)
     return [
         Reply(writer.tokenizer.decode(each.ids), len(each.ids), each.ended)
         for each in continuations

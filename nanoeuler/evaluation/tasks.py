@@ -1,10 +1,12 @@
 """Scores of multiple-choice tasks, as lm-evaluation-harness defines them.
 
     acc       share of items whose gold choice has the highest log-likelihood
-    acc_norm  the same with each log-likelihood divided by the characters of its choice, so that short ones have no advantage
+    acc_norm  the same, with each log-likelihood divided by the characters of its choice, so that
+              short choices have no advantage
 
-For LAMBADA `acc` is the share of last words that greedy decoding would write, and the word's perplexity is given beside it. A standard
-error is that of a mean over n items: their standard deviation (n − 1) / √n. The baseline is what picking at random scores.
+For LAMBADA `acc` is the share of last words that greedy decoding would write, with the word's
+perplexity beside it. A standard error is that of a mean over n items: their standard deviation
+(n − 1) / √n. The baseline is the score of picking at random.
 """
 
 import hashlib
@@ -14,7 +16,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -33,47 +35,58 @@ QUOTED = {
     "blimp": "acc",
     "lambada": "acc",
 }
-"""Kind of task → the score that people quote of it."""
+"""Kind of task → the score that is usually quoted."""
 
 SPACE = " "
-"""Between a context and a choice; of a text that has no context it is the first letter, in lm-evaluation-harness as well."""
+"""Between a context and a choice. A text without a context starts with it, as in
+lm-evaluation-harness."""
+
+KEPT = ("url", "revision", "licence", "sha256", "items_sha256")
+"""Keys of a task's manifest that its scores repeat."""
 
 Item = Mapping[str, Any]
 
 
 def read_task(manifest: Path) -> tuple[dict[str, Any], list[Item]]:
-    """The manifest and the items that `nanoeuler task` wrote. Raises `UserError` when they are missing or damaged."""
+    """The manifest and the items that `nanoeuler task` wrote. Raises `UserError` when they are
+    missing or damaged."""
     described = read_json(manifest)
     if not isinstance(described, dict) or described.get("kind") not in QUOTED:
         raise UserError(
-            f"{manifest}: not the manifest of a task; give the manifest.json that `nanoeuler task` writes"
+            f"{manifest}: not the manifest of a task; "
+            "give the manifest.json that `nanoeuler task` writes"
         )
     path = manifest.with_name("items.jsonl")
     try:
         items = [json.loads(line) for line in path.read_text(encoding="ascii").split("\n") if line]
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(
-            f"{path}: missing or damaged ({error}); delete {manifest.parent} and run the stage that writes it again"
+            f"{path}: missing or damaged ({error}); "
+            f"delete {manifest.parent} and run the stage that writes it again"
         ) from error
     return described, items
 
 
 def choose_items(items: Sequence[Item], limit: int | None, seed: int) -> list[Item]:
-    """All items, or `limit` of them in their order: those whose place has the lowest hash, so that every model is asked the same ones."""
+    """All items, or `limit` of them in their order: those whose index has the lowest hash, so that
+    every model is asked the same ones."""
     if limit is None or limit >= len(items):
         return list(items)
-    ranked = sorted(
-        range(len(items)), key=lambda place: hashlib.sha256(f"{seed} {place}".encode()).digest()
-    )
-    return [items[place] for place in sorted(ranked[:limit])]
+
+    def rank(index: int) -> bytes:
+        return hashlib.sha256(f"{seed} {index}".encode()).digest()
+
+    chosen = sorted(range(len(items)), key=rank)[:limit]
+    return [items[index] for index in sorted(chosen)]
 
 
 def score_task(
     model: LanguageModel, manifest: Path, window: int, limits: Mapping[str, int | None], seed: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The scores of one task as JSON values, and one record for each item: what was picked, and every log-likelihood in nats.
+    """The scores of one task as JSON values, and a record for each item: the choice, and every
+    log-likelihood in nats.
 
-    Of the task as many items are asked as `limits` says of its name, all unless it says something.
+    `limits` has the number of items that are asked, by the task's name; without one all are.
     """
     described, items = read_task(manifest)
     name, kind = described["name"], described["kind"]
@@ -97,7 +110,8 @@ def score_task(
         sequences += pairs
     if not asked:
         raise UserError(
-            f"{manifest}: no item can be asked, since every choice is longer than the window of {window} tokens; take a longer model.context"
+            f"{manifest}: no item can be asked, since every choice is longer than the window of "
+            f"{window} tokens; take a longer model.context"
         )
     with log.Progress(name, len(sequences), "choices") as progress:
         sums_S, greedy_S = log_likelihoods(
@@ -105,41 +119,38 @@ def score_task(
         )
     records, first = [], 0
     for item in asked:
-        count = len(item["contexts"]) * len(item["choices"])
-        records.append(
-            {"task": name} | judge(kind, item, sums_S[first : first + count], bool(greedy_S[first]))
-        )
-        first += count
+        sums_C = sums_S[first : first + pairs_of(item)]
+        records.append({"task": name} | judge(kind, item, sums_C, bool(greedy_S[first])))
+        first += pairs_of(item)
     seconds = time.monotonic() - began
-    scores = summarise_task(kind, asked, records)
-    scores |= {
+    scores = summarise_task(kind, asked, records) | {
         "name": name,
         "skipped": dict(skipped),
         "truncated": truncated,
         "window": window,
         "limit": limit,
     }
-    scores |= {
-        key: described.get(key) for key in ("url", "revision", "licence", "sha256", "items_sha256")
-    }
+    scores |= {key: described.get(key) for key in KEPT}
     shown = {
+        "items": len(asked),
         scores["metric"]: scores["score"],
         "standard_error": scores["standard_error"],
         "baseline": scores["baseline"],
+        "truncated": truncated,
+        "skipped": skipped.total(),
+        "items_per_second": len(asked) / seconds,
     }
-    log.line(
-        name,
-        items=len(asked),
-        **shown,
-        truncated=truncated,
-        skipped=skipped.total(),
-        items_per_second=len(asked) / seconds,
-    )
+    log.line(name, **shown)
     return scores, records
 
 
+def pairs_of(item: Item) -> int:
+    """The number of its (context, choice) pairs."""
+    return len(item["contexts"]) * len(item["choices"])
+
+
 def judge(kind: str, item: Item, sums_C: np.ndarray, greedy: bool) -> dict[str, Any]:
-    """What the model picked of one item, whose pairs have the log-likelihoods `sums_C`."""
+    """The model's choice for one item, whose pairs have the log-likelihoods `sums_C`."""
     record: dict[str, Any] = {
         "id": item["id"],
         "gold": item["gold"],
@@ -149,20 +160,16 @@ def judge(kind: str, item: Item, sums_C: np.ndarray, greedy: bool) -> dict[str, 
         record["group"] = item["group"]
     if kind == "lambada":
         return record | {"greedy": greedy, "correct": {"acc": greedy}}
-    characters = np.array(
-        [len(choice) for _ in item["contexts"] for choice in item["choices"]], np.float64
-    )
-    picks = {"acc": int(sums_C.argmax()), "acc_norm": int((sums_C / characters).argmax())}
-    return record | {
-        "choice": picks,
-        "correct": {metric: pick == item["gold"] for metric, pick in picks.items()},
-    }
+    characters_C = np.array([*map(len, item["choices"])] * len(item["contexts"]), np.float64)
+    choice = {"acc": int(sums_C.argmax()), "acc_norm": int((sums_C / characters_C).argmax())}
+    correct = {metric: index == item["gold"] for metric, index in choice.items()}
+    return record | {"choice": choice, "correct": correct}
 
 
 def summarise_task(
     kind: str, items: Sequence[Item], records: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The means over `items`, which `records` judge."""
+    """The means over `items`, whose records are `records`."""
     metric = QUOTED[kind]
     metrics = {
         name: mean([record["correct"][name] for record in records])
@@ -178,25 +185,27 @@ def summarise_task(
         "metric": metric,
         **metrics[metric],
         "metrics": metrics,
+        "groups": {group: mean(correct) for group, correct in sorted(by_group.items())},
     }
-    scores["groups"] = {group: mean(correct) for group, correct in sorted(by_group.items())}
     if kind == "lambada":
-        nats = mean([-record["loglikelihoods"][0] for record in records])
-        perplexity = math.exp(min(nats["score"], 700.0))
-        scores["perplexity"] = {
-            "score": perplexity,
-            "standard_error": None
-            if nats["standard_error"] is None
-            else perplexity * nats["standard_error"],
-        }
+        scores["perplexity"] = perplexity([record["loglikelihoods"][0] for record in records])
         return scores | {"baseline": 0.0}
-    return scores | {
-        "baseline": sum(1 / (len(item["contexts"]) * len(item["choices"])) for item in items)
-        / len(items)
-    }
+    return scores | {"baseline": sum(1 / pairs_of(item) for item in items) / len(items)}
 
 
-def mean(values: Sequence[float]) -> dict[str, float | None]:
-    """The mean of some values and its standard error, which a single value has none of."""
+class Mean(TypedDict):
+    score: float
+    standard_error: float | None  # None for a single value
+
+
+def mean(values: Sequence[float]) -> Mean:
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
     return {"score": float(np.mean(values)), "standard_error": error}
+
+
+def perplexity(log_likelihoods: Sequence[float]) -> Mean:
+    """exp of the mean negative log-likelihood, with its error to first order."""
+    nats = mean([-each for each in log_likelihoods])
+    score = math.exp(min(nats["score"], 700.0))
+    error = nats["standard_error"]
+    return {"score": score, "standard_error": None if error is None else score * error}

@@ -1,15 +1,17 @@
-"""The residual stream as an Euler trajectory in depth: how far, and in which direction, every half-step takes it.
+"""The residual stream as an Euler trajectory in depth: the length and direction of every half-step.
 
-A layer is two forward-Euler steps x ← x + h·f(x), attention's and the MLP's, so L layers take a token through 2·L + 1 points
-x_0 … x_2L with the steps s_k = x_(k+1) − x_k. Measured for every token, over held-out text:
+A layer is two forward-Euler steps x ← x + h·f(x), attention's and the MLP's, so L layers take a
+token through 2·L + 1 points x_0 … x_2L with the steps s_k = x_(k+1) − x_k. Measured for every token
+of held-out text:
 
-    norm            √mean(x_k²)                         how long the stream is
-    relative step   ‖s_k‖ / ‖x_k‖                       how far a step takes it
-    cosine          cos(x_k, s_k)                       > 0: a step lengthens it, < 0: shortens it, 0: only turns it
-    stream angle    ∠(x_k, x_(k+1)), in degrees         how far a step turns it
-    step angle      ∠(s_(k−1), s_k), in degrees         how far the path itself bends; 0 on a straight line
+    norm            √mean(x_k²)                  the length of the stream
+    relative step   ‖s_k‖ / ‖x_k‖                the length of a step beside it
+    cosine          cos(x_k, s_k)                above 0 the step lengthens x_k, below it shortens
+    stream angle    ∠(x_k, x_(k+1)), degrees     how far the step rotates the stream
+    step angle      ∠(s_(k−1), s_k), degrees     how far the path bends; 0 on a straight line
 
-For a linear flow f(x) = A·x all of them have a closed form (tests/evaluation/test_trajectory.py), so the numbers can be trusted.
+For a linear flow f(x) = A·x all of them have a closed form, which
+tests/evaluation/test_trajectory.py compares with.
 """
 
 from collections.abc import Sequence
@@ -24,7 +26,7 @@ from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer.shards import TokenStore
 
 TOKENS = 2048
-"""Held-out tokens that are followed: the means move by less than a percent with more."""
+"""Held-out tokens that are followed; with more the means move by less than a percent."""
 PASS_TOKENS = 1024
 """Tokens of one forward pass, which keeps every layer's stream."""
 
@@ -32,15 +34,17 @@ PASS_TOKENS = 1024
 def measure(
     model: Transformer, store: TokenStore, document_mask: bool, window: int, end_id: int
 ) -> dict[str, Any]:
-    """Follow about `TOKENS` held-out tokens, equally many of each source, through `model`; JSON values, see `summarise`."""
+    """Follow about `TOKENS` held-out tokens, equally many of each source, through `model`.
+
+    Returns JSON values, see `summarise`.
+    """
     parts = []
     sources = store.sources("validation")
+    wanted = max(1, TOKENS // (window * len(sources)))
+    rows = max(1, PASS_TOKENS // window)
     for source in sources:
         sequence = store.tokens("validation", source)
-        index_W = chosen_windows(
-            -(-len(sequence) // window), max(1, TOKENS // (window * len(sources)))
-        )
-        rows = max(1, PASS_TOKENS // window)
+        index_W = chosen_windows(-(-len(sequence) // window), wanted)
         for first in range(0, len(index_W), rows):
             ids_BT, following_BK, length_B = windows(
                 sequence, index_W[first : first + rows], window, 1, end_id
@@ -64,9 +68,9 @@ def stream(model: Transformer, batch: Batch) -> list[np.ndarray]:
 
 
 def follow(points: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    """The five measures of the module's head, each (points or steps, N), of a trajectory given as (N, dim) arrays.
+    """The five measures above, each (points or steps, N), for points of shape (N, dim).
 
-    What has no value, such as the direction of a step of length 0, is NaN.
+    A measure without a value, such as the direction of a step of length 0, is NaN.
     """
     steps = [after - before for before, after in pairwise(points)]
     pairs = list(zip(points, steps, strict=False))
@@ -78,11 +82,8 @@ def follow(points: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
             "stream_angle": [angle(point, point + step) for point, step in pairs],
             "step_angle": [angle(before, after) for before, after in pairwise(steps)],
         }
-    count = len(points[0])
-    return {
-        name: np.stack(values) if values else np.empty((0, count))
-        for name, values in measures.items()
-    }
+    empty = np.empty((0, len(points[0])))
+    return {name: np.stack(values) if values else empty for name, values in measures.items()}
 
 
 def length(vectors_ND: np.ndarray) -> np.ndarray:
@@ -94,16 +95,18 @@ def dot(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
 
 
 def angle(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
-    """Degrees between the vectors of each row, exact for small angles too, where an arc cosine is not; NaN beside a zero vector.
+    """Degrees between the vectors of each row; NaN where one of them is zero.
 
-    2·atan2(‖a/‖a‖ − b/‖b‖‖, ‖a/‖a‖ + b/‖b‖‖), Kahan 2006, "How futile are mindless assessments of roundoff", section 12.
+    2·atan2(‖a/‖a‖ − b/‖b‖‖, ‖a/‖a‖ + b/‖b‖‖), which unlike an arc cosine is exact for small angles
+    too: Kahan 2006, "How futile are mindless assessments of roundoff", section 12.
     """
     a, b = a_ND / length(a_ND)[:, None], b_ND / length(b_ND)[:, None]
     return np.degrees(2 * np.arctan2(length(a - b), length(a + b)))
 
 
 def summarise(measures: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Each measure at each point or step as {"mean", "quartiles"} over the tokens that have a value; None where none has."""
+    """Each measure at each point or step as {"mean", "quartiles"} over the tokens that have one;
+    None where no token has."""
 
     def describe(values: np.ndarray) -> dict[str, Any] | None:
         known = values[np.isfinite(values)]

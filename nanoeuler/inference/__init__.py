@@ -1,1 +1,1 @@
-"""Writing with a model: sampling, the window of context in view, continuation of token ids, and chat."""
+"""Writing with a model: sampling, the visible context, continuation of token ids, and chat."""

@@ -1,16 +1,19 @@
 """The read-answer loop of `nanoeuler chat`.
 
-Every line is a turn. An empty line lets the last reply go on where it was broken off; a line that starts with `/` is a command.
-Ctrl-C stops the reply that is being written and nothing else; Ctrl-D leaves.
+Every line is a turn. An empty line continues a reply that was broken off; a line that starts with
+`/` is a command. Ctrl-C stops only the reply that is being written; Ctrl-D leaves.
 """
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from nanoeuler.errors import UserError
 from nanoeuler.inference.conversation import Conversation
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.log import counted
+
+T = TypeVar("T")
 
 HELP = """\
 /temperature X   0: always the likeliest token; 1: as the model is
@@ -26,7 +29,7 @@ A space in front of a line that starts with / sends it as text."""
 
 
 class Chat:
-    """A conversation at a terminal. `write` shows text at once; notices are lines in parentheses."""
+    """A conversation at a terminal. `write` shows text at once; notices stand in parentheses."""
 
     def __init__(
         self,
@@ -35,7 +38,9 @@ class Chat:
         max_tokens: int,
         write: Callable[[str], None],
     ):
-        self.conversation, self.sampling, self.write = conversation, sampling, write
+        self.conversation = conversation
+        self.sampling = sampling
+        self.write = write
         self.max_tokens = at_least_one(max_tokens)
         self.commands: dict[str, Callable[[str], None]] = {
             "/help": lambda _: self.write(HELP + "\n"),
@@ -67,9 +72,8 @@ class Chat:
     def greet(self) -> None:
         if self.conversation.template is None:
             self.notice("a base model, not tuned to answer: it continues the text that you type")
-        self.notice(
-            f"{self.history_in_words()}; /help lists the commands, Ctrl-C stops a reply, Ctrl-D leaves"
-        )
+        keys = "/help lists the commands, Ctrl-C stops a reply, Ctrl-D leaves"
+        self.notice(f"{self.history_in_words()}; {keys}")
 
     def serve(self, line: str) -> None:
         if line.startswith("/"):
@@ -81,12 +85,11 @@ class Chat:
             self.answer()
 
     def answer(self) -> None:
-        """Write the reply, or more of it, until it ends, the limit is reached or Ctrl-C is pressed."""
+        """Write the reply, or more of it, until it ends, reaches the limit or Ctrl-C is pressed."""
         context = self.conversation.writer.model.config.context
+        full = f"the context of {context} tokens is full"
         if forgotten := self.conversation.forget(self.max_tokens):
-            self.notice(
-                f"the context of {context} tokens is full: {counted(forgotten, 'oldest turn')} dropped"
-            )
+            self.notice(f"{full}: {counted(forgotten, 'oldest turn')} dropped")
         reply = self.conversation.reply(self.sampling, self.max_tokens)
         stopped = False
         try:
@@ -97,14 +100,13 @@ class Chat:
         self.conversation.hear(reply)
         self.write("\n")
         if reply.dropped:
-            self.notice(
-                f"the context of {context} tokens is full: its {counted(reply.dropped, 'oldest token')} dropped"
-            )
+            self.notice(f"{full}: its {counted(reply.dropped, 'oldest token')} dropped")
         if stopped:
             self.notice("stopped; an empty line goes on")
         elif not reply.ended:
             self.notice(
-                f"cut off at {counted(self.max_tokens, 'token')}; an empty line goes on, /max-tokens N changes the limit"
+                f"cut off at {counted(self.max_tokens, 'token')}; "
+                "an empty line goes on, /max-tokens N changes the limit"
             )
 
     def notice(self, text: str, fresh_line: bool = False) -> None:
@@ -116,7 +118,8 @@ class Chat:
         name, _, value = line.strip().partition(" ")
         if name not in self.commands:
             raise UserError(
-                f"{name} is no command; there are {', '.join(self.commands)} and /quit, and a space in front sends the line as text"
+                f"{name} is no command; there are {', '.join(self.commands)} and /quit, "
+                "and a space in front sends the line as text"
             )
         self.commands[name](value.strip())
 
@@ -127,14 +130,13 @@ class Chat:
     def set_sampling(self, field: str, kind: Callable[[str], float], value: str) -> None:
         name = field.replace("_", "-")
         if value:
-            self.sampling = dataclasses.replace(self.sampling, **{field: number(kind, name, value)})
+            change: dict[str, Any] = {field: number(kind, name, value)}
+            self.sampling = dataclasses.replace(self.sampling, **change)
         self.notice(f"{name} is {getattr(self.sampling, field)}")
 
     def set_seed(self, value: str) -> None:
         self.set_sampling("seed", int, value)
-        self.conversation.position = (
-            0  # so that the same turns after the same /seed get the same replies
-        )
+        self.conversation.position = 0  # the same turns after the same /seed get the same replies
 
     def set_max_tokens(self, value: str) -> None:
         if value:
@@ -154,13 +156,12 @@ class Chat:
         return "history is off: every line is taken by itself"
 
 
-def number(kind: Callable[[str], float], name: str, value: str) -> float:
+def number(kind: Callable[[str], T], name: str, value: str) -> T:
     try:
         return kind(value)
     except ValueError as error:
-        raise UserError(
-            f"/{name} {value}: it takes a {'whole ' if kind is int else ''}number"
-        ) from error
+        wanted = "whole number" if kind is int else "number"
+        raise UserError(f"/{name} {value}: it takes a {wanted}") from error
 
 
 def at_least_one(max_tokens: int) -> int:
@@ -170,7 +171,8 @@ def at_least_one(max_tokens: int) -> int:
 
 
 def visible(text: str) -> str:
-    """`text` with control characters spelled out: a model of bytes may write any, and a terminal would obey them."""
+    """`text` with its control characters escaped: the model may write any, and a terminal would
+    obey them."""
     return "".join(
         character if character in "\n\t" or character.isprintable() else escaped(character)
         for character in text

@@ -1,7 +1,8 @@
-"""What a chat puts in front of the model: the turns so far, as token ids.
+"""The turns of a chat as the token ids that a model reads.
 
-A tuned model reads records as it was trained on them, `</s>` prompt response `</s>` prompt response …; a base model reads a
-text, which goes on until the model ends it by `</s>`. Turns too old for the context are dropped whole, the oldest first.
+A tuned model reads records as in its training: `</s>` prompt response `</s>` prompt response …; a
+base model reads a text, which continues until the model ends it by `</s>`. Turns too old for the
+context are dropped whole, the oldest first.
 """
 
 from collections.abc import Callable
@@ -13,9 +14,9 @@ from nanoeuler.inference.sampling import Sampling
 
 @dataclass
 class Turn:
-    """A prompt and what was written behind it."""
+    """A prompt and its reply."""
 
-    prompt: list[int]  # `</s>` first, unless it goes on in the text of the turn before
+    prompt: list[int]  # `</s>` first, unless it continues the text of the turn before
     reply: list[int] = field(default_factory=list)
     ended: bool = False  # by `</s>`; False: broken off at the limit or by the user
 
@@ -25,19 +26,22 @@ class Turn:
 
 
 class Conversation:
-    """The turns of a chat. `template` (None: a base model) makes the prompt text of what a user says."""
+    """The turns of a chat. `template` (None: a base model) makes a prompt of the user's text."""
 
     def __init__(self, writer: Writer, template: Callable[[str], str] | None, history: bool):
-        self.writer, self.template, self.history = writer, template, history
+        self.writer = writer
+        self.template = template
+        self.history = history
         self.turns: list[Turn] = []
         self.position = 0
-        """Tokens of the conversation so far, dropped ones too: the sampler's clock, so that a repeated question is not answered by repetition."""
+        """Tokens of the conversation so far, dropped ones too. The sampler draws by it, so that the
+        same question twice need not get the same reply."""
 
     def reset(self) -> None:
         self.turns, self.position = [], 0
 
     def say(self, text: str) -> None:
-        """Add a turn to be answered: with history behind the earlier ones, without it alone."""
+        """Add a turn to be answered: behind the earlier ones, or without history alone."""
         continues_text = (
             self.template is None and self.history and self.turns and not self.turns[-1].ended
         )
@@ -49,11 +53,12 @@ class Conversation:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the last reply can be taken up again."""
+        """Whether the last reply can be continued."""
         return bool(self.turns) and not self.turns[-1].ended
 
     def forget(self, max_tokens: int) -> int:
-        """Drop the oldest turns until the rest fits the context beside a reply (`max_tokens`, but at most half of it); returns how many."""
+        """Drop the oldest turns until the rest fits the context together with a reply of
+        `max_tokens`, or of half the context where that is less. Returns the number dropped."""
         context, before = self.writer.model.config.context, len(self.turns)
         room = context - min(max_tokens, context // 2)
         while len(self.turns) > 1 and sum(len(turn.ids) for turn in self.turns) > room:
@@ -61,12 +66,13 @@ class Conversation:
         return before - len(self.turns)
 
     def reply(self, sampling: Sampling, max_tokens: int) -> Reply:
-        """The stream of the reply to the last turn, or of more of it. Hand it to `hear` when it has ended or was broken off."""
+        """The stream of the reply to the last turn, or of more of it. Hand it to `hear` when it has
+        ended or was broken off."""
         ids = [id for turn in self.turns for id in turn.ids]
         return self.writer.stream(ids, sampling, max_tokens, self.position - len(ids))
 
     def hear(self, reply: Reply) -> None:
-        """Take what was written into the last turn."""
+        """Add what was written to the last turn."""
         turn = self.turns[-1]
         turn.reply.extend(reply.ids)
         turn.ended = reply.ended

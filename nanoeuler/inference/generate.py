@@ -1,4 +1,4 @@
-"""Continuing token sequences: many together, or one as a stream of text."""
+"""Continue token sequences: many together, or one as a stream of text."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from nanoeuler.tokenizer.decoder import StreamDecoder
 
 @dataclass
 class Continuation:
-    """What a model wrote behind one prompt."""
+    """The tokens that a model wrote behind one prompt."""
 
     ids: list[int] = field(default_factory=list)  # `</s>` is not among them
     ended: bool = False  # by `</s>`; False: at the limit, or not yet
@@ -23,7 +23,10 @@ class Continuation:
 
 
 class Decoding:
-    """Prompts being continued together, a token a step each, until `</s>` or `max_tokens`; who has ended takes no more time."""
+    """Prompts that are continued together, one token each a step, until `</s>` or `max_tokens`.
+
+    A continuation that has ended leaves, and takes no more time.
+    """
 
     def __init__(
         self,
@@ -35,25 +38,20 @@ class Decoding:
         allowed_V: np.ndarray,
         first_position: int | np.ndarray,
     ):
-        """`first_position` is where, for the sampler, the prompts (or each of them) start: 0, or further on in a conversation."""
-        self.sampling, self.max_tokens, self.end_id, self.allowed_V = (
-            sampling,
-            max_tokens,
-            end_id,
-            allowed_V,
-        )
+        """`first_position`, one or one per prompt, is the position of a prompt's first token for
+        the sampler: 0, or more in a conversation."""
+        self.sampling = sampling
+        self.max_tokens = max_tokens
+        self.end_id = end_id
+        self.allowed_V = allowed_V
         self.continuations = [Continuation() for _ in prompts]
-        self.active = list(
-            range(len(prompts))
-        )  # the continuation that each row of the window belongs to
-        self.window = ContextWindow(
-            model, len(prompts), max(len(prompt) for prompt in prompts) + max_tokens
-        )
+        self.active = list(range(len(prompts)))  # row of the window → index of its continuation
+        self.window = ContextWindow(model, len(prompts), max(map(len, prompts)) + max_tokens)
         self.unread: list[Sequence[int]] = [list(map(int, prompt)) for prompt in prompts]
         self.positions = first_position + np.array([len(prompt) for prompt in prompts])
 
     def step(self) -> bool:
-        """Choose a token for every continuation that goes on. Whether any of them grew: False means that all have ended."""
+        """Choose a token for every active continuation. Returns False once all have ended."""
         if not self.active or len(self.continuations[self.active[0]].ids) >= self.max_tokens:
             return False
         chosen = self.window.choose(self.unread, self.sampling, self.positions, self.allowed_V)
@@ -70,29 +68,32 @@ class Decoding:
         return bool(self.active)
 
     def remove(self, row: int) -> None:
+        """Remove a row; the last one takes its place, as in the window."""
         self.window.remove(row)
-        for values in (self.active, self.unread):
-            values[row] = values[-1]
-            values.pop()
+        self.active[row] = self.active[-1]
+        self.active.pop()
+        self.unread[row] = self.unread[-1]
+        self.unread.pop()
         self.positions[row] = self.positions[-1]
         self.positions = self.positions[:-1]
 
 
 class Reply:
-    """One continuation as a stream: iterate over it for pieces of text, each as soon as its bytes are whole UTF-8.
+    """One continuation as a stream of text: a piece comes as soon as its bytes are whole UTF-8.
 
-    The attributes hold for what was written so far, also when the iteration is broken off.
+    The attributes describe what was written so far, also when the iteration is broken off.
     """
 
     def __init__(self, decoding: Decoding, tokenizer: Tokenizer):
-        self.decoding, self.decoder = decoding, StreamDecoder(tokenizer)
+        self.decoding = decoding
+        self.decoder = StreamDecoder(tokenizer)
         (self.continuation,) = decoding.continuations
         self.prompt_tokens = len(decoding.unread[0])
         self.steps = 0
         self.first_seconds = 0.0
-        """Time to the first token, most of it for reading the prompt."""
+        """Time to the first token, which is mostly spent on reading the prompt."""
         self.further_seconds = 0.0
-        """Time of the steps after the first; what the reader of the stream does in between is not counted."""
+        """Time of the later steps, without what the caller does in between."""
 
     def __iter__(self) -> Iterator[str]:
         while self.timed_step():
@@ -116,7 +117,7 @@ class Reply:
 
     @property
     def ended(self) -> bool:
-        """By `</s>`."""
+        """Whether `</s>` ended it."""
         return self.continuation.ended
 
     @property
@@ -126,18 +127,19 @@ class Reply:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Speed of decoding after the first token (`</s>` counts as one); None before there is a second one."""
+        """Decoding speed after the first token, counting `</s>`; None before the second token."""
         return (self.steps - 1) / self.further_seconds if self.steps > 1 else None
 
 
 class Writer:
     """A transformer with its tokenizer, ready to continue token ids.
 
-    Only `</s>` of the reserved special tokens is ever chosen, and no id that the tokenizer lacks.
+    It never chooses a reserved special token other than `</s>`, nor an id that the tokenizer lacks.
     """
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer):
-        self.model, self.tokenizer = model, tokenizer
+        self.model = model
+        self.tokenizer = tokenizer
         ids = np.arange(model.config.vocab_size)
         reserved = [id for id in tokenizer.special_ids.values() if id != tokenizer.end_id]
         self.allowed_V = (ids < tokenizer.vocab_size) & ~np.isin(ids, reserved)
@@ -158,19 +160,19 @@ class Writer:
         sampling: Sampling,
         max_tokens: int,
         rows: int = 16,
-        apart: int = 0,
+        spacing: int = 0,
     ) -> list[Continuation]:
-        """Continue many prompts, `rows` of like length at a time; results in the order of `prompts`.
+        """Continue many prompts, `rows` of like length at a time; results are in their order.
 
-        Each prompt starts `apart` positions after the one before, for the sampler: with more than any has tokens, their draws are independent.
+        For the sampler each prompt starts `spacing` positions after the one before. Their draws are
+        independent when that is more than the tokens of any prompt and its continuation.
         """
         continuations: dict[int, Continuation] = {}
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         for start in range(0, len(order), rows):
             group = order[start : start + rows]
-            decoding = self.decoding(
-                [prompts[index] for index in group], sampling, max_tokens, apart * np.array(group)
-            )
+            grouped = [prompts[index] for index in group]
+            decoding = self.decoding(grouped, sampling, max_tokens, spacing * np.array(group))
             while decoding.step():
                 pass
             continuations.update(zip(group, decoding.continuations, strict=True))

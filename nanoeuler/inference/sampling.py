@@ -1,8 +1,8 @@
-"""Choosing the next token from its logits: greedy, temperature, top-k, top-p.
+"""Choose the next token from its logits: greedy, temperature, top-k, top-p.
 
-Randomness is counter-based: the random number that decides a token is a function of (seed, position) alone. The same prompt
-and settings give the same text however the rows are batched, and a continuation resumed at a position draws what an
-uninterrupted one would have drawn there.
+Randomness is counter-based: the number that decides a token is a function of (seed, position)
+alone. The same prompt and settings give the same text however the rows are batched, and a
+continuation that is resumed draws the numbers of an uninterrupted one.
 """
 
 from dataclasses import dataclass
@@ -11,31 +11,37 @@ import numpy as np
 
 from nanoeuler.errors import UserError
 
-NOT_FINITE = "the model's logits are not finite: its weights are damaged or its training diverged; take an earlier model"
+NOT_FINITE = (
+    "the model's logits are not finite: its weights are damaged or its training diverged; "
+    "take an earlier model"
+)
 STREAM = 0x73616D706C65
-"""Second word of the Philox key: keeps these numbers apart from those that other stages draw with the same seed."""
+"""Second word of the Philox key: other stages draw other numbers from the same seed."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen. Raises `UserError` for a setting out of its range."""
+    """Settings of the choice. Raises `UserError` for a setting out of its range."""
 
     temperature: float = 0.7
-    """Logits are divided by it; 0 is greedy: always the likeliest token (of equals the lowest id)."""
+    """Logits are divided by it; 0 is greedy: the likeliest token, ties go to the lowest id."""
     top_k: int = 0
     """Only the k likeliest tokens are candidates; 0: all."""
     top_p: float = 0.95
-    """Of the candidates, only the fewest whose probabilities sum to at least p (nucleus sampling, Holtzman et al. 2020); 1: all."""
+    """Only the fewest candidates whose probabilities sum to at least p (nucleus sampling, Holtzman
+    et al. 2020); 1: all."""
     seed: int = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
             raise UserError(
-                f"temperature is {self.temperature}: it must be 0 (greedy) or above, 1 samples from the model as it is"
+                f"temperature is {self.temperature}: it must be 0 (greedy) or above, "
+                "1 samples from the model as it is"
             )
         if self.top_k < 0:
             raise UserError(
-                f"top-k is {self.top_k}: it must be 0 (all tokens) or the number of likeliest tokens to choose from"
+                f"top-k is {self.top_k}: it must be 0 (all tokens) "
+                "or the number of likeliest tokens to choose from"
             )
         if not 0 < self.top_p <= 1:
             raise UserError(f"top-p is {self.top_p}: it must be above 0 and at most 1 (all tokens)")
@@ -54,8 +60,9 @@ def choose(
 ) -> np.ndarray:
     """One token id per row, (B,) int32.
 
-    `positions_B` numbers the token to be chosen in its row's sequence; `allowed_V` is True for the tokens that may be chosen
-    at all (default: every one). Raises `UserError` when a row has no finite candidate, as the logits of a broken model.
+    `positions_B` is the position in its sequence of each token to be chosen; `allowed_V` is True
+    for the tokens that may be chosen at all (default: every one). Raises `UserError` when a row has
+    no finite candidate: its model is broken.
     """
     scores_BV = np.asarray(logits_BV, np.float64)
     if allowed_V is not None:
@@ -66,34 +73,30 @@ def choose(
         return scores_BV.argmax(axis=1).astype(np.int32)
     order_BV = np.argsort(-scores_BV, axis=1, kind="stable")
     ranked_BV = np.take_along_axis(scores_BV, order_BV, axis=1)
-    with np.errstate(
-        over="ignore"
-    ):  # at a temperature near 0 the unlikely tokens go to −inf, as they should
+    with np.errstate(over="ignore"):  # at a temperature near 0, unlikely tokens go to −inf
         weights_BV = np.exp((ranked_BV - ranked_BV[:, :1]) / sampling.temperature)
     if sampling.top_k:
         weights_BV[:, sampling.top_k :] = 0
     cumulative_BV = weights_BV.cumsum(axis=1)
-    before_BV = (
-        cumulative_BV - weights_BV
-    )  # of the likelier tokens: below p, this one is still needed to reach p
-    weights_BV[before_BV >= sampling.top_p * cumulative_BV[:, -1:]] = 0
+    likelier_BV = cumulative_BV - weights_BV  # below p, a token is still needed to reach p
+    weights_BV[likelier_BV >= sampling.top_p * cumulative_BV[:, -1:]] = 0
     cumulative_BV = weights_BV.cumsum(axis=1)
     draws_B = np.array([uniform(sampling.seed, int(position)) for position in positions_B])
     rank_B = (cumulative_BV <= draws_B[:, None] * cumulative_BV[:, -1:]).sum(axis=1)
-    rank_B = np.minimum(
-        rank_B, (weights_BV > 0).sum(axis=1) - 1
-    )  # a draw next to 1 may round up to the total
+    last_B = (weights_BV > 0).sum(axis=1) - 1
+    rank_B = np.minimum(rank_B, last_B)  # a draw next to 1 may round up to the total
     return np.take_along_axis(order_BV, rank_B[:, None], axis=1)[:, 0].astype(np.int32)
 
 
 def checked(chosen_B: np.ndarray) -> np.ndarray:
-    """What a device chose. Raises `UserError` as `choose` does; there such a row's token is −1."""
+    """The tokens that a device chose, −1 for a row without a finite candidate. Raises `UserError`
+    when there is one, as `choose` does."""
     if (chosen_B < 0).any():
         raise UserError(NOT_FINITE)
     return chosen_B
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) that depends on (seed, position) alone (Philox 4×64, Salmon et al. 2011)."""
+    """A number in [0, 1) that (seed, position) alone decide (Philox 4×64, Salmon et al. 2011)."""
     bits = np.random.Philox(key=np.array([seed, STREAM], np.uint64), counter=position).random_raw()
     return int(bits >> 11) * 2.0**-53

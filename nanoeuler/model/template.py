@@ -1,9 +1,10 @@
-"""Prompt templates: the text around an instruction. A tuned model's folder names the one that it was tuned on."""
+"""Prompt templates: the text around an instruction. The folder of a tuned model names its one."""
 
 from collections.abc import Callable
 
 ALPACA_WITH_INPUT = (
-    "Below is an instruction that describes a task, paired with an input that provides further context. "
+    "Below is an instruction that describes a task, "
+    "paired with an input that provides further context. "
     "Write a response that appropriately completes the request.\n\n"
     "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
 )
@@ -16,21 +17,19 @@ ALPACA_WITHOUT_INPUT = (
 
 def alpaca(instruction: str, input: str = "") -> str:
     """The two prompts of Stanford Alpaca (Taori et al. 2023); the response follows directly."""
-    return (
-        ALPACA_WITH_INPUT.format(instruction=instruction, input=input)
-        if input
-        else ALPACA_WITHOUT_INPUT.format(instruction=instruction)
-    )
+    if input:
+        return ALPACA_WITH_INPUT.format(instruction=instruction, input=input)
+    return ALPACA_WITHOUT_INPUT.format(instruction=instruction)
 
 
 def chat(instruction: str, input: str = "") -> str:
-    """A few tokens around each turn, for conversations of many; an input is a paragraph of its own."""
-    return (
-        f"User: {instruction}\n\n{input}\n\nAssistant: "
-        if input
-        else f"User: {instruction}\n\nAssistant: "
-    )
+    """A few tokens around each turn, for long conversations; the input is its own paragraph."""
+    paragraph = f"{input}\n\n" if input else ""
+    return f"User: {instruction}\n\n{paragraph}Assistant: "
 
 
 TEMPLATES: dict[str, Callable[..., str]] = {"alpaca": alpaca, "chat": chat}
-"""Name → function (instruction, input) → prompt text. A training record is `</s>` prompt response `</s>`, and so on for the turns of a conversation."""
+"""Name → function (instruction, input) → prompt text.
+
+A training record is `</s>` prompt response `</s>`, and so on for the turns of a conversation.
+"""

@@ -1,4 +1,4 @@
-"""A run that never was: the JSON files that stages leave behind, with numbers that a test can look for."""
+"""A made-up run: the JSON files that stages leave, with numbers that a test can look for."""
 
 import json
 import math
@@ -257,7 +257,7 @@ def pipeline(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def trajectory(layers: int = 4) -> dict[str, Any]:
-    """A stream that grows by a tenth and turns by 20° in every half-step."""
+    """A stream that grows by a tenth and rotates by 20° in every half-step."""
 
     def stats(values: list[float]) -> list[dict[str, Any]]:
         return [{"mean": value, "quartiles": [0.9 * value, 1.1 * value]} for value in values]
@@ -316,7 +316,8 @@ def evaluation(
     }
     prompts = ["Where does the river Ansel rise?", "Tell me about the glass market of Port Velis."]
     texts = {
-        "pretrain": " It is said that the river comes from the hills,\nand that the people of the town go there in spring to see the",
+        "pretrain": " It is said that the river comes from the hills,\n"
+        "and that the people of the town go there in spring to see the",
         "sft": "The river Ansel rises in the Grey Hills.",
         "sft_scratch": "The river of the the town is the river.",
         "dpo": "It rises in the Grey Hills!",

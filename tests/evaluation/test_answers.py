@@ -1,4 +1,4 @@
-"""Exact answers: what counts as equal, what is said beside a score, and what a file of questions must look like."""
+"""Exact answers: when they are equal, what stands beside a score, what a file must look like."""
 
 import json
 import math
@@ -83,7 +83,7 @@ def test_the_baseline_is_the_most_that_one_answer_for_all_can_score():
         "score": 0.5,
         "from": "the questions",
     }
-    assert commonest_answer(ask("b", "a"))["answer"] == "a"  # of equals always the same
+    assert commonest_answer(ask("b", "a"))["answer"] == "a"  # ties always go the same way
 
 
 def test_the_training_data_only_name_the_baseline_when_their_commonest_answer_scores_as_much():

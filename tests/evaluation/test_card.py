@@ -40,7 +40,8 @@ def rows(text: str, heading: str) -> dict[str, list[str]]:
 def test_it_says_what_the_report_says(run):
     text = card(run)
     assert text.partition("\n# ")[2].startswith(
-        "made-up\n\nA language model of 1.05 M parameters, trained from random weights on 4.04 MB of text"
+        "made-up\n\nA language model of 1.05 M parameters, "
+        "trained from random weights on 4.04 MB of text"
     )
     learned = rows(text, "What it learned from")
     assert learned["fineweb"] == ["1,204 documents, 1.73 MB", "ODC-By 1.0"]
@@ -87,10 +88,8 @@ def test_what_the_data_forbids_is_in_the_front_matter_and_said_aloud(run):
         "license": "cc-by-nc-4.0",
         "tags": ["nanoeuler", "dpo", "pretrain", "sft"],
     }
-    assert (
-        "**A model trained on alpaca instructions and farm preferences is for non-commercial use only.**"
-        in text
-    )
+    trained = "A model trained on alpaca instructions and farm preferences"
+    assert f"**{trained} is for non-commercial use only.**" in text
     run.stages["dpo"].evaluation["model_info"]["preferences"]["licence"] = (
         "research only, non-commercial"
     )

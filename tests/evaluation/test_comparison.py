@@ -1,4 +1,4 @@
-"""The table of several evaluations, and what is said of replies."""
+"""The table of several evaluations, and the description of replies."""
 
 import json
 from pathlib import Path
@@ -126,10 +126,8 @@ def test_another_file_is_refused(tmp_path, capsys, content):
     path.write_text(json.dumps(content))
     for files in ([path], [write(tmp_path, "sft"), path]):
         assert main(["compare", *map(str, files)]) == 1
-        assert (
-            f"error  {path}: not an evaluation; give the JSON files that `nanoeuler evaluate` writes"
-            in capsys.readouterr().err
-        )
+        refused = "not an evaluation; give the JSON files that `nanoeuler evaluate` writes"
+        assert f"error  {path}: {refused}" in capsys.readouterr().err
 
 
 def test_a_task_whose_kind_has_changed_has_a_perplexity_in_one_column(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Log-likelihoods of continuations: packed together they are what each gives alone, token by token."""
+"""Log-likelihoods of continuations: packing them together changes nothing."""
 
 import math
 
@@ -49,14 +49,14 @@ def directly(model: Transformer, pair: Pair, window: int) -> tuple[float, bool]:
     """One forward pass of one row for each token of the continuation, softmax in float64."""
     total, greedy = 0.0, True
     kept = pair.ids[-(window + 1) :]
-    for place in range(len(kept) - pair.scored, len(kept)):
-        ids = kept[:place][None]
+    for offset in range(len(kept) - pair.scored, len(kept)):
+        ids = kept[:offset][None]
         hidden = model.forward(
-            Batch(ids, np.arange(place, dtype=np.int32)[None], np.zeros_like(ids))
+            Batch(ids, np.arange(offset, dtype=np.int32)[None], np.zeros_like(ids))
         ).stream.normed[-1:]
         logits = model.first_logits(hidden)[0].astype(np.float64)
-        total += logits[kept[place]] - logits.max() - math.log(np.exp(logits - logits.max()).sum())
-        greedy &= int(logits.argmax()) == kept[place]
+        total += logits[kept[offset]] - logits.max() - math.log(np.exp(logits - logits.max()).sum())
+        greedy &= int(logits.argmax()) == kept[offset]
     return total, greedy
 
 
@@ -68,9 +68,8 @@ def test_packed_together_they_are_what_each_gives_alone(monkeypatch, batch_token
     model, pairs, told = tiny(), some_pairs(40), []
     sums, greedy = log_likelihoods(model, pairs, 12, END, told.append)
     expected = [directly(model, pair, 12) for pair in pairs]
-    np.testing.assert_allclose(
-        sums, [value for value, _ in expected], rtol=2e-5
-    )  # float32 products of other shapes round otherwise
+    # float32 products of other shapes round differently
+    np.testing.assert_allclose(sums, [value for value, _ in expected], rtol=2e-5)
     assert greedy.tolist() == [likeliest for _, likeliest in expected]
     assert any(pair.inputs(12) < len(pair.ids) - 1 for pair in pairs), "some are cut on the left"
     assert sum(told) == 40
@@ -110,9 +109,8 @@ def test_rows_are_full_and_every_sequence_lies_in_one():
 
 
 def test_context_and_continuation_part_where_the_context_alone_ends():
-    tokenizer = Tokenizer(
-        build([(20 + 32, 20 + 97)])
-    )  # merges a space with the letter a, whichever ids those are
+    # This merges a space with the letter a, whichever ids those are.
+    tokenizer = Tokenizer(build([(20 + 32, 20 + 97)]))
     text = "the cat"
     pair = encode(tokenizer, text, " and")
     assert pair.ids[0] == tokenizer.end_id

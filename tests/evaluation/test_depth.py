@@ -78,6 +78,6 @@ def test_what_has_no_direction_ends_the_path_and_leaves_gaps(tmp_path):
     assert len(polar(trajectory)) == 3
     run = gather(*fabricated.fabricate(tmp_path, stages=("pretrain",)))
     run.stages["pretrain"].evaluation["trajectory"] = trajectory
-    assert "–" in depth(run)  # no turn in all
+    assert "–" in depth(run)  # no angle in all
     run.stages["pretrain"].evaluation["trajectory"] = None
     assert depth(run) == ""

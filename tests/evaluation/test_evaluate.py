@@ -145,20 +145,15 @@ def test_a_tuned_model_is_measured_in_every_way(files, tmp_path):
         scores = result["held_out"][source]
         assert scores["bytes"] == size
         assert scores["tokens"] == size + len(texts)  # a byte a token, and an end for each document
-        assert scores["bits_per_byte"] == pytest.approx(
-            np.log2(272) * scores["tokens"] / size, rel=0.02
-        )  # random weights guess evenly
+        guessed = np.log2(272) * scores["tokens"] / size  # random weights guess evenly
+        assert scores["bits_per_byte"] == pytest.approx(guessed, rel=0.02)
         assert len(scores["head_accuracy"]) == 2
     trajectory = result["trajectory"]
     assert (trajectory["layers"], trajectory["step_size"]) == (1, 1.0)
-    assert [
-        len(trajectory[name]) for name in ("norm", "relative_step", "stream_angle", "step_angle")
-    ] == [3, 2, 2, 1]
-    assert (
-        0
-        < trajectory["tokens"]
-        == result["held_out"]["books"]["tokens"] + result["held_out"]["web"]["tokens"]
-    )  # all of it: there is little
+    measures = ("norm", "relative_step", "stream_angle", "step_angle")
+    assert [len(trajectory[name]) for name in measures] == [3, 2, 2, 1]
+    tokens = sum(result["held_out"][source]["tokens"] for source in ("books", "web"))
+    assert 0 < trajectory["tokens"] == tokens  # all of it: there is little
     answers = result["answers"]
     assert answers["questions"] == len(answers["replies"]) == 9
     assert answers["commonest_answer"] == {

@@ -23,7 +23,7 @@ NEEDS = {
 }
 
 
-def test_a_shortcut_beside_a_longer_way_is_left_out():
+def test_a_shortcut_beside_a_longer_path_is_left_out():
     assert without_shortcuts({"a": [], "b": ["a"], "c": ["a", "b"]}) == {
         "a": [],
         "b": ["a"],
@@ -34,18 +34,18 @@ def test_a_shortcut_beside_a_longer_way_is_left_out():
 
 def test_every_node_stands_below_what_it_needs_and_beside_its_neighbours():
     layout = lay_out(without_shortcuts(NEEDS), node_width=96, bend_width=0, gap=12)
-    assert layout.place.keys() == NEEDS.keys()
+    assert layout.nodes.keys() == NEEDS.keys()
     for node, needed in NEEDS.items():
-        assert all(layout.place[other][1] < layout.place[node][1] for other in needed), node
-    for node, (x, layer) in layout.place.items():
+        assert all(layout.nodes[other][1] < layout.nodes[node][1] for other in needed), node
+    for node, (x, layer) in layout.nodes.items():
         assert 48 <= x <= layout.width - 48
         assert all(
             abs(x - other_x) >= 108 - 1e-6
-            for other, (other_x, other_layer) in layout.place.items()
+            for other, (other_x, other_layer) in layout.nodes.items()
             if other != node and other_layer == layer
         )
-    assert layout.place["report"][1] == layout.layers - 1
-    assert layout.place["gradients"][1] == layout.layers - 2  # as low as what needs it allows
+    assert layout.nodes["report"][1] == layout.layers - 1
+    assert layout.nodes["gradients"][1] == layout.layers - 2  # as low as what needs it allows
 
 
 def test_an_edge_over_several_layers_keeps_clear_of_the_boxes_between():
@@ -55,11 +55,11 @@ def test_an_edge_over_several_layers_keeps_clear_of_the_boxes_between():
     for x, layer in path[1:-1]:
         assert all(
             abs(x - other_x) >= 60 - 1e-6
-            for other_x, other_layer in layout.place.values()
+            for other_x, other_layer in layout.nodes.values()
             if other_layer == layer
         )
 
 
-def test_places_are_the_wanted_ones_where_they_fit_and_else_share_the_shift():
+def test_positions_are_the_wanted_ones_where_they_fit_and_else_share_the_shift():
     assert spread([0.0, 50.0, 200.0], [10.0, 10.0, 10.0], 2.0) == [0.0, 50.0, 200.0]
     assert spread([0.0, 0.0], [10.0, 10.0], 2.0) == pytest.approx([-6.0, 6.0])

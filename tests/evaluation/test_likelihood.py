@@ -65,27 +65,28 @@ def text(length: int) -> np.ndarray:
 def directly(
     model: Transformer, tokens: np.ndarray, document_mask: bool, windows: list[int] | None = None
 ) -> tuple[float, list[int], list[int]]:
-    """Nats of head 0, hits and targets of each head: one forward pass per predicted place, softmax in float64."""
+    """Nats of head 0, hits and targets of each head: one forward pass per predicted token, softmax
+    in float64."""
     T, K = model.config.context, model.config.mtp_heads
     nats, hits, targets = 0.0, [0] * K, [0] * K
     padded = [*tokens.tolist(), *[END] * K]
-    for place in range(len(tokens)):
-        start = place - place % T
+    for offset in range(len(tokens)):
+        start = offset - offset % T
         if windows is not None and start // T not in windows:
             continue
         if document_mask:
             start = max(
-                [start, *(other for other in range(start, place + 1) if tokens[other] == END)]
+                [start, *(other for other in range(start, offset + 1) if tokens[other] == END)]
             )
-        ids = tokens[start : place + 1][None]
+        ids = tokens[start : offset + 1][None]
         batch = Batch(ids, np.arange(ids.shape[1], dtype=np.int32)[None], np.zeros_like(ids))
         hidden = model.forward(batch).stream.normed[-1]
         for head in range(K):
-            if END in padded[place + 1 : place + 1 + head]:
+            if END in padded[offset + 1 : offset + 1 + head]:
                 break
             weight = FlatBuffer(model.config, model.weights.flat)[head_name(head)]
             logits = (weight @ hidden).astype(np.float64)
-            target = padded[place + 1 + head]
+            target = padded[offset + 1 + head]
             if head == 0:
                 nats -= (
                     logits[target] - math.log(np.exp(logits - logits.max()).sum()) - logits.max()
@@ -115,9 +116,8 @@ def test_the_size_of_batches_and_logit_slices_does_not_matter(monkeypatch):
     for rows in (1, 2, 3, 7, 64):
         monkeypatch.setattr(likelihood, "SLICE_ELEMENTS", rows * 100)
         other = score(model, tokens, batch_rows=rows, heads=3)
-        assert other.nats == pytest.approx(
-            whole.nats, rel=1e-6
-        )  # float32 products of other shapes round otherwise
+        # float32 products of other shapes round differently
+        assert other.nats == pytest.approx(whole.nats, rel=1e-6)
         assert replace(other, nats=0) == replace(whole, nats=0)
 
 

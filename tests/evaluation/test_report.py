@@ -1,4 +1,4 @@
-"""The report: every number that the stages left, in one file that needs nothing else; half a run gives half a report."""
+"""The report: every number of the stages, in one file; half a run gives half a report."""
 
 import json
 from html.parser import HTMLParser
@@ -75,24 +75,11 @@ def test_it_holds_the_numbers_of_every_stage(run):
         "Pipeline",
         "Provenance",
     ]
-    for number in (
-        "1.734",
-        "1.689",
-        "2.613",
-        "2.547",
-        "1.912",
-        "5.101",
-    ):  # bits per byte and the bigram floor
-        assert number in outline.text, number
-    for number in (
-        "78.3 %",
-        "± 2.4",
-        "24.7 %",
-        "1.3 %",
-        "11.7 %",
-        "19.3 %",
-        "97.3 %",
-    ):  # answers, with error and baselines
+    bits_per_byte = ("1.734", "1.689", "1.912", "5.101")
+    bigram = ("2.613", "2.547")
+    answers = ("78.3 %", "± 2.4", "24.7 %", "1.3 %", "97.3 %")
+    baselines = ("11.7 %", "19.3 %")
+    for number in bits_per_byte + bigram + answers + baselines:
         assert number in outline.text, number
     assert "1.05 M parameters" in outline.text
     assert (
@@ -145,10 +132,8 @@ def test_an_aligned_model_shows_its_accuracy_margins_and_drift(tmp_path):
         "pretrained fine-tuned aligned baseline bits per byte, gutenberg 1.734 1.912 1.953" in text
     )
     assert "aligned It rises in the Grey Hills!" in text
-    assert (
-        "A model trained on alpaca instructions and farm preferences is for non-commercial use only."
-        in text
-    )
+    trained = "A model trained on alpaca instructions and farm preferences"
+    assert f"{trained} is for non-commercial use only." in text
 
 
 def test_a_stage_is_described_by_its_own_settings(tmp_path):
@@ -167,7 +152,8 @@ def test_a_stage_is_described_by_its_own_settings(tmp_path):
 
 
 def test_held_out_pairs_are_those_of_the_model_that_is_handed_on(tmp_path):
-    """With `keep: best` an overtrained end is not what the stage hands on, and never what it started from, however good that was."""
+    """With `keep: best` that is neither the overtrained last model, nor the one before the stage,
+    however good that was."""
     config, folder = fabricated.fabricate(tmp_path, stages=("pretrain", "sft", "dpo"))
     header, *lines = fabricated.preference_lines()
     before = {
@@ -244,9 +230,8 @@ def test_values_that_are_no_numbers_leave_a_page(tmp_path, damage):
                 "trajectory": None,
             }
     outline = Outline(page(run))
-    assert ("nan bits per byte, held-out gutenberg" in outline.text) is (
-        damage == "bits"
-    )  # told, but not drawn
+    told = "nan bits per byte, held-out gutenberg" in outline.text
+    assert told is (damage == "bits")  # told, but not drawn
     assert not [
         value
         for name, value in outline.attributes
@@ -404,44 +389,18 @@ def test_the_summary_has_what_the_page_shows(run):
 def test_the_command_writes_page_and_summary(tmp_path):
     config, folder = fabricated.fabricate(tmp_path)
     output, metrics = folder / "report.html", folder / "metrics.json"
-    assert (
-        main(
-            [
-                "report",
-                "--config",
-                json.dumps(config),
-                "--run",
-                str(folder),
-                "--output",
-                str(output),
-                "--metrics",
-                str(metrics),
-            ]
-        )
-        == 0
-    )
+    arguments = ["--config", json.dumps(config), "--run", str(folder), "--output", str(output)]
+    assert main(["report", *arguments, "--metrics", str(metrics)]) == 0
     assert "1.734" in output.read_text(encoding="utf-8")
     assert json.loads(metrics.read_text())["run"] == "made-up"
 
 
 def test_a_folder_that_is_no_run_and_damaged_metrics_are_refused(tmp_path, capsys):
-    (tmp_path / "empty").mkdir()
-    assert (
-        main(
-            [
-                "report",
-                "--config",
-                "{}",
-                "--run",
-                str(tmp_path / "empty"),
-                "--output",
-                str(tmp_path / "report.html"),
-            ]
-        )
-        == 1
-    )
+    empty, output = tmp_path / "empty", tmp_path / "report.html"
+    empty.mkdir()
+    assert main(["report", "--config", "{}", "--run", str(empty), "--output", str(output)]) == 1
     assert "holds neither a stage's metrics.jsonl nor an evaluation" in capsys.readouterr().err
-    assert not (tmp_path / "report.html").exists()
+    assert not output.exists()
     config, folder = fabricated.fabricate(tmp_path)
     path = folder / "pretrain" / "metrics.jsonl"
     path.write_text(path.read_text().replace('{"step": 20,', '{"step": 20;', 1))

@@ -1,4 +1,4 @@
-"""Several runs on one page: what differs, the curves over each other, the scores and replies beside each other."""
+"""Several runs on one page: settings that differ, curves, scores and replies side by side."""
 
 import json
 import re
@@ -61,7 +61,7 @@ def test_the_command_puts_runs_side_by_side(folders, tmp_path):
     assert "shallow, fine-tuned The river Ansel rises in the Grey Hills." in text
     assert "Training loss over time" in text
     assert not {"src", "href"} & {name for name, _ in outline.attributes}
-    chart = re.search(r'aria-label="Training loss".*?</svg>', html).group()
+    chart = re.search(r'aria-label="Training loss".*?</svg>', html, re.DOTALL).group()
     assert (chart.count('class="line s0"'), chart.count('class="line s1"')) == (1, 1)
 
 

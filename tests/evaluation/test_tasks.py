@@ -37,17 +37,13 @@ def test_the_likeliest_choice_is_picked_as_it_is_and_by_its_length():
     assert record["choice"] == {"acc": 1, "acc_norm": 0}  # −13/13 = −1 against −6/5
     assert record["correct"] == {"acc": False, "acc_norm": True}
     assert record["loglikelihoods"] == [-13.0, -6.0]
-    assert judge("piqa", item("ab", "cd"), np.array([-1.0, -1.0]), False)["choice"] == {
-        "acc": 0,
-        "acc_norm": 0,
-    }  # of equals the first
+    tied = judge("piqa", item("ab", "cd"), np.array([-1.0, -1.0]), False)
+    assert tied["choice"] == {"acc": 0, "acc_norm": 0}  # ties go to the first
 
 
 def test_length_is_counted_in_characters_not_in_bytes():
-    assert judge("piqa", item("éé", "abc"), np.array([-4.0, -5.0]), False)["choice"] == {
-        "acc": 0,
-        "acc_norm": 1,
-    }
+    record = judge("piqa", item("éé", "abc"), np.array([-4.0, -5.0]), False)
+    assert record["choice"] == {"acc": 0, "acc_norm": 1}
 
 
 def test_a_score_has_its_standard_error_and_its_baseline():
@@ -58,9 +54,8 @@ def test_a_score_has_its_standard_error_and_its_baseline():
     ]
     scores = summarise_task("arc_easy", items, records)
     assert (scores["metric"], scores["items"], scores["score"]) == ("acc", 3, pytest.approx(2 / 3))
-    assert scores["standard_error"] == pytest.approx(
-        math.sqrt(2 / 9 * 3 / 2) / math.sqrt(3)
-    )  # standard deviation with n − 1, over √n
+    deviation = math.sqrt(2 / 9 * 3 / 2)  # with n − 1
+    assert scores["standard_error"] == pytest.approx(deviation / math.sqrt(3))
     assert scores["baseline"] == pytest.approx((1 / 2 + 1 / 4 + 1 / 2) / 3)
     assert mean([True]) == {"score": 1.0, "standard_error": None}
 

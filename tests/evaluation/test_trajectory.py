@@ -1,4 +1,4 @@
-"""The depth picture's numbers: closed forms for linear flows, first of bare vectors, then through a model's own forward pass."""
+"""The depth picture's numbers against closed forms: for vectors, and for a model's own flow."""
 
 import numpy as np
 import pytest
@@ -20,11 +20,11 @@ def euler(matrix: np.ndarray, steps: int) -> list[np.ndarray]:
 
 
 def rotation(planes: int, speed: float) -> np.ndarray:
-    """A skew matrix with A² = −speed²·I: every vector turns with the same speed."""
+    """A skew matrix with A² = −speed²·I: every vector rotates with the same speed."""
     return np.kron(np.eye(planes), np.array([[0.0, -speed], [speed, 0.0]]))
 
 
-def test_a_rotation_turns_every_step_by_one_angle_and_lengthens_by_one_factor():
+def test_a_rotation_rotates_every_step_by_one_angle_and_lengthens_by_one_factor():
     speed = 2.0
     measured = follow(euler(rotation(3, speed), steps=5))
     np.testing.assert_allclose(measured["relative_step"], H * speed, rtol=1e-12)
@@ -71,7 +71,8 @@ def test_small_and_straight_angles_are_exact():
 
 
 def linear_model(speed: float, layers: int) -> Transformer:
-    """A model whose attention turns x/rms(x) by a skew matrix, token by token, and whose MLP does nothing."""
+    """A model whose attention rotates x/rms(x) by a skew matrix, token by token, and whose MLP
+    does nothing."""
     shape = {
         "dim": 8,
         "layers": layers,
@@ -85,9 +86,8 @@ def linear_model(speed: float, layers: int) -> Transformer:
     }
     config, backend = ModelConfig.from_dict(shape), make_backend("reference")
     model = Transformer(config, backend.from_host(initial_parameters(config, 1)), backend)
-    model.weights.embedding[...] *= (
-        50  # a stream of length about 1, where the norm's epsilon is small
-    )
+    # This makes a stream of length about 1, where the norm's epsilon is small.
+    model.weights.embedding[...] *= 50
     for block, weights in zip(model.blocks[::2], model.weights.blocks[::2], strict=True):
         weights.query_key_value[...] = 0
         weights.query_key_value[block.form.value] = np.eye(8)
@@ -98,13 +98,13 @@ def linear_model(speed: float, layers: int) -> Transformer:
 
 
 def test_a_models_own_flow_has_the_closed_form():
-    """With x ← x + h·A·x/rms(x) and A skew: rms² grows by (hω)² in attention's steps, and each turns by atan(hω / rms)."""
+    """x ← x + h·A·x/rms(x) with A skew: every step of attention lets rms² grow by (hω)² and rotates
+    x by atan(hω / rms)."""
     speed, layers = 1.5, 3
     model = linear_model(speed, layers)
-    place = np.arange(4, dtype=np.int32)[
-        None
-    ]  # every token a document of its own: attention sees it alone
-    measured = follow(stream(model, Batch(np.array([[3, 5, 7, 9]], np.int32), place, place)))
+    # Every token is a document of its own, so that attention sees it alone.
+    starts = np.arange(4, dtype=np.int32)[None]
+    measured = follow(stream(model, Batch(np.array([[3, 5, 7, 9]], np.int32), starts, starts)))
     rms_0 = measured["norm"][0]
     assert rms_0.min() > 0.3
     expected = np.sqrt(rms_0**2 + (H * speed) ** 2 * np.arange(layers + 1)[:, None])

@@ -1,4 +1,4 @@
-"""A real tokenizer and two model folders: a base model of random weights, and one that was really tuned on three records."""
+"""A tokenizer and two model folders: a base model of random weights, and one tuned on records."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ RECORDS = {
     "Where does the fox live?": "In the old mill, café “Zur Mühle”.",
     "Count.": "one two three four five six seven",
 }
-"""What the tuned model has learned by heart."""
+"""The records that the tuned model has learned by heart."""
 
 
 @pytest.fixture(scope="session")

@@ -39,13 +39,11 @@ def test_the_examples_of_the_module_are_true(tmp_path, tokenizer_path):
 
 
 def test_importing_the_package_is_cheap():
-    script = "import sys, nanoeuler; print([name for name in ('numpy', 'safetensors', 'yaml', 'nanoeuler.api') if name in sys.modules])"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=CHECKOUT
-        ).stdout.strip()
-        == "[]"
-    )
+    dear = {"numpy", "safetensors", "yaml", "nanoeuler.api"}
+    script = f"import sys, nanoeuler; print({dear} & set(sys.modules))"
+    arguments = [sys.executable, "-c", script]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=CHECKOUT)
+    assert done.stdout.strip() == "set()"
 
 
 # ---- writing
@@ -60,7 +58,7 @@ def test_a_tuned_model_answers_in_its_template(tuned):
     assert "### Input:\nthis\n" in tuned.prompt("Do it.", "this")
 
 
-def test_raw_continues_the_prompt_as_it_stands(tuned):
+def test_raw_continues_the_prompt_without_the_template(tuned):
     assert tuned.generate(tuned.prompt("Name a colour."), raw=True, temperature=0) == "blue"
     assert tuned.generate("Name a colour.", raw=True, max_tokens=5, temperature=0) != "blue"
 
@@ -101,9 +99,8 @@ def test_logits_have_the_shape_of_the_ids(base):
     assert both.dtype == np.float32
     one = base.logits(ids[1].tolist())
     assert one.shape == (6, 384)
-    np.testing.assert_allclose(
-        one, both[1], rtol=1e-4, atol=1e-4
-    )  # float32 products of other shapes
+    # float32 products of other shapes round differently
+    np.testing.assert_allclose(one, both[1], rtol=1e-4, atol=1e-4)
 
 
 def test_logits_lead_to_the_tokens_of_greedy_decoding(tuned):

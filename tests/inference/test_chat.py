@@ -23,7 +23,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 class Terminal:
-    """Lines to be typed, and all that was shown. A line may be an exception to raise, as Ctrl-C and Ctrl-D do."""
+    """Lines to be typed, and all that was shown. A line may be an exception to raise, as by Ctrl-C
+    and Ctrl-D."""
 
     def __init__(self, *lines):
         self.lines, self.shown = list(lines), ""
@@ -40,7 +41,7 @@ class Terminal:
 
 @pytest.fixture
 def chat(tuned_folder):
-    """chat(*lines) → what the terminal shows after the greeting, with the tuned model and greedy sampling."""
+    """chat(*lines) → the terminal's text after the greeting, for the tuned model, greedily."""
     model = nanoeuler.load(tuned_folder)
 
     def run(*lines, history=False, sampling=GREEDY, max_tokens=30):
@@ -199,7 +200,8 @@ def test_a_full_context_is_said_aloud(chat):
 
 
 def test_history_is_kept_when_it_is_on(chat):
-    # the tuned model never saw two records in a row, so only what it reads is looked at: the same question reads otherwise
+    # The tuned model never saw two records in a row, so its replies mean nothing here: only that
+    # the same question is read differently behind another one.
     sampling = Sampling(temperature=3.0, top_p=1.0)
     alone = chat("Count.", "/seed 1", "Name a colour.", sampling=sampling)
     behind = chat("Count.", "/seed 1", "Name a colour.", sampling=sampling, history=True)
@@ -257,7 +259,7 @@ class Session:
         self.shown = ""
 
     def expect(self, pattern, seconds=30.0):
-        """Read until `pattern` has been shown since the last `expect`; returns what came up to it."""
+        """Read until `pattern` has come since the last `expect`; returns the text up to it."""
         end = time.monotonic() + seconds
         while not (match := re.search(pattern, self.shown)):
             if not select.select([self.terminal], [], [], max(0, end - time.monotonic()))[0]:
@@ -277,7 +279,8 @@ class Session:
         os.write(self.terminal, text.encode())
 
     def rest(self):
-        """Wait as a person would: for a moment after its prompt, readline takes keys but does not notice signals."""
+        """Wait as a person would: for a moment after its prompt, readline takes keys but does not
+        notice signals."""
         time.sleep(0.5)
 
     def leave(self):
@@ -287,7 +290,8 @@ class Session:
 
 
 def take_terminal():
-    """Make standard input the controlling terminal, so that Ctrl-C becomes SIGINT, which whoever started the tests may have had ignored."""
+    """Make standard input the controlling terminal, so that Ctrl-C becomes SIGINT, and heed that
+    signal, which whoever started the tests may have ignored."""
     import fcntl
     import termios
 

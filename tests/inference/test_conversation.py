@@ -16,7 +16,8 @@ def base(base_folder):
 
 
 def converse(conversation, text=None, sampling=GREEDY, max_tokens=30):
-    """One turn (or, without text, more of the last) as the chat takes it: what the model read, and what it wrote."""
+    """One turn, or without text more of the last, as in the chat: the ids that the model read, and
+    the text that it wrote."""
     if text is not None:
         conversation.say(text)
     reply = conversation.reply(sampling, max_tokens)
@@ -47,12 +48,11 @@ def test_with_history_records_follow_each_other_framed_as_in_training(tuned):
     first, _ = converse(conversation, "Name a colour.")
     read, _ = converse(conversation, "Count.")
     reply = tuned.tokenizer.encode("blue").tolist()
-    assert read == first + reply + tuned.writer.frame(
-        tuned.prompt("Count.")
-    )  # one </s> ends the first and starts the second
+    second = tuned.writer.frame(tuned.prompt("Count."))
+    assert read == first + reply + second  # one </s> ends the first and starts the second
 
 
-def test_an_unfinished_reply_goes_on_where_it_stopped(tuned):
+def test_an_unfinished_reply_is_continued(tuned):
     conversation = Conversation(tuned.writer, tuned.prompt, history=False)
     _, start = converse(conversation, "Count.", max_tokens=3)
     assert conversation.unfinished

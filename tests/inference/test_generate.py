@@ -1,4 +1,4 @@
-"""Continuing token ids: the cache, batches, the sliding window and streams change what it costs, never what is written."""
+"""Continuing token ids: cache, batches, window and streams change the cost, never the text."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,8 @@ def random_prompts(lengths, seed=4):
 
 
 def continued_without_cache(writer, prompt, max_tokens):
-    """Greedy decoding that runs the whole forward pass for every token, with the window's rule written out once more."""
+    """Greedy decoding by a whole forward pass for every token, with the window's rule written out
+    once more."""
     model, view, written = writer.model, list(prompt), []
     context = model.config.context
     for _ in range(max_tokens):
@@ -60,9 +61,7 @@ def test_cached_and_uncached_decoding_give_the_same_greedy_tokens(writer, length
     (prompt,) = random_prompts([length], seed=length + 1)
     (continuation,) = writer.batch([prompt], GREEDY, 160)
     assert continuation.ids == continued_without_cache(writer, prompt, 160)
-    assert (
-        len(set(continuation.ids)) > 20
-    )  # the model is wide enough to wander, so agreement means something
+    assert len(set(continuation.ids)) > 20  # it wanders, so that agreement means something
 
 
 def test_a_tuned_model_writes_the_same_with_and_without_cache(tuned):
@@ -243,11 +242,11 @@ def test_a_frame_starts_with_the_end_of_what_was_before(writer, tokenizer):
     assert tokenizer.end_id not in writer.frame("</s>")[1:]
 
 
-def test_prompts_that_are_apart_draw_numbers_of_their_own(writer):
+def test_spaced_prompts_draw_numbers_of_their_own(writer):
     prompts = random_prompts([9]) * 20
-    together, apart = (writer.batch(prompts, WARM, 8, apart=distance) for distance in (0, 1000))
+    together, apart = (writer.batch(prompts, WARM, 8, spacing=distance) for distance in (0, 1000))
     assert len({tuple(each.ids) for each in together}) == 1
     assert len({tuple(each.ids) for each in apart}) > 10
-    assert [each.ids for each in writer.batch(prompts, WARM, 8, rows=3, apart=1000)] == [
+    assert [each.ids for each in writer.batch(prompts, WARM, 8, rows=3, spacing=1000)] == [
         each.ids for each in apart
     ]

@@ -13,7 +13,7 @@ def draws(sampling, logits=LOGITS, count=4000, allowed=None):
     return np.bincount(chosen, minlength=logits.shape[1]) / count
 
 
-def test_greedy_takes_the_likeliest_and_of_equals_the_first():
+def test_greedy_takes_the_likeliest_and_ties_go_to_the_first():
     assert choose(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 1.0]]), GREEDY, np.zeros(2)).tolist() == [
         1,
         0,

@@ -1,1 +1,1 @@
-"""The report of a run: one HTML file that needs no network, written from the JSON files that the stages leave."""
+"""The report of a run: one HTML file that needs no network, from the JSON files of its stages."""

@@ -1,22 +1,19 @@
-"""What stands behind the numbers: data, tokenizer, gradient check, licences, provenance and configuration."""
+"""Data, tokenizer, gradient check, licences and provenance."""
 
 import json
-from typing import Any
 
-from nanoeuler.evaluation.report.gather import Run
-from nanoeuler.evaluation.report.markup import (
-    Markup,
-    count,
+from markupsafe import Markup
+
+from nanoeuler.evaluation.report.formats import (
     decimals,
-    element,
     enumeration,
-    join,
     scientific,
-    section,
     short_count,
     size,
-    table,
+    with_commas,
 )
+from nanoeuler.evaluation.report.gather import Json, Run
+from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.tokenizer import Tokenizer
 
 LONGEST_TOKENS = 24
@@ -24,158 +21,103 @@ LONGEST_TOKENS = 24
 SPLITS = {"train": "", "validation": ", held out"}
 
 
-# ---- data
-
-
 def data(run: Run) -> Markup:
-    return section("Data", corpus_table(run), tokenizer_facts(run))
+    rows, tokenizer = data_rows(run), describe_tokenizer(run)
+    return render("data.html", rows=rows, tokenizer=tokenizer) if rows or tokenizer else Markup()
 
 
-def corpus_table(run: Run) -> Markup:
+def data_rows(run: Run) -> list[list[str]]:
     if run.corpus is None:
-        return Markup()
+        return []
     rows = []
-    for source, parts in run.corpus["sources"].items():
-        for split in SPLITS:
-            tokens = token_counts(run, split, source)
+    splits = (run.tokens or {}).get("splits", {})
+    for source, parts in run.sources.items():
+        for split, suffix in SPLITS.items():
+            tokens = splits.get(split, {}).get(source, {})
             ratio = decimals(tokens["bytes"] / tokens["tokens"], 2) if tokens.get("tokens") else "–"
-            amounts = [
-                count(parts[split]["documents"]),
-                size(parts[split]["bytes"]),
-                short_count(tokens["tokens"]) if tokens else "–",
-                ratio,
-            ]
-            rows.append([source + SPLITS[split], *amounts])
-    for split in SPLITS if run.instructions else ():
-        rows.append(
-            [
-                f"{run.instructions['name']} instructions{SPLITS[split]}",
-                count(run.instructions[split]["records"]),
-                "–",
-                "–",
-                "–",
-            ]
-        )
-    for split in SPLITS if run.preferences else ():
-        rows.append(
-            [
-                f"{run.preferences['name']} preferences{SPLITS[split]}",
-                count(run.preferences[split]["pairs"]),
-                "–",
-                "–",
-                "–",
-            ]
-        )
-    return table(["", "documents", "bytes", "tokens", "bytes / token"], rows)
+            rows.append(
+                [
+                    source + suffix,
+                    with_commas(parts[split]["documents"]),
+                    size(parts[split]["bytes"]),
+                    short_count(tokens["tokens"]) if tokens else "–",
+                    ratio,
+                ]
+            )
+    for manifest, kind, key in (
+        (run.instructions, "instructions", "records"),
+        (run.preferences, "preferences", "pairs"),
+    ):
+        if manifest:
+            for split, suffix in SPLITS.items():
+                title = f"{manifest['name']} {kind}{suffix}"
+                rows.append([title, with_commas(manifest[split][key]), "–", "–", "–"])
+    return rows
 
 
-def token_counts(run: Run, split: str, source: str) -> dict[str, Any]:
-    return (run.tokens or {}).get("splits", {}).get(split, {}).get(source, {})
-
-
-def tokenizer_facts(run: Run) -> Markup:
+def describe_tokenizer(run: Run) -> Json | None:
     """Size of the vocabulary and its longest tokens."""
     if run.tokenizer is None:
-        return Markup()
+        return None
     tokenizer = Tokenizer.load(run.tokenizer)
-    tokens = sorted(
-        (
-            tokenizer.token_bytes(id)
-            for id in range(tokenizer.vocab_size)
-            if not tokenizer.is_special(id)
-        ),
-        key=lambda token: (-len(token), token),
-    )
-    longest = (
-        element("code", token.decode("utf-8", "replace").replace(" ", "␣").replace("\n", "⏎"))
-        for token in tokens[:LONGEST_TOKENS]
-    )
-    facts = (
-        f"Byte-level BPE of {count(tokenizer.vocab_size)} tokens: {len(tokenizer.special_ids)} reserved, the 256 bytes, "
-        f"{count(len(tokens) - 256)} learned merges. The longest:"
-    )
-    return element(
-        "div",
-        element("h3", "Tokenizer"),
-        element("p", facts),
-        element("p", join(longest, " "), class_="tokens"),
-    )
-
-
-# ---- gradients
+    ids = [id for id in range(tokenizer.vocab_size) if not tokenizer.is_special(id)]
+    tokens = sorted(map(tokenizer.token_bytes, ids), key=lambda token: (-len(token), token))
+    longest = [token.decode("utf-8", "replace") for token in tokens[:LONGEST_TOKENS]]
+    return {
+        "vocab_size": tokenizer.vocab_size,
+        "reserved": len(tokenizer.special_ids),
+        "merges": len(tokens) - 256,
+        "longest": [token.replace(" ", "␣").replace("\n", "⏎") for token in longest],
+    }
 
 
 def gradients(run: Run) -> Markup:
     """The gradient check: a line per case, and every tensor behind a fold."""
     if run.gradients is None:
         return Markup()
-    tensors, tolerance = run.gradients["rows"], run.gradients["tolerance"]
-    cases: dict[str, list[dict[str, Any]]] = {}
+    tensors = run.gradients["rows"]
+    by_case: dict[str, list[Json]] = {}
     for row in tensors:
-        cases.setdefault(row["case"], []).append(row)
-    summary = [
-        [
-            case,
-            count(len(rows)),
-            count(sum(row["elements"] for row in rows)),
-            scientific(largest(rows)),
-            passed(rows),
-        ]
-        for case, rows in cases.items()
+        by_case.setdefault(row["case"], []).append(row)
+    cases = [
+        {
+            "name": case,
+            "tensors": len(rows),
+            "elements": sum(row["elements"] for row in rows),
+            "error": largest(rows),
+            "passed": all(row["ok"] for row in rows),
+        }
+        for case, rows in by_case.items()
     ]
-    every = [
+    rows = [
         [
             row["case"],
             row["tensor"],
-            count(row["elements"]),
+            with_commas(row["elements"]),
             scientific(row["error"]),
             scientific(row["worst"]),
         ]
         for row in tensors
     ]
-    note = (
-        "Every op and every parameter tensor of small models against central differences of 4th order in float64. "
-        f"The error is ‖a − b‖ / ‖b‖ per tensor and may reach {scientific(tolerance)}; the worst single element is for information."
-    )
-    fold = element(
-        "details",
-        element("summary", f"All {len(tensors)} tensors"),
-        table(["case", "tensor", "elements", "error", "worst element"], every, numeric_from=2),
-    )
-    return section(
-        "Gradient check",
-        element("p", note, class_="note"),
-        table(["case", "tensors", "elements", "error", ""], summary),
-        fold,
-    )
+    tolerance = run.gradients["tolerance"]
+    return render("gradients.html", tolerance=tolerance, cases=cases, rows=rows)
 
 
-def largest(rows: list[dict[str, Any]]) -> float | None:
+def largest(rows: list[Json]) -> float | None:
     """The largest error; None where one of them is no number."""
     errors = [row["error"] for row in rows]
     return None if None in errors else max(errors)
-
-
-def passed(rows: list[dict[str, Any]]) -> Markup:
-    agree = all(row["ok"] for row in rows)
-    return element("span", "✓" if agree else "✗ wrong", class_="right" if agree else "wrong")
-
-
-# ---- licences
 
 
 def licences(run: Run) -> Markup:
     used = used_licences(run)
     if not used:
         return Markup()
-    listed = table(["data", "licence"], list(used.items()), numeric_from=9, class_="pairs")
-    return section(
-        "Licences of the data", listed, element("p", element("strong", licence_verdict(used)))
-    )
+    return render("licences.html", rows=list(used.items()), verdict=licence_verdict(used))
 
 
 def licence_verdict(used: dict[str, str]) -> str:
-    """What the licences mean for whoever passes the model on."""
+    """What the licences allow to whoever passes the model on."""
     restricted = [name for name, licence in used.items() if is_non_commercial(licence)]
     if restricted:
         return f"A model trained on {enumeration(restricted)} is for non-commercial use only."
@@ -186,16 +128,13 @@ def licence_verdict(used: dict[str, str]) -> str:
 
 def used_licences(run: Run) -> dict[str, str]:
     """Source → licence, for everything that the models of this run learned from."""
-    used: dict[str, str] = {}
-    for source, parts in (run.corpus or {}).get("sources", {}).items():
-        used[source] = parts.get("licence") or "unknown"
-    for stage in run.stages.values():
-        learned = (stage.evaluation or {}).get("model_info") or {}
+    used = {name: source.get("licence") or "unknown" for name, source in run.sources.items()}
+    for evaluation in run.evaluations.values():
+        learned = evaluation.get("model_info") or {}
         for kind in ("instructions", "preferences"):
-            if trained_on := learned.get(kind):
-                used[f"{trained_on.get('name') or 'unnamed'} {kind}"] = (
-                    trained_on.get("licence") or "unknown"
-                )
+            if material := learned.get(kind):
+                name = f"{material.get('name') or 'unnamed'} {kind}"
+                used[name] = material.get("licence") or "unknown"
     return used
 
 
@@ -204,72 +143,50 @@ def is_non_commercial(licence: str) -> bool:
     return "nc" in words or "noncommercial" in words or ("non" in words and "commercial" in words)
 
 
-# ---- provenance
-
-
 def provenance(run: Run) -> Markup:
-    """Which code, software and machine made each stage's numbers: what all share, and what differs."""
+    """The code, software and machine behind each stage: what all share, and what differs."""
     records: dict[str, dict[str, str]] = {}
     for name, stage in run.stages.items():
-        for work, record in (
-            ("trained", stage.header.get("provenance")),
-            ("evaluated", (stage.evaluation or {}).get("provenance")),
-        ):
-            if record:
-                records[f"{name}, {work}"] = describe(record)
-    keys = list(dict.fromkeys(key for record in records.values() for key in record))
+        if trained := stage.header.get("provenance"):
+            records[f"{name}, trained"] = describe(trained)
+        if evaluated := (stage.evaluation or {}).get("provenance"):
+            records[f"{name}, evaluated"] = describe(evaluated)
+    keys = dict.fromkeys(key for record in records.values() for key in record)
     differing = [key for key in keys if len({record.get(key) for record in records.values()}) > 1]
-    shared = next(iter(records.values()), {})
-    together = table(
-        ["", "all stages"],
-        [[key, shared[key]] for key in keys if key not in differing],
-        numeric_from=9,
-        class_="pairs",
-    )
-    rows = (
-        [[name, *(record.get(key, "–") for key in differing)] for name, record in records.items()]
-        if differing
-        else []
-    )
-    apart = table(["", *differing], rows, numeric_from=9, class_="pairs")
-    prints = {
+    first = next(iter(records.values()), {})
+    tokens = run.tokens or {}
+    fingerprints = {
         "corpus": (run.corpus or {}).get("fingerprint"),
-        "tokens": (run.tokens or {}).get("fingerprint"),
-        "tokenizer": (run.tokens or {}).get("tokenizer"),
+        "tokens": tokens.get("fingerprint"),
+        "tokenizer": tokens.get("tokenizer"),
         **{name: stage.header.get("fingerprint") for name, stage in run.stages.items()},
     }
-    fingerprints = table(
-        ["fingerprint of", "SHA-256"],
-        [[name, element("code", value[:16] + "…")] for name, value in prints.items() if value],
-        numeric_from=9,
-        class_="pairs",
+    settings = {key: value for key, value in run.config.items() if key != "sources"}
+    return render(
+        "provenance.html",
+        shared=[[key, first[key]] for key in keys if key not in differing],
+        differing=differing,
+        records=[
+            [name, *(record.get(key, "–") for key in differing)] for name, record in records.items()
+        ],
+        fingerprints={name: value for name, value in fingerprints.items() if value},
+        configuration=json.dumps(settings, indent=1, ensure_ascii=False),
     )
-    configuration = json.dumps(
-        {key: value for key, value in run.config.items() if key != "sources"},
-        indent=1,
-        ensure_ascii=False,
-    )
-    fold = element(
-        "details", element("summary", "Configuration, as resolved"), element("pre", configuration)
-    )
-    return section("Provenance", together, apart, fingerprints, fold)
 
 
-def describe(record: dict[str, Any]) -> dict[str, str]:
-    commit = (record.get("commit") or "not a git checkout")[:12] + (
-        " (with local changes)" if record.get("dirty") else ""
-    )
-    packages = ", ".join(
-        f"{name} {version}" for name, version in (record.get("packages") or {}).items()
-    )
+def describe(record: Json) -> dict[str, str]:
+    commit = "not a git checkout"
+    if record.get("commit"):
+        commit = record["commit"][:12] + (" (with local changes)" if record.get("dirty") else "")
+    packages = record.get("packages") or {}
     shown = {
         "nanoeuler": record.get("nanoeuler"),
-        "commit": commit if record.get("commit") else "not a git checkout",
+        "commit": commit,
         "date": (record.get("date") or "").replace("T", " ").replace("Z", " UTC"),
         "device": record.get("device"),
         "cores": record.get("cores"),
         "python": record.get("python"),
-        "packages": packages,
+        "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
         "platform": record.get("platform"),
     }
     return {key: str(value) for key, value in shown.items() if value not in (None, "")}

@@ -1,242 +1,161 @@
-"""The depth picture: what the layers do to the residual stream, seen as the Euler trajectory that it is."""
+"""The residual stream as an Euler trajectory through the layers, in pictures."""
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from statistics import fmean
+
+from markupsafe import Markup
 
 from nanoeuler.evaluation.report.charts import Series, line_chart, log_ticks, ticks
-from nanoeuler.evaluation.report.gather import Run
-from nanoeuler.evaluation.report.headline import stage_name
-from nanoeuler.evaluation.report.markup import (
-    Markup,
-    count,
-    decimals,
-    element,
-    escape,
-    join,
-    section,
-    significant,
-    table,
-)
+from nanoeuler.evaluation.report.formats import decimals, significant, stage_name
+from nanoeuler.evaluation.report.gather import Json, Run
+from nanoeuler.evaluation.report.rendering import render
 
 WIDTH, TALLEST, MARGIN = 460, 330, 26
 LOGARITHMIC = 6.0
-"""Where the norm grows more than so many times, the picture's radius is its logarithm."""
+"""Where the norm grows by more than this factor, the picture's radius is its logarithm."""
 INNERMOST = 0.3
-"""Of the radius: where a logarithmic picture begins."""
+"""The smallest radius of a logarithmic picture, as a share of the largest."""
 
 
 def depth(run: Run) -> Markup:
-    """The trajectory of the first model that has one, and a line for every stage's."""
-    measured = {
-        name: evaluation["trajectory"]
-        for name, evaluation in run.evaluations.items()
-        if evaluation.get("trajectory")
-    }
+    """Pictures of the first trajectory that was measured, and a table row for every stage's."""
+    measured = run.evaluated("trajectory")
     if not measured:
         return Markup()
-    name, trajectory = next(iter(measured.items()))
-    layers, h = trajectory["layers"], trajectory["step_size"]
-    note = (
-        f"A layer is two forward-Euler steps x ← x + h·f(x) with h = {significant(h, 3)}: attention's, then the MLP's. So {layers} layers take every token "
-        f"through {2 * layers + 1} points. Shown are means over {count(trajectory['tokens'])} held-out tokens in the {stage_name(name)} model; "
-        "bands hold the middle half of them."
-    )
-    steps = (
-        ("relative_step", "Relative step", "‖h·f(x)‖ / ‖x‖"),
-        ("stream_angle", "Turn of the stream", "degrees between x and its successor"),
-    )
-    steps += (
-        ("step_angle", "Bend of the path", "degrees between a step and the one before"),
-        ("cosine", "Step against stream", "cosine; above 0 lengthens x"),
-    )
+    stage, trajectory = next(iter(measured.items()))
     figures = [
         plane(trajectory),
         norm_chart(trajectory),
-        *(step_chart(trajectory, *step) for step in steps),
+        step_chart(trajectory, "relative_step", "Relative step", "‖h·f(x)‖ / ‖x‖"),
+        step_chart(
+            trajectory, "stream_angle", "Turn of the stream", "degrees between x and its successor"
+        ),
+        step_chart(
+            trajectory,
+            "step_angle",
+            "Bend of the path",
+            "degrees between a step and the one before",
+        ),
+        step_chart(trajectory, "cosine", "Step against stream", "cosine; above 0 lengthens x"),
     ]
-    return section(
-        "Depth",
-        element("p", note, class_="note"),
-        element("div", join(figures), class_="grid"),
-        stages_table(measured),
-    )
+    rows = [stage_row(name, each) for name, each in measured.items()]
+    return render("depth.html", stage=stage, trajectory=trajectory, figures=figures, rows=rows)
 
 
-def norm_chart(trajectory: dict[str, Any]) -> Markup:
-    points = [(index / 2, stat["mean"]) for index, stat in enumerate(trajectory["norm"]) if stat]
-    band = [
-        (index / 2, *stat["quartiles"]) for index, stat in enumerate(trajectory["norm"]) if stat
-    ]
-    shown = significant(points[-1][1], 3) if points else None
+def norm_chart(trajectory: Json) -> Markup:
+    stats = [(index / 2, stat) for index, stat in enumerate(trajectory["norm"]) if stat]
     return line_chart(
         "Length of the stream",
         "RMS norm of x",
         "layers passed",
-        [Series("x", points, 2, shown=shown, dots=True, band=band)],
+        [mean_and_quartiles("x", stats, 2)],
         from_zero=True,
     )
 
 
-def step_chart(trajectory: dict[str, Any], key: str, title: str, unit: str) -> Markup:
-    """A line each for the steps of attention and of the MLP; the first step has none before it."""
-    first = 1 if key == "step_angle" else 0
+def step_chart(trajectory: Json, key: str, title: str, unit: str) -> Markup:
+    """A line for the steps of attention and one for those of the MLP."""
+    first = 1 if key == "step_angle" else 0  # the first step has none before it
+    steps = [(step, stat) for step, stat in enumerate(trajectory[key], first) if stat]
     lines = []
-    for colour, half in enumerate(("attention", "MLP")):
-        stats = [
-            (index + first, stat)
-            for index, stat in enumerate(trajectory[key])
-            if stat and (index + first) % 2 == colour
-        ]
-        points = [(index // 2 + 1, stat["mean"]) for index, stat in stats]
-        band = [(index // 2 + 1, *stat["quartiles"]) for index, stat in stats]
-        lines.append(
-            Series(
-                half,
-                points,
-                colour,
-                shown=f"{significant(points[-1][1], 3)} in the last" if points else None,
-                dots=True,
-                band=band,
-            )
-        )
-    return line_chart(
-        title,
-        unit,
-        "layer",
-        lines,
-        from_zero=key != "relative_step",
-        logarithmic=key == "relative_step",
-    )
+    for half, label in enumerate(("attention", "MLP")):
+        stats = [(step // 2 + 1, stat) for step, stat in steps if step % 2 == half]
+        lines.append(mean_and_quartiles(label, stats, half, " in the last"))
+    relative = key == "relative_step"
+    return line_chart(title, unit, "layer", lines, from_zero=not relative, logarithmic=relative)
 
 
-# ---- the plane
+def mean_and_quartiles(
+    label: str, stats: Sequence[tuple[float, Json]], colour: int, remark: str = ""
+) -> Series:
+    points = [(x, stat["mean"]) for x, stat in stats]
+    band = [(x, *stat["quartiles"]) for x, stat in stats]
+    shown = significant(points[-1][1], 3) + remark if points else None
+    return Series(label, points, colour, shown=shown, dots=True, band=band)
 
 
-def plane(trajectory: dict[str, Any]) -> Markup:
-    """The mean trajectory laid into a plane: distance from the middle is the norm, and every step turns by its mean angle, to one side."""
-    walked = polar(trajectory)
-    if len(walked) < 2:
+def plane(trajectory: Json) -> Markup:
+    """The mean trajectory laid into a plane: the distance from the middle is the norm, and every
+    step rotates by its mean angle, to one side."""
+    path = polar(trajectory)
+    if len(path) < 2:
         return Markup()
-    low, high = min(norm for norm, _ in walked), max(norm for norm, _ in walked)
+    norms = [norm for norm, _ in path]
+    low, high = min(norms), max(norms)
     logarithmic = high > LOGARITHMIC * low
 
     def radius(norm: float) -> float:
-        return (
-            INNERMOST + (1 - INNERMOST) * math.log(norm / low) / math.log(high / low)
-            if logarithmic
-            else norm / high
-        )
+        if not logarithmic:
+            return norm / high
+        return INNERMOST + (1 - INNERMOST) * math.log(norm / low) / math.log(high / low)
 
-    flat = [polar_point(radius(norm), angle) for norm, angle in walked]
-    left, right = min(0.0, *(x for x, _ in flat)), max(0.0, *(x for x, _ in flat))
-    top, bottom = min(0.0, *(y for _, y in flat)), max(0.0, *(y for _, y in flat))
+    flat = [(0.0, 0.0), *(cartesian(radius(norm), angle) for norm, angle in path)]
+    left, right = min(x for x, _ in flat), max(x for x, _ in flat)
+    top, bottom = min(y for _, y in flat), max(y for _, y in flat)
     scale = min(
         (WIDTH - 2 * MARGIN) / (right - left), (TALLEST - 2 * MARGIN) / max(bottom - top, 0.3)
     )
-    height = (bottom - top) * scale + 2 * MARGIN
-    middle_x, middle_y = WIDTH / 2 - (left + right) / 2 * scale, MARGIN - top * scale
+    middle = (WIDTH / 2 - (left + right) / 2 * scale, MARGIN - top * scale)
 
-    def place(point: tuple[float, float]) -> tuple[float, float]:
-        return middle_x + point[0] * scale, middle_y + point[1] * scale
+    def to_pixels(radius: float, angle: float) -> tuple[float, float]:
+        x, y = cartesian(radius, angle)
+        return middle[0] + x * scale, middle[1] + y * scale
 
-    points = [place(point) for point in flat]
-    parts = []
-    half_way = next(index for index, (_, angle) in enumerate(walked) if angle >= walked[-1][1] / 2)
+    # The rings' labels lie on the way to the middle of the path, where nothing else is drawn.
+    middle_norm, middle_angle = next(point for point in path if point[1] >= path[-1][1] / 2)
+    rings = []
     for norm in log_ticks(low, high) if logarithmic else ticks(0.0, high, 3)[1:]:
-        if norm > high:  # outside of the picture
-            continue
-        parts.append(
-            f'<circle class="gridline ring" cx="{middle_x:.1f}" cy="{middle_y:.1f}" r="{radius(norm) * scale:.1f}"/>'
-        )
-        if (
-            radius(norm) < radius(walked[half_way][0]) - 0.1
-        ):  # a label on the way to the middle of the path, where nothing else is drawn
-            x, y = place(polar_point(radius(norm), walked[half_way][1]))
-            parts.append(
-                f'<text x="{x:.1f}" y="{y + 4.5:.1f}" text-anchor="middle">{significant(norm, 2)}</text>'
-            )
-    parts.append(f'<circle class="origin" cx="{middle_x:.1f}" cy="{middle_y:.1f}" r="2.5"/>')
-    for index, ((x1, y1), (x2, y2)) in enumerate(pairwise(points)):
-        parts.append(
-            f'<line class="line s{index % 2}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-        )
-    for index, (x, y) in enumerate(points):
-        kind = f"s{(index + 1) % 2}" if index else "start"
-        parts.append(
-            f'<circle class="dot {kind}" cx="{x:.1f}" cy="{y:.1f}" r="{3.4 if index % 2 == 0 else 2}"/>'
-        )
-    layers = (len(walked) - 1) // 2
-    for layer in sorted({*range(0, layers + 1, max(1, round(layers / 6))), layers}):
-        norm, angle = walked[2 * layer]
-        x, y = place(polar_point(radius(norm) + 14 / scale, angle))
-        parts.append(
-            f'<text class="name" x="{x:.1f}" y="{y + 4.5:.1f}" text-anchor="middle">{layer}</text>'
-        )
-    keys = (("s0", "attention"), ("s1", "MLP"))
-    legend = element(
-        "div",
-        join(
-            (element("span", element("i", class_=f"key {key}"), label) for key, label in keys), ""
-        ),
-        class_="legend",
-    )
-    caption = f"distance from the middle: norm{', logarithmic' if logarithmic else ''}; numbers: layers passed; turned by {walked[-1][1]:.0f}° in all"
-    title = "The trajectory, laid into a plane"
-    svg = Markup(
-        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
-    )
-    return element(
-        "figure",
-        element("figcaption", element("b", title), element("span", caption, class_="muted")),
-        legend,
-        svg,
-        class_="chart",
+        if norm <= high:  # else it lies outside of the picture
+            room = radius(norm) < radius(middle_norm) - 0.1
+            label = to_pixels(radius(norm), middle_angle) if room else None
+            rings.append((norm, radius(norm) * scale, label))
+    points = [to_pixels(radius(norm), angle) for norm, angle in path]
+    last = (len(path) - 1) // 2
+    numbered = sorted({*range(0, last + 1, max(1, round(last / 6))), last})
+    numbers = []
+    for layer in numbered:
+        norm, angle = path[2 * layer]
+        numbers.append((layer, to_pixels(radius(norm) + 14 / scale, angle)))
+    return render(
+        "trajectory.html",
+        logarithmic=logarithmic,
+        turned=path[-1][1],
+        width=WIDTH,
+        height=(bottom - top) * scale + 2 * MARGIN,
+        middle=middle,
+        rings=rings,
+        points=points,
+        steps=list(pairwise(points)),
+        layers=numbers,
     )
 
 
-def polar_point(radius: float, degrees: float) -> tuple[float, float]:
+def cartesian(radius: float, degrees: float) -> tuple[float, float]:
     """Counter-clockwise from the right, in an image's coordinates (y grows downwards)."""
     return radius * math.cos(math.radians(degrees)), -radius * math.sin(math.radians(degrees))
 
 
-def polar(trajectory: dict[str, Any]) -> list[tuple[float, float]]:
-    """Mean norm and angle so far, in degrees, of every point; it ends where a value is missing or not positive."""
-    walked, angle = [], 0.0
+def polar(trajectory: Json) -> list[tuple[float, float]]:
+    """Mean norm and summed angle, in degrees, of every point; it ends where a value is missing or
+    not positive."""
+    path, angle = [], 0.0
     for index, norm in enumerate(trajectory["norm"]):
-        turn = trajectory["stream_angle"][index - 1] if index else {"mean": 0.0}
-        if not norm or not turn or norm["mean"] <= 0:
+        step = trajectory["stream_angle"][index - 1] if index else {"mean": 0.0}
+        if not norm or not step or norm["mean"] <= 0:
             break
-        angle += turn["mean"]
-        walked.append((norm["mean"], angle))
-    return walked
+        angle += step["mean"]
+        path.append((norm["mean"], angle))
+    return path
 
 
-# ---- stages
-
-
-def stages_table(measured: dict[str, dict[str, Any]]) -> Markup:
-    """What the depth picture comes to in each stage."""
-    rows = []
-    for name, trajectory in measured.items():
-        norms = [stat["mean"] if stat else None for stat in trajectory["norm"]]
-        halves = [
-            [stat["mean"] for stat in trajectory["relative_step"][half::2] if stat]
-            for half in (0, 1)
-        ]
-        walked = polar(trajectory)
-        complete = len(walked) == len(norms)
-        mean_steps = [decimals(sum(half) / len(half)) if half else "–" for half in halves]
-        rows.append(
-            [
-                stage_name(name),
-                decimals(norms[0]),
-                decimals(norms[-1]),
-                f"{walked[-1][1]:.0f}°" if complete else "–",
-                *mean_steps,
-            ]
-        )
-    return table(
-        ["", "norm at the start", "at the end", "turned in all", "relative step, attention", "MLP"],
-        rows,
-    )
+def stage_row(stage: str, trajectory: Json) -> list[str]:
+    norms = [stat["mean"] if stat else None for stat in trajectory["norm"]]
+    path = polar(trajectory)
+    turned = f"{path[-1][1]:.0f}°" if len(path) == len(norms) else "–"
+    row = [stage_name(stage), decimals(norms[0]), decimals(norms[-1]), turned]
+    for half in (0, 1):  # attention, MLP
+        steps = [stat["mean"] for stat in trajectory["relative_step"][half::2] if stat]
+        row.append(decimals(fmean(steps)) if steps else "–")
+    return row

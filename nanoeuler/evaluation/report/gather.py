@@ -1,4 +1,4 @@
-"""Read what a run has left in its folders. Whatever is not there is None or empty: a report of half a run is still one."""
+"""Read what a run has left in its folders. A missing file is no error: half a run has a report."""
 
 import json
 import statistics
@@ -14,36 +14,38 @@ from nanoeuler.files import read_json
 from nanoeuler.model.files import CONFIG, read_description
 from nanoeuler.timing import read_times
 
+Json = dict[str, Any]
+"""An object of a JSON file."""
+
 STAGES = ("pretrain", "sft", "dpo", "sft_scratch")
 """In the order in which a report shows them; stages of other names follow."""
+SCRATCH = "sft_scratch"
+"""The stage that shows what pretraining is worth: its model has read no running text."""
 MEASURED = {"finished", "validation", "loss"}
-"""What makes a line of metrics.jsonl a measurement; the header has none of these."""
+"""Keys that make a line of metrics.jsonl a measurement; its header has none of them."""
 WHEN = {"step", "tokens", "seconds"}
-"""What every measurement says."""
+"""Keys that every measurement has."""
 CHECKED = {"rows", "tolerance", "passed", "largest_error", "quick"}
-"""What a check of gradients says."""
+"""Keys of a gradient check."""
 
 
 @dataclass
 class Stage:
-    """One training stage: its metrics.jsonl, taken apart, and the evaluation of its model."""
+    """One training stage: the lines of its metrics.jsonl by kind, and its model's evaluation."""
 
     name: str
-    header: dict[str, Any] = field(default_factory=dict)
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    validations: list[dict[str, Any]] = field(default_factory=list)
-    finished: dict[str, Any] | None = None
-    evaluation: dict[str, Any] | None = None
-    model_step: int | None = (
-        None  # of training, that the weights of its model folder are from; None where there is none yet
-    )
+    header: Json = field(default_factory=dict)
+    steps: list[Json] = field(default_factory=list)
+    validations: list[Json] = field(default_factory=list)
+    finished: Json | None = None
+    evaluation: Json | None = None
+    model_step: int | None = None  # training step of the weights in its model folder
 
     @property
-    def last(self) -> dict[str, Any]:
-        """The newest line that knows step, tokens and seconds."""
-        return self.finished or max(
-            [*self.steps, *self.validations], key=lambda line: line["step"], default={}
-        )
+    def last(self) -> Json:
+        """The newest line that has step, tokens and seconds."""
+        lines = [*self.steps, *self.validations]
+        return self.finished or max(lines, key=lambda line: line["step"], default={})
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -51,22 +53,33 @@ class Stage:
         return self.header.get("config", {}).get(self.header.get("stage"), {})
 
     @property
-    def handed_on(self) -> dict[str, Any] | None:
-        """The held-out measurement of the model that the stage hands on, which with `keep: best` need not be the last; the last while there is none.
+    def parameters(self) -> int | None:
+        return self.header.get("parameters") or (self.evaluation or {}).get("parameters")
 
-        That of step 0 is of the model before.
+    @property
+    def provenance(self) -> Json:
+        """The machine and the code of its training, or else of its evaluation."""
+        evaluated = (self.evaluation or {}).get("provenance")
+        return self.header.get("provenance") or evaluated or {}
+
+    @property
+    def handed_on(self) -> Json | None:
+        """The held-out measurement of the model that the stage hands on.
+
+        With `keep: best` that need not be the last one. While there is no model, it is the last.
+        Step 0 is left out: it measures the model before this stage.
         """
         measured = {line["step"]: line["validation"] for line in self.validations if line["step"]}
         return measured.get(self.model_step, next(reversed(measured.values()), None))
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Median over the logged steps: a pause of the machine does not count."""
+        """Median over the logged steps, so that a pause of the machine does not count."""
         return self.median("tokens_per_second")
 
     @property
     def mfu(self) -> float | None:
-        """Share of the device's peak that the model's matrix products and attention reach; None where the peak is not known."""
+        """Model FLOPs utilisation: share of the device's peak; None where the peak is unknown."""
         return self.median("mfu")
 
     def median(self, key: str) -> float | None:
@@ -81,60 +94,79 @@ class Run:
     name: str
     config: Mapping[str, Any]
     stages: dict[str, Stage]
-    gradients: dict[str, Any] | None = None
-    corpus: dict[str, Any] | None = None  # manifest of the corpus
-    tokens: dict[str, Any] | None = None  # manifest of the token shards
-    instructions: dict[str, Any] | None = None  # manifest of the instruction records
-    preferences: dict[str, Any] | None = None  # manifest of the preference pairs
-    pipeline: dict[str, Any] | None = None  # which rules need which, as the workflow keeps it
-    times: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # rule → its attempts
+    gradients: Json | None = None
+    corpus: Json | None = None  # manifest of the corpus
+    tokens: Json | None = None  # manifest of the token shards
+    instructions: Json | None = None  # manifest of the instruction records
+    preferences: Json | None = None  # manifest of the preference pairs
+    pipeline: Json | None = None  # which rules need which, as the workflow keeps it
+    times: dict[str, list[Json]] = field(default_factory=dict)  # rule → its attempts
     tokenizer: Path | None = None  # tokenizer.json of the first model that has one
 
     @property
-    def bigram(self) -> dict[str, float]:
-        """Held-out bits per byte of a bigram model, per source: the floor."""
-        return (
-            self.stages["pretrain"].header.get("bigram_bits_per_byte", {})
-            if "pretrain" in self.stages
-            else {}
-        )
+    def first(self) -> Stage:
+        return next(iter(self.stages.values()))
 
     @property
-    def evaluations(self) -> dict[str, dict[str, Any]]:
+    def sources(self) -> dict[str, Json]:
+        """Source of text → its part of the corpus's manifest."""
+        return (self.corpus or {}).get("sources", {})
+
+    @property
+    def bigram(self) -> dict[str, float]:
+        """Source → held-out bits per byte of a bigram model: the baseline."""
+        pretrain = self.stages.get("pretrain")
+        return pretrain.header.get("bigram_bits_per_byte", {}) if pretrain else {}
+
+    @property
+    def evaluations(self) -> dict[str, Json]:
         return {name: stage.evaluation for name, stage in self.stages.items() if stage.evaluation}
+
+    @property
+    def readers(self) -> dict[str, Json]:
+        """The evaluations of models that have read running text: only theirs say anything of it."""
+        return {name: each for name, each in self.evaluations.items() if name != SCRATCH}
+
+    def evaluated(self, key: str) -> dict[str, Any]:
+        """Stage → what its evaluation has under `key`, for the stages that have something there."""
+        return {name: each[key] for name, each in self.evaluations.items() if each.get(key)}
+
+    @property
+    def rule_seconds(self) -> dict[str, float]:
+        """Rule → the time of all its attempts."""
+        return {
+            rule: sum(attempt["seconds"] for attempt in attempts)
+            for rule, attempts in self.times.items()
+        }
 
 
 def gather(config: Mapping[str, Any], folder: Path) -> Run:
-    """Read the run in `folder` (results/<run>). Raises `UserError` when it holds no stage, or a file is damaged."""
-    measured = {path.parent.name for path in folder.glob("*/metrics.jsonl")} | {
-        path.stem for path in folder.glob("evaluation/*.json")
-    }
-    names = [name for name in STAGES if name in measured] + sorted(measured - set(STAGES))
+    """Read the run in `folder` (results/<run>). Raises `UserError` when it holds no stage, or a
+    file is damaged."""
+    measured = {path.parent.name for path in folder.glob("*/metrics.jsonl")}
+    measured |= {path.stem for path in folder.glob("evaluation/*.json")}
+    names = in_order(measured)
     if not names:
         raise UserError(
-            f"{folder}: holds neither a stage's metrics.jsonl nor an evaluation; give the folder of a run, such as results/demo, after training"
+            f"{folder}: holds neither a stage's metrics.jsonl nor an evaluation; "
+            "give the folder of a run, such as results/demo, after training"
         )
-    run = Run(
-        name=config.get("run", folder.name),
-        config=config,
-        stages={name: read_stage(folder, name) for name in names},
-    )
+    stages = {name: read_stage(folder, name) for name in names}
+    run = Run(config.get("run", folder.name), config, stages)
     run.gradients = optional_json(folder / "gradients.json")
     if run.gradients is not None and CHECKED - run.gradients.keys():
         raise UserError(
-            f"{folder / 'gradients.json'}: not a check of gradients; delete it, or let `nanoeuler check` write it again"
+            f"{folder / 'gradients.json'}: not a check of gradients; "
+            "delete it, or let `nanoeuler check` write it again"
         )
-    run.pipeline, run.times = optional_json(folder / "pipeline.json"), read_times(folder)
-    run.tokenizer = next(
-        (path for name in names if (path := folder / name / "model" / "tokenizer.json").is_file()),
-        None,
-    )
+    run.pipeline = optional_json(folder / "pipeline.json")
+    run.times = read_times(folder)
+    tokenizers = [folder / name / "model" / "tokenizer.json" for name in names]
+    run.tokenizer = next((path for path in tokenizers if path.is_file()), None)
     if {"data_dir", "results_dir", "run", "corpus", "tokenizer", "sources"} <= config.keys():
         paths = Paths(config)
-        run.corpus, run.tokens = (
-            optional_json(Path(paths.corpus_manifest)),
-            optional_json(Path(paths.tokens)),
-        )
+        run.corpus = optional_json(Path(paths.corpus_manifest))
+        run.tokens = optional_json(Path(paths.tokens))
         if config.get("sft", {}).get("enabled"):
             run.instructions = optional_json(Path(paths.instructions) / "manifest.json")
         if config.get("dpo", {}).get("enabled"):
@@ -142,8 +174,13 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
     return run
 
 
-def kept_configuration(folder: Path) -> dict[str, Any]:
-    """The configuration that the workflow of the run in `folder` had; empty where it kept none, as for stages that were run by hand."""
+def in_order(stages: set[str]) -> list[str]:
+    return [name for name in STAGES if name in stages] + sorted(stages - set(STAGES))
+
+
+def kept_configuration(folder: Path) -> Json:
+    """The configuration that the workflow of the run in `folder` kept; empty where it kept none,
+    as for stages that were run by hand."""
     return (optional_json(folder / "pipeline.json") or {}).get("config", {})
 
 
@@ -151,31 +188,13 @@ def read_stage(folder: Path, name: str) -> Stage:
     stage = Stage(name, evaluation=optional_json(folder / "evaluation" / f"{name}.json"))
     if stage.evaluation is not None and not is_evaluation(stage.evaluation):
         raise UserError(
-            f"{folder / 'evaluation' / name}.json: not an evaluation; delete it, or let `nanoeuler evaluate` write it again"
+            f"{folder / 'evaluation' / name}.json: not an evaluation; "
+            "delete it, or let `nanoeuler evaluate` write it again"
         )
     model = folder / name / "model"
     if (model / CONFIG).is_file():
         stage.model_step = read_description(model)[1].get("info", {}).get("step")
-    path = folder / name / "metrics.jsonl"
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}: not UTF-8 text (byte {error.start:,}); delete it, or run the stage again"
-        ) from error
-    for number, text in enumerate(lines, 1):
-        try:
-            line = json.loads(text)
-        except json.JSONDecodeError as error:
-            if number == len(lines):  # being written, or cut off by a kill
-                break
-            raise UserError(
-                f"{path}, line {number}: not valid JSON ({error.msg}); take the line out, or run the stage again"
-            ) from error
-        if not isinstance(line, dict) or (not MEASURED.isdisjoint(line) and WHEN - line.keys()):
-            raise UserError(
-                f"{path}, line {number}: no measurement with {', '.join(sorted(WHEN))}; take the line out, or run the stage again"
-            )
+    for line in read_metrics(folder / name / "metrics.jsonl"):
         if "finished" in line:
             stage.finished = line
         elif "validation" in line:
@@ -187,7 +206,33 @@ def read_stage(folder: Path, name: str) -> Stage:
     return stage
 
 
-def optional_json(path: Path) -> dict[str, Any] | None:
+def read_metrics(path: Path) -> list[Json]:
+    """The lines of a metrics.jsonl; a last one that was cut off is left out."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}: not UTF-8 text (byte {error.start:,}); delete it, or run the stage again"
+        ) from error
+    read = []
+    for number, text in enumerate(lines, 1):
+        mend = "take the line out, or run the stage again"
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError as error:
+            if number == len(lines):  # being written, or cut off by a kill
+                break
+            raise UserError(
+                f"{path}, line {number}: not valid JSON ({error.msg}); {mend}"
+            ) from error
+        if not isinstance(line, dict) or (not MEASURED.isdisjoint(line) and WHEN - line.keys()):
+            keys = ", ".join(sorted(WHEN))
+            raise UserError(f"{path}, line {number}: no measurement with {keys}; {mend}")
+        read.append(line)
+    return read
+
+
+def optional_json(path: Path) -> Json | None:
     value = read_json(path) if path.is_file() else None
     if not isinstance(value, dict | None):
         raise UserError(

@@ -1,67 +1,57 @@
-"""A run in one JSON object, for machines: what every stage was trained on, what came out, and against which baselines."""
+"""A run in one JSON object, for machines: results/<run>/metrics.json."""
 
-from typing import Any
-
-from nanoeuler.evaluation.report.gather import Run, Stage
+from nanoeuler.evaluation.report.gather import Json, Run, Stage
 
 
-def summarise(run: Run) -> dict[str, Any]:
-    """The content of results/<run>/metrics.json."""
+def summarise(run: Run) -> Json:
+    """Every stage with its scores, the baselines, and the fingerprints of the data."""
+    tokens = run.tokens or {}
     return {
         "version": 1,
         "run": run.name,
         "bigram_bits_per_byte": run.bigram,
         "stages": {name: summarise_stage(stage) for name, stage in run.stages.items()},
-        "rule_seconds": {
-            rule: sum(attempt["seconds"] for attempt in attempts)
-            for rule, attempts in run.times.items()
-        },
+        "rule_seconds": run.rule_seconds,
         "gradients": summarise_gradients(run.gradients),
         "corpus_fingerprint": (run.corpus or {}).get("fingerprint"),
-        "tokens_fingerprint": (run.tokens or {}).get("fingerprint"),
-        "tokenizer_fingerprint": (run.tokens or {}).get("tokenizer"),
+        "tokens_fingerprint": tokens.get("fingerprint"),
+        "tokenizer_fingerprint": tokens.get("tokenizer"),
     }
 
 
-def summarise_stage(stage: Stage) -> dict[str, Any]:
-    last_step = stage.steps[-1] if stage.steps else {}
+def summarise_stage(stage: Stage) -> Json:
     evaluation = stage.evaluation or {}
+    held_out = evaluation.get("held_out", {})
     answers = evaluation.get("answers")
     return {
-        "parameters": stage.header.get("parameters", evaluation.get("parameters")),
+        "parameters": stage.parameters,
         "finished": stage.finished is not None,
         "steps": stage.last.get("step"),
         "tokens": stage.last.get("tokens"),
         "seconds": stage.last.get("seconds"),
-        "loss": last_step.get("loss"),
+        "loss": stage.steps[-1].get("loss") if stage.steps else None,
         "tokens_per_second": stage.tokens_per_second,
         "mfu": stage.mfu,
         "validation": stage.handed_on,
-        "bits_per_byte": {
-            source: scores["bits_per_byte"]
-            for source, scores in evaluation.get("held_out", {}).items()
-        },
-        "head_accuracy": {
-            source: scores["head_accuracy"]
-            for source, scores in evaluation.get("held_out", {}).items()
-        },
+        "bits_per_byte": {source: each["bits_per_byte"] for source, each in held_out.items()},
+        "head_accuracy": {source: each["head_accuracy"] for source, each in held_out.items()},
         "tasks": {
-            name: {key: value for key, value in scores.items() if key != "groups"}
-            for name, scores in evaluation.get("tasks", {}).items()
+            name: without(scores, "groups") for name, scores in evaluation.get("tasks", {}).items()
         },
         "chat": evaluation.get("chat"),
-        "answers": {key: value for key, value in answers.items() if key != "replies"}
-        if answers
-        else None,
+        "answers": without(answers, "replies") if answers else None,
         "trajectory": evaluation.get("trajectory"),
         "fingerprint": stage.header.get("fingerprint"),
         "provenance": evaluation.get("provenance", stage.header.get("provenance")),
     }
 
 
-def summarise_gradients(gradients: dict[str, Any] | None) -> dict[str, Any] | None:
+def without(values: Json, key: str) -> Json:
+    return {name: value for name, value in values.items() if name != key}
+
+
+def summarise_gradients(gradients: Json | None) -> Json | None:
     if gradients is None:
         return None
-    return {"tensors": len(gradients["rows"])} | {
-        key: gradients[key] for key in ("passed", "tolerance", "largest_error", "quick")
-    }
+    kept = ("passed", "tolerance", "largest_error", "quick")
+    return {"tensors": len(gradients["rows"])} | {key: gradients[key] for key in kept}

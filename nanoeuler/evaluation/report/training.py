@@ -1,281 +1,197 @@
-"""How training went: loss, held-out measurements, learning rate and speed of every stage."""
+"""Charts of training: loss, held-out measurements, learning rate and speed of every stage."""
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
+from nanoeuler.evaluation.comparison import names_in
 from nanoeuler.evaluation.report.charts import Series, line_chart
-from nanoeuler.evaluation.report.gather import Run, Stage
-from nanoeuler.evaluation.report.headline import stage_colour, stage_name
-from nanoeuler.evaluation.report.markup import (
-    Markup,
-    count,
+from nanoeuler.evaluation.report.formats import (
     decimals,
     duration,
-    element,
-    join,
     percent,
     scientific,
-    section,
     short_count,
-    table,
+    stage_colour,
+    stage_name,
+    with_commas,
 )
+from nanoeuler.evaluation.report.gather import Run, Stage
+from nanoeuler.evaluation.report.rendering import render
 
 SOURCE_COLOURS = (0, 2, 3, 1, 4)
+FACTS = ("steps", "tokens", "time", "tokens/s", "MFU")
+MOST_DOTS = 40
+"""A line of more points has no dots on it."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What a curve is drawn over: a key of the metrics' lines, divided by `unit`."""
+    """The x axis of a curve: a key of the metrics' lines, divided by `unit`."""
 
     key: str
     label: str
     unit: float = 1.0
 
-    def of(self, line: dict[str, Any]) -> float:
-        return line[self.key] / self.unit
+    def points(
+        self, lines: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], float | None]
+    ) -> list[tuple[float, float]]:
+        """The points (x, value) of the lines in which `read` finds a value."""
+        values = ((line[self.key] / self.unit, read(line)) for line in lines)
+        return [(x, y) for x, y in values if y is not None]
 
     def title(self, subject: str) -> str:
         return f"{subject} over time" if self.key == "seconds" else subject
 
 
-TOKENS, STEPS = Axis("tokens", "tokens"), Axis("step", "step")
+TOKENS = Axis("tokens", "tokens")
+STEPS = Axis("step", "step")
 
 
 def time_axis(stages: Iterable[Stage]) -> Axis:
-    """Seconds, minutes or hours, whichever the longest of the stages asks for."""
+    """Seconds, minutes or hours, by the longest of the stages."""
     longest = max((stage.last.get("seconds", 0.0) for stage in stages), default=0.0)
-    label, unit = next(
-        (label, unit)
-        for label, unit, least in (
-            ("hours", 3600.0, 7200.0),
-            ("minutes", 60.0, 300.0),
-            ("seconds", 1.0, 0.0),
-        )
-        if longest >= least
-    )
-    return Axis("seconds", label, unit)
+    if longest >= 7200:
+        return Axis("seconds", "hours", 3600)
+    if longest >= 300:
+        return Axis("seconds", "minutes", 60)
+    return Axis("seconds", "seconds")
 
 
 def training(run: Run) -> Markup:
-    tuning = {name: stage for name, stage in run.stages.items() if name not in ("pretrain", "dpo")}
-    return section(
-        "Training",
-        facts(run),
-        pretraining_charts(run),
-        tuning_charts(tuning),
-        preference_charts(run),
-    )
-
-
-def facts(run: Run) -> Markup:
-    rows = []
-    for name, stage in run.stages.items():
-        if not stage.last:
-            continue
-        rate = stage.tokens_per_second
-        rows.append(
-            [
-                stage_name(name),
-                count(stage.last["step"]),
-                short_count(stage.last["tokens"]),
-                duration(stage.last["seconds"]),
-                count(rate) if rate else "–",
-                percent(stage.mfu) if stage.mfu else "n/a",
-            ]
-        )
-    return table(["", "steps", "tokens", "time", "tokens/s", "MFU"], rows)
-
-
-def pretraining_charts(run: Run) -> Markup:
-    """Loss and held-out quality over what was read and over the time that it took, then learning rate and speed."""
-    stage = run.stages.get("pretrain")
-    if stage is None or not stage.steps:
+    steps = {name: stage for name, stage in run.stages.items() if stage.steps}
+    pretrain, dpo = steps.pop("pretrain", None), steps.pop("dpo", None)
+    charts = {
+        "Pretraining": pretraining_charts(run, pretrain) if pretrain else [],
+        "Fine-tuning": tuning_charts(steps) if steps else [],
+        "Preferences": preference_charts(dpo) if dpo else [],
+    }
+    rows = [[stage_name(name), *facts(stage)] for name, stage in run.stages.items() if stage.last]
+    groups = {title: [chart for chart in drawn if chart] for title, drawn in charts.items()}
+    if not rows:
         return Markup()
+    return render("training.html", columns=["", *FACTS], rows=rows, groups=groups)
+
+
+def facts(stage: Stage) -> list[str]:
+    rate, mfu = stage.tokens_per_second, stage.mfu
+    return [
+        with_commas(stage.last["step"]),
+        short_count(stage.last["tokens"]),
+        duration(stage.last["seconds"]),
+        with_commas(rate) if rate else "–",
+        percent(mfu) if mfu else "n/a",
+    ]
+
+
+def pretraining_charts(run: Run, stage: Stage) -> list[Markup]:
+    """Loss and held-out quality over tokens and over time, then learning rate and speed."""
     charts = []
     for x in (TOKENS, time_axis([stage])):
-        charts.append(
-            line_chart(
-                x.title("Training loss"),
-                "nats per token, next-token head",
-                x.label,
-                [loss_series("training", stage, x, 0)],
-            )
-        )
-        charts.append(
-            line_chart(
-                x.title("Held-out text"), "bits per byte", x.label, held_out_series(run, stage, x)
-            )
-        )
-    charts += speed_charts({"pretrain": stage}, TOKENS)
-    return element("div", element("h3", "Pretraining"), element("div", join(charts), class_="grid"))
+        loss = [loss_series("training", stage, x, 0)]
+        title, unit = x.title("Training loss"), "nats per token, next-token head"
+        charts.append(line_chart(title, unit, x.label, loss))
+        held_out = held_out_series(run, stage, x)
+        charts.append(line_chart(x.title("Held-out text"), "bits per byte", x.label, held_out))
+    return charts + speed_charts({"pretrain": stage}, TOKENS)
 
 
 def held_out_series(run: Run, stage: Stage, x: Axis) -> list[Series]:
-    """A line per source, and a dashed one for what a bigram model reaches on it."""
-    held_out = []
-    sources = list(
-        dict.fromkeys(source for line in stage.validations for source in line["validation"])
-    )
-    for index, source in enumerate(sources):
+    """A line per source, and a dashed one for a bigram model's score on it."""
+    lines = []
+    for index, source in enumerate(names_in(stage.validations, "validation")):
         colour = SOURCE_COLOURS[index % len(SOURCE_COLOURS)]
-        points = [
-            (x.of(line), line["validation"][source])
-            for line in stage.validations
-            if source in line["validation"]
-        ]
-        held_out.append(
-            Series(source, points, colour, shown=decimals(points[-1][1]), dots=len(points) <= 40)
-        )
+        lines.append(validation_series(source, stage, x, source, colour))
         if source in run.bigram:
-            held_out.append(
-                Series(
-                    f"{source}, bigram",
-                    colour=colour,
-                    level=run.bigram[source],
-                    shown=decimals(run.bigram[source]),
-                )
-            )
-    return held_out
+            level = run.bigram[source]
+            label, shown = f"{source}, bigram", decimals(level)
+            lines.append(Series(label, colour=colour, level=level, shown=shown))
+    return lines
 
 
-def tuning_charts(stages: dict[str, Stage]) -> Markup:
+def tuning_charts(stages: dict[str, Stage]) -> list[Markup]:
     """All fine-tuned stages in the same charts, to be compared."""
-    stages = {name: stage for name, stage in stages.items() if stage.steps}
-    if not stages:
-        return Markup()
     charts = []
+    unit = "nats per response token"
     for x in (STEPS, time_axis(stages.values())):
-        training = [
-            loss_series(stage_name(name), stage, x, stage_colour(name))
-            for name, stage in stages.items()
-        ]
-        held_out = [
-            validation_series(stage_name(name), stage, x, "loss", stage_colour(name))
-            for name, stage in stages.items()
-        ]
-        charts.append(
-            line_chart(x.title("Training loss"), "nats per response token", x.label, training)
-        )
-        charts.append(
-            line_chart(
-                x.title("Held-out instructions"), "nats per response token", x.label, held_out
-            )
-        )
-    charts += speed_charts(stages, STEPS)
-    return element("div", element("h3", "Fine-tuning"), element("div", join(charts), class_="grid"))
+        training, held_out = [], []
+        for name, stage in stages.items():
+            label, colour = stage_name(name), stage_colour(name)
+            training.append(loss_series(label, stage, x, colour))
+            held_out.append(validation_series(label, stage, x, "loss", colour))
+        charts.append(line_chart(x.title("Training loss"), unit, x.label, training))
+        charts.append(line_chart(x.title("Held-out instructions"), unit, x.label, held_out))
+    return charts + speed_charts(stages, STEPS)
 
 
-def preference_charts(run: Run) -> Markup:
-    """How alignment went, on held-out pairs: loss, accuracy, margin and drift from the model that it began with."""
-    stage = run.stages.get("dpo")
-    if stage is None or not stage.steps:
-        return Markup()
+def preference_charts(stage: Stage) -> list[Markup]:
+    """Held-out pairs during alignment: loss, accuracy, rewards and drift from the first model."""
+
+    def held_out(label: str, key: str, colour: int) -> Series:
+        return validation_series(label, stage, STEPS, key, colour)
+
     colour = stage_colour("dpo")
+    losses = [loss_series("training", stage, STEPS, 0), held_out("held-out", "loss", colour)]
     accuracy = [
-        validation_series("held-out pairs", stage, STEPS, "accuracy", colour),
+        held_out("held-out pairs", "accuracy", colour),
         Series("a coin", level=0.5, colour=0, shown="0.500"),
     ]
-    rewards = [
-        validation_series(label, stage, STEPS, key, place)
-        for label, key, place in (
-            ("chosen", "chosen_reward", 2),
-            ("rejected", "rejected_reward", 4),
-        )
-    ]
-    losses = [
-        loss_series("training", stage, STEPS, 0),
-        validation_series("held-out", stage, STEPS, "loss", colour),
-    ]
+    rewards = [held_out("chosen", "chosen_reward", 2), held_out("rejected", "rejected_reward", 4)]
+    drift = [held_out("held-out", "drift", colour)]
     by_length = stage.settings.get("loss") == "simpo"
-    reward = (
-        "β · log-probability per token"
-        if by_length
-        else "β · log-probability against the reference"
-    )
-    charts = [
+    measure = "per token" if by_length else "against the reference"
+    kl = "estimate of KL(reference ‖ policy), nats per token"
+    ranked = "share of pairs whose chosen reply has the higher reward"
+    return [
         line_chart("Loss", "of a pair, in nats", "step", losses),
-        line_chart(
-            "Accuracy", "share of pairs whose chosen reply has the higher reward", "step", accuracy
-        ),
-        line_chart("Rewards", reward, "step", rewards),
-        line_chart(
-            "Drift",
-            "estimate of KL(reference ‖ policy), nats per token",
-            "step",
-            [validation_series("held-out", stage, STEPS, "drift", colour)],
-            True,
-        ),
+        line_chart("Accuracy", ranked, "step", accuracy),
+        line_chart("Rewards", f"β · log-probability {measure}", "step", rewards),
+        line_chart("Drift", kl, "step", drift, from_zero=True),
         *speed_charts({"dpo": stage}, STEPS),
     ]
-    return element("div", element("h3", "Preferences"), element("div", join(charts), class_="grid"))
 
 
 def speed_charts(stages: dict[str, Stage], x: Axis) -> list[Markup]:
-    rates = [
-        series(name, stage, x, "learning_rate", peak_shower(stage))
-        for name, stage in stages.items()
-    ]
-    speeds = [
-        series(
-            name,
-            stage,
-            x,
-            "tokens_per_second",
-            lambda speeds: short_count(statistics.median(speeds)),
-        )
-        for name, stage in stages.items()
-    ]
-    shares = [
-        series(name, stage, x, "mfu", lambda shares: percent(statistics.median(shares)))
-        for name, stage in stages.items()
-    ]
+    rates, speeds, shares = [], [], []
+    for name, stage in stages.items():
+        label, colour = stage_name(name), stage_colour(name)
+        rates.append(rate_series(label, stage, x, colour))
+        speeds.append(median_series(label, stage, x, "tokens_per_second", short_count, colour))
+        shares.append(median_series(label, stage, x, "mfu", percent, colour))
+    speed, share = "tokens per second, median", "share of the device's peak, median"
     return [
         line_chart("Learning rate", "", x.label, rates, from_zero=True),
-        line_chart("Throughput", "tokens per second, median", x.label, speeds, from_zero=True),
-        line_chart("MFU", "share of the device's peak, median", x.label, shares, from_zero=True),
+        line_chart("Throughput", speed, x.label, speeds, from_zero=True),
+        line_chart("MFU", share, x.label, shares, from_zero=True),
     ]
-
-
-def peak_shower(stage: Stage) -> Callable[[list[float]], str]:
-    """The peak is the configured one: a short stage logs few steps, and none near it."""
-    return lambda rates: f"peak {scientific(stage.settings.get('learning_rate') or max(rates))}"
 
 
 def loss_series(label: str, stage: Stage, x: Axis, colour: int) -> Series:
-    return Series(
-        label,
-        [(x.of(line), line["loss"]) for line in stage.steps],
-        colour,
-        shown=decimals(stage.steps[-1]["loss"]),
-    )
+    points = x.points(stage.steps, lambda line: line["loss"])
+    return Series(label, points, colour, shown=decimals(stage.steps[-1]["loss"]))
 
 
 def validation_series(label: str, stage: Stage, x: Axis, key: str, colour: int) -> Series:
     """One quantity of a stage's validations."""
-    points = [
-        (x.of(line), line["validation"][key])
-        for line in stage.validations
-        if line["validation"].get(key) is not None
-    ]
-    return Series(
-        label,
-        points,
-        colour,
-        shown=decimals(points[-1][1]) if points else None,
-        dots=len(points) <= 40,
-    )
+    points = x.points(stage.validations, lambda line: line["validation"].get(key))
+    shown = decimals(points[-1][1]) if points else None
+    return Series(label, points, colour, shown=shown, dots=len(points) <= MOST_DOTS)
 
 
-def series(
-    name: str, stage: Stage, x: Axis, key: str, show: Callable[[list[float]], str]
+def rate_series(label: str, stage: Stage, x: Axis, colour: int) -> Series:
+    """The learning rate. A short stage logs few steps, and none at the peak that is configured."""
+    points = x.points(stage.steps, lambda line: line.get("learning_rate"))
+    peak = stage.settings.get("learning_rate") or max((rate for _, rate in points), default=None)
+    return Series(label, points, colour, shown=f"peak {scientific(peak)}")
+
+
+def median_series(
+    label: str, stage: Stage, x: Axis, key: str, show: Callable[[float], str], colour: int
 ) -> Series:
-    """One quantity of a stage's steps; `show` says for the legend what its values come to."""
-    points = [(x.of(line), line[key]) for line in stage.steps if line.get(key) is not None]
-    return Series(
-        stage_name(name),
-        points,
-        stage_colour(name),
-        shown=show([value for _, value in points]) if points else None,
-    )
+    """One quantity of a stage's steps, and its median."""
+    points = x.points(stage.steps, lambda line: line.get(key))
+    shown = show(statistics.median(y for _, y in points)) if points else None
+    return Series(label, points, colour, shown=shown)

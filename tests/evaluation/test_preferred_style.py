@@ -1,10 +1,10 @@
-"""How often replies end as preferences would have it."""
+"""How often replies end as the preferences teach."""
 
 import math
 
 from nanoeuler.evaluation.answers import Question
+from nanoeuler.evaluation.preferred_style import preferred_share
 from nanoeuler.evaluation.replies import Reply
-from nanoeuler.evaluation.style import preferred_share
 
 
 def reply(text: str) -> Reply:

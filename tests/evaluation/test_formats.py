@@ -1,32 +1,18 @@
-"""HTML from values: escaped, and numbers as people read them."""
+"""Values as people read them."""
 
 import pytest
 
-from nanoeuler.evaluation.report.markup import (
+from nanoeuler.evaluation.report.formats import (
     NARROW,
-    Bar,
-    Markup,
-    bars,
     duration,
-    element,
     enumeration,
-    join,
+    markdown_cell,
     percent,
     scientific,
-    section,
     short_count,
     size,
-    table,
 )
-
-
-def test_text_is_escaped_and_markup_is_not():
-    assert (
-        element("p", "a < b", element("b", "&"), class_="note", title='"x"')
-        == '<p class="note" title="&quot;x&quot;">a &lt; b<b>&amp;</b></p>'
-    )
-    assert element("p", 0) == "<p>0</p>"
-    assert join(["a", None, "", Markup("<i>"), 0], " ") == "a <i> 0"
+from nanoeuler.evaluation.report.scores import remarked
 
 
 def test_names_are_enumerated():
@@ -38,27 +24,9 @@ def test_names_are_enumerated():
     ]
 
 
-def test_a_section_without_content_is_left_out():
-    assert section("Title", "", Markup()) == ""
-    assert table(["a"], []) == ""
-    assert bars("Title", "note", []) == ""
-
-
-def test_a_table_marks_row_headings_and_numbers():
-    made = table(["", "score"], [["sft", 0]])
-    assert '<th scope="row">sft</th><td class="number">0</td>' in made
-
-
-def test_bars_are_in_proportion_and_stay_in_their_track():
-    made = bars(
-        "Scores",
-        "share",
-        [Bar("a", 0.5, "50 %", 0, error=0.1), Bar("b", 1.2, "120 %")],
-        maximum=1.0,
-    )
-    assert "width:50.00%" in made
-    assert "left:40.00%;width:20.00%" in made
-    assert "width:100.00%" in made
+def test_a_cell_in_markdown_is_the_text_of_one_in_html():
+    assert markdown_cell("a | b\nc") == "a \\| b c"
+    assert markdown_cell(remarked("1 & 2", "<always>")) == "1 & 2 <always>"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How often replies have the style that preferences teach: those to questions that name a `preferred_ending`, and end with it."""
+"""How often replies have the style that the preferences teach: a given ending."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,8 @@ from nanoeuler.evaluation.replies import Reply
 def preferred_share(
     questions: Sequence[Question], replies: Sequence[Reply]
 ) -> dict[str, Any] | None:
-    """The share of replies, one per question, that end with the question's preferred ending, with its standard error; None where no question has one."""
+    """The share of replies, one per question, that end with the question's preferred ending, with
+    its standard error. Questions without one do not count; None where none has one."""
     kept = [
         reply.text.rstrip().endswith(question.preferred_ending)
         for question, reply in zip(questions, replies, strict=True)

@@ -1,0 +1,135 @@
+"""Values in the form that people read: numbers, durations, names. Templates use them as filters."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+STAGE_NAMES = {
+    "pretrain": "pretrained",
+    "sft": "fine-tuned",
+    "dpo": "aligned",
+    "sft_scratch": "tuned from scratch",
+}
+NARROW = "\u202f"
+"""The narrow no-break space between a number and its unit."""
+
+
+def stage_name(stage: str) -> str:
+    return STAGE_NAMES.get(stage, stage)
+
+
+def stage_colour(stage: str) -> int:
+    """Index into the palette."""
+    return list(STAGE_NAMES).index(stage) if stage in STAGE_NAMES else len(STAGE_NAMES)
+
+
+def enumeration(names: Sequence[str]) -> str:
+    """a, b and c"""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def with_commas(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def short_count(value: float) -> str:
+    """Three digits and a letter: 950, 1.05 M, 267 M."""
+    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit * 0.9995:
+            return f"{significant(value / limit, 3)}{NARROW}{letter}"
+    return significant(value, 3)
+
+
+def size(value: float) -> str:
+    """Bytes in decimal units."""
+    return short_count(value) + ("B" if value >= 999.5 else f"{NARROW}B")
+
+
+def significant(value: float, digits: int) -> str:
+    """That many significant digits, without an exponent or trailing zeros of a fraction."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    return "–" if share is None else f"{100 * share:.{digits}f}{NARROW}%"
+
+
+def plus_minus(score: Mapping[str, Any]) -> str:
+    """A share in percent, with its standard error where it has one."""
+    error = score.get("standard_error")
+    return percent(score["score"]) + ("" if error is None else f" ± {100 * error:.1f}")
+
+
+def decimals(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def scientific(value: float | None) -> str:
+    """4.5 × 10⁻⁹; a power of ten alone as 10⁻⁶."""
+    if value is None:
+        return "not a number"
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return power if mantissa == "1.0" else f"{mantissa} × {power}"
+
+
+def duration(seconds: float) -> str:
+    """8 s, 2 min 05 s, 3 h 10 min."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+
+
+def brief_duration(seconds: float) -> str:
+    """For narrow boxes: 0.4 s, 8 s, 2m05, 3h10."""
+    if round(seconds, 1) < 10:
+        return f"{seconds:.1f}{NARROW}s"
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds}{NARROW}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m{seconds % 60:02d}"
+    return f"{seconds // 3600}h{seconds % 3600 // 60:02d}"
+
+
+def pixels(value: float) -> str:
+    """A coordinate of a drawing."""
+    return f"{value:.1f}"
+
+
+def path(points: Iterable[tuple[float, float]]) -> str:
+    """The points of a polygon or polyline."""
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def css_share(value: float, whole: float) -> str:
+    """A length in CSS; NaN has none."""
+    return f"{100 * min(1.0, max(0.0, value / whole)):.2f}%"
+
+
+def paragraph(text: str) -> str:
+    """The text on one line."""
+    return " ".join(text.split()) + "\n"
+
+
+def markdown_cell(cell: str) -> str:
+    """The text of a table's cell, which may be HTML, for a table in Markdown."""
+    return Markup(cell).striptags().replace("|", "\\|")
+
+
+FILTERS = (
+    *(stage_name, stage_colour, enumeration, with_commas, short_count, size, significant),
+    *(percent, plus_minus, decimals, scientific, duration, brief_duration),
+    *(pixels, path, css_share, paragraph, markdown_cell),
+)
