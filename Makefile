@@ -1,16 +1,17 @@
 # nanoeuler, on any Linux or macOS (Windows: in WSL2) with Python 3.11 or uv; no compiler.
 #
-#   make demo       .venv, then the offline demo from raw text to a chatting model; ends by saying how to chat with it
-#   make test       .venv with the tools of development, then style, the workflow's own checks and the tests
-#   make lint       the checks without the tests
+#   make demo       .venv, then the offline demo from raw text to a chatting model
+#   make test       .venv with the development tools, then lint and the tests
+#   make lint       style, and the workflow's own checks
 #   make install    .venv only; `make install EXTRAS=slurm` for a cluster
-#   make lock       renew requirements/ from pyproject.toml (wants uv and the network)
-#   make clean      remove .venv and caches; what was downloaded and trained, data/ and results/, stays
+#   make lock       renew requirements/ from pyproject.toml (needs uv and the network)
+#   make clean      remove .venv and caches; data/ and results/ stay
 SHELL := bash
 BIN := .venv/bin
 LOCKS := core dev slurm cuda12 cuda13
-# The CUDA of the driver, when one answers.
-CUDA := $(shell nvidia-smi 2>/dev/null | sed -nE 's/.*CUDA Version: *12\..*/cuda12/p; s/.*CUDA Version: *1[3-9]\..*/cuda13/p')
+# The driver's version of CUDA; empty without a driver.
+CUDA := $(shell nvidia-smi 2>/dev/null | sed -nE \
+  -e 's/.*CUDA Version: *12\..*/cuda12/p' -e 's/.*CUDA Version: *1[3-9]\..*/cuda13/p')
 EXTRAS :=
 
 .PHONY: demo test lint install lock clean
@@ -39,10 +40,12 @@ install:
 	requirements/install.sh dev $(CUDA)
 	@touch $@ .venv/core.stamp
 
-# Versions and hashes, but not the index they came from. Wheels only, connection-pool (pure Python) excepted: it has none.
+# Versions and hashes, without the package index. Wheels only, except connection-pool: it is pure
+# Python and has no wheel.
 lock:
 	for lock in $(LOCKS); do \
-	  uv pip compile pyproject.toml --quiet --group build $$([ $$lock = core ] || echo --extra $$lock) --universal --python-version 3.11 \
+	  uv pip compile pyproject.toml --quiet --group build \
+	    $$([ $$lock = core ] || echo --extra $$lock) --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --only-binary :all: --no-binary connection-pool \
 	    --custom-compile-command "make lock" --output-file requirements/$$lock.txt || exit 1; \
 	done

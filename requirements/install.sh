@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes .venv and installs into it locked versions of what a run needs, then this checkout (editable).
+# Makes .venv, installs the locked packages that a run needs, then this checkout (editable).
 #   requirements/install.sh [dev] [slurm] [cuda12 | cuda13]
-# Uses uv when there is one and it works, else the venv and pip that come with Python.
+# Uses uv if it is there and works, else the venv and pip that come with Python.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 locks=("${@:-core}") # each lock holds the core as well
@@ -10,19 +10,24 @@ with_uv() {
     command -v uv >/dev/null || return 1
     [ -x .venv/bin/python ] || uv venv --quiet --python '>=3.11' .venv || return 1
     for lock in "${locks[@]}"; do
-        uv pip install --quiet --python .venv/bin/python --require-hashes -r "requirements/$lock.txt" || return 1
+        uv pip install --quiet --python .venv/bin/python --require-hashes \
+            -r "requirements/$lock.txt" || return 1
     done
     uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation -e .
 }
 
 newest_python() {
     for name in python3.14 python3.13 python3.12 python3.11 python3; do
-        if command -v "$name" >/dev/null && "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        if command -v "$name" >/dev/null &&
+            "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
             echo "$name"
             return
         fi
     done
-    echo "nanoeuler needs Python 3.11 or newer and found $(python3 --version 2>/dev/null || echo none): install one, or install uv (https://docs.astral.sh/uv), which brings its own" >&2
+    local found
+    found=$(python3 --version 2>/dev/null || echo none)
+    echo "nanoeuler needs Python 3.11 or newer and found $found: install one," \
+        "or install uv (https://docs.astral.sh/uv), which brings its own" >&2
     return 1
 }
 
@@ -33,16 +38,20 @@ with_pip() {
         rm -rf .venv
         if ! "$python" -m venv .venv; then
             rm -rf .venv
-            echo "$python cannot make a virtual environment: install its venv module (on Debian and Ubuntu: apt install python3-venv), or install uv" >&2
+            echo "$python cannot make a virtual environment: install its venv module" \
+                "(on Debian and Ubuntu: apt install python3-venv), or install uv" >&2
             return 1
         fi
     fi
     for lock in "${locks[@]}"; do
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r "requirements/$lock.txt"
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+            --require-hashes -r "requirements/$lock.txt"
     done
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+        --no-build-isolation -e .
 }
 
 echo "installing ${locks[*]} into .venv (a minute or two)"
 with_uv || with_pip
-.venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true # on all cores, where pip takes one; a file for another Python may fail
+# On all cores, where pip uses one. A file for another version of Python may fail.
+.venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true

@@ -1,6 +1,7 @@
-"""Machine code that this checkout has compiled, for the copies of it that tests run: it hangs on the sources alone.
+"""Copies the machine code that this checkout has compiled, for tests that run a copy of it.
 
-That a checkout without any compiles what it needs is seen by the tests of compiling, and by every test of a fresh clone.
+Machine code depends on the sources alone. The tests of compiling, and every test of a fresh clone,
+cover a checkout that has none.
 """
 
 import shutil
@@ -10,8 +11,11 @@ ROOT = Path(__file__).parents[1]
 
 
 def copy_machine_code(folder: Path) -> None:
-    """Copy it into the package `nanoeuler` of `folder`, whose sources are those of this one; what is missing is compiled there."""
-    for file in ROOT.glob("nanoeuler/**/__pycache__/*.nb[ci]"):  # Numba's: code and index
-        place = folder / file.relative_to(ROOT)
-        place.parent.mkdir(exist_ok=True)
-        shutil.copy2(file, place)
+    """Copy it into the package `nanoeuler` of `folder`, which has the same sources as this one.
+
+    Functions that this checkout has not compiled are compiled there.
+    """
+    for file in ROOT.glob("nanoeuler/**/__pycache__/*.nb[ci]"):  # Numba's code and index files
+        target = folder / file.relative_to(ROOT)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy2(file, target)

@@ -1,7 +1,7 @@
-"""What the README prints is what works: its shell commands, in their order, in a fresh copy of the checkout.
+"""The README's shell commands work as printed, in their order, in a fresh copy of the checkout.
 
-Two changes: config/config.yaml of the copy holds the small configuration of the tests, under the demo's name; and what this checkout
-has compiled is there.
+The copy differs in two ways. Its config/config.yaml is the small configuration of the tests,
+under the demo's name. And it has the machine code that this checkout has compiled.
 """
 
 import os
@@ -27,7 +27,7 @@ COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
-    """A copy of the files that git knows, and of those it would, with the machine code of this checkout."""
+    """A copy of the files that git tracks or would track, with this checkout's machine code."""
     folder = tmp_path_factory.mktemp("readme") / "nanoeuler"
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
@@ -49,7 +49,7 @@ def checkout(tmp_path_factory) -> Path:
 
 
 def run(command: str, checkout: Path, typed: str = "") -> subprocess.CompletedProcess:
-    """Run a line of the README as somebody in the checkout would, with the environment of `make` first on the PATH."""
+    """Run a line of the README in the checkout, with the .venv of `make` first on the PATH."""
     environment = {
         key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")
     }
@@ -77,14 +77,13 @@ def test_the_readme_shows_the_commands_that_matter():
 
 def test_its_commands_work_as_printed(checkout):
     for command in COMMANDS:
-        if command == "pip install .":  # an environment that uv made has no pip of its own
+        if command == "pip install .":  # uv makes environments without pip
             run("python -m pip --version || python -m ensurepip", checkout)
             command = "python -m pip install ."
         done = run(command, checkout, typed="Hello!\n" if " chat " in command else "")
         said = done.stdout + done.stderr
-        allowed = (
-            (0, 1) if command.startswith("nanoeuler plan") else (0,)
-        )  # whether a run of hours will do depends on the machine
+        # A plan of hours may be too long for this machine, which exits with 1.
+        allowed = (0, 1) if command.startswith("nanoeuler plan") else (0,)
         assert done.returncode in allowed, f"{command}\n{said}"
         assert "Traceback" not in said, f"{command}\n{said}"
         if command == "make demo":
