@@ -26,6 +26,12 @@ def resolve(address: str, revision: str | None = None) -> str | Path:
     if not separator:
         return Path(address).expanduser()
     if scheme in ("http", "https"):
+        try:
+            named = urlsplit(address).hostname
+        except ValueError:  # brackets without an IPv6 address
+            named = None
+        if not named:
+            raise UserError(f"{address}: names no host; write {scheme}://HOST/PATH")
         return percent_encoded(address)
     if scheme == "hf":
         return hugging_face(address, rest, revision)

@@ -1,5 +1,6 @@
 """Downloads over real HTTP on loopback: what a server may do wrong, and what is then on the disk."""
 
+import base64
 import email.utils
 import hashlib
 import itertools
@@ -195,6 +196,12 @@ def test_nobody_at_the_address_is_one_sentence(target):
         download(Source("http://127.0.0.1:9/x"), target, patience=Patience(2, 0.01, 0.3))
 
 
+@pytest.mark.parametrize("host", ["localhost:port", "a" * 70 + ".com"])
+def test_a_host_that_cannot_be_one_is_one_sentence(target, host):
+    with pytest.raises(UserError, match=r"not an address that can be asked .*; correct it"):
+        download(Source(f"http://{host}/x"), target, patience=QUICK)
+
+
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [
@@ -272,6 +279,16 @@ def test_ranges_give_just_their_bytes(server, address):
     server.put("books/file.bin", CONTENT[1:])
     with pytest.raises(StartOver):
         list(remote.read(0, 10))
+
+
+def test_the_proxy_that_the_environment_names_is_asked(server, address, target, monkeypatch):
+    monkeypatch.setenv("http_proxy", server.url.replace("://", "://reader:pass%20word@"))
+    download(Source("http://books.invalid/books/file.bin"), target, patience=QUICK)
+    assert target.read_bytes() == CONTENT
+    headers = {name.lower(): value for name, value in server.seen[0].headers.items()}
+    login = base64.b64encode(b"reader:pass word").decode()
+    assert headers["host"] == "books.invalid"
+    assert headers["proxy-authorization"] == f"Basic {login}"
 
 
 def test_redirects_that_go_round_end(server, target):
@@ -394,6 +411,8 @@ def test_addresses(url, expected, monkeypatch):
         "s3://bucket/x",
         "file://host/x",
         "file:x://",
+        "http:///x",
+        "http://[::1/x",
     ],
 )
 def test_addresses_that_cannot_be_read_are_refused(url):
