@@ -119,7 +119,8 @@ class Announcement(event.Listener):
             self.kept = False
             log.line(
                 "compiling",
-                f"machine code cannot be kept and every run compiles anew ({reason}); name a folder for it in NUMBA_CACHE_DIR",
+                f"machine code cannot be kept and every run compiles anew ({reason}); "
+                "name a folder for it in NUMBA_CACHE_DIR",
             )
 
 

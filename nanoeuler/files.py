@@ -30,7 +30,8 @@ def explain_os_errors(path: Path | None = None) -> Iterator[None]:
             errno.EFBIG,
         ):  # the last: a limit on file sizes
             raise UserError(
-                f"{where}the disk is full; free some space or set data_dir and results_dir to another disk, then run again"
+                f"{where}the disk is full; free some space or set data_dir and results_dir to "
+                "another disk, then run again"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise UserError(

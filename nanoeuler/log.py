@@ -35,7 +35,8 @@ def start(path: str | Path | None = None) -> None:
             add(LogFile(path, mode="a", encoding="utf-8"))
         except OSError as error:
             raise UserError(
-                f"--log {path}: cannot be written ({error.strerror}); give the path of a file that can"
+                f"--log {path}: cannot be written ({error.strerror}); "
+                "give the path of a file that can"
             ) from error
 
 

@@ -80,7 +80,8 @@ def constant(name: str, words: list[str]) -> str:
 def main() -> None:
     if unicodedata2.unidata_version != "16.0.0":
         sys.exit(
-            f"unicodedata2 carries Unicode {unicodedata2.unidata_version}, and 16.0.0 is wanted: pip install unicodedata2==16.0.0"
+            f"unicodedata2 carries Unicode {unicodedata2.unidata_version}, and 16.0.0 is wanted: "
+            "pip install unicodedata2==16.0.0"
         )
     pretokenizer = ByteLevel(add_prefix_space=False, use_regex=True)
     members: dict[str, list[int]] = {"L": [], "N": [], "S": [], "O": []}
@@ -88,7 +89,8 @@ def main() -> None:
         name = class_of(code)
         if class_by_tokenizers(code, pretokenizer) != name:
             sys.exit(
-                f"U+{code:04X} is {name} here and {class_by_tokenizers(code, pretokenizer)} for tokenizers"
+                f"U+{code:04X} is {name} here and {class_by_tokenizers(code, pretokenizer)} for "
+                "tokenizers"
             )
         members[name].append(code)
     tables = [

@@ -43,7 +43,8 @@ def resolve(address: str, revision: str | None = None) -> str | Path:
             )
         return Path("/" + unquote(path))
     raise UserError(
-        f"{address}: addresses of the kind {scheme}:// cannot be read; give https://, hf://datasets/, file:/// or a local path"
+        f"{address}: addresses of the kind {scheme}:// cannot be read; "
+        "give https://, hf://datasets/, file:/// or a local path"
     )
 
 
@@ -52,7 +53,8 @@ def hugging_face(address: str, rest: str, revision: str | None) -> str:
     parts = path.split("/", 2)
     if kind != "datasets" or len(parts) < 3 or not all(parts):
         raise UserError(
-            f"{address}: not the address of a file in a data set; write hf://datasets/OWNER/NAME/PATH"
+            f"{address}: not the address of a file in a data set; "
+            "write hf://datasets/OWNER/NAME/PATH"
         )
     owner, name, file = parts
     name, _, pinned = name.partition("@")

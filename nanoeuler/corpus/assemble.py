@@ -231,8 +231,10 @@ def write(found: Survey, train: Path, validation: Path, threads: int) -> dict[st
             progress.update(size)
     if not learned.documents:
         raise UserError(
-            f"corpus source {source.name}: no training text is left, as every document has {GRAM} words in a row in common with what models are "
-            f"measured on ({found.count(QUOTING)['documents']:,} of them); set corpus.decontaminate to false, or add to the source"
+            f"corpus source {source.name}: no training text is left, "
+            f"as every document has {GRAM} words in a row in common with what models are "
+            f"measured on ({found.count(QUOTING)['documents']:,} of them); "
+            "set corpus.decontaminate to false, or add to the source"
         )
     told = {
         "duplicates": found.count(COPY, NEAR_COPY)["documents"],

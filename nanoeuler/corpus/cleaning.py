@@ -137,6 +137,7 @@ def find_cut(text: bytes, share: float, source: str) -> int:
     """Where the held-out end of a document begins."""
     if not (cut := cut_end(text, share)):
         raise UserError(
-            f"corpus source {source}: {len(text)} bytes are too little text to hold some out for validation; add to it"
+            f"corpus source {source}: {len(text)} bytes are too little text to hold some out for "
+            "validation; add to it"
         )
     return cut

@@ -121,7 +121,8 @@ def read_evaluation_set(path: Path) -> Batch:
                 documents.append("\n".join(texts_in(json.loads(line))).encode("utf-8", "replace"))
     except OSError as error:
         raise UserError(
-            f"{path}: cannot be read ({error.strerror}); fetch it first: nanoeuler questions, or nanoeuler task"
+            f"{path}: cannot be read ({error.strerror}); fetch it first: "
+            "nanoeuler questions, or nanoeuler task"
         ) from error
     except ValueError as error:
         raise UserError(

@@ -219,11 +219,13 @@ def choose_sources(
     for name, present in given.items():
         if present and name not in named:
             raise UserError(
-                f"corpus.sources does not name {name}, but files of it were given; add it there or leave them out"
+                f"corpus.sources does not name {name}, but files of it were given; "
+                "add it there or leave them out"
             )
         if not present and name in named:
             raise UserError(
-                f"corpus.sources names {name}, but no files of it were given; give them with --{'books' if name == GUTENBERG else name}"
+                f"corpus.sources names {name}, but no files of it were given; "
+                f"give them with --{'books' if name == GUTENBERG else name}"
             )
     sources: list[Source] = []
     names, taken = set(given), set()
@@ -241,13 +243,15 @@ def choose_sources(
             files = [file for file in find_files(entry) if file.resolve() not in taken]
             if not files:
                 raise UserError(
-                    f"{entry}: all its files belong to sources named before it; take it out of corpus.sources"
+                    f"{entry}: all its files belong to sources named before it; "
+                    "take it out of corpus.sources"
                 )
             taken.update(file.resolve() for file in files)
             sources.append(OwnText(entry, files, unused(slug(entry), names)))
     if not sources:
         raise UserError(
-            "no text to build a corpus of; name gutenberg, fineweb or a path of your own in corpus.sources"
+            "no text to build a corpus of; name gutenberg, fineweb or a path of your own in "
+            "corpus.sources"
         )
     for path in own:
         if own_is_named and Path(path).resolve() not in taken and path not in named:

@@ -97,7 +97,8 @@ def download(
                 forget(partial)
                 if attempt == TRIES_OF_A_DAMAGED_FILE or isinstance(source.location, Path):
                     raise UserError(
-                        f"{source.url}: {problem}; it was damaged on the way, or has changed: try again, or correct the sources file"
+                        f"{source.url}: {problem}; it was damaged on the way, or has changed: "
+                        "try again, or correct the sources file"
                     )
                 log.line("retry", f"{source.url}: {problem}; fetching it once more")
             if check is not None:
@@ -164,7 +165,8 @@ def fetch(source: Source, partial: Path, pause: float, patience: Patience | None
                 return
             have, remote.validator, remote.size = 0, None, None
     raise UserError(
-        f"{source.url}: the connection breaks off and cannot be resumed; try again later, or name another mirror"
+        f"{source.url}: the connection breaks off and cannot be resumed; "
+        "try again later, or name another mirror"
     )
 
 
@@ -184,8 +186,10 @@ def append(remote: RemoteFile, source: Source, partial: Path, have: int) -> None
                 progress.total = remote.size
                 if None not in (source.bytes, remote.size) and source.bytes != remote.size:
                     raise UserError(
-                        f"{source.url}: has {remote.size:,} bytes, where the sources file says {source.bytes:,}; "
-                        "it has changed, or something else is sent in its place: look at the address, and correct the sources file"
+                        f"{source.url}: has {remote.size:,} bytes, where the sources file says "
+                        f"{source.bytes:,}; "
+                        "it has changed, or something else is sent in its place: "
+                        "look at the address, and correct the sources file"
                     )
                 write_json(note_path(partial), {"url": remote.url, "validator": remote.validator})
                 noted = True

@@ -42,7 +42,8 @@ def read_index(text: Path) -> np.ndarray:
         or (int(ends[-1]) if len(ends) else 0) != size
     ):
         raise UserError(
-            f"{index_of(text)}: not the index of the {size:,} bytes in {text.name}; delete both and run the fineweb stage again"
+            f"{index_of(text)}: not the index of the {size:,} bytes in {text.name}; "
+            "delete both and run the fineweb stage again"
         )
     return pages
 

@@ -41,7 +41,9 @@ def extract(
     """
     if not 0 <= shard < len(sources["shards"]):
         raise UserError(
-            f"--shard {shard}: the sources file lists {log.counted(len(sources['shards']), 'shard')}, counted from 0; add it there, or give a smaller number"
+            f"--shard {shard}: the sources file lists "
+            f"{log.counted(len(sources['shards']), 'shard')}, counted from 0; "
+            "add it there, or give a smaller number"
         )
     source = Source.from_entry(sources["shards"][shard], sources.get("revision"))
     with explain_os_errors(output):
@@ -91,7 +93,8 @@ def find_files(location: Path) -> list[Path]:
     )
     if not files:
         raise UserError(
-            f"{location}: no such parquet file, nor a folder or glob with some; correct the address in the sources file"
+            f"{location}: no such parquet file, nor a folder or glob with some; "
+            "correct the address in the sources file"
         )
     return files
 
@@ -117,7 +120,8 @@ def extract_remote(
             try:
                 if source.bytes not in (None, copy.size):
                     raise Damaged(
-                        f"{source.url}: has {copy.size:,} bytes, where the sources file says {source.bytes:,}; correct the sources file"
+                        f"{source.url}: has {copy.size:,} bytes, where the sources file says "
+                        f"{source.bytes:,}; correct the sources file"
                     )
                 taken = write_pages(
                     [Parquet(copy.path, name, copy.fetch)], filters, output, source.url

@@ -155,7 +155,8 @@ def clean_file(
         raw = Path(input).read_bytes()
     except OSError as error:
         raise UserError(
-            f"{input}: cannot be read ({error.strerror}); fetch the book first: nanoeuler gutenberg fetch --id {id}"
+            f"{input}: cannot be read ({error.strerror}); fetch the book first: "
+            f"nanoeuler gutenberg fetch --id {id}"
         ) from error
     try:
         book = clean(raw)

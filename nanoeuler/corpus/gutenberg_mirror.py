@@ -42,7 +42,8 @@ def fetch_book(
         def check(path: Path, url: str = url) -> None:
             if problem := wrong_with(path.read_bytes(), book):
                 raise UnfitBook(
-                    f"{url}: {problem}; try again later, name another mirror, or take book {book} out of the sources file"
+                    f"{url}: {problem}; try again later, name another mirror, "
+                    f"or take book {book} out of the sources file"
                 )
 
         try:
@@ -53,7 +54,8 @@ def fetch_book(
             if isinstance(error, UnfitBook):
                 first_problem = first_problem or error
     raise first_problem or UserError(
-        f"{mirror}: has no plain text of book {book}; correct its number, or name another mirror in the sources file"
+        f"{mirror}: has no plain text of book {book}; correct its number, "
+        "or name another mirror in the sources file"
     )
 
 

@@ -50,7 +50,8 @@ def prepare(
     members = entry.get("mixture") or [entry]
     if not all("url" in member for member in members):
         raise UserError(
-            f"instructions.{name} in the sources file has neither a url nor a mixture of files with one; give it one of them"
+            f"instructions.{name} in the sources file has neither a url nor a mixture of files "
+            "with one; give it one of them"
         )
     records: dict[
         str, tuple[Record, float]
@@ -169,7 +170,8 @@ def find_entry(name: str, sources: Mapping[str, Any], section: str) -> Mapping[s
         return sources[name]
     if not Path(name).is_file():
         raise UserError(
-            f"{name}: neither a name under {section} in the sources file (there: {', '.join(sources) or 'none'}) nor a file; correct it"
+            f"{name}: neither a name under {section} in the sources file (there: "
+            f"{', '.join(sources) or 'none'}) nor a file; correct it"
         )
     return {"url": name, "licence": "your own file"}
 
@@ -183,7 +185,8 @@ def tell_bad(
         raise UserError(f"{address}: holds no records; correct the address, or fetch it again")
     if not good or bad.total() > total / 2:
         raise UserError(
-            f"{address}: {bad.total():,} of {total:,} records are bad ({told}); give records with {wanted}"
+            f"{address}: {bad.total():,} of {total:,} records are bad ({told}); "
+            f"give records with {wanted}"
         )
     if bad:
         log.line("bad", f"{address}: {bad.total():,} of {total:,} records are left out ({told})")
@@ -223,7 +226,8 @@ def split(
     keys = sorted(key for key, _ in keyed)
     if len(set(keys)) < 2:
         raise UserError(
-            f"{address}: {log.counted(len(keys), 'record')} of one prompt: too few to train on some and hold out others; give at least two prompts"
+            f"{address}: {log.counted(len(keys), 'record')} of one prompt: "
+            "too few to train on some and hold out others; give at least two prompts"
         )
     last = min(
         keys[max(1, round(validation_share * len(keys))) - 1],

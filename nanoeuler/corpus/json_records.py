@@ -42,7 +42,8 @@ def parse_json_records(text: str, address: str) -> Iterator[tuple[str, Any]]:
     if text.lstrip()[:1] != "{":
         beginning = " ".join(text.split())[:60]
         raise UserError(
-            f"{address}: neither a JSON list nor lines of JSON objects; it begins with {beginning!r}: correct the address, or fetch it again"
+            f"{address}: neither a JSON list nor lines of JSON objects; "
+            f"it begins with {beginning!r}: correct the address, or fetch it again"
         )
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
@@ -62,5 +63,6 @@ def decode_text(raw: bytes, address: str) -> str:
         raise UserError(f"{address}: damaged gzip ({error}); fetch it again") from error
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{address}: not UTF-8 text (byte {error.start:,}); save it as UTF-8, or correct the address"
+            f"{address}: not UTF-8 text (byte {error.start:,}); "
+            "save it as UTF-8, or correct the address"
         ) from error

@@ -36,12 +36,14 @@ def find_files(path: str) -> list[Path]:
         found = [Path(match) for match in glob.glob(expanded, recursive=True)]
     else:
         raise UserError(
-            f"{path}: no such file or folder; correct the path in corpus.sources (it counts from the folder in which the command runs)"
+            f"{path}: no such file or folder; correct the path in corpus.sources (it counts from "
+            "the folder in which the command runs)"
         )
     if found == [Path(expanded)] and found[0].is_file():
         if not is_text_name(found[0]):
             raise UserError(
-                f"{path}: not a .txt or .md file; save it as plain text and name that file in corpus.sources"
+                f"{path}: not a .txt or .md file; save it as plain text and name that file in "
+                "corpus.sources"
             )
         return found
     files = {file for each in found for file in ([each] if each.is_file() else files_below(each))}
@@ -72,16 +74,19 @@ def read_documents(file: Path, say_encoding: bool = False) -> Iterator[str]:
         decoded = decode(raw)
         if b"\0" in raw and decoded.encoding != "utf-16":
             raise UserError(
-                f"{file}: a binary file, not text; take it out of corpus.sources, or save it as plain text in UTF-8"
+                f"{file}: a binary file, not text; take it out of corpus.sources, "
+                "or save it as plain text in UTF-8"
             )
         if decoded.unreadable:
             raise UserError(
-                f"{file}: {decoded.unreadable} places in it are neither UTF-8 nor Windows-1252; save it as UTF-8"
+                f"{file}: {decoded.unreadable} places in it are neither UTF-8 nor Windows-1252; "
+                "save it as UTF-8"
             )
         if say_encoding and decoded.encoding not in ("utf-8", "utf-16"):
             log.line(
                 "text",
-                f"{file} was read as {decoded.encoding}; save it as UTF-8 if its accents look wrong",
+                f"{file} was read as {decoded.encoding}; save it as UTF-8 if its accents look "
+                "wrong",
             )
             say_encoding = False
         if decoded.text.strip():
@@ -114,13 +119,15 @@ def read_pieces(file: Path) -> Iterator[bytes]:
                 )
                 if not end:
                     raise UserError(
-                        f"{file}: {PIECE / 1e6:.0f} MB without a space or a line end, which is not text; take it out of corpus.sources"
+                        f"{file}: {PIECE / 1e6:.0f} MB without a space or a line end, "
+                        "which is not text; take it out of corpus.sources"
                     )
                 yield rest[:end]
                 rest = rest[end:]
     except OSError as error:
         raise UserError(
-            f"{file}: cannot be read ({error.strerror}); correct its permissions or take it out of corpus.sources"
+            f"{file}: cannot be read ({error.strerror}); correct its permissions or take it out of "
+            "corpus.sources"
         ) from error
     if rest:
         yield rest

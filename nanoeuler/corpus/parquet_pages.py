@@ -119,7 +119,8 @@ def explain_errors(address: str, output: Path) -> Iterator[None]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(output)) from error
         problem = str(error).splitlines()[0]
         raise Damaged(
-            f"{address}: damaged, or not a parquet file ({problem}); correct the address, or fetch it again"
+            f"{address}: damaged, or not a parquet file ({problem}); "
+            "correct the address, or fetch it again"
         ) from error
 
 
@@ -242,7 +243,8 @@ def copy_origins(
         url = "coalesce(url::varchar, '')" if "url" in file.columns else "''"
         rows = f"case when file_row_number < {len(file.kept)} then get_bit(getvariable('kept_{number}'), file_row_number::int) = 1 else false end"
         parts.append(
-            f"select {page_id} as id, {url} as url from {reading(file)} where file_row_number < {file.read[-1].end_row} and {rows}"
+            f"select {page_id} as id, {url} as url from {reading(file)} where file_row_number < "
+            f"{file.read[-1].end_row} and {rows}"
         )
     query = " union all ".join(parts)
     connection.execute(

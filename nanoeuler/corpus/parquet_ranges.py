@@ -85,7 +85,8 @@ class SparseCopy:
         if tail[4:] != MAGIC or not 0 < footer <= size - TAIL - len(MAGIC):
             self.remove()
             raise UserError(
-                f"{remote.url}: not a parquet file, or a damaged one (its end is not that of one); correct the address, or try again later"
+                f"{remote.url}: not a parquet file, or a damaged one (its end is not that of one); "
+                "correct the address, or try again later"
             )
         with open(path, "ab") as file:
             file.truncate(size)

@@ -26,7 +26,8 @@ def prepare(
     """Write the checked questions `name` of `sources` (the section questions of the sources file) to `output` as JSON lines; return their number."""
     if name not in sources:
         raise UserError(
-            f"{name}: no name under questions in the sources file (there: {', '.join(sources) or 'none'}); correct it, or add it there"
+            f"{name}: no name under questions in the sources file (there: "
+            f"{', '.join(sources) or 'none'}); correct it, or add it there"
         )
     source = Source.from_entry(sources[name])
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +47,8 @@ def prepare(
 def check_question(value: Any, place: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise UserError(
-            f"{place}: not a JSON object; each line must hold one question as {{'instruction': …, 'answer': …}}"
+            f"{place}: not a JSON object; each line must hold one question as {{'instruction': "
+            "…, 'answer': …}}"
         )
     question = {"input": "", **value}
     for field in (

@@ -99,7 +99,8 @@ class RemoteFile:
         """Arrange the next attempt after `failures` in a row, or give up."""
         if failures >= self.patience.attempts:
             raise UserError(
-                f"{self.url}: {trouble}, {failures} times in a row; check the network and the address, or try again later"
+                f"{self.url}: {trouble}, {failures} times in a row; "
+                "check the network and the address, or try again later"
             )
         pause = self.patience.first_pause * 2 ** (failures - 1) * random.uniform(0.75, 1.25)
         if trouble.retry_after is not None:
@@ -163,10 +164,12 @@ class RemoteFile:
             self.address = percent_encoded(urljoin(self.address, location))
             if urlsplit(self.address).scheme not in ("http", "https"):
                 raise UserError(
-                    f"{self.url}: redirects to {self.address}, which is no web address; correct the address in the sources file"
+                    f"{self.url}: redirects to {self.address}, which is no web address; "
+                    "correct the address in the sources file"
                 )
         raise UserError(
-            f"{self.url}: redirects more than {MOST_REDIRECTS} times; correct the address in the sources file"
+            f"{self.url}: redirects more than {MOST_REDIRECTS} times; "
+            "correct the address in the sources file"
         )
 
     def refused(self, answer: urllib3.BaseHTTPResponse) -> None:
@@ -187,7 +190,8 @@ class RemoteFile:
             raise Trouble(f"{said} at the address it redirected to")
         if answer.status in REFUSALS:
             raise UserError(
-                f"{self.url}: {said}; it blocks programs or wants a token; name another mirror, or set HF_TOKEN for Hugging Face"
+                f"{self.url}: {said}; it blocks programs or wants a token; "
+                "name another mirror, or set HF_TOKEN for Hugging Face"
             )
         raise UserError(f"{self.url}: {said}; correct the address in the sources file")
 
@@ -230,7 +234,8 @@ class RemoteFile:
             return Trouble(f"the connection ended after {error.partial:,} of {total:,} bytes")
         if isinstance(error, ssl.SSLCertVerificationError):
             raise UserError(
-                f"{self.url}: the server's certificate is not to be trusted ({error.verify_message})"
+                f"{self.url}: the server's certificate is not to be trusted "
+                f"({error.verify_message})"
             ) from error
         return Trouble(f"the connection failed ({getattr(error, 'strerror', None) or error})")
 

@@ -28,7 +28,8 @@ def place(key: str) -> int:
 def check_share(share: float) -> None:
     if not 0 < share <= 0.5:
         raise UserError(
-            f"corpus.validation_share is {share:g}; it must be above 0 and at most 0.5, for example 0.01"
+            f"corpus.validation_share is {share:g}; it must be above 0 and at most 0.5, "
+            "for example 0.01"
         )
 
 

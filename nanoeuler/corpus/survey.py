@@ -76,7 +76,8 @@ def survey(source: Source, share: float, copies: bool, threads: int) -> Survey:
             else ""
         )
         raise UserError(
-            f"corpus source {source.name}: no text is left{reasons}; loosen its filters, add to it, or take it out of corpus.sources"
+            f"corpus source {source.name}: no text is left{reasons}; "
+            "loosen its filters, add to it, or take it out of corpus.sources"
         )
     places, sizes, identities = (np.concatenate(column) for column in zip(*parts, strict=True))
     last = last_held_out_place(places, sizes, share)

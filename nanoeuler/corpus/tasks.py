@@ -47,7 +47,8 @@ def describe_task(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
         entry = {**listed[name], "kind": own.get("kind") or listed[name].get("kind") or name}
     else:
         raise UserError(
-            f"{name}: no name under tasks in the sources file (there: {', '.join(listed) or 'none'}); correct it, or give it a url"
+            f"{name}: no name under tasks in the sources file (there: "
+            f"{', '.join(listed) or 'none'}); correct it, or give it a url"
         )
     if entry["kind"] not in LAYOUTS:
         raise UserError(
@@ -115,7 +116,8 @@ def check_items(
         raise UserError(f"{address}: holds no records; correct the address, or fetch it again")
     if not items or bad.total() > total / 2:
         raise UserError(
-            f"{address}: {bad.total():,} of {total:,} records do not have the layout of {kind} ({told}); correct kind or address"
+            f"{address}: {bad.total():,} of {total:,} records do not have the layout of {kind} "
+            f"({told}); correct kind or address"
         )
     if bad:
         log.line("bad", f"{address}: {bad.total():,} of {total:,} records are left out ({told})")
@@ -136,7 +138,8 @@ def records_of_file(path: Path, address: str, members: str | None) -> Iterator[t
             chosen = sorted(name for name in names if is_wanted(name, members))
             if not chosen:
                 raise UserError(
-                    f"{address}: the archive holds no {members or '.jsonl file'} (it holds {', '.join(names[:3]) or 'nothing'}); correct members"
+                    f"{address}: the archive holds no {members or '.jsonl file'} (it holds "
+                    f"{', '.join(names[:3]) or 'nothing'}); correct members"
                 )
             for name in chosen:
                 labels = stem(name) + LABELS
@@ -180,7 +183,9 @@ def labelled(raw: bytes, labels: bytes | None, address: str) -> Iterator[tuple[s
     answers, asked = decode_text(labels, f"{address}, its {LABELS}").split(), list(records)
     if len(answers) != len(asked):
         raise UserError(
-            f"{address}: {log.counted(len(asked), 'record')}, but {log.counted(len(answers), 'answer')} in {LABELS} beside it; correct or remove that file"
+            f"{address}: {log.counted(len(asked), 'record')}, but "
+            f"{log.counted(len(answers), 'answer')} in {LABELS} beside it; "
+            "correct or remove that file"
         )
     for (place, record), answer in zip(asked, answers, strict=True):
         yield place, {"label": answer, **record} if isinstance(record, Mapping) else record

@@ -51,7 +51,8 @@ class Corpus:
             }
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{self.path}: not a corpus manifest ({error!r} is missing or wrong); run `nanoeuler assemble` again"
+                f"{self.path}: not a corpus manifest ({error!r} is missing or wrong); "
+                "run `nanoeuler assemble` again"
             ) from error
 
     def open_text(self, split: str, source: str, entry: dict) -> CorpusText:
@@ -61,12 +62,14 @@ class Corpus:
             if not path.is_file() or path.stat().st_size != size:
                 found = f"{path.stat().st_size:,} bytes" if path.is_file() else "no such file"
                 raise UserError(
-                    f"{path}: {found} where {self.path.name} says {size:,} bytes; run `nanoeuler assemble` again"
+                    f"{path}: {found} where {self.path.name} says {size:,} bytes; "
+                    "run `nanoeuler assemble` again"
                 )
         borders = np.fromfile(offsets, "<u8").astype(np.int64)  # (documents + 1,)
         if borders[0] != 0 or borders[-1] != entry["bytes"] or (np.diff(borders) <= 0).any():
             raise UserError(
-                f"{offsets}: damaged: the offsets do not rise from 0 to the size of {text.name}; run `nanoeuler assemble` again"
+                f"{offsets}: damaged: the offsets do not rise from 0 to the size of {text.name}; "
+                "run `nanoeuler assemble` again"
             )
         return CorpusText(split, source, FileBytes(text), borders)
 

@@ -24,7 +24,8 @@ class FileBytes:
             more = os.pread(self.file.fileno(), stop - start - len(content), start + len(content))
             if not more:
                 raise UserError(
-                    f"{self.path}: it became shorter while it was read; run this again once nothing writes to it"
+                    f"{self.path}: it became shorter while it was read; "
+                    "run this again once nothing writes to it"
                 )
             content += more
         return content

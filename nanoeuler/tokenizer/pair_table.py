@@ -35,7 +35,8 @@ class PairTable:
         slots = int(counts.records[: len(counts), LENGTH].sum()) + len(counts) + 1
         if slots >= 1 << 31:
             raise UserError(
-                f"{slots:,} bytes of distinct words are too many to learn from; lower tokenizer.sample_bytes"
+                f"{slots:,} bytes of distinct words are too many to learn from; "
+                "lower tokenizer.sample_bytes"
             )
         self.symbols = np.empty(slots, np.int32)
         self.words = np.empty(slots, np.int32)  # the word that a slot belongs to

@@ -29,7 +29,8 @@ def to_bytes(text: str | bytes) -> bytes:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise UserError(
-            f"character {error.start} of the text is U+{ord(text[error.start]):04X}, a lone surrogate that UTF-8 cannot carry; remove it or give bytes"
+            f"character {error.start} of the text is U+{ord(text[error.start]):04X}, "
+            "a lone surrogate that UTF-8 cannot carry; remove it or give bytes"
         ) from None
 
 

@@ -99,8 +99,10 @@ class TokenStore:
         """Raise `UserError` unless the tokens were made with `tokenizer`, which was read from `path`."""
         if tokenizer.fingerprint != self.tokenizer_fingerprint:
             raise UserError(
-                f"{self.path}: these tokens were made with another tokenizer ({self.tokenizer_fingerprint[:12]}, {self.vocab_size} ids) "
-                f"than {path} ({tokenizer.fingerprint[:12]}, {tokenizer.vocab_size} ids); {REMEDY} or give the one that belongs to them"
+                f"{self.path}: these tokens were made with another tokenizer "
+                f"({self.tokenizer_fingerprint[:12]}, {self.vocab_size} ids) "
+                f"than {path} ({tokenizer.fingerprint[:12]}, {tokenizer.vocab_size} ids); "
+                f"{REMEDY} or give the one that belongs to them"
             )
 
     def sources(self, split: str) -> list[str]:

@@ -29,11 +29,13 @@ def learn_tokenizer(
     check_threads(threads)
     if vocab_size < SMALLEST:
         raise UserError(
-            f"tokenizer.vocab_size is {vocab_size}: it must be at least {SMALLEST} ({len(SPECIALS)} reserved ids and 256 bytes); raise it in the config"
+            f"tokenizer.vocab_size is {vocab_size}: it must be at least {SMALLEST} "
+            f"({len(SPECIALS)} reserved ids and 256 bytes); raise it in the config"
         )
     if sample_bytes < 1:
         raise UserError(
-            f"tokenizer.sample_bytes is {sample_bytes}: it must be at least 1; 100000000 is plenty for most vocabularies"
+            f"tokenizer.sample_bytes is {sample_bytes}: it must be at least 1; "
+            "100000000 is plenty for most vocabularies"
         )
     texts = Corpus(corpus_path).texts["train"]
     available = sum(len(text.data) for text in texts)
@@ -45,7 +47,8 @@ def learn_tokenizer(
             "raise tokenizer.sample_bytes" if sample_bytes < available else "add text to the corpus"
         )
         raise UserError(
-            f"{corpus_path}: {min(sample_bytes, available):,} bytes of text yield {tokenizer.vocab_size} ids where tokenizer.vocab_size asks for {vocab_size}; "
+            f"{corpus_path}: {min(sample_bytes, available):,} bytes of text yield "
+            f"{tokenizer.vocab_size} ids where tokenizer.vocab_size asks for {vocab_size}; "
             f"set it to {tokenizer.vocab_size} or less, or {more}"
         )
     tokenizer.save(output)
@@ -75,7 +78,8 @@ def tokenize_corpus(
     corpus, tokenizer = Corpus(corpus_path), Tokenizer.load(tokenizer_path)
     if tokenizer.vocab_size != vocab_size:
         raise UserError(
-            f"{tokenizer_path}: it has {tokenizer.vocab_size} ids where tokenizer.vocab_size is {vocab_size}; change that or run `nanoeuler bpe` again"
+            f"{tokenizer_path}: it has {tokenizer.vocab_size} ids where tokenizer.vocab_size is "
+            f"{vocab_size}; change that or run `nanoeuler bpe` again"
         )
     encoder = ChunkEncoder(corpus, tokenizer)
     found = list(chunks(corpus))

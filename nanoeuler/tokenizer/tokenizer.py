@@ -70,7 +70,8 @@ class Tokenizer:
         listed = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
         if listed and not 0 <= min(listed) <= max(listed) < len(tokens):
             raise ValueError(
-                f"ids from {min(listed)} to {max(listed)} do not fit a vocabulary of {len(tokens)} ids"
+                f"ids from {min(listed)} to {max(listed)} do not fit a vocabulary of {len(tokens)} "
+                "ids"
             )
         return b"".join(map(tokens.__getitem__, listed))
 

@@ -104,7 +104,8 @@ class Reader:
         missing = set(CHARACTER_OF_BYTE.values()) - (set(ids) - set(specials))
         if missing:
             self.refuse(
-                f"damaged: its vocabulary lacks {len(missing)} of the 256 bytes, such as {min(missing)!r}"
+                f"damaged: its vocabulary lacks {len(missing)} of the 256 bytes, "
+                f"such as {min(missing)!r}"
             )
         return Vocabulary(
             tokens, specials, self.merges(content["model"].get("merges"), ids, specials)
@@ -127,22 +128,26 @@ class Reader:
         self.check_pretokenizer(content.get("pre_tokenizer"))
         if describe(content.get("decoder")) != "ByteLevel":
             self.refuse(
-                f"its decoder is {describe(content.get('decoder'))} where this project reads ByteLevel"
+                f"its decoder is {describe(content.get('decoder'))} where this project reads "
+                "ByteLevel"
             )
         if describe(content.get("post_processor")) not in ("none", "ByteLevel"):
             self.refuse(
-                f"it sets a post_processor ({describe(content['post_processor'])}), which this project does not do"
+                f"it sets a post_processor ({describe(content['post_processor'])}), "
+                "which this project does not do"
             )
 
     def check_pretokenizer(self, found: Any) -> None:
         if describe(found) != PRETOKENIZER["type"]:
             self.refuse(
-                f"its pre_tokenizer {describe(found)} is not known here, only {PRETOKENIZER['type']} (the scanner {pretokenizer.NAME!r}) is"
+                f"its pre_tokenizer {describe(found)} is not known here, "
+                f"only {PRETOKENIZER['type']} (the scanner {pretokenizer.NAME!r}) is"
             )
         for key, default in (("add_prefix_space", True), ("use_regex", True)):
             if found.get(key, default) != PRETOKENIZER[key]:
                 self.refuse(
-                    f"its pre_tokenizer sets {key} to {found.get(key, default)!r}, where the scanner {pretokenizer.NAME!r} is {PRETOKENIZER[key]!r}"
+                    f"its pre_tokenizer sets {key} to {found.get(key, default)!r}, "
+                    f"where the scanner {pretokenizer.NAME!r} is {PRETOKENIZER[key]!r}"
                 )
 
     def ids(self, vocab: Any) -> dict[str, int]:
@@ -167,7 +172,8 @@ class Reader:
                 )
             if entry.get("special") is not True:
                 self.refuse(
-                    f"its added token {literal!r} is not a special one, which this project does not do"
+                    f"its added token {literal!r} is not a special one, "
+                    "which this project does not do"
                 )
             specials[literal] = ids[literal]
         if END not in specials and GPT2_END not in specials:
@@ -200,7 +206,8 @@ class Reader:
             for name in (*names, "".join(names)):
                 if name not in ids or name in specials:
                     self.refuse(
-                        f"damaged: merge {index} is {' + '.join(names)}, but {name!r} is not in its vocab"
+                        f"damaged: merge {index} is {' + '.join(names)}, "
+                        f"but {name!r} is not in its vocab"
                     )
             merges.append((ids[names[0]], ids[names[1]], ids["".join(names)]))
         if len({merge[:2] for merge in merges}) < len(merges):

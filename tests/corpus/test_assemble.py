@@ -293,7 +293,8 @@ def test_paths_with_one_slug_get_names_of_their_own(tmp_path, monkeypatch):
         (
             [],
             [],
-            "no text to build a corpus of; name gutenberg, fineweb or a path of your own in corpus.sources",
+            "no text to build a corpus of; name gutenberg, fineweb or a path of your own in "
+            "corpus.sources",
         ),
         (
             ["gutenberg"],
@@ -354,8 +355,8 @@ def test_an_emptied_book_and_pages_that_do_not_fit_their_index_are_named(tmp_pat
         index_of(shard).write_bytes(damaged)
         assert run(tmp_path, "--fineweb", str(shard)) == 1
         assert (
-            "shard.index: not the index of the 20 bytes in shard.txt; delete both and run the fineweb stage again"
-            in capsys.readouterr().err
+            "shard.index: not the index of the 20 bytes in shard.txt; "
+            "delete both and run the fineweb stage again" in capsys.readouterr().err
         )
 
 

@@ -202,7 +202,8 @@ def test_a_book_is_dropped_for_a_held_out_page_too_and_a_novel_does_not_quote_it
         run(tmp_path, "--fineweb", pages, sources=["novel.txt", "fineweb"], decontaminate=True) == 1
     )
     assert (
-        "corpus source novel: no training text is left, as every document has 13 words in a row in common with what models are measured on "
+        "corpus source novel: no training text is left, as every document has 13 words in a row in "
+        "common with what models are measured on "
         "(1 of them); set corpus.decontaminate to false, or add to the source"
     ) in capsys.readouterr().err
 

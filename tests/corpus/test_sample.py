@@ -60,7 +60,8 @@ def text(demo: Path) -> str:
     pages = [
         row[0]
         for row in duckdb.sql(
-            f"select distinct text from '{demo}/fineweb/000.parquet' where int_score >= 3 and language = 'en'"
+            f"select distinct text from '{demo}/fineweb/000.parquet' where int_score >= 3 and "
+            "language = 'en'"
         ).fetchall()
     ]
     books = [read_book(demo, book.id) for book in BOOKS if book.wrapping.style != "copyrighted"]

@@ -169,16 +169,16 @@ class Editor:
 
 
 ADVERT = (
-    "Buy now! Buy now! Lamps at half the price, today only. Click here, click there, and click again to win a lamp. "
-    * 3
+    "Buy now! Buy now! Lamps at half the price, today only. Click here, click there, "
+    "and click again to win a lamp. " * 3
 )
 GERMAN = (
-    "Auf den Inseln weht der Wind aus dem Westen, und die Boote liegen still im Hafen. Am Abend brennen die Lampen am Kai, und niemand hat es eilig. "
-    * 2
+    "Auf den Inseln weht der Wind aus dem Westen, und die Boote liegen still im Hafen. Am Abend "
+    "brennen die Lampen am Kai, und niemand hat es eilig. " * 2
 )
 FRENCH = (
-    "Le vent souffle sur les îles et les bateaux dorment dans le port. Le soir, on allume les lampes sur le quai et personne ne se presse. "
-    * 2
+    "Le vent souffle sur les îles et les bateaux dorment dans le port. Le soir, "
+    "on allume les lampes sur le quai et personne ne se presse. " * 2
 )
 
 
@@ -252,5 +252,6 @@ def write_parquet(pages: list[Page], path: Path, rows_per_group: int) -> None:
         )
         target = str(path).replace("'", "''")
         connection.execute(
-            f"copy pages to '{target}' (format parquet, compression zstd, row_group_size {rows_per_group})"
+            f"copy pages to '{target}' (format parquet, compression zstd, "
+            f"row_group_size {rows_per_group})"
         )

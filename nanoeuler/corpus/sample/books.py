@@ -201,7 +201,8 @@ def book_text(book: Book, world: World, seed: int, paragraphs: int) -> str:
     parts = [book.title.upper(), f"by\n\n{book.author}"]
     if book.edition > 1:
         parts.append(
-            "PREFACE TO THE SECOND EDITION\n\nA few errors of the printer have been mended. Nothing else was changed."
+            "PREFACE TO THE SECOND EDITION\n\nA few errors of the printer have been mended. "
+            "Nothing else was changed."
         )
     parts.append(dice.pick(OPENINGS))
     scenes = STYLES[book.style]

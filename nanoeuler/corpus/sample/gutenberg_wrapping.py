@@ -72,9 +72,8 @@ HEADER = (
     + "\n\nTitle: {title}\n\nAuthor: {author}\n\nRelease date: March 1, 2020 [eBook #{id}]\n\nLanguage: English\n\n"
 )
 ETEXT_HEADER = (
-    "The Project Gutenberg Etext of {title}, by {author}\n\nThis is an invented etext, number {id}.\n\n"
-    + SMALL_PRINT
-    + "\n\n\n\n"
+    "The Project Gutenberg Etext of {title}, by {author}\n\nThis is an invented etext, "
+    "number {id}.\n\n" + SMALL_PRINT + "\n\n\n\n"
 )
 FULL_LICENCE = "\n\nSTART: FULL LICENSE\n\n" + LICENCE + "\n"
 OLD_LICENCE = "\n\n" + LICENCE + "\n"
@@ -88,8 +87,8 @@ STYLES = {
     "this": (
         HEADER
         + "*** START OF THIS PROJECT GUTENBERG EBOOK {TITLE} ***\n\n\n\n\n{producer}\n\n\n\n\n\n",
-        "\n\n\n\n\nEnd of the Project Gutenberg EBook of {title}, by {author}\n\n*** END OF THIS PROJECT GUTENBERG EBOOK {TITLE} ***"
-        + OLD_LICENCE,
+        "\n\n\n\n\nEnd of the Project Gutenberg EBook of {title}, "
+        "by {author}\n\n*** END OF THIS PROJECT GUTENBERG EBOOK {TITLE} ***" + OLD_LICENCE,
     ),
     "tight": (
         HEADER
@@ -101,8 +100,8 @@ STYLES = {
     "two lines": (
         HEADER
         + "*** START OF THIS PROJECT GUTENBERG EBOOK {TITLE},\nBY AN AUTHOR OF THE ISLES ***\n\n\n\n{producer}\n\n\n\n\n",
-        "\n\n\n\nEnd of Project Gutenberg's {title}, by {author}\n\n*** END OF THIS PROJECT GUTENBERG EBOOK {TITLE},\nBY AN AUTHOR OF THE ISLES ***"
-        + OLD_LICENCE,
+        "\n\n\n\nEnd of Project Gutenberg's {title}, by {author}\n\n*** END OF THIS PROJECT "
+        "GUTENBERG EBOOK {TITLE},\nBY AN AUTHOR OF THE ISLES ***" + OLD_LICENCE,
     ),
     "comma": (
         HEADER

@@ -290,7 +290,8 @@ class Storyteller:
         for subject in subjects:
             kinds = self.kinds(subject, 2, 4)
             lines.append(
-                f"{subject.name}: {', '.join(f'{LEDGER_WORDS[kind]} {subject.facts[kind]}' for kind in kinds)}."
+                f"{subject.name}: "
+                f"{', '.join(f'{LEDGER_WORDS[kind]} {subject.facts[kind]}' for kind in kinds)}."
             )
         return "\n".join(lines)
 

@@ -46,6 +46,7 @@ class Settings:
             ):
                 limit = f" and at most {most}" if most is not None else ""
                 raise UserError(
-                    f"sample.{key} is {value!r}; it must be a whole number of at least {LEAST[key]}{limit}"
+                    f"sample.{key} is {value!r}; it must be a whole number of at least "
+                    f"{LEAST[key]}{limit}"
                 )
         return cls(**section)
