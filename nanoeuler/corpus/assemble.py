@@ -35,7 +35,7 @@ from nanoeuler.corpus.contamination import (
 from nanoeuler.corpus.document_sources import Source
 from nanoeuler.corpus.split import check_share
 from nanoeuler.corpus.survey import COPY, HELD_OUT, NEAR_COPY, QUOTING, TRAIN, Part, Survey, survey
-from nanoeuler.corpus.words import hash_words
+from nanoeuler.corpus.word_hashes import hash_words
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_folder, canonical_json, sha256_file, sha256_text, write_json
 

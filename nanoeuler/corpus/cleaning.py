@@ -14,7 +14,7 @@ from nanoeuler.corpus.minhash import HASHES, sign
 from nanoeuler.corpus.near_duplicates import NearDuplicates
 from nanoeuler.corpus.split import cut_end
 from nanoeuler.corpus.survey import HELD_OUT, NEAR_COPY, TRAIN, Part, Survey
-from nanoeuler.corpus.words import hash_words
+from nanoeuler.corpus.word_hashes import hash_words
 from nanoeuler.errors import UserError
 
 

@@ -1,9 +1,13 @@
-"""A file on a web server, read from any byte on, politely and persistently.
+"""Read a file on a web server from any byte on, politely and persistently.
 
-One connection at a time to a host (turns.py), a User-Agent that names this project, a time-out when nothing comes, and after a failure a
-longer pause each time, or the one that the server asks for (Retry-After). A read that breaks off goes on at the byte where it stopped, and
-the server is asked to make sure that the file is still the same one (If-Range). Redirects are followed once and remembered: Hugging Face
-redirects to a signed address, which after a while answers 403 and is then asked for anew.
+urllib3 carries the requests; who may be asked, when, and how often is decided here. Each host gets
+one connection at a time (host_locks.py), a User-Agent that names this project, and after a failure
+a pause that doubles each time, or the one that the server asks for (Retry-After). A read that
+breaks off resumes at its last byte, and If-Range makes sure that the file is still the same.
+
+Redirects are followed here, so that the next host is locked too and gets no header that is meant
+for the first. They are remembered: Hugging Face redirects to a signed address, which after a while
+answers 403; then the first address is asked again.
 """
 
 import contextlib
@@ -12,7 +16,7 @@ import re
 import ssl
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -24,7 +28,7 @@ from urllib3.util import Retry, make_headers, parse_url
 import nanoeuler
 from nanoeuler import log
 from nanoeuler.corpus.addresses import authorization, percent_encoded
-from nanoeuler.corpus.turns import LONGEST_WAIT, put_off, turn
+from nanoeuler.corpus.host_locks import LONGEST_WAIT, locked_host, postpone
 from nanoeuler.errors import UserError
 
 USER_AGENT = (
@@ -38,7 +42,10 @@ WORTH_ANOTHER_TRY = (408, 425, 429, 500, 502, 503, 504)
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a server is borne with: `attempts` in a row that bring nothing, a first pause that doubles each time, and silence, in seconds."""
+    """When to give up: after `attempts` in a row that bring nothing.
+
+    The first pause doubles each time; an attempt ends after `silence`. Both are in seconds.
+    """
 
     attempts: int = 6
     first_pause: float = 1.0
@@ -50,11 +57,11 @@ class NotThere(UserError):
 
 
 class StartOver(Exception):
-    """Only the whole file can be had: it changed since its first bytes were read, or the server serves no ranges."""
+    """Only the whole file can be had: it has changed meanwhile, or the server serves no ranges."""
 
 
 class Trouble(Exception):
-    """Something that may pass: worth another try, `retry_after` seconds later if the server says so."""
+    """A failure that is worth another try, after `retry_after` seconds if the server says so."""
 
     def __init__(self, what: str, retry_after: float | None = None):
         super().__init__(what)
@@ -62,9 +69,11 @@ class Trouble(Exception):
 
 
 class RemoteFile:
-    """The file at `url`. After the first read `size` is its length and `validator` what identifies its content, as far as the server tells.
+    """The file at `url`.
 
-    `pause` is left between two requests to one host. `received` counts the bytes that came, those of failed attempts included.
+    After the first read, `size` is its length and `validator` identifies its content, as far as the
+    server tells. `pause` is in seconds, between two requests to one host. `received` counts the
+    bytes that arrived, including those of failed attempts.
     """
 
     def __init__(self, url: str, pause: float = 0.0, patience: Patience | None = None):
@@ -76,12 +85,14 @@ class RemoteFile:
         self.received = 0
         self.address = url  # where redirects led
 
-    def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """Yield the bytes from `start` up to `stop`, or to the end; a negative `start` counts from the end.
+    def read(self, start: int = 0, stop: int | None = None) -> Generator[bytes]:
+        """Yield the bytes from `start` up to `stop`, or to the end.
 
-        Raises `NotThere`, `StartOver`, or `UserError` when patience is at its end.
+        A negative `start` counts from the end. Raises `NotThere`, `StartOver`, or `UserError` after
+        too many failures.
         """
-        position, failures = start, 0
+        position = start
+        failures = 0
         while True:
             try:
                 for chunk in self.attempt(position, stop):
@@ -115,17 +126,14 @@ class RemoteFile:
             f"{self.url}: {trouble}; trying again in {log.format_seconds(pause)}",
             attempt=f"{failures + 1}/{self.patience.attempts}",
         )
-        put_off(urlsplit(self.address).netloc, pause)
+        postpone(urlsplit(self.address).netloc, pause)
 
     def attempt(self, start: int, stop: int | None) -> Iterator[bytes]:
-        """Ask once and yield what comes. Raises `Trouble` if that is less than was asked for."""
+        """Ask once and yield what arrives. Raises `Trouble` if that is less than was asked for."""
         headers = {"User-Agent": USER_AGENT, "Connection": "close"}
         if start != 0 or stop is not None:
-            headers["Range"] = (
-                f"bytes={start}"
-                if start < 0
-                else f"bytes={start}-{'' if stop is None else stop - 1}"
-            )
+            last = "" if stop is None else stop - 1
+            headers["Range"] = f"bytes={start}" if start < 0 else f"bytes={start}-{last}"
             if self.validator:
                 headers["If-Range"] = self.validator
         try:
@@ -144,9 +152,9 @@ class RemoteFile:
 
     @contextlib.contextmanager
     def open(self, headers: dict[str, str]) -> Iterator[urllib3.BaseHTTPResponse]:
-        """Yield the file's response, following redirects, while it is our turn at its host."""
+        """Follow redirects and yield the response with the file, while its host is locked."""
         for _ in range(MOST_REDIRECTS):
-            with turn(urlsplit(self.address).netloc, self.pause):
+            with locked_host(urlsplit(self.address).netloc, self.pause):
                 answer = connections(self.address).request(
                     "GET",
                     self.address,
@@ -173,7 +181,7 @@ class RemoteFile:
         )
 
     def refused(self, answer: urllib3.BaseHTTPResponse) -> None:
-        """Raise what an answer without a file means."""
+        """Raise the error that the status of `answer` means, unless it brings the file."""
         if answer.status < 300:
             return
         said = f"the server answers {answer.status} ({answer.reason})"
@@ -196,7 +204,10 @@ class RemoteFile:
         raise UserError(f"{self.url}: {said}; correct the address in the sources file")
 
     def understand(self, response: urllib3.BaseHTTPResponse, start: int, stop: int | None) -> None:
-        """Learn size and validator from the headers. Raises `StartOver`."""
+        """Learn size and validator from the headers.
+
+        Raises `StartOver` unless `response` holds the bytes from `start` to `stop`.
+        """
         if response.status == 206:
             given = re.fullmatch(
                 r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("Content-Range", "").strip()
@@ -204,12 +215,9 @@ class RemoteFile:
             if not given:
                 raise StartOver("the server serves ranges that it does not describe")
             first, last, size = map(int, given.groups())
-            wanted = max(0, size + start) if start < 0 else start
-            if (
-                first != wanted
-                or last + 1 != (size if stop is None else min(stop, size))
-                or self.size not in (None, size)
-            ):
+            wanted_first = max(0, size + start) if start < 0 else start
+            wanted_stop = size if stop is None else min(stop, size)
+            if (first, last + 1) != (wanted_first, wanted_stop) or self.size not in (None, size):
                 raise StartOver("the server serves another range than it was asked for")
             self.size = size
         elif start != 0 or stop is not None:
@@ -220,7 +228,7 @@ class RemoteFile:
         self.validator = tag if tag.startswith('"') else response.headers.get("Last-Modified")
 
     def trouble(self, error: BaseException) -> Trouble:
-        """What urllib3's `error` means, told by the failure that it wraps."""
+        """Describe urllib3's `error` by the failure that it wraps."""
         while not isinstance(error, (OSError, IncompleteRead)):
             if (cause := error.__cause__ or error.__context__) is None:
                 break
@@ -241,7 +249,7 @@ class RemoteFile:
 
 
 def connections(address: str) -> urllib3.PoolManager:
-    """Connections to the host of `address`, through the proxy that the environment names."""
+    """Return urllib3's connections to the host of `address`, through the environment's proxy."""
     scheme, host = urlsplit(address)[:2]
     proxy = getproxies().get(scheme)
     if not proxy or proxy_bypass(host):
@@ -252,7 +260,7 @@ def connections(address: str) -> urllib3.PoolManager:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds until the moment in a Retry-After header, which is a number of seconds or a date."""
+    """Return the seconds that a Retry-After header asks for, as a number or a date."""
     try:
         return Retry(retry_after_max=sys.maxsize).parse_retry_after(value) if value else None
     except InvalidHeader:

@@ -9,7 +9,7 @@ import pytest
 from corpus_samples import manifest_of, read, run, write_book, write_pages
 
 from nanoeuler.corpus import batches
-from nanoeuler.corpus.split import place
+from nanoeuler.corpus.split import position
 
 
 def words(number: int, count: int) -> list[str]:
@@ -98,7 +98,7 @@ def test_what_is_held_out_does_not_depend_on_what_is_dropped(tmp_path, repeating
 @pytest.mark.parametrize("of", ["held-out text", "world", "quiz"])
 def test_a_page_that_quotes_what_is_measured_on_is_dropped_and_counted(tmp_path, of, shared):
     pages = [" ".join(words(number, 40)) for number in range(100)]
-    held_out = min(pages, key=lambda text: place(hashlib.sha256(text.encode()).hexdigest()))
+    held_out = min(pages, key=lambda text: position(hashlib.sha256(text.encode()).hexdigest()))
     question = " ".join(words(1000, 30))
     task = " ".join(words(1001, 30))
     (tmp_path / "world.jsonl").write_text(
@@ -113,7 +113,8 @@ def test_a_page_that_quotes_what_is_measured_on_is_dropped_and_counted(tmp_path,
         10 : 10 + shared
     ]
     quoting = "It says: “" + ", ".join(quoted).upper() + "” and no more."
-    while place(hashlib.sha256(quoting.encode()).hexdigest()) < 2**62:  # not to be held out itself
+    # its position must be high, so that it is not held out itself
+    while position(hashlib.sha256(quoting.encode()).hexdigest()) < 2**62:
         quoting += " Really."
     shard = write_pages(tmp_path / "shard.txt", [*pages, quoting])
     assert (

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler.corpus import turns
+from nanoeuler.corpus import host_locks
 from nanoeuler.corpus.addresses import resolve
 from nanoeuler.corpus.download import Source, download, local_copy
 from nanoeuler.corpus.remote_file import NotThere, Patience, RemoteFile, StartOver, retry_after
@@ -324,15 +324,15 @@ def test_a_second_connection_waits_until_the_first_has_ended(server, address, ta
 
 
 def test_a_clock_that_was_set_back_does_not_stop_everything(monkeypatch):
-    monkeypatch.setattr(turns, "LONGEST_WAIT", 0.1)
+    monkeypatch.setattr(host_locks, "LONGEST_WAIT", 0.1)
     host = "a host of tomorrow:80"
-    file = turns.turn_file(host)
+    file = host_locks.lock_file(host)
     file.touch()
     os.utime(file, (time.time() + 86_400,) * 2)
     began = time.time()
-    with turns.turn(host, 0):
+    with host_locks.locked_host(host, 0):
         pass
-    with turns.turn(host, 0):
+    with host_locks.locked_host(host, 0):
         pass
     assert time.time() - began < 1.5
     file.unlink()
