@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -81,7 +81,7 @@ class Books:
                     f"{path}: no such file; clean the book first: nanoeuler gutenberg clean"
                 )
             record_path = path.with_suffix(".json")
-            record = read_json(record_path) if record_path.exists() else {"kept": True}
+            record: dict[str, Any] = read_json(record_path) if record_path.exists() else {}
             if not record.get("kept", True):
                 self.left_out[path.stem] = record.get("reason") or "not kept"
             elif path.stat().st_size == 0:

@@ -103,7 +103,7 @@ def read_documents(file: Path, say_encoding: bool = False) -> Iterator[str]:
 
 
 def read_pieces(file: Path) -> Iterator[bytes]:
-    """Yield `file` in pieces of about `PIECE` bytes that end with a blank line, a line or a word."""
+    """Yield `file` in pieces of about `PIECE` bytes, cut after a blank line, a line or a word."""
     rest = b""
     try:
         with open(file, "rb") as opened:

@@ -220,8 +220,8 @@ def look_at(
     ).fetchall()
     texts = read_texts(connection, f"select coalesce(text, '') as text {rows}")
     characters, blank = measure(texts)
-    measured = zip(characters, texts.sizes.tolist(), texts.hashes(), blank, strict=True)
-    return texts, [Page(*known, *seen) for known, seen in zip(labels, measured, strict=True)]
+    columns = characters, texts.sizes.tolist(), texts.hashes(), blank
+    return texts, [Page(*known, *seen) for known, *seen in zip(labels, *columns, strict=True)]
 
 
 def index_entries(sizes: np.ndarray, hashes: Sequence[bytes], before: int) -> np.ndarray:
