@@ -1,4 +1,4 @@
-"""The two stages of this wing: learn a tokenizer from a corpus, and turn a corpus into tokens."""
+"""The stages that learn a tokenizer from a corpus, encode a corpus, and import GPT-2's."""
 
 from pathlib import Path
 
@@ -25,7 +25,10 @@ from nanoeuler.tokenizer.vocabulary import SMALLEST, SPECIALS, build
 def learn_tokenizer(
     corpus_path: Path, vocab_size: int, sample_bytes: int, output: Path, threads: int = 1
 ) -> Tokenizer:
-    """Learn from `sample_bytes` of the training split and write a tokenizer.json. Raises `UserError` when the vocabulary cannot be had."""
+    """Learn from `sample_bytes` of the training split and write a tokenizer.json.
+
+    Raises `UserError` when the text does not yield `vocab_size` ids.
+    """
     check_threads(threads)
     if vocab_size < SMALLEST:
         raise UserError(
@@ -70,9 +73,9 @@ def tokenize_corpus(
     threads: int = 1,
     shard_tokens: int = SHARD_TOKENS,
 ) -> TokenStore:
-    """Write the shards of a corpus and their manifest to the folder `output`, with `threads` threads.
+    """Write the shards of a corpus and their manifest to the folder `output`.
 
-    Raises `UserError` when the tokenizer has not the `vocab_size` ids that the model is to have.
+    Raises `UserError` when the tokenizer does not have the `vocab_size` ids of the configuration.
     """
     check_threads(threads)
     corpus, tokenizer = Corpus(corpus_path), Tokenizer.load(tokenizer_path)
@@ -96,7 +99,7 @@ def tokenize_corpus(
             for split, texts in corpus.texts.items()
         }
         for chunk, ids in zip(found, map_in_order(encoder.encode, found, threads), strict=True):
-            writers[chunk.split][chunk.index].write(ids)
+            writers[chunk.split][chunk.source].write(ids)
             progress.update(chunk.stop - chunk.start)
         splits = {
             split: {
@@ -109,18 +112,16 @@ def tokenize_corpus(
     store = TokenStore.open(output / MANIFEST)
     for split in corpus.texts:
         tokens, size = len(store.tokens(split)), store.bytes(split)
-        log.line(
-            "tokenize",
-            split=split,
-            tokens=tokens,
-            bytes=size,
-            bytes_per_token=size / max(tokens, 1),
-        )
+        mean = size / max(tokens, 1)
+        log.line("tokenize", split=split, tokens=tokens, bytes=size, bytes_per_token=mean)
     return store
 
 
 def import_gpt2(folder: Path, output: Path) -> Tokenizer:
-    """Write the tokenizer.json of the vocabulary in `folder`. Raises `UserError` when its files are missing or damaged."""
+    """Write the tokenizer.json of GPT-2's vocabulary in `folder`.
+
+    Raises `UserError` when its files are missing or damaged.
+    """
     tokenizer = Tokenizer(gpt2_files.read(folder))
     tokenizer.save(output)
     log.line(
