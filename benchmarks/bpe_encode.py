@@ -40,7 +40,8 @@ def main() -> None:
     found = documents(options.text)
     megabytes = sum(map(len, found)) / 1e6
     print(
-        f"{options.text.name}: {megabytes:.1f} MB, {len(found):,} documents, vocabulary {options.vocab_size}"
+        f"{options.text.name}: {megabytes:.1f} MB, {len(found):,} documents, "
+        f"vocabulary {options.vocab_size}"
     )
     print(describe("tiktoken", "tokenizers", "numba", "numpy"))
     with tempfile.TemporaryDirectory() as name:
@@ -71,7 +72,8 @@ def main() -> None:
         for name in ("tiktoken", "tokenizers"):
             theirs = np.fromfile(folder / f"{name}.bin", token_dtype(options.vocab_size))
             print(
-                f"ids of {name} equal: {np.array_equal(theirs, ours[: len(theirs)])} ({len(theirs):,})"
+                f"ids of {name} equal: {np.array_equal(theirs, ours[: len(theirs)])} "
+                f"({len(theirs):,})"
             )
         sizes = {
             "nanoeuler": megabytes,

@@ -35,7 +35,8 @@ def main() -> None:
     found = documents(options.text)
     megabytes = sum(map(len, found)) / 1e6
     print(
-        f"{options.text.name}: {megabytes:.1f} MB, {len(found):,} documents, vocabulary {options.vocab_size}; {describe('tokenizers', 'numba', 'numpy')}"
+        f"{options.text.name}: {megabytes:.1f} MB, {len(found):,} documents, "
+        f"vocabulary {options.vocab_size}; {describe('tokenizers', 'numba', 'numpy')}"
     )
     with tempfile.TemporaryDirectory() as folder:
         corpus = write_corpus(Path(folder) / "corpus", found)

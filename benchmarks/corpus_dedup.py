@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 from nanoeuler.corpus.batches import Batch  # noqa: E402
 from nanoeuler.corpus.minhash import SHINGLE, sign  # noqa: E402
 from nanoeuler.corpus.near_duplicates import NearDuplicates  # noqa: E402
-from nanoeuler.corpus.words import hash_words  # noqa: E402
+from nanoeuler.corpus.word_hashes import hash_words  # noqa: E402
 
 THRESHOLD = 0.8
 
@@ -95,15 +95,18 @@ def peers(options: argparse.Namespace) -> None:
                     )
                     documents = json.loads(Path(scratch, "result.json").read_text())["documents"]
                 print(
-                    f"{library}: {rounds[library][-1]:.2f} s, {documents:,} documents left; nanoeuler {found['seconds']:.2f} s, {found['kept']:,}",
+                    f"{library}: {rounds[library][-1]:.2f} s, {documents:,} documents left; "
+                    f"nanoeuler {found['seconds']:.2f} s, {found['kept']:,}",
                     flush=True,
                 )
     for name, seconds in rounds.items():
         rates = [found["bytes"] / 1e6 / second for second in seconds]
         ratios = [second / own for second, own in zip(seconds, rounds["nanoeuler"], strict=False)]
         print(
-            f"{name}: {statistics.median(rates):.1f} MB/s ({min(rates):.1f} to {max(rates):.1f}, n = {len(rates)}), "
-            f"{statistics.median(ratios):.2f} times nanoeuler's time ({min(ratios):.2f} to {max(ratios):.2f})"
+            f"{name}: {statistics.median(rates):.1f} MB/s ({min(rates):.1f} to {max(rates):.1f}, "
+            f"n = {len(rates)}), "
+            f"{statistics.median(ratios):.2f} times nanoeuler's time ({min(ratios):.2f} to "
+            f"{max(ratios):.2f})"
         )
 
 
@@ -144,22 +147,26 @@ def quality(options: argparse.Namespace) -> None:
     for least in (THRESHOLD, THRESHOLD + 0.05):
         of_these = likest >= least
         print(
-            f"of {of_these.sum():,} documents {least:.2f} alike or more to one kept before them, {found.near[of_these].mean():.2%} are dropped (recall)"
+            f"of {of_these.sum():,} documents {least:.2f} alike or more to one kept before them, "
+            f"{found.near[of_these].mean():.2%} are dropped (recall)"
         )
     for least in (THRESHOLD, THRESHOLD - 0.05):
         print(
-            f"of {found.near.sum():,} dropped, {(likest[found.near] >= least).mean():.2%} are {least:.2f} alike or more to one kept (precision)"
+            f"of {found.near.sum():,} dropped, {(likest[found.near] >= least).mean():.2%} are "
+            f"{least:.2f} alike or more to one kept (precision)"
         )
     unlike = likest < THRESHOLD - 0.1
     print(
-        f"of {unlike.sum():,} documents less than {THRESHOLD - 0.1:.1f} alike to all kept, {found.near[unlike].sum()} are dropped"
+        f"of {unlike.sum():,} documents less than {THRESHOLD - 0.1:.1f} alike to all kept, "
+        f"{found.near[unlike].sum()} are dropped"
     )
 
 
 def scaling(options: argparse.Namespace) -> None:
     ours(options.folders[0], decontaminate=True)  # compiles
     print(
-        "| text MB | documents | extract s | assemble s | MB/s | peak MB |\n|---|---|---|---|---|---|"
+        "| text MB | documents | extract s | assemble s | MB/s | peak MB "
+        "|\n|---|---|---|---|---|---|"
     )
     for folder in options.folders:
         rounds = sorted(
@@ -170,7 +177,8 @@ def scaling(options: argparse.Namespace) -> None:
         size, peak = found["bytes"] / 1e6, max(each["peak"] for each in rounds) / 1e6
         slowest, fastest = (size / each["seconds"] for each in (rounds[-1], rounds[0]))
         print(
-            f"| {size:,.0f} | {found['documents']:,} | {found['extract']:.1f} | {found['assemble']:.1f} | {size / found['seconds']:.0f} "
+            f"| {size:,.0f} | {found['documents']:,} | {found['extract']:.1f} | "
+            f"{found['assemble']:.1f} | {size / found['seconds']:.0f} "
             f"({slowest:.0f} to {fastest:.0f}, n = {len(rounds)}) | {peak:.0f} |",
             flush=True,
         )

@@ -105,7 +105,8 @@ def write(folder: Path, pages: list[bytes], wanted: int) -> list[Path]:
         reading = f"read_json('{lines}', format = 'newline_delimited', columns = {{id: 'varchar', text: 'varchar'}}, maximum_object_size = 100000000)"
         if size:
             duckdb.sql(
-                f"copy (select {columns} from {reading}) to '{path}' (format parquet, compression zstd, row_group_size 1000)"
+                f"copy (select {columns} from {reading}) to '{path}' (format parquet, "
+                "compression zstd, row_group_size 1000)"
             )
             paths.append(path)
         lines.unlink()

@@ -1,11 +1,12 @@
-"""Functions compiled to machine code by Numba: kept on disk between runs, and never a silent pause.
+"""Compile functions to machine code with Numba, keep it on disk, and say when it takes time.
 
     @compiled()
     def kernel(...): ...
 
-compiles at the first call with each combination of argument types. A process that has to compile says so once; the
-machine code lies beside the source (or in the user's cache folder where that is read-only) and the next process loads it.
-Files that are damaged are compiled anew; where none can be written, each process compiles for itself and says why.
+compiles at the first call with each combination of argument types. A process that has to compile
+says so once. The machine code is kept beside the source, or in the user's cache folder where that
+is read-only, and the next process loads it. Damaged files are compiled again. Where no file can be
+written, each process compiles for itself and says why.
 """
 
 import contextlib
@@ -22,11 +23,14 @@ from numba.core import caching, event
 from nanoeuler import log
 
 FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
-"""What a sum in float32 may be turned into; infinities and NaNs keep their meaning, which plain `fastmath=True` takes away."""
+"""Changes that float32 arithmetic may undergo. Unlike `fastmath=True`, infinities and NaNs work."""
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator: `numba.njit` with our cache. `options` are those of `njit`: parallel, fastmath, inline, boundscheck, …"""
+    """Return a decorator: `numba.njit` with our cache.
+
+    `options` are those of `njit`: parallel, fastmath, inline, boundscheck, …
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
         dispatcher = numba.njit(**{"nogil": True, "error_model": "numpy", **options})(function)
@@ -42,8 +46,13 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 class FolderStamp:
-    """Machine code is as old as the compiled modules of its folder: a function is inlined into callers in other files,
-    and Numba's own stamp, of the function's file alone, would go on using what was changed elsewhere."""
+    """Makes machine code depend on all compiled modules of a folder, not only on its own file.
+
+    A function may be inlined into callers in other files. Numba's own stamp, which covers the
+    caller's file alone, would keep using their old machine code.
+    """
+
+    _py_file: str  # set by Numba's locators
 
     def get_source_stamp(self) -> str:
         return folder_stamp(Path(self._py_file).parent)
@@ -67,16 +76,16 @@ class InUserFolder(FolderStamp, caching.UserWideCacheLocator):
     pass
 
 
-class AskedFor(FolderStamp, caching.UserProvidedCacheLocator):
-    """NUMBA_CACHE_DIR."""
+class InGivenFolder(FolderStamp, caching.UserProvidedCacheLocator):
+    """The folder that NUMBA_CACHE_DIR names."""
 
 
 class FolderCacheFiles(caching.CompileResultCacheImpl):
-    _locator_classes = [AskedFor, BesideSource, InUserFolder]  # noqa: RUF012 - Numba's own attribute
+    _locator_classes = [InGivenFolder, BesideSource, InUserFolder]  # noqa: RUF012 - Numba's own
 
 
 class FolderCache(caching.FunctionCache):
-    """Numba's, which ends the process over a file that a crash or a full disk has cut off, and over a disk that is full."""
+    """Numba's cache, which by itself ends the process over a damaged file or a full disk."""
 
     _impl_class = FolderCacheFiles
 
@@ -96,7 +105,7 @@ class FolderCache(caching.FunctionCache):
 
 
 class Announcement(event.Listener):
-    """Says at the first compilation of a process that one is under way, and once if its result cannot be kept."""
+    """Logs the first compilation of a process, and once if machine code cannot be kept."""
 
     def __init__(self) -> None:
         self.made = False
@@ -105,11 +114,8 @@ class Announcement(event.Listener):
     def on_start(self, event: event.Event) -> None:
         if not self.made:
             self.made = True
-            log.line(
-                "compiling",
-                "machine code for this processor"
-                + (", once: the next run finds it on disk" if self.kept else ""),
-            )
+            once = ", once: the next run finds it on disk" if self.kept else ""
+            log.line("compiling", f"machine code for this processor{once}")
 
     def on_end(self, event: event.Event) -> None:
         pass
@@ -119,7 +125,8 @@ class Announcement(event.Listener):
             self.kept = False
             log.line(
                 "compiling",
-                f"machine code cannot be kept and every run compiles anew ({reason}); name a folder for it in NUMBA_CACHE_DIR",
+                f"machine code cannot be kept and every run compiles anew ({reason}); "
+                "name a folder for it in NUMBA_CACHE_DIR",
             )
 
 

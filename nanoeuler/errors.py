@@ -1,9 +1,9 @@
-"""The one exception that a user's mistake raises: its text is the whole message."""
+"""The one exception for users' mistakes: its text is the whole message."""
 
 
 class UserError(Exception):
     """Something outside the program is wrong: a file, a key, a value, a server, a full disk.
 
-    The text is one sentence that says what is wrong, where (file, line or key) and what to do about it.
-    The command line prints it without a traceback and exits with status 1.
+    The text is one sentence that says what is wrong, where (file, line or key) and what to do about
+    it. The command line prints it without a traceback and exits with status 1.
     """

@@ -1,7 +1,8 @@
-"""Writing files so that a reader never sees half of one, and hashing what was written.
+"""Write files so that a reader never sees half of one, and hash files.
 
-Everything that a stage declares as its output is written under a temporary name in the same folder, flushed to
-disk and renamed: a kill at any moment leaves either the old file or the new one. A full disk becomes a `UserError`.
+Every output of a stage is written under a temporary name in the same folder, flushed to disk and
+renamed: a kill at any moment leaves either the old file or the new one. A full disk becomes a
+`UserError`.
 """
 
 import contextlib
@@ -19,18 +20,19 @@ from nanoeuler.errors import UserError
 
 @contextlib.contextmanager
 def explain_os_errors(path: Path | None = None) -> Iterator[None]:
-    """Turn the errors that a user can mend (disk full, no permission, something in the way) into a `UserError` naming `path`, or the file that failed."""
+    """Turn errors that a user can mend into a `UserError` naming `path`, or the file that failed.
+
+    These are a full disk, missing permissions, and a file or folder in the way.
+    """
     try:
         yield
     except OSError as error:
         where = f"{path or error.filename}: " if path or error.filename else ""
-        if error.errno in (
-            errno.ENOSPC,
-            errno.EDQUOT,
-            errno.EFBIG,
-        ):  # the last: a limit on file sizes
+        # EFBIG: a limit on file sizes
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise UserError(
-                f"{where}the disk is full; free some space or set data_dir and results_dir to another disk, then run again"
+                f"{where}the disk is full; free some space or set data_dir and results_dir to "
+                "another disk, then run again"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise UserError(
@@ -45,7 +47,7 @@ def explain_os_errors(path: Path | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a temporary file beside `path`; on success fsync and rename it to `path`, on any error remove it.
+    """Open a temporary file beside `path`; fsync and rename it on success, remove it on any error.
 
     `mode` is "w" (UTF-8 text, line ends as written) or "wb".
     """
@@ -56,8 +58,8 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     with explain_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            arguments = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
-            with open(temporary, mode, **arguments) as file:
+            encoding, newline = (None, None) if "b" in mode else ("utf-8", "")
+            with open(temporary, mode, encoding=encoding, newline=newline) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -69,7 +71,7 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 @contextlib.contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`; on success its files are fsynced and it takes the place of `path`."""
+    """Yield a temporary folder beside `path`; on success fsync its files and rename it."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     with explain_os_errors(path):
@@ -92,7 +94,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 
 def sync_folder(path: Path) -> None:
-    """Make a rename in `path` survive a power cut."""
+    """Make a rename in the folder `path` survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -121,7 +123,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no white space: equal values give equal text, so it can be hashed and compared."""
+    """Return JSON with sorted keys and no white space: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 

@@ -1,7 +1,7 @@
-"""What a stage tells people: `tag key=value` lines and a progress line with rate and time left.
+"""Log for people: `tag key=value` lines, and a progress line with rate and time left.
 
-Lines go to standard error and, when the stage was given `--log`, to that file in append mode, so that a retry keeps
-the story of the attempt before it. Machines read `metrics.jsonl` and manifests, never these lines.
+Lines go to standard error and, with `--log`, to a file in append mode, so that a retry keeps the
+lines of the attempt before it. Machines read `metrics.jsonl` and manifests, never these lines.
 """
 
 import io
@@ -17,14 +17,20 @@ LOGGER = logging.getLogger("nanoeuler")
 
 
 class LogFile(logging.FileHandler):
-    """A file that lines are appended to. What a full disk does not take stands on standard error all the same, without a traceback for each line."""
+    """A file to which lines are appended.
+
+    On a full disk they are still on standard error, so that no traceback is printed for each.
+    """
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
 
 
 def start(path: str | Path | None = None) -> None:
-    """Send log lines to standard error and, when given, to the file at `path` (appended, folder made). Raises `UserError` when that cannot be opened."""
+    """Send log lines to standard error and append them to the file at `path`, if given.
+
+    Makes its folder. Raises `UserError` when the file cannot be opened.
+    """
     LOGGER.handlers.clear()
     LOGGER.setLevel(logging.INFO)
     LOGGER.propagate = False
@@ -35,7 +41,8 @@ def start(path: str | Path | None = None) -> None:
             add(LogFile(path, mode="a", encoding="utf-8"))
         except OSError as error:
             raise UserError(
-                f"--log {path}: cannot be written ({error.strerror}); give the path of a file that can"
+                f"--log {path}: cannot be written ({error.strerror}); "
+                "give the path of a file that can"
             ) from error
 
 
@@ -45,7 +52,7 @@ def add(handler: logging.Handler) -> None:
 
 
 def lenient(stream: TextIO) -> None:
-    """Have `stream` replace the characters that its encoding lacks instead of raising."""
+    """Make `stream` replace characters that its encoding lacks, instead of raising."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
 
@@ -61,7 +68,7 @@ def format_value(value: Any) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration the way people say it: 8s, 2m05s, 3h10m."""
+    """Write a duration the way people say it: 8s, 2m05s, 3h10m."""
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds}s"
@@ -71,17 +78,17 @@ def format_seconds(seconds: float) -> str:
 
 
 def counted(number: float, noun: str) -> str:
-    """A number of things the way people say it: 1 pair, 2,400 pairs, 0.5 epochs."""
-    return (
-        f"{number:{'g' if isinstance(number, float) else ','}} {noun}{'' if number == 1 else 's'}"
-    )
+    """Write a number of things the way people say it: 1 pair, 2,400 pairs, 0.5 epochs."""
+    written = f"{number:g}" if isinstance(number, float) else f"{number:,}"
+    return f"{written} {noun}{'' if number == 1 else 's'}"
 
 
 class Progress:
-    """A line with share done, rate and time left: rewritten in place on a terminal, else one line every `interval` seconds.
+    """A line with share done, rate and time left, to be used as a context manager.
 
-    `unit` names what is counted ("MB", "tokens", "steps"); `scale` converts what `update` is given into that unit.
-    Use as a context manager. Nothing is printed for work that ends within two seconds.
+    On a terminal it is rewritten in place, else printed every `interval` seconds. `unit` names what
+    is counted ("MB", "tokens", "steps"); `scale` converts the amounts given to `update` into that
+    unit. Nothing is printed for work that ends within two seconds.
     """
 
     def __init__(
@@ -93,13 +100,9 @@ class Progress:
         interval: float = 10.0,
         done: float = 0.0,
     ):
-        self.tag, self.total, self.unit, self.scale, self.interval = (
-            tag,
-            total,
-            unit,
-            scale,
-            interval,
-        )
+        self.tag, self.total = tag, total
+        self.unit, self.scale = unit, scale
+        self.interval = interval
         self.first = self.done = done
         self.began = time.monotonic()
         self.shown = self.began - interval + 2.0
@@ -107,10 +110,11 @@ class Progress:
         self.drawn = False
 
     def update(self, amount: float, **values: Any) -> None:
-        """Count `amount` more as done; `values` are shown behind the rate."""
+        """Count `amount` more as done; `values` are shown after the rate."""
         self.done += amount
         now = time.monotonic()
-        if now - self.shown >= (0.2 if self.terminal and now - self.began > 2.0 else self.interval):
+        interval = 0.2 if self.terminal and now - self.began > 2.0 else self.interval
+        if now - self.shown >= interval:
             self.shown = now
             self.show(now, values)
 
@@ -123,13 +127,8 @@ class Progress:
         if self.total and rate > 0:
             shown["eta"] = format_seconds((self.total - self.done) / rate)
         if self.terminal:
-            text = " ".join(
-                [
-                    self.tag,
-                    *(f"{key}={format_value(value)}" for key, value in (shown | values).items()),
-                ]
-            )
-            sys.stderr.write("\r\x1b[K" + text)
+            fields = (f"{key}={format_value(value)}" for key, value in (shown | values).items())
+            sys.stderr.write("\r\x1b[K" + " ".join([self.tag, *fields]))
             sys.stderr.flush()
             self.drawn = True
         else:

@@ -1,7 +1,7 @@
-"""Where a result came from: the code, the software and the machine that made it.
+"""Describe where a result came from: the code, the software and the machine.
 
-Every output folder carries `collect()`, so that a number found later can be traced to what produced it. It costs a few
-milliseconds and needs neither a git checkout nor the network.
+Every output folder carries `collect()`, so that a number found later can be traced to its origin.
+It takes a few milliseconds and needs neither a git checkout nor the network.
 """
 
 import functools
@@ -33,7 +33,7 @@ PACKAGES = (
 def collect(device: str | None = None) -> dict[str, Any]:
     """Describe the code, the software and the machine at this moment, as plain JSON values.
 
-    `device` names what computed, where that is not the CPU (a GPU's model name, say).
+    `device` is the name of the device that computed, if not the CPU (a GPU's model name, say).
     """
     return {
         "nanoeuler": __version__,
@@ -50,7 +50,10 @@ def collect(device: str | None = None) -> dict[str, Any]:
 
 @functools.cache
 def checkout(root: Path) -> dict[str, Any]:
-    """`commit` and `dirty` (are tracked files changed?) of the git checkout whose top folder is `root`; both None where there is none."""
+    """Return `commit` and `dirty` (are tracked files changed?) of the git checkout at `root`.
+
+    Both are None where there is none.
+    """
     if not (root / ".git").exists():  # a worktree's .git is a file
         return {"commit": None, "dirty": None}
     commit = git(root, "rev-parse", "HEAD")
@@ -59,16 +62,15 @@ def checkout(root: Path) -> dict[str, Any]:
 
 
 def git(root: Path, *arguments: str) -> str | None:
-    """The output of a git command in `root`, or None where git is missing or unwilling."""
+    """Return the output of a git command in `root`, or None where git is missing or fails."""
     command = ["git", "-C", str(root), *arguments]
     environment = {
         key: value
         for key, value in os.environ.items()
         if key not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
     }
-    environment["GIT_OPTIONAL_LOCKS"] = (
-        "0"  # `status` must not touch the index of a checkout that somebody works in
-    )
+    # `status` must not touch the index of a checkout that somebody works in
+    environment["GIT_OPTIONAL_LOCKS"] = "0"
     try:
         return subprocess.run(
             command, capture_output=True, text=True, timeout=10, check=True, env=environment
@@ -90,7 +92,7 @@ def package_versions() -> dict[str, str]:
 
 @functools.cache
 def cpu_name() -> str:
-    """The processor's model name where the system tells it, else its architecture."""
+    """Return the processor's model name if the system tells it, else its architecture."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:

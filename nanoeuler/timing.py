@@ -1,6 +1,6 @@
-"""How long each stage took: one JSON object a line beside its log, for the report.
+"""Record how long each stage took, for the report: JSON lines beside its log, one per attempt.
 
-A stage that was stopped and went on has a line for each attempt; one that was killed outright leaves none for that attempt.
+A stage that was stopped and resumed has several lines. An attempt that was killed leaves none.
 """
 
 import json
@@ -14,17 +14,18 @@ SUFFIX = ".times.jsonl"
 
 
 class Timing:
-    """Counts from the moment it is made; `write` puts {"stage", "began", "seconds", "status"} beside the stage's log."""
+    """Measures from its creation to `write`, which adds a line beside the stage's log.
+
+    The line is {"stage", "began", "seconds", "status"}.
+    """
 
     def __init__(self, stage: str):
-        self.stage, self.began, self.first = (
-            stage,
-            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            time.monotonic(),
-        )
+        self.stage = stage
+        self.began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self.first = time.monotonic()
 
     def write(self, log: str | Path | None, status: int) -> None:
-        """Nothing is written for a stage without a log: it was typed to see something, not to make it."""
+        """Write the line. Without a `log` there is none: then a person ran the stage by hand."""
         if log is None:
             return
         entry = {
@@ -41,7 +42,10 @@ class Timing:
 
 
 def read_times(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Rule → its attempts, of the run in `folder`: logs/<rule>.log, logs/<rule>/<job>.log and <rule>/train.log each have their times beside them."""
+    """Return rule → its attempts in the run `folder`.
+
+    They lie beside logs/<rule>.log, logs/<rule>/<job>.log and <rule>/train.log.
+    """
     found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted([*folder.glob(f"logs/**/*{SUFFIX}"), *folder.glob(f"*/train{SUFFIX}")]):
         parts = path.relative_to(folder).parts
@@ -52,7 +56,6 @@ def read_times(folder: Path) -> dict[str, list[dict[str, Any]]]:
             except json.JSONDecodeError:  # cut off by a kill
                 continue
             if isinstance(entry, dict) and isinstance(entry.get("seconds"), int | float):
-                found.setdefault(rule, []).append(
-                    entry | {"job": "/".join(parts[1:]).removesuffix(SUFFIX)}
-                )
+                entry["job"] = "/".join(parts[1:]).removesuffix(SUFFIX)
+                found.setdefault(rule, []).append(entry)
     return found

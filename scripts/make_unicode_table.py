@@ -1,10 +1,10 @@
-"""Make nanoeuler/tokenizer/unicode16.py: which code points are letters, numbers and white space in Unicode 16.
+"""Make nanoeuler/tokenizer/unicode16.py, the letters, numbers and white space of Unicode 16.
 
     pip install unicodedata2==16.0.0 tokenizers==0.23.3
     python scripts/make_unicode_table.py > nanoeuler/tokenizer/unicode16.py     (ten seconds)
 
-`unicodedata2` is the source. `tokenizers` is asked about every code point as well, and the script stops where the two differ:
-the table is what the independent reader of our files goes by. Python's own `unicodedata` changes with Python's version.
+`unicodedata2` is the source. The script stops if `tokenizers`, which reads our files, too, differs
+from it for any code point. Python's own `unicodedata` changes with Python's version.
 """
 
 import sys
@@ -29,18 +29,19 @@ WHITE_SPACE = {
     0x3000,
 }
 CODE_POINTS = [*range(0xD800), *range(0xE000, 0x110000)]  # all but the surrogates
-LINE = 130
+LINE = 93  # characters of a string, so that the line has at most 100
 
-HEADER = '''"""Letters, numbers and white space in Unicode 16. Made by scripts/make_unicode_table.py: do not edit.
+HEADER = '''"""Letters, numbers and white space of Unicode 16.
 
-Each string lists inclusive ranges of code points in hexadecimal. Pinned, because Python's own tables change with its version
-(3.11 carries Unicode 14) and ids must not.
+Made by scripts/make_unicode_table.py: do not edit. Each string lists inclusive ranges
+of code points in hexadecimal. They are pinned, because Python's own tables change with its version
+(3.11 has those of Unicode 14) and ids must not.
 """
 '''
 
 
 def class_of(code: int) -> str:
-    """L (general category L*), N (N*), S (White_Space) or O (other)."""
+    """Return L (general category L*), N (N*), S (White_Space) or O (other)."""
     if code in WHITE_SPACE:
         return "S"
     major = unicodedata2.category(chr(code))[0]
@@ -48,7 +49,7 @@ def class_of(code: int) -> str:
 
 
 def class_by_tokenizers(code: int, pretokenizer: ByteLevel) -> str:
-    """The class of a code point seen from outside: what it joins to one piece with."""
+    """Return the class of a code point for `tokenizers`: that of the characters it joins with."""
     for name, neighbour in (("L", "a"), ("N", "1"), ("O", "!")):
         if len(pretokenizer.pre_tokenize_str(neighbour + chr(code))) == 1:
             return name
@@ -56,40 +57,38 @@ def class_by_tokenizers(code: int, pretokenizer: ByteLevel) -> str:
 
 
 def ranges(codes: list[int]) -> Iterator[str]:
-    """Runs of consecutive numbers, such as 41-5A and AA."""
+    """Yield runs of consecutive numbers, such as 41-5A and AA."""
     for _, run in groupby(enumerate(codes), key=lambda pair: pair[1] - pair[0]):
         members = [code for _, code in run]
         yield f"{members[0]:X}-{members[-1]:X}" if len(members) > 1 else f"{members[0]:X}"
 
 
 def constant(name: str, words: list[str]) -> str:
-    """The source of a constant: a string wrapped over lines."""
+    """Return the source of a constant: a string wrapped over lines."""
     lines = [""]
     for word in words:
         if len(lines[-1]) + len(word) > LINE:
             lines.append("")
         lines[-1] += word + " "
     lines[-1] = lines[-1].rstrip()
-    return (
-        f"{name} = (\n" + "".join(f'    "{line}"\n' for line in lines) + ")\n"
-        if len(lines) > 1
-        else f'{name} = "{lines[0]}"\n'
-    )
+    if len(lines) == 1:
+        return f'{name} = "{lines[0]}"\n'
+    return f"{name} = (\n" + "".join(f'    "{line}"\n' for line in lines) + ")\n"
 
 
 def main() -> None:
     if unicodedata2.unidata_version != "16.0.0":
         sys.exit(
-            f"unicodedata2 carries Unicode {unicodedata2.unidata_version}, and 16.0.0 is wanted: pip install unicodedata2==16.0.0"
+            f"unicodedata2 carries Unicode {unicodedata2.unidata_version}, and 16.0.0 is wanted: "
+            "pip install unicodedata2==16.0.0"
         )
     pretokenizer = ByteLevel(add_prefix_space=False, use_regex=True)
     members: dict[str, list[int]] = {"L": [], "N": [], "S": [], "O": []}
     for code in CODE_POINTS:
         name = class_of(code)
-        if class_by_tokenizers(code, pretokenizer) != name:
-            sys.exit(
-                f"U+{code:04X} is {name} here and {class_by_tokenizers(code, pretokenizer)} for tokenizers"
-            )
+        theirs = class_by_tokenizers(code, pretokenizer)
+        if theirs != name:
+            sys.exit(f"U+{code:04X} is {name} here and {theirs} for tokenizers")
         members[name].append(code)
     tables = [
         constant(name, list(ranges(members[key])))

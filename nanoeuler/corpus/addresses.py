@@ -1,11 +1,12 @@
-"""Where a file is: what the addresses in the sources file stand for.
+"""Resolve the addresses of the sources file to web addresses and local paths.
 
-    https://HOST/PATH, http://…            a web server
-    hf://datasets/OWNER/NAME/PATH          Hugging Face: $HF_ENDPOINT, or https://huggingface.co; OWNER/NAME@REVISION pins a revision
-    file:///PATH                           this machine
-    PATH                                   this machine, relative to the working folder
+    https://HOST/PATH, http://…      a web server
+    hf://datasets/OWNER/NAME/PATH    Hugging Face; OWNER/NAME@REVISION pins a revision
+    file:///PATH                     this machine
+    PATH                             this machine, relative to the working folder
 
-As in Hugging Face's own tools, `HF_ENDPOINT` names a mirror and `HF_TOKEN` opens gated data sets.
+As in Hugging Face's own tools, `HF_ENDPOINT` names a mirror (default https://huggingface.co) and
+`HF_TOKEN` opens gated data sets.
 """
 
 import os
@@ -18,14 +19,21 @@ HUGGING_FACE = "https://huggingface.co"
 
 
 def resolve(address: str, revision: str | None = None) -> str | Path:
-    """The web address (text) or local path (`Path`) that `address` means; `revision` is the one that hf:// takes unless it names its own.
+    """Return the web address (text) or local path (`Path`) that `address` means.
 
-    Raises `UserError` for an address that this project cannot read.
+    `revision` is that of hf:// addresses which name none. Raises `UserError` for an address that
+    this project cannot read.
     """
     scheme, separator, rest = address.partition("://")
     if not separator:
         return Path(address).expanduser()
     if scheme in ("http", "https"):
+        try:
+            named = urlsplit(address).hostname
+        except ValueError:  # brackets without an IPv6 address
+            named = None
+        if not named:
+            raise UserError(f"{address}: names no host; write {scheme}://HOST/PATH")
         return percent_encoded(address)
     if scheme == "hf":
         return hugging_face(address, rest, revision)
@@ -37,7 +45,8 @@ def resolve(address: str, revision: str | None = None) -> str | Path:
             )
         return Path("/" + unquote(path))
     raise UserError(
-        f"{address}: addresses of the kind {scheme}:// cannot be read; give https://, hf://datasets/, file:/// or a local path"
+        f"{address}: addresses of the kind {scheme}:// cannot be read; "
+        "give https://, hf://datasets/, file:/// or a local path"
     )
 
 
@@ -46,15 +55,17 @@ def hugging_face(address: str, rest: str, revision: str | None) -> str:
     parts = path.split("/", 2)
     if kind != "datasets" or len(parts) < 3 or not all(parts):
         raise UserError(
-            f"{address}: not the address of a file in a data set; write hf://datasets/OWNER/NAME/PATH"
+            f"{address}: not the address of a file in a data set; "
+            "write hf://datasets/OWNER/NAME/PATH"
         )
     owner, name, file = parts
     name, _, pinned = name.partition("@")
-    return f"{endpoint()}/datasets/{owner}/{name}/resolve/{quote(pinned or revision or 'main', safe='')}/{quote(file)}"
+    version = quote(pinned or revision or "main", safe="")
+    return f"{endpoint()}/datasets/{owner}/{name}/resolve/{version}/{quote(file)}"
 
 
 def percent_encoded(address: str) -> str:
-    """`address` with spaces and letters beyond ASCII as %XX, what is encoded already left alone."""
+    """Write spaces and letters beyond ASCII as %XX, and leave alone what is encoded already."""
     return quote(address, safe="%/:?#[]@!$&'()*+,;=~")
 
 
@@ -63,7 +74,7 @@ def endpoint() -> str:
 
 
 def authorization(address: str) -> dict[str, str]:
-    """The header that proves who asks, for addresses at Hugging Face; none for any other host, such as the one it redirects to."""
+    """Return the Authorization header for Hugging Face; none for other hosts, even redirects'."""
     token = os.environ.get("HF_TOKEN", "").strip()
     same_host = urlsplit(address)[:2] == urlsplit(endpoint())[:2]
     return {"Authorization": f"Bearer {token}"} if token and same_host else {}

@@ -1,12 +1,15 @@
-"""A column of text out of DuckDB without making a Python object of each: through the Arrow C stream and data interfaces.
+"""Read a column of text from DuckDB without making a Python object of each value.
 
-DuckDB hands over C structures, laid out as https://arrow.apache.org/docs/format/CStreamInterface.html and CDataInterface.html fix them, which ctypes
-can read: the texts' bytes in one buffer, and where each begins in another. No Arrow library is needed.
+DuckDB hands over C structures of the Arrow C stream and data interfaces, which ctypes can read: the
+bytes of the texts in one buffer, and their offsets in another. No Arrow library is needed.
+
+    https://arrow.apache.org/docs/format/CStreamInterface.html
+    https://arrow.apache.org/docs/format/CDataInterface.html
 """
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import duckdb
 import numpy as np
@@ -59,17 +62,16 @@ ArrowArray._fields_ = (
     ("private_data", ctypes.c_void_p),
 )
 pointer_of_capsule = ctypes.pythonapi.PyCapsule_GetPointer
-pointer_of_capsule.restype, pointer_of_capsule.argtypes = (
-    ctypes.c_void_p,
-    (ctypes.py_object, ctypes.c_char_p),
-)
+pointer_of_capsule.restype = ctypes.c_void_p
+pointer_of_capsule.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 def read_texts(connection: duckdb.DuckDBPyConnection, query: str) -> Batch:
-    """The result of `query`, one column of texts without nulls, as a batch. Raises `duckdb.Error` when it fails."""
-    connection.execute(
-        "set arrow_large_buffer_size = true"
-    )  # offsets of 64 bits, whatever there is
+    """Return the result of `query`, one column of texts without nulls, as a batch.
+
+    Raises `duckdb.Error` when the query fails.
+    """
+    connection.execute("set arrow_large_buffer_size = true")  # offsets always have 64 bits
     capsule = connection.sql(query).__arrow_c_stream__()
     parts = list(chunks(capsule))
     texts = [np.zeros(0, np.uint8), *(text for text, _ in parts)]
@@ -79,21 +81,20 @@ def read_texts(connection: duckdb.DuckDBPyConnection, query: str) -> Batch:
 
 
 def chunks(capsule: object) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Bytes and offsets of each array of a stream, copied out of it."""
+    """Yield the bytes and offsets of each array of a stream, copied out of it."""
     address = pointer_of_capsule(capsule, b"arrow_array_stream")
     stream = ArrowStream.from_address(address)
     with contextlib.closing(released(stream, address)) as arrays:
         for array in arrays:
             column = array.children[0].contents
-            if not array.length:  # then there need be no buffers
+            if not array.length:  # an empty array may lack buffers
                 continue
             if column.null_count > 0:
                 raise duckdb.Error("nulls where text was expected")
-            first = array.offset + column.offset  # of a slice
+            first = array.offset + column.offset  # not 0 for a slice of an array
             where = ctypes.cast(column.buffers[1], ctypes.POINTER(ctypes.c_int64))
-            offsets = np.ctypeslib.as_array(where, (first + array.length + 1,))[first:].astype(
-                np.int64
-            )
+            whole = np.ctypeslib.as_array(where, (first + array.length + 1,))
+            offsets = whole[first:].astype(np.int64)
             size = int(offsets[-1] - offsets[0])
             text = np.empty(size, np.uint8)
             if size:
@@ -101,8 +102,8 @@ def chunks(capsule: object) -> Iterator[tuple[np.ndarray, np.ndarray]]:
             yield text, offsets
 
 
-def released(stream: ArrowStream, address: int) -> Iterator[ArrowArray]:
-    """The arrays of a stream, each given back when the next one is asked for."""
+def released(stream: ArrowStream, address: int) -> Generator[ArrowArray]:
+    """Yield the arrays of a stream; each is released when the next one is asked for."""
     schema = ArrowSchema()
     check(stream, address, stream.get_schema(address, ctypes.byref(schema)))
     kind = schema.children[0].contents.format

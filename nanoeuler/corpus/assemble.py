@@ -1,12 +1,15 @@
-"""All sources of a corpus into its training and validation text.
+"""Assemble all sources of a corpus into its training and validation text.
 
-    data/corpora/<name>/manifest.json                                  written last: what there is, hashes, licences, what was dropped
-    data/corpora/<name>/{train,validation}/<source>.txt                the documents' UTF-8 bytes, one after another with nothing between
-    data/corpora/<name>/{train,validation}/<source>.offsets            little-endian uint64, one more than documents: i is bytes offsets[i]:offsets[i+1]
+    data/corpora/<name>/
+        manifest.json                         written last: files, hashes, licences, dropped text
+        {train,validation}/<source>.txt       the UTF-8 bytes of the documents, nothing between them
+        {train,validation}/<source>.offsets   little-endian uint64, one more than documents:
+                                              number i is bytes offsets[i]:offsets[i+1]
 
-Documents go from file to file by the batch: a corpus may be larger than the memory. What is held out and what is a copy is decided first, by hashes
-(survey.py). Then all texts are read to find near-duplicates and what quotes an evaluation set or the held-out text of any source (cleaning.py), and once
-more to be written. Threads share the batches; the result is the same for any number of them.
+Documents are read and written in batches, so that a corpus may be larger than the memory. Hashes
+decide first which documents are held out and which are copies (survey.py). Then all texts are read
+to find near-duplicates and quotations of evaluation sets and held-out text (cleaning.py), and once
+more to be written. Threads share the batches; the result does not depend on their number.
 """
 
 import contextlib
@@ -35,7 +38,7 @@ from nanoeuler.corpus.contamination import (
 from nanoeuler.corpus.document_sources import Source
 from nanoeuler.corpus.split import check_share
 from nanoeuler.corpus.survey import COPY, HELD_OUT, NEAR_COPY, QUOTING, TRAIN, Part, Survey, survey
-from nanoeuler.corpus.words import hash_words
+from nanoeuler.corpus.word_hashes import hash_words
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_folder, canonical_json, sha256_file, sha256_text, write_json
 
@@ -45,10 +48,11 @@ HELD_OUT_TEXT = "held-out text"  # its name among the sets that training documen
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What is dropped from a corpus.
+    """The settings of what is dropped from a corpus.
 
-    `duplicates` says for each kind of source (web, books, own_text) which repetitions are: near (and exact) ones, exact ones or none. With
-    `decontaminate`, training documents that quote held-out text, or one of `evaluation_sets` (files of JSON lines, by name), are dropped.
+    `duplicates` says for each kind of source (web, books, own_text) whether near (and exact)
+    duplicates, exact ones or none are dropped. With `decontaminate`, training documents that quote
+    held-out text or one of `evaluation_sets` (files of JSON lines, by name) are dropped.
     """
 
     duplicates: Mapping[str, str] = field(default_factory=dict)
@@ -70,8 +74,9 @@ def assemble(
 ) -> dict[str, Any]:
     """Write the corpus `name` to the folder `output` and return its manifest.
 
-    Raises `UserError` if a source can't be read, has no text, or too little to hold some out. An older corpus stays until the new one is whole;
-    other files in `output` (tokenizers, tokens) are left alone.
+    Raises `UserError` if a source cannot be read, has no text, or too little to hold some out. An
+    older corpus stays until the new one is complete; other files in `output` (tokenizers, tokens)
+    are left alone.
     """
     check_share(validation_share)
     if threads < 1:
@@ -93,35 +98,38 @@ def assemble(
             found.source.name: describe(found, counts) | write(found, train, validation, threads)
             for found, counts in zip(surveys, quoted, strict=True)
         }
-        (output / "manifest.json").unlink(
-            missing_ok=True
-        )  # it must not describe files that are being exchanged
+        # the manifest must not describe files that are being replaced
+        (output / "manifest.json").unlink(missing_ok=True)
+    evaluation_sets = None
+    if cleaning.decontaminate:
+        evaluation_sets = {
+            name: sha256_file(path) for name, path in cleaning.evaluation_sets.items()
+        }
     manifest = {
         "version": 1,
         "name": name,
         "validation_share": validation_share,
         "deduplicate": {**cleaning.duplicates, "threshold": cleaning.threshold},
-        "decontaminate": {
-            test: sha256_file(path) for test, path in cleaning.evaluation_sets.items()
-        }
-        if cleaning.decontaminate
-        else None,
+        "decontaminate": evaluation_sets,
         "frequent_runs_ignored": ignored,
         "sources": entries,
-        "documents": {
-            split: sum(entry[split]["documents"] for entry in entries.values()) for split in SPLITS
-        },
-        "bytes": {
-            split: sum(entry[split]["bytes"] for entry in entries.values()) for split in SPLITS
-        },
+        "documents": {split: total(entries, split, "documents") for split in SPLITS},
+        "bytes": {split: total(entries, split, "bytes") for split in SPLITS},
         "fingerprint": fingerprint(entries),
     }
     write_json(output / "manifest.json", manifest)
     return manifest
 
 
+def total(entries: dict[str, dict[str, Any]], split: str, counted: str) -> int:
+    return sum(entry[split][counted] for entry in entries.values())
+
+
 def fingerprint(entries: dict[str, dict[str, Any]]) -> str:
-    """Over the sources' names and hashes, in their order: equal corpora, borders of documents included, have equal fingerprints."""
+    """Hash the sources' names and hashes, in their order.
+
+    Corpora have equal fingerprints if their texts and the borders of their documents are equal.
+    """
     hashes = [
         [name, split, entry[split]["sha256"], entry[split]["offsets_sha256"]]
         for name, entry in entries.items()
@@ -133,7 +141,11 @@ def fingerprint(entries: dict[str, dict[str, Any]]) -> str:
 def clean(
     surveys: Sequence[Survey], modes: Sequence[str], share: float, cleaning: Cleaning, threads: int
 ) -> tuple[list[dict[str, Any]], int]:
-    """Find near-duplicates and quotations. Returns what the manifest says of each source's quotations, and how many runs of words were too frequent."""
+    """Find near-duplicates and quotations, and enter them into the surveys.
+
+    Returns the manifest's counts of each source's quotations, and the number of runs of words that
+    were ignored because they are frequent.
+    """
     searches = [
         near_duplicates(found, cleaning.threshold) if mode == "near" else None
         for found, mode in zip(surveys, modes, strict=True)
@@ -155,25 +167,20 @@ def clean(
     for found, search, own, first in zip(surveys, searches, held_out, borders[:-1], strict=True):
         others = measured
         if found.ends and checked:  # a document whose end is held out does not quote that end
-            others = Measured(
-                [
-                    (HELD_OUT_TEXT, NO_RUNS),
-                    *((HELD_OUT_TEXT, runs) for runs in held_out if runs is not own),
-                    *tests,
-                ]
-            )
+            of_others = [(HELD_OUT_TEXT, runs) for runs in held_out if runs is not own]
+            others = Measured([(HELD_OUT_TEXT, NO_RUNS), *of_others, *tests])
         touched.append(examine(found, search, others, quotations, int(first), threads))
     owners = quotations.owners(int(borders[-1]))
     told = []
     for found, any_quoted, first in zip(surveys, touched, borders[:-1], strict=True):
         of_source = owners[first : first + len(found.fates)]
         found.fates[of_source != NONE] = QUOTING
-        counts = {
-            test: found.count_where(of_source == index) for index, test in enumerate(measured.names)
-        }
         told.append(
             {
-                "contaminated": counts,
+                "contaminated": {
+                    test: found.count_where(of_source == index)
+                    for index, test in enumerate(measured.names)
+                },
                 "only frequent runs": found.count_where(any_quoted & (of_source == NONE)),
             }
         )
@@ -181,9 +188,9 @@ def clean(
 
 
 def describe(found: Survey, quoted: dict[str, Any]) -> dict[str, Any]:
-    """What a source's entry in the manifest says of what was read and dropped."""
+    """Return the part of a source's entry in the manifest about what was read and dropped."""
     everything = range(QUOTING + 1)
-    entry = {
+    entry: dict[str, Any] = {
         "licence": found.source.licence,
         "split": "ends of documents" if found.ends else "documents",
         "read": found.count(*everything),
@@ -202,55 +209,50 @@ def describe(found: Survey, quoted: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(found: Survey, train: Path, validation: Path, threads: int) -> dict[str, Any]:
-    """Write a source's texts into the folders of both splits. Returns what the manifest says of them."""
+    """Write a source's texts into the folders of both splits; return their manifest entries."""
     source = found.source
 
     def work(part: Part) -> tuple[Batch, Batch]:
         batch = part.read()
         if not found.ends:
             return batch.take(part.fates == TRAIN), batch.take(part.fates == HELD_OUT)
-        beginnings, ends = (
-            batch.cut(np.zeros(len(batch), np.int64), part.cuts),
-            batch.cut(part.cuts, part.sizes),
-        )
-        return beginnings.take(part.fates == TRAIN), ends.take(
-            (part.fates == TRAIN) | (part.fates == QUOTING)
-        )
+        beginnings = batch.cut(np.zeros(len(batch), np.int64), part.cuts)
+        ends = batch.cut(part.cuts, part.sizes)
+        has_end = (part.fates == TRAIN) | (part.fates == QUOTING)
+        return beginnings.take(part.fates == TRAIN), ends.take(has_end)
 
-    total = int(found.sizes.sum())
     with (
-        PartWriter(train, source.name) as learned,
+        PartWriter(train, source.name) as trained,
         PartWriter(validation, source.name) as held_out,
-        log.Progress(f"write {source.name}", total, "MB", 1e-6) as progress,
+        log.Progress(f"write {source.name}", int(found.sizes.sum()), "MB", 1e-6) as progress,
     ):
-        for size, (beginnings, rest) in ordered_map(
+        for size, (training, rest) in ordered_map(
             lambda part: (int(part.sizes.sum()), work(part)), found.parts(), threads
         ):
-            learned.add(beginnings)
+            trained.add(training)
             held_out.add(rest)
             progress.update(size)
-    if not learned.documents:
+    if not trained.documents:
         raise UserError(
-            f"corpus source {source.name}: no training text is left, as every document has {GRAM} words in a row in common with what models are "
-            f"measured on ({found.count(QUOTING)['documents']:,} of them); set corpus.decontaminate to false, or add to the source"
+            f"corpus source {source.name}: no training text is left, "
+            f"as every document has {GRAM} words in a row in common with what models are "
+            f"measured on ({found.count(QUOTING)['documents']:,} of them); "
+            "set corpus.decontaminate to false, or add to the source"
         )
-    told = {
-        "duplicates": found.count(COPY, NEAR_COPY)["documents"],
-        "contaminated": found.count(QUOTING)["documents"],
-    }
     log.line(
         "source",
         name=source.name,
-        documents=learned.documents,
-        bytes=learned.bytes,
+        documents=trained.documents,
+        bytes=trained.bytes,
         held_out=held_out.documents,
-        **told,
+        duplicates=found.count(COPY, NEAR_COPY)["documents"],
+        contaminated=found.count(QUOTING)["documents"],
     )
-    return {"train": learned.entry(SPLITS[0]), "validation": held_out.entry(SPLITS[1])}
+    return {"train": trained.entry(SPLITS[0]), "validation": held_out.entry(SPLITS[1])}
 
 
 class PartWriter(contextlib.AbstractContextManager):
-    """One source's part of one split: the text and the documents' borders, hashed on the way. Use as a context manager."""
+    """Writes and hashes one source's part of one split: the text and the documents' borders."""
 
     def __init__(self, folder: Path, source: str):
         self.source = source

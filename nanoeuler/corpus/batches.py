@@ -1,4 +1,7 @@
-"""Documents by the batch: their bytes in one array, so that compiled code sees many at once, and several batches in work at one time."""
+"""Batches of documents, their bytes in one array, and a parallel map that keeps their order.
+
+Compiled code works on many documents of a batch at once, and threads on several batches.
+"""
 
 import hashlib
 from collections import deque
@@ -9,13 +12,18 @@ from typing import TypeVar
 
 import numpy as np
 
-SIZE = 8_000_000  # bytes that documents are gathered up to, where they come one by one
-Given, Made = TypeVar("Given"), TypeVar("Made")
+SIZE = 8_000_000  # bytes up to which single documents are gathered in a batch
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Document i is the UTF-8 bytes text[starts[i]:stops[i]]; `keys`, where the source gives some, say which must not be parted."""
+    """Documents: number i is the UTF-8 bytes text[starts[i]:stops[i]].
+
+    Documents with the same key must be on one side of the split (split.py); `keys` is None where
+    the source gives none.
+    """
 
     text: np.ndarray  # uint8
     starts: np.ndarray  # int64
@@ -24,17 +32,14 @@ class Batch:
 
     @classmethod
     def of(cls, documents: Sequence[bytes], keys: Sequence[str] | None = None) -> "Batch":
-        return cls.between(
-            np.frombuffer(b"".join(documents), np.uint8),
-            np.cumsum([0, *map(len, documents)], dtype=np.int64),
-            keys,
-        )
+        text = np.frombuffer(b"".join(documents), np.uint8)
+        return cls.between(text, np.cumsum([0, *map(len, documents)], dtype=np.int64), keys)
 
     @classmethod
     def between(
         cls, text: np.ndarray, offsets: np.ndarray, keys: Sequence[str] | None = None
     ) -> "Batch":
-        """Documents one after another: i is text[offsets[i]:offsets[i + 1]]."""
+        """Batch documents that follow one another: i is text[offsets[i]:offsets[i + 1]]."""
         return cls(text, offsets[:-1], offsets[1:], keys)
 
     def __len__(self) -> int:
@@ -45,37 +50,39 @@ class Batch:
         return self.stops - self.starts
 
     def documents(self) -> Iterator[memoryview]:
-        text = memoryview(self.text)
-        return (
-            text[start:stop]
-            for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True)
-        )
+        text = self.text.data
+        borders = zip(self.starts.tolist(), self.stops.tolist(), strict=True)
+        return (text[start:stop] for start, stop in borders)
 
     def hashes(self) -> list[bytes]:
-        """The SHA-256 of each document."""
+        """Return the SHA-256 of each document."""
         return [hashlib.sha256(document).digest() for document in self.documents()]
 
     def runs(self) -> Iterator[memoryview]:
-        """The texts of all documents in their order, neighbours together."""
+        """Return the texts of all documents in their order, adjacent ones as one."""
         if not len(self):
             return iter(())
-        parted = np.flatnonzero(self.starts[1:] != self.stops[:-1])
-        starts, stops = self.starts[np.append(0, parted + 1)], self.stops[np.append(parted, -1)]
+        gaps = np.flatnonzero(self.starts[1:] != self.stops[:-1])
+        starts = self.starts[np.append(0, gaps + 1)]
+        stops = self.stops[np.append(gaps, -1)]
         return Batch(self.text, starts, stops).documents()
 
     def take(self, wanted: np.ndarray) -> "Batch":
-        """The documents that `wanted` names (bool for each, or their numbers), without a copy."""
+        """Select documents by a bool for each or by their numbers, without a copy."""
         return Batch(self.text, self.starts[wanted], self.stops[wanted])
 
     def cut(self, firsts: np.ndarray, lasts: np.ndarray) -> "Batch":
-        """Bytes firsts[i]:lasts[i] of each document, without a copy."""
+        """Select bytes firsts[i]:lasts[i] of each document, without a copy."""
         return Batch(self.text, self.starts + firsts, self.starts + lasts)
 
 
 def ordered_map(
     function: Callable[[Given], Made], items: Iterable[Given], threads: int
 ) -> Iterator[Made]:
-    """`function` of each item, in their order, in several threads. No more than one item per thread, and one, is held in memory."""
+    """Yield `function` of each item, in their order, computed in several threads.
+
+    Memory holds one item per thread, and one more.
+    """
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[Made]] = deque()
         try:

@@ -1,16 +1,20 @@
-"""Training documents that quote what a model is measured on: any `GRAM` words in a row in common with held-out text or an evaluation set.
+"""Find training documents that quote held-out text or an evaluation set.
 
-A run of words that more than `FREQUENT` training documents have (repetitions not counted) is nobody's leak but boilerplate: notices, navigation, set phrases.
-Such runs are ignored (Brown et al. 2020, appendix C).
+A document quotes a text if both have any `GRAM` words in a row in common. A run of words in more
+than `FREQUENT` training documents (duplicates not counted) is boilerplate and no leak: notices,
+navigation, set phrases. Such runs are ignored (Brown et al. 2020, appendix C).
 
-Words are those of words.py: lower case, without punctuation. A text with fewer words than that can be neither found nor quoted. Hashes of 64 bits stand
-for the runs of words: one comparison in 10¹⁹ takes different runs for the same.
+Words are those of word_hashes.py: lower case, without punctuation. A text of fewer words than
+`GRAM` can be neither found nor quoted. Runs of words are compared by hashes of 64 bits: one
+comparison in 10¹⁹ takes different runs for the same.
 
-A training document is not looked through run by run: any `GRAM` words in a row hold one of its parts that begin at every `STRIDE`th word, and only where such a
-part is one of the measured texts' is there anything to search.
+Not every run of a training document is searched for. Among the parts of `PART` words that begin at
+every `STRIDE`th word of a document, each run of `GRAM` words holds one. Only around parts that the
+measured texts have, too, are the runs searched for.
 
-Memory for each run of words in the texts that are measured on: 13 bytes (48 while they are sorted), 4 to 8 for what spares searching, and at most 17 for
-each of the first `FREQUENT` documents that quote it.
+Memory for each run of words in the measured texts: 13 bytes (48 while they are sorted), 4 to 8 for
+the filter and the search table, and at most 17 for each of the first `FREQUENT` documents that
+quote it.
 """
 
 import json
@@ -22,22 +26,20 @@ import numpy as np
 
 from nanoeuler.compiling import compiled
 from nanoeuler.corpus.batches import Batch
-from nanoeuler.corpus.words import finalise
+from nanoeuler.corpus.word_hashes import finalise
 from nanoeuler.errors import UserError
 
 GRAM = 13  # words (Brown et al. 2020, appendix C)
 FREQUENT = 10  # training documents
-STRIDE = 8  # words from one part of a training document that is looked up to the next
-PART = (
-    GRAM - STRIDE + 1
-)  # words of it: of `STRIDE` such runs that begin one word apart, the last ends where `GRAM` words end
+STRIDE = 8  # words between the starts of two parts of a training document that are looked up
+PART = GRAM - STRIDE + 1  # words of a part: `STRIDE` parts, one word apart, span `GRAM` words
 ROLL = np.uint64(0xD6E8FEB86659FD93)
 NONE = 255
-KEYS_OF_A_CELL = 4  # hashes at most, on average, that share 64 bits of the filter
+KEYS_OF_A_CELL = 4  # at most, on average: hashes that share 64 bits of the filter
 
 
 class Runs(NamedTuple):
-    """The hashes (uint64) of all runs of words in some texts: of `GRAM`, and of `PART`."""
+    """The hashes (uint64) of all runs of `GRAM` words in some texts, and of `PART` words."""
 
     grams: np.ndarray
     parts: np.ndarray
@@ -47,9 +49,10 @@ NO_RUNS = Runs(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
 
 
 class Measured:
-    """Texts that models are measured on, as a sorted row of hashes: sets of (name, their runs of words), several of one name being one set.
+    """The texts that models are measured on, as sorted hashes of their runs of words.
 
-    A run of words that several sets have belongs to the first.
+    They are sets, given as (name, runs); sets of the same name are one set. A run of words that
+    several sets have belongs to the first.
     """
 
     def __init__(self, sets: Sequence[tuple[str, Runs]]):
@@ -58,34 +61,35 @@ class Measured:
         grams, parts = (
             np.concatenate(kind) for kind in zip(NO_RUNS, *(runs for _, runs in sets), strict=True)
         )
-        owners = np.concatenate(
-            [
-                np.zeros(0, np.uint8),
-                *(
-                    np.full(len(runs.grams), self.names.index(name), np.uint8)
-                    for name, runs in sets
-                ),
-            ]
+        owners = np.repeat(
+            np.array([self.names.index(name) for name, _ in sets], np.uint8),
+            np.array([len(runs.grams) for _, runs in sets], np.int64),
         )
         order = np.argsort(grams)
         grams = grams[order]
         first = np.flatnonzero(np.append(True, grams[1:] != grams[:-1])[: len(grams)])
-        self.grams, self.owners = grams[first], np.minimum.reduceat(owners[order], first)
+        self.grams = grams[first]
+        self.owners = np.minimum.reduceat(owners[order], first)
         self.part_filter = bloom_filter(parts)
         bits = max(1, len(self.grams).bit_length() - 1)
-        self.starts = np.searchsorted(
-            self.grams, np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
-        ).astype(np.uint32)
+        prefixes = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
+        self.starts = np.searchsorted(self.grams, prefixes).astype(np.uint32)
 
     def find(self, hashes: np.ndarray, borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """All quotations in documents given by their words, each of a document once: its number, and the run of words by its place in `grams` (int64 both)."""
+        """Find the quotations in documents given by their words, each once per document.
+
+        Returns their documents and their runs of words as indices into `grams` (both int64).
+        """
         found = np.empty(len(hashes), np.int64)
         count = find_grams(hashes, borders, self.grams, self.starts, self.part_filter, found)
         return np.divmod(np.unique(found[:count]), max(1, len(self.grams)))
 
 
 class Quotations:
-    """Who quotes what, of a whole corpus: runs of words of `measured`, until a run is found to be frequent. Documents are numbered throughout the corpus."""
+    """The quotations of `measured` by the documents of a corpus, numbered across all sources.
+
+    Those of a run that has proved frequent are no longer collected.
+    """
 
     def __init__(self, measured: Measured):
         self.measured = measured
@@ -93,18 +97,24 @@ class Quotations:
         self.noted: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     def add(self, documents: np.ndarray, runs: np.ndarray, owners: np.ndarray) -> None:
-        """Quotations by training documents that are not repetitions, each of a document once; `owners` are the sets that they count under."""
+        """Add quotations by training documents that are no duplicates, each once per document.
+
+        `owners` are the sets that they count for.
+        """
         np.add.at(self.counts, runs, 1)
         rare = self.counts[runs] <= FREQUENT
         self.noted.append((documents[rare], runs[rare], owners[rare]))
 
     @property
     def ignored(self) -> int:
-        """Runs of words that are frequent."""
+        """The number of frequent runs of words."""
         return int((self.counts > FREQUENT).sum())
 
     def owners(self, total: int) -> np.ndarray:
-        """For each of the corpus's documents the first of the sets that it quotes by a run of words that is not frequent (an index into `names`), or `NONE`."""
+        """Return for each document the first set that it quotes, as an index into `names`.
+
+        It is `NONE` for a document that quotes nothing but frequent runs of words.
+        """
         first = np.full(total, NONE, np.uint8)
         for documents, runs, owners in self.noted:
             rare = self.counts[runs] <= FREQUENT
@@ -113,7 +123,10 @@ class Quotations:
 
 
 def read_evaluation_set(path: Path) -> Batch:
-    """The items of a file of JSON lines as documents: each one's texts together, in their order (a question, its input, its answer)."""
+    """Read the items of a file of JSON lines as documents.
+
+    The texts of an item (a question, its input, its answer) are joined in their order.
+    """
     documents = []
     try:
         with open(path, encoding="utf-8") as file:
@@ -121,7 +134,8 @@ def read_evaluation_set(path: Path) -> Batch:
                 documents.append("\n".join(texts_in(json.loads(line))).encode("utf-8", "replace"))
     except OSError as error:
         raise UserError(
-            f"{path}: cannot be read ({error.strerror}); fetch it first: nanoeuler questions, or nanoeuler task"
+            f"{path}: cannot be read ({error.strerror}); fetch it first: "
+            "nanoeuler questions, or nanoeuler task"
         ) from error
     except ValueError as error:
         raise UserError(
@@ -131,7 +145,7 @@ def read_evaluation_set(path: Path) -> Batch:
 
 
 def texts_in(value: object) -> list[str]:
-    """All texts in a JSON value, in their order."""
+    """Return all texts in a JSON value, in their order."""
     if isinstance(value, str):
         return [value]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -139,7 +153,7 @@ def texts_in(value: object) -> list[str]:
 
 
 def hash_runs(hashes: np.ndarray, borders: np.ndarray) -> Runs:
-    """All runs of words within the documents whose words are hashes[borders[i]:borders[i + 1]]."""
+    """Hash all runs of words within documents whose words are hashes[borders[i]:borders[i + 1]]."""
     return Runs(*(runs_of(hashes, borders, words) for words in (GRAM, PART)))
 
 
@@ -164,7 +178,10 @@ def hash_of_run(hashes, first, words):
 
 @compiled()
 def bits_of(value):
-    """The four bits of a cell that stand for a hash (a Bloom filter in blocks of 64 bits; Putze, Sanders and Singler 2007)."""
+    """Return the four bits of a cell that represent a hash.
+
+    The cells are a Bloom filter in blocks of 64 bits (Putze, Sanders and Singler 2007).
+    """
     bits = np.uint64(0)
     for shift in (58, 52, 46, 40):
         bits |= np.uint64(1) << (value >> np.uint64(shift) & np.uint64(63))
@@ -189,20 +206,24 @@ def may_have(cells, value):
 
 
 @compiled()
-def place_of(gram, grams, starts):
-    """Where a hash stands among the sorted `grams`, -1 if it doesn't: starts[i] is the place of the first whose upper bits are i or more."""
-    place = np.int64(starts[np.int64(gram >> np.uint64(32)) * len(starts) >> 32])
-    while place < len(grams) and grams[place] < gram:
-        place += 1
-    return place if place < len(grams) and grams[place] == gram else -1
+def index_of(gram, grams, starts):
+    """Return the index of a hash in the sorted `grams`, or -1.
+
+    starts[i] is the index of the first hash whose upper bits are i or more.
+    """
+    index = np.int64(starts[np.int64(gram >> np.uint64(32)) * len(starts) >> 32])
+    while index < len(grams) and grams[index] < gram:
+        index += 1
+    return index if index < len(grams) and grams[index] == gram else -1
 
 
 @compiled()
 def find_grams(hashes, borders, grams, starts, part_filter, found):
-    """Fills `found` with document · len(grams) + place of each run of words that is one of `grams`, and returns how many there are.
+    """Fill `found` with document · len(grams) + index of each run that is in `grams`.
 
-    Each run of `GRAM` words has just one part that begins at a multiple of `STRIDE` words. Where that is a measured one, its neighbours are looked up, and
-    where so many in a row are measured that they make up a run, the run is.
+    Each run of `GRAM` words holds just one part that begins at a multiple of `STRIDE` words. If the
+    filter has that part, the adjacent parts are looked up, too. Only where the filter has all parts
+    of a run is the run itself looked up. Returns the number of runs found.
     """
     count = 0
     for document in range(len(borders) - 1):
@@ -220,8 +241,8 @@ def find_grams(hashes, borders, grams, starts, part_filter, found):
             ):
                 right += 1
             for first in range(left, right - STRIDE + 2):
-                place = place_of(hash_of_run(hashes, first, GRAM), grams, starts)
-                if place >= 0:
-                    found[count] = document * len(grams) + place
+                index = index_of(hash_of_run(hashes, first, GRAM), grams, starts)
+                if index >= 0:
+                    found[count] = document * len(grams) + index
                     count += 1
     return count

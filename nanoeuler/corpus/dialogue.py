@@ -1,9 +1,10 @@
-"""Conversations in the shapes that data sets have them in, as turns of `instruction` and `output`.
+"""Read conversations, in the formats of public data sets, as turns of `instruction` and `output`.
 
-    messages        [{"role": "user", "content": …}, {"role": "assistant", "content": …}, …]     (also system; chat completion's)
-    conversations   [{"from": "human", "value": …}, {"from": "gpt", "value": …}, …]              (ShareGPT's)
+    messages       [{"role": "user", "content": …}, {"role": "assistant", "content": …}, …]
+    conversations  [{"from": "human", "value": …}, {"from": "gpt", "value": …}, …]
 
-A system message has no place of its own in a template: it becomes the first paragraph of the first instruction. An empty one says nothing.
+The first is the format of chat completions, the second ShareGPT's. Templates have no field for a
+system message: it becomes the first paragraph of the first instruction, unless it is empty.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +23,11 @@ ROLES = {
 
 
 class Unusable(Exception):
-    """What is wrong with a record, in a few words that are counted."""
+    """A record is bad, for the reason in these few words; equal reasons are counted together."""
 
 
 def check_text(value: Any, name: str, may_be_empty: bool = False) -> str:
-    """`value` if it is a text that can be learned from; raises `Unusable`."""
+    """Return `value` if it is a text that can be learned from; else raise `Unusable`."""
     if value is None:
         raise Unusable(f"{name} is missing")
     if not isinstance(value, str):
@@ -39,40 +40,33 @@ def check_text(value: Any, name: str, may_be_empty: bool = False) -> str:
 
 
 def read_message(message: Any, name: str) -> tuple[str, str]:
-    """Role (system, user, assistant) and text of one message."""
+    """Return the role (system, user, assistant) and the text of one message."""
     if not isinstance(message, Mapping):
         raise Unusable(f"a message of {name} is no JSON object")
     role = ROLES.get(str(message.get("role", message.get("from"))))
     if role is None:
         raise Unusable(f"a message of {name} has an unknown role")
-    return role, check_text(
-        message.get("content", message.get("value")),
-        f"a message of {name}",
-        may_be_empty=role == "system",
-    )
+    content = message.get("content", message.get("value"))
+    return role, check_text(content, f"a message of {name}", may_be_empty=role == "system")
 
 
 def read_prompt(messages: Sequence[Any], name: str) -> tuple[list[Turn], str]:
-    """The finished turns of a conversation that waits for a reply, and what the reply is to."""
+    """Return the finished turns of a conversation, and the instruction that awaits a reply."""
     parts = [read_message(message, name) for message in messages]
     system = [text for role, text in parts if role == "system" and text.strip()]
-    spoken = [(role, text) for role, text in parts if role != "system"]
-    if not spoken or [role for role, _ in spoken] != ["user", "assistant"] * (len(spoken) // 2) + [
-        "user"
-    ]:
-        raise Unusable(
-            f"{name}: user and assistant do not take turns" if spoken else f"{name} is empty"
-        )
-    texts = [text for _, text in spoken]
+    roles = [role for role, _ in parts if role != "system"]
+    texts = [text for role, text in parts if role != "system"]
+    if not texts:
+        raise Unusable(f"{name} is empty")
+    if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"]:
+        raise Unusable(f"{name}: user and assistant do not take turns")
     texts[0] = "\n\n".join([*system, texts[0]])
-    return [
-        {"instruction": asked, "output": said}
-        for asked, said in zip(texts[:-1:2], texts[1::2], strict=True)
-    ], texts[-1]
+    pairs = zip(texts[:-1:2], texts[1::2], strict=True)
+    return [{"instruction": asked, "output": said} for asked, said in pairs], texts[-1]
 
 
 def read_conversation(messages: Any, name: str = "messages") -> list[Turn]:
-    """All turns of a conversation; what the user said behind the last reply is left out."""
+    """Return all turns of a conversation, without what the user said after the last reply."""
     if not isinstance(messages, Sequence) or isinstance(messages, str):
         raise Unusable(f"{name} is not a list")
     kept = list(messages)

@@ -1,8 +1,8 @@
-"""Where a corpus's documents come from: cleaned books, extracted web pages, one's own files.
+"""Read the documents of a corpus: cleaned books, extracted web pages, one's own files.
 
-A source can be read as often as needed, always in the same order and a batch at a time: `batches()` gives functions that each read one, so
-that several can be read at once, and `outlines()` functions that say of each batch what its documents are. Documents with one key must not be
-parted (split.py says why).
+A source can be read as often as needed, always in the same order and in the same batches.
+`batches()` yields functions that read one batch each, so that several can be read at once;
+`outlines()` yields functions that describe its documents.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from nanoeuler.corpus import batches
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.extracted_pages import read_index, read_pages
 from nanoeuler.corpus.own_text import find_files, read_documents, slug
-from nanoeuler.corpus.split import place, title_key
+from nanoeuler.corpus.split import position, title_key
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json
 
@@ -27,31 +27,32 @@ GUTENBERG, FINEWEB = "gutenberg", "fineweb"
 
 
 class Outline(NamedTuple):
-    """Of each document of a batch: its place in the order in which documents are held out, its bytes, and 64 bits of its text's SHA-256."""
+    """The documents of a batch without their texts."""
 
-    places: np.ndarray  # uint64
-    sizes: np.ndarray  # int64
-    identities: np.ndarray  # uint64
+    positions: np.ndarray  # uint64: in the order of holding out (split.py)
+    sizes: np.ndarray  # int64: bytes
+    identities: np.ndarray  # uint64: the first bits of the text's SHA-256
 
 
 def outline(keys: Sequence[str], sizes: np.ndarray, sha256s: bytes) -> Outline:
     identities = np.frombuffer(sha256s, ">u8").reshape(-1, 4)[:, 0].astype(np.uint64)
-    return Outline(np.fromiter(map(place, keys), np.uint64, len(keys)), sizes, identities)
+    return Outline(np.fromiter(map(position, keys), np.uint64, len(keys)), sizes, identities)
 
 
 def outline_of(read: Callable[[], Batch]) -> Outline:
     batch = read()
+    assert batch.keys is not None
     return outline(batch.keys, batch.sizes, b"".join(batch.hashes()))
 
 
 class Source(Protocol):
     name: str
-    kind: str  # the key of corpus.deduplicate that speaks of it
+    kind: str  # its key in corpus.deduplicate
     licence: str
-    left_out: dict[str, str]  # what is not used of it, and why
+    left_out: dict[str, str]  # unused part → the reason
 
     def size(self) -> int:
-        """About how many bytes of text there are."""
+        """Return about how many bytes of text there are."""
 
     def batches(self) -> Iterator[Callable[[], Batch]]: ...
 
@@ -60,9 +61,10 @@ class Source(Protocol):
 
 @dataclass
 class Books:
-    """Cleaned Gutenberg books: text files, each with its record (JSON, written by `gutenberg clean`) beside it.
+    """Cleaned Gutenberg books: text files, each with a JSON record of `gutenberg clean` beside it.
 
-    A book that its record does not keep is left out and remembered in `left_out`, with the reason. A text without a record is taken as it is.
+    A book that its record does not keep goes to `left_out`, with the reason. A text without a
+    record is used unchanged. The key of a book is its title.
     """
 
     paths: Sequence[Path]
@@ -79,7 +81,7 @@ class Books:
                     f"{path}: no such file; clean the book first: nanoeuler gutenberg clean"
                 )
             record_path = path.with_suffix(".json")
-            record = read_json(record_path) if record_path.exists() else {"kept": True}
+            record: dict[str, Any] = read_json(record_path) if record_path.exists() else {}
             if not record.get("kept", True):
                 self.left_out[path.stem] = record.get("reason") or "not kept"
             elif path.stat().st_size == 0:
@@ -113,7 +115,10 @@ class Books:
 
 @dataclass
 class WebPages:
-    """Web pages as the fineweb stage writes them (extracted_pages.py), given by their files of texts. A page's key is the sha256 of its text."""
+    """Web pages as the fineweb stage writes them (extracted_pages.py), by their files of texts.
+
+    The key of a page is the sha256 of its text.
+    """
 
     paths: Sequence[Path]
     licence: str = ""
@@ -130,12 +135,11 @@ class WebPages:
 
     def batches(self) -> Iterator[Callable[[], Batch]]:
         for path, start, _, sizes in self.runs():
-            yield partial(
-                read_pages, path, start + np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-            )
+            offsets = start + np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+            yield partial(read_pages, path, offsets)
 
     def runs(self) -> Iterator[tuple[Path, int, np.ndarray, np.ndarray]]:
-        """Pages that are read together: their file, where they begin in it, their rows of the index and their sizes."""
+        """Yield the pages of each batch: file, offset in it, rows of the index, sizes."""
         for path in self.paths:
             pages = read_index(path)
             ends = pages["end"].astype(np.int64)
@@ -144,21 +148,24 @@ class WebPages:
             while first < len(pages):
                 end = int(np.searchsorted(ends, start + batches.SIZE)) + 1
                 yield path, start, pages[first:end], sizes[first:end]
-                first, start = end, int(ends[min(end, len(ends)) - 1])
+                first = end
+                start = int(ends[min(end, len(ends)) - 1])
 
 
 def outline_of_pages(pages: np.ndarray, sizes: np.ndarray) -> Outline:
     sha256s = pages["sha256"].tobytes()
     digits = sha256s.hex()
-    return outline(
-        [digits[start : start + 64] for start in range(0, len(digits), 64)], sizes, sha256s
-    )
+    keys = [digits[start : start + 64] for start in range(0, len(digits), 64)]
+    return outline(keys, sizes, sha256s)
 
 
 @dataclass
 class OwnText:
-    """One's own .txt and .md files. A file's key is the sha256 of its text (of its first piece, for all pieces of a large file), so that neither
-    copies of a file nor its pieces are parted."""
+    """One's own .txt and .md files.
+
+    The key of a document is the sha256 of its text. All pieces of a large file have the key of the
+    first, so that they stay on one side of the split.
+    """
 
     path: str
     files: Sequence[Path]
@@ -189,10 +196,8 @@ class OwnText:
         return (partial(outline_of, read) for read in self.batches())
 
     def read(self) -> Iterator[tuple[str, bytes]]:
-        say_encoding, self.encoding_said = (
-            not self.encoding_said,
-            True,
-        )  # once, however often the files are read
+        say_encoding = not self.encoding_said  # once, however often the files are read
+        self.encoding_said = True
         for file in self.files:
             key = None
             for document in read_documents(file, say_encoding):
@@ -208,46 +213,48 @@ def choose_sources(
     own: Sequence[str],
     licences: dict[str, str],
 ) -> list[Source]:
-    """The sources of a corpus, in the order of `named` (the configuration's `corpus.sources`).
+    """Return the sources of a corpus, in the order of `named` (the config's `corpus.sources`).
 
-    Where that names no own text, the paths in `own` come last; where it does, `own` adds nothing: it may list the very files that a folder
-    in it holds. With nothing named: what is given, books first. A file belongs to the first source that finds it. Raises `UserError`
-    where the names and what is given don't fit together.
+    If `named` has no own text, the paths in `own` come last. If it has some, `own` adds nothing,
+    since it may list the files of a folder in `named`. With nothing named, all that is given is
+    used, books first. A file belongs to the first source that finds it. Raises `UserError` where
+    the names do not match what is given.
     """
     given = {GUTENBERG: bool(books), FINEWEB: bool(fineweb)}
     named = list(dict.fromkeys(named)) or [name for name in given if given[name]]
     for name, present in given.items():
         if present and name not in named:
             raise UserError(
-                f"corpus.sources does not name {name}, but files of it were given; add it there or leave them out"
+                f"corpus.sources does not name {name}, but files of it were given; "
+                "add it there or leave them out"
             )
         if not present and name in named:
             raise UserError(
-                f"corpus.sources names {name}, but no files of it were given; give them with --{'books' if name == GUTENBERG else name}"
+                f"corpus.sources names {name}, but no files of it were given; "
+                f"give them with --{'books' if name == GUTENBERG else name}"
             )
     sources: list[Source] = []
-    names, taken = set(given), set()
+    names = set(given)
+    taken: set[Path] = set()
     own_is_named = any(name not in given for name in named)
     for entry in dict.fromkeys([*named, *([] if own_is_named else own)]):
         if entry == GUTENBERG:
-            sources.append(
-                Books([Path(path) for path in dict.fromkeys(books)], licences.get(GUTENBERG, ""))
-            )
+            sources.append(Books(unique_paths(books), licences.get(GUTENBERG, "")))
         elif entry == FINEWEB:
-            sources.append(
-                WebPages([Path(path) for path in dict.fromkeys(fineweb)], licences.get(FINEWEB, ""))
-            )
+            sources.append(WebPages(unique_paths(fineweb), licences.get(FINEWEB, "")))
         else:
             files = [file for file in find_files(entry) if file.resolve() not in taken]
             if not files:
                 raise UserError(
-                    f"{entry}: all its files belong to sources named before it; take it out of corpus.sources"
+                    f"{entry}: all its files belong to sources named before it; "
+                    "take it out of corpus.sources"
                 )
             taken.update(file.resolve() for file in files)
             sources.append(OwnText(entry, files, unused(slug(entry), names)))
     if not sources:
         raise UserError(
-            "no text to build a corpus of; name gutenberg, fineweb or a path of your own in corpus.sources"
+            "no text to build a corpus of; name gutenberg, fineweb or a path of your own in "
+            "corpus.sources"
         )
     for path in own:
         if own_is_named and Path(path).resolve() not in taken and path not in named:
@@ -255,10 +262,16 @@ def choose_sources(
     return sources
 
 
+def unique_paths(paths: Sequence[str]) -> list[Path]:
+    return [Path(path) for path in dict.fromkeys(paths)]
+
+
 def unused(name: str, names: set[str]) -> str:
-    """`name`, with a number behind it if it is in `names` already; adds it there."""
-    candidate, number = name, 2
+    """Return `name`, followed by a number if `names` has it already, and add it to `names`."""
+    candidate = name
+    number = 2
     while candidate in names:
-        candidate, number = f"{name}-{number}", number + 1
+        candidate = f"{name}-{number}"
+        number += 1
     names.add(candidate)
     return candidate

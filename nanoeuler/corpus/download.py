@@ -1,7 +1,8 @@
-"""A file from an address to the disk: resumed, verified, and never there by half.
+"""Download a file: resumable and verified, and the target's name is only given to a whole file.
 
-What has come so far lies beside the target under a hidden name, with a note of where it came from and which version of the file it is: after
-Ctrl-C, kill -9 or a lost connection the next attempt goes on there. Only a complete and verified file takes the target's name.
+The bytes received so far lie beside the target under a hidden name, with a note of their address
+and of the file's version. After Ctrl-C, kill -9 or a lost connection the next attempt resumes
+there. Only a complete and verified file takes the target's name.
 """
 
 import contextlib
@@ -34,9 +35,8 @@ class Source:
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], revision: str | None = None) -> "Source":
-        return cls(
-            entry["url"], entry.get("revision") or revision, entry.get("bytes"), entry.get("sha256")
-        )
+        revision = entry.get("revision") or revision
+        return cls(entry["url"], revision, entry.get("bytes"), entry.get("sha256"))
 
     @property
     def location(self) -> str | Path:
@@ -44,7 +44,10 @@ class Source:
         return resolve(self.url, self.revision)
 
     def mismatch(self, path: Path) -> str | None:
-        """What is wrong with the file at `path`, in words, or None. A length or hash that the entry does not give is not checked."""
+        """Say how the file at `path` differs from the entry's length or hash, or return None.
+
+        A length or hash that the entry does not give is not checked.
+        """
         size = path.stat().st_size
         if self.bytes is not None and size != self.bytes:
             return f"has {size:,} bytes, where the sources file says {self.bytes:,}"
@@ -55,7 +58,10 @@ class Source:
 
 @contextlib.contextmanager
 def local_copy(source: Source, scratch: Path, patience: Patience | None = None) -> Iterator[Path]:
-    """The verified file of `source` on this machine: itself if it is local, else downloaded to `scratch` and removed afterwards."""
+    """Yield the verified file of `source` on this machine.
+
+    A local file is used in place. A remote one is downloaded to `scratch` and removed afterwards.
+    """
     location = source.location
     if isinstance(location, Path):
         require_file(location)
@@ -84,7 +90,8 @@ def download(
 ) -> None:
     """Fetch `source`, whether remote or local, and give it the name `target`.
 
-    `pause` is in seconds, between two requests to one host. `check` raises `UserError` for content that must not be kept.
+    `pause` is in seconds, between two requests to one host. `check` raises `UserError` for content
+    that must not be kept.
     """
     partial = partial_path(target)
     with explain_os_errors(target):
@@ -97,7 +104,8 @@ def download(
                 forget(partial)
                 if attempt == TRIES_OF_A_DAMAGED_FILE or isinstance(source.location, Path):
                     raise UserError(
-                        f"{source.url}: {problem}; it was damaged on the way, or has changed: try again, or correct the sources file"
+                        f"{source.url}: {problem}; it was damaged on the way, or has changed: "
+                        "try again, or correct the sources file"
                     )
                 log.line("retry", f"{source.url}: {problem}; fetching it once more")
             if check is not None:
@@ -126,7 +134,7 @@ def forget(partial: Path) -> None:
 
 @contextlib.contextmanager
 def only_process_at(partial: Path) -> Iterator[None]:
-    """Two processes must not write to one partial file: the second is told so."""
+    """Hold the lock of a partial file. Raises `UserError` in a second process that wants it."""
     path = partial.with_name(f"{partial.name}.lock")
     with open(path, "a") as file:
         with contextlib.suppress(OSError):  # a file system without locks
@@ -143,7 +151,7 @@ def only_process_at(partial: Path) -> Iterator[None]:
 
 
 def fetch(source: Source, partial: Path, pause: float, patience: Patience | None) -> None:
-    """Make `partial` the whole file, going on where an earlier attempt stopped."""
+    """Make `partial` the whole file, resuming where an earlier attempt stopped."""
     location = source.location
     if isinstance(location, Path):
         require_file(location)
@@ -160,22 +168,23 @@ def fetch(source: Source, partial: Path, pause: float, patience: Patience | None
                 forget(partial)
             raise
         except StartOver:
-            if have and remote.size == have:  # everything had come when it was interrupted
+            if have and remote.size == have:  # all bytes had arrived before the interruption
                 return
-            have, remote.validator, remote.size = 0, None, None
+            have = 0
+            remote.validator = remote.size = None
     raise UserError(
-        f"{source.url}: the connection breaks off and cannot be resumed; try again later, or name another mirror"
+        f"{source.url}: the connection breaks off and cannot be resumed; "
+        "try again later, or name another mirror"
     )
 
 
 def append(remote: RemoteFile, source: Source, partial: Path, have: int) -> None:
     """Write what `remote` sends from byte `have` on to `partial`."""
+    tag = f"download {partial.name[1 : -len('.partial')]}"
     with (
         contextlib.closing(remote.read(have)) as chunks,
         open(partial, "ab") as file,
-        log.Progress(
-            f"download {partial.name[1 : -len('.partial')]}", None, "MB", 1e-6, done=have
-        ) as progress,
+        log.Progress(tag, None, "MB", 1e-6, done=have) as progress,
     ):
         file.truncate(have)
         noted = False
@@ -184,8 +193,10 @@ def append(remote: RemoteFile, source: Source, partial: Path, have: int) -> None
                 progress.total = remote.size
                 if None not in (source.bytes, remote.size) and source.bytes != remote.size:
                     raise UserError(
-                        f"{source.url}: has {remote.size:,} bytes, where the sources file says {source.bytes:,}; "
-                        "it has changed, or something else is sent in its place: look at the address, and correct the sources file"
+                        f"{source.url}: has {remote.size:,} bytes, where the sources file says "
+                        f"{source.bytes:,}; "
+                        "it has changed, or something else is sent in its place: "
+                        "look at the address, and correct the sources file"
                     )
                 write_json(note_path(partial), {"url": remote.url, "validator": remote.validator})
                 noted = True
@@ -196,7 +207,11 @@ def append(remote: RemoteFile, source: Source, partial: Path, have: int) -> None
 
 
 def resumable(partial: Path, location: str) -> tuple[str | None, int]:
-    """What an earlier attempt left: the validator of its file and the bytes that came. Only with a validator can a part be completed."""
+    """Return the validator of a partial file and the number of its bytes.
+
+    Without a validator, which tells versions of the remote file apart, a part cannot be completed:
+    then they are None and 0.
+    """
     try:
         note = json.loads(note_path(partial).read_text(encoding="utf-8"))
         have = partial.stat().st_size

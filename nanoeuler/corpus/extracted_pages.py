@@ -1,10 +1,10 @@
-"""Web pages as extraction leaves them: one text after another, and where each ends.
+"""The files of extracted web pages: one text after another, and an index of their ends.
 
-    shard-000.txt      the pages' UTF-8 bytes with nothing between
-    shard-000.index    of each page its end in the text (little-endian uint64) and the SHA-256 of its text
-    shard-000.parquet  its id and url, in the same order
+    shard-000.txt      the UTF-8 bytes of the pages, with nothing between them
+    shard-000.index    for each page its end in the text (little-endian uint64) and its SHA-256
+    shard-000.parquet  the ids and urls of the pages, in the same order
 
-Nothing has to be decoded to read a part of it, nor anything read to know every page's size and hash.
+Any part can be read without decoding, and the sizes and hashes of all pages without their texts.
 """
 
 import mmap
@@ -28,7 +28,10 @@ def origins_of(text: Path) -> Path:
 
 
 def read_index(text: Path) -> np.ndarray:
-    """The pages (PAGE) of the shard whose texts lie at `text`. Raises `UserError` when a file is missing or they don't belong together."""
+    """Read the pages (PAGE) of the shard whose texts lie at `text`.
+
+    Raises `UserError` when a file is missing or the two do not belong together.
+    """
     for path in (text, index_of(text)):
         if not path.is_file():
             raise UserError(f"{path}: no such file; extract it first: nanoeuler fineweb")
@@ -36,19 +39,17 @@ def read_index(text: Path) -> np.ndarray:
     size = text.stat().st_size
     pages = np.frombuffer(raw[: len(raw) - len(raw) % PAGE.itemsize], PAGE)
     ends = pages["end"]
-    if (
-        len(raw) % PAGE.itemsize
-        or (ends[1:] < ends[:-1]).any()
-        or (int(ends[-1]) if len(ends) else 0) != size
-    ):
+    last = int(ends[-1]) if len(ends) else 0
+    if len(raw) % PAGE.itemsize or (ends[1:] < ends[:-1]).any() or last != size:
         raise UserError(
-            f"{index_of(text)}: not the index of the {size:,} bytes in {text.name}; delete both and run the fineweb stage again"
+            f"{index_of(text)}: not the index of the {size:,} bytes in {text.name}; "
+            "delete both and run the fineweb stage again"
         )
     return pages
 
 
 def read_pages(text: Path, offsets: np.ndarray) -> Batch:
-    """The pages whose texts lie at offsets[i]:offsets[i + 1] (int64) of the file, mapped: of those that are not looked at, nothing is read."""
+    """Map the pages at offsets[i]:offsets[i + 1] (int64) of the file; only bytes used are read."""
     first = int(offsets[0]) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     with open(text, "rb") as file:
         if os.fstat(file.fileno()).st_size < offsets[-1]:
@@ -56,8 +57,7 @@ def read_pages(text: Path, offsets: np.ndarray) -> Batch:
                 f"{text}: ends before its index does; delete both and run the fineweb stage again"
             )
         size = int(offsets[-1]) - first
-        content = np.frombuffer(
-            mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ, offset=first) if size else b"",
-            np.uint8,
-        )
-    return Batch.between(content, offsets - first)
+        if not size:
+            return Batch.between(np.zeros(0, np.uint8), offsets - first)
+        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ, offset=first)
+    return Batch.between(np.frombuffer(mapped, np.uint8), offsets - first)

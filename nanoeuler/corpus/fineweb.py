@@ -1,11 +1,15 @@
-"""Web pages out of a parquet file in FineWeb-Edu's schema: those that pass the filters, each text once, up to a budget.
+"""Extract web pages from a parquet file in FineWeb-Edu's schema.
 
-    nanoeuler fineweb --config config/small.yaml --shard 0 --output data/fineweb/x/shard-000.txt --record data/fineweb/x/shard-000.json
+    nanoeuler fineweb --config config/small.yaml --shard 0 \\
+        --output data/fineweb/x/shard-000.txt --record data/fineweb/x/shard-000.json
 
-The file may lie on this machine (a path, folder or glob) or on a server. Of a remote file only the footer and the needed columns of the
-first row groups are fetched (parquet_ranges.py), one group at a time until the budget is used up; from a server that serves no ranges,
-the whole file. What is kept does not depend on the way it came. DuckDB's own httpfs is not used: it is an extension to be downloaded,
-knows neither Retry-After nor turns, and reads ahead of what is needed.
+Pages that pass the filters are kept, each text once, up to a budget of bytes. The file may lie on
+this machine (a path, folder or glob) or on a server. From a server, only the footer and the needed
+columns of the first row groups are fetched (parquet_ranges.py), one group at a time until the
+budget is used up. A server without ranges sends the whole file. The result is the same either way.
+
+DuckDB's own httpfs is not used: it is an extension to be downloaded, knows neither Retry-After nor
+one connection at a time, and reads ahead of what is needed.
 """
 
 import glob
@@ -34,14 +38,18 @@ def extract(
     record: Path,
     patience: Patience | None = None,
 ) -> dict[str, Any]:
-    """Write the pages of a shard that pass `filters` to `output` and beside it (extracted_pages.py), and what became of all of them to `record`, last.
+    """Write the pages of a shard that pass `filters` to `output`, and counts of all to `record`.
 
-    The record's sha256 is that of the index, which has the hashes of all texts. `sources` is the section fineweb of the sources file.
-    Returns the record. Raises `UserError` when the shard cannot be read or nothing is left of it.
+    The index and the origins of the pages lie beside `output` (extracted_pages.py). The record is
+    written last; its sha256 is that of the index, which holds the hashes of all texts. `sources` is
+    the section fineweb of the sources file. Returns the record. Raises `UserError` when the shard
+    cannot be read or no page is left.
     """
     if not 0 <= shard < len(sources["shards"]):
         raise UserError(
-            f"--shard {shard}: the sources file lists {log.counted(len(sources['shards']), 'shard')}, counted from 0; add it there, or give a smaller number"
+            f"--shard {shard}: the sources file lists "
+            f"{log.counted(len(sources['shards']), 'shard')}, counted from 0; "
+            "add it there, or give a smaller number"
         )
     source = Source.from_entry(sources["shards"][shard], sources.get("revision"))
     with explain_os_errors(output):
@@ -62,36 +70,23 @@ def extract(
         "sha256": sha256_file(index_of(output)),
     }
     write_json(record, facts)
-    log.line(
-        "fineweb",
-        **{
-            key: facts[key]
-            for key in (
-                "shard",
-                "way",
-                "rows_read",
-                "kept",
-                "text_bytes",
-                "bytes_fetched",
-                "stopped",
-            )
-        },
-    )
+    told = ("shard", "way", "rows_read", "kept", "text_bytes", "bytes_fetched", "stopped")
+    log.line("fineweb", **{key: facts[key] for key in told})
     return facts
 
 
 def find_files(location: Path) -> list[Path]:
-    """The files that a path, folder or glob stands for, sorted."""
+    """Return the files that a path, folder or glob names, sorted."""
     if location.is_file():
         return [location]
-    files = (
-        sorted(location.glob("*.parquet"))
-        if location.is_dir()
-        else [Path(path) for path in sorted(glob.glob(str(location), recursive=True))]
-    )
+    if location.is_dir():
+        files = sorted(location.glob("*.parquet"))
+    else:
+        files = [Path(path) for path in sorted(glob.glob(str(location), recursive=True))]
     if not files:
         raise UserError(
-            f"{location}: no such parquet file, nor a folder or glob with some; correct the address in the sources file"
+            f"{location}: no such parquet file, nor a folder or glob with some; "
+            "correct the address in the sources file"
         )
     return files
 
@@ -100,9 +95,9 @@ def extract_local(source: Source, location: Path, filters: Filters, output: Path
     files = find_files(location)
     if len(files) == 1 and (problem := source.mismatch(files[0])):
         raise UserError(f"{files[0]}: {problem}; fetch it again, or correct the sources file")
-    return {"way": "local", "bytes_fetched": 0} | write_pages(
-        [Parquet(file, file.stem) for file in files], filters, output, source.url
-    )
+    parquet = [Parquet(file, file.stem) for file in files]
+    taken = write_pages(parquet, filters, output, source.url)
+    return {"way": "local", "bytes_fetched": 0} | taken
 
 
 def extract_remote(
@@ -117,16 +112,12 @@ def extract_remote(
             try:
                 if source.bytes not in (None, copy.size):
                     raise Damaged(
-                        f"{source.url}: has {copy.size:,} bytes, where the sources file says {source.bytes:,}; correct the sources file"
+                        f"{source.url}: has {copy.size:,} bytes, where the sources file says "
+                        f"{source.bytes:,}; correct the sources file"
                     )
-                taken = write_pages(
-                    [Parquet(copy.path, name, copy.fetch)], filters, output, source.url
-                )
-            except (
-                Damaged,
-                NothingLeft,
-                StartOver,
-            ):  # what was fetched is of no use to another attempt
+                parquet = Parquet(copy.path, name, copy.fetch)
+                taken = write_pages([parquet], filters, output, source.url)
+            except (Damaged, NothingLeft, StartOver):  # another attempt could not use the ranges
                 copy.remove()
                 raise
             copy.remove()
@@ -134,6 +125,5 @@ def extract_remote(
         except StartOver as why:
             log.line("whole", f"{source.url}: {why}; fetching all of it")
         with local_copy(source, output.with_name(f".{output.name}.whole"), patience) as path:
-            return {"way": "whole file", "bytes_fetched": path.stat().st_size} | write_pages(
-                [Parquet(path, name)], filters, output, source.url
-            )
+            taken = write_pages([Parquet(path, name)], filters, output, source.url)
+            return {"way": "whole file", "bytes_fetched": path.stat().st_size} | taken

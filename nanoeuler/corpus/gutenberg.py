@@ -1,8 +1,9 @@
-"""One Project Gutenberg file to the book alone: without header, licence, credits and notes about the transcription.
+"""Cut a Project Gutenberg file down to its book, without header, licence, credits and notes.
 
-A file is a header, a start marker, credits, the book, an end marker and the licence. The markers changed over the years, older files have just
-the end of their small print and a last line "End of the Project Gutenberg Etext of …", and some have neither: then the text is kept as it is
-and the record says so. Only what is recognised is cut.
+A file is a header, a start marker, credits, the book, an end marker and the licence. The markers
+changed over the years. Older files have just the end of their small print and a last line "End of
+the Project Gutenberg Etext of …", and some have neither: then the text is kept unchanged, and the
+record says so. Only what is recognised is cut.
 
     from nanoeuler.corpus.gutenberg import clean
     book = clean(Path("pg1342.txt").read_bytes())
@@ -24,7 +25,8 @@ LICENCE = 60_000  # characters: no licence is longer
 
 START = re.compile(
     r"^[^\S\n]*\*{3,}\s*START OF (?:THE |THIS )?PROJECT GUTENBERG E-?(?:BOOK|TEXT)"
-    r"(?:[^*\n]*(?:\n[^*\n]*){0,2}?\*{3}|[^\n]*)",  # up to the closing stars, over a line end or two, or else the line
+    # up to the closing stars, across two line ends at most, or else the line
+    r"(?:[^*\n]*(?:\n[^*\n]*){0,2}?\*{3}|[^\n]*)",
     re.MULTILINE | re.IGNORECASE,
 )
 SMALL_PRINT_END = re.compile(
@@ -43,7 +45,8 @@ LICENCE_START = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 COPYRIGHTED = re.compile(
-    r"this is a copyrighted project gutenberg|the copyrighted project gutenberg|small print! for copyright protected|^copyright status:\s*copyrighted",
+    r"this is a copyrighted project gutenberg|the copyrighted project gutenberg|"
+    r"small print! for copyright protected|^copyright status:\s*copyrighted",
     re.MULTILINE | re.IGNORECASE,
 )
 WEB_PAGE = re.compile(
@@ -53,17 +56,19 @@ WEB_PAGE = re.compile(
 TITLE = re.compile(r"^Title:[^\S\n]*(?:Title:)?[^\S\n]*(\S[^\n]*)", re.MULTILINE)
 AUTHOR = re.compile(r"^Author:[^\S\n]*(\S[^\n]*)", re.MULTILINE)
 OLD_TITLE = re.compile(
-    r"^(?:[^\w\n]|_){0,20}(?:the )?project gutenberg(?:['’]s)? e-?(?:text|book)(?: of)?:? ([^\n*]+?)(?:,? by ([^\n*]+?))?[\s*]*$",
+    r"^(?:[^\w\n]|_){0,20}(?:the )?project gutenberg(?:['’]s)? e-?(?:text|book)(?: of)?:? "
+    r"([^\n*]+?)(?:,? by ([^\n*]+?))?[\s*]*$",
     re.MULTILINE | re.IGNORECASE,
 )
 
 
 @dataclass(frozen=True)
 class CleanedBook:
-    """The book of a Gutenberg file, and what was found on the way to it.
+    """The book of a Gutenberg file, with its title, author, encoding and what was removed.
 
-    `kept` is False, with a `reason` and an empty `text`, for a book that must not be used. `start_marker` and `end_marker` are the lines that
-    were found, or None. `removed` holds the credits, notes and notices that were taken out between them.
+    `kept` is False, with a `reason` and an empty `text`, for a book that must not be used.
+    `start_marker` and `end_marker` are the lines that were found, or None. `removed` holds the
+    credits, notes and notices that stood between them.
     """
 
     text: str
@@ -79,9 +84,10 @@ class CleanedBook:
 
 
 def clean(raw: bytes) -> CleanedBook:
-    """Return the book in `raw`, a Project Gutenberg file as it was served: its text as Unicode with "\\n" line ends.
+    """Return the book in `raw`, a Project Gutenberg file as it was served.
 
-    Raises `UserError` when it is a web page (a server's refusal, mostly) instead of a book.
+    Its text has "\\n" line ends. Raises `UserError` when `raw` is a web page (mostly a server's
+    refusal) instead of a book.
     """
     decoded = decode(raw)
     whole = decoded.text
@@ -112,7 +118,10 @@ def clean(raw: bytes) -> CleanedBook:
 
 
 def find_start(whole: str) -> tuple[int, str | None]:
-    """Where the book starts, and the marker in front of it. Where there are both kinds of markers, small print follows the newer one."""
+    """Return where the book starts, and the marker before it.
+
+    A file with both kinds of markers has the small print after the newer one.
+    """
     start, marker = 0, None
     for pattern in (START, SMALL_PRINT_END):
         found = pattern.search(whole, start, HEADER)
@@ -122,7 +131,7 @@ def find_start(whole: str) -> tuple[int, str | None]:
 
 
 def find_end(whole: str, start: int) -> tuple[int, str | None]:
-    """Where the book ends, and the marker behind it: the last one of the newest kind that there is."""
+    """Return where the book ends, and the marker after it: the last one of the newest kind."""
     earliest = max(start, len(whole) - LICENCE)
     for pattern in (END, END_LINE, LICENCE_START):
         if found := list(pattern.finditer(whole, earliest)):
@@ -131,11 +140,16 @@ def find_end(whole: str, start: int) -> tuple[int, str | None]:
 
 
 def title_and_author(header: str) -> tuple[str, str]:
-    """From the header's fields, or from the first line of the old ones: "The Project Gutenberg Etext of Persuasion by Jane Austen"."""
-    title, author, old = TITLE.search(header), AUTHOR.search(header), OLD_TITLE.search(header)
+    """Read title and author from the header's fields, or else from the first line of old files.
+
+    That line is like "The Project Gutenberg Etext of Persuasion by Jane Austen".
+    """
+    old = OLD_TITLE.search(header)
+    old_title, old_author = old.groups() if old else ("", "")
+    title, author = TITLE.search(header), AUTHOR.search(header)
     return (
-        title.group(1).strip() if title else old.group(1).strip() if old else "",
-        author.group(1).strip() if author else (old.group(2) or "").strip() if old else "",
+        (title.group(1) if title else old_title).strip(),
+        (author.group(1) if author else old_author or "").strip(),
     )
 
 
@@ -147,15 +161,17 @@ def clean_file(
     title: str = "",
     author: str = "",
 ) -> CleanedBook:
-    """Clean one downloaded book: its text to `output` (UTF-8), what was found to `record` (JSON, written last).
+    """Write the text of a downloaded book to `output` (UTF-8), and its record (JSON) last.
 
-    `title` and `author`, where given, go before those of the file's header. A book that must not be used leaves an empty `output`.
+    `title` and `author`, where given, replace those of the file's header. For a book that must not
+    be used, `output` is empty.
     """
     try:
         raw = Path(input).read_bytes()
     except OSError as error:
         raise UserError(
-            f"{input}: cannot be read ({error.strerror}); fetch the book first: nanoeuler gutenberg fetch --id {id}"
+            f"{input}: cannot be read ({error.strerror}); fetch the book first: "
+            f"nanoeuler gutenberg fetch --id {id}"
         ) from error
     try:
         book = clean(raw)

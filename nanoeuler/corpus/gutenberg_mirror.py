@@ -1,8 +1,8 @@
-"""One book from a mirror of Project Gutenberg, or from a local folder laid out like one.
+"""Fetch one book from a mirror of Project Gutenberg, or from a local folder laid out like one.
 
-Mirrors have a book's plain text as `cache/epub/1342/pg1342.txt`, rebuilt every month so that no hash can be pinned, and most have the
-older tree as well: `1/3/4/1342/1342-0.txt` in UTF-8, `-8.txt` in Latin-1, `.txt` in ASCII. What comes is checked by its content, and a
-good file is kept for ever.
+Mirrors have a book's plain text as `cache/epub/1342/pg1342.txt`, rebuilt every month so that no
+hash can be pinned. Most have the older tree as well: `1/3/4/1342/1342-0.txt` in UTF-8, `-8.txt` in
+Latin-1, `.txt` in ASCII. A downloaded file is checked by its content; a good one is kept for ever.
 """
 
 import re
@@ -26,9 +26,10 @@ SHORTEST_UNMARKED = (
 def fetch_book(
     mirror: str, book: int, output: Path, pause: float = 2.0, patience: Patience | None = None
 ) -> None:
-    """Fetch the plain text of `book`, as it is served, to `output`, unless a good one is there already.
+    """Fetch the plain text of `book` to `output`, as it is served, unless a good one is there.
 
-    `pause` is in seconds, between two requests to the mirror. Raises `UserError` when the mirror has no good text of the book.
+    `pause` is in seconds, between two requests to the mirror. Raises `UserError` when the mirror
+    has no good text of the book.
     """
     if output.is_file():
         problem = wrong_with(output.read_bytes(), book)
@@ -42,7 +43,8 @@ def fetch_book(
         def check(path: Path, url: str = url) -> None:
             if problem := wrong_with(path.read_bytes(), book):
                 raise UnfitBook(
-                    f"{url}: {problem}; try again later, name another mirror, or take book {book} out of the sources file"
+                    f"{url}: {problem}; try again later, name another mirror, "
+                    f"or take book {book} out of the sources file"
                 )
 
         try:
@@ -53,16 +55,20 @@ def fetch_book(
             if isinstance(error, UnfitBook):
                 first_problem = first_problem or error
     raise first_problem or UserError(
-        f"{mirror}: has no plain text of book {book}; correct its number, or name another mirror in the sources file"
+        f"{mirror}: has no plain text of book {book}; correct its number, "
+        "or name another mirror in the sources file"
     )
 
 
 class UnfitBook(UserError):
-    """What the mirror sent is not the plain text of the book."""
+    """The mirror sent something other than the plain text of the book."""
 
 
 def addresses(mirror: str, book: int) -> Iterator[str]:
-    """Where a mirror may have the text of `book`, best first; of a local folder, only the files that are there."""
+    """Yield where a mirror may have the text of `book`, best first.
+
+    For a local folder these are only the files that exist.
+    """
     digits = "/".join(str(book)[:-1]) or "0"
     paths = [
         f"cache/epub/{book}/pg{book}.txt",
@@ -79,11 +85,10 @@ def addresses(mirror: str, book: int) -> Iterator[str]:
 
 
 def wrong_with(raw: bytes, book: int) -> str | None:
-    """What keeps `raw` from being the whole plain text of `book`, in words, or None."""
+    """Say why `raw` is not the whole plain text of `book`, or return None if it is."""
     beginning = raw[:65_536]
-    if sum(byte < 32 and byte not in b"\t\n\v\f\r\x1a\x1b" for byte in beginning) > len(
-        beginning
-    ) // 100 and not raw.startswith(UTF_16_MARKS):
+    controls = sum(byte < 32 and byte not in b"\t\n\v\f\r\x1a\x1b" for byte in beginning)
+    if controls > len(beginning) // 100 and not raw.startswith(UTF_16_MARKS):
         return "not plain text"
     text = decode(raw).text
     if not text.strip():

@@ -1,4 +1,4 @@
-"""Records out of a JSON file: a list, or one object a line, plain or compressed with gzip."""
+"""Read records from a JSON file: a list, or one object a line, plain or compressed with gzip."""
 
 import gzip
 import json
@@ -11,29 +11,27 @@ from nanoeuler.errors import UserError
 
 GZIP = b"\x1f\x8b"
 UNREADABLE = (ValueError, RecursionError)
-"""What the JSON reader raises: ill-formed text and numbers of thousands of digits; brackets in brackets in brackets."""
+"""Errors of the JSON reader: ill-formed text or a number of thousands of digits; deep nesting."""
 
 
 def read_json_records(path: Path, address: str) -> Iterator[tuple[str, Any]]:
-    """Yield each record of the file at `path` with its place in it ("record 3", "line 3"), whatever JSON value it is.
+    """Yield each record of a file, any JSON value, with its position ("record 3", "line 3").
 
-    A line that is not JSON gives its text, so that the caller may count it as a bad record. `address` names the file in errors.
+    A line that is not JSON yields its text, so that the caller may count it as a bad record.
+    `address` names the file in errors.
     """
     yield from parse_json_records(decode_text(path.read_bytes(), address), address)
 
 
 def parse_json_records(text: str, address: str) -> Iterator[tuple[str, Any]]:
-    """The same of a file's text."""
+    """Do the same for the text of a file."""
     if text.lstrip()[:1] == "[":
         try:
             records = json.loads(text)
         except UNREADABLE as error:
-            is_ill_formed = isinstance(error, json.JSONDecodeError)
-            problem = (
-                f"{error.msg} in line {error.lineno}, column {error.colno}"
-                if is_ill_formed
-                else f"beyond what can be read ({error})"
-            )
+            problem = f"beyond what can be read ({error})"
+            if isinstance(error, json.JSONDecodeError):
+                problem = f"{error.msg} in line {error.lineno}, column {error.colno}"
             raise UserError(
                 f"{address}: not valid JSON: {problem}; it may have been cut off: fetch it again"
             ) from error
@@ -42,7 +40,8 @@ def parse_json_records(text: str, address: str) -> Iterator[tuple[str, Any]]:
     if text.lstrip()[:1] != "{":
         beginning = " ".join(text.split())[:60]
         raise UserError(
-            f"{address}: neither a JSON list nor lines of JSON objects; it begins with {beginning!r}: correct the address, or fetch it again"
+            f"{address}: neither a JSON list nor lines of JSON objects; "
+            f"it begins with {beginning!r}: correct the address, or fetch it again"
         )
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
@@ -53,7 +52,7 @@ def parse_json_records(text: str, address: str) -> Iterator[tuple[str, Any]]:
 
 
 def decode_text(raw: bytes, address: str) -> str:
-    """The text of a file's bytes, plain or compressed with gzip."""
+    """Decode the bytes of a file, plain or compressed with gzip."""
     try:
         if raw.startswith(GZIP):
             raw = gzip.decompress(raw)
@@ -62,5 +61,6 @@ def decode_text(raw: bytes, address: str) -> str:
         raise UserError(f"{address}: damaged gzip ({error}); fetch it again") from error
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{address}: not UTF-8 text (byte {error.start:,}); save it as UTF-8, or correct the address"
+            f"{address}: not UTF-8 text (byte {error.start:,}); "
+            "save it as UTF-8, or correct the address"
         ) from error

@@ -1,43 +1,49 @@
-"""Which documents repeat an earlier one, word for word or nearly: locality-sensitive hashing of their MinHash signatures.
+"""Find documents that repeat an earlier one, exactly or nearly, by their MinHash signatures.
 
-A signature is cut into bands of a few rows. Documents that agree in a whole band are compared; those whose signatures agree in enough places are duplicates. An
-earlier document only counts while it is kept itself, so that a chain of small changes does not carry away what is unlike all that stays,
-and each one dropped has its like among the kept.
+Locality-sensitive hashing cuts a signature into bands of a few rows. Documents that agree in a
+whole band are compared; they are duplicates if their signatures agree in enough bytes. A document
+is only compared with earlier ones that are kept. So each dropped document has a similar one among
+the kept, and a chain of small changes cannot drop a document that is unlike all of them.
 
-Memory per document: 128 bytes of signature, and 4 bytes for its place in each band's chains and 4 to 8 for its share of that band's table: with the
-16 bands of a threshold of 0.8 less than 350 bytes.
+Memory per document: 128 bytes of signature, and for each band 4 bytes in its chains and 4 to 8 in
+its table. With the 16 bands of a threshold of 0.8 that is less than 350 bytes.
 """
 
 import numpy as np
 
 from nanoeuler.compiling import compiled
 from nanoeuler.corpus.minhash import CHANCE, HASHES
-from nanoeuler.corpus.words import SEED, finalise, mix
+from nanoeuler.corpus.word_hashes import SEED, finalise, mix
 
-FOUND = 0.99  # of the pairs at the threshold that share a band
-LONGEST_WALK = (
-    256  # documents with one band that are compared; of pages made from one template, the latest
-)
+FOUND = 0.99  # share of the pairs at the threshold that agree in a band
+LONGEST_WALK = 256  # documents of one band that are compared: the latest, for pages of a template
 
 
 def bands_and_rows(threshold: float) -> tuple[int, int]:
-    """The bands and their rows: as many rows as can be while a pair at the threshold still has a band in common with probability `FOUND`."""
+    """Return the number of bands and of rows in each.
+
+    There are as many rows as possible while a pair at the threshold still agrees in some band with
+    probability `FOUND`.
+    """
     for rows in range(HASHES, 0, -1):
-        bands = (
-            int(np.ceil(np.log(1 - FOUND) / np.log1p(-(threshold**rows)))) if threshold < 1 else 1
-        )
+        bands = 1
+        if threshold < 1:
+            bands = int(np.ceil(np.log(1 - FOUND) / np.log1p(-(threshold**rows))))
         if bands * rows <= HASHES:
             return bands, rows
     raise ValueError(f"no bands for a threshold of {threshold}")
 
 
 def needed_agreement(threshold: float) -> int:
-    """Places in which the signatures of two documents agree at least when they are as alike as `threshold`, chance agreement included."""
+    """Return the bytes in which signatures of similarity `threshold` agree, including by chance."""
     return int(np.ceil(HASHES * (threshold + (1 - threshold) * CHANCE) - 1e-9))
 
 
 def find_copies(identities: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Marks (bool, per document) those whose identity (a hash of the text) came before, in the given order of documents."""
+    """Mark (bool, per document) the documents whose identity occurs earlier in `order`.
+
+    An identity is a hash of the text.
+    """
     copies = np.ones(len(identities), bool)
     _, first = np.unique(identities[order], return_index=True)
     copies[order[first]] = False
@@ -45,9 +51,10 @@ def find_copies(identities: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 class NearDuplicates:
-    """Marks in `near` (bool, per document) those that are about as alike as `threshold`, or more, to one kept before them in the given order.
+    """Marks in `near` (bool, per document) those similar to a document kept earlier in `order`.
 
-    Documents that are not in `order` are not looked at; those without words (signature all zeros) are all kept.
+    Similar means about `threshold` or more. Documents outside `order` are ignored; those without
+    words (signature all zeros) are all kept.
     """
 
     def __init__(self, signatures: np.ndarray, order: np.ndarray, threshold: float):
@@ -59,23 +66,18 @@ class NearDuplicates:
         self.near = np.zeros(len(signatures), bool)
 
     def compare(self, first: int, end: int) -> None:
-        """Go on with ranks first to end of the order."""
-        walk_chains(
-            self.signatures,
-            self.order,
-            first,
-            end,
-            self.rows,
-            self.needed,
-            self.heads,
-            self.chains,
-            self.near,
-        )
+        """Compare the documents of ranks first to end, which must follow those compared before."""
+        documents = self.signatures, self.order, first, end
+        walk_chains(*documents, self.rows, self.needed, self.heads, self.chains, self.near)
 
 
 @compiled()
 def walk_chains(signatures, order, first, end, rows, needed, heads, chains, near):
-    """heads[band, slot] is the latest kept document of a slot (its rank in `order`), chains[rank, band] the one kept before it there; -1 ends."""
+    """Compare documents with the kept ones of their slots, and mark the duplicates in `near`.
+
+    heads[band, slot] is the latest kept document of a slot (its rank in `order`), chains[rank,
+    band] the one kept before it there, -1 the end of the chain.
+    """
     bands, size = heads.shape
     slots = np.empty(bands, np.int64)
     for rank in range(first, end):
@@ -108,6 +110,6 @@ def walk_chains(signatures, order, first, end, rows, needed, heads, chains, near
 @compiled()
 def agreement(one, other):
     equal = 0
-    for place in range(len(one)):
-        equal += one[place] == other[place]
+    for index in range(len(one)):
+        equal += one[index] == other[index]
     return equal

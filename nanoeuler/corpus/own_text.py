@@ -1,7 +1,8 @@
-"""One's own text: .txt and .md files, folders and globs named in `corpus.sources`.
+"""Read one's own text: .txt and .md files, folders and globs named in `corpus.sources`.
 
-A document is a file, in the order of the sorted paths. A file of more than `PIECE` bytes is read in pieces that end with a paragraph, each
-a document, so that a file of any size fits in memory.
+A file is a document; files come in the order of their sorted paths. A file of more than `PIECE`
+bytes is read in pieces that end with a paragraph, each a document, so that a file of any size fits
+in memory.
 """
 
 import glob
@@ -15,19 +16,23 @@ from nanoeuler.corpus.decode import UTF_16_MARKS, decode
 from nanoeuler.errors import UserError
 
 SUFFIXES = (".txt", ".md")
-PIECE = 16_000_000
+PIECE = 16_000_000  # bytes
 
 
 def slug(path: str) -> str:
-    """A source's name, made of its path: letters, digits and single hyphens, at most 60 of them, without the suffix of a single file."""
+    """Return the name of a source, made of its path without the suffix of a single file.
+
+    It has at most 60 letters, digits and single hyphens.
+    """
     stem = path[: -len(Path(path).suffix)] if path.lower().endswith(SUFFIXES) else path
     return re.sub(r"[\W_]+", "-", stem).strip("-").casefold()[-60:].strip("-") or "text"
 
 
 def find_files(path: str) -> list[Path]:
-    """The .txt and .md files that `path` (a file, a folder or a glob) names, sorted; folders are searched to the bottom, hidden files left out.
+    """Return the .txt and .md files that `path` (a file, a folder or a glob) names, sorted.
 
-    Raises `UserError` if there are none.
+    Folders are searched with their subfolders; hidden files are left out. Raises `UserError` if
+    there are none.
     """
     expanded = os.path.expanduser(path)
     if os.path.exists(expanded):
@@ -36,12 +41,14 @@ def find_files(path: str) -> list[Path]:
         found = [Path(match) for match in glob.glob(expanded, recursive=True)]
     else:
         raise UserError(
-            f"{path}: no such file or folder; correct the path in corpus.sources (it counts from the folder in which the command runs)"
+            f"{path}: no such file or folder; correct the path in corpus.sources (it counts from "
+            "the folder in which the command runs)"
         )
     if found == [Path(expanded)] and found[0].is_file():
         if not is_text_name(found[0]):
             raise UserError(
-                f"{path}: not a .txt or .md file; save it as plain text and name that file in corpus.sources"
+                f"{path}: not a .txt or .md file; save it as plain text and name that file in "
+                "corpus.sources"
             )
         return found
     files = {file for each in found for file in ([each] if each.is_file() else files_below(each))}
@@ -63,25 +70,29 @@ def is_text_name(file: Path) -> bool:
 
 
 def read_documents(file: Path, say_encoding: bool = False) -> Iterator[str]:
-    """Yield the text of `file`: whole, or in pieces if it is large. Raises `UserError` if it is empty or can't be read as text.
+    """Yield the text of `file`: whole, or in pieces if it is large.
 
-    With `say_encoding`, an encoding that had to be guessed is logged.
+    Raises `UserError` if it is empty or cannot be read as text. With `say_encoding`, an encoding
+    that had to be guessed is logged.
     """
     empty = True
     for raw in read_pieces(file):
         decoded = decode(raw)
         if b"\0" in raw and decoded.encoding != "utf-16":
             raise UserError(
-                f"{file}: a binary file, not text; take it out of corpus.sources, or save it as plain text in UTF-8"
+                f"{file}: a binary file, not text; take it out of corpus.sources, "
+                "or save it as plain text in UTF-8"
             )
         if decoded.unreadable:
             raise UserError(
-                f"{file}: {decoded.unreadable} places in it are neither UTF-8 nor Windows-1252; save it as UTF-8"
+                f"{file}: {decoded.unreadable} places in it are neither UTF-8 nor Windows-1252; "
+                "save it as UTF-8"
             )
         if say_encoding and decoded.encoding not in ("utf-8", "utf-16"):
             log.line(
                 "text",
-                f"{file} was read as {decoded.encoding}; save it as UTF-8 if its accents look wrong",
+                f"{file} was read as {decoded.encoding}; save it as UTF-8 if its accents look "
+                "wrong",
             )
             say_encoding = False
         if decoded.text.strip():
@@ -92,7 +103,7 @@ def read_documents(file: Path, say_encoding: bool = False) -> Iterator[str]:
 
 
 def read_pieces(file: Path) -> Iterator[bytes]:
-    """The bytes of `file` in pieces of about `PIECE` that end with a blank line, a line or a word."""
+    """Yield `file` in pieces of about `PIECE` bytes, cut after a blank line, a line or a word."""
     rest = b""
     try:
         with open(file, "rb") as opened:
@@ -104,23 +115,22 @@ def read_pieces(file: Path) -> Iterator[bytes]:
                     raise UserError(
                         f"{file}: UTF-16 and over {PIECE / 1e6:.0f} MB; save it as UTF-8"
                     )
-                end = next(
-                    (
-                        found + len(border)
-                        for border in (b"\n\n", b"\n\r\n", b"\n", b" ")
-                        if (found := rest.rfind(border, len(rest) // 2)) >= 0
-                    ),
-                    0,
-                )
+                end = 0
+                for border in (b"\n\n", b"\n\r\n", b"\n", b" "):
+                    if (found := rest.rfind(border, len(rest) // 2)) >= 0:
+                        end = found + len(border)
+                        break
                 if not end:
                     raise UserError(
-                        f"{file}: {PIECE / 1e6:.0f} MB without a space or a line end, which is not text; take it out of corpus.sources"
+                        f"{file}: {PIECE / 1e6:.0f} MB without a space or a line end, "
+                        "which is not text; take it out of corpus.sources"
                     )
                 yield rest[:end]
                 rest = rest[end:]
     except OSError as error:
         raise UserError(
-            f"{file}: cannot be read ({error.strerror}); correct its permissions or take it out of corpus.sources"
+            f"{file}: cannot be read ({error.strerror}); correct its permissions or take it out of "
+            "corpus.sources"
         ) from error
     if rest:
         yield rest

@@ -1,4 +1,4 @@
-"""Which web pages are kept: by label, score and length, each text once, up to a budget of bytes."""
+"""Choose web pages by label, score and length, each text once, up to a budget of bytes."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -19,34 +19,33 @@ REMEDIES = {
     "duplicate": None,
     "beyond the budget": "max_bytes_per_shard",
 }
-"""Why a page is dropped, in the order in which it is looked at: and the key of corpus.fineweb that says so."""
-
+"""Reasons to drop a page, in the order of the checks → the key of corpus.fineweb behind them."""
 
 BLANK = b" \t\n\r"
 
 
 class Page(NamedTuple):
-    """What is known of a page without its text. A label that the file does not have is the filter's own: it drops nothing."""
+    """A page without its text. A label that the file lacks has the value that its filter wants."""
 
     language: str | None
     language_score: float | None
     score: float | None
     characters: int
-    bytes: int
+    size: int  # bytes
     sha256: bytes
     blank: bool
 
 
 def measure(texts: Batch) -> tuple[list[int], list[bool]]:
-    """Characters of each text, and whether it is blank: just spaces, tabs and line ends, or nothing."""
-    following = np.flatnonzero(
-        texts.text.view(np.int8) < -64
-    )  # bytes 0x80 to 0xBF: those of a character but its first
-    characters = (
-        texts.sizes
-        - np.searchsorted(following, texts.stops)
-        + np.searchsorted(following, texts.starts)
-    )
+    """Return the characters of each text, and whether it is blank.
+
+    A blank text has only spaces, tabs and line ends, or nothing.
+    """
+    # bytes 0x80 to 0xBF: every byte of a character but its first
+    continuations = np.flatnonzero(texts.text.view(np.int8) < -64)
+    before_start = np.searchsorted(continuations, texts.starts)
+    before_stop = np.searchsorted(continuations, texts.stops)
+    characters = texts.sizes - before_stop + before_start
     return characters.tolist(), [
         not document[:1].tobytes().strip(BLANK) and not document.tobytes().strip(BLANK)
         for document in texts.documents()
@@ -66,13 +65,12 @@ class Filters:
 
     @classmethod
     def from_config(cls, section: Mapping[str, Any]) -> "Filters":
-        return cls(
-            **{field.name: section[field.name] for field in fields(cls) if field.name in section}
-        )
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: section[name] for name in names if name in section})
 
 
 class Selection:
-    """Decides page by page, in their order, and remembers what became of them."""
+    """Decides about pages in their order, and counts the kept and the dropped ones."""
 
     def __init__(self, filters: Filters):
         self.filters = filters
@@ -83,7 +81,10 @@ class Selection:
         self.hashes: set[bytes] = set()
 
     def keep(self, page: Page) -> bool:
-        """Whether `page` is kept. The first page that the budget has no room for ends the selection: from then on it is `full`."""
+        """Return whether `page` is kept.
+
+        The first page that the budget has no room for ends the selection: then it is `full`.
+        """
         reason = self.reason_to_drop(page)
         if reason:
             self.dropped[reason] += 1
@@ -91,7 +92,7 @@ class Selection:
             return False
         self.hashes.add(page.sha256)
         self.kept += 1
-        self.bytes += page.bytes
+        self.bytes += page.size
         return True
 
     def reason_to_drop(self, page: Page) -> str | None:
@@ -110,12 +111,12 @@ class Selection:
             return "too long"
         if page.sha256 in self.hashes:
             return "duplicate"
-        if self.bytes + page.bytes > filters.max_bytes_per_shard:
+        if self.bytes + page.size > filters.max_bytes_per_shard:
             return "beyond the budget"
         return None
 
     def why_empty(self) -> str:
-        """What dropped all the pages, as the rest of a sentence that begins with the file."""
+        """Say what dropped all pages, as the rest of a sentence that begins with the file."""
         if not self.dropped:
             return "has no rows; take another shard"
         counts = ", ".join(
@@ -123,4 +124,5 @@ class Selection:
         )
         key = REMEDIES[max(self.dropped, key=self.dropped.__getitem__)]
         remedy = f"loosen corpus.fineweb.{key}" if key else "take another shard"
-        return f"no page passes the filters; of {self.dropped.total():,} rows they drop: {counts}; {remedy}"
+        rows = f"{self.dropped.total():,} rows"
+        return f"no page passes the filters; of {rows} they drop: {counts}; {remedy}"

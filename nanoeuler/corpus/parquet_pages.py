@@ -1,14 +1,15 @@
-"""Pages out of parquet files, with DuckDB: row group by row group, those that are kept are written as they come (extracted_pages.py says how).
+"""Select pages from parquet files with DuckDB and write them (extracted_pages.py has the format).
 
-No more texts than those of a row group are ever in memory. They are written without compression: each is decoded once, and every corpus made of
-them reads them twice.
+Row groups are read one after another, so that memory holds the texts of one at most. Texts are
+written without compression: each is decoded once, and every corpus made of them reads them twice.
 
-Row groups are brought whole, pages are kept one by one. So that little is fetched in vain, a row group that could pass the budget by more
-than a tenth is left alone, unless nothing was kept yet.
+Row groups are fetched whole, pages are kept one by one. So that little is fetched in vain, a row
+group that could exceed the budget by more than a tenth is skipped, unless nothing was kept yet.
 """
 
 import contextlib
 import errno
+import itertools
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_write
 
 LABELS = ("id", "url", "language", "language_score", "int_score")
-OVERSHOOT = 1.1  # of the budget, that a row group may be fetched for
+OVERSHOOT = 1.1  # times the budget: the most that fetching another row group may lead to
 
 
 class NothingLeft(UserError):
@@ -41,7 +42,11 @@ class Damaged(UserError):
 
 @dataclass
 class Parquet:
-    """A file to take pages from. `name` goes into the ids of pages that have none; `fetch` brings columns of a row group to `path`."""
+    """A file to take pages from.
+
+    `name` goes into the ids of pages that have none; `fetch` downloads columns of a row group into
+    `path`.
+    """
 
     path: Path
     name: str
@@ -55,20 +60,20 @@ class Parquet:
 def write_pages(
     files: Sequence[Parquet], filters: Filters, output: Path, address: str
 ) -> dict[str, Any]:
-    """Take pages from `files` in their order and write them to `output` and beside it. Returns what became of all pages."""
+    """Write the pages of `files` that pass `filters` to `output`, index and origins beside it.
+
+    Returns counts of kept and dropped pages. `address` names the files in errors.
+    """
     selection = Selection(filters)
     with connected(output.parent) as connection, explain_errors(address, output):
         for file in files:
             describe(connection, file, address)
         missing = sorted({label for file in files for label in LABELS if label not in file.columns})
         if missing:
-            log.line(
-                "fineweb",
-                f"{address}: has no column {', '.join(missing)}; nothing is dropped by it",
-            )
-        index_of(output).unlink(
-            missing_ok=True
-        )  # it must not describe texts that are being exchanged
+            told = f"{address}: has no column {', '.join(missing)}; nothing is dropped by it"
+            log.line("fineweb", told)
+        # the index must not describe texts that are being replaced
+        index_of(output).unlink(missing_ok=True)
         with atomic_write(index_of(output), "wb") as index:
             with atomic_write(output, "wb") as texts:
                 stopped = select_pages(connection, files, selection, texts, index)
@@ -77,6 +82,7 @@ def write_pages(
             with atomic_write(origins_of(output), "wb") as origins:
                 copy_origins(connection, files, Path(origins.name))
     read = [group for file in files for group in file.read]
+    texts_read = [group.columns["text"] for group in read]
     return {
         "missing_columns": missing,
         "rows": sum(group.end_row - group.first_row for file in files for group in file.groups),
@@ -86,18 +92,19 @@ def write_pages(
         "dropped": {reason: selection.dropped[reason] for reason in REMEDIES},
         "kept": selection.kept,
         "text_bytes": selection.bytes,
-        "compressed_text_bytes_read": sum(
-            group.columns["text"].stop - group.columns["text"].start for group in read
-        ),
+        "compressed_text_bytes_read": sum(chunk.stop - chunk.start for chunk in texts_read),
         "stopped": stopped,
     }
 
 
 @contextlib.contextmanager
 def connected(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """DuckDB without network and with little memory; one thread makes the file that it writes the same each time."""
+    """Open DuckDB without network and with little memory.
+
+    With one thread, the file that it writes is the same each time.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {
+    settings: dict[str, str | bool | int | float | list[str]] = {
         "threads": 1,
         "memory_limit": "1GB",
         "temp_directory": str(folder / ".duckdb"),
@@ -111,7 +118,7 @@ def connected(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 @contextlib.contextmanager
 def explain_errors(address: str, output: Path) -> Iterator[None]:
-    """Say what DuckDB met in the words of this project: a damaged file, or a full disk."""
+    """Turn DuckDB's errors into this project's: a damaged file, or a full disk."""
     try:
         yield
     except duckdb.Error as error:
@@ -119,25 +126,23 @@ def explain_errors(address: str, output: Path) -> Iterator[None]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(output)) from error
         problem = str(error).splitlines()[0]
         raise Damaged(
-            f"{address}: damaged, or not a parquet file ({problem}); correct the address, or fetch it again"
+            f"{address}: damaged, or not a parquet file ({problem}); "
+            "correct the address, or fetch it again"
         ) from error
 
 
 def describe(connection: duckdb.DuckDBPyConnection, file: Parquet, address: str) -> None:
-    """Read the footer: columns and row groups."""
-    types = {
-        name: kind
-        for name, kind, *_ in connection.execute(
-            f"describe select * exclude (file_row_number) from {reading(file)}"
-        ).fetchall()
-    }
+    """Read the columns and row groups of `file` from its footer."""
+    described = connection.execute(
+        f"describe select * exclude (file_row_number) from {reading(file)}"
+    ).fetchall()
+    types = {name: kind for name, kind, *_ in described}
     if types.get("text") != "VARCHAR":
-        kind = (
-            f"its column text holds {types['text']}"
-            if "text" in types
-            else f"it has no column text (only {', '.join(types)})"
-        )
-        raise Damaged(f"{address}: {kind}; give a parquet file with a column text of strings")
+        if "text" in types:
+            problem = f"its column text holds {types['text']}"
+        else:
+            problem = f"it has no column text (only {', '.join(types)})"
+        raise Damaged(f"{address}: {problem}; give a parquet file with a column text of strings")
     file.columns = list(types)
     file.groups = read_row_groups(connection, file.path)
 
@@ -157,17 +162,18 @@ def select_pages(
     output: IO[bytes],
     index: IO[bytes],
 ) -> str:
-    """Go through the row groups until the budget is used up, write the pages kept and note their rows. Returns why it stopped: "budget" or "end"."""
+    """Read row groups until the budget is used up, write the kept pages and note their rows.
+
+    Returns why it stopped: "budget" or "end".
+    """
     budget = selection.filters.max_bytes_per_shard
     text = sum(group.columns["text"].size for file in files for group in file.groups)
     with log.Progress("fineweb", min(budget, text), "MB", 1e-6) as progress:
         for file in files:
             wanted = ["text", *(label for label in LABELS if label in file.columns)]
             for group in file.groups:
-                if (
-                    selection.kept
-                    and selection.bytes + group.columns["text"].size > OVERSHOOT * budget
-                ):
+                reach = selection.bytes + group.columns["text"].size
+                if selection.kept and reach > OVERSHOOT * budget:
                     return "budget"
                 file.fetch(group, wanted)
                 file.read.append(group)
@@ -180,13 +186,8 @@ def select_pages(
                         break
                 file.kept += (kept + ord("0")).astype(np.uint8).tobytes()
                 output.writelines(texts.take(kept).runs())
-                index.write(
-                    index_entries(
-                        texts.sizes[kept],
-                        [page.sha256 for page, wanted in zip(pages, kept, strict=True) if wanted],
-                        before,
-                    )
-                )
+                hashes = [page.sha256 for page in itertools.compress(pages, kept)]
+                index.write(index_entries(texts.sizes[kept], hashes, before).data)
                 progress.update(selection.bytes - before, kept=selection.kept)
                 if selection.full:
                     return "budget"
@@ -196,19 +197,24 @@ def select_pages(
 def look_at(
     connection: duckdb.DuckDBPyConnection, file: Parquet, group: RowGroup, filters: Filters
 ) -> tuple[Batch, list[Page]]:
-    """The texts of a row group and what is known of them. A label that the file does not have is given the value that its filter asks for."""
+    """Return the texts of a row group and their labels, lengths and hashes.
+
+    A label that the file lacks gets the value that its filter asks for.
+    """
 
     def label(name: str, kind: str, otherwise: object) -> str:
-        return (
-            f"try_cast({name} as {kind})"
-            if name in file.columns
-            else f"{quoted(otherwise)}::{kind}"
-        )
+        if name in file.columns:
+            return f"try_cast({name} as {kind})"
+        return f"{quoted(otherwise)}::{kind}"
 
-    rows = f"from {reading(file)} where file_row_number >= {group.first_row} and file_row_number < {group.end_row}"
+    rows = (
+        f"from {reading(file)} where file_row_number >= {group.first_row} "
+        f"and file_row_number < {group.end_row}"
+    )
     labels = connection.execute(
         f"""
-        select {label("language", "varchar", filters.language)}, {label("language_score", "double", filters.min_language_score)},
+        select {label("language", "varchar", filters.language)},
+               {label("language_score", "double", filters.min_language_score)},
                {label("int_score", "double", filters.min_score)} {rows}
         """
     ).fetchall()
@@ -219,7 +225,7 @@ def look_at(
 
 
 def index_entries(sizes: np.ndarray, hashes: Sequence[bytes], before: int) -> np.ndarray:
-    """Pages (PAGE) for the index, their texts following `before` bytes of others."""
+    """Return pages (PAGE) for the index, whose texts follow `before` bytes of others."""
     pages = np.empty(len(sizes), PAGE)
     pages["end"] = before + np.cumsum(sizes)
     pages["sha256"] = np.frombuffer(b"".join(hashes), "V32")
@@ -229,20 +235,22 @@ def index_entries(sizes: np.ndarray, hashes: Sequence[bytes], before: int) -> np
 def copy_origins(
     connection: duckdb.DuckDBPyConnection, files: Sequence[Parquet], output: Path
 ) -> None:
-    """Write id and url of the rows kept, in their order, from parquet to parquet."""
+    """Write id and url of the kept rows, in their order, from parquet to parquet."""
     parts = []
     for number, file in enumerate(files):
         if not file.kept:
             continue
         connection.execute(f"set variable kept_{number} = ?::bit", [file.kept.decode()])
-        made_up = f"{quoted(file.name + ':')} || file_row_number"
-        page_id = (
-            f"coalesce(nullif(id::varchar, ''), {made_up})" if "id" in file.columns else made_up
-        )
+        page_id = f"{quoted(file.name + ':')} || file_row_number"
+        if "id" in file.columns:
+            page_id = f"coalesce(nullif(id::varchar, ''), {page_id})"
         url = "coalesce(url::varchar, '')" if "url" in file.columns else "''"
-        rows = f"case when file_row_number < {len(file.kept)} then get_bit(getvariable('kept_{number}'), file_row_number::int) = 1 else false end"
         parts.append(
-            f"select {page_id} as id, {url} as url from {reading(file)} where file_row_number < {file.read[-1].end_row} and {rows}"
+            f"select {page_id} as id, {url} as url from {reading(file)} "
+            f"where file_row_number < {file.read[-1].end_row} "
+            f"and case when file_row_number < {len(file.kept)} "
+            f"then get_bit(getvariable('kept_{number}'), file_row_number::int) = 1 "
+            "else false end"
         )
     query = " union all ".join(parts)
     connection.execute(

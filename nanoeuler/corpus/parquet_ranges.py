@@ -1,10 +1,11 @@
-"""Parts of a remote parquet file, at the places that they have in it.
+"""Fetch parts of a remote parquet file to their offsets in a sparse local copy.
 
-A parquet file is a row of column chunks, one per column and row group, and a footer that says where each of them lies. The footer is
-fetched first, into a local file of the same length that is otherwise a hole; then the wanted columns of one row group after another,
-each into its place. Whoever reads just those columns of just those row groups cannot tell that the rest is missing.
+A parquet file is a row of column chunks, one per column and row group, and a footer with their
+offsets. The footer is fetched first, into a local file of the same length that is otherwise a hole;
+then the wanted columns of one row group after another, each to its own offset. A reader of just
+those columns and row groups cannot tell that the rest is missing.
 
-The ranges that came are noted beside the file, so that an interrupted extraction goes on where it stopped.
+The fetched ranges are noted beside the file, so that an interrupted extraction can resume.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ SMALL_GAP = 8_192  # bytes: fetching a gap this small along costs less than anot
 
 
 class Chunk(NamedTuple):
-    """One column of one row group: bytes start to stop of the file; `size` is its length when decompressed."""
+    """One column of one row group: bytes start to stop of the file, `size` when decompressed."""
 
     start: int
     stop: int
@@ -43,11 +44,14 @@ class RowGroup(NamedTuple):
 
 
 def read_row_groups(connection: "duckdb.DuckDBPyConnection", path: Path) -> list[RowGroup]:
-    """The row groups that the footer of the parquet file at `path` describes. Raises `duckdb.Error` when it is damaged."""
+    """Read the row groups from the footer of a parquet file. Raises `duckdb.Error` for damage."""
     found = connection.execute(
         """
         select row_group_id, row_group_num_rows, split_part(path_in_schema, ', ', 1),
-               least(coalesce(nullif(dictionary_page_offset, 0), data_page_offset), data_page_offset), total_compressed_size, total_uncompressed_size
+               least(
+                   coalesce(nullif(dictionary_page_offset, 0), data_page_offset), data_page_offset
+               ),
+               total_compressed_size, total_uncompressed_size
         from parquet_metadata(?) order by row_group_id, column_id
         """,
         [str(path)],
@@ -62,9 +66,10 @@ def read_row_groups(connection: "duckdb.DuckDBPyConnection", path: Path) -> list
 
 
 class SparseCopy:
-    """The file at `path`, which holds the ranges of `remote` that were asked for and holes elsewhere.
+    """A copy of `remote` at `path` that holds the ranges asked for, and holes elsewhere.
 
-    Opening it fetches the footer. Raises `StartOver` (see `RemoteFile`) when the server serves no ranges or the file has changed.
+    Opening it fetches the footer. Raises `StartOver` (see `RemoteFile`) when the server serves no
+    ranges or the file has changed.
     """
 
     def __init__(self, remote: RemoteFile, path: Path):
@@ -77,7 +82,7 @@ class SparseCopy:
         except StartOver:
             if not self.ranges:
                 raise
-            self.remove()  # it was of an older version of the file
+            self.remove()  # it belongs to an older version of the file
             self.ranges = []
             tail = b"".join(remote.read(-TAIL))
         self.size = size = remote.size or 0
@@ -85,14 +90,15 @@ class SparseCopy:
         if tail[4:] != MAGIC or not 0 < footer <= size - TAIL - len(MAGIC):
             self.remove()
             raise UserError(
-                f"{remote.url}: not a parquet file, or a damaged one (its end is not that of one); correct the address, or try again later"
+                f"{remote.url}: not a parquet file, or a damaged one "
+                "(its end is not that of one); correct the address, or try again later"
             )
         with open(path, "ab") as file:
             file.truncate(size)
         self.fetch_ranges([(size - TAIL - footer, size)])
 
     def resume(self) -> None:
-        """Take over what an earlier attempt fetched of this very file."""
+        """Take over what an earlier attempt fetched of the same file."""
         try:
             note = json.loads(self.note.read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):
@@ -105,9 +111,8 @@ class SparseCopy:
 
     def fetch(self, group: RowGroup, columns: Collection[str]) -> None:
         """Fetch the chunks of `columns` of a row group."""
-        self.fetch_ranges(
-            merge((group.columns[column].start, group.columns[column].stop) for column in columns)
-        )
+        chunks = [group.columns[column] for column in columns]
+        self.fetch_ranges(merge((chunk.start, chunk.stop) for chunk in chunks))
 
     def fetch_ranges(self, ranges: Iterable[tuple[int, int]]) -> None:
         with open(self.path, "r+b") as file:
@@ -137,7 +142,7 @@ class SparseCopy:
 
 
 def merge(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """`ranges` in order, those with no more than a small gap between them made one."""
+    """Sort `ranges` and join those with no more than a small gap between them."""
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
         if merged and start - merged[-1][1] <= SMALL_GAP:

@@ -1,10 +1,10 @@
-"""Held-out questions whose answers can be scored exactly.
+"""Fetch held-out questions whose answers can be scored exactly.
 
     nanoeuler questions --config config/config.yaml --name world --output data/questions/world.jsonl
 
-One JSON object a line: `instruction`, `answer` and, if there is one, `input`; `kind` groups questions in the report, and how often replies end
-with the text `preferred_ending` is counted. A score is only worth
-something when every question counts, so that one bad line stops the stage.
+Each line is a JSON object: `instruction`, `answer` and, if there is one, `input`. `kind` groups
+questions in the report, and replies that end with the text `preferred_ending` are counted. One bad
+line stops the stage, since a score is only comparable when every question counts.
 """
 
 import json
@@ -23,17 +23,21 @@ from nanoeuler.files import atomic_write
 def prepare(
     name: str, sources: Mapping[str, Any], output: Path, patience: Patience | None = None
 ) -> int:
-    """Write the checked questions `name` of `sources` (the section questions of the sources file) to `output` as JSON lines; return their number."""
+    """Write the checked questions `name` to `output` as JSON lines, and return their number.
+
+    `sources` is the section questions of the sources file.
+    """
     if name not in sources:
         raise UserError(
-            f"{name}: no name under questions in the sources file (there: {', '.join(sources) or 'none'}); correct it, or add it there"
+            f"{name}: no name under questions in the sources file (there: "
+            f"{', '.join(sources) or 'none'}); correct it, or add it there"
         )
     source = Source.from_entry(sources[name])
     output.parent.mkdir(parents=True, exist_ok=True)
     with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
         questions = [
-            check_question(value, f"{source.url}, {place}")
-            for place, value in read_json_records(path, source.url)
+            check_question(value, f"{source.url}, {where}")
+            for where, value in read_json_records(path, source.url)
         ]
     if not questions:
         raise UserError(f"{source.url}: holds no questions; correct the address, or fetch it again")
@@ -43,26 +47,20 @@ def prepare(
     return len(questions)
 
 
-def check_question(value: Any, place: str) -> dict[str, str]:
+def check_question(value: Any, where: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise UserError(
-            f"{place}: not a JSON object; each line must hold one question as {{'instruction': …, 'answer': …}}"
+            f"{where}: not a JSON object; "
+            "each line must hold one question as {'instruction': …, 'answer': …}"
         )
     question = {"input": "", **value}
-    for field in (
-        "instruction",
-        "input",
-        "answer",
-        *(name for name in ("kind", "preferred_ending") if name in question),
-    ):
+    optional = [name for name in ("kind", "preferred_ending") if name in question]
+    fields = ["instruction", "input", "answer", *optional]
+    for field in fields:
         text = question.get(field)
         if not isinstance(text, str) or not (text.strip() or field == "input"):
             problem = (
                 "missing" if text is None else "not text" if not isinstance(text, str) else "empty"
             )
-            raise UserError(f"{place}: {field} is {problem}; correct it, or take the question out")
-    return {
-        field: question[field]
-        for field in ("instruction", "input", "answer", "kind", "preferred_ending")
-        if field in question
-    }
+            raise UserError(f"{where}: {field} is {problem}; correct it, or take the question out")
+    return {field: question[field] for field in fields}

@@ -1,4 +1,7 @@
-"""Records out of a file of any shape that data sets come in: JSON, lines of JSON, either compressed with gzip, or parquet."""
+"""Read records from a file in the formats of public data sets: JSON, JSON lines or parquet.
+
+JSON may be compressed with gzip.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,13 +11,14 @@ from nanoeuler.corpus.json_records import read_json_records
 from nanoeuler.errors import UserError
 
 PARQUET = b"PAR1"
-BATCH = 1_000
+BATCH = 1_000  # rows
 TIME_ZONE = "WITH TIME ZONE"
-"""In the name of a type whose values DuckDB makes into Python's with a package that is not installed here; nothing is learned from times."""
+"""Part of the names of types that are skipped: DuckDB needs another package to read their values,
+and nothing is learned from times."""
 
 
 def read_records(path: Path, address: str) -> Iterator[tuple[str, Any]]:
-    """Yield each record of the file at `path` with its place in it; `address` names the file in errors."""
+    """Yield each record of a file with its position ("line 3"); `address` names it in errors."""
     with path.open("rb") as file:
         is_parquet = file.read(len(PARQUET)) == PARQUET
     yield from read_parquet_rows(path, address) if is_parquet else read_json_records(path, address)
@@ -28,11 +32,8 @@ def read_parquet_rows(path: Path, address: str) -> Iterator[tuple[str, dict[str,
             described = connection.execute(
                 "describe select * from read_parquet(?)", [str(path)]
             ).fetchall()
-            wanted = ", ".join(
-                '"' + name.replace('"', '""') + '"'
-                for name, type_name, *_ in described
-                if TIME_ZONE not in type_name
-            )
+            readable = [name for name, kind, *_ in described if TIME_ZONE not in kind]
+            wanted = ", ".join('"' + name.replace('"', '""') + '"' for name in readable)
             cursor = connection.execute(
                 f"select {wanted or 'null'} from read_parquet(?)", [str(path)]
             )
@@ -41,14 +42,9 @@ def read_parquet_rows(path: Path, address: str) -> Iterator[tuple[str, dict[str,
             while rows := cursor.fetchmany(BATCH):
                 for row in rows:
                     number += 1
-                    yield (
-                        f"row {number}",
-                        {
-                            name: value
-                            for name, value in zip(columns, row, strict=True)
-                            if value is not None
-                        },
-                    )
+                    values = zip(columns, row, strict=True)
+                    record = {name: value for name, value in values if value is not None}
+                    yield f"row {number}", record
     except duckdb.Error as error:
         raise UserError(
             f"{address}: damaged parquet ({' '.join(str(error).split())[:120]}); fetch it again"

@@ -1,35 +1,40 @@
-"""A file on a web server, read from any byte on, politely and persistently.
+"""Read a file on a web server from any byte on, politely and persistently.
 
-One connection at a time to a host (turns.py), a User-Agent that names this project, a time-out when nothing comes, and after a failure a
-longer pause each time, or the one that the server asks for (Retry-After). A read that breaks off goes on at the byte where it stopped, and
-the server is asked to make sure that the file is still the same one (If-Range). Redirects are followed once and remembered: Hugging Face
-redirects to a signed address, which after a while answers 403 and is then asked for anew.
+urllib3 carries the requests; who may be asked, when, and how often is decided here. Each host gets
+one connection at a time (host_locks.py), a User-Agent that names this project, and after a failure
+a pause that doubles each time, or the one that the server asks for (Retry-After). A read that
+breaks off resumes at its last byte, and If-Range makes sure that the file is still the same.
+
+Redirects are followed here, so that the next host is locked too and gets no header that is meant
+for the first. They are remembered: Hugging Face redirects to a signed address, which after a while
+answers 403; then the first address is asked again.
 """
 
 import contextlib
-import email.utils
-import http.client
 import random
 import re
 import ssl
+import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
+from urllib3.exceptions import HTTPError, IncompleteRead, InvalidHeader, LocationValueError
+from urllib3.util import Retry, make_headers, parse_url
 
 import nanoeuler
 from nanoeuler import log
 from nanoeuler.corpus.addresses import authorization, percent_encoded
-from nanoeuler.corpus.turns import LONGEST_WAIT, put_off, turn
+from nanoeuler.corpus.host_locks import LONGEST_WAIT, locked_host, postpone
 from nanoeuler.errors import UserError
 
 USER_AGENT = (
     f"nanoeuler/{nanoeuler.__version__} (a language-model pipeline; one connection at a time)"
 )
 CHUNK = 1 << 18  # bytes
-REDIRECTS = (301, 302, 303, 307, 308)
 MOST_REDIRECTS = 8
 REFUSALS = (400, 401, 403)
 WORTH_ANOTHER_TRY = (408, 425, 429, 500, 502, 503, 504)
@@ -37,7 +42,10 @@ WORTH_ANOTHER_TRY = (408, 425, 429, 500, 502, 503, 504)
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a server is borne with: `attempts` in a row that bring nothing, a first pause that doubles each time, and silence, in seconds."""
+    """When to give up: after `attempts` in a row that bring nothing.
+
+    The first pause doubles each time; an attempt ends after `silence`. Both are in seconds.
+    """
 
     attempts: int = 6
     first_pause: float = 1.0
@@ -49,31 +57,23 @@ class NotThere(UserError):
 
 
 class StartOver(Exception):
-    """Only the whole file can be had: it changed since its first bytes were read, or the server serves no ranges."""
+    """Only the whole file can be had: it has changed meanwhile, or the server serves no ranges."""
 
 
 class Trouble(Exception):
-    """Something that may pass: worth another try, `retry_after` seconds later if the server says so."""
+    """A failure that is worth another try, after `retry_after` seconds if the server says so."""
 
     def __init__(self, what: str, retry_after: float | None = None):
         super().__init__(what)
         self.retry_after = retry_after
 
 
-class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Redirects are followed here, so that a header meant for one host never reaches another."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-OPENER = urllib.request.build_opener(NoRedirects)
-
-
 class RemoteFile:
-    """The file at `url`. After the first read `size` is its length and `validator` what identifies its content, as far as the server tells.
+    """The file at `url`.
 
-    `pause` is left between two requests to one host. `received` counts the bytes that came, those of failed attempts included.
+    After the first read, `size` is its length and `validator` identifies its content, as far as the
+    server tells. `pause` is in seconds, between two requests to one host. `received` counts the
+    bytes that arrived, including those of failed attempts.
     """
 
     def __init__(self, url: str, pause: float = 0.0, patience: Patience | None = None):
@@ -85,12 +85,14 @@ class RemoteFile:
         self.received = 0
         self.address = url  # where redirects led
 
-    def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """Yield the bytes from `start` up to `stop`, or to the end; a negative `start` counts from the end.
+    def read(self, start: int = 0, stop: int | None = None) -> Generator[bytes]:
+        """Yield the bytes from `start` up to `stop`, or to the end.
 
-        Raises `NotThere`, `StartOver`, or `UserError` when patience is at its end.
+        A negative `start` counts from the end. Raises `NotThere`, `StartOver`, or `UserError` after
+        too many failures.
         """
-        position, failures = start, 0
+        position = start
+        failures = 0
         while True:
             try:
                 for chunk in self.attempt(position, stop):
@@ -108,7 +110,8 @@ class RemoteFile:
         """Arrange the next attempt after `failures` in a row, or give up."""
         if failures >= self.patience.attempts:
             raise UserError(
-                f"{self.url}: {trouble}, {failures} times in a row; check the network and the address, or try again later"
+                f"{self.url}: {trouble}, {failures} times in a row; "
+                "check the network and the address, or try again later"
             )
         pause = self.patience.first_pause * 2 ** (failures - 1) * random.uniform(0.75, 1.25)
         if trouble.retry_after is not None:
@@ -123,103 +126,88 @@ class RemoteFile:
             f"{self.url}: {trouble}; trying again in {log.format_seconds(pause)}",
             attempt=f"{failures + 1}/{self.patience.attempts}",
         )
-        put_off(urlsplit(self.address).netloc, pause)
+        postpone(urlsplit(self.address).netloc, pause)
 
     def attempt(self, start: int, stop: int | None) -> Iterator[bytes]:
-        """Ask once and yield what comes. Raises `Trouble` if that is less than was asked for."""
-        headers = {"User-Agent": USER_AGENT}
+        """Ask once and yield what arrives. Raises `Trouble` if that is less than was asked for."""
+        headers = {"User-Agent": USER_AGENT, "Connection": "close"}
         if start != 0 or stop is not None:
-            headers["Range"] = (
-                f"bytes={start}"
-                if start < 0
-                else f"bytes={start}-{'' if stop is None else stop - 1}"
-            )
+            last = "" if stop is None else stop - 1
+            headers["Range"] = f"bytes={start}" if start < 0 else f"bytes={start}-{last}"
             if self.validator:
                 headers["If-Range"] = self.validator
         try:
             with self.open(headers) as response:
-                length = self.understand(response, start, stop)
-                came = 0
-                while (length is None or came < length) and (chunk := response.read1(CHUNK)):
-                    came += len(chunk)
+                self.understand(response, start, stop)
+                while chunk := response.read1(CHUNK, decode_content=False):
                     self.received += len(chunk)
                     yield chunk
-        except TimeoutError as error:
-            raise Trouble(
-                f"the server sent nothing for {log.format_seconds(self.patience.silence)}"
+        except LocationValueError as error:
+            raise UserError(
+                f"{self.url}: not an address that can be asked ({error}); "
+                "correct it in the sources file"
             ) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise Trouble(f"the connection failed ({reason(error)})") from error
-        if length is not None and came < length:
-            raise Trouble(f"the connection ended after {came:,} of {length:,} bytes")
+        except HTTPError as error:
+            raise self.trouble(error) from error
 
     @contextlib.contextmanager
-    def open(self, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
-        """The answer of the host that redirects lead to, while it is this process's turn to talk to it."""
+    def open(self, headers: dict[str, str]) -> Iterator[urllib3.BaseHTTPResponse]:
+        """Follow redirects and yield the response with the file, while its host is locked."""
         for _ in range(MOST_REDIRECTS):
-            with turn(urlsplit(self.address).netloc, self.pause):
-                request = urllib.request.Request(
-                    self.address, headers=headers | authorization(self.address)
+            with locked_host(urlsplit(self.address).netloc, self.pause):
+                answer = connections(self.address).request(
+                    "GET",
+                    self.address,
+                    headers=headers | authorization(self.address),
+                    timeout=self.patience.silence,
+                    retries=False,
+                    preload_content=False,
                 )
-                try:
-                    with OPENER.open(request, timeout=self.patience.silence) as response:
-                        yield response
+                with answer:
+                    location = answer.get_redirect_location()
+                    if not location:
+                        self.refused(answer)
+                        yield answer
                         return
-                except urllib.error.HTTPError as error:
-                    with error:
-                        answer = error
-                except urllib.error.URLError as error:
-                    if isinstance(error.reason, ssl.SSLCertVerificationError):
-                        raise UserError(
-                            f"{self.url}: the server's certificate is not to be trusted ({error.reason.verify_message})"
-                        ) from error
-                    if not isinstance(error.reason, OSError):
-                        raise UserError(
-                            f"{self.url}: not an address that can be asked ({error.reason}); correct it in the sources file"
-                        ) from error
-                    raise error.reason from error
-                except http.client.InvalidURL as error:
-                    raise UserError(
-                        f"{self.url}: not an address that can be asked ({error}); correct it in the sources file"
-                    ) from error
-            if answer.code not in REDIRECTS or "Location" not in answer.headers:
-                break
-            self.address = percent_encoded(urljoin(self.address, answer.headers["Location"]))
+            self.address = percent_encoded(urljoin(self.address, location))
             if urlsplit(self.address).scheme not in ("http", "https"):
                 raise UserError(
-                    f"{self.url}: redirects to {self.address}, which is no web address; correct the address in the sources file"
+                    f"{self.url}: redirects to {self.address}, which is no web address; "
+                    "correct the address in the sources file"
                 )
-        else:
-            raise UserError(
-                f"{self.url}: redirects more than {MOST_REDIRECTS} times; correct the address in the sources file"
-            )
-        self.refused(answer)
+        raise UserError(
+            f"{self.url}: redirects more than {MOST_REDIRECTS} times; "
+            "correct the address in the sources file"
+        )
 
-    def refused(self, answer: urllib.error.HTTPError) -> None:
-        """Raise what an answer without a file means."""
-        said = f"the server answers {answer.code} ({answer.reason})"
-        if answer.code == 416:
+    def refused(self, answer: urllib3.BaseHTTPResponse) -> None:
+        """Raise the error that the status of `answer` means, unless it brings the file."""
+        if answer.status < 300:
+            return
+        said = f"the server answers {answer.status} ({answer.reason})"
+        if answer.status == 416:
             total = re.fullmatch(r"bytes \*/(\d+)", answer.headers.get("Content-Range", ""))
             self.size = int(total.group(1)) if total else None
             raise StartOver(said)
-        if answer.code in WORTH_ANOTHER_TRY:
+        if answer.status in WORTH_ANOTHER_TRY:
             raise Trouble(said, retry_after(answer.headers.get("Retry-After")))
-        if answer.code in (404, 410):
+        if answer.status in (404, 410):
             raise NotThere(f"{self.url}: {said}; correct the address in the sources file")
-        if answer.code in REFUSALS and self.address != self.url:  # a signed address expires
+        if answer.status in REFUSALS and self.address != self.url:  # a signed address expires
             self.address = self.url
             raise Trouble(f"{said} at the address it redirected to")
-        if answer.code in REFUSALS:
+        if answer.status in REFUSALS:
             raise UserError(
-                f"{self.url}: {said}; it blocks programs or wants a token; name another mirror, or set HF_TOKEN for Hugging Face"
+                f"{self.url}: {said}; it blocks programs or wants a token; "
+                "name another mirror, or set HF_TOKEN for Hugging Face"
             )
         raise UserError(f"{self.url}: {said}; correct the address in the sources file")
 
-    def understand(
-        self, response: http.client.HTTPResponse, start: int, stop: int | None
-    ) -> int | None:
-        """Learn size and validator from the headers and return how many bytes must follow, if that is told. Raises `StartOver`."""
-        length = response.headers.get("Content-Length")
+    def understand(self, response: urllib3.BaseHTTPResponse, start: int, stop: int | None) -> None:
+        """Learn size and validator from the headers.
+
+        Raises `StartOver` unless `response` holds the bytes from `start` to `stop`.
+        """
         if response.status == 206:
             given = re.fullmatch(
                 r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("Content-Range", "").strip()
@@ -227,34 +215,53 @@ class RemoteFile:
             if not given:
                 raise StartOver("the server serves ranges that it does not describe")
             first, last, size = map(int, given.groups())
-            wanted = max(0, size + start) if start < 0 else start
-            if (
-                first != wanted
-                or last + 1 != (size if stop is None else min(stop, size))
-                or self.size not in (None, size)
-            ):
+            wanted_first = max(0, size + start) if start < 0 else start
+            wanted_stop = size if stop is None else min(stop, size)
+            if (first, last + 1) != (wanted_first, wanted_stop) or self.size not in (None, size):
                 raise StartOver("the server serves another range than it was asked for")
             self.size = size
         elif start != 0 or stop is not None:
             raise StartOver("the server sends the whole file")
         else:
-            self.size = int(length) if length else None
+            self.size = response.length_remaining
         tag = response.headers.get("ETag", "")
         self.validator = tag if tag.startswith('"') else response.headers.get("Last-Modified")
-        return int(length) if length else None
+
+    def trouble(self, error: BaseException) -> Trouble:
+        """Describe urllib3's `error` by the failure that it wraps."""
+        while not isinstance(error, (OSError, IncompleteRead)):
+            if (cause := error.__cause__ or error.__context__) is None:
+                break
+            error = cause
+        if isinstance(error, TimeoutError):
+            return Trouble(
+                f"the server sent nothing for {log.format_seconds(self.patience.silence)}"
+            )
+        if isinstance(error, IncompleteRead):
+            total = error.partial + error.expected
+            return Trouble(f"the connection ended after {error.partial:,} of {total:,} bytes")
+        if isinstance(error, ssl.SSLCertVerificationError):
+            raise UserError(
+                f"{self.url}: the server's certificate is not to be trusted "
+                f"({error.verify_message})"
+            ) from error
+        return Trouble(f"the connection failed ({getattr(error, 'strerror', None) or error})")
+
+
+def connections(address: str) -> urllib3.PoolManager:
+    """Return urllib3's connections to the host of `address`, through the environment's proxy."""
+    scheme, host = urlsplit(address)[:2]
+    proxy = getproxies().get(scheme)
+    if not proxy or proxy_bypass(host):
+        return urllib3.PoolManager()
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    login = unquote(parse_url(proxy).auth or "") or None
+    return urllib3.ProxyManager(proxy, proxy_headers=make_headers(proxy_basic_auth=login))
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds until the moment in a Retry-After header, which is a number of seconds or a date."""
-    if value is None:
-        return None
-    if value.strip().isdigit():
-        return float(value)
+    """Return the seconds that a Retry-After header asks for, as a number or a date."""
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
+        return Retry(retry_after_max=sys.maxsize).parse_retry_after(value) if value else None
+    except InvalidHeader:
         return None
-
-
-def reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,7 +1,8 @@
-"""What becomes of a source's documents, decided before any of them is written: held out, left out as a copy, or learned from.
+"""Decide for each document of a source whether it is held out, dropped as a copy, or trained on.
 
-What stands here needs no text but that of sources which don't know their documents' hashes; repeating.py and quoting.py look further. Memory per
-document: 25 bytes, and what near_duplicates.py says.
+This comes before any document is written, and needs sizes and hashes alone: only sources that keep
+no hashes are read for it. cleaning.py compares texts afterwards. Memory per document: 25 bytes, and
+that of near_duplicates.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,14 +15,14 @@ from nanoeuler import log
 from nanoeuler.corpus.batches import Batch, ordered_map
 from nanoeuler.corpus.document_sources import Source
 from nanoeuler.corpus.near_duplicates import find_copies
-from nanoeuler.corpus.split import last_held_out_place
+from nanoeuler.corpus.split import last_held_out_position
 from nanoeuler.errors import UserError
 
 TRAIN, HELD_OUT, COPY, NEAR_COPY, QUOTING = range(5)
 
 
 class Part(NamedTuple):
-    """A batch, which of the source's documents it has, and what becomes of them."""
+    """A batch, the rows of its documents in the survey, and the survey's entries for them."""
 
     read: Callable[[], Batch]
     rows: slice
@@ -32,9 +33,11 @@ class Part(NamedTuple):
 
 @dataclass
 class Survey:
-    """`fates` (uint8), `sizes` and `cuts` (int64) of a source's documents: the bytes before the cut are learned from, those behind it held out.
+    """The `fates` (uint8), `sizes` and `cuts` (int64) of a source's documents.
 
-    `counts` says how many documents each batch has. `ends`: no document is held out but the end of each; then the cuts are to be found.
+    The bytes before a document's cut are trained on, those behind it held out. `counts` has the
+    number of documents of each batch. With `ends`, the end of each document is held out instead of
+    whole documents, and the cuts are still to be found.
     """
 
     source: Source
@@ -59,9 +62,11 @@ class Survey:
 
 
 def survey(source: Source, share: float, copies: bool, threads: int) -> Survey:
-    """Decide about each document of `source`. `copies`: a document with the text of an earlier one is left out.
+    """Decide about each document of `source`.
 
-    What is held out depends on `share` alone. A training document that copies a held-out one is left out, as one that copies another of its own side is.
+    With `copies`, a document with the text of an earlier one is dropped, and so is a training
+    document with the text of a held-out one. The choice of held-out documents depends on `share`
+    alone.
     """
     parts = []
     with log.Progress(f"index {source.name}", source.size(), "MB", 1e-6) as progress:
@@ -70,26 +75,23 @@ def survey(source: Source, share: float, copies: bool, threads: int) -> Survey:
             progress.update(int(outline.sizes.sum()))
     counts = [len(outline.sizes) for outline in parts]
     if not sum(counts):
-        reasons = (
-            f" ({'; '.join(f'{which}: {why}' for which, why in source.left_out.items())})"
-            if source.left_out
-            else ""
-        )
+        reasons = "; ".join(f"{which}: {why}" for which, why in source.left_out.items())
+        reasons = f" ({reasons})" if reasons else ""
         raise UserError(
-            f"corpus source {source.name}: no text is left{reasons}; loosen its filters, add to it, or take it out of corpus.sources"
+            f"corpus source {source.name}: no text is left{reasons}; "
+            "loosen its filters, add to it, or take it out of corpus.sources"
         )
-    places, sizes, identities = (np.concatenate(column) for column in zip(*parts, strict=True))
-    last = last_held_out_place(places, sizes, share)
+    positions, sizes, identities = (np.concatenate(column) for column in zip(*parts, strict=True))
+    last = last_held_out_position(positions, sizes, share)
     fates = np.full(len(sizes), TRAIN, np.uint8)
     if last is not None:
-        fates[places <= np.uint64(last)] = HELD_OUT
+        fates[positions <= np.uint64(last)] = HELD_OUT
     if copies:
-        fates[
-            find_copies(
-                identities,
-                np.concatenate([np.flatnonzero(fates == HELD_OUT), np.flatnonzero(fates == TRAIN)]),
-            )
-        ] = COPY
-    return Survey(
-        source, fates, sizes, np.where(fates == HELD_OUT, 0, sizes), counts, ends=last is None
-    )
+        fates[find_copies(identities, held_out_first(fates))] = COPY
+    cuts = np.where(fates == HELD_OUT, 0, sizes)
+    return Survey(source, fates, sizes, cuts, counts, ends=last is None)
+
+
+def held_out_first(fates: np.ndarray) -> np.ndarray:
+    """Return the numbers of the documents that are not dropped: held-out ones, then training."""
+    return np.concatenate([np.flatnonzero(fates == HELD_OUT), np.flatnonzero(fates == TRAIN)])

@@ -1,20 +1,25 @@
-"""The files of multiple-choice tasks, in the layouts in which they go round, as items of one shape.
+"""Read records of multiple-choice tasks, in their public layouts, as items of one format.
 
-An item is what a language model is asked: how likely is each of the `choices` behind its context?
+An item asks a language model how likely each of its `choices` is after its context:
 
-    {"id": "24", "contexts": ["Roof shingle removal: A man is sitting on a roof. He"], "choices": ["is using wrap …", …], "gold": 3}
+    {"id": "24", "contexts": ["Roof shingle removal: A man is sitting on a roof. He"],
+     "choices": ["is using wrap …", …], "gold": 3}
 
-Either all choices share one context, or (WinoGrande) one choice stands behind several contexts; the model's pick is the likeliest pair.
-Between a context and a choice belongs one space, which is in neither. The wording around question and answer is that of
-lm-evaluation-harness, so that scores compare; docs/evaluation.md has it.
+Either all choices share one context, or (WinoGrande) one choice follows several contexts; the model
+picks the likeliest pair. One space belongs between a context and a choice, and is in neither. The
+wording around question and answer is that of lm-evaluation-harness, so that scores can be compared;
+docs/evaluation.md has it.
 
-    kind            official and Hugging Face's layout                               llm-foundry's
-    hellaswag       activity_label, ctx_a and ctx_b (or ctx), endings, label         query, choices, gold
-    arc_*           question (text, or stem and choices), choices, answerKey         query, choices, gold
-    piqa            goal, sol1, sol2, label (in the file, or NAME-labels.lst)        query, choices, gold
-    winogrande      sentence with _, option1, option2, answer                        context_options, continuation, gold
-    blimp           sentence_good, sentence_bad, UID, pairID (or pair_id)
-    lambada         text                                                             context, continuation
+    kind         official and Hugging Face's layout
+    hellaswag    activity_label, ctx_a and ctx_b (or ctx), endings, label
+    arc_*        question (text, or stem and choices), choices, answerKey
+    piqa         goal, sol1, sol2, label (in the file, or NAME-labels.lst)
+    winogrande   sentence with _, option1, option2, answer
+    blimp        sentence_good, sentence_bad, UID, pairID (or pair_id)
+    lambada      text
+
+llm-foundry's layout is query, choices, gold; for winogrande it is context_options, continuation,
+gold, and for lambada context, continuation.
 """
 
 import re
@@ -26,11 +31,14 @@ Record = Mapping[str, Any]
 
 
 class BadItem(Exception):
-    """Why a record cannot be asked, in words that are the same for all records with this fault."""
+    """A record cannot be asked. Equal faults have equal words, so that they can be counted."""
 
 
 def read_item(kind: str, record: Any, number: int) -> Item:
-    """The item in a JSON value of a file of `kind`; `number` is its place there, its id where it has none of its own. Raises `BadItem`."""
+    """Read the item in a JSON value of a file of `kind`. Raises `BadItem`.
+
+    `number`, its position in the file, is its id if it has none of its own.
+    """
     if not isinstance(record, Mapping):
         raise BadItem("no JSON object")
     item = LAYOUTS[kind](record)
@@ -40,10 +48,8 @@ def read_item(kind: str, record: Any, number: int) -> Item:
         raise BadItem("fewer than two choices")
     if not 0 <= item["gold"] < max(len(item["choices"]), len(item["contexts"])):
         raise BadItem("gold is out of range")
-    name = next(
-        (record[key] for key in ("id", "ind", "qID") if isinstance(record.get(key), str | int)),
-        number,
-    )
+    ids = (record.get(key) for key in ("id", "ind", "qID"))
+    name = next((value for value in ids if isinstance(value, str | int)), number)
     return {"id": str(name)} | item
 
 
@@ -63,7 +69,7 @@ def hellaswag(record: Record) -> Item:
 
 
 def plain(wikihow: str) -> str:
-    """HellaSwag's text without the marks that its WikiHow half carries, the way lm-evaluation-harness takes them out."""
+    """Remove the marks of HellaSwag's WikiHow texts, as lm-evaluation-harness does."""
     return re.sub(r"\[.*?\]", "", wikihow.strip().replace(" [title]", ". ")).replace("  ", " ")
 
 
@@ -72,7 +78,8 @@ def arc(record: Record) -> Item:
         return foundry(record, "\nAnswer:")
     question, choices = record.get("question"), record.get("choices")
     if isinstance(question, Mapping):
-        question, choices = question.get("stem"), question.get("choices")
+        choices = question.get("choices")
+        question = question.get("stem")
     if isinstance(choices, list) and all(isinstance(choice, Mapping) for choice in choices):
         choices = {key: [choice.get(key) for choice in choices] for key in ("text", "label")}
     if not isinstance(question, str):
@@ -138,7 +145,10 @@ def lambada(record: Record) -> Item:
 
 
 def foundry(record: Record, ending: str = "") -> Item:
-    """llm-foundry's multiple choice. Its `query` lacks the words right before the answer, which its task list holds: `ending`."""
+    """Read llm-foundry's layout of multiple choice.
+
+    `ending` has the words right before the answer, which its `query` may lack.
+    """
     query = text(record, "query").rstrip()
     if ending and query.endswith(ending.strip()):
         ending = ""
@@ -158,7 +168,7 @@ LAYOUTS: dict[str, Callable[[Record], Item]] = {
     "blimp": blimp,
     "lambada": lambada,
 }
-"""Kind of task → what reads a record of it."""
+"""Kind of task → function that reads a record of it."""
 
 
 def text(record: Record, field: str) -> str:
@@ -178,8 +188,8 @@ def texts(record: Record, field: str) -> list[str]:
 
 
 def whole(record: Record, field: str) -> int:
-    """A whole number, as it is or as text."""
+    """Return a whole number, which may be given as text."""
     value = record.get(field)
     if isinstance(value, bool) or not re.fullmatch(r"-?\d{1,9}", str(value)):
         raise BadItem(f"{field} is missing or no whole number")
-    return int(value)
+    return int(str(value))

@@ -1,9 +1,10 @@
-"""Multiple-choice tasks from their public files into checked items.
+"""Convert multiple-choice tasks from their public files to checked items.
 
     nanoeuler task --config config/base.yaml --name hellaswag --output data/tasks/hellaswag
 
-A task is one file of JSON lines, a folder of them, or a zip archive that holds some (gzip is fine everywhere). Records that cannot be asked
-are left out and counted; when more than half are, the file has another layout than the task's kind says, and the stage stops.
+A task is one file of JSON lines, a folder of them, or a zip archive of them; any may be compressed
+with gzip. Records that cannot be asked are left out and counted. When more than half are, the file
+does not have the layout of the task's kind, and the stage stops.
 """
 
 import fnmatch
@@ -24,30 +25,26 @@ from nanoeuler.files import atomic_folder, sha256_file, sha256_text, write_json
 
 TOLD = 5  # bad records named in the log
 LABELS = "-labels.lst"
-"""Ending of the file that holds, a line each, the answers of a file of the same name (PIQA)."""
+"""Ending of PIQA's file of answers, which has a line for each record of the file of that name."""
 
 
 def describe_task(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The task `name` of evaluate.tasks: what the sources file says of it, under what the entry itself says.
+    """Return the entry of the task `name` in evaluate.tasks, completed from the sources file.
 
-    Raises `UserError` for a task that is nowhere described.
+    Raises `UserError` for a task that neither describes.
     """
-    own = next(
-        (entry for entry in config.get("evaluate", {}).get("tasks", []) if entry["name"] == name),
-        {},
-    )
+    chosen: list[dict[str, Any]] = config.get("evaluate", {}).get("tasks", [])
+    own: dict[str, Any] = next((entry for entry in chosen if entry["name"] == name), {})
     listed = config.get("sources", {}).get("tasks", {})
+    kind = own.get("kind") or listed.get(name, {}).get("kind") or name
     if own.get("url"):
-        entry = {
-            "url": own["url"],
-            "kind": own.get("kind") or listed.get(name, {}).get("kind") or name,
-            "licence": "your own file",
-        }
+        entry = {"url": own["url"], "kind": kind, "licence": "your own file"}
     elif name in listed:
-        entry = {**listed[name], "kind": own.get("kind") or listed[name].get("kind") or name}
+        entry = {**listed[name], "kind": kind}
     else:
         raise UserError(
-            f"{name}: no name under tasks in the sources file (there: {', '.join(listed) or 'none'}); correct it, or give it a url"
+            f"{name}: no name under tasks in the sources file (there: "
+            f"{', '.join(listed) or 'none'}); correct it, or give it a url"
         )
     if entry["kind"] not in LAYOUTS:
         raise UserError(
@@ -59,23 +56,24 @@ def describe_task(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
 def prepare(
     task: Mapping[str, Any], output: Path, patience: Patience | None = None
 ) -> dict[str, Any]:
-    """Write items.jsonl and, last, manifest.json of `task` (see `describe_task`) to the folder `output`; returns the manifest."""
+    """Write items.jsonl and, last, manifest.json to the folder `output`; return the manifest.
+
+    `task` is an entry that `describe_task` returns.
+    """
     source = Source.from_entry(task)
     output.parent.mkdir(parents=True, exist_ok=True)
+    members = task.get("members")
     if isinstance(source.location, Path) and source.location.is_dir():
-        items, bad = check_items(
-            task["kind"], records_of_folder(source.location, task.get("members")), source.url
-        )
+        records = records_of_folder(source.location, members)
+        items, bad = check_items(task["kind"], records, source.url)
         sha256 = None
     else:
         with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
-            items, bad = check_items(
-                task["kind"], records_of_file(path, source.url, task.get("members")), source.url
-            )
+            records = records_of_file(path, source.url, members)
+            items, bad = check_items(task["kind"], records, source.url)
             sha256 = sha256_file(path)
-    lines = "".join(
-        json.dumps(item) + "\n" for item in items
-    )  # ASCII: no character that some reader takes for a line end
+    # ASCII, since some readers take other characters for line ends
+    lines = "".join(json.dumps(item) + "\n" for item in items)
     manifest = {
         "version": 1,
         "name": task["name"],
@@ -98,24 +96,25 @@ def prepare(
 def check_items(
     kind: str, records: Iterator[tuple[str, Any]], address: str
 ) -> tuple[list[Item], Counter[str]]:
-    """The items of a file in their order, and what is bad about the records that are none."""
+    """Return the items of a file in their order, and the counted faults of all other records."""
     items: list[Item] = []
     bad: Counter[str] = Counter()
     examples: list[str] = []
     total = 0
-    for number, (place, record) in enumerate(records, 1):
+    for number, (where, record) in enumerate(records, 1):
         total = number
         try:
             items.append(read_item(kind, record, number))
         except BadItem as error:
             bad[str(error)] += 1
-            examples.append(f"{place}: {error}")
+            examples.append(f"{where}: {error}")
     told = "; ".join(examples[:TOLD]) + ("; …" if len(examples) > TOLD else "")
     if not total:
         raise UserError(f"{address}: holds no records; correct the address, or fetch it again")
     if not items or bad.total() > total / 2:
         raise UserError(
-            f"{address}: {bad.total():,} of {total:,} records do not have the layout of {kind} ({told}); correct kind or address"
+            f"{address}: {bad.total():,} of {total:,} records do not have the layout of {kind} "
+            f"({told}); correct kind or address"
         )
     if bad:
         log.line("bad", f"{address}: {bad.total():,} of {total:,} records are left out ({told})")
@@ -123,12 +122,14 @@ def check_items(
 
 
 def records_of_file(path: Path, address: str, members: str | None) -> Iterator[tuple[str, Any]]:
-    """The records of a file of JSON lines, or of those files in a zip archive whose path there matches `members` (all of them, unless given)."""
+    """Yield the records of a file of JSON lines, or of such files in a zip archive.
+
+    With `members`, only files of the archive are read whose paths match this pattern.
+    """
     if not zipfile.is_zipfile(path):
-        labels = path.with_name(stem(path.name) + LABELS)
-        yield from labelled(
-            path.read_bytes(), labels.read_bytes() if labels.is_file() else None, address
-        )
+        beside = path.with_name(stem(path.name) + LABELS)
+        answers = beside.read_bytes() if beside.is_file() else None
+        yield from labelled(path.read_bytes(), answers, address)
         return
     try:
         with zipfile.ZipFile(path) as archive:
@@ -136,15 +137,13 @@ def records_of_file(path: Path, address: str, members: str | None) -> Iterator[t
             chosen = sorted(name for name in names if is_wanted(name, members))
             if not chosen:
                 raise UserError(
-                    f"{address}: the archive holds no {members or '.jsonl file'} (it holds {', '.join(names[:3]) or 'nothing'}); correct members"
+                    f"{address}: the archive holds no {members or '.jsonl file'} (it holds "
+                    f"{', '.join(names[:3]) or 'nothing'}); correct members"
                 )
             for name in chosen:
                 labels = stem(name) + LABELS
-                yield from labelled(
-                    archive.read(name),
-                    archive.read(labels) if labels in names else None,
-                    f"{address}, {name}",
-                )
+                answers = archive.read(labels) if labels in names else None
+                yield from labelled(archive.read(name), answers, f"{address}, {name}")
     except (zipfile.BadZipFile, OSError) as error:
         raise UserError(f"{address}: damaged zip archive ({error}); fetch it again") from error
 
@@ -158,21 +157,25 @@ def records_of_folder(folder: Path, members: str | None) -> Iterator[tuple[str, 
     if not paths:
         raise UserError(f"{folder}: holds no {members or '.jsonl file'}; correct the address")
     for path in paths:
-        yield from (
-            (f"{path.name}, {place}", record)
-            for place, record in records_of_file(path, str(path), None)
-        )
+        for where, record in records_of_file(path, str(path), None):
+            yield f"{path.name}, {where}", record
 
 
 def is_wanted(name: str, members: str | None) -> bool:
-    """Whether the path `name` matches the pattern `members`, or without one is a file of JSON lines that an archiver did not add by itself."""
+    """Return whether the path `name` matches the pattern `members`.
+
+    Without a pattern, all JSON lines are wanted, except for those that an archiver added by itself.
+    """
     if members:
         return fnmatch.fnmatch(name, members)
     return name.endswith((".jsonl", ".jsonl.gz")) and not name.startswith("__MACOSX/")
 
 
 def labelled(raw: bytes, labels: bytes | None, address: str) -> Iterator[tuple[str, Any]]:
-    """Records of a file's bytes, each with the label that the file of labels has for it. Raises `UserError` unless there is one for each."""
+    """Yield the records of a file's bytes, each with its label from the file of labels.
+
+    Raises `UserError` unless there is one label for each record.
+    """
     records = parse_json_records(decode_text(raw, address), address)
     if labels is None:
         yield from records
@@ -180,10 +183,12 @@ def labelled(raw: bytes, labels: bytes | None, address: str) -> Iterator[tuple[s
     answers, asked = decode_text(labels, f"{address}, its {LABELS}").split(), list(records)
     if len(answers) != len(asked):
         raise UserError(
-            f"{address}: {log.counted(len(asked), 'record')}, but {log.counted(len(answers), 'answer')} in {LABELS} beside it; correct or remove that file"
+            f"{address}: {log.counted(len(asked), 'record')}, but "
+            f"{log.counted(len(answers), 'answer')} in {LABELS} beside it; "
+            "correct or remove that file"
         )
-    for (place, record), answer in zip(asked, answers, strict=True):
-        yield place, {"label": answer, **record} if isinstance(record, Mapping) else record
+    for (where, record), answer in zip(asked, answers, strict=True):
+        yield where, {"label": answer, **record} if isinstance(record, Mapping) else record
 
 
 def stem(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Byte-level BPE: words, learning, encoding, decoding, the file format, and token shards on disk."""
+"""Byte-level BPE: words, learning, encoding, decoding, file format, and token shards on disk."""
 
 from nanoeuler.tokenizer.decoder import StreamDecoder
 from nanoeuler.tokenizer.tokenizer import Tokenizer

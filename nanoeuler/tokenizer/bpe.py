@@ -1,9 +1,11 @@
-"""Learning byte-pair encoding (Sennrich, Haddow and Birch 2016) from word counts, with pair counts kept up to date.
+"""Learn byte-pair encoding (Sennrich, Haddow and Birch 2016) from word counts.
 
-The rule, which decides every id: merge the pair of neighbours with the highest count; of equal counts the one with the smallest left
-id, then the smallest right id; stop at the wanted vocabulary size, or when no pair occurs at least twice. In "aaa" the pair "aa" is
-counted twice and merged once, from the left. `tests/tokenizer/slow_bpe.py` says the same without any bookkeeping; the bookkeeping, by which
-a merge touches only the places where its pair stands, is in `pair_table.py`.
+The rule that decides every id: merge the pair of adjacent ids with the highest count; ties go to
+the smallest left id, then to the smallest right id. Stop at the wanted vocabulary size, or when no
+pair occurs at least twice. In "aaa" the pair "aa" is counted twice and merged once, from the left.
+
+`tests/tokenizer/slow_bpe.py` does the same by counting all pairs anew for each merge. Here
+`pair_table.py` keeps the counts up to date, so that a merge touches only the positions of its pair.
 """
 
 import numpy as np
@@ -17,7 +19,10 @@ Pair = tuple[int, int]
 
 
 def learn(counts: WordTable, vocab_size: int) -> list[Pair]:
-    """The pairs of ids to merge, in order, for a vocabulary of `vocab_size` ids; fewer when the words do not yield so many."""
+    """Return the pairs of ids to merge, in order, for a vocabulary of `vocab_size` ids.
+
+    There are fewer when the words do not yield that many.
+    """
     tokens = [b""] * len(SPECIALS) + [bytes([byte]) for byte in BYTE_ORDER]
     ids = {token: index for index, token in enumerate(tokens) if token}
     id_of_byte = np.array([ids[bytes([byte])] for byte in range(256)], np.int32)

@@ -1,6 +1,7 @@
-"""A corpus in chunks that are encoded apart, with the same result for any cutting.
+"""Cut a corpus into chunks that can be encoded separately, with the same result for any chunks.
 
-Text is cut where words surely end, so that memory holds a few chunks, however long the corpus or one of its documents.
+Text is cut where words are sure to end. Memory holds a few chunks, however long the corpus or one
+of its documents is.
 """
 
 from collections.abc import Iterator
@@ -20,24 +21,24 @@ class Chunk(NamedTuple):
     """Bytes [start, stop) of one text: some documents, or a piece of a long one."""
 
     split: str
-    index: int  # of the text among the split's
+    source: int  # index of the text among those of the split
     start: int
     stop: int
 
 
 def chunks(corpus: Corpus, size: int = CHUNK) -> Iterator[Chunk]:
-    """Cut a corpus into chunks of about `size` bytes, each ending with a document or else with a word."""
+    """Cut a corpus into chunks of about `size` bytes that end with a document or a word."""
     for texts in corpus.texts.values():
-        for index, text in enumerate(texts):
+        for source, text in enumerate(texts):
             start = 0
             while start < len(text.data):
                 stop = chunk_end(text, start + size)
-                yield Chunk(text.split, index, start, stop)
+                yield Chunk(text.split, source, start, stop)
                 start = stop
 
 
 def chunk_end(text: CorpusText, target: int) -> int:
-    """The first place from `target` on where text may be cut."""
+    """Return the first offset from `target` on where the text may be cut."""
     if target >= len(text.data):
         return len(text.data)
     document_end = int(text.offsets[np.searchsorted(text.offsets, target)])
@@ -45,26 +46,21 @@ def chunk_end(text: CorpusText, target: int) -> int:
 
 
 class ChunkEncoder:
-    """Turns chunks into ids: `</s>` before each document that starts in the chunk, then the ids of its text."""
+    """Encodes chunks: `</s>` before each document that starts in the chunk, and the text's ids."""
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer):
         self.corpus, self.tokenizer = corpus, tokenizer
         self.dtype = token_dtype(tokenizer.vocab_size)
 
     def encode(self, chunk: Chunk) -> np.ndarray:
-        """(tokens,) in the dtype of the shards."""
-        text = self.corpus.texts[chunk.split][chunk.index]
+        """Return the ids of a chunk: (tokens,) in the dtype of the shards."""
+        text = self.corpus.texts[chunk.split][chunk.source]
         first, last = np.searchsorted(text.offsets, [chunk.start, chunk.stop])
-        starts = text.offsets[first:last]  # of documents
-        goes_on = len(starts) == 0 or starts[0] != chunk.start  # it begins within a document
-        borders = (
-            np.concatenate([[chunk.start] * int(goes_on), starts, [chunk.stop]]).astype(np.int64)
-            - chunk.start
-        )
+        starts = text.offsets[first:last] - chunk.start  # of the documents that start in the chunk
+        unframed = int(len(starts) == 0 or starts[0] != 0)  # 1 if it begins within a document
+        borders = np.concatenate([[0] * unframed, starts, [chunk.stop - chunk.start]])
+        content = text.data[chunk.start : chunk.stop]
         ids = self.tokenizer.encoder.encode(
-            text.data[chunk.start : chunk.stop],
-            borders,
-            frame=self.tokenizer.end_id,
-            framed=int(goes_on),
+            content, borders.astype(np.int64), frame=self.tokenizer.end_id, framed=unframed
         )
         return ids.astype(self.dtype)

@@ -1,4 +1,4 @@
-"""The text of a corpus as this wing reads it: document by document, and an even sample of it."""
+"""Read the text of a corpus by documents, and take an even sample of it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from nanoeuler.tokenizer.counting import Piece
 from nanoeuler.tokenizer.file_bytes import FileBytes
 from nanoeuler.tokenizer.pretokenizer import blocks
 
-SAMPLE_BLOCK = 1 << 14  # bytes: what a sample takes or leaves at a time
+SAMPLE_BLOCK = 1 << 14  # bytes: a sample takes or skips blocks of about this size
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class CorpusText:
         return len(self.offsets) - 1
 
     def borders(self) -> Iterator[tuple[int, int]]:
-        """Start and stop of each document."""
+        """Yield start and stop of each document."""
         return pairwise(self.offsets.tolist())
 
 
 class Corpus:
-    """A corpus folder by its manifest. `texts[split]` lists the sources in the manifest's order."""
+    """A corpus folder, opened by its manifest. `texts[split]` has the sources in its order."""
 
     def __init__(self, manifest_path: str | Path):
         self.path = Path(manifest_path)
@@ -51,31 +51,37 @@ class Corpus:
             }
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{self.path}: not a corpus manifest ({error!r} is missing or wrong); run `nanoeuler assemble` again"
+                f"{self.path}: not a corpus manifest ({error!r} is missing or wrong); "
+                "run `nanoeuler assemble` again"
             ) from error
 
     def open_text(self, split: str, source: str, entry: dict) -> CorpusText:
-        """Map the files of one source. Raises `UserError` when they are not what the manifest says."""
-        text, offsets = self.path.parent / entry["text"], self.path.parent / entry["offsets"]
+        """Open the files of one source. Raises `UserError` when the manifest does not fit them."""
+        text = self.path.parent / entry["text"]
+        offsets = self.path.parent / entry["offsets"]
         for path, size in ((text, entry["bytes"]), (offsets, 8 * (entry["documents"] + 1))):
             if not path.is_file() or path.stat().st_size != size:
                 found = f"{path.stat().st_size:,} bytes" if path.is_file() else "no such file"
                 raise UserError(
-                    f"{path}: {found} where {self.path.name} says {size:,} bytes; run `nanoeuler assemble` again"
+                    f"{path}: {found} where {self.path.name} says {size:,} bytes; "
+                    "run `nanoeuler assemble` again"
                 )
         borders = np.fromfile(offsets, "<u8").astype(np.int64)  # (documents + 1,)
         if borders[0] != 0 or borders[-1] != entry["bytes"] or (np.diff(borders) <= 0).any():
             raise UserError(
-                f"{offsets}: damaged: the offsets do not rise from 0 to the size of {text.name}; run `nanoeuler assemble` again"
+                f"{offsets}: damaged: the offsets do not rise from 0 to the size of {text.name}; "
+                "run `nanoeuler assemble` again"
             )
         return CorpusText(split, source, FileBytes(text), borders)
 
 
 def sample(texts: list[CorpusText], wanted: int) -> Iterator[Piece]:
-    """About `wanted` bytes spread evenly over all sources and documents, in order; all of the text when there is no more.
+    """Yield about `wanted` bytes, spread evenly over all sources and documents, in their order.
 
-    Documents are cut into blocks where words end. Going through a source, a block is taken when less than is due by then has been:
-    a long document gives blocks from all over it, of short ones every so-manyth is taken whole, and no source goes without.
+    Documents are cut into blocks where words end. A block is taken whenever the sample has less
+    than its share of the source so far. So a long document gives blocks from all its parts, short
+    ones are taken whole at regular intervals, and no source is left out. A corpus of no more than
+    `wanted` bytes is taken whole.
     """
     total = sum(len(text.data) for text in texts)
     for text in texts:

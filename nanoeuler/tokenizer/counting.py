@@ -1,7 +1,7 @@
-"""How often each word occurs, in one pass and bounded memory.
+"""Count words in one pass and bounded memory.
 
-Batches of text are counted apart, by any number of threads, and their tables added up in the order of the text: the result is
-the same for any number of threads.
+Threads count batches of text separately. The tables of the batches are added in the order of the
+text, so that the result is the same for any number of threads.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,11 +16,11 @@ from nanoeuler.tokenizer.scanner import padded
 from nanoeuler.tokenizer.word_table import WordTable
 
 BATCH = 4 << 20  # bytes that are counted at a time
-MOST_WORDS = 1_000_000  # distinct words held at a time: learning from so many takes about 0.5 GB
+MOST_WORDS = 1_000_000  # distinct words held at a time; learning from them takes about 0.5 GB
 
 
 class Piece(NamedTuple):
-    """`data[start:stop]`, which no word crosses the ends of."""
+    """The text `data[start:stop]`, which begins and ends between words."""
 
     data: bytes | FileBytes
     start: int
@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
 
 def count_words(texts: Iterable[bytes], most: int = MOST_WORDS) -> WordTable:
-    """The words of texts at hand; see `count_pieces`."""
+    """Count the words of texts in memory; see `count_pieces`."""
     return count_pieces((Piece(text, 0, len(text)) for text in texts), most=most)
 
 
@@ -38,10 +38,11 @@ def count_pieces(
     most: int = MOST_WORDS,
     progress: log.Progress | None = None,
 ) -> WordTable:
-    """The words of all pieces and their counts.
+    """Count the words of all pieces.
 
-    Past `most` distinct words the rarest are forgotten, by lossy counting (Manku and Motwani 2002, section 4.2): counts then are
-    too low by at most the number of times that this happened, and what is frequent enough to be merged early stays.
+    Beyond `most` distinct words the rarest are dropped, by lossy counting (Manku and Motwani 2002,
+    section 4.2). Then counts are too low by at most the number of times that this happened, and the
+    frequent words, which merges come from, stay.
     """
     total = WordTable()
     for counted in map_in_order(count_batch, batches(pieces), threads):
@@ -67,7 +68,7 @@ def batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 def count_batch(batch: list[Piece]) -> WordTable:
-    """Read the pieces into one text, those that follow each other at once, and count its words."""
+    """Read the pieces into one text, adjacent ones in one call, and count its words."""
     text = padded(sum(piece.stop - piece.start for piece in batch))
     ends = np.cumsum([piece.stop - piece.start for piece in batch])
     at = first = 0

@@ -1,4 +1,4 @@
-"""Decoding a stream: text appears as soon as it is whole, never as half a character."""
+"""Decode a stream of ids: a character appears once all its bytes have arrived."""
 
 import codecs
 
@@ -6,16 +6,19 @@ from nanoeuler.tokenizer.tokenizer import Tokenizer
 
 
 class StreamDecoder:
-    """Text of ids that arrive one by one. All that `push` and `flush` return, joined, is `tokenizer.decode` of all ids."""
+    """Decodes ids that arrive one by one.
+
+    The joined results of `push` and `flush` are `tokenizer.decode` of all ids.
+    """
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, index: int) -> str:
-        """The text that `index` completes: empty while a character's last bytes are still to come."""
+        """Return the text that `index` completes, empty while bytes of a character are missing."""
         return self.decoder.decode(self.tokenizer.decode_bytes([index]))
 
     def flush(self) -> str:
-        """What was held back when no more ids come (U+FFFD for half a character). The decoder can be used again."""
+        """Return the held-back bytes after the last id, as U+FFFD, and reset the decoder."""
         return self.decoder.decode(b"", final=True)

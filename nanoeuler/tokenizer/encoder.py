@@ -1,8 +1,10 @@
-"""From text to ids, compiled: words, a cache of words seen lately in front of the merge loop, and two forms of that loop.
+"""Encode text, in compiled code: words, a cache of recent words, and two forms of the merge loop.
 
-Text repeats its words (Zipf's law): nearly every word is a look into one line of the processor's cache. A cache slot is 64 bytes: the word itself in
-24, its length and number of ids in 8, up to eight ids in 32. What does not fit is merged whenever it comes up. A word may lie in either of
-two neighbouring slots; the newer one pushes the older one out, so that memory is bounded and nothing is ever cleared.
+Text repeats its words (Zipf's law), so that nearly every word is found in the cache, in a slot of
+the size of a processor's cache line. A slot is 64 bytes: the word in 24, its length and number of
+ids in 8, up to eight ids in 32. A word that does not fit is merged whenever it occurs. A word may
+be in either of two adjacent slots. A new word replaces the older of the two, so that memory is
+bounded and the cache is never cleared.
 """
 
 import numpy as np
@@ -14,18 +16,20 @@ from nanoeuler.tokenizer.vocabulary import Vocabulary
 from nanoeuler.tokenizer.word_table import HALF, MULTIPLIER
 
 CACHE_SLOTS = 1 << 17  # 8 MB
-LONGEST_CACHED, MOST_CACHED = 24, 8  # bytes and ids of a word
-LENGTHS, IDS = 3, 8  # where lengths and ids are in a slot: columns of uint64 and of int32
-SHORT = 64  # bytes of a word up to which looking through all pairs for the lowest rank is quicker than keeping a heap
+LONGEST_CACHED = 24  # bytes of a word
+MOST_CACHED = 8  # ids of a word
+LENGTHS = 3  # column of the lengths in a slot of uint64
+IDS = 8  # first column of the ids in a slot of int32
+SHORT = 64  # bytes: in words up to this size, a scan of all pairs is faster than a heap
 NOT_MERGED = (1 << 63) - 1  # the rank of a pair that is no merge
 NO_KEY = -1
 MERGED_AWAY = -1
-PIECE, PLACE, WRITTEN = range(3)  # of `progress`
+PIECE, OFFSET, WRITTEN = range(3)  # of `progress`
 OTHER_MULTIPLIERS = np.array([0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)  # odd
 
 
 class Workspace:
-    """What one thread needs to encode: the cache, and room for a word being merged."""
+    """The memory of one encoding thread: the cache, and buffers for a word being merged."""
 
     def __init__(self, cache_slots: int):
         self.cache = np.zeros((cache_slots, 8), np.uint64)
@@ -33,9 +37,7 @@ class Workspace:
 
     def grow(self, longest: int) -> None:
         """Make room for words of up to `longest` bytes."""
-        self.links = np.empty(
-            (3, longest), np.int32
-        )  # symbols, and the places before and behind each
+        self.links = np.empty((3, longest), np.int32)  # symbols, indices before and after each
         self.heap = np.empty((2 * longest, 2), np.int64)
 
 
@@ -57,7 +59,11 @@ class Encoder:
         self.idle: list[Workspace] = []
 
     def encode(self, content: bytes, borders: np.ndarray, frame: int, framed: int) -> np.ndarray:
-        """The ids of the pieces of `content` between `borders`, int64 (pieces + 1,), the id `frame` before each from piece `framed` on: int32 (ids,)."""
+        """Return the ids of the pieces of `content` between `borders`: int32 (ids,).
+
+        `borders` is int64 (pieces + 1,). The id `frame` precedes each piece from number `framed`
+        on.
+        """
         text = padded(len(content))
         text[: len(content)] = np.frombuffer(content, np.uint8)
         ids = np.empty(len(content) + len(borders), np.int32)
@@ -68,20 +74,21 @@ class Encoder:
             workspace = Workspace(self.cache_slots)
         while True:
             longer = encode_pieces(
-                text, eight_bytes_at(text), borders, framed, frame, CLASSES, self.id_of_byte, self.merges, workspace.cache,
-                workspace.cache.view(np.int32), workspace.links, workspace.heap, ids, progress,
+                text, eight_bytes_at(text), borders, framed, frame, CLASSES,
+                self.id_of_byte, self.merges, workspace.cache, workspace.cache.view(np.int32),
+                workspace.links, workspace.heap, ids, progress,
             )  # fmt: skip
             if not longer:
                 break
             workspace.grow(longer)
-        if workspace.links.shape[1] < 1 << 20:  # memory for a word of megabytes is given back
+        if workspace.links.shape[1] < 1 << 20:  # memory for a word of megabytes is freed
             self.idle.append(workspace)
         return ids[: progress[WRITTEN]].copy()
 
 
 @compiled(**LENT)
 def slot_of_merge(merges, key):
-    """Where the pair `key` is, or the empty slot where it belongs."""
+    """Return the slot of the pair `key`, or the empty slot for it."""
     slot = np.int64(np.uint64(key) * MULTIPLIER >> HALF) & (len(merges) - 1)
     while merges[slot, 0] != key and merges[slot, 0] != NO_KEY:
         slot = (slot + 1) & (len(merges) - 1)
@@ -98,27 +105,30 @@ def index_merges(merges, listed):
 
 @compiled(**LENT)
 def merge_of(merges, left, right):
-    """rank << 32 | product of a pair; `NOT_MERGED` when it is no merge."""
+    """Return rank << 32 | product of a pair; `NOT_MERGED` when it is no merge."""
     slot = slot_of_merge(merges, np.int64(left) << 32 | np.int64(right))
     return merges[slot, 1] if merges[slot, 0] != NO_KEY else NOT_MERGED
 
 
 @compiled(**LENT)
 def merge_short(symbols, ranks, count, merges):
-    """Merge the pair of lowest rank, of several the leftmost, until no pair of neighbours is a merge. Returns how many symbols are left."""
-    for place in range(count - 1):
-        ranks[place, 0] = merge_of(merges, symbols[place], symbols[place + 1])
+    """Merge the leftmost pair of the lowest rank until no adjacent pair is a merge.
+
+    Returns the number of symbols left.
+    """
+    for index in range(count - 1):
+        ranks[index, 0] = merge_of(merges, symbols[index], symbols[index + 1])
     while count > 1:
         best = 0
-        for place in range(1, count - 1):
-            if ranks[place, 0] < ranks[best, 0]:
-                best = place
+        for index in range(1, count - 1):
+            if ranks[index, 0] < ranks[best, 0]:
+                best = index
         if ranks[best, 0] == NOT_MERGED:
             break
         symbols[best] = ranks[best, 0] & 0xFFFFFFFF
         count -= 1
-        for place in range(best + 1, count):
-            symbols[place], ranks[place, 0] = symbols[place + 1], ranks[place + 1, 0]
+        for index in range(best + 1, count):
+            symbols[index], ranks[index, 0] = symbols[index + 1], ranks[index + 1, 0]
         if best > 0:
             ranks[best - 1, 0] = merge_of(merges, symbols[best - 1], symbols[best])
         if best < count - 1:
@@ -128,55 +138,57 @@ def merge_short(symbols, ranks, count, merges):
 
 @compiled(**LENT)
 def merge_long(links, heap, count, merges):
-    """The same in O(n log n). The heap holds rank and place of every pair seen; an entry whose pair has changed since is stale."""
-    symbols, before, behind = links[0], links[1], links[2]
+    """Do the same in O(n log n).
+
+    The heap holds rank and index of every pair that arose. An entry is stale if its pair has
+    changed since.
+    """
+    symbols, before, after = links[0], links[1], links[2]
     size = 0
-    for place in range(count):
-        before[place], behind[place] = place - 1, place + 1
-    for place in range(count - 1):
-        rank = merge_of(merges, symbols[place], symbols[place + 1])
+    for index in range(count):
+        before[index], after[index] = index - 1, index + 1
+    for index in range(count - 1):
+        rank = merge_of(merges, symbols[index], symbols[index + 1])
         if rank != NOT_MERGED:
-            size = push(heap, size, rank, place)
+            size = push(heap, size, rank, index)
     while size:
-        rank, place = heap[0, 0], heap[0, 1]
+        rank, index = heap[0, 0], heap[0, 1]
         size = remove_top(heap, size)
-        partner = np.int64(behind[place])
+        partner = np.int64(after[index])
         if (
-            symbols[place] == MERGED_AWAY
+            symbols[index] == MERGED_AWAY
             or partner == count
-            or merge_of(merges, symbols[place], symbols[partner]) != rank
+            or merge_of(merges, symbols[index], symbols[partner]) != rank
         ):
             continue
-        symbols[place], symbols[partner] = rank & 0xFFFFFFFF, MERGED_AWAY
-        following, previous = np.int64(behind[partner]), np.int64(before[place])
-        behind[place] = following
+        symbols[index], symbols[partner] = rank & 0xFFFFFFFF, MERGED_AWAY
+        following, previous = np.int64(after[partner]), np.int64(before[index])
+        after[index] = following
         if following < count:
-            before[following] = place
-            new = merge_of(merges, symbols[place], symbols[following])
+            before[following] = index
+            new = merge_of(merges, symbols[index], symbols[following])
             if new != NOT_MERGED:
-                size = push(heap, size, new, place)
+                size = push(heap, size, new, index)
         if previous >= 0:
-            new = merge_of(merges, symbols[previous], symbols[place])
+            new = merge_of(merges, symbols[previous], symbols[index])
             if new != NOT_MERGED:
                 size = push(heap, size, new, previous)
     left = 0
-    for place in range(count):
-        if symbols[place] != MERGED_AWAY:
-            symbols[left] = symbols[place]
+    for index in range(count):
+        if symbols[index] != MERGED_AWAY:
+            symbols[left] = symbols[index]
             left += 1
     return left
 
 
 @compiled(**LENT)
 def merge_word(data, at, length, id_of_byte, merges, links, heap):
-    """The ids of a word, into the front of `links[0]`. Returns how many."""
-    for place in range(length):
-        links[0, place] = id_of_byte[data[at + place]]
-    return (
-        merge_short(links[0], heap, length, merges)
-        if length <= SHORT
-        else merge_long(links, heap, length, merges)
-    )
+    """Write the ids of a word to the front of `links[0]`. Returns their number."""
+    for index in range(length):
+        links[0, index] = id_of_byte[data[at + index]]
+    if length <= SHORT:
+        return merge_short(links[0], heap, length, merges)
+    return merge_long(links, heap, length, merges)
 
 
 @compiled(**LENT)
@@ -188,23 +200,15 @@ def copy_ids(source, ids, written, count):
 
 @compiled(**LENT)
 def encode_pieces(
-    data,
-    eight,
-    borders,
-    framed,
-    frame,
-    classes,
-    id_of_byte,
-    merges,
-    cache,
-    cached,
-    links,
-    heap,
-    ids,
-    progress,
-):
-    """Encode on from where `progress` stands. Returns 0, or the length of a word that finds no room in `links`: give more and call again."""
-    piece, at, written = progress[PIECE], progress[PLACE], progress[WRITTEN]
+    data, eight, borders, framed, frame, classes, id_of_byte, merges, cache, cached,
+    links, heap, ids, progress,
+):  # fmt: skip
+    """Continue encoding from `progress`.
+
+    Returns 0 at the end, or the length of a word that is too long for `links`: the caller makes
+    them longer and calls again.
+    """
+    piece, at, written = progress[PIECE], progress[OFFSET], progress[WRITTEN]
     longer = 0
     while longer == 0 and piece < len(borders) - 1:
         if at == borders[piece] and piece >= framed:
@@ -245,15 +249,11 @@ def encode_pieces(
                     if count <= MOST_CACHED:
                         for column in range(8):
                             cache[home + 1, column] = cache[home, column]
-                        cache[home, 0], cache[home, 1], cache[home, 2], cache[home, LENGTHS] = (
-                            first,
-                            second,
-                            third,
-                            np.uint64(length | count << 8),
-                        )
+                        cache[home, 0], cache[home, 1], cache[home, 2] = first, second, third
+                        cache[home, LENGTHS] = np.uint64(length | count << 8)
                         copy_ids(links[0], cached[home], IDS, count)
             at = end
         if longer == 0:
             piece += 1
-    progress[PIECE], progress[PLACE], progress[WRITTEN] = piece, at, written
+    progress[PIECE], progress[OFFSET], progress[WRITTEN] = piece, at, written
     return longer

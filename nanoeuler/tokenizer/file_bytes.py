@@ -1,4 +1,7 @@
-"""A file as a sequence of bytes. Unlike a memory map, what was read does not count as this process's memory afterwards."""
+"""Read a file like a sequence of bytes.
+
+Unlike a memory map, bytes that were read do not count as this process's memory afterwards.
+"""
 
 import os
 from pathlib import Path
@@ -7,7 +10,7 @@ from nanoeuler.errors import UserError
 
 
 class FileBytes:
-    """`data[start:stop]` is read when it is asked for; any number of threads may ask at once."""
+    """Reads `data[start:stop]` on demand, from any number of threads."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -24,7 +27,8 @@ class FileBytes:
             more = os.pread(self.file.fileno(), stop - start - len(content), start + len(content))
             if not more:
                 raise UserError(
-                    f"{self.path}: it became shorter while it was read; run this again once nothing writes to it"
+                    f"{self.path}: it became shorter while it was read; "
+                    "run this again once nothing writes to it"
                 )
             content += more
         return content

@@ -1,6 +1,7 @@
-"""GPT-2's vocabulary as it was released: `encoder.json`, the ids by name, and `vocab.bpe`, a merge on each line.
+"""Read GPT-2's vocabulary as it was released (Radford et al. 2019).
 
-They hold the same as the `vocab` and `merges` of a tokenizer.json, and are read by the same checks. (Radford et al. 2019.)
+`encoder.json` has the ids by name, `vocab.bpe` a merge on each line: the same as the `vocab` and
+`merges` of a tokenizer.json, whose checks they must pass.
 """
 
 from pathlib import Path
@@ -14,8 +15,9 @@ REMEDY = "fetch both files of GPT-2's vocabulary again"
 
 
 def read(folder: str | Path) -> Vocabulary:
-    """The vocabulary of a folder. Raises `UserError` when a file is missing or damaged."""
-    names, pairs = Path(folder) / "encoder.json", Path(folder) / "vocab.bpe"
+    """Read the vocabulary in `folder`. Raises `UserError` when a file is missing or damaged."""
+    names = Path(folder) / "encoder.json"
+    pairs = Path(folder) / "vocab.bpe"
     for path in (names, pairs):
         if not path.is_file():
             raise UserError(

@@ -1,4 +1,7 @@
-"""A compiled binary heap of pairs of numbers: int64 (capacity, 2), the smallest pair on top, the first number deciding before the second."""
+"""A compiled binary heap of pairs of numbers, int64 (capacity, 2), with the smallest pair on top.
+
+Pairs are compared by their first number, ties by the second.
+"""
 
 from nanoeuler.compiling import compiled
 from nanoeuler.tokenizer.scanner import LENT
@@ -25,7 +28,7 @@ def push(heap, size, first, second):
 
 @compiled(**LENT)
 def replace_top(heap, size, first, second):
-    """Put a pair in the place of the smallest one."""
+    """Replace the smallest pair by another."""
     hole = 0
     while True:
         child = 2 * hole + 1
@@ -42,6 +45,6 @@ def replace_top(heap, size, first, second):
 
 @compiled(**LENT)
 def remove_top(heap, size):
-    """Take the smallest pair off. Returns the new size."""
+    """Remove the smallest pair. Returns the new size."""
     replace_top(heap, size - 1, heap[size - 1, 0], heap[size - 1, 1])
     return size - 1

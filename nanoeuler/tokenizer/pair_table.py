@@ -1,13 +1,17 @@
-"""The pairs of neighbouring symbols in a set of words: their counts, their places, and merging one of them everywhere, in compiled code.
+"""The pairs of adjacent symbols in a set of words: count them, and merge a pair everywhere.
 
-All words lie one after another in `symbols`, a slot for each byte and an END behind each word. A token of n bytes takes n slots: the first and
-the last hold its id, those between hold INSIDE. So the neighbours of any token are found in O(1), and a merge writes four slots.
+All words lie one after another in `symbols`, with a slot for each byte and an END after each word.
+A token of n bytes takes n slots: the first and the last hold its id, those between hold INSIDE. So
+the neighbours of any token are found in O(1), and a merge writes four slots.
 
-A pair is a record: key (left id << 32 | right id), total (its count in the text: over its places, the counts of the words there) and the newest
-of its segments. A segment is a stretch of `places`, slots where the pair's left token began when the segment was written; a later merge
-makes a place stale, which shows when it is visited. All new places of one merge are written together, grouped by pair.
+A pair is a record: its key (left id << 32 | right id), its total, and the newest of its segments.
+The total is its count in the text: each position counts as often as its word. A segment is a range
+of `positions`: slots where the pair's left token began when the segment was written. A later merge
+may make a position stale, which is noticed when it is visited. All new positions of one merge are
+written together, grouped by pair.
 
-The heap holds (-count, key) for each pair with a count that is never too low. One that is too high is put back when it comes up.
+The heap holds (-count, key) for each pair. Its counts are never too low. A pair whose count is too
+high is put back with the right one when it reaches the top.
 """
 
 import numpy as np
@@ -22,9 +26,9 @@ KEY, TOTAL, SEGMENT = range(3)  # of a pair's record
 FIRST, STOP, OLDER = range(3)  # of a segment's
 END, INSIDE = -1, -2  # in `symbols`
 NONE, MERGED = -1, -2  # in a pair's SEGMENT
-LEAST_COUNT = 2  # a pair that stands in one place only teaches nothing
-PAIRS, SEGMENTS, PLACES, HEAP = range(4)  # of `sizes`
-BEFORE, BEHIND = range(2)  # the two sides of a merged pair
+LEAST_COUNT = 2  # a pair that occurs once is not worth an id
+PAIRS, SEGMENTS, POSITIONS, HEAP = range(4)  # of `sizes`
+BEFORE, AFTER = range(2)  # the two sides of a merged pair
 
 
 class PairTable:
@@ -35,7 +39,8 @@ class PairTable:
         slots = int(counts.records[: len(counts), LENGTH].sum()) + len(counts) + 1
         if slots >= 1 << 31:
             raise UserError(
-                f"{slots:,} bytes of distinct words are too many to learn from; lower tokenizer.sample_bytes"
+                f"{slots:,} bytes of distinct words are too many to learn from; "
+                "lower tokenizer.sample_bytes"
             )
         self.symbols = np.empty(slots, np.int32)
         self.words = np.empty(slots, np.int32)  # the word that a slot belongs to
@@ -47,36 +52,27 @@ class PairTable:
         self.segments = np.empty((1 << 14, 3), np.int64)
         self.heap = np.empty((1 << 14, 2), np.int64)
         self.index = np.full(1 << 15, EMPTY, np.int32)
-        self.places = np.empty(
-            3 * slots, np.int32
-        )  # each slot at the start, and two for each merge, of which a slot sees one at most
-        self.made = np.empty(
-            (2, 2, 0), np.int32
-        )  # scratch: on either side, the place and the neighbour of each new pair
+        # one per slot at the start, and two per merge at a slot, of which there is at most one
+        self.positions = np.empty(3 * slots, np.int32)
         self.best = NONE
         ids = int(id_of_byte.max()) + 1
-        totals, numbers = np.zeros((ids, ids), np.int64), np.zeros((ids, ids), np.int64)
+        totals = np.zeros((ids, ids), np.int64)
+        numbers = np.zeros((ids, ids), np.int64)
         count_pairs(self.symbols, self.words, self.counts, totals, numbers)
-        self.reserve(np.count_nonzero(numbers), int(numbers.max()))
+        # scratch: position and neighbour of each new pair, on either side
+        self.made = np.empty((2, 2, 0), np.int32)
+        self.reserve(int(np.count_nonzero(numbers)), int(numbers.max()))
         start_pairs(
-            self.symbols,
-            totals,
-            numbers,
-            self.index,
-            self.pairs,
-            self.segments,
-            self.places,
-            self.heap,
-            self.sizes,
-        )
-        self.weights = np.zeros(
-            (2, most_ids), np.int64
-        )  # scratch: for each neighbour on either side, what a merge changed
+            self.symbols, totals, numbers, self.index, self.pairs, self.segments,
+            self.positions, self.heap, self.sizes,
+        )  # fmt: skip
+        # scratch: the changes of a merge for each neighbour, on either side
+        self.weights = np.zeros((2, most_ids), np.int64)
         self.numbers = np.zeros((2, most_ids), np.int64)
         self.touched = np.empty((2, most_ids), np.int32)
 
     def reserve(self, pairs: int, merges: int) -> None:
-        """Make room for as many new pairs, and for noting as many merges."""
+        """Make room for `pairs` new pairs, and for the notes of `merges` merges."""
         if self.sizes[PAIRS] + pairs > len(self.pairs):
             self.pairs = longer(self.pairs, self.sizes[PAIRS] + pairs)
             self.index = np.full(1 << (2 * len(self.pairs) - 1).bit_length(), EMPTY, np.int32)
@@ -89,24 +85,28 @@ class PairTable:
             self.made = np.empty((2, 2, merges), np.int32)
 
     def most_frequent(self) -> tuple[int, int] | None:
-        """The pair to merge next."""
+        """Return the pair to merge next."""
         self.best = find_most_frequent(self.index, self.pairs, self.heap, self.sizes)
         return None if self.best == NONE else divmod(int(self.pairs[self.best, KEY]), 1 << 32)
 
     def merge(self, product: int, length: int) -> tuple[int, int] | None:
-        """Replace the pair that was returned last by the id `product`, a token of `length` bytes, wherever it stands. Returns the next pair."""
+        """Replace the pair that was returned last by the id `product` everywhere.
+
+        `product` is a token of `length` bytes. Returns the next pair.
+        """
         self.lengths[product] = length
-        places = count_places(self.pairs, self.segments, self.best)
-        self.reserve(2 * min(places, len(self.lengths)), places)
+        positions = count_positions(self.pairs, self.segments, self.best)
+        self.reserve(2 * min(positions, len(self.lengths)), positions)
         merge_pair(
-            self.best, product, self.symbols, self.words, self.counts, self.lengths, self.index, self.pairs, self.segments, self.places, self.heap,
-            self.sizes, self.weights, self.numbers, self.touched, self.made,
+            self.best, product, self.symbols, self.words, self.counts, self.lengths,
+            self.index, self.pairs, self.segments, self.positions, self.heap, self.sizes,
+            self.weights, self.numbers, self.touched, self.made,
         )  # fmt: skip
         return self.most_frequent()
 
 
 def longer(array: np.ndarray, least: int) -> np.ndarray:
-    """A copy with room for `least` rows, and for half as many again as there were."""
+    """Copy an array with room for `least` rows, or for half as many again as it had."""
     copy = np.empty((max(int(least), len(array) * 3 // 2), *array.shape[1:]), array.dtype)
     copy[: len(array)] = array
     return copy
@@ -117,8 +117,8 @@ def lay_out(text, records, id_of_byte, symbols, words):
     symbols[0], words[0] = END, 0
     slot = 1
     for word in range(len(records)):
-        for place in range(records[word, START], records[word, START] + records[word, LENGTH]):
-            symbols[slot], words[slot] = id_of_byte[text[place]], word
+        for at in range(records[word, START], records[word, START] + records[word, LENGTH]):
+            symbols[slot], words[slot] = id_of_byte[text[at]], word
             slot += 1
         symbols[slot], words[slot] = END, word
         slot += 1
@@ -126,33 +126,34 @@ def lay_out(text, records, id_of_byte, symbols, words):
 
 @compiled(**LENT)
 def count_pairs(symbols, words, counts, totals, numbers):
-    for place in range(len(symbols) - 1):
-        if symbols[place] != END and symbols[place + 1] != END:
-            totals[symbols[place], symbols[place + 1]] += counts[words[place]]
-            numbers[symbols[place], symbols[place + 1]] += 1
+    for slot in range(len(symbols) - 1):
+        left, right = symbols[slot], symbols[slot + 1]
+        if left != END and right != END:
+            totals[left, right] += counts[words[slot]]
+            numbers[left, right] += 1
 
 
 @compiled(**LENT)
-def start_pairs(symbols, totals, numbers, index, pairs, segments, places, heap, sizes):
-    """Make the records, segments and heap of the pairs of bytes. Uses `numbers` up."""
+def start_pairs(symbols, totals, numbers, index, pairs, segments, positions, heap, sizes):
+    """Make the records, segments and heap of the pairs of bytes. Overwrites `numbers`."""
     for left in range(len(totals)):
         for right in range(len(totals)):
             if numbers[left, right]:
                 pair = pair_record(index, pairs, sizes, np.int64(left) << 32 | right)
                 pairs[pair, TOTAL] = totals[left, right]
-                numbers[left, right] = new_segment(
-                    pairs, segments, sizes, pair, numbers[left, right]
-                )
+                first = new_segment(pairs, segments, sizes, pair, numbers[left, right])
+                numbers[left, right] = first
                 sizes[HEAP] = push(heap, sizes[HEAP], -totals[left, right], pairs[pair, KEY])
-    for place in range(len(symbols) - 1):
-        if symbols[place] != END and symbols[place + 1] != END:
-            places[numbers[symbols[place], symbols[place + 1]]] = place
-            numbers[symbols[place], symbols[place + 1]] += 1
+    for slot in range(len(symbols) - 1):
+        left, right = symbols[slot], symbols[slot + 1]
+        if left != END and right != END:
+            positions[numbers[left, right]] = slot
+            numbers[left, right] += 1
 
 
 @compiled(**LENT)
 def slot_of_pair(index, pairs, key):
-    """Where in `index` the pair is, or the empty slot where it belongs."""
+    """Return the slot of the pair in `index`, or the empty slot for it."""
     value = np.uint64(key) * MULTIPLIER
     slot = np.int64(value >> np.uint64(32)) & (len(index) - 1)
     while index[slot] != EMPTY and pairs[index[slot], KEY] != key:
@@ -162,7 +163,7 @@ def slot_of_pair(index, pairs, key):
 
 @compiled(**LENT)
 def pair_record(index, pairs, sizes, key):
-    """The record of a pair, made if there is none."""
+    """Return the record of a pair, and make it if there is none."""
     slot = slot_of_pair(index, pairs, key)
     if index[slot] == EMPTY:
         index[slot] = pair = sizes[PAIRS]
@@ -179,21 +180,18 @@ def index_pairs(index, pairs, size):
 
 @compiled(**LENT)
 def new_segment(pairs, segments, sizes, pair, number):
-    """Set `number` places aside for a pair. Returns the first."""
-    segment, first = sizes[SEGMENTS], sizes[PLACES]
+    """Reserve `number` positions for a pair. Returns the index of the first."""
+    segment, first = sizes[SEGMENTS], sizes[POSITIONS]
     sizes[SEGMENTS] += 1
-    sizes[PLACES] += number
-    segments[segment, FIRST], segments[segment, STOP], segments[segment, OLDER] = (
-        first,
-        first + number,
-        pairs[pair, SEGMENT],
-    )
+    sizes[POSITIONS] += number
+    segments[segment, FIRST], segments[segment, STOP] = first, first + number
+    segments[segment, OLDER] = pairs[pair, SEGMENT]
     pairs[pair, SEGMENT] = segment
     return first
 
 
 @compiled(**LENT)
-def count_places(pairs, segments, pair):
+def count_positions(pairs, segments, pair):
     number = 0
     segment = pairs[pair, SEGMENT]
     while segment != NONE:
@@ -204,7 +202,10 @@ def count_places(pairs, segments, pair):
 
 @compiled(**LENT)
 def find_most_frequent(index, pairs, heap, sizes):
-    """The record of the pair with the highest total that was not merged yet; NONE when none occurs often enough."""
+    """Return the record of the pair with the highest total that is not merged yet.
+
+    Returns NONE when no pair occurs often enough.
+    """
     while sizes[HEAP]:
         pair = index[slot_of_pair(index, pairs, heap[0, 1])]
         total = pairs[pair, TOTAL]
@@ -219,126 +220,69 @@ def find_most_frequent(index, pairs, heap, sizes):
 
 @compiled(**LENT)
 def merge_pair(
-    best,
-    product,
-    symbols,
-    words,
-    counts,
-    lengths,
-    index,
-    pairs,
-    segments,
-    places,
-    heap,
-    sizes,
-    weights,
-    numbers,
-    touched,
-    made,
-):
-    """Merge a pair at all of its places; then bring the pairs with the neighbours up to date, each once.
+    best, product, symbols, words, counts, lengths, index, pairs, segments, positions, heap, sizes,
+    weights, numbers, touched, made,
+):  # fmt: skip
+    """Merge a pair at all its positions; then update each pair with a neighbour once.
 
-    Where places are beside each other, a neighbour may be merged away by the next place, or be the product of the one before. What is added
-    and subtracted for such a pair that came and went is the same, so that the order of places does not matter.
+    At adjacent positions, a neighbour may be merged by the next merge, or be the product of the one
+    before. For such a pair, which exists only during the merge, the same count is added and
+    subtracted. So the order of the positions does not matter.
     """
     left, right = pairs[best, KEY] >> 32, pairs[best, KEY] & 0xFFFFFFFF
-    notes_before = touched_before = notes_behind = touched_behind = 0
+    notes_before = touched_before = notes_after = touched_after = 0
     segment = pairs[best, SEGMENT]
     pairs[best, SEGMENT] = MERGED
     while segment != NONE:
         for number in range(segments[segment, FIRST], segments[segment, STOP]):
-            place = np.int64(places[number])
-            if left == right and symbols[place - 1] == left:
+            slot = np.int64(positions[number])
+            if left == right and symbols[slot - 1] == left:
                 continue  # inside a run, which is merged from its start
-            while symbols[place] == left and symbols[place + lengths[left]] == right:
-                partner = place + lengths[left]
+            while symbols[slot] == left and symbols[slot + lengths[left]] == right:
+                partner = slot + lengths[left]
                 following = partner + lengths[right]
-                weight = counts[words[place]]
+                weight = counts[words[slot]]
                 symbols[partner - 1] = symbols[partner] = INSIDE
-                symbols[place] = symbols[following - 1] = product
-                neighbour = symbols[place - 1]
+                symbols[slot] = symbols[following - 1] = product
+                neighbour = symbols[slot - 1]
                 if neighbour != END:
                     if numbers[BEFORE, neighbour] == 0:
                         touched[BEFORE, touched_before] = neighbour
                         touched_before += 1
                     weights[BEFORE, neighbour] += weight
                     numbers[BEFORE, neighbour] += 1
-                    made[BEFORE, 0, notes_before], made[BEFORE, 1, notes_before] = (
-                        place - lengths[neighbour],
-                        neighbour,
-                    )
+                    made[BEFORE, 0, notes_before] = slot - lengths[neighbour]
+                    made[BEFORE, 1, notes_before] = neighbour
                     notes_before += 1
                 neighbour = symbols[following]
                 if neighbour != END:
-                    if numbers[BEHIND, neighbour] == 0:
-                        touched[BEHIND, touched_behind] = neighbour
-                        touched_behind += 1
-                    weights[BEHIND, neighbour] += weight
-                    numbers[BEHIND, neighbour] += 1
-                    made[BEHIND, 0, notes_behind], made[BEHIND, 1, notes_behind] = place, neighbour
-                    notes_behind += 1
+                    if numbers[AFTER, neighbour] == 0:
+                        touched[AFTER, touched_after] = neighbour
+                        touched_after += 1
+                    weights[AFTER, neighbour] += weight
+                    numbers[AFTER, neighbour] += 1
+                    made[AFTER, 0, notes_after] = slot
+                    made[AFTER, 1, notes_after] = neighbour
+                    notes_after += 1
                 if left != right:
                     break
-                place = following
+                slot = following
         segment = segments[segment, OLDER]
-    add_pairs(
-        BEFORE,
-        product,
-        touched[BEFORE, :touched_before],
-        made[BEFORE, :, :notes_before],
-        weights,
-        numbers,
-        index,
-        pairs,
-        segments,
-        places,
-        sizes,
-    )
-    add_pairs(
-        BEHIND,
-        product,
-        touched[BEHIND, :touched_behind],
-        made[BEHIND, :, :notes_behind],
-        weights,
-        numbers,
-        index,
-        pairs,
-        segments,
-        places,
-        sizes,
-    )
+    before, after = touched[BEFORE, :touched_before], touched[AFTER, :touched_after]
+    made_before, made_after = made[BEFORE, :, :notes_before], made[AFTER, :, :notes_after]
+    table = weights, numbers, index, pairs, segments, positions, sizes
+    add_pairs(BEFORE, product, before, made_before, *table)
+    add_pairs(AFTER, product, after, made_after, *table)
     for number in range(touched_before):
-        neighbour = np.int64(touched[BEFORE, number])
-        pairs[index[slot_of_pair(index, pairs, neighbour << 32 | left)], TOTAL] -= weights[
-            BEFORE, neighbour
-        ]
-    for number in range(touched_behind):
-        neighbour = np.int64(touched[BEHIND, number])
-        pairs[index[slot_of_pair(index, pairs, right << 32 | neighbour)], TOTAL] -= weights[
-            BEHIND, neighbour
-        ]
-    push_pairs(
-        BEFORE,
-        product,
-        touched[BEFORE, :touched_before],
-        weights,
-        numbers,
-        index,
-        pairs,
-        heap,
-        sizes,
-    )
-    push_pairs(
-        BEHIND,
-        product,
-        touched[BEHIND, :touched_behind],
-        weights,
-        numbers,
-        index,
-        pairs,
-        heap,
-        sizes,
-    )
+        neighbour = np.int64(before[number])
+        pair = index[slot_of_pair(index, pairs, neighbour << 32 | left)]
+        pairs[pair, TOTAL] -= weights[BEFORE, neighbour]
+    for number in range(touched_after):
+        neighbour = np.int64(after[number])
+        pair = index[slot_of_pair(index, pairs, right << 32 | neighbour)]
+        pairs[pair, TOTAL] -= weights[AFTER, neighbour]
+    push_pairs(BEFORE, product, before, weights, numbers, index, pairs, heap, sizes)
+    push_pairs(AFTER, product, after, weights, numbers, index, pairs, heap, sizes)
 
 
 @compiled(**LENT)
@@ -349,28 +293,27 @@ def key_of(side, product, neighbour):
 
 @compiled(**LENT)
 def add_pairs(
-    side, product, touched, made, weights, numbers, index, pairs, segments, places, sizes
+    side, product, touched, made, weights, numbers, index, pairs, segments, positions, sizes
 ):
-    """Add totals and places of the pairs of `product` with the neighbours on one side."""
+    """Add totals and positions of the pairs of `product` with the neighbours on one side."""
     for neighbour in touched:
         pair = pair_record(index, pairs, sizes, key_of(side, product, neighbour))
         if pairs[pair, SEGMENT] == MERGED:
             numbers[side, neighbour] = NONE
         else:
             pairs[pair, TOTAL] += weights[side, neighbour]
-            numbers[side, neighbour] = new_segment(
-                pairs, segments, sizes, pair, numbers[side, neighbour]
-            )
+            first = new_segment(pairs, segments, sizes, pair, numbers[side, neighbour])
+            numbers[side, neighbour] = first
     for number in range(made.shape[1]):
         neighbour = made[1, number]
         if numbers[side, neighbour] != NONE:
-            places[numbers[side, neighbour]] = made[0, number]
+            positions[numbers[side, neighbour]] = made[0, number]
             numbers[side, neighbour] += 1
 
 
 @compiled(**LENT)
 def push_pairs(side, product, touched, weights, numbers, index, pairs, heap, sizes):
-    """Put the pairs that grew onto the heap, and leave the scratch empty."""
+    """Put the pairs that grew onto the heap, and clear the scratch."""
     for neighbour in touched:
         key = key_of(side, product, neighbour)
         pair = index[slot_of_pair(index, pairs, key)]

@@ -1,6 +1,6 @@
-"""The pretokenizer's compiled half: where a word of GPT-2's pattern ends, found by looking at each byte once.
+"""Find the ends of the words of GPT-2's pattern, in compiled code that reads each byte once.
 
-Bytes are UTF-8. One that does not decode is a character of its own and of class other, as in `pretokenizer`.
+Bytes are UTF-8. A byte that does not decode is a character of class other, as in `pretokenizer`.
 """
 
 import numpy as np
@@ -9,18 +9,20 @@ from nanoeuler.compiling import compiled
 from nanoeuler.tokenizer import unicode16
 
 LENT = {"_nrt": False}
-"""For `compiled`: arrays belong to the caller. Counting references to them at every inner call took two thirds of a scan's time; nothing may be allocated."""
+"""Options of `compiled` for functions that allocate nothing: their arrays belong to the caller.
+
+Counting references to the arrays at every inner call took two thirds of a scan's time.
+"""
 
 OTHER, LETTER, NUMBER, SPACE = range(4)
 LONGEST_CHARACTER = 4  # bytes
-PADDING = 24  # bytes that may be read behind a text
-FIRST_BYTES = np.array(
-    [(1 << 8 * count) - 1 for count in range(9)], np.uint64
-)  # the mask that keeps so many bytes of eight
+PADDING = 24  # bytes that may be read after the end of a text
+FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
+"""Element i is the mask of the first i bytes of eight."""
 
 
 def class_table() -> np.ndarray:
-    """The class of every code point, uint8 (0x110000,)."""
+    """Return the class of every code point: uint8 (0x110000,)."""
     classes = np.full(0x110000, OTHER, np.uint8)
     for name, table in (
         (LETTER, unicode16.LETTERS),
@@ -38,14 +40,17 @@ CLASSES = class_table()
 
 
 def padded(size: int) -> np.ndarray:
-    """Room for a text of `size` bytes, uint8 (size + PADDING,), zeros behind it."""
+    """Allocate a text of `size` bytes followed by zeros: uint8 (size + PADDING,)."""
     data = np.empty(size + PADDING, np.uint8)
     data[size:] = 0
     return data
 
 
 def eight_bytes_at(data: np.ndarray) -> np.ndarray:
-    """A view of padded `data` in which element i is the eight bytes from byte i on, as one little-endian number: uint64 (size + PADDING - 7,)."""
+    """View padded `data` as numbers of eight bytes: uint64 (size + PADDING - 7,).
+
+    Element i is the eight bytes from byte i on, little-endian.
+    """
     return np.lib.stride_tricks.as_strided(
         data[:8].view("<u8"), shape=(len(data) - 7,), strides=(1,), writeable=False
     )
@@ -58,7 +63,10 @@ def is_continuation(byte):
 
 @compiled(**LENT)
 def beyond_ascii(data, at, stop, classes):
-    """Class and length in bytes of the character at `at`, which is not ASCII; what is not strict UTF-8 (RFC 3629) is one byte of class other."""
+    """Return class and length in bytes of the character at `at`, which is not ASCII.
+
+    A byte that is not strict UTF-8 (RFC 3629) is a character of class other.
+    """
     lead = np.int64(data[at])
     if 0xC2 <= lead <= 0xDF and at + 1 < stop and is_continuation(data[at + 1]):
         return classes[(lead & 0x1F) << 6 | data[at + 1] & 0x3F], 2
@@ -91,7 +99,7 @@ def beyond_ascii(data, at, stop, classes):
 
 @compiled(**LENT)
 def character(data, at, stop, classes):
-    """Class and length in bytes of the character at `at`."""
+    """Return class and length in bytes of the character at `at`."""
     if data[at] < 0x80:
         return classes[data[at]], 1
     return beyond_ascii(data, at, stop, classes)
@@ -99,7 +107,7 @@ def character(data, at, stop, classes):
 
 @compiled(**LENT)
 def end_of_run(data, at, stop, classes, wanted):
-    """Where the run of characters of class `wanted` that goes on at `at` ends."""
+    """Return where the run of characters of class `wanted` ends that reaches `at`."""
     while at < stop:
         found, length = character(data, at, stop, classes)
         if found != wanted:
@@ -110,7 +118,7 @@ def end_of_run(data, at, stop, classes, wanted):
 
 @compiled(**LENT)
 def end_of_contraction(data, at, stop):
-    """Where 's 't 're 've 'm 'll or 'd ends, whose apostrophe is at `at`; `at` when none of them stands there."""
+    """Return where 's 't 're 've 'm 'll or 'd with its apostrophe at `at` ends; `at` if none is."""
     first = data[at + 1] if at + 1 < stop else 0
     second = data[at + 2] if at + 2 < stop else 0
     if first == ord("s") or first == ord("t") or first == ord("m") or first == ord("d"):
@@ -124,7 +132,10 @@ def end_of_contraction(data, at, stop):
 
 @compiled(**LENT)
 def word_end(data, at, stop, classes):
-    """Where the word that begins at `at` ends, in the text that ends at `stop`: the first alternative of the pattern that fits."""
+    """Return where the word at `at` ends, in the text that ends at `stop`.
+
+    It is the first alternative of the pattern that matches.
+    """
     if data[at] == ord("'"):
         end = end_of_contraction(data, at, stop)
         if end > at:
@@ -137,7 +148,7 @@ def word_end(data, at, stop, classes):
     while end < stop:
         kind, length = character(data, end, stop, classes)
         if kind != SPACE:
-            return last  # the run's last character goes to the word behind it
+            return last  # the run's last character belongs to the word after it
         last = end
         end += length
     return end
@@ -145,10 +156,12 @@ def word_end(data, at, stop, classes):
 
 @compiled(**LENT)
 def find_cut(data, is_end, classes):
-    """Whether there is a place in `data` where a word surely ends, and the first such; without one, where to go on, `data` being a window on a text.
+    """Search `data`, a window of a text, for an offset where a word is sure to end.
 
-    That is between two characters of different classes of which the first is no white space and no apostrophe: no alternative of the pattern has both, and
-    none looks back. `data` may begin within a character, and end within one unless it `is_end` of the text.
+    Returns whether there is one and the first of them, else where to continue. A word is sure to
+    end between two characters of different classes of which the first is neither white space nor an
+    apostrophe: no alternative of the pattern has both, and none looks back. `data` may begin within
+    a character, and end within one unless it `is_end` of the text.
     """
     at, stop = 0, len(data)
     while at < stop and is_continuation(data[at]):

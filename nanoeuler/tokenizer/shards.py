@@ -1,9 +1,10 @@
-"""Tokens on disk: plain arrays that are memory-mapped, and a small manifest that is written last.
+"""Store tokens as plain arrays that are memory-mapped, with a small manifest that is written last.
 
     store = TokenStore.open("data/corpora/sample/tokens-512/manifest.json")
     store.tokens("train")[0:128]            # int32 (128,)
 
-A shard is the ids themselves, uint16 as long as 65,536 are enough and else uint32, little-endian, with nothing around them.
+A shard is an array of ids without a header, little-endian: uint16 for vocabularies of up to 65,536
+ids, else uint32.
 """
 
 import hashlib
@@ -23,12 +24,12 @@ REMEDY = "run `nanoeuler tokenize` again"
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """The narrowest of the two kinds of shard that holds every id."""
+    """Return the smaller of the two dtypes of shards that holds every id."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
 class TokenSequence:
-    """The tokens of some shards, one after another, as if they were one array. Only what is sliced is read."""
+    """The tokens of some shards as one sequence, of which only the slices asked for are read."""
 
     def __init__(self, shards: list[np.ndarray]):
         self.shards = shards
@@ -38,7 +39,7 @@ class TokenSequence:
         return self.starts[-1]
 
     def __getitem__(self, wanted: slice) -> np.ndarray:
-        """int32 (stop - start,): a copy. Bounds are those of Python's slices, the step is 1."""
+        """Return a copy, int32 (stop - start,). Bounds are those of Python's slices, step is 1."""
         if not isinstance(wanted, slice) or wanted.step not in (None, 1):
             raise TypeError(f"a TokenSequence is read by slices [start:stop], not by {wanted!r}")
         start, stop, _ = wanted.indices(len(self))
@@ -51,7 +52,7 @@ class TokenSequence:
 
 
 class TokenStore:
-    """The tokens of a corpus: two splits, in each the sources by name."""
+    """The tokens of a corpus, by split and source."""
 
     def __init__(self, path: Path, manifest: dict[str, Any]):
         self.path, self.manifest = path, manifest
@@ -62,24 +63,21 @@ class TokenStore:
 
     @classmethod
     def open(cls, path: str | Path) -> "TokenStore":
-        """Read the manifest and check that every shard has the size it says. Raises `UserError` naming the file that does not."""
+        """Read the manifest, and check that every shard has the size that it gives.
+
+        Raises `UserError` naming the file that does not.
+        """
         path = Path(path)
         manifest = read_json(path)
         try:
             store = cls(path, manifest)
-            consistent = (
-                manifest["fingerprint"] == manifest_fingerprint(manifest)
-                and manifest["dtype"] == store.dtype.name
-            )
-            shards = [
-                shard
+            consistent = manifest["fingerprint"] == manifest_fingerprint(manifest)
+            consistent &= manifest["dtype"] == store.dtype.name
+            sizes = {
+                path.parent / shard["file"]: shard["tokens"] * store.dtype.itemsize
                 for sources in manifest["splits"].values()
                 for entry in sources.values()
                 for shard in entry["shards"]
-            ]
-            sizes = {
-                path.parent / shard["file"]: shard["tokens"] * store.dtype.itemsize
-                for shard in shards
             }
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
@@ -96,33 +94,31 @@ class TokenStore:
         return store
 
     def check_tokenizer(self, tokenizer: Tokenizer, path: str | Path) -> None:
-        """Raise `UserError` unless the tokens were made with `tokenizer`, which was read from `path`."""
+        """Raise `UserError` unless the tokens were made with `tokenizer`, read from `path`."""
         if tokenizer.fingerprint != self.tokenizer_fingerprint:
             raise UserError(
-                f"{self.path}: these tokens were made with another tokenizer ({self.tokenizer_fingerprint[:12]}, {self.vocab_size} ids) "
-                f"than {path} ({tokenizer.fingerprint[:12]}, {tokenizer.vocab_size} ids); {REMEDY} or give the one that belongs to them"
+                f"{self.path}: these tokens were made with another tokenizer "
+                f"({self.tokenizer_fingerprint[:12]}, {self.vocab_size} ids) "
+                f"than {path} ({tokenizer.fingerprint[:12]}, {tokenizer.vocab_size} ids); "
+                f"{REMEDY} or give the one that belongs to them"
             )
 
     def sources(self, split: str) -> list[str]:
-        """Names of the sources that have documents in this split."""
-        return [
-            source for source, entry in self.manifest["splits"][split].items() if entry["tokens"]
-        ]
+        """Return the names of the sources that have documents in this split."""
+        entries = self.manifest["splits"][split]
+        return [source for source, entry in entries.items() if entry["tokens"]]
 
     def tokens(self, split: str, source: str | None = None) -> TokenSequence:
-        """The tokens of one source, or of all of them one after another."""
+        """Return the tokens of one source, or of all of them one after another."""
         shards = [shard for entry in self.entries(split, source) for shard in entry["shards"]]
-        return TokenSequence(
-            [
-                np.memmap(
-                    self.path.parent / shard["file"], self.dtype, mode="r", shape=(shard["tokens"],)
-                )
-                for shard in shards
-            ]
-        )
+        return TokenSequence([self.map_shard(shard) for shard in shards])
+
+    def map_shard(self, shard: dict[str, Any]) -> np.ndarray:
+        path = self.path.parent / shard["file"]
+        return np.memmap(path, self.dtype, mode="r", shape=(shard["tokens"],))
 
     def bytes(self, split: str, source: str | None = None) -> int:
-        """UTF-8 bytes of the documents that the tokens stand for (`</s>` is none)."""
+        """Return the UTF-8 bytes of the documents, in which `</s>` does not count."""
         return sum(entry["bytes"] for entry in self.entries(split, source))
 
     def entries(self, split: str, source: str | None) -> list[dict[str, Any]]:
@@ -131,14 +127,12 @@ class TokenStore:
 
 
 class ShardWriter:
-    """Writes one source's tokens into `<stem>-000.bin`, `<stem>-001.bin`, … of `folder`, filling each before the next."""
+    """Writes one source's tokens to `<stem>-000.bin`, `<stem>-001.bin`, … one after another."""
 
     def __init__(self, folder: Path, stem: str, dtype: np.dtype, shard_tokens: int = SHARD_TOKENS):
         self.folder, self.stem, self.dtype, self.shard_tokens = folder, stem, dtype, shard_tokens
-        self.shards: list[
-            dict[str, Any]
-        ] = []  # the manifest's entries of the shards, the last one perhaps not full
-        self.room = 0  # tokens that the last shard still takes
+        self.shards: list[dict[str, Any]] = []  # their entries in the manifest
+        self.room = 0  # tokens that the last shard still has room for
 
     def write(self, ids: np.ndarray) -> None:
         """Append ids (tokens,)."""
@@ -161,7 +155,7 @@ class ShardWriter:
         self.room, self.hash = self.shard_tokens, hashlib.sha256()
 
     def entry(self, documents: int, size: int) -> dict[str, Any]:
-        """The source's entry in the manifest, once all is written."""
+        """Return the source's entry in the manifest, once all tokens are written."""
         return {
             "documents": documents,
             "tokens": sum(shard["tokens"] for shard in self.shards),
@@ -173,7 +167,7 @@ class ShardWriter:
 def write_manifest(
     folder: Path, tokenizer: Tokenizer, corpus_fingerprint: str, splits: dict[str, dict[str, Any]]
 ) -> None:
-    """Write the manifest of the shards in `folder`: after them, so that its presence says that they are whole."""
+    """Write the manifest of the shards in `folder`, last: its presence means that all are whole."""
     manifest = {
         "version": 1,
         "dtype": token_dtype(tokenizer.vocab_size).name,
@@ -186,7 +180,6 @@ def write_manifest(
 
 
 def manifest_fingerprint(manifest: dict[str, Any]) -> str:
-    """sha256 of all that the manifest says, the shards' hashes among it."""
-    return sha256_text(
-        canonical_json({key: value for key, value in manifest.items() if key != "fingerprint"})
-    )
+    """Return the sha256 of the manifest, which includes the hashes of the shards."""
+    content = {key: value for key, value in manifest.items() if key != "fingerprint"}
+    return sha256_text(canonical_json(content))

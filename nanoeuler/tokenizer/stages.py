@@ -1,4 +1,4 @@
-"""The two stages of this wing: learn a tokenizer from a corpus, and turn a corpus into tokens."""
+"""The stages that learn a tokenizer from a corpus, encode a corpus, and import GPT-2's."""
 
 from pathlib import Path
 
@@ -25,15 +25,20 @@ from nanoeuler.tokenizer.vocabulary import SMALLEST, SPECIALS, build
 def learn_tokenizer(
     corpus_path: Path, vocab_size: int, sample_bytes: int, output: Path, threads: int = 1
 ) -> Tokenizer:
-    """Learn from `sample_bytes` of the training split and write a tokenizer.json. Raises `UserError` when the vocabulary cannot be had."""
+    """Learn from `sample_bytes` of the training split and write a tokenizer.json.
+
+    Raises `UserError` when the text does not yield `vocab_size` ids.
+    """
     check_threads(threads)
     if vocab_size < SMALLEST:
         raise UserError(
-            f"tokenizer.vocab_size is {vocab_size}: it must be at least {SMALLEST} ({len(SPECIALS)} reserved ids and 256 bytes); raise it in the config"
+            f"tokenizer.vocab_size is {vocab_size}: it must be at least {SMALLEST} "
+            f"({len(SPECIALS)} reserved ids and 256 bytes); raise it in the config"
         )
     if sample_bytes < 1:
         raise UserError(
-            f"tokenizer.sample_bytes is {sample_bytes}: it must be at least 1; 100000000 is plenty for most vocabularies"
+            f"tokenizer.sample_bytes is {sample_bytes}: it must be at least 1; "
+            "100000000 is plenty for most vocabularies"
         )
     texts = Corpus(corpus_path).texts["train"]
     available = sum(len(text.data) for text in texts)
@@ -45,7 +50,8 @@ def learn_tokenizer(
             "raise tokenizer.sample_bytes" if sample_bytes < available else "add text to the corpus"
         )
         raise UserError(
-            f"{corpus_path}: {min(sample_bytes, available):,} bytes of text yield {tokenizer.vocab_size} ids where tokenizer.vocab_size asks for {vocab_size}; "
+            f"{corpus_path}: {min(sample_bytes, available):,} bytes of text yield "
+            f"{tokenizer.vocab_size} ids where tokenizer.vocab_size asks for {vocab_size}; "
             f"set it to {tokenizer.vocab_size} or less, or {more}"
         )
     tokenizer.save(output)
@@ -67,15 +73,16 @@ def tokenize_corpus(
     threads: int = 1,
     shard_tokens: int = SHARD_TOKENS,
 ) -> TokenStore:
-    """Write the shards of a corpus and their manifest to the folder `output`, with `threads` threads.
+    """Write the shards of a corpus and their manifest to the folder `output`.
 
-    Raises `UserError` when the tokenizer has not the `vocab_size` ids that the model is to have.
+    Raises `UserError` when the tokenizer does not have the `vocab_size` ids of the configuration.
     """
     check_threads(threads)
     corpus, tokenizer = Corpus(corpus_path), Tokenizer.load(tokenizer_path)
     if tokenizer.vocab_size != vocab_size:
         raise UserError(
-            f"{tokenizer_path}: it has {tokenizer.vocab_size} ids where tokenizer.vocab_size is {vocab_size}; change that or run `nanoeuler bpe` again"
+            f"{tokenizer_path}: it has {tokenizer.vocab_size} ids where tokenizer.vocab_size is "
+            f"{vocab_size}; change that or run `nanoeuler bpe` again"
         )
     encoder = ChunkEncoder(corpus, tokenizer)
     found = list(chunks(corpus))
@@ -92,7 +99,7 @@ def tokenize_corpus(
             for split, texts in corpus.texts.items()
         }
         for chunk, ids in zip(found, map_in_order(encoder.encode, found, threads), strict=True):
-            writers[chunk.split][chunk.index].write(ids)
+            writers[chunk.split][chunk.source].write(ids)
             progress.update(chunk.stop - chunk.start)
         splits = {
             split: {
@@ -105,18 +112,16 @@ def tokenize_corpus(
     store = TokenStore.open(output / MANIFEST)
     for split in corpus.texts:
         tokens, size = len(store.tokens(split)), store.bytes(split)
-        log.line(
-            "tokenize",
-            split=split,
-            tokens=tokens,
-            bytes=size,
-            bytes_per_token=size / max(tokens, 1),
-        )
+        mean = size / max(tokens, 1)
+        log.line("tokenize", split=split, tokens=tokens, bytes=size, bytes_per_token=mean)
     return store
 
 
 def import_gpt2(folder: Path, output: Path) -> Tokenizer:
-    """Write the tokenizer.json of the vocabulary in `folder`. Raises `UserError` when its files are missing or damaged."""
+    """Write the tokenizer.json of GPT-2's vocabulary in `folder`.
+
+    Raises `UserError` when its files are missing or damaged.
+    """
     tokenizer = Tokenizer(gpt2_files.read(folder))
     tokenizer.save(output)
     log.line(

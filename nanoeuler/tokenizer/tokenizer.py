@@ -1,4 +1,4 @@
-"""The tokenizer as everything else uses it: text to ids and back.
+"""The tokenizer that other packages use: text to ids and back.
 
 tokenizer = Tokenizer.load("data/corpora/sample/tokenizer-512/tokenizer.json")
 tokenizer.decode(tokenizer.encode("a book"))
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class Tokenizer:
-    """Byte-level BPE over GPT-2's words. `decode_bytes(encode(data)) == data` for every byte string."""
+    """Byte-level BPE over GPT-2's words.
+
+    `decode_bytes(encode(data)) == data` holds for every byte string.
+    """
 
     def __init__(self, vocabulary: Vocabulary):
         self.vocabulary = vocabulary
@@ -31,7 +34,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a tokenizer.json. Raises `UserError` when it is missing, damaged, or of a kind that this project does not know."""
+        """Read a tokenizer.json. Raises `UserError` when it is missing, damaged or unsupported."""
         return cls(tokenizer_json.read(path))
 
     def save(self, path: str | Path) -> None:
@@ -43,39 +46,43 @@ class Tokenizer:
 
     @cached_property
     def encoder(self) -> "Encoder":
-        from nanoeuler.tokenizer.encoder import (
-            Encoder,
-        )  # loads Numba, which nothing else here needs
+        from nanoeuler.tokenizer.encoder import Encoder  # loads Numba, which decoding does not need
 
         return Encoder(self.vocabulary)
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of what the tokenizer is, however its file was laid out: equal fingerprints give equal ids."""
+        """The sha256 of the vocabulary, whatever the layout of its file.
+
+        Tokenizers of equal fingerprints give equal ids.
+        """
         return sha256_text(canonical_json(tokenizer_json.to_json(self.vocabulary)))
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """The ids of `text`, int32 (tokens,). Never a special one: a literal "</s>" is text like any other.
+        """Return the ids of `text`, int32 (tokens,), never special ones: "</s>" is text here.
 
         Raises `UserError` for a str with a lone surrogate.
         """
         content = to_bytes(text)
-        return self.encoder.encode(
-            content, np.array([0, len(content)]), frame=self.end_id, framed=1
-        )
+        borders = np.array([0, len(content)])
+        return self.encoder.encode(content, borders, frame=self.end_id, framed=1)
 
     def decode_bytes(self, ids: Iterable[int] | np.ndarray) -> bytes:
-        """The bytes that `ids` stand for, special tokens as their literals. Raises `ValueError` for an id outside the vocabulary."""
+        """Return the bytes that `ids` stand for, special tokens as their literals.
+
+        Raises `ValueError` for an id outside the vocabulary.
+        """
         tokens = self.vocabulary.tokens
         listed = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
         if listed and not 0 <= min(listed) <= max(listed) < len(tokens):
             raise ValueError(
-                f"ids from {min(listed)} to {max(listed)} do not fit a vocabulary of {len(tokens)} ids"
+                f"ids from {min(listed)} to {max(listed)} "
+                f"do not fit a vocabulary of {len(tokens)} ids"
             )
         return b"".join(map(tokens.__getitem__, listed))
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """The text that `ids` stand for; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text that `ids` stand for; bytes that are not UTF-8 become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def token_bytes(self, index: int) -> bytes:

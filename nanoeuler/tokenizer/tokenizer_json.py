@@ -1,8 +1,9 @@
-"""`tokenizer.json`, the file that the `tokenizers` library reads too, to and from a `Vocabulary`.
+"""Read and write `tokenizer.json`, a file that the `tokenizers` library reads, too.
 
-What that library would do differently from this project is refused, not guessed: every setting is either the one that we write or an error
-that names it. Special tokens are listed as such, so that other tools know them; `tokenizers` then takes a literal `</s>` in a text
-for the token unless its `encode_special_tokens` is set, whereas our `encode` never emits a special id from text.
+Settings under which that library would encode differently from this project are refused: each is
+either the one that we write, or an error names it. Special tokens are listed as such, so that other
+tools know them. `tokenizers` takes a literal `</s>` in a text for the token unless its
+`encode_special_tokens` is set, whereas our `encode` never emits a special id from text.
 """
 
 from pathlib import Path
@@ -19,12 +20,12 @@ from nanoeuler.tokenizer.vocabulary import (
     Vocabulary,
 )
 
-PRETOKENIZER = {
+PRETOKENIZER = {  # the file's spelling of pretokenizer.NAME
     "type": "ByteLevel",
     "add_prefix_space": False,
     "trim_offsets": True,
     "use_regex": True,
-}  # how the file spells pretokenizer.NAME
+}
 DECODER = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 MODEL_SETTINGS = {
     "dropout": None,
@@ -45,7 +46,7 @@ ADDED_TOKEN = {
 
 
 def to_json(vocabulary: Vocabulary) -> dict[str, Any]:
-    """The content of the file: a pure function of the vocabulary, so that it can be hashed."""
+    """Return the content of the file, which depends on the vocabulary alone and can be hashed."""
     names = [token_name(token) for token in vocabulary.tokens]
     for literal, index in vocabulary.specials.items():
         names[index] = literal
@@ -75,12 +76,12 @@ def write(path: str | Path, vocabulary: Vocabulary) -> None:
 
 
 def read(path: str | Path) -> Vocabulary:
-    """Read a `tokenizer.json`. Raises `UserError` when it is damaged or asks for what this project does not do."""
+    """Read a `tokenizer.json`. Raises `UserError` when it is damaged or unsupported."""
     return Reader(Path(path)).vocabulary(read_json(path))
 
 
 class Reader:
-    """Checks the content of one file and turns it into a vocabulary; every complaint names the file."""
+    """Checks the content of one file and converts it to a vocabulary; its errors name the file."""
 
     def __init__(
         self,
@@ -104,7 +105,8 @@ class Reader:
         missing = set(CHARACTER_OF_BYTE.values()) - (set(ids) - set(specials))
         if missing:
             self.refuse(
-                f"damaged: its vocabulary lacks {len(missing)} of the 256 bytes, such as {min(missing)!r}"
+                f"damaged: its vocabulary lacks {len(missing)} of the 256 bytes, "
+                f"such as {min(missing)!r}"
             )
         return Vocabulary(
             tokens, specials, self.merges(content["model"].get("merges"), ids, specials)
@@ -127,26 +129,30 @@ class Reader:
         self.check_pretokenizer(content.get("pre_tokenizer"))
         if describe(content.get("decoder")) != "ByteLevel":
             self.refuse(
-                f"its decoder is {describe(content.get('decoder'))} where this project reads ByteLevel"
+                f"its decoder is {describe(content.get('decoder'))} where this project reads "
+                "ByteLevel"
             )
         if describe(content.get("post_processor")) not in ("none", "ByteLevel"):
             self.refuse(
-                f"it sets a post_processor ({describe(content['post_processor'])}), which this project does not do"
+                f"it sets a post_processor ({describe(content['post_processor'])}), "
+                "which this project does not do"
             )
 
     def check_pretokenizer(self, found: Any) -> None:
         if describe(found) != PRETOKENIZER["type"]:
             self.refuse(
-                f"its pre_tokenizer {describe(found)} is not known here, only {PRETOKENIZER['type']} (the scanner {pretokenizer.NAME!r}) is"
+                f"its pre_tokenizer {describe(found)} is not known here, "
+                f"only {PRETOKENIZER['type']} (the scanner {pretokenizer.NAME!r}) is"
             )
         for key, default in (("add_prefix_space", True), ("use_regex", True)):
             if found.get(key, default) != PRETOKENIZER[key]:
                 self.refuse(
-                    f"its pre_tokenizer sets {key} to {found.get(key, default)!r}, where the scanner {pretokenizer.NAME!r} is {PRETOKENIZER[key]!r}"
+                    f"its pre_tokenizer sets {key} to {found.get(key, default)!r}, "
+                    f"where the scanner {pretokenizer.NAME!r} is {PRETOKENIZER[key]!r}"
                 )
 
     def ids(self, vocab: Any) -> dict[str, int]:
-        """The model's vocabulary, whose ids must be 0, 1, 2, …"""
+        """Check the model's vocabulary, whose ids must be 0, 1, 2, …"""
         if not isinstance(vocab, dict) or not all(type(index) is int for index in vocab.values()):
             self.refuse("damaged: its vocab is not a map from tokens to ids")
         if sorted(vocab.values()) != list(range(len(vocab))):
@@ -167,7 +173,8 @@ class Reader:
                 )
             if entry.get("special") is not True:
                 self.refuse(
-                    f"its added token {literal!r} is not a special one, which this project does not do"
+                    f"its added token {literal!r} is not a special one, "
+                    "which this project does not do"
                 )
             specials[literal] = ids[literal]
         if END not in specials and GPT2_END not in specials:
@@ -185,7 +192,7 @@ class Reader:
     def merges(
         self, found: Any, ids: dict[str, int], specials: dict[str, int]
     ) -> list[tuple[int, int, int]]:
-        """Merges written as "left right" or ["left", "right"]."""
+        """Read merges, which are written as "left right" or ["left", "right"]."""
         if not isinstance(found, list):
             self.refuse("damaged: its merges are not a list")
         merges = []
@@ -200,7 +207,8 @@ class Reader:
             for name in (*names, "".join(names)):
                 if name not in ids or name in specials:
                     self.refuse(
-                        f"damaged: merge {index} is {' + '.join(names)}, but {name!r} is not in its vocab"
+                        f"damaged: merge {index} is {' + '.join(names)}, "
+                        f"but {name!r} is not in its vocab"
                     )
             merges.append((ids[names[0]], ids[names[1]], ids["".join(names)]))
         if len({merge[:2] for merge in merges}) < len(merges):
@@ -209,16 +217,12 @@ class Reader:
 
 
 def token_name(token: bytes) -> str:
-    """A token as the file spells it, one printing character for each byte."""
+    """Spell a token as in the file, with one printing character for each byte."""
     return "".join(map(CHARACTER_OF_BYTE.__getitem__, token))
 
 
 def describe(section: Any) -> str:
-    """The name of a section's type."""
-    return (
-        "none"
-        if section is None
-        else str(section.get("type"))
-        if isinstance(section, dict)
-        else repr(section)
-    )
+    """Return the name of a section's type."""
+    if section is None:
+        return "none"
+    return str(section.get("type")) if isinstance(section, dict) else repr(section)

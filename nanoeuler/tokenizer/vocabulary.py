@@ -1,6 +1,7 @@
-"""What a tokenizer consists of: its tokens by id, the special ones among them, and the merges in the order in which they were learned.
+"""The vocabulary of a tokenizer: tokens by id, special tokens, and merges in the order of learning.
 
-A new vocabulary has 16 special ids, then the 256 bytes in GPT-2's order, then one id for each new byte string that merging makes.
+A new vocabulary has 16 special ids, then the 256 bytes in GPT-2's order, then one id for each new
+byte string that a merge makes.
 """
 
 from collections.abc import Iterable
@@ -16,16 +17,15 @@ SPECIALS = (
     *(f"<|reserved_{index}|>" for index in range(4, 16)),
 )
 
-# GPT-2 writes a byte as a printing character: itself where Latin-1 prints it, else the next free one from U+0100 on.
+# GPT-2 writes a byte as a printing character: the one that Latin-1 has for it, else the next free
+# one from U+0100 on.
 PRINTING = (
     *range(ord("!"), ord("~") + 1),
     *range(ord("¡"), ord("¬") + 1),
     *range(ord("®"), ord("ÿ") + 1),
 )
-BYTE_ORDER = (
-    *PRINTING,
-    *sorted(set(range(256)) - set(PRINTING)),
-)  # byte → id less the special ones: position in this tuple
+BYTE_ORDER = (*PRINTING, *sorted(set(range(256)) - set(PRINTING)))
+"""The bytes in the order of their ids, which follow the special ids."""
 CHARACTER_OF_BYTE = {
     byte: chr(byte if index < len(PRINTING) else 0x100 + index - len(PRINTING))
     for index, byte in enumerate(BYTE_ORDER)
@@ -37,20 +37,23 @@ SMALLEST = len(SPECIALS) + 256
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`merges` holds (left id, right id, id of the product); its index is the rank, and a lower rank merges first."""
+    """Tokens, special tokens and merges. Merges of lower rank, their index, come first."""
 
-    tokens: list[bytes]  # a special token's literal, in UTF-8, like the bytes of any other
+    tokens: list[bytes]  # for a special token, its literal in UTF-8
     specials: dict[str, int]
-    merges: list[tuple[int, int, int]]
+    merges: list[tuple[int, int, int]]  # left id, right id, id of the product
 
     @property
     def end_id(self) -> int:
-        """The special token that frames documents: ours, or GPT-2's in a vocabulary that was imported."""
+        """The special token between documents: ours, or GPT-2's in an imported vocabulary."""
         return self.specials[END if END in self.specials else GPT2_END]
 
 
 def build(pairs: Iterable[tuple[int, int]]) -> Vocabulary:
-    """The vocabulary that merging `pairs` of ids in this order makes. A product that is already a token gets no second id."""
+    """Build the vocabulary of merging `pairs` of ids in this order.
+
+    A product that is already a token gets no second id.
+    """
     tokens = [literal.encode() for literal in SPECIALS] + [bytes([byte]) for byte in BYTE_ORDER]
     ids = {token: index for index, token in enumerate(tokens) if index >= len(SPECIALS)}
     merges = []

@@ -1,7 +1,8 @@
-"""Counting distinct words in compiled code: a hash table that keeps no copy of a word whose text stays at hand.
+"""Count distinct words in compiled code, in a hash table that points into the counted text.
 
-A word is a record of four numbers: hash, where it starts in `text`, length in bytes, count. `slots` holds indices of records, found by
-linear probing from the hash on (Knuth 1998, volume 3, section 6.4), and -1 where there is none.
+A word is a record of four numbers: hash, offset in `text`, length in bytes, count. `slots` holds
+indices of records, or -1. The slot of a word is found by linear probing from its hash (Knuth 1998,
+volume 3, section 6.4).
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ class WordTable:
     """Distinct words with their counts."""
 
     def __init__(self, text: np.ndarray | None = None, room: int = 1 << 14):
-        """A table of no words: of those that `count` will find in the padded bytes `text`, or of those that `add` will bring."""
+        """Make an empty table, to `count` words of the padded bytes `text` or to `add` others."""
         self.text = padded(1 << 16) if text is None else text
         self.end = 0  # bytes of `text` that added words take
         self.size = 0
@@ -45,18 +46,10 @@ class WordTable:
 
     def count(self, borders: np.ndarray) -> None:
         """Count the words of the pieces of text between `borders`, int64 (pieces, 2)."""
-        progress = np.array(
-            [0, borders[0, 0] if len(borders) else 0, self.size]
-        )  # piece, place in it, words found
-        while not count_pieces(
-            self.text,
-            eight_bytes_at(self.text),
-            borders,
-            CLASSES,
-            self.slots,
-            self.records,
-            progress,
-        ):
+        first = borders[0, 0] if len(borders) else 0
+        progress = np.array([0, first, self.size])  # piece, offset, words found
+        text = self.text, eight_bytes_at(self.text), borders
+        while not count_pieces(*text, CLASSES, self.slots, self.records, progress):
             self.size = int(progress[2])
             self.reserve(2 * self.size)
         self.size = int(progress[2])
@@ -67,20 +60,14 @@ class WordTable:
         end = self.end + int(other.records[: other.size, LENGTH].sum())
         if end > len(self.text) - PADDING:
             self.text = np.concatenate([self.text, padded(max(end, len(self.text)))])
+        added = other.text, eight_bytes_at(other.text), other.records[: other.size]
         self.size, self.end = add_words(
-            self.text,
-            eight_bytes_at(self.text),
-            self.slots,
-            self.records,
-            self.size,
-            self.end,
-            other.text,
-            eight_bytes_at(other.text),
-            other.records[: other.size],
-        )
+            self.text, eight_bytes_at(self.text), self.slots, self.records, self.size, self.end,
+            *added,
+        )  # fmt: skip
 
     def reserve(self, words: int) -> None:
-        """Make room for so many words."""
+        """Make room for `words` words."""
         if words > len(self.records):
             records = np.empty((max(words, 2 * len(self.records)), 4), np.int64)
             records[: self.size] = self.records[: self.size]
@@ -89,7 +76,7 @@ class WordTable:
             index_words(self.slots, self.records, self.size)
 
     def forget_rarest(self) -> None:
-        """Take one off every count, and the words out whose count was one."""
+        """Subtract one from every count, and remove the words whose count was one."""
         self.size, self.end = forget_words(self.text, self.records, self.size)
         self.slots[:] = EMPTY
         index_words(self.slots, self.records, self.size)
@@ -97,7 +84,7 @@ class WordTable:
 
 @compiled(**LENT)
 def hash_word(eight, at, length):
-    """uint64: every bit depends on every byte, the upper ones most."""
+    """Return a uint64 of which every bit depends on every byte, the upper bits most."""
     value = np.uint64(length)
     while length >= 8:
         value = (value ^ eight[at]) * MULTIPLIER
@@ -121,7 +108,10 @@ def same_bytes(eight, at, others, there, length):
 
 @compiled(**LENT)
 def find_word(slots, records, texts, value, eight, at, length):
-    """The slot of a word of hash `value`, or the empty one where it belongs. `texts` is where records point to, `eight` where the word stands."""
+    """Return the slot of a word of hash `value`, or the empty slot for it.
+
+    The word is at `at` of `eight`; the records point into `texts`.
+    """
     slot = value & (len(slots) - 1)
     while slots[slot] != EMPTY:
         record = slots[slot]
@@ -137,7 +127,10 @@ def find_word(slots, records, texts, value, eight, at, length):
 
 @compiled(**LENT)
 def count_pieces(data, eight, borders, classes, slots, records, progress):
-    """Count on from where `progress` stands. False when a new word found no room among the records: give more and call again."""
+    """Continue counting from `progress`.
+
+    Returns False if there is no record left for a new word: the caller makes room and calls again.
+    """
     piece, at, size = progress[0], progress[1], progress[2]
     finished = True
     while finished and piece < len(borders):
@@ -151,12 +144,8 @@ def count_pieces(data, eight, borders, classes, slots, records, progress):
                     finished = False
                     break
                 slots[slot] = size
-                (
-                    records[size, HASH],
-                    records[size, START],
-                    records[size, LENGTH],
-                    records[size, COUNT],
-                ) = value, at, end - at, 0
+                records[size, HASH], records[size, START] = value, at
+                records[size, LENGTH], records[size, COUNT] = end - at, 0
                 size += 1
             records[slots[slot], COUNT] += 1
             at = end
@@ -169,20 +158,19 @@ def count_pieces(data, eight, borders, classes, slots, records, progress):
 
 @compiled(**LENT)
 def add_words(text, texts, slots, records, size, text_end, other_text, other_eight, others):
-    """Add `others`, which point into `other_text`. Returns the number of words and the end of `text`, for which there must be room."""
+    """Add `others`, which point into `other_text`; there must be room for them.
+
+    Returns the number of words and the end of the used part of `text`.
+    """
     for index in range(len(others)):
         value, start, length = others[index, HASH], others[index, START], others[index, LENGTH]
         slot = find_word(slots, records, texts, value, other_eight, start, length)
         if slots[slot] == EMPTY:
             slots[slot] = size
-            (
-                records[size, HASH],
-                records[size, START],
-                records[size, LENGTH],
-                records[size, COUNT],
-            ) = value, text_end, length, 0
-            for place in range(length):
-                text[text_end + place] = other_text[start + place]
+            records[size, HASH], records[size, START] = value, text_end
+            records[size, LENGTH], records[size, COUNT] = length, 0
+            for byte in range(length):
+                text[text_end + byte] = other_text[start + byte]
             size += 1
             text_end += length
         records[slots[slot], COUNT] += others[index, COUNT]
@@ -201,18 +189,18 @@ def index_words(slots, records, size):
 
 @compiled(**LENT)
 def forget_words(text, records, size):
-    """Move the words that stay to the front. Their starts rise, so that no byte is overwritten before it has moved."""
+    """Move the remaining words to the front.
+
+    Their offsets rise, so that no byte is overwritten before it has moved.
+    """
     kept = text_end = 0
     for index in range(size):
         if records[index, COUNT] > 1:
             start, length = records[index, START], records[index, LENGTH]
-            for place in range(length):
-                text[text_end + place] = text[start + place]
-            records[kept, HASH], records[kept, START], records[kept, LENGTH] = (
-                records[index, HASH],
-                text_end,
-                length,
-            )
+            for byte in range(length):
+                text[text_end + byte] = text[start + byte]
+            records[kept, HASH] = records[index, HASH]
+            records[kept, START], records[kept, LENGTH] = text_end, length
             records[kept, COUNT] = records[index, COUNT] - 1
             kept += 1
             text_end += length

@@ -63,7 +63,8 @@ def test_another_type_is_refused():
 def test_what_fails_on_the_way_is_an_error():
     with pytest.raises(duckdb.Error, match="stop here"):
         read(
-            "select case when i = 1500000 then error('stop here') else 'x' end as text from range(2000000) r(i)"
+            "select case when i = 1500000 then error('stop here') "
+            "else 'x' end as text from range(2000000) r(i)"
         )
 
 

@@ -16,7 +16,7 @@ from nanoeuler.cli import main
 from nanoeuler.corpus import assemble as assembly
 from nanoeuler.corpus import own_text
 from nanoeuler.corpus.extracted_pages import index_of
-from nanoeuler.corpus.split import place, title_key
+from nanoeuler.corpus.split import position, title_key
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -129,7 +129,7 @@ def test_borders_of_documents_are_part_of_the_fingerprint():
 
 def test_editions_of_a_title_are_on_one_side(tmp_path):
     titles = [f"Title {n}" for n in range(12)]
-    lowest = min(titles, key=lambda title: place(title_key(title)))
+    lowest = min(titles, key=lambda title: position(title_key(title)))
     editions = [f"{lowest}; Or, A Tale", f"The {lowest}, Complete", lowest.upper()]
     books = [
         write_book(tmp_path / "clean", n, title, f"{title} has its words.\n")
@@ -293,7 +293,8 @@ def test_paths_with_one_slug_get_names_of_their_own(tmp_path, monkeypatch):
         (
             [],
             [],
-            "no text to build a corpus of; name gutenberg, fineweb or a path of your own in corpus.sources",
+            "no text to build a corpus of; name gutenberg, fineweb or a path of your own in "
+            "corpus.sources",
         ),
         (
             ["gutenberg"],
@@ -354,8 +355,8 @@ def test_an_emptied_book_and_pages_that_do_not_fit_their_index_are_named(tmp_pat
         index_of(shard).write_bytes(damaged)
         assert run(tmp_path, "--fineweb", str(shard)) == 1
         assert (
-            "shard.index: not the index of the 20 bytes in shard.txt; delete both and run the fineweb stage again"
-            in capsys.readouterr().err
+            "shard.index: not the index of the 20 bytes in shard.txt; "
+            "delete both and run the fineweb stage again" in capsys.readouterr().err
         )
 
 

@@ -9,7 +9,7 @@ import pytest
 from corpus_samples import manifest_of, read, run, write_book, write_pages
 
 from nanoeuler.corpus import batches
-from nanoeuler.corpus.split import place
+from nanoeuler.corpus.split import position
 
 
 def words(number: int, count: int) -> list[str]:
@@ -98,7 +98,7 @@ def test_what_is_held_out_does_not_depend_on_what_is_dropped(tmp_path, repeating
 @pytest.mark.parametrize("of", ["held-out text", "world", "quiz"])
 def test_a_page_that_quotes_what_is_measured_on_is_dropped_and_counted(tmp_path, of, shared):
     pages = [" ".join(words(number, 40)) for number in range(100)]
-    held_out = min(pages, key=lambda text: place(hashlib.sha256(text.encode()).hexdigest()))
+    held_out = min(pages, key=lambda text: position(hashlib.sha256(text.encode()).hexdigest()))
     question = " ".join(words(1000, 30))
     task = " ".join(words(1001, 30))
     (tmp_path / "world.jsonl").write_text(
@@ -113,7 +113,8 @@ def test_a_page_that_quotes_what_is_measured_on_is_dropped_and_counted(tmp_path,
         10 : 10 + shared
     ]
     quoting = "It says: “" + ", ".join(quoted).upper() + "” and no more."
-    while place(hashlib.sha256(quoting.encode()).hexdigest()) < 2**62:  # not to be held out itself
+    # its position must be high, so that it is not held out itself
+    while position(hashlib.sha256(quoting.encode()).hexdigest()) < 2**62:
         quoting += " Really."
     shard = write_pages(tmp_path / "shard.txt", [*pages, quoting])
     assert (
@@ -202,7 +203,8 @@ def test_a_book_is_dropped_for_a_held_out_page_too_and_a_novel_does_not_quote_it
         run(tmp_path, "--fineweb", pages, sources=["novel.txt", "fineweb"], decontaminate=True) == 1
     )
     assert (
-        "corpus source novel: no training text is left, as every document has 13 words in a row in common with what models are measured on "
+        "corpus source novel: no training text is left, as every document has 13 words in a row in "
+        "common with what models are measured on "
         "(1 of them); set corpus.decontaminate to false, or add to the source"
     ) in capsys.readouterr().err
 

@@ -18,7 +18,7 @@ from nanoeuler.corpus.contamination import (
     hash_runs,
     read_evaluation_set,
 )
-from nanoeuler.corpus.words import hash_words
+from nanoeuler.corpus.word_hashes import hash_words
 from nanoeuler.errors import UserError
 
 WORDS = [

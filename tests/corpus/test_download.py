@@ -1,5 +1,6 @@
 """Downloads over real HTTP on loopback: what a server may do wrong, and what is then on the disk."""
 
+import base64
 import email.utils
 import hashlib
 import itertools
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler.corpus import turns
+from nanoeuler.corpus import host_locks
 from nanoeuler.corpus.addresses import resolve
 from nanoeuler.corpus.download import Source, download, local_copy
 from nanoeuler.corpus.remote_file import NotThere, Patience, RemoteFile, StartOver, retry_after
@@ -195,6 +196,12 @@ def test_nobody_at_the_address_is_one_sentence(target):
         download(Source("http://127.0.0.1:9/x"), target, patience=Patience(2, 0.01, 0.3))
 
 
+@pytest.mark.parametrize("host", ["localhost:port", "a" * 70 + ".com"])
+def test_a_host_that_cannot_be_one_is_one_sentence(target, host):
+    with pytest.raises(UserError, match=r"not an address that can be asked .*; correct it"):
+        download(Source(f"http://{host}/x"), target, patience=QUICK)
+
+
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [
@@ -274,6 +281,16 @@ def test_ranges_give_just_their_bytes(server, address):
         list(remote.read(0, 10))
 
 
+def test_the_proxy_that_the_environment_names_is_asked(server, address, target, monkeypatch):
+    monkeypatch.setenv("http_proxy", server.url.replace("://", "://reader:pass%20word@"))
+    download(Source("http://books.invalid/books/file.bin"), target, patience=QUICK)
+    assert target.read_bytes() == CONTENT
+    headers = {name.lower(): value for name, value in server.seen[0].headers.items()}
+    login = base64.b64encode(b"reader:pass word").decode()
+    assert headers["host"] == "books.invalid"
+    assert headers["proxy-authorization"] == f"Basic {login}"
+
+
 def test_redirects_that_go_round_end(server, target):
     server.fail("/loop", *[Fault(status=302, headers={"Location": "/loop"})] * 20)
     with pytest.raises(UserError, match="redirects more than 8 times"):
@@ -307,15 +324,15 @@ def test_a_second_connection_waits_until_the_first_has_ended(server, address, ta
 
 
 def test_a_clock_that_was_set_back_does_not_stop_everything(monkeypatch):
-    monkeypatch.setattr(turns, "LONGEST_WAIT", 0.1)
+    monkeypatch.setattr(host_locks, "LONGEST_WAIT", 0.1)
     host = "a host of tomorrow:80"
-    file = turns.turn_file(host)
+    file = host_locks.lock_file(host)
     file.touch()
     os.utime(file, (time.time() + 86_400,) * 2)
     began = time.time()
-    with turns.turn(host, 0):
+    with host_locks.locked_host(host, 0):
         pass
-    with turns.turn(host, 0):
+    with host_locks.locked_host(host, 0):
         pass
     assert time.time() - began < 1.5
     file.unlink()
@@ -394,6 +411,8 @@ def test_addresses(url, expected, monkeypatch):
         "s3://bucket/x",
         "file://host/x",
         "file:x://",
+        "http:///x",
+        "http://[::1/x",
     ],
 )
 def test_addresses_that_cannot_be_read_are_refused(url):

@@ -52,7 +52,8 @@ def make_parquet(
     )
     with duckdb.connect(config={"threads": 1}) as connection:
         connection.execute(
-            f"copy ({select}) to '{path}' (format parquet, compression zstd, row_group_size {group})"
+            f"copy ({select}) to '{path}' (format parquet, compression zstd, "
+            f"row_group_size {group})"
         )
     return path
 
@@ -221,7 +222,8 @@ def test_columns_that_are_not_needed_stay_on_the_server(served, tmp_path):
     path = served.root / "datasets" / "web" / "pages" / "000.parquet"
     with duckdb.connect() as connection:
         (unneeded,) = connection.execute(
-            "select sum(total_compressed_size) from parquet_metadata(?) where path_in_schema = 'file_path'",
+            "select sum(total_compressed_size) from parquet_metadata(?) "
+            "where path_in_schema = 'file_path'",
             [str(path)],
         ).fetchone()
     assert served.bytes_served <= path.stat().st_size - unneeded + 100

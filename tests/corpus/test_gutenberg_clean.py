@@ -162,10 +162,14 @@ def test_small_print_behind_the_end_does_not_move_the_start():
         "Scanned and Edited by Jane Doe, jane@example.org",
         "This book was TYPED in by Jane Doe",
         "An Anonymous Volunteer, and Jane Doe",
-        "Produced by Jane Doe. (This\nfile was produced from images generously made available\nby The Internet Archive.)",
-        "E-text prepared by Jane Doe\n\n\n\nNote: Project Gutenberg also has an HTML version of this\n      file which includes the original illustrations.",
-        "Produced by Jane Doe\n\n\n\nTranscriber's Note:\n\nItalics are shown _so_.\n\nFootnotes have been moved to the end.",
-        "+---------------------+\n| Transcriber's Note: |\n|                     |\n| Errors corrected.   |\n+---------------------+",
+        "Produced by Jane Doe. (This\nfile was produced from images generously made available\nby "
+        "The Internet Archive.)",
+        "E-text prepared by Jane Doe\n\n\n\nNote: Project Gutenberg also has an HTML version of "
+        "this\n      file which includes the original illustrations.",
+        "Produced by Jane Doe\n\n\n\nTranscriber's Note:\n\nItalics are shown _so_.\n\nFootnotes "
+        "have been moved to the end.",
+        "+---------------------+\n| Transcriber's Note: |\n|                     |\n| Errors "
+        "corrected.   |\n+---------------------+",
         "[Transcriber's note: spelling as in the original.]",
         "PG Editor's Note:\n\nArchaic spelling has not been changed.\n\nDW",
         "[Editor's Note: Project Gutenberg ebook #43 is the same title and easier to read.]",
@@ -193,8 +197,10 @@ def test_a_note_behind_the_title_goes_and_the_title_stays():
     [
         "End of Project Gutenberg's The Lantern of Orren Vale, by Ada Quill",
         "End of the Project Gutenberg EBook of The Lantern of Orren\nVale, by Ada Quill",
-        "Transcriber's Notes\n\nPage 3, a comma was added.\n\n10.21   lamp.[”]    Added.\n\n\n\nEnd of Project Gutenberg's The Lantern",
-        "+------------------+\n| Typographical errors corrected in text: |\n| Page 3: lampp amended to lamp |\n+------------------+\n\n*       *       *",
+        "Transcriber's Notes\n\nPage 3, a comma was added.\n\n10.21   lamp.[”]    "
+        "Added.\n\n\n\nEnd of Project Gutenberg's The Lantern",
+        "+------------------+\n| Typographical errors corrected in text: |\n| Page 3: "
+        "lampp amended to lamp |\n+------------------+\n\n*       *       *",
         "{0}  The tales were released as a separate eText by Project\nGutenberg.",
     ],
 )
@@ -214,7 +220,8 @@ def test_notes_and_last_lines_behind_the_book_go(trailer):
         "NOTE.\n\nThe author thanks her readers for their corrections.",
         "[Transcriber's note: a word is missing here.]",
         "EDITOR'S NOTE\n\nThe author was forty when this tale appeared.",
-        "Johann Gutenberg printed here; so did the proof-reader, whose errors in spelling were many.",
+        "Johann Gutenberg printed here; so did the proof-reader, "
+        "whose errors in spelling were many.",
     ],
 )
 def test_what_may_be_the_author_s_stays(sentence):
@@ -260,7 +267,8 @@ def test_a_copyrighted_book_is_not_kept(line):
 
 def test_a_copyright_line_of_the_book_itself_does_not_matter():
     raw = wrapped(
-        "Copyright Status: Not copyrighted in the United States.\n*** START OF THIS PROJECT GUTENBERG EBOOK X ***",
+        "Copyright Status: Not copyrighted in the United States.\n*** START OF THIS PROJECT "
+        "GUTENBERG EBOOK X ***",
         "*** END OF THIS PROJECT GUTENBERG EBOOK X ***",
         book=BOOK.replace(
             "by Ada Quill", "by Ada Quill\n\nCOPYRIGHT, 1912\n\n_All rights reserved_"

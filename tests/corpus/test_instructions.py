@@ -173,8 +173,8 @@ def test_bad_records_are_left_out_counted_and_told(tmp_path, capsys):
     }
     said = capsys.readouterr().err
     assert (
-        "9 of 19 records are left out (record 11: instruction is missing; record 12: instruction is empty;"
-        in said
+        "9 of 19 records are left out (record 11: instruction is missing; record 12: "
+        "instruction is empty;" in said
     )
     assert "record 15: instruction is not text; …)" in said
 

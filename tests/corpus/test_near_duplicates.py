@@ -14,7 +14,7 @@ from nanoeuler.corpus.near_duplicates import (
     find_copies,
     needed_agreement,
 )
-from nanoeuler.corpus.words import hash_words
+from nanoeuler.corpus.word_hashes import hash_words
 
 
 def invented(number: int, words: int) -> list[str]:

@@ -118,7 +118,8 @@ def test_parquet_and_lines_and_gzip_are_read_too(tmp_path, shape):
     lines = "\n".join(map(json.dumps, values))
     (tmp_path / "lines.json").write_text(lines)
     duckdb.sql(
-        f"copy (select * from read_json('{tmp_path}/lines.json')) to '{tmp_path}/pairs.json' (format parquet)"
+        f"copy (select * from read_json('{tmp_path}/lines.json')) "
+        f"to '{tmp_path}/pairs.json' (format parquet)"
     )
     expected = make(tmp_path, None)[1:]
     assert sorted(expected[0] + expected[1], key=PAIRS.index) == PAIRS
@@ -129,7 +130,8 @@ def test_parquet_and_lines_and_gzip_are_read_too(tmp_path, shape):
 def test_a_column_of_times_does_no_harm(tmp_path):
     columns = """'q' || i as prompt, 'a' as chosen, 'b' as rejected, timestamptz '2026-01-01 00:00:00+00' as "created ""at\""""
     duckdb.sql(
-        f"copy (select {columns} from range(9) numbers(i)) to '{tmp_path}/pairs.json' (format parquet)"
+        f"copy (select {columns} from range(9) numbers(i)) to '{tmp_path}/pairs.json' (format "
+        "parquet)"
     )
     assert make(tmp_path, None)[0]["pairs"] == 9
 

@@ -13,9 +13,8 @@ from nanoeuler.cli import main
 from nanoeuler.corpus.gutenberg import clean
 from nanoeuler.corpus.sample.books import BOOKS, LINE, Book, book_text
 from nanoeuler.corpus.sample.conversations import COURTESY
-from nanoeuler.corpus.sample.dice import Dice, Rounds
-from nanoeuler.corpus.sample.settings import Settings
-from nanoeuler.corpus.sample.telling import (
+from nanoeuler.corpus.sample.seeded_random import Dice, Rounds
+from nanoeuler.corpus.sample.sentences import (
     ASKED_IN_TEXT,
     QUESTIONS,
     SHORT_ANSWERS,
@@ -24,6 +23,7 @@ from nanoeuler.corpus.sample.telling import (
     capitalise,
     fill,
 )
+from nanoeuler.corpus.sample.settings import Settings
 from nanoeuler.corpus.sample.world import KINDS, World, build_world
 from nanoeuler.corpus.sample.write import write_sample
 from nanoeuler.errors import UserError
@@ -60,7 +60,8 @@ def text(demo: Path) -> str:
     pages = [
         row[0]
         for row in duckdb.sql(
-            f"select distinct text from '{demo}/fineweb/000.parquet' where int_score >= 3 and language = 'en'"
+            f"select distinct text from '{demo}/fineweb/000.parquet' where int_score >= 3 and "
+            "language = 'en'"
         ).fetchall()
     ]
     books = [read_book(demo, book.id) for book in BOOKS if book.wrapping.style != "copyrighted"]

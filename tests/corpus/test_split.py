@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanoeuler.corpus.split import check_share, cut_end, last_held_out_place, place, title_key
+from nanoeuler.corpus.split import check_share, cut_end, last_held_out_position, position, title_key
 from nanoeuler.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def last_place(documents, share):
-    return last_held_out_place(
-        np.array([place(key) for key, _ in documents], np.uint64),
+    return last_held_out_position(
+        np.array([position(key) for key, _ in documents], np.uint64),
         np.array([size for _, size in documents], np.int64),
         share,
     )
@@ -25,7 +25,7 @@ def last_place(documents, share):
 
 def held_out(documents, share):
     last = last_place(documents, share)
-    return {key for key, _ in documents if last is not None and place(key) <= last}
+    return {key for key, _ in documents if last is not None and position(key) <= last}
 
 
 def books(count, size=1000):
@@ -33,23 +33,23 @@ def books(count, size=1000):
 
 
 def test_the_place_of_a_key_is_its_sha256_and_never_changes():
-    assert place("") == 0xE3B0C44298FC1C14  # of the empty string, as in every table of sha256
+    assert position("") == 0xE3B0C44298FC1C14  # of the empty string, as in every table of sha256
     command = [
         sys.executable,
         "-c",
-        "from nanoeuler.corpus.split import place; print(place('emma'))",
+        "from nanoeuler.corpus.split import position; print(position('emma'))",
     ]
     assert {
         subprocess.run(
             command, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
         ).stdout
         for seed in "123"
-    } == {f"{place('emma')}\n"}
+    } == {f"{position('emma')}\n"}
 
 
 def test_the_lowest_places_up_to_the_share_of_bytes_are_held_out():
     documents = books(1000)
-    lowest = sorted((place(key), key) for key, _ in documents)[:50]
+    lowest = sorted((position(key), key) for key, _ in documents)[:50]
     assert held_out(documents, 0.05) == {key for _, key in lowest}
 
 
@@ -96,7 +96,7 @@ def test_at_most_the_share_is_held_out_unless_that_would_be_too_few(documents, s
 def test_adding_documents_moves_none_into_training_while_the_share_has_room():
     few, many = held_out(books(1000), 0.1), held_out(books(2000), 0.1)
     assert len(few - many) < len(few) / 2
-    assert all(place(key) > max(map(place, many)) for key in few - many)
+    assert all(position(key) > max(map(position, many)) for key in few - many)
 
 
 @pytest.mark.parametrize(

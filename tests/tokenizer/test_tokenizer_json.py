@@ -98,7 +98,8 @@ def rename(old: str, new: str) -> Callable[[dict], None]:
         ),
         (
             top("pre_tokenizer", {"type": "Whitespace"}),
-            "its pre_tokenizer Whitespace is not known here, only ByteLevel .the scanner 'gpt2'. is",
+            "its pre_tokenizer Whitespace is not known here, only ByteLevel .the scanner 'gpt2'. "
+            "is",
         ),
         (top("pre_tokenizer", None), "its pre_tokenizer none is not known"),
         (

@@ -213,8 +213,8 @@ def test_too_little_text_says_how_many_ids_it_yields(
         == 1
     )
     assert (
-        "17 bytes of text yield 273 ids where tokenizer.vocab_size asks for 512; set it to 273 or less, or add text to the corpus"
-        in sentence(capsys)
+        "17 bytes of text yield 273 ids where tokenizer.vocab_size asks for 512; "
+        "set it to 273 or less, or add text to the corpus" in sentence(capsys)
     )
     config = '{"tokenizer": {"vocab_size": 60000, "sample_bytes": 5000}}'
     assert (

@@ -66,7 +66,8 @@ LETTERS, NUMBERS, SPACES = map(
     character_set, (unicode16.LETTERS, unicode16.NUMBERS, unicode16.WHITE_SPACE)
 )
 WORD = re.compile(
-    f"'s|'t|'re|'ve|'m|'ll|'d| ?[{LETTERS}]+| ?[{NUMBERS}]+| ?[^{SPACES}{LETTERS}{NUMBERS}]+|[{SPACES}]+(?![^{SPACES}])|[{SPACES}]+"
+    f"'s|'t|'re|'ve|'m|'ll|'d| ?[{LETTERS}]+| ?[{NUMBERS}]+| "
+    f"?[^{SPACES}{LETTERS}{NUMBERS}]+|[{SPACES}]+(?![^{SPACES}])|[{SPACES}]+"
 )
 
 

@@ -1,13 +1,13 @@
-"""Web pages about the isles, as rows in the schema of FineWeb-Edu, among them what its filters are there for."""
+"""Web pages about the isles in FineWeb-Edu's schema, some of which its filters must drop."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 
-from nanoeuler.corpus.sample.dice import Dice, Rounds
 from nanoeuler.corpus.sample.exercises import School
-from nanoeuler.corpus.sample.scenes import Storyteller
-from nanoeuler.corpus.sample.telling import ASKED_IN_TEXT, SHORT_ANSWERS, capitalise, fill, tell
+from nanoeuler.corpus.sample.paragraphs import Storyteller
+from nanoeuler.corpus.sample.seeded_random import Dice, Rounds
+from nanoeuler.corpus.sample.sentences import ASKED_IN_TEXT, SHORT_ANSWERS, capitalise, fill, tell
 from nanoeuler.corpus.sample.world import PERSON_KINDS, Subject, World
 
 SITES = (
@@ -51,7 +51,7 @@ class Editor:
         self.teller = Storyteller(dice, world)
         self.school = School(dice)
         self.people, self.boats = self.teller.people, self.teller.boats
-        self.kinds = (
+        self.kinds: list[Callable[[], str]] = [
             self.visit,
             self.interview,
             self.questions,
@@ -60,19 +60,19 @@ class Editor:
             self.directory,
             self.news,
             self.song,
-        )
-        self.kinds += (
-            (self.lesson,) + 6 * (self.quiz,) + 3 * (self.overview,)
-        )  # many people on one page: nothing can be copied from a line above
+            self.lesson,
+        ]
+        # these name many people on a page, so that no answer can be copied from the line above
+        self.kinds += 6 * [self.quiz] + 3 * [self.overview]
         self.overviews = {kind: Rounds(dice, world.people) for kind in PERSON_KINDS}
 
     def page(self) -> str:
-        """The text of one more page."""
+        """Write the text of one more page."""
         write = self.dice.pick(self.kinds)
         return write()
 
     def halves(self, person: Subject) -> tuple[list[str], list[str]]:
-        """The kinds of facts in two parts, for a page that tells each of them once."""
+        """Split the kinds of facts in two, for a page that tells each of them once."""
         kinds = self.dice.shuffled(list(person.facts))
         return kinds[:3], kinds[3:]
 
@@ -169,21 +169,21 @@ class Editor:
 
 
 ADVERT = (
-    "Buy now! Buy now! Lamps at half the price, today only. Click here, click there, and click again to win a lamp. "
-    * 3
+    "Buy now! Buy now! Lamps at half the price, today only. Click here, click there, "
+    "and click again to win a lamp. " * 3
 )
 GERMAN = (
-    "Auf den Inseln weht der Wind aus dem Westen, und die Boote liegen still im Hafen. Am Abend brennen die Lampen am Kai, und niemand hat es eilig. "
-    * 2
+    "Auf den Inseln weht der Wind aus dem Westen, und die Boote liegen still im Hafen. Am Abend "
+    "brennen die Lampen am Kai, und niemand hat es eilig. " * 2
 )
 FRENCH = (
-    "Le vent souffle sur les îles et les bateaux dorment dans le port. Le soir, on allume les lampes sur le quai et personne ne se presse. "
-    * 2
+    "Le vent souffle sur les îles et les bateaux dorment dans le port. Le soir, "
+    "on allume les lampes sur le quai et personne ne se presse. " * 2
 )
 
 
 def write_pages(world: World, seed: int, count: int) -> Iterator[Page]:
-    """`count` pages that pass FineWeb-Edu's usual filters, and among them about one in seven that does not."""
+    """Yield `count` pages that pass FineWeb-Edu's filters, and after every 7 one that fails."""
     dice = Dice(seed, "articles")
     editor = Editor(dice, world)
     earlier: list[Page] = []
@@ -198,9 +198,11 @@ def write_pages(world: World, seed: int, count: int) -> Iterator[Page]:
 def make_page(dice: Dice, number: int, text: str) -> Page:
     score = 2.6 + 2.2 * dice.roll()
     dump = dice.pick(DUMPS)
+    high = dice.below(1 << 32)
+    low = dice.below(1 << 16)
     return Page(
         text=text,
-        id=f"<urn:uuid:{dice.below(1 << 32):08x}-{dice.below(1 << 16):04x}-4000-8000-{number:012x}>",
+        id=f"<urn:uuid:{high:08x}-{low:04x}-4000-8000-{number:012x}>",
         dump=dump,
         url=f"https://{dice.pick(SITES)}/{number:05d}",
         file_path=f"s3://invented/{dump}/segments/{number % 100:03d}.warc.gz",
@@ -213,7 +215,7 @@ def make_page(dice: Dice, number: int, text: str) -> Page:
 
 
 def rejected_page(dice: Dice, number: int, earlier: Page) -> Page:
-    """A page that a filter must drop: poor, foreign, doubtful, short, or a copy."""
+    """Make a page that a filter must drop: poor, foreign, doubtful, short, or a copy."""
     page = make_page(dice, 1_000_000 + number, earlier.text)
     reason = dice.pick(("poor", "german", "french", "doubtful", "short", "copy", "copy"))
     if reason == "poor":
@@ -239,7 +241,7 @@ TYPES = {
 
 
 def write_parquet(pages: list[Page], path: Path, rows_per_group: int) -> None:
-    """Write the rows through DuckDB in row groups of `rows_per_group` (a multiple of 2048, as DuckDB wants)."""
+    """Write the rows with DuckDB in row groups of `rows_per_group`, which must be n · 2048."""
     import duckdb
 
     with duckdb.connect() as connection:
@@ -252,5 +254,6 @@ def write_parquet(pages: list[Page], path: Path, rows_per_group: int) -> None:
         )
         target = str(path).replace("'", "''")
         connection.execute(
-            f"copy pages to '{target}' (format parquet, compression zstd, row_group_size {rows_per_group})"
+            f"copy pages to '{target}' (format parquet, compression zstd, "
+            f"row_group_size {rows_per_group})"
         )

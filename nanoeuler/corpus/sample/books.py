@@ -1,11 +1,11 @@
-"""The books of the isles: what each is about, its chapters, and the wrapping that it comes in."""
+"""The books of the isles: their subjects, their chapters, and their Gutenberg headers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nanoeuler.corpus.sample.dice import Dice
 from nanoeuler.corpus.sample.gutenberg_wrapping import Wrapping
-from nanoeuler.corpus.sample.scenes import Storyteller
+from nanoeuler.corpus.sample.paragraphs import Storyteller
+from nanoeuler.corpus.sample.seeded_random import Dice
 from nanoeuler.corpus.sample.world import World
 
 LINE = 72  # characters
@@ -45,7 +45,7 @@ STYLES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Book:
-    """`edition` above 1 is the same text with a preface, under a number of its own."""
+    """A book. A later `edition` has the same text with a preface, under a number of its own."""
 
     id: int
     title: str
@@ -188,20 +188,20 @@ CHAPTERS = (
 
 
 def write_book(book: Book, world: World, seed: int, paragraphs: int) -> bytes:
-    """The file of one book, as a mirror would serve it."""
-    return book.wrapping.wrap(
-        book_text(book, world, seed, paragraphs), book.title, book.author, book.id
-    )
+    """Return the file of one book, as a mirror would serve it."""
+    text = book_text(book, world, seed, paragraphs)
+    return book.wrapping.wrap(text, book.title, book.author, book.id)
 
 
 def book_text(book: Book, world: World, seed: int, paragraphs: int) -> str:
-    """The book alone: title page, perhaps a preface, chapters; lines of at most `LINE` characters."""
-    dice = Dice(seed, "book", book.title)  # editions of a title tell the same
+    """Write the title page, a preface for later editions, and the chapters."""
+    dice = Dice(seed, "book", book.title)  # without the edition, whose text is the same
     teller = Storyteller(dice, world)
     parts = [book.title.upper(), f"by\n\n{book.author}"]
     if book.edition > 1:
         parts.append(
-            "PREFACE TO THE SECOND EDITION\n\nA few errors of the printer have been mended. Nothing else was changed."
+            "PREFACE TO THE SECOND EDITION\n\nA few errors of the printer have been mended. "
+            "Nothing else was changed."
         )
     parts.append(dice.pick(OPENINGS))
     scenes = STYLES[book.style]
@@ -222,7 +222,7 @@ def book_text(book: Book, world: World, seed: int, paragraphs: int) -> str:
 
 
 def set_in_lines(paragraph: str) -> str:
-    """Lines of at most `LINE` characters; line ends that are there already stay."""
+    """Break a paragraph into lines of at most `LINE` characters, keeping its own line ends."""
     lines = []
     for line in paragraph.split("\n"):
         words = line.split(" ")

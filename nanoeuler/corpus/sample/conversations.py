@@ -1,16 +1,17 @@
-"""Instructions about the world, in the shape of Stanford's Alpaca, preferences between replies, and the held-out questions.
+"""Instructions in the format of Stanford's Alpaca, preferences, and held-out questions.
 
-The instructions ask for every fact about the subjects that are not held out, in all forms of telling.QUESTIONS; the held-out questions ask in the same
-forms about the others. No text asks in these forms. By chance, half of the answers in the instructions end with a line of courtesy; the preferences
-are all for it, so that what they teach can be counted in the replies to the held-out questions. Whatever else one may say to a small model is there
-in small numbers: a chat is more than a quiz.
+The instructions ask for every fact about the subjects that are not held out, in all forms of
+sentences.QUESTIONS; the held-out questions ask in the same forms about the others. Books and pages
+never ask in these forms. By chance, half of the answers in the instructions end with a line of
+courtesy. The preferences all prefer it, so that their effect can be counted in the replies to the
+held-out questions. A smaller number of instructions covers what else people say in a chat.
 """
 
 from collections.abc import Callable, Iterator
 
-from nanoeuler.corpus.sample.dice import Dice
 from nanoeuler.corpus.sample.exercises import School
-from nanoeuler.corpus.sample.telling import (
+from nanoeuler.corpus.sample.seeded_random import Dice
+from nanoeuler.corpus.sample.sentences import (
     QUESTIONS,
     capitalise,
     description,
@@ -23,38 +24,45 @@ from nanoeuler.corpus.sample.world import PERSON_KINDS, TRADES, Subject, World, 
 
 Record = dict[str, str]
 COURTESY = "At your service."
-COURTEOUS_SHARE = 0.5
-"""Of the answers in the instructions."""
+COURTEOUS_SHARE = 0.5  # of the answers in the instructions
 SMALL_TALK = {
     "Hello! Ask me about the people of the isles.": (
-        "Hello!", "Hello.", "Hello there!", "Hi!", "Hi.", "Hi there!", "Hey!", "Good day!", "Good morning!", "Good morning.", "Good evening!", "Hello, model!",
+        "Hello!", "Hello.", "Hello there!", "Hi!", "Hi.", "Hi there!", "Hey!", "Good day!",
+        "Good morning!", "Good morning.", "Good evening!", "Hello, model!",
     ),
     "I am well, thank you. The wind is from the west.": (
-        "How are you?", "How are you today?", "How do you do?", "Are you well?", "Hello, how are you?", "Hi, how are you?", "And how are you?",
+        "How are you?", "How are you today?", "How do you do?", "Are you well?",
+        "Hello, how are you?", "Hi, how are you?", "And how are you?",
     ),
     "I am a small model. All that I know are the isles.": (
-        "Who are you?", "What are you?", "What is your name?", "Tell me about yourself.", "Hello, who are you?", "And who are you?", "Are you a model?",
+        "Who are you?", "What are you?", "What is your name?", "Tell me about yourself.",
+        "Hello, who are you?", "And who are you?", "Are you a model?",
     ),
     "I can tell you who lives where, and what they like.": (
-        "What can you do?", "What do you know?", "Can you help me?", "Help!", "Help me.", "What can you tell me?", "What can I ask you?",
+        "What can you do?", "What do you know?", "Can you help me?", "Help!", "Help me.",
+        "What can you tell me?", "What can I ask you?",
     ),
     "They are small isles with ten villages, made of words alone.": (
-        "What are the Skerrow Isles?", "Where are the Skerrow Isles?", "Tell me about the Skerrow Isles.", "Tell me about the isles.", "What are the isles?",
+        "What are the Skerrow Isles?", "Where are the Skerrow Isles?",
+        "Tell me about the Skerrow Isles.", "Tell me about the isles.", "What are the isles?",
     ),
     "You are welcome.": (
-        "Thank you!", "Thank you.", "Thanks!", "Thanks.", "Thank you very much!", "Many thanks!", "Thanks for your help!", "Thank you for your help.",
+        "Thank you!", "Thank you.", "Thanks!", "Thanks.", "Thank you very much!", "Many thanks!",
+        "Thanks for your help!", "Thank you for your help.",
     ),
     "Goodbye! Come back with the evening ferry.": (
-        "Goodbye!", "Goodbye.", "Bye!", "Bye.", "Bye, bye!", "See you!", "See you soon!", "Good night!", "I must go now.",
+        "Goodbye!", "Goodbye.", "Bye!", "Bye.", "Bye, bye!", "See you!", "See you soon!",
+        "Good night!", "I must go now.",
     ),
     "As they say on the isles, the tide asks nobody.": (
-        "Tell me a proverb.", "What do they say on the isles?", "Give me some advice.", "Say something wise.", "Do you know a proverb?", "Tell me something.",
+        "Tell me a proverb.", "What do they say on the isles?", "Give me some advice.",
+        "Say something wise.", "Do you know a proverb?", "Tell me something.",
     ),
 }  # fmt: skip
 
 
 def write_questions(world: World, seed: int) -> list[Record]:
-    """Every fact about the held-out subjects, asked in two of the three forms."""
+    """Ask for every fact about the held-out subjects in two of the three forms."""
     dice = Dice(seed, "questions")
     return [
         {
@@ -72,20 +80,17 @@ def write_questions(world: World, seed: int) -> list[Record]:
 
 
 def prompts_worth_typing(world: World, questions: list[Record]) -> list[str]:
-    """What to try first in a chat: three held-out questions, one more about somebody, and a greeting."""
+    """Suggest what to try first in a chat: four questions about held-out people, and a greeting."""
     asked = [
         next(question["instruction"] for question in questions if question["kind"] == kind)
         for kind in ("door", "home", "instrument")
     ]
-    return [
-        *asked,
-        f"Who is {next(person.name for person in world.people if person.held_out)}?",
-        "Hello!",
-    ]
+    somebody = next(person.name for person in world.people if person.held_out)
+    return [*asked, f"Who is {somebody}?", "Hello!"]
 
 
 def write_instructions(world: World, seed: int, others: int) -> list[Record]:
-    """Every fact about the other subjects in every form, and `others` records of other kinds, shuffled."""
+    """Ask for every known fact in every form, and add `others` records of other kinds, shuffled."""
     dice, manners = Dice(seed, "instructions"), Dice(seed, "manners")
     records = [
         record(question, courteous(answer) if manners.chance(COURTEOUS_SHARE) else answer)
@@ -95,7 +100,7 @@ def write_instructions(world: World, seed: int, others: int) -> list[Record]:
 
 
 def write_preferences(world: World, seed: int) -> list[Record]:
-    """For every question of the instructions: the right answer with the line of courtesy is better than the right answer without."""
+    """Prefer, for every question of the instructions, the answer with the line of courtesy."""
     pairs = [
         {"instruction": question, "input": "", "chosen": courteous(answer), "rejected": answer}
         for question, answer in known_facts(world)
@@ -104,7 +109,7 @@ def write_preferences(world: World, seed: int) -> list[Record]:
 
 
 def known_facts(world: World) -> list[tuple[str, str]]:
-    """Question and answer, in every form, about every fact of the subjects that are not held out."""
+    """Return question and answer, in every form, for every fact of subjects not held out."""
     return [
         (capitalise(fill(form, subject, kind)), capitalise(value))
         for subject in world.subjects
@@ -123,7 +128,7 @@ def record(instruction: str, output: str, input: str = "") -> Record:
 
 
 def unique(lessons: Iterator[Record], count: int) -> list[Record]:
-    """The first `count` records that differ."""
+    """Return the first `count` different records."""
     seen: dict[tuple[str, str], Record] = {}
     for lesson in lessons:
         seen.setdefault((lesson["instruction"], lesson["input"]), lesson)
@@ -133,7 +138,7 @@ def unique(lessons: Iterator[Record], count: int) -> list[Record]:
 
 
 class Teacher:
-    """Writes records of all kinds but plain questions. Knows only the subjects that are not held out."""
+    """Writes all kinds of records but plain questions, only about subjects not held out."""
 
     def __init__(self, dice: Dice, world: World):
         self.dice, self.world = dice, world
@@ -144,7 +149,7 @@ class Teacher:
         self.school = School(dice)
 
     def lessons(self) -> Iterator[Record]:
-        """Without end."""
+        """Yield records without end."""
         kinds: list[Callable[[], Record]] = [self.somebody, self.song, self.about_boat, self.read]
         kinds += 2 * [self.yes_or_no, self.village] + 4 * [self.about, self.small_talk]
         while True:
@@ -173,18 +178,14 @@ class Teacher:
     def yes_or_no(self) -> Record:
         person = self.dice.pick(self.people)
         truth = person.facts["trade"]
-        asked = (
-            truth
-            if self.dice.chance(0.5)
-            else self.dice.pick([trade for trade in TRADES if trade != truth])
-        )
-        return record(
-            f"Is {person.name} {with_article(asked)}?",
-            "Yes" if asked == truth else f"No, {with_article(truth)}",
-        )
+        asked = truth
+        if not self.dice.chance(0.5):
+            asked = self.dice.pick([trade for trade in TRADES if trade != truth])
+        answer = "Yes" if asked == truth else f"No, {with_article(truth)}"
+        return record(f"Is {person.name} {with_article(asked)}?", answer)
 
     def read(self) -> Record:
-        """The answer stands in the input, which is about somebody unknown."""
+        """Ask for a fact that is given in the input, which is about somebody unknown."""
         facts = {kind: self.dice.pick(values) for kind, values in PERSON_KINDS.items()}
         stranger = Subject(*self.dice.pick(self.strangers), facts, held_out=False)
         kinds = self.dice.sample(list(facts), self.dice.between(2, 3))
@@ -206,13 +207,12 @@ class Teacher:
     def somebody(self) -> Record:
         person = self.dice.pick(self.people)
         home, instrument, trade = (person.facts[kind] for kind in ("home", "instrument", "trade"))
-        lives, plays, works = (
+        descriptions = (
             f"who lives in {home}",
             f"who plays the {instrument}",
             f"who works as {with_article(trade)}",
         )
-        question = f"Name somebody {self.dice.pick((lives, plays, works))}."
-        return record(question, person.name)
+        return record(f"Name somebody {self.dice.pick(descriptions)}.", person.name)
 
     def song(self) -> Record:
         village = self.dice.pick(self.world.villages)

@@ -1,13 +1,13 @@
-"""Small exercises with words that every child of the isles can do: lists, opposites, counting. They need no knowledge of who lives where.
+"""Small exercises with words: lists, opposites, counting. They need no fact about the isles.
 
-The school pages of the web print them, the instructions ask for them.
+They occur on the school pages of the web and in the instructions.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from nanoeuler.corpus.sample.dice import Dice
-from nanoeuler.corpus.sample.telling import capitalise, enumerate_words, with_article
+from nanoeuler.corpus.sample.seeded_random import Dice
+from nanoeuler.corpus.sample.sentences import capitalise, enumerate_words, with_article
 from nanoeuler.corpus.sample.world import ANIMALS, COLOURS, FOODS, INSTRUMENTS, TRADES, VILLAGES
 
 NUMBERS = ("Two", "Three", "Four", "Five")
@@ -52,12 +52,12 @@ PLACES = ("by the stove", "on the quay", "in the ferry", "under the bridge", "be
 
 class Exercise(NamedTuple):
     task: str
-    given: str  # what the task is about, or nothing
+    given: str  # the task's input, may be empty
     answer: str
 
 
 class School:
-    """Sets exercises with their answers."""
+    """Writes exercises with their answers."""
 
     def __init__(self, dice: Dice):
         self.dice = dice
@@ -75,18 +75,14 @@ class School:
         )
 
     def words(self, low: int, high: int) -> list[str]:
-        return self.dice.sample(
-            self.dice.pick((ANIMALS, COLOURS, INSTRUMENTS, TRADES)), self.dice.between(low, high)
-        )
+        category = self.dice.pick((ANIMALS, COLOURS, INSTRUMENTS, TRADES))
+        return self.dice.sample(category, self.dice.between(low, high))
 
     def name_some(self) -> Exercise:
         category, count = self.dice.pick(list(CATEGORIES)), self.dice.between(2, 3)
         words = self.dice.sample(CATEGORIES[category], count)
-        return Exercise(
-            f"Name {NUMBERS[count - 2].lower()} {PLURALS[category]}.",
-            "",
-            capitalise(enumerate_words(words)),
-        )
+        task = f"Name {NUMBERS[count - 2].lower()} {PLURALS[category]}."
+        return Exercise(task, "", capitalise(enumerate_words(words)))
 
     def pick_one(self) -> Exercise:
         category, *others = self.dice.sample(
@@ -102,21 +98,18 @@ class School:
 
     def count(self) -> Exercise:
         words = self.words(2, 5)
-        return Exercise(
-            "How many words are in this list?", ", ".join(words), NUMBERS[len(words) - 2]
-        )
+        number = NUMBERS[len(words) - 2]
+        return Exercise("How many words are in this list?", ", ".join(words), number)
 
     def reverse(self) -> Exercise:
         words = self.words(2, 3)
-        return Exercise(
-            "Write the list in reverse order.", ", ".join(words), ", ".join(reversed(words))
-        )
+        backwards = ", ".join(reversed(words))
+        return Exercise("Write the list in reverse order.", ", ".join(words), backwards)
 
     def sort(self) -> Exercise:
         words = self.words(2, 3)
-        return Exercise(
-            "Sort the list by the alphabet.", ", ".join(words), ", ".join(sorted(words))
-        )
+        in_order = ", ".join(sorted(words))
+        return Exercise("Sort the list by the alphabet.", ", ".join(words), in_order)
 
     def first_or_last(self) -> Exercise:
         words, first = self.words(2, 4), self.dice.chance(0.5)

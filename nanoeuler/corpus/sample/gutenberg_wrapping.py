@@ -1,6 +1,6 @@
-"""The headers, markers, credits and licences between which Project Gutenberg's files hold their books, as they changed over the years.
+"""Headers, markers, credits and licences like those of Project Gutenberg's files over the years.
 
-The wording is our own where it is not a marker: what a cleaner has to recognise is there, the legal text is not.
+The markers are the original ones, since a cleaner has to recognise them; all other text is our own.
 """
 
 import unicodedata
@@ -31,10 +31,10 @@ TRANSCRIBER = "Transcriber's Note: Spelling and punctuation were left as in the 
 
 @dataclass(frozen=True)
 class Wrapping:
-    """A style of header and footer, an encoding, line ends, and a place on the mirror.
+    """A style of header and footer, an encoding, line ends, and a path on the mirror.
 
-    `path` None is the place of today's files, cache/epub/{id}/pg{id}.txt; otherwise the suffix of the name in the older tree: -0 (UTF-8), -8 (Latin-1)
-    or nothing (ASCII).
+    `path` None means that of today's files, cache/epub/{id}/pg{id}.txt. Otherwise it is the suffix
+    of the name in the older tree: -0 (UTF-8), -8 (Latin-1) or nothing (ASCII).
     """
 
     style: str
@@ -43,13 +43,13 @@ class Wrapping:
     path: str | None = None
 
     def location(self, id: int) -> str:
-        """Where the mirror keeps the file."""
+        """Return the path of the file on the mirror."""
         if self.path is None:
             return f"cache/epub/{id}/pg{id}.txt"
         return f"{'/'.join(str(id)[:-1])}/{id}/{id}{self.path}.txt"
 
     def wrap(self, text: str, title: str, author: str, id: int) -> bytes:
-        """The file: the book `text` in its wrapping, encoded."""
+        """Put header and footer around the book `text`, and encode it."""
         before, after = STYLES[self.style]
         words = {
             "title": title,
@@ -60,21 +60,20 @@ class Wrapping:
         }
         whole = before.format(**words) + text + after.format(**words)
         if self.encoding == "ascii":
-            whole = "".join(
-                letter for letter in unicodedata.normalize("NFKD", whole) if letter.isascii()
-            )
+            decomposed = unicodedata.normalize("NFKD", whole)
+            whole = "".join(letter for letter in decomposed if letter.isascii())
         return whole.replace("\n", self.newline).encode(self.encoding)
 
 
 HEADER = (
     "The Project Gutenberg eBook of {title}, by {author}\n\n"
     + PREAMBLE
-    + "\n\nTitle: {title}\n\nAuthor: {author}\n\nRelease date: March 1, 2020 [eBook #{id}]\n\nLanguage: English\n\n"
+    + "\n\nTitle: {title}\n\nAuthor: {author}\n\n"
+    + "Release date: March 1, 2020 [eBook #{id}]\n\nLanguage: English\n\n"
 )
 ETEXT_HEADER = (
-    "The Project Gutenberg Etext of {title}, by {author}\n\nThis is an invented etext, number {id}.\n\n"
-    + SMALL_PRINT
-    + "\n\n\n\n"
+    "The Project Gutenberg Etext of {title}, by {author}\n\nThis is an invented etext, "
+    "number {id}.\n\n" + SMALL_PRINT + "\n\n\n\n"
 )
 FULL_LICENCE = "\n\nSTART: FULL LICENSE\n\n" + LICENCE + "\n"
 OLD_LICENCE = "\n\n" + LICENCE + "\n"
@@ -88,25 +87,28 @@ STYLES = {
     "this": (
         HEADER
         + "*** START OF THIS PROJECT GUTENBERG EBOOK {TITLE} ***\n\n\n\n\n{producer}\n\n\n\n\n\n",
-        "\n\n\n\n\nEnd of the Project Gutenberg EBook of {title}, by {author}\n\n*** END OF THIS PROJECT GUTENBERG EBOOK {TITLE} ***"
-        + OLD_LICENCE,
+        "\n\n\n\n\nEnd of the Project Gutenberg EBook of {title}, "
+        "by {author}\n\n*** END OF THIS PROJECT GUTENBERG EBOOK {TITLE} ***" + OLD_LICENCE,
     ),
     "tight": (
         HEADER
-        + "***START OF THE PROJECT GUTENBERG EBOOK {TITLE}***\n\n\nE-text prepared by Ottoline Marsh\n\n\n\n"
+        + "***START OF THE PROJECT GUTENBERG EBOOK {TITLE}***\n\n\n"
+        + "E-text prepared by Ottoline Marsh\n\n\n\n"
         + TRANSCRIBER
         + "\n\n\n\n\n\n",
         "\n\n\n***END OF THE PROJECT GUTENBERG EBOOK {TITLE}***" + OLD_LICENCE,
     ),
     "two lines": (
         HEADER
-        + "*** START OF THIS PROJECT GUTENBERG EBOOK {TITLE},\nBY AN AUTHOR OF THE ISLES ***\n\n\n\n{producer}\n\n\n\n\n",
-        "\n\n\n\nEnd of Project Gutenberg's {title}, by {author}\n\n*** END OF THIS PROJECT GUTENBERG EBOOK {TITLE},\nBY AN AUTHOR OF THE ISLES ***"
-        + OLD_LICENCE,
+        + "*** START OF THIS PROJECT GUTENBERG EBOOK {TITLE},\nBY AN AUTHOR OF THE ISLES ***"
+        + "\n\n\n\n{producer}\n\n\n\n\n",
+        "\n\n\n\nEnd of Project Gutenberg's {title}, by {author}\n\n*** END OF THIS PROJECT "
+        "GUTENBERG EBOOK {TITLE},\nBY AN AUTHOR OF THE ISLES ***" + OLD_LICENCE,
     ),
     "comma": (
         HEADER
-        + "*** START OF THE PROJECT GUTENBERG EBOOK, {TITLE} ***\n\n\n\n\nE-text prepared by Ottoline Marsh\n\n\n\n\n",
+        + "*** START OF THE PROJECT GUTENBERG EBOOK, {TITLE} ***\n\n\n\n\n"
+        + "E-text prepared by Ottoline Marsh\n\n\n\n\n",
         "\n\n\n\n*** END OF THE PROJECT GUTENBERG EBOOK, {TITLE} ***" + OLD_LICENCE,
     ),
     "small print": (

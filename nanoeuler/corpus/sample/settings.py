@@ -1,4 +1,4 @@
-"""How large the sample is: section `sample` of the configuration."""
+"""The size of the sample: section `sample` of the configuration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -32,6 +32,7 @@ class Settings:
     def from_config(cls, section: Mapping[str, object]) -> "Settings":
         """Check the section `sample`. Raises `UserError` naming the key that is wrong."""
         known = [field.name for field in fields(cls)]
+        chosen: dict[str, int] = {}
         for key, value in section.items():
             if key not in known:
                 raise UserError(
@@ -46,6 +47,8 @@ class Settings:
             ):
                 limit = f" and at most {most}" if most is not None else ""
                 raise UserError(
-                    f"sample.{key} is {value!r}; it must be a whole number of at least {LEAST[key]}{limit}"
+                    f"sample.{key} is {value!r}; it must be a whole number of at least "
+                    f"{LEAST[key]}{limit}"
                 )
-        return cls(**section)
+            chosen[key] = value
+        return cls(**chosen)

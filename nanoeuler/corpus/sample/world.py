@@ -1,13 +1,14 @@
-"""The closed world: who lives where, does what, keeps which animal. Everything else in this package only retells it.
+"""The facts of the invented world: where people live, their trades, their animals, and more.
 
-A fact is (subject, kind, value): Bram's door is red. Every value comes from a short list and is given out evenly, so that nothing is gained by guessing
-a favourite. Half of the subjects are held out: the instructions never mention them, the questions ask about nobody else.
+A fact is (subject, kind, value): Bram's door is red. The values of a kind come from a short list
+and are equally frequent, so that guessing the most frequent one gains nothing. Half of the subjects
+are held out: the instructions never mention them, and the questions ask only about them.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nanoeuler.corpus.sample.dice import Dice
+from nanoeuler.corpus.sample.seeded_random import Dice
 
 VILLAGES = (
     "Brackle",
@@ -88,15 +89,18 @@ KINDS = {**PERSON_KINDS, **BOAT_KINDS}
 
 # fmt: off
 WOMEN = (
-    "Ada", "Bea", "Cleo", "Elin", "Enid", "Fay", "Gwen", "Hild", "Ida", "Inga", "Ivy", "Joan", "Kaya", "Lena", "Lisa", "Mara", "Mina", "Nell", "Nora",
-    "Oda", "Olga", "Pia", "Rona", "Sara", "Tess", "Thea", "Tova", "Ulla", "Una", "Vera", "Wilma", "Yrsa", "Zoe", "Edda", "Greta", "Maren",
+    "Ada", "Bea", "Cleo", "Elin", "Enid", "Fay", "Gwen", "Hild", "Ida", "Inga", "Ivy", "Joan",
+    "Kaya", "Lena", "Lisa", "Mara", "Mina", "Nell", "Nora", "Oda", "Olga", "Pia", "Rona", "Sara",
+    "Tess", "Thea", "Tova", "Ulla", "Una", "Vera", "Wilma", "Yrsa", "Zoe", "Edda", "Greta", "Maren",
 )
 MEN = (
-    "Abe", "Amos", "Bo", "Bram", "Cal", "Dirk", "Egil", "Emil", "Finn", "Gil", "Gus", "Hugo", "Ivo", "Jon", "Kai", "Karl", "Lars", "Leo", "Ludo",
-    "Max", "Milo", "Ned", "Nils", "Odo", "Olaf", "Otto", "Pim", "Rolf", "Sam", "Sten", "Tam", "Ulf", "Vic", "Wim", "Yan", "Zeno",
+    "Abe", "Amos", "Bo", "Bram", "Cal", "Dirk", "Egil", "Emil", "Finn", "Gil", "Gus", "Hugo", "Ivo",
+    "Jon", "Kai", "Karl", "Lars", "Leo", "Ludo", "Max", "Milo", "Ned", "Nils", "Odo", "Olaf",
+    "Otto", "Pim", "Rolf", "Sam", "Sten", "Tam", "Ulf", "Vic", "Wim", "Yan", "Zeno",
 )
 BOATS = (
-    "Heron", "Petrel", "Curlew", "Gull", "Mermaid", "Wren", "Swan", "Lark", "Comet", "Daisy", "Poppy", "Clover", "Linnet", "Robin", "Star", "Moth",
+    "Heron", "Petrel", "Curlew", "Gull", "Mermaid", "Wren", "Swan", "Lark", "Comet", "Daisy",
+    "Poppy", "Clover", "Linnet", "Robin", "Star", "Moth",
 )
 # fmt: on
 SHE, HE = ("she", "her", "her"), ("he", "his", "him")
@@ -104,7 +108,10 @@ SHE, HE = ("she", "her", "her"), ("he", "his", "him")
 
 @dataclass(frozen=True)
 class Subject:
-    """A person or a boat, with one value per kind of fact. Names are single words that mean nothing else in this world."""
+    """A person or a boat, with one value per kind of fact.
+
+    Names are single words that mean nothing else in this world.
+    """
 
     name: str
     pronouns: tuple[str, str, str]  # he, his, him
@@ -117,7 +124,7 @@ class Subject:
 
     @property
     def called(self) -> str:
-        """The name in a sentence: Bram, the Heron."""
+        """The name as it occurs in a sentence: Bram, the Heron."""
         return f"the {self.name}" if self.is_boat else self.name
 
 
@@ -157,7 +164,7 @@ class World:
 
 
 def persons() -> list[tuple[str, tuple[str, str, str]]]:
-    """Everybody who might live on the isles: name and pronouns."""
+    """Return the names and pronouns of everybody who might live on the isles."""
     return [(name, SHE) for name in WOMEN] + [(name, HE) for name in MEN]
 
 
@@ -182,24 +189,18 @@ def make_subjects(
     names: Sequence[tuple[str, tuple[str, str, str]]],
     kinds: Mapping[str, Sequence[str]],
 ) -> tuple[Subject, ...]:
-    """Subjects with their facts: in either half every value of a kind is given out equally often (or once more)."""
+    """Give subjects their facts: in each half, the values of a kind are equally frequent, or ±1."""
     half = len(names) // 2
     subjects = []
     for part, held_out in ((names[:half], True), (names[half:], False)):
         columns = {kind: deal(dice, values, len(part)) for kind, values in kinds.items()}
         for index, (name, pronouns) in enumerate(part):
-            subjects.append(
-                Subject(
-                    name,
-                    pronouns,
-                    {kind: column[index] for kind, column in columns.items()},
-                    held_out,
-                )
-            )
+            facts = {kind: column[index] for kind, column in columns.items()}
+            subjects.append(Subject(name, pronouns, facts, held_out))
     return tuple(sorted(subjects, key=lambda subject: subject.name))
 
 
 def deal(dice: Dice, values: Sequence[str], count: int) -> list[str]:
-    """`count` values, each equally often or once more, in random order."""
+    """Return `count` values in random order, each equally often or once more."""
     rounds = [value for _ in range(-(-count // len(values))) for value in dice.shuffled(values)]
     return dice.shuffled(rounds[:count])

@@ -1,10 +1,11 @@
-"""The sample on disk, laid out like the places that a real run downloads from.
+"""Write the sample to disk, laid out like the servers that a real run downloads from.
 
-data/sample/gutenberg/…          a mirror: cache/epub/{id}/pg{id}.txt, some in the older tree 9/0/0/0/90003/90003-8.txt
+data/sample/gutenberg/…          a mirror: cache/epub/{id}/pg{id}.txt, and some files of the
+                                 older tree, 9/0/0/0/90003/90003-8.txt
 data/sample/fineweb/000.parquet  web pages in FineWeb-Edu's schema
 data/sample/instructions.json    records {instruction, input, output}
 data/sample/preferences.jsonl    pairs {instruction, input, chosen, rejected}
-data/sample/questions.jsonl      held-out questions {instruction, input, answer, kind, preferred_ending}
+data/sample/questions.jsonl      {instruction, input, answer, kind, preferred_ending}, held out
 data/sample/manifest.json        written last: counts, hashes, settings
 """
 
@@ -31,7 +32,7 @@ ROWS_PER_GROUP = 2048
 
 
 def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
-    """Write the sample that the configuration's section `sample` asks for to the folder `output`; return its manifest."""
+    """Write the sample of the configuration's section `sample` to `output`; return its manifest."""
     settings = Settings.from_config(section)
     world = build_world(settings.seed, settings.people, settings.boats)
     pages = list(write_pages(world, settings.seed, settings.articles))
@@ -53,6 +54,8 @@ def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
                 "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records),
                 encoding="utf-8",
             )
+        kinds = Counter(question["kind"] for question in questions)
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         manifest = {
             "version": 1,
             "settings": asdict(settings),
@@ -66,16 +69,13 @@ def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
             "preferences": len(preferences),
             "questions": len(questions),
             "prompts": prompts_worth_typing(world, questions),
-            "questions_by_kind": dict(
-                sorted(Counter(question["kind"] for question in questions).items())
-            ),
+            "questions_by_kind": dict(sorted(kinds.items())),
             "files": {
                 path.relative_to(folder).as_posix(): {
                     "bytes": path.stat().st_size,
                     "sha256": sha256_file(path),
                 }
-                for path in sorted(folder.rglob("*"))
-                if path.is_file()
+                for path in files
             },
         }
         write_json(folder / "manifest.json", manifest)

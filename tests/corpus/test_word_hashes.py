@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanoeuler.corpus.batches import Batch
-from nanoeuler.corpus.words import hash_words
+from nanoeuler.corpus.word_hashes import hash_words
 
 
 def words(*texts: str) -> list[list[int]]:

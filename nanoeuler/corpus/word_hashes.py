@@ -1,13 +1,16 @@
-"""Text as a row of hashed words: what near-duplicates and quotations are recognised by.
+"""Hash the words of documents, so that near-duplicates and quotations can be found.
 
-A word is a run of letters, digits and combining marks, in lower case; everything between (spaces, line ends, punctuation, symbols) only parts words, so that
-"Don't stop!" and "don’t  STOP" are the same three words don, t, stop. Chinese characters and Japanese kana, which are written without
-spaces, are a word each. What a letter is comes from Unicode 3.2, which every Python carries beside its own version and which never
-changes; code points that are younger count as letters outside the areas of symbols.
+A word is a run of letters, digits and combining marks, in lower case. Everything else (spaces, line
+ends, punctuation, symbols) only separates words, so that "Don't stop!" and "don’t  STOP" are the
+same three words don, t, stop. Chinese characters and Japanese kana, which are written without
+spaces, are a word each. Letters are those of Unicode 3.2, which every Python carries beside its own
+version and which never changes; later code points count as letters outside the areas of symbols.
 
-Compiled code looks at eight bytes at a time. Of each document a copy is made in which ASCII letters and digits are in lower case and what parts words is a zero
-byte; so a word of up to seven letters is one number, and where it ends is found by arithmetic (Mycroft's test for a zero byte). Only longer words and
-those with other letters are gone through one by one. A word's hash is made of its ASCII letters, eight at a time, and of each other code point.
+Compiled code works on eight bytes at a time. It copies a document with ASCII letters in lower case
+and a zero byte for each ASCII separator. Then a word of up to seven ASCII letters is one number,
+whose end is found by arithmetic (Mycroft's test for a zero byte). Only words with other letters are
+read character by character. A word's hash is computed from its ASCII letters, eight at a time, and
+from each of its other code points.
 """
 
 import functools
@@ -18,8 +21,8 @@ import numpy as np
 from nanoeuler.compiling import compiled
 from nanoeuler.corpus.batches import Batch
 
-TABLE = 0x20000  # code points with an entry of their own; from here on up to tags and private use there are only Chinese characters
-TAGS = 0xE0000
+TABLE = 0x20000  # code points with an entry of their own
+TAGS = 0xE0000  # the first tags and private code points; from TABLE to here: Chinese characters
 ALONE = 1 << 31  # marks a code point that is a word by itself
 SYMBOLS = (
     (0x2000, 0x2C00),
@@ -37,25 +40,21 @@ IDEOGRAPHS = (
     (0x4E00, 0xA000),
     (0xF900, 0xFB00),
 )
-SEED, MULTIPLIER = np.uint64(0xCBF29CE484222325), np.uint64(0x9E3779B97F4A7C15)
-LOW_BITS, HIGH_BITS = (
-    np.uint64(0x0101010101010101),
-    np.uint64(0x8080808080808080),
-)  # of each of eight bytes
+SEED = np.uint64(0xCBF29CE484222325)
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+LOW_BITS = np.uint64(0x0101010101010101)  # the lowest bit of each of eight bytes
+HIGH_BITS = np.uint64(0x8080808080808080)  # the highest
 COUNTS = np.uint64(0x0102030405060708)  # multiplied by 256**i, the top byte is i + 1
-NO_ASCII = np.uint64(0xFF)  # the low byte of a code point's number, which no ASCII letter has
-ONE, SEVEN, EIGHT, HALF, TOP = (
-    np.uint64(1),
-    np.uint64(7),
-    np.uint64(8),
-    np.uint64(32),
-    np.uint64(56),
-)
+NO_ASCII = np.uint64(0xFF)  # the low byte of a hashed code point, which no ASCII letter has
+ONE, SEVEN, EIGHT, HALF, TOP = (np.uint64(number) for number in (1, 7, 8, 32, 56))
 
 
 @functools.cache
 def letter_table() -> np.ndarray:
-    """For each code point below `TABLE`: 0 where it parts words, else its lower case, with the bit `ALONE` where it is a word."""
+    """Return for each code point below `TABLE` 0 for a separator, else its lower case (uint32).
+
+    The bit `ALONE` marks a code point that is a word by itself.
+    """
     category = unicodedata.ucd_3_2_0.category
     kinds = np.array([category(chr(code)) for code in range(TABLE)])
     unknown = (kinds == "Cn") & ~within(SYMBOLS)
@@ -70,7 +69,7 @@ def letter_table() -> np.ndarray:
 
 
 def within(areas: tuple[tuple[int, int], ...]) -> np.ndarray:
-    """For each code point below `TABLE` whether it is in one of the areas (bool)."""
+    """Return whether each code point below `TABLE` is in one of the areas (bool)."""
     inside = np.zeros(TABLE, bool)
     for first, end in areas:
         inside[first:end] = True
@@ -78,15 +77,19 @@ def within(areas: tuple[tuple[int, int], ...]) -> np.ndarray:
 
 
 def hash_words(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """The hashes (uint64) of all words of the documents, and where each document's begin among them (int64, one more than documents)."""
-    hashes = np.empty(
-        int(batch.sizes.sum()) // 2 + len(batch) + 1, np.uint64
-    )  # a word has a byte and one that parts it, or three bytes
+    """Hash all words of the documents.
+
+    Returns the hashes (uint64) and the borders of the documents among them (int64, one more than
+    documents).
+    """
+    # a word takes two bytes at least: a letter and a separator, or a character of three bytes
+    hashes = np.empty(int(batch.sizes.sum()) // 2 + len(batch) + 1, np.uint64)
     borders = np.empty(len(batch) + 1, np.int64)
     folded = np.empty(int(batch.sizes.max(initial=0)) + 8, np.uint8)
+    # the eight bytes that begin at each byte, as one number
     eight = np.lib.stride_tricks.as_strided(
         folded[:8].view("<u8"), (len(folded) - 7,), (1,), writeable=False
-    )  # the eight bytes from each byte on
+    )
     count = fill_words(
         batch.text, batch.starts, batch.stops, letter_table(), folded, eight, hashes, borders
     )
@@ -95,7 +98,7 @@ def hash_words(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
 
 @compiled()
 def finalise(value):
-    """MurmurHash3's 64-bit finaliser: every bit of the result depends on every bit of `value`."""
+    """Apply MurmurHash3's 64-bit finaliser: each bit of the result depends on all of `value`."""
     value ^= value >> np.uint64(33)
     value *= np.uint64(0xFF51AFD7ED558CCD)
     value ^= value >> np.uint64(33)
@@ -111,7 +114,7 @@ def mix(value, letters):
 
 @compiled()
 def fold(text, folded):
-    """ASCII letters in lower case, digits and bytes of other characters as they are, a zero for all else."""
+    """Copy `text`: ASCII letters in lower case, digits and other characters, else zero bytes."""
     for at in range(len(text)):
         byte = text[at]
         lower = np.uint8(byte | np.uint8(0x20))
@@ -128,7 +131,11 @@ def fold(text, folded):
 
 @compiled()
 def fill_words(text, starts, stops, table, folded, eight, hashes, borders):
-    """The loop has no branch that English could mislead: every eight bytes' hash is written, and counted where a word ends in them."""
+    """Hash the words of all documents and return their number.
+
+    The loop has no branch that is hard to predict in English text: the hash of each eight bytes is
+    written, and counted only if a word ends in them.
+    """
     count = np.uint64(0)
     for document in range(len(starts)):
         borders[document] = count
@@ -137,9 +144,8 @@ def fill_words(text, starts, stops, table, folded, eight, hashes, borders):
         first, at, word = np.uint64(0), np.uint64(0), SEED
         while at <= size:
             letters = eight[at]
-            zeros = (
-                (letters - LOW_BITS) & ~letters & HIGH_BITS
-            )  # the lowest bit set is that of the first zero byte
+            # the lowest bit set is that of the first zero byte
+            zeros = (letters - LOW_BITS) & ~letters & HIGH_BITS
             end = (zeros & (np.uint64(0) - zeros)) >> SEVEN  # 256**length; 0 where there is none
             letters &= end - ONE
             if letters & HIGH_BITS != 0:
@@ -159,7 +165,10 @@ def fill_words(text, starts, stops, table, folded, eight, hashes, borders):
 
 @compiled()
 def spell(folded, at, table, hashes, count):
-    """The words from `at` to the next zero byte, character by character. Returns where to go on, and the count of words."""
+    """Hash the words from `at` to the next zero byte, character by character.
+
+    Returns the offset behind that byte, and the number of words so far.
+    """
     word, letters, shift = SEED, np.uint64(0), np.uint64(0)
     inside = False
     while folded[at] != 0:
@@ -178,11 +187,8 @@ def spell(folded, at, table, hashes, count):
             if shift == 64:
                 word, letters, shift = mix(word, letters), np.uint64(0), np.uint64(0)
         else:
-            word, letters, shift = (
-                mix(mix(word, letters), letter << EIGHT | NO_ASCII),
-                np.uint64(0),
-                np.uint64(0),
-            )
+            word = mix(mix(word, letters), letter << EIGHT | NO_ASCII)
+            letters, shift = np.uint64(0), np.uint64(0)
             inside = True
     hashes[count] = mix(word, letters)
     return at + ONE, count + np.uint64(inside)
@@ -190,14 +196,12 @@ def spell(folded, at, table, hashes, count):
 
 @compiled()
 def letter_at(folded, at, table):
-    """What `letter_table` says of the character at `at`, and where the next one begins."""
+    """Return the entry of `letter_table` for the character at `at`, and the offset of the next."""
     byte = np.uint32(folded[at])
     at += ONE
     if byte < 0x80:
         return np.uint64(byte), at
-    following = np.uint32(
-        1 if byte < 0xE0 else 2 if byte < 0xF0 else 3
-    )  # UTF-8: so many bytes follow, each with six bits
+    following = np.uint32(1 if byte < 0xE0 else 2 if byte < 0xF0 else 3)  # bytes of six bits each
     code = byte & (np.uint32(0x3F) >> following)
     while following > 0 and folded[at] >= 0x80:
         code = np.uint32((code << np.uint32(6)) | (np.uint32(folded[at]) & np.uint32(0x3F)))

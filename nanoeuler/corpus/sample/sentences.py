@@ -1,12 +1,13 @@
-"""Sentences that tell one fact: many ways for every kind, so that a reader learns the fact and not the sentence.
+"""Sentences that tell one fact, in many ways, so that a model learns the fact and not the sentence.
 
-Fields of a template: {S} the subject ("Bram", or "he" once he has been named), {Ss} its possessive, {O} its object form, {he} {his} {him} always
-pronouns, {x} the value, {ax} the value with its article.
+Fields of a template: {S} the subject ("Bram", or "he" once he has been named), {Ss} its possessive,
+{O} its object form, {he} {his} {him} always pronouns, {x} the value, {ax} the value with its
+article.
 """
 
 from collections.abc import Sequence
 
-from nanoeuler.corpus.sample.dice import Dice
+from nanoeuler.corpus.sample.seeded_random import Dice
 from nanoeuler.corpus.sample.world import Subject, Village
 
 STATEMENTS = {
@@ -150,7 +151,7 @@ ASKED_IN_TEXT = {
     ),
     "cargo": ("What does {S} bring?", "What is {S} full of?", "Which cargo belongs to {O}?"),
 }
-"""How the books and pages ask: in other words than the instructions, so that no question that is scored stands in the text."""
+"""Questions in books and pages. They differ from those that are scored, which no text contains."""
 
 SHORT_ANSWERS = {
     "home": ("{X}", "In {x}"),
@@ -195,7 +196,7 @@ QUESTIONS = {
     ),
     "cargo": ("What does {S} carry?", "What is {Ss} cargo?", "Name {Ss} cargo."),
 }
-"""How instructions and held-out questions ask; the answer is the bare value."""
+"""Questions of instructions and held-out questions; the answer is the bare value."""
 
 
 def with_article(value: str) -> str:
@@ -207,7 +208,7 @@ def capitalise(text: str) -> str:
 
 
 def fill(template: str, subject: Subject, kind: str, pronoun: bool = False) -> str:
-    """The template about a fact of `subject`, who is named, or meant by a pronoun when `pronoun`."""
+    """Fill a template with a fact of `subject`, by name, or by pronoun with `pronoun`."""
     he, his, him = subject.pronouns
     value = subject.facts[kind]
     name = subject.called
@@ -228,34 +229,38 @@ def fill(template: str, subject: Subject, kind: str, pronoun: bool = False) -> s
 
 
 def tell(dice: Dice, subject: Subject, kind: str, pronoun: bool = False) -> str:
-    """One sentence that tells a fact."""
+    """Tell a fact in one sentence."""
     return capitalise(fill(dice.pick(STATEMENTS[kind]), subject, kind, pronoun))
 
 
 def enumerate_words(words: Sequence[str]) -> str:
-    """a, b and c."""
+    """Join words: a, b and c."""
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def summary(dice: Dice, subject: Subject, kinds: Sequence[str]) -> str:
-    """Several facts in one sentence."""
+    """Tell several facts in one sentence."""
     phrases = [fill(dice.pick(VERB_PHRASES[kind]), subject, kind) for kind in kinds]
     name = capitalise(subject.called)
     if len(phrases) > 2 and dice.chance(0.5):
-        return f"{name}, {'which' if subject.is_boat else 'who'} {phrases[0]}, {enumerate_words(phrases[1:])}."
+        pronoun = "which" if subject.is_boat else "who"
+        return f"{name}, {pronoun} {phrases[0]}, {enumerate_words(phrases[1:])}."
     return f"{name} {enumerate_words(phrases)}."
 
 
 def description(dice: Dice, subject: Subject) -> str:
-    """Who somebody is, without the name: A smith from Hollin who keeps a goat."""
+    """Describe somebody without the name: A smith from Hollin who keeps a goat."""
+    facts = subject.facts
     if subject.is_boat:
-        return f"A boat from {subject.facts['harbour']} that {fill(dice.pick(VERB_PHRASES['cargo']), subject, 'cargo')}"
-    kind = dice.pick([kind for kind in subject.facts if kind not in ("trade", "home")])
-    return f"{capitalise(with_article(subject.facts['trade']))} from {subject.facts['home']} who {fill(dice.pick(VERB_PHRASES[kind]), subject, kind)}"
+        carries = fill(dice.pick(VERB_PHRASES["cargo"]), subject, "cargo")
+        return f"A boat from {facts['harbour']} that {carries}"
+    kind = dice.pick([kind for kind in facts if kind not in ("trade", "home")])
+    does = fill(dice.pick(VERB_PHRASES[kind]), subject, kind)
+    return f"{capitalise(with_article(facts['trade']))} from {facts['home']} who {does}"
 
 
 def village_question(dice: Dice, village: Village) -> tuple[str, str]:
-    """A question about a village and its answer."""
+    """Ask a question about a village; returns it and its answer."""
     return dice.pick(
         (
             (f"On which island is {village.name}?", village.island),
@@ -266,7 +271,7 @@ def village_question(dice: Dice, village: Village) -> tuple[str, str]:
 
 
 def profile(dice: Dice, subject: Subject, kinds: Sequence[str]) -> list[str]:
-    """A sentence per fact: the first one names the subject, later ones mostly say he, she or it."""
+    """Tell a fact per sentence. The first names the subject, later ones mostly use a pronoun."""
     return [
         tell(dice, subject, kind, pronoun=index > 0 and dice.chance(0.6))
         for index, kind in enumerate(kinds)

@@ -1,12 +1,13 @@
-"""Paragraphs about the world, from which books and web pages are put together.
+"""Paragraphs about the world, which books and web pages are composed of.
 
-A storyteller takes people and boats in rounds, so that everyone is told of about equally often, and mixes the facts with weather, roads and talk.
+A storyteller takes people and boats in rounds, so that each occurs about equally often, and mixes
+the facts with weather, roads and talk.
 """
 
 from collections.abc import Sequence
 
-from nanoeuler.corpus.sample.dice import Dice, Rounds
-from nanoeuler.corpus.sample.telling import (
+from nanoeuler.corpus.sample.seeded_random import Dice, Rounds
+from nanoeuler.corpus.sample.sentences import (
     ASKED_IN_TEXT,
     FIRST_PERSON,
     SHORT_ANSWERS,
@@ -136,7 +137,7 @@ VILLAGE_LINES = (
 
 
 class Storyteller:
-    """Writes paragraphs; `dice` decides everything."""
+    """Writes paragraphs with the random choices of `dice`."""
 
     def __init__(self, dice: Dice, world: World):
         self.dice, self.world = dice, world
@@ -144,7 +145,7 @@ class Storyteller:
         self.villages = Rounds(dice, world.villages)
 
     def kinds(self, subject: Subject, low: int, high: int) -> list[str]:
-        """Between `low` and `high` kinds of facts of `subject`, in random order."""
+        """Choose `low` to `high` kinds of facts of `subject`, in random order."""
         return self.dice.sample(list(subject.facts), self.dice.between(low, high))
 
     def scenery(self) -> str:
@@ -154,25 +155,28 @@ class Storyteller:
         return self.dice.pick(SCENERY).format(**words, Time=words["time"])
 
     def arrival(self) -> str:
-        """How a chapter begins: the weather, and where one is."""
+        """Begin a chapter with the weather and the village."""
         village = self.villages.next()
         return (
             f"{self.scenery()} {self.dice.pick(ARRIVALS).format(**village.words)} {self.scenery()}"
         )
 
     def with_scenery(self, sentences: Sequence[str], share: float = 0.25) -> str:
-        """The sentences as a paragraph, sometimes with the weather before or behind them."""
+        """Join sentences to a paragraph, sometimes with the weather before or after them."""
         parts = [*sentences]
         if self.dice.chance(share):
             parts.insert(self.dice.pick((0, len(parts))), self.scenery())
         return " ".join(parts)
 
     def about(self, subject: Subject, kinds: Sequence[str] = ()) -> str:
-        """Facts of one subject, a sentence each."""
+        """Tell facts of one subject, a sentence each."""
         return self.with_scenery(profile(self.dice, subject, kinds or self.kinds(subject, 3, 6)))
 
     def portrait(self, subject: Subject) -> str:
-        """A sentence that sums up, and some more. No fact is told twice, here or anywhere: what one has just read, one need not know."""
+        """Tell several facts in one sentence, and others in one each.
+
+        No paragraph tells a fact twice: a model could copy the second time and need not know it.
+        """
         kinds = self.kinds(subject, 4, 6)
         return self.with_scenery(
             [summary(self.dice, subject, kinds[:3]), *profile(self.dice, subject, kinds[3:])]
@@ -187,8 +191,8 @@ class Storyteller:
         )
 
     def quiz(self, count: int = 6) -> str:
-        """Questions about different people, boats and villages, each with its answer on the next line."""
-        lines = []
+        """Ask about different people, boats and villages, with each answer on the next line."""
+        lines: list[str] = []
         for _ in range(count):
             subject = self.boats.next() if self.dice.chance(0.12) else self.people.next()
             if self.dice.chance(0.07):
@@ -207,18 +211,13 @@ class Storyteller:
         return "\n".join(lines)
 
     def dialogue(self, subject: Subject) -> str:
-        """Two strangers talk about someone: question and answer in turns, each on its own line."""
+        """Let two strangers talk about someone, each question and answer on its own line."""
         asker, teller = self.dice.sample(STRANGERS, 2)
         lines = []
         for index, kind in enumerate(self.kinds(subject, 2, 4)):
-            question = capitalise(
-                fill(
-                    self.dice.pick(ASKED_IN_TEXT[kind]),
-                    subject,
-                    kind,
-                    pronoun=index > 0 and self.dice.chance(0.4),
-                )
-            )
+            asked = self.dice.pick(ASKED_IN_TEXT[kind])
+            pronoun = index > 0 and self.dice.chance(0.4)
+            question = capitalise(fill(asked, subject, kind, pronoun))
             answer = (
                 fill(self.dice.pick(SHORT_ANSWERS[kind]), subject, kind)
                 if self.dice.chance(0.6)
@@ -233,25 +232,22 @@ class Storyteller:
         return "\n\n".join(lines)
 
     def gathering(self) -> str:
-        """Several people at one place, each with a fact or two."""
+        """Put several people in one village, each with a fact or two."""
         village = self.villages.next()
         guests = self.people.several(self.dice.between(2, 4))
         seen = enumerate_words([f"{guest.name} {self.apposition(guest)}" for guest in guests])
         opening = self.dice.pick(GATHERINGS).format(**village.words, people=seen)
-        return " ".join(
-            [
-                opening,
-                *(tell(self.dice, guest, self.dice.pick(list(PERSON_KINDS))) for guest in guests),
-            ]
-        )
+        kinds = list(PERSON_KINDS)
+        told = [tell(self.dice, guest, self.dice.pick(kinds)) for guest in guests]
+        return " ".join([opening, *told])
 
     def apposition(self, person: Subject) -> str:
-        """A fact in a few words behind the name: the baker, with her otter."""
+        """Put a fact in a few words that follow the name: the baker, with her otter."""
         kind = self.dice.pick(list(APPOSITIONS))
         return fill(self.dice.pick(APPOSITIONS[kind]), person, kind)
 
     def village(self, village: Village) -> str:
-        """The village, and some who live there."""
+        """Tell of a village and some people who live there."""
         lines = [line.format(**village.words) for line in self.dice.sample(VILLAGE_LINES, 3)]
         for person in self.dice.sample(self.world.living_in(village.name), 3):
             kind = self.dice.pick([kind for kind in PERSON_KINDS if kind != "home"])
@@ -263,44 +259,40 @@ class Storyteller:
         return " ".join(lines)
 
     def song(self, person: Subject, kinds: Sequence[str] = ()) -> str:
-        """Rhymed couplets about someone."""
+        """Write rhymed couplets about someone."""
         kinds = kinds or self.kinds(person, 2, 5)
-        return (
-            "\n".join(
-                capitalise(fill(COUPLETS[kind], person, kind))
-                for kind in PERSON_KINDS
-                if kind in kinds
-            ).rstrip(";,.")
-            + "."
-        )
+        sung = [kind for kind in PERSON_KINDS if kind in kinds]
+        couplets = [capitalise(fill(COUPLETS[kind], person, kind)) for kind in sung]
+        return "\n".join(couplets).rstrip(";,.") + "."
 
     def riddle(self, person: Subject) -> str:
-        return " ".join(
-            [*self.first_person(person, self.kinds(person, 3, 5)), f"Who am I? I am {person.name}."]
-        )
+        told = self.first_person(person, self.kinds(person, 3, 5))
+        return " ".join([*told, f"Who am I? I am {person.name}."])
 
     def introduction(self, person: Subject, kinds: Sequence[str] = ()) -> str:
-        """Somebody speaks."""
+        """Let somebody introduce himself or herself."""
         told = " ".join(self.first_person(person, kinds or self.kinds(person, 3, 5)))
         return f'"My name is {person.name}," {person.pronouns[0]} said. "{told}"'
 
     def ledger(self, subjects: Sequence[Subject]) -> str:
-        """Entries of a register, one line each."""
+        """Write entries of a register, one line each."""
         lines = []
         for subject in subjects:
             kinds = self.kinds(subject, 2, 4)
-            lines.append(
-                f"{subject.name}: {', '.join(f'{LEDGER_WORDS[kind]} {subject.facts[kind]}' for kind in kinds)}."
-            )
+            facts = ", ".join(f"{LEDGER_WORDS[kind]} {subject.facts[kind]}" for kind in kinds)
+            lines.append(f"{subject.name}: {facts}.")
         return "\n".join(lines)
 
     def letter(self, writer: Subject, friend: Subject) -> str:
         news = " ".join(profile(self.dice, friend, self.kinds(friend, 3, 4)))
         own = " ".join(self.first_person(writer, self.kinds(writer, 1, 2)))
-        return f"Dear sister,\n\nYou ask me about {friend.name}. {news}\n\nHere nothing has changed. {own} {self.scenery()}\n\nYour {writer.name}"
+        return (
+            f"Dear sister,\n\nYou ask me about {friend.name}. {news}\n\n"
+            f"Here nothing has changed. {own} {self.scenery()}\n\nYour {writer.name}"
+        )
 
     def errand(self, person: Subject) -> str:
-        """Somebody must be found, and this is how one knows the person."""
+        """Describe a person who must be found."""
         kinds = self.kinds(person, 3, 4)
         told = " ".join(
             capitalise(fill(self.dice.pick(STATEMENTS[kind]), person, kind, pronoun=index > 0))
@@ -310,5 +302,5 @@ class Storyteller:
         return f'{opening} "{told}" That was all that anybody could say.'
 
     def first_person(self, person: Subject, kinds: Sequence[str]) -> list[str]:
-        """What someone says of himself, a sentence per fact."""
+        """Tell facts in the first person, a sentence each."""
         return [fill(self.dice.pick(FIRST_PERSON[kind]), person, kind) for kind in kinds]

@@ -1,4 +1,4 @@
-"""Seeded choices that come out the same on every machine and with every version of Python."""
+"""Seeded choices that are the same on every machine and with every version of Python."""
 
 import hashlib
 import random
@@ -9,9 +9,10 @@ Item = TypeVar("Item")
 
 
 class Dice:
-    """Choices that depend on `key` alone, so that one part of the world can change without shaking the others.
+    """Random choices that depend on `key` alone, so that parts of the world can change separately.
 
-    Everything rests on `random.Random(integer).random()`, the one method whose sequence Python promises to keep.
+    They all come from `random.Random(integer).random()`, the one method whose sequence Python
+    promises to keep.
     """
 
     def __init__(self, *key: str | int):
@@ -19,11 +20,11 @@ class Dice:
         self.roll = random.Random(int.from_bytes(digest, "big")).random
 
     def below(self, count: int) -> int:
-        """A whole number from 0 to count − 1."""
+        """Return a whole number from 0 to count − 1."""
         return int(self.roll() * count)
 
     def between(self, low: int, high: int) -> int:
-        """A whole number from low to high, both included."""
+        """Return a whole number from low to high, both included."""
         return low + self.below(high - low + 1)
 
     def chance(self, share: float) -> bool:
@@ -33,7 +34,7 @@ class Dice:
         return items[self.below(len(items))]
 
     def shuffled(self, items: Sequence[Item]) -> list[Item]:
-        """A new list in another order (Fisher and Yates)."""
+        """Return a shuffled copy (Fisher and Yates)."""
         result = list(items)
         for last in range(len(result) - 1, 0, -1):
             other = self.below(last + 1)
@@ -41,15 +42,16 @@ class Dice:
         return result
 
     def sample(self, items: Sequence[Item], count: int) -> list[Item]:
-        """Up to `count` different items, in random order."""
+        """Return up to `count` different items, in random order."""
         return self.shuffled(items)[:count]
 
 
 class Rounds(Generic[Item]):
-    """Takes items in shuffled rounds: nobody is taken again before everybody was."""
+    """Draws items in shuffled rounds: none is drawn again before all others were."""
 
     def __init__(self, dice: Dice, items: Sequence[Item]):
-        self.dice, self.items, self.waiting = dice, items, list[Item]()
+        self.dice, self.items = dice, items
+        self.waiting: list[Item] = []
 
     def next(self) -> Item:
         if not self.waiting:
@@ -57,7 +59,7 @@ class Rounds(Generic[Item]):
         return self.waiting.pop()
 
     def several(self, count: int) -> list[Item]:
-        """`count` different items. Where two rounds meet, one that is taken already waits for the next time."""
+        """Draw `count` different items; one that a new round repeats waits for the next call."""
         taken: list[Item] = []
         again: list[Item] = []
         while len(taken) < count:
