@@ -1,5 +1,6 @@
 // What the attention kernels share: tiles copied in and results written out, sums over the lanes of a row, and who sees which keys.
 #include "matrix_units.cuh"
+#include "rotation.cuh"
 
 #define NEVER __int_as_float(0xff800000)  // −∞
 constexpr float LOG2E = 1.4426950408889634f;
@@ -79,8 +80,9 @@ __device__ __forceinline__ void turn_back(float (&x)[HEAD_BLOCKS][4], const int*
             float2 cos = *reinterpret_cast<const float2*>(cosine + angle + 8 * j), sin = *reinterpret_cast<const float2*>(sine + angle + 8 * j);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                float &a = x[j][2 * half + i], &b = x[j + HEAD_BLOCKS / 2][2 * half + i], c = i ? cos.y : cos.x, s = i ? sin.y : sin.x, turned = b * c - a * s;
-                a = a * c + b * s, b = turned;
+                float &a = x[j][2 * half + i], &b = x[j + HEAD_BLOCKS / 2][2 * half + i];
+                float2 pair = rotated(b, a, i ? cos.y : cos.x, i ? sin.y : sin.x);
+                b = pair.x, a = pair.y;
             }
         }
     }

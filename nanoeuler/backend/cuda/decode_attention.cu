@@ -15,6 +15,7 @@
 // HEADS, KV_HEADS, HEAD_SIZE, KEY, VALUE and TOGETHER, a divisor of HEADS / KV_HEADS, are compiled in.
 #include "common.cuh"
 #include "overlap.cuh"
+#include "rotation.cuh"
 
 constexpr int WARPS = THREADS / 32, CHUNKS = HEAD_SIZE / WIDTH, GROUPS = THREADS / CHUNKS, AHEAD = 4;
 constexpr int TOKEN = KV_HEADS * HEAD_SIZE, HALF = HEAD_SIZE / 2;
@@ -154,12 +155,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) fill_slots(const ACTIVATIO
             return;
         }
     }
-    const Eight first = load(from), second = load(from + HALF), cos = load(cosine + size_t(at) * HALF + column), sin = load(sine + size_t(at) * HALF + column);
-    Eight turned_first, turned_second;
+    const Eight a = load(from), b2 = load(from + HALF);
+    const Eight cos = load(cosine + size_t(at) * HALF + column);
+    const Eight sin = load(sine + size_t(at) * HALF + column);
+    Eight first, second;
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
-        turned_first.at[i] = first.at[i] * cos.at[i] - second.at[i] * sin.at[i];
-        turned_second.at[i] = second.at[i] * cos.at[i] + first.at[i] * sin.at[i];
+        const float2 pair = rotated(a.at[i], b2.at[i], cos.at[i], sin.at[i]);
+        first.at[i] = pair.x, second.at[i] = pair.y;
     }
-    store(to, turned_first), store(to + HALF, turned_second);
+    store(to, first), store(to + HALF, second);
 }

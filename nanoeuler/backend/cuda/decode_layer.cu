@@ -16,6 +16,7 @@
 // Compiled in: DIM, FFN, HEADS, KV_HEADS, HEAD_SIZE, KEY and VALUE (first rows of keys and values in W_qkv), UP (of W_up in the packed W_gate_up),
 // ROWS (the most rows, a power of two up to 8; `rows` of them are there) and PARTS (the most parts of attention).
 #include "few_rows.cuh"
+#include "swiglu.cuh"
 
 constexpr int ATTENDED = HEADS * HEAD_SIZE, HALF = HEAD_SIZE / 2;
 
@@ -137,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
     if (!there) return;
     const float z = weights.times(inputs), up = __shfl_xor_sync(WHOLE_WARP, z, weights.LANES);
     if (weights.writes(rows) && weights.place() % 2 == 0)
-        hidden[weights.place() / (2 * PAIRS) * FFN + first + weights.place() % (2 * PAIRS) / 2] = ACTIVATION(z / (1.0f + expf(-z)) * up);
+        hidden[weights.place() / (2 * PAIRS) * FFN + first + weights.place() % (2 * PAIRS) / 2] = ACTIVATION(gated_by_division(z, up));
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1) down(const ACTIVATION* hidden, const ACTIVATION* weight, float step_size, RESIDUAL* x, int rows) {

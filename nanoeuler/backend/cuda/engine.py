@@ -207,7 +207,7 @@ class CudaBackend(DecodingOps):
         self.stream.use()  # what CuPy itself launches, a fill say, belongs on this stream too
         for staged in self.staged.values():
             staged.deliver(self.stream)
-        self.products.planned = often
+        self.products.tuned = often
         try:
             if recorded is None or not self.graphs:
                 function()
@@ -220,7 +220,7 @@ class CudaBackend(DecodingOps):
                     finally:
                         recorded.graph = self.stream.end_capture()
         finally:
-            self.products.planned = False
+            self.products.tuned = False
         recorded.graph.launch(self.stream)
         return recorded
 
@@ -230,7 +230,7 @@ class CudaBackend(DecodingOps):
     @property
     def algorithms(self) -> dict[str, str]:
         """Product of a training step → algorithm: with equal ones, results are equal to the bit."""
-        return self.products.plan
+        return self.products.algorithms
 
     def finish(self) -> None:
         self.stream.synchronize()

@@ -22,6 +22,8 @@
 //
 // Compiled with -D: KIND; ROTATED_HEAD, the head size E for ROTATED; HEAD_SIZE=64 and UNIT=WGMMA, of which matrix_units.cuh makes panels of 64 bfloat16 columns.
 #include "matrix_units.cuh"
+#include "rotation.cuh"
+#include "swiglu.cuh"
 
 #define ROTATED 1
 #define GATED 2
@@ -120,16 +122,10 @@ __device__ __forceinline__ void multiply_stage(float (&x)[TILE_COLUMNS / 8][4], 
 
 __device__ __forceinline__ float2 pair(unsigned word) { return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)); }
 
-__device__ __forceinline__ float sigmoid(float z) { return 1.0f / (1.0f + expf(-z)); }
-
-__device__ __forceinline__ unsigned gated(unsigned gate, unsigned up) {  // of the rounded numbers, as the backward pass will see them
+// Of the rounded numbers, as the backward pass will see them.
+__device__ __forceinline__ unsigned gated_pair(unsigned gate, unsigned up) {
     float2 z = pair(gate), factor = pair(up);
-    return pack_bf16(z.x * sigmoid(z.x) * factor.x, z.y * sigmoid(z.y) * factor.y);
-}
-
-__device__ __forceinline__ void gated_backward(float gradient, float z, float factor, float& dgate, float& dup, float& product) {
-    float sigma = sigmoid(z), silu = z * sigma;
-    dup = gradient * silu, dgate = gradient * factor * (sigma + silu * (1.0f - sigma)), product = silu * factor;
+    return pack_bf16(gated(z.x, factor.x), gated(z.y, factor.y));
 }
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
@@ -261,9 +257,12 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                     for (int j = 0; j < BLOCKS / 2; j++) {
 #pragma unroll
                         for (int i = 0; i < 4; i++) {
-                            float &a = x[head * BLOCKS + j][i], &b = x[head * BLOCKS + BLOCKS / 2 + j][i];
-                            float c = i % 2 ? cos[i / 2][j].y : cos[i / 2][j].x, s = i % 2 ? sin[i / 2][j].y : sin[i / 2][j].x, turned_a = a * c - b * s;
-                            b = b * c + a * s, a = turned_a;
+                            float c = i % 2 ? cos[i / 2][j].y : cos[i / 2][j].x;
+                            float s = i % 2 ? sin[i / 2][j].y : sin[i / 2][j].x;
+                            float &a = x[head * BLOCKS + j][i];
+                            float &b = x[head * BLOCKS + BLOCKS / 2 + j][i];
+                            float2 both = rotated(a, b, c, s);
+                            a = both.x, b = both.y;
                         }
                     }
                 }
@@ -286,13 +285,15 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                             results[0][i] = packed(16 * part + block, half), results[1][i] = packed(16 * part + 8 + block, half);
                         } else if constexpr (KIND == GATED) {
                             results[0][i] = packed(8 * part + block, half), results[1][i] = packed(16 + 8 * part + block, half);
-                            results[2][i] = gated(results[0][i], results[1][i]);
+                            results[2][i] = gated_pair(results[0][i], results[1][i]);
                         } else {
-                            float2 z = pair(gates[j / 2][i]), factor = pair(ups[j / 2][i]), dgate, dup, product;
-                            const float(&gradient)[4] = x[8 * part + block];
-                            gated_backward(scale * gradient[2 * half], z.x, factor.x, dgate.x, dup.x, product.x);
-                            gated_backward(scale * gradient[2 * half + 1], z.y, factor.y, dgate.y, dup.y, product.y);
-                            results[0][i] = pack_bf16(dgate.x, dgate.y), results[1][i] = pack_bf16(dup.x, dup.y), results[2][i] = pack_bf16(product.x, product.y);
+                            float2 z = pair(gates[j / 2][i]), factor = pair(ups[j / 2][i]);
+                            const float(&dout)[4] = x[8 * part + block];
+                            Gated low = gated_backward(scale * dout[2 * half], z.x, factor.x);
+                            Gated high = gated_backward(scale * dout[2 * half + 1], z.y, factor.y);
+                            results[0][i] = pack_bf16(low.dgate, high.dgate);
+                            results[1][i] = pack_bf16(low.dup, high.dup);
+                            results[2][i] = pack_bf16(low.out, high.out);
                         }
                     }
 #pragma unroll

@@ -8,6 +8,7 @@
 // in and out: x (N, H, E) ACTIVATION, rows `stride` elements apart
 // bytes: 2 · N · H · E · activation
 #include "common.cuh"
+#include "rotation.cuh"
 
 constexpr int HALF = HEAD_SIZE / 2;
 constexpr int PAIRS = HALF / WIDTH;  // threads of a head: each turns 8 elements of the first half with 8 of the second
@@ -20,13 +21,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) rope(ACTIVATION* x, long l
     const int head = place / PAIRS, column = place % PAIRS * WIDTH;
     ACTIVATION* first = x + row * stride + head * HEAD_SIZE + column;
     const size_t angle = size_t(positions[row]) * HALF + column;
-    const Eight a = load(first), b = load(first + HALF), cos = load(cosine + angle), sin = load(sine + angle);
-    Eight turned_a, turned_b;
+    Eight a = load(first), b = load(first + HALF);
+    const Eight cos = load(cosine + angle), sin = load(sine + angle);
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
-        turned_a.at[i] = a.at[i] * cos.at[i] - b.at[i] * direction * sin.at[i];
-        turned_b.at[i] = b.at[i] * cos.at[i] + a.at[i] * direction * sin.at[i];
+        const float2 pair = rotated(a.at[i], b.at[i], cos.at[i], sin.at[i], direction);
+        a.at[i] = pair.x, b.at[i] = pair.y;
     }
-    store(first, turned_a);
-    store(first + HALF, turned_b);
+    store(first, a);
+    store(first + HALF, b);
 }
