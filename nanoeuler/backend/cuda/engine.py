@@ -1,7 +1,9 @@
-"""The table of ops on a GPU. What each computes is said in `backend/reference.py`, how in the `.cu` file of its name.
+"""The table of ops on a GPU. `backend/reference.py` says what each computes, the `.cu` file of its
+name how.
 
-Everything runs on one stream. The first run of a step is plain: it compiles, chooses algorithms and takes memory; the second
-records a CUDA graph, and every later one replays that. Sums are taken in a fixed order, so equal inputs give equal bits.
+Everything runs on one stream. The first run of a step is plain: it compiles kernels, chooses
+algorithms and takes memory. The second records a CUDA graph, and every later one replays that.
+Sums are taken in a fixed order, so equal inputs give equal bits.
 """
 
 from collections.abc import Callable
@@ -45,24 +47,26 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
 HEAD_SIZES = (32, 64, 128)
 STAGED = 16
-"""Arrays that are loaded again and again; the oldest beyond it is forgotten."""
+"""Arrays whose next content is staged; beyond this many the oldest is forgotten."""
 
 
 @dataclass
 class Recorded:
-    """The work of a step: done once, to be recorded at its next run; then a graph."""
+    """The work of a step: run once, recorded at its next run, and from then on a graph."""
 
     graph: Any = None
     scratch: list[Array] = field(default_factory=list)
-    """Memory whose addresses the graph holds: it must live as long."""
+    """Scratch memory whose addresses the graph holds, so that it lives as long as the graph."""
 
 
 class CudaBackend(DecodingOps):
-    """CuPy arrays. `precision` is that of products and activations: fp32, tf32 or bf16; sums and statistics are float32 or better."""
+    """CuPy arrays. `precision` is that of products and activations: fp32, tf32 or bf16. Sums and
+    statistics are float32 or better."""
 
     name = "cuda"
     idle_caches = 1
-    """Caches whose memory is kept for the next of their shape, with the graphs recorded for it."""
+    """Caches whose memory is kept for the next one of their shape, with the graphs recorded for
+    it."""
 
     def __init__(
         self,
@@ -71,9 +75,11 @@ class CudaBackend(DecodingOps):
         graphs: bool = True,
         portable: bool = False,
     ):
-        """`residual`: the residual stream's type in the bf16 mode, bf16 or fp32. `graphs`: replay steps as CUDA graphs.
+        """`residual`: the residual stream's type in the bf16 mode, bf16 or fp32. `graphs`: replay
+        steps as CUDA graphs.
 
-        `portable`: only those of our kernels that run from compute capability 8.0 up, as on a smaller card; cuBLASLt still takes what the device has.
+        `portable`: run only those of our kernels that need no more than compute capability 8.0, as
+        a smaller card does; cuBLASLt still takes what the device has.
         """
         self.device = Device()
         self.precision, self.graphs = precision, graphs
@@ -99,55 +105,47 @@ class CudaBackend(DecodingOps):
     def check(self, config: Any) -> None:
         """Raise `UserError` for a model that the kernels are not made for."""
         if config.head_size not in HEAD_SIZES:
+            sizes = ", ".join(map(str, HEAD_SIZES))
             raise UserError(
-                f"--device cuda: model.head_size is {config.head_size}; the kernels are made for {', '.join(map(str, HEAD_SIZES))}; use --device cpu"
+                f"--device cuda: model.head_size is {config.head_size};"
+                f" the kernels are made for {sizes}; use --device cpu"
             )
-        if config.dim % 8:
+        if config.dim % WIDTH:
             raise UserError(
-                f"--device cuda: model.dim is {config.dim}; the kernels read 8 elements at a time, so it must be a multiple of 8; use --device cpu"
+                f"--device cuda: model.dim is {config.dim}; the kernels read {WIDTH} elements at a"
+                f" time, so it must be a multiple of {WIDTH}; use --device cpu"
             )
 
     def environment(self) -> dict[str, Any]:
-        """What has to be the same for the same bits."""
-        versions = {
-            "cublas": self.products.version,
-            "cuda": cupy.cuda.runtime.runtimeGetVersion(),
-            "driver": cupy.cuda.runtime.driverGetVersion(),
-        }
+        """Everything that has to be the same for the same bits."""
         return {
             "engine": self.name,
             "device": self.device.name,
             "precision": self.precision,
             "residual": self.residual.name,
-            **versions,
+            "cublas": self.products.version,
+            "cuda": cupy.cuda.runtime.runtimeGetVersion(),
+            "driver": cupy.cuda.runtime.driverGetVersion(),
         }
 
     def row_bytes(self, config: Any, length: int, recompute: bool = False) -> int:
-        """Bytes of a training step per row of `length` tokens: what `Activations` holds, inputs included."""
+        """Bytes of a training step per row of `length` tokens: what `Activations` holds, and the
+        inputs."""
         c, activation, residual = config, self.activation.itemsize, self.residual.itemsize
-        qkv, gate_up, heads = (
-            (c.heads + 2 * c.kv_heads) * c.head_size,
-            2 * c.ffn_storage,
-            c.heads * c.head_size,
-        )
-        layer = (
-            2 * c.dim * residual
-            + (qkv + heads + (0 if recompute else gate_up)) * activation
-            + 4 * (c.heads + 2)
-        )
-        shared = (
-            c.dim * residual
-            + (2 * c.dim + c.ffn_storage + qkv + heads + (gate_up if recompute else 0)) * activation
-        )
-        return length * (
-            c.layers * layer + shared + c.mtp_heads * (c.vocab_storage * activation + 24) + 40
-        )
+        qkv = (c.heads + 2 * c.kv_heads) * c.head_size
+        gate_up, heads = 2 * c.ffn_storage, c.heads * c.head_size
+        kept_gate_up, shared_gate_up = (0, gate_up) if recompute else (gate_up, 0)
+        layer = 2 * c.dim * residual + (qkv + heads + kept_gate_up) * activation + 4 * (c.heads + 2)
+        shared = 2 * c.dim + c.ffn_storage + qkv + heads + shared_gate_up
+        target = c.vocab_storage * activation + 24
+        token = c.layers * layer + c.dim * residual + shared * activation
+        return length * (token + c.mtp_heads * target + 40)
 
     def rows_that_fit(self, config: Any, length: int, state: int, recompute: bool = False) -> int:
-        """Rows of a micro-batch for which a device of this size has room beside `state` bytes; a function of the device, not of what is free now."""
-        return max(0, int(0.9 * self.device.memory - state - 2**30)) // self.row_bytes(
-            config, length, recompute
-        )
+        """Rows of a micro-batch for which a device of this size has room beside `state` bytes; a
+        function of the device, not of what is free now."""
+        room = int(0.9 * self.device.memory - state - 2**30)
+        return max(0, room) // self.row_bytes(config, length, recompute)
 
     # ---- memory
 
@@ -229,7 +227,7 @@ class CudaBackend(DecodingOps):
 
     @property
     def algorithms(self) -> dict[str, str]:
-        """Product of a training step → algorithm: with equal ones, results are equal to the bit."""
+        """Algorithm of each product of a training step: with equal ones, equal bits."""
         return self.products.algorithms
 
     def finish(self) -> None:
