@@ -409,7 +409,7 @@ def write_algorithms(path: Path, algorithms: dict[str, str]) -> None:
 
 
 def load_cublas() -> ctypes.CDLL:
-    """cuBLASLt, from NVIDIA's packages or the system's CUDA. Raises `UserError` when there is none."""
+    """cuBLASLt, from NVIDIA's packages or the system's CUDA. Raises `UserError` without any."""
     from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
     try:

@@ -328,7 +328,7 @@ class CudaBackend(DecodingOps):
         out_ND: Array,
         inverse_rms_N: Array,
     ) -> None:
-        # the product adds x itself, in float32 before it rounds: that saves writing and reading `delta`
+        # the product adds x itself, in float32 before it rounds: `delta` is not written or read
         self.products.multiply(inner_NI, False, weight_DI, True, sum_ND, step_size, add=x_ND)
         self.rms_norm(sum_ND, norm_D, epsilon, out_ND, inverse_rms_N)
 

@@ -5,7 +5,7 @@
 //
 // A pair that is handed over as (b, a) and comes back so is rotated by −φ, too.
 
-__device__ __forceinline__ float2
-rotated(float a, float b, float cos, float sin, float direction = 1.0f) {
+__device__ __forceinline__ float2 rotated(
+    float a, float b, float cos, float sin, float direction = 1.0f) {
     return make_float2(a * cos - b * direction * sin, b * cos + a * direction * sin);
 }

@@ -1,19 +1,24 @@
-// SwiGLU (Shazeer 2020, eq. 6):  out = silu(gate) · up,  silu(z) = z σ(z), and backward:
+// SwiGLU, forward and backward; the formulas are in swiglu.cuh.
 //
-//   dup = dout · silu(gate),   dgate = dout · up · (σ + silu(gate) (1 − σ))
+// gate and up lie in the rows of one packed product, `stride` elements apart.
 //
-// FFN is compiled in. gate and up lie in the rows of one packed product, `stride` elements apart.
-//
-// forward   in: gate, up (N, F) ACTIVATION         out: out (N, F) ACTIVATION, contiguous        bytes: 3 · N · F · activation
-// backward  in: dout (N, F), gate, up              out: dgate, dup, and out once more, so that nobody keeps it; each may take the place of an input
+// forward   in: gate, up (N, F) ACTIVATION         out: out (N, F) ACTIVATION, contiguous
+//           bytes: 3 · N · F · activation
+// backward  in: dout (N, F), gate, up
+//           out: dgate, dup, and out once more, so that it need not be kept; each may replace an
+//           input
 //           bytes: 6 · N · F · activation
+//
+// Compiled in: FFN = F, THREADS of a block.
 #include "common.cuh"
 #include "swiglu.cuh"
 
 constexpr int VECTORS = FFN / WIDTH;
 
-extern "C" __global__ void __launch_bounds__(THREADS) swiglu(const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* out, int rows) {
-    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS, column = index % VECTORS * WIDTH;
+extern "C" __global__ void __launch_bounds__(THREADS) swiglu(
+    const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* out, int rows) {
+    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS,
+                   column = index % VECTORS * WIDTH;
     if (row >= rows) return;
     const Eight z = load(gate + row * stride + column), factor = load(up + row * stride + column);
     Eight product;
@@ -22,11 +27,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) swiglu(const ACTIVATION* g
     store(out + size_t(row) * FFN + column, product);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) swiglu_backward(const ACTIVATION* dout, const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* dgate,
-                                                                  ACTIVATION* dup, long long gradient_stride, ACTIVATION* out, int rows) {
-    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS, column = index % VECTORS * WIDTH;
+extern "C" __global__ void __launch_bounds__(THREADS) swiglu_backward(const ACTIVATION* dout,
+    const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* dgate,
+    ACTIVATION* dup, long long gradient_stride, ACTIVATION* out, int rows) {
+    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS,
+                   column = index % VECTORS * WIDTH;
     if (row >= rows) return;
-    const Eight z = load(gate + row * stride + column), factor = load(up + row * stride + column), gradient = load(dout + size_t(row) * FFN + column);
+    const Eight z = load(gate + row * stride + column), factor = load(up + row * stride + column),
+                gradient = load(dout + size_t(row) * FFN + column);
     Eight of_gate, of_up, product;
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
