@@ -1,9 +1,11 @@
-"""Attention's ladder: the same forward and backward pass by ever better use of the chip, with each rung's time.
+"""Attention's ladder: the same passes by ever better use of the chip, with the time of each rung.
 
     python benchmarks/attention_ladder.py --rows 16 --length 1024
 
-Rungs: one thread per query (benchmarks/attention_ladder.cu, forward only); tiles in shared memory, multiplied by plain FFMA; the same tiles on tensor
-cores in TF32 and in bf16 (mma.sync); the same by wgmma (compute capability 9.0). The error is that of `out` against the float64 reference. Takes a few seconds.
+Rungs: one thread per query (benchmarks/attention_ladder.cu, forward only); tiles in shared memory,
+multiplied by plain FFMA; the same tiles on tensor cores in TF32 and in bf16 (mma.sync); the same by
+wgmma (compute capability 9.0). The error is that of `out` against the float64 reference. Takes a
+few seconds.
 """
 
 import argparse
@@ -111,7 +113,8 @@ def main() -> None:
         4 * B * heads * T * T / 2 * head_size
     )  # a multiply and an add for each pair and number, in two products, half of the pairs
     print(
-        f"{B} rows of {T} tokens, {heads}/{kv_heads} heads of {head_size}; median of {RUNS} runs in ms [least, most]"
+        f"{B} rows of {T} tokens, {heads}/{kv_heads} heads of {head_size};"
+        f" median of {RUNS} runs in ms [least, most]"
     )
     print(f"{'rung':24}{'forward':>26}{'TFLOP/s':>9}{'backward':>26}{'TFLOP/s':>9}{'error':>10}")
 

@@ -1,10 +1,11 @@
-"""Attention beside PyTorch's, in the same process: FlashAttention-2 and cuDNN, forward and backward, bf16, causal.
+"""Attention beside PyTorch's FlashAttention-2 and cuDNN: forward and backward, bf16, causal.
 
     python benchmarks/cuda_attention.py
 
-Each line is one shape; 32,768 tokens a call. TFLOP/s count the products of a causal pass as it is usually done: 2 B H T² E forward, 2.5 times that backward
-(whatever a kernel recomputes besides). Times are medians over rounds in which all three take turns, [least, most]; a round is the mean of some calls. Both
-sides read the same packed q, k, v. Takes about half a minute.
+All run in one process. Each line is one shape; 32,768 tokens a call. TFLOP/s count the products of
+a causal pass as it is usually done: 2 B H T² E forward, 2.5 times that backward (whatever else a
+kernel recomputes). Times are medians over rounds in which all three take turns, [least, most]; a
+round is the mean of some calls. Both sides read the same packed q, k, v. Takes about half a minute.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def microseconds(work: Any, calls: int) -> float:
 
 
 def graph_of(work: Any) -> Any:
-    """The work as a CUDA graph, which is how a training step runs it: without Python between the kernels."""
+    """The work as a CUDA graph, as a training step runs it: without Python between the kernels."""
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     work()
     with torch.cuda.graph(graph, stream=stream):
@@ -125,7 +126,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     print(
-        f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, heads of {options.head_size}; us, TFLOP/s, and our speed over the peer's"
+        f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__},"
+        f" heads of {options.head_size}; us, TFLOP/s, and our speed over the peer's"
     )
     for kv_heads in options.kv_heads:
         for T in options.lengths:
@@ -142,7 +144,8 @@ def main() -> None:
                         times[name].append(microseconds(work[name], 10))
                 middle = {name: statistics.median(of) for name, of in times.items()}
                 cells = [
-                    f"{name} {middle[name]:.0f} [{min(of):.0f}, {max(of):.0f}] {share * operations / middle[name] / 1e6:.0f}"
+                    f"{name} {middle[name]:.0f} [{min(of):.0f}, {max(of):.0f}]"
+                    f" {share * operations / middle[name] / 1e6:.0f}"
                     + ("" if name == "ours" else f" ({middle[name] / middle['ours']:.2f}x)")
                     for name, of in times.items()
                 ]

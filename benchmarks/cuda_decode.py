@@ -1,11 +1,14 @@
-"""Decoding on one GPU beside PyTorch's, in the same process: milliseconds per token, ratio, spread; and reading a prompt.
+"""Decoding and reading a prompt on one GPU beside PyTorch: milliseconds per token, ratio, spread.
 
     python benchmarks/cuda_decode.py --preset base --rows 1 8 64
 
-Each round reads a prompt of half the context and writes tokens until the context is full, a token of every row at a time, until its ids are on the
-host. Ours samples on the device (temperature 0.7, top-p 0.95); PyTorch takes the likeliest token, which costs it less: compiled layers
-(torch.compile) over a static cache, one CUDA graph a token, the chosen ids fed back on the device. Reading a prompt ends with a token on the host,
-too. Both in bf16, with the same weights. Printed are medians over the rounds with their range. Takes about a minute and a half, most of it for torch.compile.
+Both sides run in one process, in bf16, with the same weights. Each round reads a prompt of half the
+context and writes tokens until the context is full, a token of every row at a time, until its ids
+are on the host. Ours samples on the device (temperature 0.7, top-p 0.95). PyTorch takes the
+likeliest token, which costs it less: compiled layers (torch.compile) over a static cache, one CUDA
+graph a token, the chosen ids fed back on the device. Reading a prompt ends with a token on the
+host, too. Printed are medians over the rounds with their range. Takes about a minute and a half,
+most of it for torch.compile.
 """
 
 import argparse
@@ -63,7 +66,7 @@ class Ours:
 
 
 class Peer:
-    """`PyTorchModel` over a cache of fixed size, each layer compiled, a step recorded as a CUDA graph."""
+    """`PyTorchModel` over a cache of fixed size: layers are compiled, a step is a CUDA graph."""
 
     def __init__(self, config: ModelConfig, parameters: np.ndarray):
         self.config = config
@@ -93,7 +96,10 @@ class Peer:
     def recorded(
         self, rows: int, tokens: int
     ) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """A graph that reads `ids` (rows, tokens) from place `place` on, and leaves the likeliest next ids in `chosen` and, for one token, in `ids`."""
+        """A graph that reads `ids` (rows, tokens) from position `place` on.
+
+        It leaves the likeliest next ids in `chosen` and, for one token, in `ids`.
+        """
         c, model = self.config, self.model
         shape = rows, c.kv_heads, c.context, c.head_size
         caches = [
@@ -204,10 +210,12 @@ def main() -> None:
     half = config.context // 2
     device = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
     print(
-        f"{device}, torch {torch.__version__}, CuPy {cupy.__version__}; {options.preset}, {parameter_count(config):,} parameters, bf16"
+        f"{device}, torch {torch.__version__}, CuPy {cupy.__version__};"
+        f" {options.preset}, {parameter_count(config):,} parameters, bf16"
     )
     print(
-        f"ms per token behind {half} to {config.context} cached tokens, {options.rounds} rounds: median (least … most)"
+        f"ms per token behind {half} to {config.context} cached tokens,"
+        f" {options.rounds} rounds: median (least … most)"
     )
     for rows in options.rows:
         prompts = random.integers(1, config.vocab_size, (rows, half))
@@ -237,7 +245,8 @@ def main() -> None:
 def report(what: str, times: np.ndarray) -> None:
     line = f"  {what:<16} nanoeuler {spread(1e3 * times[:, 0], '.4f')}"
     if not np.isnan(times[0, 1]):
-        line += f"; PyTorch {spread(1e3 * times[:, 1], '.4f')}; ratio {spread(times[:, 1] / times[:, 0], '.2f')}"
+        line += f"; PyTorch {spread(1e3 * times[:, 1], '.4f')}"
+        line += f"; ratio {spread(times[:, 1] / times[:, 0], '.2f')}"
     print(line, flush=True)
 
 

@@ -1,6 +1,8 @@
-"""Seconds from the start of a process to the end of its first training step on a GPU, with and without the kernels and plans of an earlier run.
+"""Seconds from the start of a process to the end of its first training step on a GPU.
 
-python benchmarks/cuda_start.py --runs 3
+    python benchmarks/cuda_start.py --runs 3
+
+Measured with and without the compiled kernels and the chosen algorithms of an earlier run.
 """
 
 import argparse
@@ -23,7 +25,8 @@ from nanoeuler.training.streams import TextStream
 config = ModelConfig.from_dict({"preset": "base"})
 tokens = np.random.default_rng(1).integers(1, config.vocab_size, 64 * 512, dtype=np.int32)
 rows = TextStream(tokens, 512, len(tokens), config.mtp_weights, 0, False, 1, "benchmark").step(0)
-state = TrainingState(config, CudaBackend("bf16"), initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
+optimizer = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
+state = TrainingState(config, CudaBackend("bf16"), initial_parameters(config, 1), optimizer)
 state.train_step(rows, 64, 1e-4)
 """
 
@@ -50,9 +53,8 @@ def main() -> None:
                 )
                 times[name].append(time.perf_counter() - began)
     for name, seconds in times.items():
-        print(
-            f"base, 64 × 512, bf16, {name}: {statistics.median(seconds):.1f} s ({min(seconds):.1f}–{max(seconds):.1f})"
-        )
+        middle, spread = statistics.median(seconds), f"{min(seconds):.1f}–{max(seconds):.1f}"
+        print(f"base, 64 × 512, bf16, {name}: {middle:.1f} s ({spread})")
 
 
 if __name__ == "__main__":

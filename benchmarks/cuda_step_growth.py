@@ -1,9 +1,10 @@
-"""How our training step's cost grows on one GPU, and what its variants cost: milliseconds, tokens/s, MFU, peak memory. No peer.
+"""How our training step's cost grows on one GPU, and what its variants cost. No peer.
 
     python benchmarks/cuda_step_growth.py variants lengths batches models
 
-Each line is a whole step (forward, backward, clipping, AdamW, one CUDA graph): the median of five runs of a few steps, in brackets the fastest and the
-slowest. Takes two minutes.
+Each line is a whole step (forward, backward, clipping, AdamW, one CUDA graph): milliseconds as the
+median of five runs of a few steps, in brackets the fastest and the slowest; tokens/s, MFU and peak
+memory. Takes two minutes.
 """
 
 import argparse
@@ -79,7 +80,8 @@ def measure(
         if peak
         else "n/a"
     )
-    speed = f"{middle:9.2f} ms ({min(times):.2f}–{max(times):.2f}) {len(tokens) / middle * 1e3:11,.0f} tokens/s  MFU {mfu:>6}  {memory:5.1f} GB"
+    speed = f"{middle:9.2f} ms ({min(times):.2f}–{max(times):.2f})"
+    speed += f" {len(tokens) / middle * 1e3:11,.0f} tokens/s  MFU {mfu:>6}  {memory:5.1f} GB"
     return f"{preset:7}{parameter_count(config):13,} {rows:4} × {length:<5}{speed}"
 
 

@@ -2,9 +2,10 @@
 
     python benchmarks/cuda_step_kernels.py --rows 64 --length 512
 
-A step runs without a graph, events around each op. Some large copies run first, so that the host has queued everything before the first op begins.
-Medians over nine steps and over the ops of one name and shape. TFLOP/s are those of products; TB/s, of ops that only move memory, count the bytes that
-each file's first comment gives.
+A step runs without a graph, with events around each op. Some large copies run first, so that the
+host has queued everything before the first op begins. Medians over nine steps and over the ops of
+one name and shape. TFLOP/s are those of products; TB/s, of ops that only move memory, count the
+bytes that each file's first comment gives.
 """
 
 import argparse
@@ -138,7 +139,8 @@ def main() -> None:
         for (name, work), counts in found.items()
     ]
     print(
-        f"{options.preset}, {options.rows} × {options.length} tokens, {options.precision}; sum of the ops {sum(n * us for n, us, *_ in lines) / 1e3:.2f} ms"
+        f"{options.preset}, {options.rows} × {options.length} tokens, {options.precision};"
+        f" sum of the ops {sum(n * us for n, us, *_ in lines) / 1e3:.2f} ms"
     )
     for count, us, name, (work, unit) in sorted(lines, key=lambda line: -line[0] * line[1]):
         rate = f"{work / us / (1e6 if unit else 1):7.2f} {unit}" if work else ""

@@ -1,17 +1,21 @@
-"""A training step on one GPU beside PyTorch's, in the same process: milliseconds, ratio, spread, MFU, joules and peak memory.
+"""A training step on one GPU beside PyTorch's: time, ratio, spread, MFU, joules and peak memory.
 
     python benchmarks/cuda_training_step.py --preset base --rows 64 --length 512 --precision bf16
 
-Both sides do the whole step: forward, backward, clipping to norm 1, AdamW; same weights, same tokens. PyTorch runs compiled (torch.compile), with
-fused AdamW and, for bf16, autocast. The sides take turns of ten steps; each figure is the median of several turns, in brackets the fastest and the
-slowest, and the ratio that of the turns side by side. The energy of a step is the GPU's own count over all turns of a side, which lags behind:
-some hundredths of a side's may be the other's. Takes about two minutes, most of them for torch.compile.
+Both sides run in one process and do the whole step: forward, backward, clipping to norm 1, AdamW;
+same weights, same tokens. PyTorch runs compiled (torch.compile), with fused AdamW and, for bf16,
+autocast. The sides take turns of ten steps; each figure is the median of several turns, in brackets
+the fastest and the slowest, and the ratio that of the turns side by side. The energy of a step is
+the GPU's own count over all turns of a side. The count lags behind: some hundredths of a side's may
+be the other's. Takes about two minutes, most of them for torch.compile.
 
 The shape of GPT-2 124M, one head, with our architecture:
 
-    python benchmarks/cuda_training_step.py --rows 16 --length 1024 --heads 1 --model '{"layers": 12, "kv_heads": 12, "vocab_size": 50257, "tied": true}'
+    python benchmarks/cuda_training_step.py --rows 16 --length 1024 --heads 1 \\
+        --model '{"layers": 12, "kv_heads": 12, "vocab_size": 50257, "tied": true}'
 
-What a smaller card would run: our kernels for compute capability 8.0, and so much memory; the rows of a step are as many as fit.
+What a smaller card would run: our kernels for compute capability 8.0 in a limited memory, with as
+many rows in a step as fit.
 
     python benchmarks/cuda_training_step.py --alone --portable --memory 11
 """
@@ -182,7 +186,8 @@ def main() -> None:
     makers = {"nanoeuler": ours} if options.alone else {"nanoeuler": ours, "torch.compile": peer}
     shape = f"{options.rows} × {options.length} tokens, K = {options.heads}"
     print(
-        f"{options.preset}, {parameter_count(config):,} parameters, {shape}, {options.precision}, {options.runs} turns of {STEPS} steps"
+        f"{options.preset}, {parameter_count(config):,} parameters, {shape}, {options.precision},"
+        f" {options.runs} turns of {STEPS} steps"
     )
     sides = {name: make(config, stream, options) for name, make in makers.items()}
     turns = [{name: side.turn() for name, side in sides.items()} for _ in range(options.runs)]

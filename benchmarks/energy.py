@@ -1,4 +1,4 @@
-"""The energy that a GPU has taken, by its own counter (NVML, nvmlDeviceGetTotalEnergyConsumption)."""
+"""The energy that a GPU has taken, by its own counter (nvmlDeviceGetTotalEnergyConsumption)."""
 
 import ctypes
 import functools
@@ -22,7 +22,10 @@ def device() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
 
 
 def joules() -> float:
-    """Since the driver was loaded, NaN where nobody counts. The counter advances every few tens of milliseconds and lags: measure seconds."""
+    """Joules since the driver was loaded; NaN without a counter.
+
+    The counter advances every few tens of milliseconds and lags: measure seconds.
+    """
     found = device()
     if not found:
         return float("nan")

@@ -9,7 +9,8 @@ from nanoeuler import provenance
 def about(threads: int) -> str:
     found = provenance.collect()
     versions = ", ".join(f"{name} {found['packages'][name]}" for name in ("numpy", "numba"))
-    return f"{found['cpu']}, {threads} threads; Python {found['python']}, {versions}, torch {torch.__version__}"
+    versions += f", torch {torch.__version__}"
+    return f"{found['cpu']}, {threads} threads; Python {found['python']}, {versions}"
 
 
 def spread(values: np.ndarray, form: str) -> str:

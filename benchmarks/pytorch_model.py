@@ -1,7 +1,9 @@
-"""The peer: the same architecture in PyTorch, as one would write it there with the library's own fused pieces.
+"""The peer: the same architecture in PyTorch, written with the library's own fused pieces.
 
-Packed q/k/v, gate/up and heads (or, to see what that brings, a product for each), `scaled_dot_product_attention` with grouped heads, `rms_norm`, fused AdamW.
-It takes its weights from a flat buffer of ours, so that both sides start from the same model and their losses can be compared.
+Packed q/k/v, gate/up and heads (or, to see the effect, a product for each),
+`scaled_dot_product_attention` with grouped heads, `rms_norm`, fused AdamW. It takes its weights
+from a flat buffer of ours, so that both sides start from the same model and their losses can be
+compared.
 """
 
 import numpy as np
@@ -175,7 +177,8 @@ class PyTorchModel(nn.Module):
 
 
 def make_step(model: PyTorchModel, forward, learning_rate: float):
-    """One optimizer step as a function of (ids, targets): forward (the model or its compiled form), backward, clipping, fused AdamW."""
+    """One optimizer step as a function of (ids, targets): `forward` (the model or its compiled
+    form), backward, clipping, fused AdamW."""
     matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     norms = [parameter for parameter in model.parameters() if parameter.ndim == 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}]

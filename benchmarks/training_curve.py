@@ -1,14 +1,18 @@
-"""One model trained twice on the same text, by us and by PyTorch: held-out bits per byte at equal steps, and the seconds of each.
+"""Held-out bits per byte and seconds of one model trained twice, by us and by PyTorch.
 
-    python benchmarks/training_curve.py --config config/base.yaml --tokens data/corpora/NAME/tokens-4096/manifest.json \\
-        --tokenizer data/corpora/NAME/tokenizer-4096/tokenizer.json --steps 2000 --side nanoeuler
+    python benchmarks/training_curve.py --config config/base.yaml --steps 2000 --side nanoeuler \\
+        --tokens data/corpora/NAME/tokens-4096/manifest.json \\
+        --tokenizer data/corpora/NAME/tokenizer-4096/tokenizer.json
     … --side torch.compile
 
-The model, the batch, the optimizer and the schedule are the configuration's `model` and `pretrain`; both sides start from the same weights and take the
-same rows in the same order. PyTorch runs compiled, with fused AdamW and on a GPU bf16 autocast; the host makes its next rows while the device is at
-work, as ours does. Every `--every` steps the weights of either side are measured by our own evaluation, in our own engine, with the clock stopped. The
-seconds are those of the steps, without the first two, in which kernels are compiled and algorithms chosen. Each line is also appended to `--output`, as JSON.
-Two GPUs take a side each (CUDA_VISIBLE_DEVICES). Documents of a row see each other on both sides, whatever `pretrain.document_mask` says.
+The model, the batch, the optimizer and the schedule are the configuration's `model` and `pretrain`;
+both sides start from the same weights and take the same rows in the same order. PyTorch runs
+compiled, with fused AdamW and on a GPU bf16 autocast; the host makes its next rows while the device
+is at work, as ours does. Every `--every` steps the weights of either side are measured by our own
+evaluation, in our own engine, with the clock stopped. The seconds are those of the steps, without
+the first two, in which kernels are compiled and algorithms chosen. Each line is also appended to
+`--output`, as JSON. Two GPUs take a side each (CUDA_VISIBLE_DEVICES). Documents of a row see each
+other on both sides, whatever `pretrain.document_mask` says.
 """
 
 import argparse

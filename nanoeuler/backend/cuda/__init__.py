@@ -1,1 +1,2 @@
-"""The CUDA engine: this project's kernels, one op per `.cu` file, with CuPy for memory, streams, launches and graphs, and cuBLASLt for products."""
+"""The CUDA engine: this project's kernels, one op per `.cu` file, with CuPy for memory, streams,
+launches and graphs, and cuBLASLt for products."""

@@ -1,21 +1,33 @@
-// AdamW (Loshchilov & Hutter 2019, algorithm 2) on the flat buffers in one launch, with the gradient's norm clipped and no look at the host:
+// AdamW (Loshchilov & Hutter 2019, algorithm 2) on flat buffers in one launch. The gradient's norm
+// is clipped and the host reads nothing:
 //
-//   m = β₁ m + (1 − β₁) g,   v = β₂ v + (1 − β₂) g²,   p −= lr · (m̂ / (√v̂ + ε) + decay · p),   g = scale · gradient
+//   m = β₁ m + (1 − β₁) g,   v = β₂ v + (1 − β₂) g²,   p −= lr · (m̂ / (√v̂ + ε) + decay · p),
+//   g = scale · gradient
 //
-// Three launches: partial sums of squares, the step's scalars from them, the update. When the norm or the loss is not finite
-// the update leaves everything as it is, and is counted. The update also writes the copy of the parameters that products read.
+// Three launches: partial sums of squares, the step's scalars from them, the update. When the norm
+// or the loss is not finite, the update changes nothing and is counted. The update also writes the
+// copy of the parameters that products read.
 //
-// squared_norm   in: gradients (P) float                                       out: partial (blocks) double     bytes: 4 P
-// prepare        in: partial, schedule (lr, updates done), losses              out: scalars (5) float, report (norm, updates left out) double
-// adamw          in: parameters, gradients, m, v (P) float; decays (P / 128)   out: parameters, m, v, working (P) bfloat16    bytes: 28 P, and 2 P for working
+// squared_norm   in: gradients (P) float
+//                out: partial (blocks) double
+//                bytes: 4 P
+// prepare        in: partial, schedule (lr, updates done), losses
+//                out: scalars (STEP_SCALARS) float, report (norm, updates left out) double
+// adamw          in: parameters, gradients, m, v (P) float; decays (P / DECAY_BLOCK) bytes
+//                out: parameters, m, v, working (P) bfloat16
+//                bytes: 28 P, and 2 P for working
+//
+// Compiled in: THREADS of a block, NORM_THREADS of one of squared_norm, STEP_SCALARS, DECAY_BLOCK.
 #include "common.cuh"
 
 enum Scalar { FINITE, CLIPPING, RATE, CORRECTION, UNCORRECTED_RATE, SCALARS };
 static_assert(SCALARS == STEP_SCALARS, "scalars of a step");
 
-extern "C" __global__ void __launch_bounds__(NORM_THREADS) squared_norm(const float* values, long long count, double* partial) {
+extern "C" __global__ void __launch_bounds__(NORM_THREADS)
+    squared_norm(const float* values, long long count, double* partial) {
     double total = 0;
-    for (long long index = ((long long)blockIdx.x * NORM_THREADS + threadIdx.x) * WIDTH; index < count; index += (long long)gridDim.x * NORM_THREADS * WIDTH) {
+    for (long long index = ((long long)blockIdx.x * NORM_THREADS + threadIdx.x) * WIDTH;
+        index < count; index += (long long)gridDim.x * NORM_THREADS * WIDTH) {
         const Eight value = load(values + index);
 #pragma unroll
         for (int i = 0; i < WIDTH; ++i) total += double(value.at[i]) * value.at[i];
@@ -24,8 +36,9 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) squared_norm(const fl
     if (threadIdx.x == 0) partial[blockIdx.x] = total;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) prepare(const double* partial, int blocks, const double* schedule, const double* losses, double beta1, double beta2,
-                                                          double clip_norm, float* scalars, double* report) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    prepare(const double* partial, int blocks, const double* schedule, const double* losses,
+        double beta1, double beta2, double clip_norm, float* scalars, double* report) {
     double total = 0;
     for (int block = threadIdx.x; block < blocks; block += THREADS) total += partial[block];
     total = block_sum<THREADS / 32>(total);
@@ -42,11 +55,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(const double* part
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) adamw(float* parameters, bfloat16* working, const float* gradients, float* first, float* second, const unsigned char* decays,
-                                                        long long count, const float* scalars, float beta1, float beta2, float epsilon, float weight_decay) {
+extern "C" __global__ void
+__launch_bounds__(THREADS) adamw(float* parameters, bfloat16* working, const float* gradients,
+    float* first, float* second, const unsigned char* decays, long long count, const float* scalars,
+    float beta1, float beta2, float epsilon, float weight_decay) {
     const long long index = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
     if (index >= count || scalars[FINITE] == 0) return;
-    const float scale = scalars[CLIPPING], rate = scalars[RATE], correction = scalars[CORRECTION], keep = decays[index / DECAY_BLOCK] ? 1 - scalars[UNCORRECTED_RATE] * weight_decay : 1.0f;
+    const float scale = scalars[CLIPPING], rate = scalars[RATE], correction = scalars[CORRECTION],
+                keep = decays[index / DECAY_BLOCK] ? 1 - scalars[UNCORRECTED_RATE] * weight_decay
+                                                   : 1.0f;
     Eight p = load(parameters + index), m = load(first + index), v = load(second + index);
     const Eight raw = load(gradients + index);
 #pragma unroll
@@ -63,7 +80,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) adamw(float* parameters, b
 }
 
 // The copy of the parameters that products read, written anew: bytes 6 P.
-extern "C" __global__ void __launch_bounds__(THREADS) refresh(const float* parameters, bfloat16* working, long long count) {
+extern "C" __global__ void
+__launch_bounds__(THREADS) refresh(const float* parameters, bfloat16* working, long long count) {
     const long long index = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
     if (index < count) store(working + index, load(parameters + index));
 }

@@ -1,27 +1,40 @@
-// Causal grouped-query attention in tiles (FlashAttention-2, Dao 2023), forward and backward; the specification is backend/reference.py.
+// Causal grouped-query attention in tiles (FlashAttention-2, Dao 2023), forward and backward; the
+// specification is backend/reference.py.
 //
-//     out = softmax(q kᵀ / √E) v        lse = log Σ exp(score)        query i sits at key offset_b + i and sees the keys starts_bi … offset_b + i
+//     out = softmax(q kᵀ / √E) v        lse = log Σ exp(score)
 //
-// in:  query (B, T, H, E), key and value (B, S, G, E), each with strides of its own (in numbers) for batch, token and head, rows
-//      contiguous on 16-byte borders; starts (B, T) int32, never falling along a row; offset (B) int32, or none, which means 0;
-//      queries whose place offset + i lies beyond the last key (the padding of short rows) get results that mean nothing;
-//      backward also dout (B, T, H, E), out and lse; there S = T; and positions (B, T) int with the tables of rope.cu, or none: with them dquery and dkey are
-//      those of what was rotated before
-// out: out (B, T, H, E) and lse (B, H, T) float32; dquery, dkey, dvalue; statistics (B, H, T, 2) float32 is scratch between the backward kernels
-// bytes: q + out + 2 k forward; twice q, dout and k, v, once out and the gradients backward, at the least: what is read again comes from the cache
+// Query i is at position offset_b + i and sees the keys starts_bi … offset_b + i.
 //
-// A block holds a tile of queries (or, for dk and dv, of keys) and streams the other side past it, two tiles in shared memory: one arrives while the
-// other is used. Tiles that nothing in the block sees are never fetched. No (T, T) array: forward keeps a running maximum and sum per row, backward
-// recomputes the probabilities from lse. dq has a kernel of its own, which costs 7 products of tiles instead of 5 (in float32 9: it looks at the keys
-// twice) and needs no sum across blocks: no atomics, the same bits every time.
+// in:  query (B, T, H, E), key and value (B, S, G, E), each with strides of its own (in elements)
+//      for batch, token and head, rows contiguous on 16-byte borders; starts (B, T) int32, never
+//      falling along a row; offset (B) int32, or none, which means 0. Queries whose position
+//      offset + i lies beyond the last key (the padding of short rows) get results that mean
+//      nothing. Backward also dout (B, T, H, E), out and lse; there S = T; and positions (B, T) int
+//      with the tables of rope.cu, or none: with them dquery and dkey are the gradients of query
+//      and key before they were rotated.
+// out: out (B, T, H, E) and lse (B, H, T) float32; dquery, dkey, dvalue; statistics (B, H, T, 2)
+//      float32 is scratch memory between the backward kernels
+// bytes: forward q + out + 2 k; backward at least twice q, dout and k, v, once out and the
+//      gradients: what is read again comes from the cache
+//
+// A block holds a tile of queries (or, for dk and dv, of keys) and streams the other side past it,
+// two tiles in shared memory: one arrives while the other is used. Tiles that nothing in the block
+// sees are never fetched. There is no (T, T) array: forward keeps a running maximum and sum per
+// row, backward recomputes the probabilities from lse. dq has a kernel of its own. That costs 7
+// products of tiles instead of 5 (in float32 9: it looks at the keys twice) and needs no sum across
+// blocks: no atomics, the same bits every time.
 //
 // Compiled with -D, beside those of matrix_units.cuh:
-//     HEADS      query heads of one key/value head that a block of queries takes together; it divides H / G
+//     HEADS      query heads of one key/value head that a block takes together; it divides H / G
 //     POSITIONS  query positions per block: it has HEADS · POSITIONS rows, 16 per warp
 //     KEYS       keys per tile in the forward pass
 //     GRADIENT_HEADS, GRADIENT_POSITIONS, GRADIENT_KEYS      the same for dq
-//     HELD_KEYS  keys per block, for dk and dv;  STREAMED_QUERIES per tile there
-//     FORWARD_BLOCKS, DQUERY_BLOCKS, DKEY_BLOCKS             blocks that should fit on a multiprocessor (bounds the registers)
+//     HELD_KEYS, STREAMED_QUERIES                            keys per block and queries per tile,
+//                                                            for dk and dv
+//     FORWARD_, DQUERY_, DKEY_BLOCKS                         blocks that should fit on a
+//                                                            multiprocessor (bounds registers)
+//     FORWARD_, DQUERY_, DKEY_, DECODE_THREADS               threads of a block
+//     FORWARD_, DQUERY_, DKEY_BYTES                          dynamic shared memory of a block
 #include "attention_tiles.cuh"
 
 // ---- forward
@@ -30,50 +43,65 @@ constexpr int QUERIES = HEADS * POSITIONS;
 static_assert(FORWARD_THREADS == QUERIES * 2, "a warp owns 16 rows");
 
 extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
-    attention_forward(CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts, const int* __restrict__ offsets, TENSOR(out),
-                      float* __restrict__ lse, int T, int S, int heads, int kv_heads, float scale) {
-    constexpr int KEY_TILE = KEYS * ROW_BYTES, KEY_TILES = QUERIES * ROW_BYTES, VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
+    attention_forward(CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value),
+        const int* __restrict__ starts, const int* __restrict__ offsets, TENSOR(out),
+        float* __restrict__ lse, int T, int S, int heads, int kv_heads, float scale) {
+    constexpr int KEY_TILE = KEYS * ROW_BYTES, KEY_TILES = QUERIES * ROW_BYTES,
+                  VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
     static_assert(VALUE_TILES + 2 * KEY_TILE == FORWARD_BYTES, "two tiles of keys and of values");
     int batch = blockIdx.y / (heads / HEADS);
     Queries<HEADS, POSITIONS> q(starts, offsets ? offsets[batch] : 0, T, S, heads);
     int kv_head = q.head / (heads / kv_heads), lane = threadIdx.x % 32;
-    key += batch * key_batch + kv_head * key_head, value += batch * value_batch + kv_head * value_head;
+    key += batch * key_batch + kv_head * key_head,
+        value += batch * value_batch + kv_head * value_head;
 
-    TileCopy<QUERIES, POSITIONS, FORWARD_THREADS> copy_query(query + batch * query_batch + q.head * query_head, query_token);
+    TileCopy<QUERIES, POSITIONS, FORWARD_THREADS> copy_query(
+        query + batch * query_batch + q.head * query_head, query_token);
     TileCopy<KEYS, KEYS, FORWARD_THREADS> copy_key(key, key_token), copy_value(value, value_token);
-    auto fetch_key = [&](int tile) { copy_key(KEY_TILES + tile % 2 * KEY_TILE, tile * KEYS, q.keys_end - tile * KEYS); };
-    auto fetch_value = [&](int tile) { copy_value(VALUE_TILES + tile % 2 * KEY_TILE, tile * KEYS, q.keys_end - tile * KEYS); };
+    auto fetch_key = [&](int tile) {
+        copy_key(KEY_TILES + tile % 2 * KEY_TILE, tile * KEYS, q.keys_end - tile * KEYS);
+    };
+    auto fetch_value = [&](int tile) {
+        copy_value(VALUE_TILES + tile % 2 * KEY_TILE, tile * KEYS, q.keys_end - tile * KEYS);
+    };
 
-    float sums[HEAD_BLOCKS][4], scores[KEYS / 8][4], top[2] = {NEVER, NEVER}, total[2] = {0, 0}, shrink[2], factor = scale * BASE;
-    // scores become probabilities, up to the row's sum; what was summed before has to shrink, as the highest score has grown
+    float sums[HEAD_BLOCKS][4], scores[KEYS / 8][4], top[2] = {NEVER, NEVER}, total[2] = {0, 0},
+                                                     shrink[2], factor = scale * BASE;
+    // Scores become probabilities, but for the row's sum. What was summed before has to shrink, as
+    // the highest score has grown.
     auto softmax = [&](int first_key) {
         if (!q.sees_all(first_key, KEYS)) {
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    if (!q.sees_key(i / 2, first_key + 8 * j + lane % 4 * 2 + i % 2)) scores[j][i] = NEVER;
+                    if (!q.sees_key(i / 2, first_key + 8 * j + lane % 4 * 2 + i % 2))
+                        scores[j][i] = NEVER;
             }
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float highest = NEVER, sum = 0;
 #pragma unroll
-            for (int j = 0; j < KEYS / 8; j++) highest = fmaxf(highest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
+            for (int j = 0; j < KEYS / 8; j++)
+                highest = fmaxf(highest, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
             highest = fmaxf(top[half], max_of_four_lanes(highest));
             float shift = highest == NEVER ? 0 : highest * factor;
             shrink[half] = power(top[half] * factor - shift), top[half] = highest;
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) {
 #pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++) sum += scores[j][i] = power(fmaf(scores[j][i], factor, -shift));
+                for (int i = 2 * half; i < 2 * half + 2; i++)
+                    sum += scores[j][i] = power(fmaf(scores[j][i], factor, -shift));
             }
             total[half] = total[half] * shrink[half] + sum;
         }
     };
 
-    // From the newest keys back: the first tile to fetch does not depend on where a document starts, which is still on its way. A tile's scores are
-    // multiplied together with the probabilities and values of the tile before it, so that the next softmax runs beside the latter.
+    // From the newest keys back: the first tile to fetch then does not depend on where a document
+    // starts, which is still on its way. A tile's scores are multiplied together with the
+    // probabilities and values of the tile before it, so that the next softmax overlaps with the
+    // latter.
     int tile = (q.keys_end - 1) / KEYS, last = q.keys_begin / KEYS;
     copy_query(0, q.first, q.count, query_head);
     fetch_key(tile);
@@ -128,17 +156,21 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
     await_products<0>();
     pin(sums);
 
-    int head = q.head + q.head_in_block, left = q.count - q.place;
+    int head = q.head + q.head_in_block, left = q.count - q.query;
     float inverse[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float sum = sum_of_four_lanes(total[half]);
         inverse[half] = sum > 0 ? 1 / sum : 0;
         int i = lane / 4 + 8 * half;
-        if (lane % 4 == 0 && i < left) lse[((long long)batch * heads + head) * T + q.first + q.place + i] = (top[half] * factor + logarithm(sum)) / BASE;
+        if (lane % 4 == 0 && i < left)
+            lse[((long long)batch * heads + head) * T + q.first + q.query + i] =
+                (top[half] * factor + logarithm(sum)) / BASE;
     }
     __syncthreads();  // the tile of queries is read no more
-    store_rows<QUERIES>(sums, inverse, 0, q.row, out + batch * out_batch + (long long)(q.first + q.place) * out_token + head * out_head, out_token, left);
+    store_rows<QUERIES>(sums, inverse, 0, q.row,
+        out + batch * out_batch + (long long)(q.first + q.query) * out_token + head * out_head,
+        out_token, left);
 }
 
 // ---- backward:  p = exp(score − lse),  delta = Σ dout · out,  ds = p · (dout vᵀ − delta)
@@ -147,22 +179,27 @@ constexpr int GRADIENT_QUERIES = GRADIENT_HEADS * GRADIENT_POSITIONS;
 static_assert(DQUERY_THREADS == GRADIENT_QUERIES * 2, "a warp owns 16 rows");
 
 // dq = ds k / √E; leaves (lse · BASE, delta) of each row behind for the other kernel.
-extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS)
-    attention_dquery(CONST_TENSOR(dout), CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts, CONST_TENSOR(out),
-                     const float* __restrict__ lse, float2* __restrict__ statistics, TENSOR(dquery), int T, int heads, int kv_heads, float scale,
-                     const int* positions, const float* cosine, const float* sine) {
+extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS) attention_dquery(
+    CONST_TENSOR(dout), CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value),
+    const int* __restrict__ starts, CONST_TENSOR(out), const float* __restrict__ lse,
+    float2* __restrict__ statistics, TENSOR(dquery), int T, int heads, int kv_heads, float scale,
+    const int* positions, const float* cosine, const float* sine) {
     constexpr int ROW_TILE = GRADIENT_QUERIES * ROW_BYTES, KEY_TILE = GRADIENT_KEYS * ROW_BYTES;
     constexpr int KEY_TILES = 2 * ROW_TILE, VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
     static_assert(VALUE_TILES + 2 * KEY_TILE == DQUERY_BYTES, "two tiles of keys and of values");
     Queries<GRADIENT_HEADS, GRADIENT_POSITIONS> q(starts, 0, T, T, heads);
     int batch = q.batch, kv_head = q.head / (heads / kv_heads), lane = threadIdx.x % 32;
-    key += batch * key_batch + kv_head * key_head, value += batch * value_batch + kv_head * value_head;
+    key += batch * key_batch + kv_head * key_head,
+        value += batch * value_batch + kv_head * value_head;
 
     using CopyQueries = TileCopy<GRADIENT_QUERIES, GRADIENT_POSITIONS, DQUERY_THREADS>;
-    CopyQueries(query + batch * query_batch + q.head * query_head, query_token)(0, q.first, q.count, query_head);
-    CopyQueries(dout + batch * dout_batch + q.head * dout_head, dout_token)(ROW_TILE, q.first, q.count, dout_head);
+    CopyQueries(query + batch * query_batch + q.head * query_head, query_token)(
+        0, q.first, q.count, query_head);
+    CopyQueries(dout + batch * dout_batch + q.head * dout_head, dout_token)(
+        ROW_TILE, q.first, q.count, dout_head);
     commit_copies();
-    TileCopy<GRADIENT_KEYS, GRADIENT_KEYS, DQUERY_THREADS> copy_key(key, key_token), copy_value(value, value_token);
+    TileCopy<GRADIENT_KEYS, GRADIENT_KEYS, DQUERY_THREADS> copy_key(key, key_token),
+        copy_value(value, value_token);
     auto fetch = [&](int tile, int stage) {
         int first = tile * GRADIENT_KEYS, count = q.keys_end - first;
         copy_key(KEY_TILES + stage * KEY_TILE, first, count);
@@ -172,14 +209,18 @@ extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS)
     int tile = (q.keys_end - 1) / GRADIENT_KEYS, last = q.keys_begin / GRADIENT_KEYS;
     fetch(tile, tile % 2);
 
-    int head = q.head + q.head_in_block, left = q.count - q.place;
+    int head = q.head + q.head_in_block, left = q.count - q.query;
     float row_lse[2], row_delta[2];
     {
         int i = lane / 2;  // two lanes take a row, chunk by chunk in turn
         float sum = 0;
         if (i < left) {
-            const element* row_out = out + batch * out_batch + (long long)(q.first + q.place + i) * out_token + head * out_head + lane % 2 * PER_CHUNK;
-            const element* row_dout = dout + batch * dout_batch + (long long)(q.first + q.place + i) * dout_token + head * dout_head + lane % 2 * PER_CHUNK;
+            const element* row_out = out + batch * out_batch +
+                                     (long long)(q.first + q.query + i) * out_token +
+                                     head * out_head + lane % 2 * PER_CHUNK;
+            const element* row_dout = dout + batch * dout_batch +
+                                      (long long)(q.first + q.query + i) * dout_token +
+                                      head * dout_head + lane % 2 * PER_CHUNK;
 #pragma unroll
             for (int chunk = 0; chunk < CHUNKS; chunk += 2) {
                 float a[PER_CHUNK], b[PER_CHUNK];
@@ -190,8 +231,12 @@ extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS)
             }
         }
         sum += __shfl_xor_sync(~0u, sum, 1);
-        float scaled_lse = i < left ? lse[((long long)batch * heads + head) * T + q.first + q.place + i] * BASE : 0;
-        if (i < left && lane % 2 == 0) statistics[((long long)batch * heads + head) * T + q.first + q.place + i] = make_float2(scaled_lse, sum);
+        float scaled_lse =
+            i < left ? lse[((long long)batch * heads + head) * T + q.first + q.query + i] * BASE
+                     : 0;
+        if (i < left && lane % 2 == 0)
+            statistics[((long long)batch * heads + head) * T + q.first + q.query + i] =
+                make_float2(scaled_lse, sum);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             row_lse[half] = __shfl_sync(~0u, scaled_lse, 2 * (lane / 4 + 8 * half));
@@ -203,7 +248,8 @@ extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS)
     rows_query.load(0, q.row), rows_dout.load(ROW_TILE, q.row);
 
     float gradient[HEAD_BLOCKS][4], factor = scale * BASE;
-    auto differentiate = [&](float (&scores)[GRADIENT_KEYS / 8][4], float (&dscores)[GRADIENT_KEYS / 8][4], int first_key, int stage) {
+    auto differentiate = [&](float (&scores)[GRADIENT_KEYS / 8][4],
+                             float (&dscores)[GRADIENT_KEYS / 8][4], int first_key, int stage) {
         pin(scores), pin(dscores);
         begin_products();
         multiply_transposed<GRADIENT_KEYS>(scores, rows_query, KEY_TILES + stage * KEY_TILE);
@@ -215,14 +261,16 @@ extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS)
 #pragma unroll
         for (int j = 0; j < GRADIENT_KEYS / 8; j++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) scores[j][i] = power(fmaf(scores[j][i], factor, -row_lse[i / 2]));
+            for (int i = 0; i < 4; i++)
+                scores[j][i] = power(fmaf(scores[j][i], factor, -row_lse[i / 2]));
         }
         if (!q.sees_all(first_key, GRADIENT_KEYS)) {
 #pragma unroll
             for (int j = 0; j < GRADIENT_KEYS / 8; j++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    if (!q.sees_key(i / 2, first_key + 8 * j + lane % 4 * 2 + i % 2)) scores[j][i] = 0;
+                    if (!q.sees_key(i / 2, first_key + 8 * j + lane % 4 * 2 + i % 2))
+                        scores[j][i] = 0;
             }
         }
         await_products<0>();
@@ -230,11 +278,13 @@ extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS)
 #pragma unroll
         for (int j = 0; j < GRADIENT_KEYS / 8; j++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) dscores[j][i] = scores[j][i] * (dscores[j][i] - row_delta[i / 2]);
+            for (int i = 0; i < 4; i++)
+                dscores[j][i] = scores[j][i] * (dscores[j][i] - row_delta[i / 2]);
         }
     };
     if constexpr (UNIT == FFMA) {
-        // Σ ds is zero but for rounding; what delta errs by moves dq by as many mean keys, and keys have much in common: another look finds it
+        // Σ ds is zero but for rounding. An error of delta moves dq by that many mean keys, and
+        // keys have much in common: a second pass measures it.
         float rest[2] = {0, 0};
         for (int t = tile; t >= last; t--) {
             await_copies<0>();
@@ -254,7 +304,9 @@ extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS)
         for (int half = 0; half < 2; half++) {
             int i = lane / 4 + 8 * half;
             row_delta[half] += sum_of_four_lanes(rest[half]);
-            if (lane % 4 == 0 && i < left) statistics[((long long)batch * heads + head) * T + q.first + q.place + i].y = row_delta[half];
+            if (lane % 4 == 0 && i < left)
+                statistics[((long long)batch * heads + head) * T + q.first + q.query + i].y =
+                    row_delta[half];
         }
     }
 
@@ -280,52 +332,66 @@ extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS)
     if (positions) {
         int block;  // `batch` once more: the loop has no register left to keep it in
         asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(block));
-        turn_back(gradient, positions + (long long)(block / (heads / GRADIENT_HEADS)) * T, cosine, sine, q.position, T - 1);
+        rotate_back(gradient, positions + (long long)(block / (heads / GRADIENT_HEADS)) * T, cosine,
+            sine, q.position, T - 1);
     }
     float factors[2] = {scale, scale};
-    dquery += batch * dquery_batch + (long long)(q.first + q.place) * dquery_token + head * dquery_head;
+    dquery +=
+        batch * dquery_batch + (long long)(q.first + q.query) * dquery_token + head * dquery_head;
     store_rows<GRADIENT_QUERIES>(gradient, factors, 0, q.row, dquery, dquery_token, left);
 }
 
 static_assert(DKEY_THREADS == HELD_KEYS * 2, "a warp owns 16 rows");
 
-// dk = dsᵀ q / √E and dv = pᵀ dout, each summed over the query heads that share the key/value head. Here keys are rows and queries are columns.
-extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
-    attention_dkey(CONST_TENSOR(dout), CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts,
-                   const float2* __restrict__ statistics, TENSOR(dkey), TENSOR(dvalue), int T, int heads, int kv_heads, float scale,
-                   const int* positions, const float* cosine, const float* sine) {
-    constexpr int COLUMNS = STREAMED_QUERIES, KEY_TILE = HELD_KEYS * ROW_BYTES, QUERY_TILE = COLUMNS * ROW_BYTES;
-    constexpr int QUERY_TILES = 2 * KEY_TILE, DOUT_TILES = QUERY_TILES + 2 * QUERY_TILE, STATISTICS = DOUT_TILES + 2 * QUERY_TILE;
+// dk = dsᵀ q / √E and dv = pᵀ dout, each summed over the query heads that share the key/value head.
+// Here keys are rows and queries are columns.
+extern "C" __global__ void
+__launch_bounds__(DKEY_THREADS, DKEY_BLOCKS) attention_dkey(CONST_TENSOR(dout), CONST_TENSOR(query),
+    CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts,
+    const float2* __restrict__ statistics, TENSOR(dkey), TENSOR(dvalue), int T, int heads,
+    int kv_heads, float scale, const int* positions, const float* cosine, const float* sine) {
+    constexpr int COLUMNS = STREAMED_QUERIES, KEY_TILE = HELD_KEYS * ROW_BYTES,
+                  QUERY_TILE = COLUMNS * ROW_BYTES;
+    constexpr int QUERY_TILES = 2 * KEY_TILE, DOUT_TILES = QUERY_TILES + 2 * QUERY_TILE,
+                  STATISTICS = DOUT_TILES + 2 * QUERY_TILE;
     constexpr int STARTS = STATISTICS + 2 * COLUMNS * 8;
     static_assert(STARTS + 2 * COLUMNS * 4 == DKEY_BYTES, "two tiles of all that is streamed");
-    int batch = blockIdx.y / kv_heads, kv_head = blockIdx.y % kv_heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32, ratio = heads / kv_heads;
+    int batch = blockIdx.y / kv_heads, kv_head = blockIdx.y % kv_heads, warp = threadIdx.x / 32,
+        lane = threadIdx.x % 32, ratio = heads / kv_heads;
     int first_key = blockIdx.x * HELD_KEYS, count = min(HELD_KEYS, T - first_key), row = warp * 16;
     int group_first = first_key + row / OWNED * OWNED, group_last = group_first + OWNED - 1;
-    query += batch * query_batch + kv_head * ratio * query_head, dout += batch * dout_batch + kv_head * ratio * dout_head;
-    key += batch * key_batch + kv_head * key_head, value += batch * value_batch + kv_head * value_head;
+    query += batch * query_batch + kv_head * ratio * query_head,
+        dout += batch * dout_batch + kv_head * ratio * dout_head;
+    key += batch * key_batch + kv_head * key_head,
+        value += batch * value_batch + kv_head * value_head;
     starts += (long long)batch * T, statistics += ((long long)batch * heads + kv_head * ratio) * T;
 
     using CopyKeys = TileCopy<HELD_KEYS, HELD_KEYS, DKEY_THREADS>;
     CopyKeys(key, key_token)(0, first_key, count);
     CopyKeys(value, value_token)(KEY_TILE, first_key, count);
     commit_copies();
-    TileCopy<COLUMNS, COLUMNS, DKEY_THREADS> copy_query(query, query_token), copy_dout(dout, dout_token);
+    TileCopy<COLUMNS, COLUMNS, DKEY_THREADS> copy_query(query, query_token),
+        copy_dout(dout, dout_token);
     const element *query_source = copy_query.source, *dout_source = copy_dout.source;
     auto fetch = [&](int head, int tile, int stage) {
         int first = tile * COLUMNS, present = T - first;
-        copy_query.source = query_source + head * query_head, copy_dout.source = dout_source + head * dout_head;
+        copy_query.source = query_source + head * query_head,
+        copy_dout.source = dout_source + head * dout_head;
         copy_query(QUERY_TILES + stage * QUERY_TILE, first, present);
         copy_dout(DOUT_TILES + stage * QUERY_TILE, first, present);
         int i = threadIdx.x, safe = min(first + i, T - 1);
-        if (i < COLUMNS) {  // beyond the last query dout is zero, and so is what it adds to either gradient
-            copy_small<8>(STATISTICS + (stage * COLUMNS + i) * 8, statistics + head * T + safe, i < present);
+        // beyond the last query dout is zero, and so is what it adds to either gradient
+        if (i < COLUMNS) {
+            copy_small<8>(
+                STATISTICS + (stage * COLUMNS + i) * 8, statistics + head * T + safe, i < present);
             copy_small<4>(STARTS + (stage * COLUMNS + i) * 4, starts + safe, true);
         }
         commit_copies();
     };
     int first_tile = first_key / COLUMNS, tiles = 0;
     fetch(0, first_tile, 0);
-    for (int begin = first_tile; begin * COLUMNS < T; begin += DKEY_THREADS) {  // tiles of queries that see some of the keys
+    for (int begin = first_tile; begin * COLUMNS < T;
+        begin += DKEY_THREADS) {  // tiles of queries that see some of the keys
         int first = (begin + threadIdx.x) * COLUMNS;
         tiles += __syncthreads_count(first < T && starts[min(first, T - 1)] < first_key + count);
     }
@@ -357,7 +423,8 @@ extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
         for (int j = 0; j < COLUMNS / 8; j++) {
             float4 two = *reinterpret_cast<const float4*>(rows + 8 * j + lane % 4 * 2);
 #pragma unroll
-            for (int i = 0; i < 4; i++) scores[j][i] = power(fmaf(scores[j][i], factor, -(i % 2 ? two.z : two.x)));
+            for (int i = 0; i < 4; i++)
+                scores[j][i] = power(fmaf(scores[j][i], factor, -(i % 2 ? two.z : two.x)));
         }
         if (!all) {
 #pragma unroll
@@ -366,7 +433,8 @@ extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
                 int2 start = *reinterpret_cast<const int2*>(stage_starts + column);
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    bool future = held + i / 2 * 8 > first + column + i % 2, other = held + i / 2 * 8 < (i % 2 ? start.y : start.x);
+                    bool future = held + i / 2 * 8 > first + column + i % 2,
+                         other = held + i / 2 * 8 < (i % 2 ? start.y : start.x);
                     scores[j][i] = future | other ? 0 : scores[j][i];
                 }
             }
@@ -385,7 +453,8 @@ extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
         for (int j = 0; j < COLUMNS / 8; j++) {
             float4 two = *reinterpret_cast<const float4*>(rows + 8 * j + lane % 4 * 2);
 #pragma unroll
-            for (int i = 0; i < 4; i++) dscores[j][i] = probabilities.at(j, i) * (dscores[j][i] - (i % 2 ? two.w : two.y));
+            for (int i = 0; i < 4; i++)
+                dscores[j][i] = probabilities.at(j, i) * (dscores[j][i] - (i % 2 ? two.w : two.y));
         }
         weights.round(dscores);
         pin(sums_key);
@@ -396,29 +465,42 @@ extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
         pin(sums_key), pin(sums_value);
     }
     __syncthreads();  // the tiles of keys and values are read no more
-    if (positions) turn_back(sums_key, positions + (long long)batch * T, cosine, sine, first_key + row + lane / 4, T - 1);
+    if (positions)
+        rotate_back(sums_key, positions + (long long)batch * T, cosine, sine,
+            first_key + row + lane / 4, T - 1);
     float scales[2] = {scale, scale}, ones[2] = {1, 1};
     dkey += batch * dkey_batch + (long long)(first_key + row) * dkey_token + kv_head * dkey_head;
-    dvalue += batch * dvalue_batch + (long long)(first_key + row) * dvalue_token + kv_head * dvalue_head;
+    dvalue +=
+        batch * dvalue_batch + (long long)(first_key + row) * dvalue_token + kv_head * dvalue_head;
     store_rows<HELD_KEYS>(sums_key, scales, 0, row, dkey, dkey_token, count - row);
     store_rows<HELD_KEYS>(sums_value, ones, KEY_TILE, row, dvalue, dvalue_token, count - row);
 }
 
-// ---- decoding: few queries, many keys. A block per query and head. It takes time, not work: so that all loads of a few hundred keys are under way at
-// once, CHUNKS lanes share a key, each group of them takes AHEAD keys a turn, and the groups' results are put together at the end.
+// ---- decoding: few queries, many keys
+// A block per query and head. Latency counts here, not work: so that all loads of a few hundred
+// keys are under way at once, CHUNKS lanes share a key, each group of them takes AHEAD keys at a
+// time, and the groups' results are put together at the end.
 
 constexpr int DECODE_WARPS = DECODE_THREADS / 32, GROUPS = DECODE_THREADS / CHUNKS, AHEAD = 4;
 
-extern "C" __global__ void __launch_bounds__(DECODE_THREADS)
-    attention_decode(CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts, const int* __restrict__ offsets, TENSOR(out),
-                     float* __restrict__ lse, int T, int S, int heads, int kv_heads, float scale) {
+extern "C" __global__ void
+__launch_bounds__(DECODE_THREADS) attention_decode(CONST_TENSOR(query), CONST_TENSOR(key),
+    CONST_TENSOR(value), const int* __restrict__ starts, const int* __restrict__ offsets,
+    TENSOR(out), float* __restrict__ lse, int T, int S, int heads, int kv_heads, float scale) {
     int head = blockIdx.x, i = blockIdx.y, batch = blockIdx.z, kv_head = head / (heads / kv_heads);
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / CHUNKS, chunk = lane % CHUNKS * PER_CHUNK;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / CHUNKS,
+        chunk = lane % CHUNKS * PER_CHUNK;
     float factor = scale * BASE, queries[PER_CHUNK], sums[PER_CHUNK] = {}, top = NEVER, total = 0;
-    auto shrink_to = [&](float mine, float highest) { return mine == NEVER ? 0.0f : power((mine - highest) * factor); };
-    unpack(*reinterpret_cast<const uint4*>(query + batch * query_batch + (long long)i * query_token + head * query_head + chunk), queries);
-    key += batch * key_batch + kv_head * key_head + chunk, value += batch * value_batch + kv_head * value_head + chunk;
-    int begin = starts[(long long)batch * T + i], end = min((offsets ? offsets[batch] : 0) + i + 1, S);
+    auto shrink_to = [&](float mine, float highest) {
+        return mine == NEVER ? 0.0f : power((mine - highest) * factor);
+    };
+    unpack(*reinterpret_cast<const uint4*>(query + batch * query_batch +
+                                           (long long)i * query_token + head * query_head + chunk),
+        queries);
+    key += batch * key_batch + kv_head * key_head + chunk,
+        value += batch * value_batch + kv_head * value_head + chunk;
+    int begin = starts[(long long)batch * T + i],
+        end = min((offsets ? offsets[batch] : 0) + i + 1, S);
     for (int first = begin; first < end; first += GROUPS * AHEAD) {
         uint4 keys[AHEAD], values[AHEAD];
         float scores[AHEAD], highest = top;
@@ -439,7 +521,8 @@ extern "C" __global__ void __launch_bounds__(DECODE_THREADS)
             for (int j = 0; j < PER_CHUNK; j++) score = fmaf(queries[j], numbers[j], score);
 #pragma unroll
             for (int step = 1; step < CHUNKS; step *= 2) score += __shfl_xor_sync(~0u, score, step);
-            scores[u] = first + u * GROUPS + group < end ? score : NEVER, highest = fmaxf(highest, scores[u]);
+            scores[u] = first + u * GROUPS + group < end ? score : NEVER,
+            highest = fmaxf(highest, scores[u]);
         }
         float shrink = shrink_to(top, highest);
         top = highest, total *= shrink;
@@ -457,7 +540,8 @@ extern "C" __global__ void __launch_bounds__(DECODE_THREADS)
 
     float highest = top;  // of the warp, then of the block
 #pragma unroll
-    for (int step = CHUNKS; step < 32; step *= 2) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, step));
+    for (int step = CHUNKS; step < 32; step *= 2)
+        highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, step));
     float shrink = shrink_to(top, highest);
     total *= shrink;
 #pragma unroll
@@ -481,11 +565,14 @@ extern "C" __global__ void __launch_bounds__(DECODE_THREADS)
 #pragma unroll
     for (int w = 0; w < DECODE_WARPS; w++) {
         float of_warp = shrink_to(tops[w], highest);
-        sum_of_row = fmaf(totals[w], of_warp, sum_of_row), sum = fmaf(warp_sums[w][column], of_warp, sum);
+        sum_of_row = fmaf(totals[w], of_warp, sum_of_row),
+        sum = fmaf(warp_sums[w][column], of_warp, sum);
     }
     element* target = out + batch * out_batch + (long long)i * out_token + head * out_head + column;
     float result = sum_of_row > 0 ? sum / sum_of_row : 0;
     if constexpr (sizeof(element) == 2) *target = pack_bf16(result, 0) & 0xffff;
     else *target = result;
-    if (column == 0) lse[((long long)batch * heads + head) * T + i] = (highest * factor + logarithm(sum_of_row)) / BASE;
+    if (column == 0)
+        lse[((long long)batch * heads + head) * T + i] =
+            (highest * factor + logarithm(sum_of_row)) / BASE;
 }

@@ -1,15 +1,23 @@
-// Appends new keys (or values) to a cache: token t of row b goes to place offset_b + t; what would lie past the cache's end is dropped.
+// Appends new keys (or values) to a cache: token t of row b goes to slot offset_b + t. What would
+// lie past the cache's end is dropped.
 //
-// in: fresh (B, T, G, E) ACTIVATION, rows `stride` elements apart, offset (B) int     in and out: cache (B, S, G, E) ACTIVATION, whole rows of G · E = WIDE
-// WIDE is compiled in. bytes: 2 · B · T · G · E · activation
+// in: fresh (B, T, G, E) ACTIVATION, rows `stride` elements apart; offset (B) int
+// in and out: cache (B, S, G, E) ACTIVATION, whole rows of G · E = WIDE elements
+// bytes: 2 · B · T · G · E · activation
+//
+// Compiled in: WIDE, THREADS of a block.
 #include "common.cuh"
 
 constexpr int VECTORS = WIDE / WIDTH;
 
-extern "C" __global__ void __launch_bounds__(THREADS) write_cache(const ACTIVATION* fresh, long long stride, const int* offset, ACTIVATION* cache, int rows, int T, int S,
-                                                              long long cache_batch) {
-    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS, column = index % VECTORS * WIDTH;
+extern "C" __global__ void
+__launch_bounds__(THREADS) write_cache(const ACTIVATION* fresh, long long stride, const int* offset,
+    ACTIVATION* cache, int rows, int T, int S, long long cache_batch) {
+    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS,
+                   column = index % VECTORS * WIDTH;
     if (row >= rows) return;
-    const int b = row / T, place = offset[b] + row % T;
-    if (place < S) store(cache + b * cache_batch + (long long)place * WIDE + column, load(fresh + row * stride + column));
+    const int b = row / T, slot = offset[b] + row % T;
+    if (slot < S)
+        store(cache + b * cache_batch + (long long)slot * WIDE + column,
+            load(fresh + row * stride + column));
 }

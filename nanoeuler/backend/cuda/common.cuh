@@ -1,7 +1,9 @@
-// What every kernel of this folder uses: element types, 8-element accesses, and sums over a warp or a block in a fixed order.
+// What every kernel of this folder uses: element types, 8-element accesses, and sums over a warp or
+// a block in a fixed order.
 //
-// ACTIVATION is the type of what matrix products read and write, RESIDUAL that of the residual stream: float, or bfloat16 in
-// the bf16 mode. Arithmetic is in float throughout. Rows are multiples of 8 elements and start on 16-byte boundaries.
+// ACTIVATION is the type of what matrix products read and write, RESIDUAL that of the residual
+// stream: float, or bfloat16 in the bf16 mode. Arithmetic is in float throughout. Rows are
+// multiples of WIDTH = 8 elements and start on 16-byte boundaries.
 #include <cuda_bf16.h>
 
 using bfloat16 = __nv_bfloat16;
@@ -15,7 +17,8 @@ struct Eight {
 };
 
 __device__ __forceinline__ Eight load(const float* from) {
-    const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
+    const float4 low = reinterpret_cast<const float4*>(from)[0],
+                 high = reinterpret_cast<const float4*>(from)[1];
     return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 }
 
@@ -33,15 +36,18 @@ __device__ __forceinline__ Eight load(const bfloat16* from) {
 }
 
 __device__ __forceinline__ void store(float* to, const Eight& value) {
-    reinterpret_cast<float4*>(to)[0] = make_float4(value.at[0], value.at[1], value.at[2], value.at[3]);
-    reinterpret_cast<float4*>(to)[1] = make_float4(value.at[4], value.at[5], value.at[6], value.at[7]);
+    reinterpret_cast<float4*>(to)[0] =
+        make_float4(value.at[0], value.at[1], value.at[2], value.at[3]);
+    reinterpret_cast<float4*>(to)[1] =
+        make_float4(value.at[4], value.at[5], value.at[6], value.at[7]);
 }
 
 __device__ __forceinline__ void store(bfloat16* to, const Eight& value) {
     uint4 bits;
     __nv_bfloat162* pairs = reinterpret_cast<__nv_bfloat162*>(&bits);
 #pragma unroll
-    for (int i = 0; i < WIDTH / 2; ++i) pairs[i] = __floats2bfloat162_rn(value.at[2 * i], value.at[2 * i + 1]);
+    for (int i = 0; i < WIDTH / 2; ++i)
+        pairs[i] = __floats2bfloat162_rn(value.at[2 * i], value.at[2 * i + 1]);
     *reinterpret_cast<uint4*>(to) = bits;
 }
 
@@ -52,14 +58,19 @@ struct Raw {
 
     __device__ __forceinline__ void fetch(const T* from) {
 #pragma unroll
-        for (int i = 0; i < int(sizeof(T)) * WIDTH / 16; ++i) bits[i] = reinterpret_cast<const uint4*>(from)[i];
+        for (int i = 0; i < int(sizeof(T)) * WIDTH / 16; ++i)
+            bits[i] = reinterpret_cast<const uint4*>(from)[i];
     }
-    __device__ __forceinline__ Eight value() const { return load(reinterpret_cast<const T*>(bits)); }
+    __device__ __forceinline__ Eight value() const {
+        return load(reinterpret_cast<const T*>(bits));
+    }
 };
 
 // The value as it will be read back from memory.
 __device__ __forceinline__ float rounded(float value, const float*) { return value; }
-__device__ __forceinline__ float rounded(float value, const bfloat16*) { return __bfloat162float(__float2bfloat16_rn(value)); }
+__device__ __forceinline__ float rounded(float value, const bfloat16*) {
+    return __bfloat162float(__float2bfloat16_rn(value));
+}
 
 __device__ __forceinline__ float to_float(float value) { return value; }
 __device__ __forceinline__ float to_float(bfloat16 value) { return __bfloat162float(value); }
@@ -67,13 +78,15 @@ __device__ __forceinline__ float to_float(bfloat16 value) { return __bfloat162fl
 template <typename T>
 __device__ __forceinline__ T warp_sum(T value) {
 #pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(WHOLE_WARP, value, distance);
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(WHOLE_WARP, value, distance);
     return value;
 }
 
 __device__ __forceinline__ float warp_max(float value) {
 #pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) value = fmaxf(value, __shfl_xor_sync(WHOLE_WARP, value, distance));
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(WHOLE_WARP, value, distance));
     return value;
 }
 

@@ -1,26 +1,36 @@
 // Cross-entropy of R rows of logits; a target of −1 has no loss and no gradient:
 //
-//   lse = log Σ exp(logits),   logprob = logit of the target − lse,   dlogits = weight · (softmax − one-hot of the target)
+//   lse = log Σ exp(logits),   logprob = logit of the target − lse,
+//   dlogits = weight · (softmax − one-hot of the target)
 //
-// of the loss −Σ weights · logprobs. The gradient takes the place of the logits; probabilities are never stored. VOCAB and
-// THREADS of a block are compiled in. A block owns a row and keeps it in registers, or, of a long one, reads it twice: so few blocks are under way that
-// the second time it comes from the L2. Rows are `stride` elements apart.
+// The gradient is that of the loss −Σ weights · logprobs and replaces the logits; probabilities are
+// never stored. A block owns a row. It keeps the row in registers or, where that is too long, reads
+// it twice: so few blocks run at a time that the second read comes from the L2. Rows are `stride`
+// elements apart.
 //
-// forward         in: logits (R, V) ACTIVATION, targets (R) int       out: logprobs, lse (R) float     bytes: R · V · activation
-// backward        in: logits, targets, weights (R) float, lse         out: logits                      bytes: 2 · R · V · activation
-// both in one     in: logits, targets, weights                        out: logits, logprobs, lse       bytes: 2 · R · V · activation
-// argmax          in: logits                                          out: the likeliest ids (R) int, of equals the lowest
+// forward      in: logits (R, V) ACTIVATION, targets (R) int     out: logprobs, lse (R) float
+//              bytes: R · V · activation
+// backward     in: logits, targets, weights (R) float, lse       out: logits
+//              bytes: 2 · R · V · activation
+// both in one  in: logits, targets, weights                      out: logits, logprobs, lse
+//              bytes: 2 · R · V · activation
+// argmax       in: logits          out: the likeliest ids (R) int; ties go to the lowest id
+//
+// Compiled in: VOCAB, THREADS of a block, and HELD: whether a row is kept in registers.
 #include "common.cuh"
 
 constexpr int WARPS = THREADS / 32;
-constexpr int VECTORS = (VOCAB + WIDTH - 1) / WIDTH;  // the last may reach into the padding of the row
+constexpr int VECTORS =
+    (VOCAB + WIDTH - 1) / WIDTH;  // the last may reach into the padding of the row
 constexpr int STEPS = (VECTORS + THREADS - 1) / THREADS;
 
 #ifndef HELD
 #error "compile with -D HELD: whether a row is kept in registers"
 #endif
 constexpr bool NARROW = sizeof(ACTIVATION) == 2;
-constexpr int BLOCKS = HELD && STEPS <= 2 ? (NARROW ? 6 : 5) : HELD && STEPS <= 4 ? (NARROW ? 4 : 3) : 2;  // least on a multiprocessor
+constexpr int BLOCKS = HELD && STEPS <= 2   ? (NARROW ? 6 : 5)
+                       : HELD && STEPS <= 4 ? (NARROW ? 4 : 3)
+                                            : 2;  // least on a multiprocessor
 
 __device__ __forceinline__ Eight inside_vocabulary(Eight value, int vector) {
 #pragma unroll
@@ -29,12 +39,14 @@ __device__ __forceinline__ Eight inside_vocabulary(Eight value, int vector) {
     return value;
 }
 
-__device__ __forceinline__ void store_gradient_of(ACTIVATION* logits, int vector, const Eight& value, int target, float weight, float lse) {
+__device__ __forceinline__ void store_gradient_of(
+    ACTIVATION* logits, int vector, const Eight& value, int target, float weight, float lse) {
     Eight gradient;
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
         const float probability = expf(value.at[i] - lse);
-        gradient.at[i] = target < 0 ? 0.0f : weight * (probability - (vector * WIDTH + i == target));
+        gradient.at[i] =
+            target < 0 ? 0.0f : weight * (probability - (vector * WIDTH + i == target));
     }
     store(logits + vector * WIDTH, gradient);
 }
@@ -65,7 +77,8 @@ struct Row {
             for (int i = 0; i < WIDTH; ++i) total += expf(value[s].at[i] - top);
         return top + logf(block_sum<WARPS>(total));
     }
-    __device__ __forceinline__ void store_gradient(ACTIVATION* logits, int target, float weight, float lse) const {
+    __device__ __forceinline__ void
+    store_gradient(ACTIVATION* logits, int target, float weight, float lse) const {
 #pragma unroll
         for (int s = 0; s < STEPS; ++s) {
             const int vector = s * THREADS + threadIdx.x;
@@ -89,7 +102,8 @@ struct Row {
             Raw<ACTIVATION> raw[AHEAD];
 #pragma unroll
             for (int s = 0; s < AHEAD; ++s)
-                if (first + s * THREADS < VECTORS) raw[s].fetch(from + (first + s * THREADS) * WIDTH);
+                if (first + s * THREADS < VECTORS)
+                    raw[s].fetch(from + (first + s * THREADS) * WIDTH);
 #pragma unroll
             for (int s = 0; s < AHEAD; ++s)
                 if (first + s * THREADS < VECTORS) use(first + s * THREADS, raw[s].value());
@@ -110,13 +124,17 @@ struct Row {
         const float highest = block_max<WARPS>(top);
         return highest + logf(block_sum<WARPS>(total * expf(top - highest)));
     }
-    __device__ __forceinline__ void store_gradient(ACTIVATION* logits, int target, float weight, float lse) const {
-        each([&](int vector, const Eight& value) { store_gradient_of(logits, vector, value, target, weight, lse); });
+    __device__ __forceinline__ void
+    store_gradient(ACTIVATION* logits, int target, float weight, float lse) const {
+        each([&](int vector, const Eight& value) {
+            store_gradient_of(logits, vector, value, target, weight, lse);
+        });
     }
 };
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) cross_entropy(const ACTIVATION* logits, long long stride, const int* targets, float* logprobs, float* lses) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) cross_entropy(
+    const ACTIVATION* logits, long long stride, const int* targets, float* logprobs, float* lses) {
     logits += blockIdx.x * stride;
     const int target = targets[blockIdx.x];
     const float lse = Row(logits).log_sum_exp();
@@ -126,17 +144,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) cross_entropy(cons
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) cross_entropy_backward(ACTIVATION* logits, long long stride, const int* targets, const float* weights,
-                                                                                     const float* lses) {
+extern "C" __global__ void
+__launch_bounds__(THREADS, BLOCKS) cross_entropy_backward(ACTIVATION* logits, long long stride,
+    const int* targets, const float* weights, const float* lses) {
     logits += blockIdx.x * stride;
     Row(logits).store_gradient(logits, targets[blockIdx.x], weights[blockIdx.x], lses[blockIdx.x]);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) cross_entropy_with_gradient(ACTIVATION* logits, long long stride, const int* targets, const float* weights,
-                                                                                          float* logprobs, float* lses) {
+extern "C" __global__ void
+__launch_bounds__(THREADS, BLOCKS) cross_entropy_with_gradient(ACTIVATION* logits, long long stride,
+    const int* targets, const float* weights, float* logprobs, float* lses) {
     logits += blockIdx.x * stride;
     const int target = targets[blockIdx.x];
-    const float of_target = target < 0 ? 0.0f : to_float(logits[target]);  // read before the sum's barriers, written over after them
+    // read before the sum's barriers, written over after them
+    const float of_target = target < 0 ? 0.0f : to_float(logits[target]);
     const Row row(logits);
     const float lse = row.log_sum_exp();
     if (threadIdx.x == 0) {
@@ -146,26 +167,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) cross_entropy_with
     row.store_gradient(logits, target, weights[blockIdx.x], lse);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) argmax(const ACTIVATION* logits, long long stride, int* likeliest) {
+extern "C" __global__ void
+__launch_bounds__(THREADS) argmax(const ACTIVATION* logits, long long stride, int* likeliest) {
     __shared__ float tops[WARPS];
-    __shared__ int places[WARPS];
+    __shared__ int ids[WARPS];
     logits += blockIdx.x * stride;
     float top = -INFINITE;
-    int place = VOCAB;
+    int id = VOCAB;
     for (int column = threadIdx.x; column < VOCAB; column += THREADS) {
         const float value = to_float(logits[column]);
-        if (value > top) top = value, place = column;
+        if (value > top) top = value, id = column;
     }
     for (int distance = 16; distance > 0; distance /= 2) {
         const float other = __shfl_xor_sync(WHOLE_WARP, top, distance);
-        const int where = __shfl_xor_sync(WHOLE_WARP, place, distance);
-        if (other > top || (other == top && where < place)) top = other, place = where;
+        const int where = __shfl_xor_sync(WHOLE_WARP, id, distance);
+        if (other > top || (other == top && where < id)) top = other, id = where;
     }
-    if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top, places[threadIdx.x / 32] = place;
+    if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top, ids[threadIdx.x / 32] = id;
     __syncthreads();
     if (threadIdx.x == 0) {
         for (int warp = 1; warp < WARPS; ++warp)
-            if (tops[warp] > top || (tops[warp] == top && places[warp] < place)) top = tops[warp], place = places[warp];
-        likeliest[blockIdx.x] = place;
+            if (tops[warp] > top || (tops[warp] == top && ids[warp] < id))
+                top = tops[warp], id = ids[warp];
+        likeliest[blockIdx.x] = id;
     }
 }

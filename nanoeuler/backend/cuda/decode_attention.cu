@@ -1,40 +1,58 @@
-// Attention of one new token a row to the keys and values in its cache, grouped heads, the keys split among blocks (Flash-Decoding, Dao et al. 2023).
+// Attention of one new token per row to the keys and values in its cache, with grouped heads and
+// the keys split among blocks (Flash-Decoding, Dao et al. 2023).
 //
-// Part p of a row takes keys p · span to (p + 1) · span of those that are there, for TOGETHER query heads of one key/value head, which read them once.
-// CHUNKS lanes share a key, AHEAD keys of each such group of lanes are on their way at once; the softmax is carried along as in attention.cu, with a
-// highest score so far. Keys of earlier tokens are fetched before the kernel in front has ended (overlap.cuh), that of the new token after it.
+// Part p of a row takes those of the keys p · span to (p + 1) · span that are there, for TOGETHER
+// query heads of one key/value head, which read them once. CHUNKS lanes share a key, and each such
+// group of lanes has AHEAD keys on their way at a time; the softmax is carried along as in
+// attention.cu, with the highest score so far. Keys of earlier tokens are fetched before the kernel
+// in front has ended (overlap.cuh), that of the new token after it.
 //
-// attend   in: query (B, HEADS, HEAD_SIZE), keys, values (B, S, KV_HEADS, HEAD_SIZE) ACTIVATION, rows of the cache `cache_batch` elements apart;
-//              lengths (B) int: the new token's place, so that 0 … lengths[b] are seen
-//          out: out (B, HEADS, HEAD_SIZE) ACTIVATION when there is one part; or, without `out`, for whoever puts them together (decode_layer.cu),
-//               parts (B, HEADS, splits, HEAD_SIZE) float, sums of values, and shares (B, HEADS, splits) float2: highest score (in powers of 2), sum of weights
-//          bytes: 2 · B · (length + 1) · KV_HEADS · HEAD_SIZE · activation · HEADS / (KV_HEADS · TOGETHER), of which the L2 gives the repetitions
-// place    in: packed (B, ·) ACTIVATION, rows `stride` elements apart: q, from KEY on k, from VALUE on v; cosine, sine (places, HEAD_SIZE / 2) float
-//          out: query, rotated, and k (rotated) and v at their places in the cache       bytes: 4 · B · (HEADS + 2 KV_HEADS) · HEAD_SIZE
+// attend   in: query (B, HEADS, HEAD_SIZE), keys, values (B, S, KV_HEADS, HEAD_SIZE) ACTIVATION,
+//              rows of the cache `cache_batch` elements apart; lengths (B) int: the new token's
+//              slot, so that slots 0 … lengths[b] are seen
+//          out: out (B, HEADS, HEAD_SIZE) ACTIVATION when there is one part; or, without `out`, for
+//              decode_layer.cu to put together: parts (B, HEADS, splits, HEAD_SIZE) float, sums of
+//              values, and shares (B, HEADS, splits) float2: highest score (in powers of 2), sum of
+//              weights
+//          bytes: 2 · B · (length + 1) · KV_HEADS · HEAD_SIZE · activation
+//              · HEADS / (KV_HEADS · TOGETHER), of which the L2 gives the repetitions
+// fill_slots  in: packed (B, ·) ACTIVATION, rows `stride` elements apart: q, from KEY on k, from
+//              VALUE on v; cosine, sine (positions, HEAD_SIZE / 2) float
+//          out: query, rotated; k (rotated) and v in their slots of the cache
+//          bytes: 4 · B · (HEADS + 2 KV_HEADS) · HEAD_SIZE
 //
-// HEADS, KV_HEADS, HEAD_SIZE, KEY, VALUE and TOGETHER, a divisor of HEADS / KV_HEADS, are compiled in.
+// Compiled in: THREADS of a block, HEADS, KV_HEADS, HEAD_SIZE, KEY, VALUE, and TOGETHER, a divisor
+// of HEADS / KV_HEADS.
 #include "common.cuh"
 #include "overlap.cuh"
+#include "rotation.cuh"
 
-constexpr int WARPS = THREADS / 32, CHUNKS = HEAD_SIZE / WIDTH, GROUPS = THREADS / CHUNKS, AHEAD = 4;
+constexpr int WARPS = THREADS / 32, CHUNKS = HEAD_SIZE / WIDTH, GROUPS = THREADS / CHUNKS,
+              AHEAD = 4;
 constexpr int TOKEN = KV_HEADS * HEAD_SIZE, HALF = HEAD_SIZE / 2;
 constexpr float NEVER = -1e30f;  // below any score, and a difference of two is a number
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    attend(const ACTIVATION* query, const ACTIVATION* keys, const ACTIVATION* values, long long cache_batch, const int* lengths, int capacity, int span, float scale,
-           ACTIVATION* out, float* parts, float2* shares) {
+extern "C" __global__ void __launch_bounds__(THREADS) attend(const ACTIVATION* query,
+    const ACTIVATION* keys, const ACTIVATION* values, long long cache_batch, const int* lengths,
+    int capacity, int span, float scale, ACTIVATION* out, float* parts, float2* shares) {
     __shared__ float tops[WARPS][TOGETHER], totals[WARPS][TOGETHER];
     __shared__ __align__(16) float warp_sums[WARPS][TOGETHER][HEAD_SIZE];
-    const int split = blockIdx.x, first_head = blockIdx.y * TOGETHER, b = blockIdx.z, kv_head = first_head / (HEADS / KV_HEADS);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = threadIdx.x / CHUNKS, column = lane % CHUNKS * WIDTH;
-    const int newest = min(lengths[b], capacity - 1), begin = split * span, end = min(begin + span, newest + 1);
-    keys += b * cache_batch + kv_head * HEAD_SIZE + column, values += b * cache_batch + kv_head * HEAD_SIZE + column;
+    const int split = blockIdx.x, first_head = blockIdx.y * TOGETHER, b = blockIdx.z,
+              kv_head = first_head / (HEADS / KV_HEADS);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = threadIdx.x / CHUNKS,
+              column = lane % CHUNKS * WIDTH;
+    const int newest = min(lengths[b], capacity - 1), begin = split * span,
+              end = min(begin + span, newest + 1);
+    keys += b * cache_batch + kv_head * HEAD_SIZE + column,
+        values += b * cache_batch + kv_head * HEAD_SIZE + column;
     Raw<ACTIVATION> key[AHEAD], value[AHEAD];
-    auto fetch = [&](int turn, int from, int to) {
+    auto fetch = [&](int first, int from, int to) {
 #pragma unroll
         for (int u = 0; u < AHEAD; ++u) {
-            const int at = turn + u * GROUPS + group;
-            if (from <= at && at < to) key[u].fetch(keys + size_t(at) * TOKEN), value[u].fetch(values + size_t(at) * TOKEN);
+            const int at = first + u * GROUPS + group;
+            if (from <= at && at < to)
+                key[u].fetch(keys + size_t(at) * TOKEN),
+                    value[u].fetch(values + size_t(at) * TOKEN);
         }
     };
 #pragma unroll
@@ -51,10 +69,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         queries[h] = load(query + (size_t(b) * HEADS + first_head + h) * HEAD_SIZE + column);
         sums[h] = {}, top[h] = NEVER, total[h] = 0;
 #pragma unroll
-        for (int i = 0; i < WIDTH; ++i) queries[h].at[i] *= scale * 1.44269504f;  // scores in powers of 2
+        for (int i = 0; i < WIDTH; ++i)
+            queries[h].at[i] *= scale * 1.44269504f;  // scores in powers of 2
     }
-    for (int turn = begin; turn < end; turn += GROUPS * AHEAD) {
-        if (turn > begin) fetch(turn, turn, end);
+    for (int first = begin; first < end; first += GROUPS * AHEAD) {
+        if (first > begin) fetch(first, first, end);
         float scores[AHEAD][TOGETHER], highest[TOGETHER];
 #pragma unroll
         for (int h = 0; h < TOGETHER; ++h) highest[h] = top[h];
@@ -65,10 +84,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int h = 0; h < TOGETHER; ++h) {
                 float score = 0;
 #pragma unroll
-                for (int i = 0; i < WIDTH; ++i) score = fmaf(queries[h].at[i], numbers.at[i], score);
+                for (int i = 0; i < WIDTH; ++i)
+                    score = fmaf(queries[h].at[i], numbers.at[i], score);
 #pragma unroll
-                for (int distance = 1; distance < CHUNKS; distance *= 2) score += __shfl_xor_sync(WHOLE_WARP, score, distance);
-                scores[u][h] = turn + u * GROUPS + group < end ? score : NEVER;
+                for (int distance = 1; distance < CHUNKS; distance *= 2)
+                    score += __shfl_xor_sync(WHOLE_WARP, score, distance);
+                scores[u][h] = first + u * GROUPS + group < end ? score : NEVER;
                 highest[h] = fmaxf(highest[h], scores[u][h]);
             }
         }
@@ -82,13 +103,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int u = 0; u < AHEAD; ++u) {
             const Eight numbers = value[u].value();
-            const bool seen = turn + u * GROUPS + group < end;
+            const bool seen = first + u * GROUPS + group < end;
 #pragma unroll
             for (int h = 0; h < TOGETHER; ++h) {
                 const float weight = seen ? exp2f(scores[u][h] - top[h]) : 0.0f;
                 total[h] += weight;
 #pragma unroll
-                for (int i = 0; i < WIDTH; ++i) sums[h].at[i] = fmaf(weight, numbers.at[i], sums[h].at[i]);
+                for (int i = 0; i < WIDTH; ++i)
+                    sums[h].at[i] = fmaf(weight, numbers.at[i], sums[h].at[i]);
             }
         }
     }
@@ -96,7 +118,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int h = 0; h < TOGETHER; ++h) {  // of the warp's groups
         float highest = top[h];
 #pragma unroll
-        for (int distance = CHUNKS; distance < 32; distance *= 2) highest = fmaxf(highest, __shfl_xor_sync(WHOLE_WARP, highest, distance));
+        for (int distance = CHUNKS; distance < 32; distance *= 2)
+            highest = fmaxf(highest, __shfl_xor_sync(WHOLE_WARP, highest, distance));
         const float shrink = exp2f(top[h] - highest);
         total[h] *= shrink;
 #pragma unroll
@@ -105,7 +128,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int distance = CHUNKS; distance < 32; distance *= 2) {
             total[h] += __shfl_xor_sync(WHOLE_WARP, total[h], distance);
 #pragma unroll
-            for (int i = 0; i < WIDTH; ++i) sums[h].at[i] += __shfl_xor_sync(WHOLE_WARP, sums[h].at[i], distance);
+            for (int i = 0; i < WIDTH; ++i)
+                sums[h].at[i] += __shfl_xor_sync(WHOLE_WARP, sums[h].at[i], distance);
         }
         if (lane < CHUNKS) store(&warp_sums[warp][h][column], sums[h]);
         if (lane == 0) tops[warp][h] = highest, totals[warp][h] = total[h];
@@ -119,7 +143,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int w = 0; w < WARPS; ++w) {
             const float shrink = exp2f(tops[w][h] - highest);
-            weights = fmaf(totals[w][h], shrink, weights), sum = fmaf(warp_sums[w][h][e], shrink, sum);
+            weights = fmaf(totals[w][h], shrink, weights),
+            sum = fmaf(warp_sums[w][h][e], shrink, sum);
         }
         const size_t row = (size_t(b) * HEADS + head) * gridDim.x + split;
         if (out) {
@@ -131,11 +156,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-constexpr int PAIRS = HALF / WIDTH;  // threads of a head: each turns 8 elements of the first half with 8 of the second
+// Threads of a head: each rotates 8 elements of the first half with 8 of the second.
+constexpr int PAIRS = HALF / WIDTH;
 
-extern "C" __global__ void __launch_bounds__(THREADS) fill_slots(const ACTIVATION* packed, long long stride, const int* lengths, const float* cosine, const float* sine,
-                                                            ACTIVATION* query, ACTIVATION* keys, ACTIVATION* values, long long cache_batch, int capacity, int rows) {
-    const unsigned index = blockIdx.x * THREADS + threadIdx.x, b = index / ((HEADS + 2 * KV_HEADS) * PAIRS);
+extern "C" __global__ void __launch_bounds__(THREADS) fill_slots(const ACTIVATION* packed,
+    long long stride, const int* lengths, const float* cosine, const float* sine, ACTIVATION* query,
+    ACTIVATION* keys, ACTIVATION* values, long long cache_batch, int capacity, int rows) {
+    const unsigned index = blockIdx.x * THREADS + threadIdx.x,
+                   b = index / ((HEADS + 2 * KV_HEADS) * PAIRS);
     if (b >= rows) return;
     int head = index / PAIRS % (HEADS + 2 * KV_HEADS);
     const int column = index % PAIRS * WIDTH, at = lengths[b];
@@ -148,18 +176,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) fill_slots(const ACTIVATIO
         const bool is_key = head < HEADS + KV_HEADS;
         head -= is_key ? HEADS : HEADS + KV_HEADS;
         from += (is_key ? KEY : VALUE) + head * HEAD_SIZE;
-        to = (is_key ? keys : values) + b * cache_batch + size_t(at) * TOKEN + head * HEAD_SIZE + column;
+        to = (is_key ? keys : values) + b * cache_batch + size_t(at) * TOKEN + head * HEAD_SIZE +
+             column;
         if (!is_key) {
             store(to, load(from)), store(to + HALF, load(from + HALF));
             return;
         }
     }
-    const Eight first = load(from), second = load(from + HALF), cos = load(cosine + size_t(at) * HALF + column), sin = load(sine + size_t(at) * HALF + column);
-    Eight turned_first, turned_second;
+    const Eight a = load(from), b2 = load(from + HALF);
+    const Eight cos = load(cosine + size_t(at) * HALF + column);
+    const Eight sin = load(sine + size_t(at) * HALF + column);
+    Eight first, second;
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
-        turned_first.at[i] = first.at[i] * cos.at[i] - second.at[i] * sin.at[i];
-        turned_second.at[i] = second.at[i] * cos.at[i] + first.at[i] * sin.at[i];
+        const float2 pair = rotated(a.at[i], b2.at[i], cos.at[i], sin.at[i]);
+        first.at[i] = pair.x, second.at[i] = pair.y;
     }
-    store(to, turned_first), store(to + HALF, turned_second);
+    store(to, first), store(to + HALF, second);
 }

@@ -1,57 +1,75 @@
-// A layer for one new token in each of a few rows: the products, with everything that lies between them.
+// A layer for one new token in each of a few rows: the products, and everything between them.
 //
-//   project    q, k, v = W_qkv norm(x);  q and k rotated;  k and v to their place in the cache      norm(x) = w · x / √(mean(x²) + ε)
+//   project    q, k, v = W_qkv norm(x);  q and k rotated;  k and v to their slot in the cache
+//              norm(x) = w · x / √(mean(x²) + ε)
 //   (decode_attention.cu attends to the cache and leaves parts)
 //   output     x ← x + h · W_o attended,  attended put together from the parts
 //   gate_up    hidden = silu(W_gate norm(x)) · W_up norm(x)
 //   down       x ← x + h · W_down hidden
 //
-// How a weight is read and meets the rows of x is in few_rows.cuh.
+// few_rows.cuh says how a weight is read and meets the rows of x.
 //
-// in:  x (B, DIM) RESIDUAL, changed by `output` and `down`; weights (outputs, inputs) ACTIVATION; w (DIM) float; lengths (B) int: the token's place
-//      cosine, sine (places, HEAD_SIZE / 2) float; parts and shares of decode_attention.cu
-// out: query (B, HEADS · HEAD_SIZE), hidden (B, FFN) ACTIVATION; keys, values (B, S, KV_HEADS, HEAD_SIZE) ACTIVATION
+// in:  x (B, DIM) RESIDUAL, changed by `output` and `down`; weights (outputs, inputs) ACTIVATION;
+//      w (DIM) float; lengths (B) int: the token's slot; cosine, sine (positions, HEAD_SIZE / 2)
+//      float; parts and shares of decode_attention.cu
+// out: query (B, HEADS · HEAD_SIZE), hidden (B, FFN) ACTIVATION; keys, values (B, S, KV_HEADS,
+//      HEAD_SIZE) ACTIVATION
 // bytes: outputs · inputs · activation, each weight once
 //
-// Compiled in: DIM, FFN, HEADS, KV_HEADS, HEAD_SIZE, KEY and VALUE (first rows of keys and values in W_qkv), UP (of W_up in the packed W_gate_up),
-// ROWS (the most rows, a power of two up to 8; `rows` of them are there) and PARTS (the most parts of attention).
+// Compiled in: those of few_rows.cuh, FFN, HEADS, KV_HEADS, HEAD_SIZE, KEY and VALUE (first rows of
+// keys and values in W_qkv), UP (of W_up in the packed W_gate_up) and PARTS (the most parts of
+// attention).
 #include "few_rows.cuh"
+#include "swiglu.cuh"
 
 constexpr int ATTENDED = HEADS * HEAD_SIZE, HALF = HEAD_SIZE / 2;
 
-// A warp takes the two rows of W_qkv that rotary positions turn into each other.
+// A warp takes the two rows of W_qkv that rotary positions rotate into each other.
 extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
-    project(const RESIDUAL* x, const float* norm, float epsilon, const ACTIVATION* weight, const int* lengths, const float* cosine, const float* sine, ACTIVATION* query,
-            ACTIVATION* keys, ACTIVATION* values, int rows, int capacity, long long cache_batch) {
+    project(const RESIDUAL* x, const float* norm, float epsilon, const ACTIVATION* weight,
+        const int* lengths, const float* cosine, const float* sine, ACTIVATION* query,
+        ACTIVATION* keys, ACTIVATION* values, int rows, int capacity, long long cache_batch) {
     __shared__ __align__(16) ACTIVATION shared[ROWS > 1 ? ROWS * DIM : WIDTH];
-    const int pair = warp_of_grid(), head = pair / HALF, column = pair % HALF, kind = head < HEADS ? 0 : head < HEADS + KV_HEADS ? 1 : 2;
+    const int pair = warp_of_grid(), head = pair / HALF, column = pair % HALF,
+              kind = head < HEADS              ? 0
+                     : head < HEADS + KV_HEADS ? 1
+                                               : 2;
     const bool there = head < HEADS + 2 * KV_HEADS;
     const int kv_head = head - HEADS - (kind == 2 ? KV_HEADS : 0);
-    const int first = column + (kind == 0 ? head * HEAD_SIZE : (kind == 1 ? KEY : VALUE) + kv_head * HEAD_SIZE);
+    const int first =
+        column + (kind == 0 ? head * HEAD_SIZE : (kind == 1 ? KEY : VALUE) + kv_head * HEAD_SIZE);
     let_next_start();
     Weights<2, DIM> weights;
 #pragma unroll
     for (int g = 0; g < 2; ++g)
         if (there) weights.row[g].fetch(weight + size_t(first + g * HALF) * DIM);
     // lengths change between tokens only: no need to wait for them
-    const int b = weights.place() / 2, second = weights.place() % 2, place = b < rows ? lengths[b] : capacity;
+    const int b = weights.product() / 2, second = weights.product() % 2,
+              slot = b < rows ? lengths[b] : capacity;
     float cos = 1, sin = 0;
-    if (kind < 2 && place < capacity) cos = cosine[size_t(place) * HALF + column], sin = sine[size_t(place) * HALF + column];
+    if (kind < 2 && slot < capacity)
+        cos = cosine[size_t(slot) * HALF + column], sin = sine[size_t(slot) * HALF + column];
     wait_for_previous();
     const Inputs<DIM> inputs = normalized(shared, x, norm, epsilon, rows);
     if (!there) return;
     float value = weights.times(inputs);
     const float partner = __shfl_xor_sync(WHOLE_WARP, value, weights.LANES);
-    if (!weights.writes(rows) || place >= capacity) return;
+    if (!weights.writes(rows) || slot >= capacity) return;
     value = value * cos + (second ? partner : -partner) * sin;
     const int element = column + second * HALF;
     if (kind == 0) query[b * ATTENDED + head * HEAD_SIZE + element] = ACTIVATION(value);
-    else (kind == 1 ? keys : values)[b * cache_batch + (size_t(place) * KV_HEADS + kv_head) * HEAD_SIZE + element] = ACTIVATION(value);
+    else
+        (kind == 1 ? keys : values)[b * cache_batch +
+                                    (size_t(slot) * KV_HEADS + kv_head) * HEAD_SIZE + element] =
+            ACTIVATION(value);
 }
 
-// Rows of attention's parts (see decode_attention.cu), put together: out = Σ 2^(top − highest) · part / Σ 2^(top − highest) · total.
-// A thread takes COLUMNS of a few places at once, so that their parts are under way together; parts past a row's end are fetched, and not used.
-__device__ __forceinline__ void put_together(ACTIVATION* shared, const float* parts, const float2* shares, const int* lengths, int span, int splits, int rows) {
+// Puts the parts of attention (see decode_attention.cu) together, in rows:
+// out = Σ 2^(top − highest) · part / Σ 2^(top − highest) · total.
+// A thread takes COLUMNS at a few offsets at once, so that their parts are under way together.
+// Parts past a row's end are fetched and not used.
+__device__ __forceinline__ void put_together(ACTIVATION* shared, const float* parts,
+    const float2* shares, const int* lengths, int span, int splits, int rows) {
     constexpr int COLUMNS = 4, AT_ONCE = 8 / PARTS, PER_HEAD = HEAD_SIZE / COLUMNS;
     const int count = rows * HEADS * PER_HEAD;
     for (int start = threadIdx.x; start < count; start += AT_ONCE * blockDim.x) {
@@ -60,13 +78,15 @@ __device__ __forceinline__ void put_together(ACTIVATION* shared, const float* pa
         int there[AT_ONCE];
 #pragma unroll
         for (int u = 0; u < AT_ONCE; ++u) {
-            const int place = min(start + u * int(blockDim.x), count - 1), head = place / PER_HEAD;  // head: of all rows
+            const int at = min(start + u * int(blockDim.x), count - 1),
+                      head = at / PER_HEAD;  // head: of all rows
             there[u] = min(lengths[head / HEADS] / span + 1, splits);
 #pragma unroll
             for (int p = 0; p < PARTS; ++p) {
                 const size_t index = size_t(head) * splits + min(p, splits - 1);
                 share[u][p] = shares[index];
-                part[u][p] = *reinterpret_cast<const float4*>(parts + index * HEAD_SIZE + place % PER_HEAD * COLUMNS);
+                part[u][p] = *reinterpret_cast<const float4*>(
+                    parts + index * HEAD_SIZE + at % PER_HEAD * COLUMNS);
             }
         }
 #pragma unroll
@@ -81,13 +101,16 @@ __device__ __forceinline__ void put_together(ACTIVATION* shared, const float* pa
                 if (p < there[u]) {
                     const float factor = exp2f(share[u][p].x - highest);
                     total = fmaf(factor, share[u][p].y, total);
-                    sum.x = fmaf(factor, part[u][p].x, sum.x), sum.y = fmaf(factor, part[u][p].y, sum.y);
-                    sum.z = fmaf(factor, part[u][p].z, sum.z), sum.w = fmaf(factor, part[u][p].w, sum.w);
+                    sum.x = fmaf(factor, part[u][p].x, sum.x),
+                    sum.y = fmaf(factor, part[u][p].y, sum.y);
+                    sum.z = fmaf(factor, part[u][p].z, sum.z),
+                    sum.w = fmaf(factor, part[u][p].w, sum.w);
                 }
-            const int place = start + u * int(blockDim.x);
-            if (place < count) {
-                ACTIVATION* to = shared + place * COLUMNS;
-                to[0] = ACTIVATION(sum.x / total), to[1] = ACTIVATION(sum.y / total), to[2] = ACTIVATION(sum.z / total), to[3] = ACTIVATION(sum.w / total);
+            const int at = start + u * int(blockDim.x);
+            if (at < count) {
+                ACTIVATION* to = shared + at * COLUMNS;
+                to[0] = ACTIVATION(sum.x / total), to[1] = ACTIVATION(sum.y / total),
+                to[2] = ACTIVATION(sum.z / total), to[3] = ACTIVATION(sum.w / total);
             }
         }
     }
@@ -96,16 +119,19 @@ __device__ __forceinline__ void put_together(ACTIVATION* shared, const float* pa
 
 // x ← x + h · product, for a warp's GROUP rows of the weight from `first` on.
 template <int GROUP, int SIZE>
-__device__ __forceinline__ void add_product(const Weights<GROUP, SIZE>& weights, const Inputs<SIZE>& inputs, int first, float step_size, RESIDUAL* x, int rows) {
-    RESIDUAL* target = x + weights.place() / GROUP * DIM + first + weights.place() % GROUP;
+__device__ __forceinline__ void add_product(const Weights<GROUP, SIZE>& weights,
+    const Inputs<SIZE>& inputs, int first, float step_size, RESIDUAL* x, int rows) {
+    RESIDUAL* target = x + weights.product() / GROUP * DIM + first + weights.product() % GROUP;
     const bool writes = weights.writes(rows);
-    const float before = writes ? to_float(*target) : 0.0f;  // on its way while the product is taken
+    const float before =
+        writes ? to_float(*target) : 0.0f;  // on its way while the product is taken
     const float product = weights.times(inputs);
     if (writes) *target = RESIDUAL(before + step_size * product);
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
-    output(const float* parts, const float2* shares, const int* lengths, int span, int splits, const ACTIVATION* weight, float step_size, RESIDUAL* x, int rows) {
+    output(const float* parts, const float2* shares, const int* lengths, int span, int splits,
+        const ACTIVATION* weight, float step_size, RESIDUAL* x, int rows) {
     __shared__ __align__(16) ACTIVATION shared[ROWS * ATTENDED];
     const int first = warp_of_grid();
     const bool there = first < DIM;
@@ -122,8 +148,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
 }
 
 // A warp takes PAIRS elements of `hidden`: as many rows of W_gate and the same of W_up.
-extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
-    gate_up(const RESIDUAL* x, const float* norm, float epsilon, const ACTIVATION* weight, ACTIVATION* hidden, int rows) {
+extern "C" __global__ void
+__launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1) gate_up(const RESIDUAL* x, const float* norm,
+    float epsilon, const ACTIVATION* weight, ACTIVATION* hidden, int rows) {
     __shared__ __align__(16) ACTIVATION shared[ROWS > 1 ? ROWS * DIM : WIDTH];
     const int first = PAIRS * warp_of_grid();
     const bool there = first < FFN;
@@ -136,11 +163,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
     const Inputs<DIM> inputs = normalized(shared, x, norm, epsilon, rows);
     if (!there) return;
     const float z = weights.times(inputs), up = __shfl_xor_sync(WHOLE_WARP, z, weights.LANES);
-    if (weights.writes(rows) && weights.place() % 2 == 0)
-        hidden[weights.place() / (2 * PAIRS) * FFN + first + weights.place() % (2 * PAIRS) / 2] = ACTIVATION(z / (1.0f + expf(-z)) * up);
+    if (weights.writes(rows) && weights.product() % 2 == 0)
+        hidden[weights.product() / (2 * PAIRS) * FFN + first +
+               weights.product() % (2 * PAIRS) / 2] = ACTIVATION(gated_by_division(z, up));
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1) down(const ACTIVATION* hidden, const ACTIVATION* weight, float step_size, RESIDUAL* x, int rows) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1) down(
+    const ACTIVATION* hidden, const ACTIVATION* weight, float step_size, RESIDUAL* x, int rows) {
     __shared__ __align__(16) ACTIVATION shared[ROWS > 1 ? ROWS * FFN : WIDTH];
     const int first = warp_of_grid();
     const bool there = first < DIM;
@@ -158,10 +187,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1) down
         for (int start = threadIdx.x; start < count; start += AT_ONCE * blockDim.x) {
             Raw<ACTIVATION> vector[AT_ONCE];
 #pragma unroll
-            for (int u = 0; u < AT_ONCE; ++u) vector[u].fetch(hidden + min(start + u * int(blockDim.x), count - 1) * WIDTH);
+            for (int u = 0; u < AT_ONCE; ++u)
+                vector[u].fetch(hidden + min(start + u * int(blockDim.x), count - 1) * WIDTH);
 #pragma unroll
             for (int u = 0; u < AT_ONCE; ++u)
-                if (start + u * int(blockDim.x) < count) store(shared + (start + u * int(blockDim.x)) * WIDTH, vector[u].value());
+                if (start + u * int(blockDim.x) < count)
+                    store(shared + (start + u * int(blockDim.x)) * WIDTH, vector[u].value());
         }
         __syncthreads();
     }

@@ -1,4 +1,4 @@
-"""The GPU that a process works on: which one, whether it will do, and what it can."""
+"""The GPU that a process works on: which one, whether it is usable, and how fast it is."""
 
 import fcntl
 import functools
@@ -6,7 +6,7 @@ import importlib.util
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 from nanoeuler import log
 
@@ -16,8 +16,7 @@ INSTALL = (
 NO_GPU = "no NVIDIA GPU answers (nvidia-smi shows what the driver sees)"
 CAPABILITY = (8, 0)
 
-# Dense peak rates by vendor's datasheets, in TFLOP/s: (bf16, tf32, fp32). MFU is not printed for a device that is not listed.
-PEAKS = {
+PEAKS = {  # TFLOP/s of dense products in bf16, tf32 and fp32, by the vendor's datasheets
     "H200": (989, 494, 67),
     "H100": (989, 494, 67),
     "A100": (312, 156, 19.5),
@@ -40,14 +39,20 @@ def found() -> str | None:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
         if "insufficient" in str(error) and Path("/proc/driver/nvidia/version").exists():
-            return f"the NVIDIA driver is too old for the installed CUDA libraries; update it, or {INSTALL}"
+            return (
+                "the NVIDIA driver is too old for the installed CUDA libraries;"
+                f" update it, or {INSTALL}"
+            )
         return NO_GPU
     if count == 0:
         return NO_GPU
     capabilities = [capability(index) for index in range(count)]
     if max(capabilities) < CAPABILITY:
         best = ".".join(map(str, max(capabilities)))
-        return f"the GPU has compute capability {best}; the CUDA engine needs 8.0 (RTX 30, A100) or newer"
+        return (
+            f"the GPU has compute capability {best};"
+            " the CUDA engine needs 8.0 (RTX 30, A100) or newer"
+        )
     return None
 
 
@@ -59,13 +64,13 @@ def capability(index: int) -> tuple[int, int]:
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:
-    """Operations per second that the device's datasheet gives; None for a device that is not listed."""
+    """Operations per second by the device's datasheet; None for a device that is not listed."""
     rates = next((rates for name, rates in PEAKS.items() if name in device_name), None)
     return rates[("bf16", "tf32", "fp32").index(precision)] * 1e12 if rates else None
 
 
 class Device:
-    """A GPU that this process has taken."""
+    """The GPU that this process has taken."""
 
     def __init__(self) -> None:
         import cupy
@@ -85,16 +90,18 @@ class Device:
 
     @property
     def free_memory(self) -> int:
-        """Bytes that are free on the device, the pool's unused ones included."""
+        """Bytes that are free on the device, including those that CuPy's pool does not use."""
         import cupy
 
         return cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
 
 
-def take_free(indices: list[int]) -> tuple[int, Any]:
-    """The first device that no other process of this project holds, and the open lock file that holds it as long as this process lives.
+def take_free(indices: list[int]) -> tuple[int, TextIO | None]:
+    """The first device that no other process of this project holds, and its open lock file, which
+    holds it as long as this process lives.
 
-    Two jobs that ask for one GPU each would otherwise share the first. Where all are held, the first is shared, said aloud.
+    Without the lock, two jobs that ask for one GPU each would share the first. Where all devices
+    are held, the first is shared, and a line of the log says so.
     """
     for index in indices:
         lock = lock_device(index)
@@ -107,12 +114,15 @@ def take_free(indices: list[int]) -> tuple[int, Any]:
 
 
 @functools.cache  # a process that makes a second engine holds the device already
-def lock_device(index: int) -> Any:
-    """The open file whose lock holds a device until this process ends; None when another process has it."""
+def lock_device(index: int) -> TextIO | None:
+    """The open file whose lock holds a device until this process ends; None when another process
+    has it."""
     # named by the physical device: CUDA_VISIBLE_DEVICES renumbers them
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    name = visible[index].strip() if index < len(visible) and visible[index].strip() else str(index)
-    file = open(Path(tempfile.gettempdir()) / f"nanoeuler-gpu-{name.replace('/', '-')}.lock", "a")  # noqa: SIM115 (held until the process ends)
+    name = visible[index].strip() if index < len(visible) else ""
+    name = (name or str(index)).replace("/", "-")
+    path = Path(tempfile.gettempdir()) / f"nanoeuler-gpu-{name}.lock"
+    file = path.open("a")  # held until the process ends
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,30 +1,40 @@
-// Embedding: out_n = table[ids_n], and backward: dtable[v] = Σ of dout_n over the n with ids_n = v, in a fixed order.
+// Embedding: out_n = table[ids_n], and backward: dtable[v] = Σ of dout_n over the n with ids_n = v,
+// in a fixed order.
 //
-// DIM and the WARPS of a block are compiled in. In the backward pass each block has every 2^shift-th entry of the vocabulary. It looks through the ids twice
-// (the L2 holds them): first to count, then to write down where its entries stand, sorted by entry and place. A warp then adds up the rows of an
+// In the backward pass each block has every 2^shift-th entry of the vocabulary, at most
+// BLOCK_ENTRIES. It looks through the ids twice (the L2 holds them): first to count, then to list
+// the rows where its entries occur, sorted by entry and row. A warp then adds up the rows of an
 // entry, or all warps those of a frequent one. No atomics on floats: equal inputs give equal bits.
 //
-// forward   in: ids (N) int, table (V, D) ACTIVATION    out: out (N, D) RESIDUAL                     bytes: N · D · (activation + residual)
-// backward  in: ids (N), dout (N, D) ACTIVATION         out: dtable (V, D) float; order (N) int is scratch
-//           bytes: N · D · activation + V · D · 4 (when adding: only of the entries that occur, twice), and 8 · N · 2^shift of the L2
+// forward   in: ids (N) int, table (V, D) ACTIVATION    out: out (N, D) RESIDUAL
+//           bytes: N · D · (activation + residual)
+// backward  in: ids (N), dout (N, D) ACTIVATION
+//           out: dtable (V, D) float; order (N) int is scratch memory
+//           bytes: N · D · activation + V · D · 4 (when adding: only of the entries that occur,
+//           twice), and 8 · N · 2^shift of the L2
+//
+// Compiled in: DIM, WARPS of a block (backward), THREADS of one (forward), BLOCK_ENTRIES.
 #include "common.cuh"
-
 
 constexpr int VECTORS = DIM / WIDTH;
 constexpr int STEPS = (VECTORS + 31) / 32;
 
-extern "C" __global__ void __launch_bounds__(THREADS) embedding(const int* ids, const ACTIVATION* table, RESIDUAL* out, int rows) {
-    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS, column = index % VECTORS * WIDTH;
-    if (row < rows) store(out + size_t(row) * DIM + column, load(table + size_t(ids[row]) * DIM + column));
+extern "C" __global__ void __launch_bounds__(THREADS)
+    embedding(const int* ids, const ACTIVATION* table, RESIDUAL* out, int rows) {
+    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS,
+                   column = index % VECTORS * WIDTH;
+    if (row < rows)
+        store(out + size_t(row) * DIM + column, load(table + size_t(ids[row]) * DIM + column));
 }
 
-constexpr int LOOKS = 8;        // ids that a lane looks at together
-constexpr int FREQUENT = 64;    // rows from which on all warps add them up
+constexpr int LOOKS = 8;  // ids that a lane looks at together
+constexpr int FREQUENT = 64;  // rows from which on all warps add them up
 
 struct Sum {
     Eight part[STEPS];
 
-    __device__ __forceinline__ void add_rows(const ACTIVATION* dout, const int* places, int count, int lane) {
+    __device__ __forceinline__ void
+    add_rows(const ACTIVATION* dout, const int* rows, int count, int lane) {
 #pragma unroll
         for (int s = 0; s < STEPS; ++s) part[s] = {};
 #pragma unroll 4
@@ -32,33 +42,42 @@ struct Sum {
 #pragma unroll
             for (int s = 0; s < STEPS; ++s)
                 if (s * 32 + lane < VECTORS) {
-                    const Eight value = load(dout + size_t(places[n]) * DIM + (s * 32 + lane) * WIDTH);
+                    const Eight value =
+                        load(dout + size_t(rows[n]) * DIM + (s * 32 + lane) * WIDTH);
 #pragma unroll
                     for (int i = 0; i < WIDTH; ++i) part[s].at[i] += value.at[i];
                 }
     }
 };
 
-// Calls look(ids, first) for LOOKS times 32 ids at a time, of which a lane has those at first, first + 32, …; −1 beyond the end.
+// Calls look(ids, first) for LOOKS · 32 ids at a time. A lane has those at first, first + 32, …; −1
+// beyond the end.
 template <typename Look>
-__device__ __forceinline__ void look_through(const int* ids, int start, int stop, int lane, Look look) {
+__device__ __forceinline__ void
+look_through(const int* ids, int start, int stop, int lane, Look look) {
     for (; start < stop; start += 32 * LOOKS) {
         int id[LOOKS];
 #pragma unroll
-        for (int i = 0; i < LOOKS; ++i) id[i] = start + i * 32 + lane < stop ? ids[start + i * 32 + lane] : -1;
+        for (int i = 0; i < LOOKS; ++i)
+            id[i] = start + i * 32 + lane < stop ? ids[start + i * 32 + lane] : -1;
         look(id, start + lane);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32) embedding_backward(const int* ids, const ACTIVATION* dout, float* dtable, int* order, int rows, int entries,
-                                                                            int shift, int accumulate) {
-    __shared__ int next[WARPS][BLOCK_ENTRIES];  // first how many of an entry a warp found, then where it writes the next one down
-    __shared__ int first[BLOCK_ENTRIES + 1];    // of an entry's places in `order`
+extern "C" __global__ void
+__launch_bounds__(WARPS * 32) embedding_backward(const int* ids, const ACTIVATION* dout,
+    float* dtable, int* order, int rows, int entries, int shift, int accumulate) {
+    // at first how often a warp found an entry, then where in `order` it writes the next row
+    __shared__ int next[WARPS][BLOCK_ENTRIES];
+    __shared__ int first[BLOCK_ENTRIES + 1];  // of an entry's rows in `order`
     __shared__ int found_before[WARPS];
     __shared__ alignas(16) float sums[WARPS][DIM];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.x, mask = (1 << shift) - 1;
-    const int share = (rows + WARPS - 1) / WARPS, start = warp * share, stop = min(rows, start + share);
-    for (int entry = threadIdx.x; entry < WARPS * BLOCK_ENTRIES; entry += WARPS * 32) next[0][entry] = 0;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.x,
+              mask = (1 << shift) - 1;
+    const int share = (rows + WARPS - 1) / WARPS, start = warp * share,
+              stop = min(rows, start + share);
+    for (int entry = threadIdx.x; entry < WARPS * BLOCK_ENTRIES; entry += WARPS * 32)
+        next[0][entry] = 0;
     __syncthreads();
 
     int before = 0;  // ids of the blocks in front of this one
@@ -73,8 +92,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) embedding_backward(cons
     if (lane == 0) found_before[warp] = before;
     __syncthreads();
     if (warp == 0) {
-        int place = 0;
-        for (int w = 0; w < WARPS; ++w) place += found_before[w];
+        int offset = 0;
+        for (int w = 0; w < WARPS; ++w) offset += found_before[w];
         for (int entry = lane; entry < BLOCK_ENTRIES; entry += 32) {
             int count = 0;
             for (int w = 0; w < WARPS; ++w) count += next[w][entry];
@@ -84,20 +103,20 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) embedding_backward(cons
                 const int other = __shfl_up_sync(WHOLE_WARP, upto, distance);
                 if (lane >= distance) upto += other;
             }
-            int at = place + upto - count;
+            int at = offset + upto - count;
             first[entry] = at;
             for (int w = 0; w < WARPS; ++w) {
                 const int found = next[w][entry];
                 next[w][entry] = at;
                 at += found;
             }
-            place += __shfl_sync(WHOLE_WARP, upto, 31);
+            offset += __shfl_sync(WHOLE_WARP, upto, 31);
         }
-        if (lane == 0) first[BLOCK_ENTRIES] = place;
+        if (lane == 0) first[BLOCK_ENTRIES] = offset;
     }
     __syncthreads();
 
-    look_through(ids, start, stop, lane, [&](const int (&id)[LOOKS], int place) {
+    look_through(ids, start, stop, lane, [&](const int (&id)[LOOKS], int row) {
 #pragma unroll
         for (int i = 0; i < LOOKS; ++i) {
             const bool mine = id[i] >= 0 && (id[i] & mask) == block;
@@ -105,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) embedding_backward(cons
             if (mine) {
                 const unsigned same = __match_any_sync(found, id[i]);
                 int* at = &next[warp][id[i] >> shift];
-                order[*at + __popc(same & ((1u << lane) - 1))] = place + 32 * i;
+                order[*at + __popc(same & ((1u << lane) - 1))] = row + 32 * i;
                 __syncwarp(found);
                 if (__ffs(same) - 1 == lane) *at += __popc(same);
             }

@@ -75,7 +75,7 @@ class GraphProgram(Program):
         for feed in engine.feeds:
             feed.deliver(stream)
         if self.graph is None:
-            engine.products.planned = self.training
+            engine.products.tuned = self.training
             try:
                 if not self.ran or not engine.graphs:
                     self.function()
@@ -83,7 +83,7 @@ class GraphProgram(Program):
                     return
                 self.record()
             finally:
-                engine.products.planned = False
+                engine.products.tuned = False
         self.graph.launch(stream)
 
     def record(self) -> None:
@@ -133,7 +133,7 @@ class CudaBackend(DecodingOps):
         self.launch = self.kernels.launch
         self.scratch = Scratch(lambda count: self.empty((count,), np.uint8))
         self.products = CublasLt(precision, self.stream, f"{self.device.name} {precision}")
-        self.algorithms = self.products.plan
+        self.algorithms = self.products.algorithms
         self.portable = portable
         hopper = precision == "bf16" and self.kernels.hopper and not portable
         self.fused = FusedLinear(self.kernels, self.device.multiprocessors) if hopper else None
@@ -150,24 +150,21 @@ class CudaBackend(DecodingOps):
                 f"--device cuda: model.head_size is {form.head_size}; "
                 f"the kernels are made for {sizes}; use --device cpu"
             )
-        if dim % 8:
+        if dim % WIDTH:
             raise UserError(
-                f"--device cuda: model.dim is {dim}; the kernels read 8 elements at a time, "
-                "so it must be a multiple of 8; use --device cpu"
+                f"--device cuda: model.dim is {dim}; the kernels read {WIDTH} elements at a time, "
+                f"so it must be a multiple of {WIDTH}; use --device cpu"
             )
 
     def environment(self) -> dict[str, Any]:
-        versions = {
-            "cublas": self.products.version,
-            "cuda": cupy.cuda.runtime.runtimeGetVersion(),
-            "driver": cupy.cuda.runtime.driverGetVersion(),
-        }
         return {
             "engine": self.name,
             "device": self.device.name,
             "precision": self.precision,
             "residual": self.residual.name,
-            **versions,
+            "cublas": self.products.version,
+            "cuda": cupy.cuda.runtime.runtimeGetVersion(),
+            "driver": cupy.cuda.runtime.driverGetVersion(),
         }
 
     @property

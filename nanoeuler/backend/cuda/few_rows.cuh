@@ -1,10 +1,13 @@
-// Products of a weight with a few rows: as fast as the weight can be read.
+// Products of a weight with a few rows, as fast as the weight can be read.
 //
-// A warp takes rows of the weight (outputs, inputs) into registers, all loads at once and, as weights do not depend on the kernel before, ahead of its
-// end (overlap.cuh). They meet the rows of x, which lie in shared memory (a single one: in the warp's registers); then the lanes' sums are added up.
-// Every sum has a fixed order: equal inputs give equal bits.
+// A warp takes rows of the weight (outputs, inputs) into registers, with all loads under way at
+// once. As weights do not depend on the kernel before, they are loaded ahead of its end
+// (overlap.cuh). They meet the rows of x, which lie in shared memory (a single one: in the warp's
+// registers); then the lanes' sums are added up. Every sum has a fixed order: equal inputs give
+// equal bits.
 //
-// Compiled in: DIM and ROWS, the most rows of x, a power of two up to 8; `rows` of them are there.
+// Compiled in: DIM; ROWS, the most rows of x, a power of two up to 8, of which `rows` are there;
+// WARPS of a block; PAIRS of rows of a wide weight that a warp takes.
 #include "common.cuh"
 #include "overlap.cuh"
 
@@ -12,7 +15,9 @@
 template <int SIZE>
 struct Row {
     static constexpr int VECTORS = SIZE / WIDTH, STEPS = (VECTORS + 31) / 32;
-    static __device__ __forceinline__ bool inside(int vector) { return VECTORS % 32 == 0 || vector < VECTORS; }
+    static __device__ __forceinline__ bool inside(int vector) {
+        return VECTORS % 32 == 0 || vector < VECTORS;
+    }
     Raw<ACTIVATION> at[STEPS];
 
     __device__ __forceinline__ void fetch(const ACTIVATION* row) {
@@ -26,7 +31,8 @@ struct Row {
 };
 
 // norm(x) of one row by a warp, rounded as a product reads it.
-__device__ __forceinline__ void normalize(Row<DIM>& out, const RESIDUAL* x, const float* weight, float epsilon) {
+__device__ __forceinline__ void
+normalize(Row<DIM>& out, const RESIDUAL* x, const float* weight, float epsilon) {
     constexpr int STEPS = Row<DIM>::STEPS;
     Eight value[STEPS], scale[STEPS];
     float squares = 0;
@@ -34,7 +40,8 @@ __device__ __forceinline__ void normalize(Row<DIM>& out, const RESIDUAL* x, cons
     for (int s = 0; s < STEPS; ++s) {
         const int vector = s * 32 + threadIdx.x % 32;
         value[s] = scale[s] = {};
-        if (Row<DIM>::inside(vector)) value[s] = load(x + vector * WIDTH), scale[s] = load(weight + vector * WIDTH);
+        if (Row<DIM>::inside(vector))
+            value[s] = load(x + vector * WIDTH), scale[s] = load(weight + vector * WIDTH);
     }
 #pragma unroll
     for (int s = 0; s < STEPS; ++s)
@@ -52,7 +59,7 @@ __device__ __forceinline__ void normalize(Row<DIM>& out, const RESIDUAL* x, cons
 // The rows that a product's weight meets.
 template <int SIZE>
 struct Inputs {
-    Row<SIZE> single;          // ROWS = 1: in the registers of every warp
+    Row<SIZE> single;  // ROWS = 1: in the registers of every warp
     const ACTIVATION* shared;  // otherwise (ROWS, SIZE)
 
     __device__ __forceinline__ Eight at(int b, int step) const {
@@ -61,7 +68,8 @@ struct Inputs {
     }
 };
 
-__device__ __forceinline__ Inputs<DIM> normalized(ACTIVATION* shared, const RESIDUAL* x, const float* weight, float epsilon, int rows) {
+__device__ __forceinline__ Inputs<DIM>
+normalized(ACTIVATION* shared, const RESIDUAL* x, const float* weight, float epsilon, int rows) {
     Inputs<DIM> inputs;
     inputs.shared = shared;
     if (ROWS == 1) {
@@ -73,14 +81,16 @@ __device__ __forceinline__ Inputs<DIM> normalized(ACTIVATION* shared, const RESI
 #pragma unroll
         for (int s = 0; s < Row<DIM>::STEPS; ++s) {
             const int vector = s * 32 + threadIdx.x % 32;
-            if (Row<DIM>::inside(vector)) store(shared + b * DIM + vector * WIDTH, inputs.single.at[s].value());
+            if (Row<DIM>::inside(vector))
+                store(shared + b * DIM + vector * WIDTH, inputs.single.at[s].value());
         }
     }
     __syncthreads();
     return inputs;
 }
 
-// Sums of N values over a warp, all at once: halves of the values change places with halves of the lanes. Lane l gets the sum of value l · N / 32.
+// Sums of N values over a warp, all at once: halves of the values are exchanged between halves of
+// the lanes. Lane l gets the sum of value l · N / 32.
 template <int N, int DISTANCE = 16>
 __device__ __forceinline__ float sums_over_lanes(float (&values)[N]) {
     if constexpr (N > 1) {
@@ -88,14 +98,16 @@ __device__ __forceinline__ float sums_over_lanes(float (&values)[N]) {
         float halves[N / 2];
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) {
-            const float mine = upper ? values[i + N / 2] : values[i], other = upper ? values[i] : values[i + N / 2];
+            const float mine = upper ? values[i + N / 2] : values[i],
+                        other = upper ? values[i] : values[i + N / 2];
             halves[i] = mine + __shfl_xor_sync(WHOLE_WARP, other, DISTANCE);
         }
         return sums_over_lanes<N / 2, DISTANCE / 2>(halves);
     } else {
         float sum = values[0];
 #pragma unroll
-        for (int distance = DISTANCE; distance > 0; distance /= 2) sum += __shfl_xor_sync(WHOLE_WARP, sum, distance);
+        for (int distance = DISTANCE; distance > 0; distance /= 2)
+            sum += __shfl_xor_sync(WHOLE_WARP, sum, distance);
         return sum;
     }
 }
@@ -103,11 +115,13 @@ __device__ __forceinline__ float sums_over_lanes(float (&values)[N]) {
 // GROUP rows of a weight, and their products with the rows of x.
 template <int GROUP, int SIZE>
 struct Weights {
-    static constexpr int COUNT = GROUP * ROWS, LANES = 32 / COUNT;  // products; lanes that end up with the same one
+    static constexpr int COUNT = GROUP * ROWS;  // products
+    static constexpr int LANES = 32 / COUNT;  // that end up with the same product
     Row<SIZE> row[GROUP];
 
-    // To the lane: the product of row `place() % GROUP` with row `place() / GROUP` of x. Rows that are not there are computed, too, of what lies in their
-    // place, and not used: a branch for each would keep loads from overlapping.
+    // Gives the lane the product of row `product() % GROUP` with row `product() / GROUP` of x. Rows
+    // of x that do not exist are computed, too, from whatever lies in memory, and not used: a
+    // branch for each would keep loads from overlapping.
     __device__ __forceinline__ float times(const Inputs<SIZE>& inputs) const {
         float sums[COUNT] = {};
 #pragma unroll
@@ -122,14 +136,19 @@ struct Weights {
 #pragma unroll
                 for (int g = 0; g < GROUP; ++g)
 #pragma unroll
-                    for (int i = 0; i < WIDTH; ++i) sums[b * GROUP + g] = fmaf(weight[g].at[i], x.at[i], sums[b * GROUP + g]);
+                    for (int i = 0; i < WIDTH; ++i)
+                        sums[b * GROUP + g] = fmaf(weight[g].at[i], x.at[i], sums[b * GROUP + g]);
             }
         }
         return sums_over_lanes(sums);
     }
-    static __device__ __forceinline__ int place() { return threadIdx.x % 32 / LANES; }
+    static __device__ __forceinline__ int product() { return threadIdx.x % 32 / LANES; }
     // Whether this lane writes: one lane for each product that there is.
-    static __device__ __forceinline__ bool writes(int rows) { return threadIdx.x % LANES == 0 && place() / GROUP < rows; }
+    static __device__ __forceinline__ bool writes(int rows) {
+        return threadIdx.x % LANES == 0 && product() / GROUP < rows;
+    }
 };
 
-__device__ __forceinline__ int warp_of_grid() { return blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; }
+__device__ __forceinline__ int warp_of_grid() {
+    return blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+}

@@ -1,27 +1,41 @@
-// Matrix products whose results are worked on while they are still in registers (Hopper only): what would be a kernel of its own before or behind the product, with
-// one more trip of the result through memory, is its epilogue. KIND says which:
+// Matrix products whose results are worked on while they are still in registers (Hopper only). The
+// epilogue does what would be a kernel of its own before or behind the product, with one more trip
+// of the result through memory. KIND says which:
 //
-//   ROTATED         packed = x Wᵀ, of which the first `turned` columns are rotated by their positions (rope.cu)
-//   GATED           gate and up = x Wᵀ, and out = silu(gate) · up (swiglu.cu)
-//   GATED_BACKWARD  dhidden = scale · x W, which is never stored: gate and up become their gradients, and out is silu(gate) · up again (swiglu.cu)
+//   ROTATED         packed = x Wᵀ, its first `rotated_columns` columns rotated by their positions
+//                   (rope.cu)
+//   GATED           gate and up = x Wᵀ, and out = silu(gate) · up (swiglu.cu) GATED_BACKWARD
+//   dhidden = scale · x W, which is never stored: gate and up become their gradients,
+//                   and out is silu(gate) · up again (swiglu.cu)
 //
-// in:  x (N, D) bfloat16; W (C, D), or (D, F) for GATED_BACKWARD; positions (N) int, cosine and sine (positions, E / 2) float for ROTATED; gate and up for
-//      GATED_BACKWARD: columns of packed, `up` columns apart, as the rows of W are that GATED makes them with
-// out: packed (N, C) bfloat16: q, k and v, or gate and up;  out (N, F) bfloat16 but for ROTATED
+// in:  x (N, D) bfloat16; W (C, D), or (D, F) for GATED_BACKWARD; positions (N) int, cosine and
+//      sine (positions, E / 2) float for ROTATED; gate and up for GATED_BACKWARD: columns of
+//      packed, `up` columns apart, as are the rows of W from which GATED makes them
+// out: packed (N, C) bfloat16: q, k and v, or gate and up;  out (N, F) bfloat16, not for ROTATED
 // bytes: x and W once; packed once, or twice for GATED_BACKWARD; out once
 //
-// A block takes tiles of 128 × 256 results, one after another; two blocks, a cluster, take neighbours one below the other and fetch one half of their columns'
-// weights each, for both. Of a block's three groups of four warps two compute, 64 rows each. In the third one thread starts all loads (by the tensor copy
-// engine, into a ring of four stages, up to a tile ahead), and one all stores. A stage of the ring holds 64 columns of x and of the weights, 48 KB. An epilogue
-// takes stages of that ring too: for results on their way out, and in GATED_BACKWARD for gate and up on their way in, which so arrive while the product
-// is still at work. Stages change hands by barriers in shared memory:
+// A block computes tiles of 128 × 256 results, one after another. Two blocks, a cluster, take tiles
+// one below the other; each fetches one half of the weights, for both. Of a block's three groups of
+// four warps two compute, 64 rows each. In the third, one thread starts all loads (by the tensor
+// copy engine, into a ring of four stages, up to a tile ahead), and one starts all stores. A stage
+// of the ring holds 64 columns of x and of the weights, 48 KB. An epilogue uses stages of that
+// ring, too: for results on their way out and, in GATED_BACKWARD, for gate and up on their way in,
+// which thus arrive while the product is still being computed. Barriers in shared memory hand a
+// stage on:
 //
 //   full     loaded, or given to the epilogue         loading thread → computing warps
 //   written  results lie in the stage                 computing warps → storing thread
-//   empty    nobody in the cluster needs it           computing warps or storing thread, of both blocks → loading thread
+//   empty    nobody in the cluster needs it           computing warps or storing thread, of both
+//                                                     blocks → loading thread
 //
-// Compiled with -D: KIND; ROTATED_HEAD, the head size E for ROTATED; HEAD_SIZE=64 and UNIT=WGMMA, of which matrix_units.cuh makes panels of 64 bfloat16 columns.
+// Compiled with -D: KIND; ROTATED_HEAD, the head size E for ROTATED; TILE_ROWS and TILE_COLUMNS of
+// the product, RESULT_COLUMNS that they become (of `out`, or of `packed` when there is none), DEPTH
+// of a stage, STAGES, BARRIERS of a stage, GROUP_ROWS of four warps, CLUSTER, THREADS and
+// SHARED_BYTES of a block; HEAD_SIZE=64, UNIT=WGMMA and ROWS_IN_REGISTERS=0, with which
+// matrix_units.cuh makes panels of 64 bfloat16 columns.
 #include "matrix_units.cuh"
+#include "rotation.cuh"
+#include "swiglu.cuh"
 
 #define ROTATED 1
 #define GATED 2
@@ -44,30 +58,42 @@ static_assert(SHARED_BYTES == BARRIER_BYTES + STAGES * BARRIERS * 8, "the ring, 
 struct alignas(64) Map {
     unsigned long long words[16];
 };
+// Where and how the arrays lie, for the copy engine: boxes of 64 columns.
 struct Maps {
-    Map x, weight, packed, out;  // where and how the arrays lie, for the copy engine: boxes of 64 columns
+    Map x, weight, packed, out;
 };
 
 // ---- barriers
 
-__device__ __forceinline__ unsigned barrier(int kind, int stage) { return address_of(BARRIER_BYTES + (kind * STAGES + stage) * 8); }
+__device__ __forceinline__ unsigned barrier(int kind, int stage) {
+    return address_of(BARRIER_BYTES + (kind * STAGES + stage) * 8);
+}
 
 __device__ __forceinline__ void expect_barrier(unsigned address, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
+        : "memory");
 }
 
-__device__ __forceinline__ void arrive(unsigned address) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory"); }
+__device__ __forceinline__ void arrive(unsigned address) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
+}
 
 __device__ __forceinline__ void arrive_in(int block, unsigned address, int count) {
-    asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there], %2;}" ::"r"(address),
-                 "r"(block), "r"(count)
-                 : "memory");
+    asm volatile(
+        "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+        "mbarrier.arrive.shared::cluster.b64 _, [there], %2;}" ::"r"(address),
+        "r"(block), "r"(count)
+        : "memory");
 }
 
-// Barriers keep to .cta, their default: a .cluster release or acquire would flush all of a thread's memory, at every stage.
+// Barriers keep to .cta, their default: a .cluster release or acquire would flush all of a thread's
+// memory, at every stage.
 __device__ __forceinline__ void await(unsigned address, int phase) {
-    asm volatile("{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done bra again;}" ::"r"(address), "r"(phase)
-                 : "memory");
+    asm volatile(
+        "{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done "
+        "bra again;}" ::"r"(address),
+        "r"(phase)
+        : "memory");
 }
 
 __device__ __forceinline__ void meet_cluster() {
@@ -76,79 +102,101 @@ __device__ __forceinline__ void meet_cluster() {
 
 // ---- the copy engine
 
-__device__ __forceinline__ void load_box(const Map& map, int target, int column, int row, unsigned full) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(address_of(target)), "l"(&map), "r"(column),
-                 "r"(row), "r"(full)
-                 : "memory");
+__device__ __forceinline__ void
+load_box(const Map& map, int target, int column, int row, unsigned full) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
+        "{%2, %3}], [%4];" ::"r"(address_of(target)),
+        "l"(&map), "r"(column), "r"(row), "r"(full)
+        : "memory");
 }
 
-// into the same place of both blocks, whose barriers count the bytes
-__device__ __forceinline__ void load_box_for_both(const Map& map, int target, int column, int row, unsigned full) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(address_of(target)),
-                 "l"(&map), "r"(column), "r"(row), "r"(full), "h"((unsigned short)3)
-                 : "memory");
+// To the same address in both blocks, whose barriers count the bytes.
+__device__ __forceinline__ void
+load_box_for_both(const Map& map, int target, int column, int row, unsigned full) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::"
+        "cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(address_of(target)),
+        "l"(&map), "r"(column), "r"(row), "r"(full), "h"((unsigned short)3)
+        : "memory");
 }
 
 __device__ __forceinline__ void store_box(const Map& map, int source, int column, int row) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(column), "r"(row), "r"(address_of(source)) : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),
+        "r"(column), "r"(row), "r"(address_of(source))
+        : "memory");
 }
 
 // ---- the product: x (64 × 256) = (add ? x : 0) + left · right
 
-#define D_256                                                                                                                                                     \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"                                      \
-    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"                              \
-    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"                              \
-    "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}"
+#define D_256                                                                                      \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%" \
+    "25,%26,%27,%28,%29,%30,%31,"                                                                  \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
+    "%55,%56,%57,%58,%59,%60,%61,%62,%63,"                                                         \
+    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86," \
+    "%87,%88,%89,%90,%91,%92,%93,%94,%95,"                                                         \
+    "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%" \
+    "115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}"
 
-__device__ __forceinline__ void multiply_step(float (&x)[TILE_COLUMNS / 8][4], unsigned long long left, unsigned long long right, int add) {
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 " D_256 ", %128, %129, p, 1, 1, 0, %131;}"
-                 : FOUR_8(x, 0), FOUR_8(x, 8), FOUR_8(x, 16), FOUR_8(x, 24)
-                 : "l"(left), "l"(right), "r"(add), "n"(KIND == GATED_BACKWARD));
+__device__ __forceinline__ void multiply_step(
+    float (&x)[TILE_COLUMNS / 8][4], unsigned long long left, unsigned long long right, int add) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %130, 0; "
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 " D_256
+        ", %128, %129, p, 1, 1, 0, %131;}"
+        : FOUR_8(x, 0), FOUR_8(x, 8), FOUR_8(x, 16), FOUR_8(x, 24)
+        : "l"(left), "l"(right), "r"(add), "n"(KIND == GATED_BACKWARD));
 }
 
-__device__ __forceinline__ void multiply_stage(float (&x)[TILE_COLUMNS / 8][4], int stage, int group, int add) {
+__device__ __forceinline__ void
+multiply_stage(float (&x)[TILE_COLUMNS / 8][4], int stage, int group, int add) {
 #pragma unroll
     for (int s = 0; s < DEPTH / 16; s++) {
         unsigned long long left = descriptor(stage * STAGE + group * GROUP_ROWS * 128, s * 32, 16);
-        unsigned long long right = KIND == GATED_BACKWARD ? descriptor(stage * STAGE + PANEL, s * 16 * 128, SLICE) : descriptor(stage * STAGE + PANEL, s * 32, 16);
+        unsigned long long right = KIND == GATED_BACKWARD
+                                       ? descriptor(stage * STAGE + PANEL, s * 16 * 128, SLICE)
+                                       : descriptor(stage * STAGE + PANEL, s * 32, 16);
         multiply_step(x, left, right, add | s);
     }
 }
 
 // ---- SwiGLU
 
-__device__ __forceinline__ float2 pair(unsigned word) { return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)); }
-
-__device__ __forceinline__ float sigmoid(float z) { return 1.0f / (1.0f + expf(-z)); }
-
-__device__ __forceinline__ unsigned gated(unsigned gate, unsigned up) {  // of the rounded numbers, as the backward pass will see them
-    float2 z = pair(gate), factor = pair(up);
-    return pack_bf16(z.x * sigmoid(z.x) * factor.x, z.y * sigmoid(z.y) * factor.y);
+__device__ __forceinline__ float2 pair(unsigned word) {
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
 }
 
-__device__ __forceinline__ void gated_backward(float gradient, float z, float factor, float& dgate, float& dup, float& product) {
-    float sigma = sigmoid(z), silu = z * sigma;
-    dup = gradient * silu, dgate = gradient * factor * (sigma + silu * (1.0f - sigma)), product = silu * factor;
+// Of the rounded numbers, as the backward pass will see them.
+__device__ __forceinline__ unsigned gated_pair(unsigned gate, unsigned up) {
+    float2 z = pair(gate), factor = pair(up);
+    return pack_bf16(gated(z.x, factor.x), gated(z.y, factor.y));
 }
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
-    fused_linear(const __grid_constant__ Maps maps, int rows, int depth, int columns, int up, float scale, const int* positions, const float* cosine, const float* sine, int turned) {
+    fused_linear(const __grid_constant__ Maps maps, int rows, int depth, int columns, int up,
+        float scale, const int* positions, const float* cosine, const float* sine,
+        int rotated_columns) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     unsigned rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; stage++) {
             asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier(FULL, stage)));
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier(EMPTY, stage)), "n"(2 * COMPUTING_WARPS));
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier(WRITTEN, stage)), "n"(COMPUTING_WARPS));
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier(EMPTY, stage)),
+                "n"(2 * COMPUTING_WARPS));
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier(WRITTEN, stage)),
+                "n"(COMPUTING_WARPS));
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     meet_cluster();
 
-    // every role walks the same tiles and the same stages; `lap` counts how often it went round the ring
-    int across = (columns + RESULT_COLUMNS - 1) / RESULT_COLUMNS, tiles = (rows + 2 * TILE_ROWS - 1) / (2 * TILE_ROWS) * across;
+    // Every role takes the same tiles and the same stages in turn; `lap` counts the rounds of the
+    // ring.
+    int across = (columns + RESULT_COLUMNS - 1) / RESULT_COLUMNS,
+        tiles = (rows + 2 * TILE_ROWS - 1) / (2 * TILE_ROWS) * across;
     int steps = (depth + DEPTH - 1) / DEPTH, stage = 0, lap = 0;
     auto next = [&]() {
         if (++stage == STAGES) stage = 0, lap++;
@@ -158,7 +206,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (warp == LOADING_WARP && lane == 0) {
             for (int tile = blockIdx.x / 2; tile < tiles; tile += gridDim.x / 2) {
-                int row = (tile / across * 2 + rank) * TILE_ROWS, column = tile % across * RESULT_COLUMNS;
+                int row = (tile / across * 2 + rank) * TILE_ROWS,
+                    column = tile % across * RESULT_COLUMNS;
                 for (int step = 0; step < steps; step++, next()) {
                     unsigned full = barrier(FULL, stage);
                     int at = stage * STAGE;
@@ -166,9 +215,12 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                     expect_barrier(full, STAGE);
                     load_box(maps.x, at, step * DEPTH, row, full);
                     if (KIND == GATED_BACKWARD) {
-                        for (int i = 2 * rank; i < 2 * rank + 2; i++) load_box_for_both(maps.weight, at + PANEL + i * SLICE, column + i * 64, step * DEPTH, full);
+                        for (int i = 2 * rank; i < 2 * rank + 2; i++)
+                            load_box_for_both(maps.weight, at + PANEL + i * SLICE, column + i * 64,
+                                step * DEPTH, full);
                     } else {
-                        load_box_for_both(maps.weight, at + PANEL + rank * PANEL, step * DEPTH, column + rank * (KIND == GATED ? up : TILE_ROWS), full);
+                        load_box_for_both(maps.weight, at + PANEL + rank * PANEL, step * DEPTH,
+                            column + rank * (KIND == GATED ? up : TILE_ROWS), full);
                     }
                 }
                 for (int part = 0; part < EPILOGUE_STAGES; part++, next()) {
@@ -180,19 +232,22 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                     }
                     expect_barrier(full, 2 * PANEL);
                     for (int i = 0; i < 4; i++)  // gate, then up, 64 rows at a time
-                        load_box(maps.packed, stage * STAGE + i * PANEL / 2, column + part * 64 + i / 2 * up, row + i % 2 * GROUP_ROWS, full);
+                        load_box(maps.packed, stage * STAGE + i * PANEL / 2,
+                            column + part * 64 + i / 2 * up, row + i % 2 * GROUP_ROWS, full);
                 }
             }
         } else if (warp == STORING_WARP && lane == 0) {
             unsigned phases = 0;  // a stage is not an epilogue's in every lap
             for (int tile = blockIdx.x / 2; tile < tiles; tile += gridDim.x / 2) {
-                int row = (tile / across * 2 + rank) * TILE_ROWS, column = tile % across * RESULT_COLUMNS;
+                int row = (tile / across * 2 + rank) * TILE_ROWS,
+                    column = tile % across * RESULT_COLUMNS;
                 stage = (stage + steps) % STAGES;
                 for (int part = 0; part < EPILOGUE_STAGES; part++, next()) {
                     await(barrier(WRITTEN, stage), phases >> stage & 1);
                     phases ^= 1u << stage;
                     for (int group = 0; group < 2; group++) {
-                        int from = stage * STAGE + group * GROUP_ROWS * 128, to = row + group * GROUP_ROWS;
+                        int from = stage * STAGE + group * GROUP_ROWS * 128,
+                            to = row + group * GROUP_ROWS;
                         if (KIND == ROTATED) {
                             store_box(maps.packed, from, column + part * 128, to);
                             store_box(maps.packed, from + PANEL, column + part * 128 + 64, to);
@@ -202,20 +257,28 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                             store_box(maps.out, from + 2 * PANEL, column + part * 64, to);
                         }
                     }
-                    asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;" ::: "memory");
-                    for (int block = 0; block < 2; block++) arrive_in(block, barrier(EMPTY, stage), COMPUTING_WARPS);
+                    asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;" ::
+                            : "memory");
+                    for (int block = 0; block < 2; block++)
+                        arrive_in(block, barrier(EMPTY, stage), COMPUTING_WARPS);
                 }
             }
             asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        int group = warp / 4, first = warp * 16 + lane / 4;  // of the lane's two rows of a tile, which lie 8 apart
+        int group = warp / 4,
+            first = warp * 16 + lane / 4;  // of the lane's two rows of a tile, which lie 8 apart
         float x[TILE_COLUMNS / 8][4];
-        // where this lane reads or writes a row of its warp's part of a panel: blocks j and j + 1, rows 0 to 7 and 8 to 15 of each
+        // Where this lane reads or writes a row of its warp's part of a panel: blocks j and j + 1,
+        // rows 0 to 7 and 8 to 15 of each.
         int own = warp * 16 + lane % 16, corner = own * 128 + ((own ^ lane / 16) & 7) * 16;
-        auto spot = [&](int panel, int j) { return stage * STAGE + panel * PANEL + (corner ^ j * 16); };
-        auto packed = [&](int block, int half) { return pack_bf16(x[block][2 * half], x[block][2 * half + 1]); };
+        auto chunk_at = [&](int panel, int j) {
+            return stage * STAGE + panel * PANEL + (corner ^ j * 16);
+        };
+        auto packed = [&](int block, int half) {
+            return pack_bf16(x[block][2 * half], x[block][2 * half + 1]);
+        };
         auto publish = [&]() {
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
             __syncwarp();
@@ -225,19 +288,25 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         for (int tile = blockIdx.x / 2; tile < tiles; tile += gridDim.x / 2) {
             constexpr int BLOCKS = ROTATED_HEAD / 8, HALF = ROTATED_HEAD / 2;
             [[maybe_unused]] float2 cos[2][BLOCKS / 2], sin[2][BLOCKS / 2];
-            [[maybe_unused]] int row = (tile / across * 2 + rank) * TILE_ROWS + first, column = tile % across * RESULT_COLUMNS;
+            [[maybe_unused]] int row = (tile / across * 2 + rank) * TILE_ROWS + first,
+                                 column = tile % across * RESULT_COLUMNS;
             auto fetch_angles = [&]() {
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    size_t angle = size_t(positions[min(row + 8 * half, rows - 1)]) * HALF + lane % 4 * 2;
+                    size_t angle =
+                        size_t(positions[min(row + 8 * half, rows - 1)]) * HALF + lane % 4 * 2;
 #pragma unroll
                     for (int j = 0; j < BLOCKS / 2; j++) {
-                        cos[half][j] = *reinterpret_cast<const float2*>(cosine + angle + 8 * j), sin[half][j] = *reinterpret_cast<const float2*>(sine + angle + 8 * j);
+                        cos[half][j] = *reinterpret_cast<const float2*>(cosine + angle + 8 * j),
+                        sin[half][j] = *reinterpret_cast<const float2*>(sine + angle + 8 * j);
                     }
                 }
             };
-            constexpr bool EARLY = KIND == ROTATED && ROTATED_HEAD <= 64;  // on their way while the product is at work, where registers suffice
-            if (EARLY && column < turned) fetch_angles();
+            constexpr bool EARLY =
+                KIND == ROTATED &&
+                ROTATED_HEAD <=
+                    64;  // on their way while the product is at work, where registers suffice
+            if (EARLY && column < rotated_columns) fetch_angles();
             for (int step = 0; step < steps; step++, next()) {
                 await(barrier(FULL, stage), lap & 1);
                 begin_products();
@@ -252,18 +321,21 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             pin(x);
             if (lane < 2) arrive_in(lane, barrier(EMPTY, (stage + STAGES - 1) % STAGES), 1);
 
-            if (KIND == ROTATED && column < turned) {
+            if (KIND == ROTATED && column < rotated_columns) {
                 if (!EARLY) fetch_angles();
 #pragma unroll
                 for (int head = 0; head < TILE_COLUMNS / ROTATED_HEAD; head++) {
-                    if (column + head * ROTATED_HEAD >= turned) break;
+                    if (column + head * ROTATED_HEAD >= rotated_columns) break;
 #pragma unroll
                     for (int j = 0; j < BLOCKS / 2; j++) {
 #pragma unroll
                         for (int i = 0; i < 4; i++) {
-                            float &a = x[head * BLOCKS + j][i], &b = x[head * BLOCKS + BLOCKS / 2 + j][i];
-                            float c = i % 2 ? cos[i / 2][j].y : cos[i / 2][j].x, s = i % 2 ? sin[i / 2][j].y : sin[i / 2][j].x, turned_a = a * c - b * s;
-                            b = b * c + a * s, a = turned_a;
+                            float c = i % 2 ? cos[i / 2][j].y : cos[i / 2][j].x;
+                            float s = i % 2 ? sin[i / 2][j].y : sin[i / 2][j].x;
+                            float& a = x[head * BLOCKS + j][i];
+                            float& b = x[head * BLOCKS + BLOCKS / 2 + j][i];
+                            float2 both = rotated(a, b, c, s);
+                            a = both.x, b = both.y;
                         }
                     }
                 }
@@ -272,9 +344,12 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             for (int part = 0; part < EPILOGUE_STAGES; part++) {
                 await(barrier(FULL, stage), lap & 1);
                 unsigned gates[4][4], ups[4][4];
-                if constexpr (KIND == GATED_BACKWARD) {  // all at once, so that no result waits for the next number to arrive
+                // all at once, so that no result waits for the next number to arrive
+                if constexpr (KIND == GATED_BACKWARD) {
 #pragma unroll
-                    for (int j = 0; j < 8; j += 2) load_matrices(gates[j / 2], spot(0, j)), load_matrices(ups[j / 2], spot(1, j));
+                    for (int j = 0; j < 8; j += 2)
+                        load_matrices(gates[j / 2], chunk_at(0, j)),
+                            load_matrices(ups[j / 2], chunk_at(1, j));
                 }
 #pragma unroll
                 for (int j = 0; j < 8; j += 2) {
@@ -283,20 +358,25 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                     for (int i = 0; i < 4; i++) {
                         int block = j + i / 2, half = i % 2;
                         if constexpr (KIND == ROTATED) {
-                            results[0][i] = packed(16 * part + block, half), results[1][i] = packed(16 * part + 8 + block, half);
+                            results[0][i] = packed(16 * part + block, half),
+                            results[1][i] = packed(16 * part + 8 + block, half);
                         } else if constexpr (KIND == GATED) {
-                            results[0][i] = packed(8 * part + block, half), results[1][i] = packed(16 + 8 * part + block, half);
-                            results[2][i] = gated(results[0][i], results[1][i]);
+                            results[0][i] = packed(8 * part + block, half),
+                            results[1][i] = packed(16 + 8 * part + block, half);
+                            results[2][i] = gated_pair(results[0][i], results[1][i]);
                         } else {
-                            float2 z = pair(gates[j / 2][i]), factor = pair(ups[j / 2][i]), dgate, dup, product;
-                            const float(&gradient)[4] = x[8 * part + block];
-                            gated_backward(scale * gradient[2 * half], z.x, factor.x, dgate.x, dup.x, product.x);
-                            gated_backward(scale * gradient[2 * half + 1], z.y, factor.y, dgate.y, dup.y, product.y);
-                            results[0][i] = pack_bf16(dgate.x, dgate.y), results[1][i] = pack_bf16(dup.x, dup.y), results[2][i] = pack_bf16(product.x, product.y);
+                            float2 z = pair(gates[j / 2][i]), factor = pair(ups[j / 2][i]);
+                            const float (&dout)[4] = x[8 * part + block];
+                            Gated low = gated_backward(scale * dout[2 * half], z.x, factor.x);
+                            Gated high = gated_backward(scale * dout[2 * half + 1], z.y, factor.y);
+                            results[0][i] = pack_bf16(low.dgate, high.dgate);
+                            results[1][i] = pack_bf16(low.dup, high.dup);
+                            results[2][i] = pack_bf16(low.out, high.out);
                         }
                     }
 #pragma unroll
-                    for (int panel = 0; panel < (KIND == ROTATED ? 2 : 3); panel++) store_matrices(spot(panel, j), results[panel]);
+                    for (int panel = 0; panel < (KIND == ROTATED ? 2 : 3); panel++)
+                        store_matrices(chunk_at(panel, j), results[panel]);
                 }
                 publish();
             }

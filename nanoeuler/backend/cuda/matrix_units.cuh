@@ -1,16 +1,20 @@
-// Products of tiles by a warp, on whichever units a type of number has: FFMA (exact float32), mma.sync (bf16, TF32; sm_80 and up)
-// or wgmma (bf16; sm_90a).
+// Products of tiles by a warp, on the units that a type of number has: FFMA (exact float32),
+// mma.sync (bf16, TF32; sm_80 and up) or wgmma (bf16; sm_90a).
 //
-// A tile is ROWS × HEAD_SIZE numbers in shared memory, in panels of 128 bytes per row (a row of 64 bytes: one panel of 64) whose 16-byte
-// chunks are swapped about by an exclusive or with the row. Eight rows of one chunk then lie in all 32 banks, so that neither ldmatrix nor a
-// 16-byte copy meets a bank twice, and it is the layout that wgmma calls the 128-byte (64-byte) swizzle.
+// A tile is ROWS × HEAD_SIZE numbers in shared memory, in panels of 128 bytes per row (a row of 64
+// bytes: one panel of 64) whose 16-byte chunks are permuted by an exclusive or with the row. Eight
+// rows of one chunk then lie in all 32 banks, so that neither ldmatrix nor a 16-byte copy meets a
+// bank twice. It is the layout that wgmma calls the 128-byte (64-byte) swizzle.
 //
-// A warp owns 16 rows of every result, held in registers as mma.m16n8 has them: block j of 8 columns is four floats per lane,
+// A warp owns 16 rows of every result, held in registers as mma.m16n8 has them: block j of 8
+// columns is four floats per lane,
 //     x[j][0], x[j][1] = row lane / 4,     columns 8j + 2 (lane % 4) and the next
 //     x[j][2], x[j][3] = row lane / 4 + 8, the same columns
-// A result in that form is at once the left factor of the next product: probabilities never leave the registers.
+// A result in that form is at once the left factor of the next product: probabilities never leave
+// the registers.
 //
-// Compiled with -D: HEAD_SIZE; UNIT = FFMA, TF32, BF16 or WGMMA; ROWS_IN_REGISTERS = 1 to keep the left factor of a transposed product in registers.
+// Compiled with -D: HEAD_SIZE; UNIT = FFMA, TF32, BF16 or WGMMA; ROWS_IN_REGISTERS = 1 to keep the
+// left factor of a transposed product in registers.
 
 #define FFMA 1
 #define TF32 2
@@ -22,7 +26,8 @@
 #endif
 
 #if UNIT == WGMMA && ROWS_IN_REGISTERS
-#error "wgmma takes the left factor of a transposed product from shared memory: kept in registers, results were wrong with tiles of 64 keys"
+// kept in registers, results were wrong with tiles of 64 keys
+#error "wgmma takes the left factor of a transposed product from shared memory"
 #endif
 
 #if UNIT == FFMA || UNIT == TF32
@@ -34,19 +39,25 @@ typedef unsigned short element;  // bfloat16: the upper half of a float32
 constexpr int PER_CHUNK = 16 / sizeof(element);
 constexpr int ROW_BYTES = HEAD_SIZE * sizeof(element);
 constexpr int CHUNKS = ROW_BYTES / 16;
-[[maybe_unused]] constexpr int STEPS = CHUNKS / 2;  // of a product over HEAD_SIZE: mma takes two chunks at a time in every format
+[[maybe_unused]] constexpr int STEPS =
+    CHUNKS / 2;  // of a product over HEAD_SIZE: mma takes two chunks at a time in every format
 constexpr int PANEL_BYTES = ROW_BYTES < 128 ? ROW_BYTES : 128;
-constexpr int OWNED = UNIT == WGMMA ? 64 : 16;  // rows that the threads of one instruction own: they must branch alike
+constexpr int OWNED =
+    UNIT == WGMMA ? 64
+                  : 16;  // rows that the threads of one instruction own: they must branch alike
 
 extern __shared__ __align__(1024) unsigned char shared[];  // tiles are byte offsets into it
 
 template <int ROWS>
-__device__ __forceinline__ int place(int row, int chunk) {
-    if constexpr (PANEL_BYTES == 128) return chunk / 8 * (ROWS * 128) + row * 128 + ((chunk ^ row) & 7) * 16;
+__device__ __forceinline__ int chunk_offset(int row, int chunk) {
+    if constexpr (PANEL_BYTES == 128)
+        return chunk / 8 * (ROWS * 128) + row * 128 + ((chunk ^ row) & 7) * 16;
     else return row * 64 + (chunk ^ (row / 2 & 3)) * 16;
 }
 
-__device__ __forceinline__ unsigned address_of(int offset) { return static_cast<unsigned>(__cvta_generic_to_shared(shared)) + offset; }
+__device__ __forceinline__ unsigned address_of(int offset) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(shared)) + offset;
+}
 
 // ---- numbers
 
@@ -79,17 +90,24 @@ __device__ __forceinline__ float tf32(float x) {
 
 // 16 bytes, or zeros where `present` is false
 __device__ __forceinline__ void copy_16(int target, const void* source, bool present) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address_of(target)), "l"(source), "r"(present ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address_of(target)),
+        "l"(source), "r"(present ? 16 : 0)
+        : "memory");
 }
 
 template <int BYTES>  // 4 or 8
 __device__ __forceinline__ void copy_small(int target, const void* source, bool present) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address_of(target)), "l"(source), "n"(BYTES), "r"(present ? BYTES : 0) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address_of(target)),
+        "l"(source), "n"(BYTES), "r"(present ? BYTES : 0)
+        : "memory");
 }
 
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void commit_copies() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
 
-// Until all but the newest PENDING groups have arrived, for every thread of the block and for wgmma, which reads by another road.
+// Waits until all but the newest PENDING groups have arrived, for every thread of the block and for
+// wgmma, which reads through the asynchronous proxy.
 template <int PENDING>
 __device__ __forceinline__ void await_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
@@ -97,15 +115,22 @@ __device__ __forceinline__ void await_copies() {
     __syncthreads();
 }
 
-// ---- wgmma: four warps give 64 rows to one instruction, which reads the right factor from shared memory and runs beside the threads
+// ---- wgmma
+// Four warps give 64 rows to one instruction, which reads the right factor from shared memory and
+// runs beside the threads.
 
 #if UNIT == WGMMA
-// How a tile lies in shared memory. `panel_stride` matters only where the product runs along the rows and a row has several panels.
-__device__ __forceinline__ unsigned long long descriptor(unsigned tile, unsigned offset, int panel_stride) {
-    constexpr unsigned long long EIGHT_ROWS = 8 * PANEL_BYTES / 16, SWIZZLE = PANEL_BYTES == 128 ? 1 : 2;
-    // tiles lie in the first 256 KB, so that the parts of an address add up without a carry into the next field, most of them when compiling;
-    // above that an address holds the block's number in its cluster
-    unsigned low = (address_of(0) & 0x3ffff) / 16 + tile / 16 + offset / 16 + (panel_stride / 16 << 16);
+// How a tile lies in shared memory. `panel_stride` matters only where the product runs along the
+// rows and a row has several panels.
+__device__ __forceinline__ unsigned long long
+descriptor(unsigned tile, unsigned offset, int panel_stride) {
+    constexpr unsigned long long EIGHT_ROWS = 8 * PANEL_BYTES / 16,
+                                 SWIZZLE = PANEL_BYTES == 128 ? 1 : 2;
+    // tiles lie in the first 256 KB, so that the parts of an address add up without a carry into
+    // the next field, most of them when compiling; above that an address holds the block's number
+    // in its cluster
+    unsigned low =
+        (address_of(0) & 0x3ffff) / 16 + tile / 16 + offset / 16 + (panel_stride / 16 << 16);
     return low | EIGHT_ROWS << 32 | SWIZZLE << 62;
 }
 
@@ -113,27 +138,36 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned tile, unsigned
 #define FOUR_4(x, j) FOUR(x, j), FOUR(x, j + 1), FOUR(x, j + 2), FOUR(x, j + 3)
 #define FOUR_8(x, j) FOUR_4(x, j), FOUR_4(x, j + 4)
 #define D_32 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}"
-#define D_64                                                                                                                         \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}"
-#define D_128                                                                                                                        \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"         \
-    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+#define D_64                                                                                       \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%" \
+    "25,%26,%27,%28,%29,%30,%31}"
+#define D_128                                                                                      \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%" \
+    "25,%26,%27,%28,%29,%30,%31,"                                                                  \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
+    "%55,%56,%57,%58,%59,%60,%61,%62,%63}"
 
-// x (64 × N, 16 rows of it in this warp) = (add ? x : 0) + left · right.  left: registers, or a descriptor; TRANSPOSE: `right` is (16, N), not (N, 16)
-#define WGMMA_PRODUCT(N, D, ALL, A, B, ADD, T)                                                                                       \
-    template <int TRANSPOSE>                                                                                                         \
-    __device__ __forceinline__ void wgmma(float (&x)[N / 8][4], const unsigned (&left)[4], unsigned long long right, int add) {      \
-        asm volatile("{.reg .pred p; setp.ne.b32 p, " ADD ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 " D          \
-                     ", " A ", " B ", p, 1, 1, " T ";}"                                                                              \
-                     : ALL                                                                                                           \
-                     : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(add), "n"(TRANSPOSE));                \
+// x (64 × N, 16 rows of it in this warp) = (add ? x : 0) + left · right
+// left: registers, or a descriptor; TRANSPOSE: `right` is (16, N), not (N, 16)
+#define WGMMA_PRODUCT(N, D, ALL, A, B, ADD, T)                                                 \
+    template <int TRANSPOSE>                                                                   \
+    __device__ __forceinline__ void wgmma(                                                     \
+        float (&x)[N / 8][4], const unsigned (&left)[4], unsigned long long right, int add) {  \
+        asm volatile("{.reg .pred p; setp.ne.b32 p, " ADD                                      \
+                     ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 " D ", " A \
+                     ", " B ", p, 1, 1, " T ";}"                                               \
+            : ALL                                                                              \
+            : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(add),    \
+            "n"(TRANSPOSE));                                                                   \
     }
-#define WGMMA_FROM_SHARED(N, D, ALL, A, B, ADD)                                                                                      \
-    __device__ __forceinline__ void wgmma(float (&x)[N / 8][4], unsigned long long left, unsigned long long right, int add) {        \
-        asm volatile("{.reg .pred p; setp.ne.b32 p, " ADD ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 " D          \
-                     ", " A ", " B ", p, 1, 1, 0, 0;}"                                                                               \
-                     : ALL                                                                                                           \
-                     : "l"(left), "l"(right), "r"(add));                                                                             \
+#define WGMMA_FROM_SHARED(N, D, ALL, A, B, ADD)                                                \
+    __device__ __forceinline__ void wgmma(                                                     \
+        float (&x)[N / 8][4], unsigned long long left, unsigned long long right, int add) {    \
+        asm volatile("{.reg .pred p; setp.ne.b32 p, " ADD                                      \
+                     ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 " D ", " A \
+                     ", " B ", p, 1, 1, 0, 0;}"                                                \
+            : ALL                                                                              \
+            : "l"(left), "l"(right), "r"(add));                                                \
     }
 #define ALL_32 FOUR_4(x, 0)
 #define ALL_64 FOUR_8(x, 0)
@@ -146,12 +180,14 @@ WGMMA_FROM_SHARED(64, D_64, ALL_64, "%32", "%33", "%34")
 WGMMA_FROM_SHARED(128, D_128, ALL_128, "%64", "%65", "%66")
 #endif
 
-// The compiler does not know that wgmma writes its result later: this keeps other uses of `x` on their side.
+// The compiler does not know that wgmma writes its result later: this keeps other uses of `x` on
+// their side of the wait.
 template <int BLOCKS>
 __device__ __forceinline__ void pin(float (&x)[BLOCKS][4]) {
     if constexpr (UNIT == WGMMA) {
 #pragma unroll
-        for (int j = 0; j < BLOCKS; j++) asm volatile("" : "+f"(x[j][0]), "+f"(x[j][1]), "+f"(x[j][2]), "+f"(x[j][3])::"memory");
+        for (int j = 0; j < BLOCKS; j++)
+            asm volatile("" : "+f"(x[j][0]), "+f"(x[j][1]), "+f"(x[j][2]), "+f"(x[j][3])::"memory");
     }
 }
 
@@ -168,7 +204,8 @@ __device__ __forceinline__ void commit_products() {
 #endif
 }
 
-// Until all but the newest PENDING committed products are done. The other units are done when the call returns.
+// Waits until all but the newest PENDING committed products are done. The products of other units
+// are done when their call returns.
 template <int PENDING>
 __device__ __forceinline__ void await_products() {
 #if UNIT == WGMMA
@@ -180,31 +217,38 @@ __device__ __forceinline__ void await_products() {
 
 __device__ __forceinline__ void load_matrices(unsigned (&words)[4], int offset) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(address_of(offset)));
+        : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+        : "r"(address_of(offset)));
 }
 
 __device__ __forceinline__ void load_matrices_transposed(unsigned (&words)[4], int offset) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(address_of(offset)));
+        : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+        : "r"(address_of(offset)));
 }
 
 #if UNIT == WGMMA
 __device__ __forceinline__ void store_matrices(int offset, const unsigned (&words)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address_of(offset)), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
-                 : "memory");
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address_of(offset)),
+        "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+        : "memory");
 }
 #endif
 
-__device__ __forceinline__ void mma(float (&x)[4], const unsigned (&left)[4], unsigned right_0, unsigned right_1) {
+__device__ __forceinline__ void
+mma(float (&x)[4], const unsigned (&left)[4], unsigned right_0, unsigned right_1) {
 #if UNIT == TF32
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
 #else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
 #endif
-                 : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3])
-                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right_0), "r"(right_1));
+        : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3])
+        : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right_0), "r"(right_1));
 }
 
 __device__ __forceinline__ void round_words(unsigned (&words)[4]) {
@@ -226,7 +270,7 @@ struct Rows {
 
     __device__ __forceinline__ void load_step(unsigned (&step)[4], int s) const {
         int lane = threadIdx.x % 32;
-        load_matrices(step, tile + place<ROWS>(first + lane % 16, 2 * s + lane / 16));
+        load_matrices(step, tile + chunk_offset<ROWS>(first + lane % 16, 2 * s + lane / 16));
         round_words(step);
     }
 
@@ -241,22 +285,26 @@ struct Rows {
 
 // x (16, N) = rows (16, HEAD_SIZE) · tileᵀ,  tile (N, HEAD_SIZE)
 template <int N, int ROWS>
-__device__ __forceinline__ void multiply_transposed(float (&x)[N / 8][4], const Rows<ROWS>& rows, int tile) {
+__device__ __forceinline__ void
+multiply_transposed(float (&x)[N / 8][4], const Rows<ROWS>& rows, int tile) {
     [[maybe_unused]] int lane = threadIdx.x % 32;
     if constexpr (UNIT != WGMMA) {
 #pragma unroll
         for (int j = 0; j < N / 8; j++) x[j][0] = x[j][1] = x[j][2] = x[j][3] = 0;
     }
 #if UNIT == FFMA
-    // Sums of sums of 8: in one chain over the row every rounding would be one of the whole sum so far, and errors twice as large.
+    // Sums of sums of 8: in one chain over the row every addition would round the whole sum so far,
+    // with errors twice as large.
 #pragma unroll 1
     for (int chunk = 0; chunk < CHUNKS; chunk += 2) {
-        auto four = [&](int base, auto at) { return *reinterpret_cast<const float4*>(shared + base + at); };
+        auto four = [&](int base, auto at) {
+            return *reinterpret_cast<const float4*>(shared + base + at);
+        };
         float4 upper[2], lower[2];
 #pragma unroll
         for (int c = 0; c < 2; c++) {
-            upper[c] = four(rows.tile, place<ROWS>(rows.first + lane / 4, chunk + c));
-            lower[c] = four(rows.tile, place<ROWS>(rows.first + lane / 4 + 8, chunk + c));
+            upper[c] = four(rows.tile, chunk_offset<ROWS>(rows.first + lane / 4, chunk + c));
+            lower[c] = four(rows.tile, chunk_offset<ROWS>(rows.first + lane / 4 + 8, chunk + c));
         }
 #pragma unroll
         for (int j = 0; j < N / 8; j++) {
@@ -265,9 +313,14 @@ __device__ __forceinline__ void multiply_transposed(float (&x)[N / 8][4], const 
                 float of_upper = 0, of_lower = 0;
 #pragma unroll
                 for (int c = 0; c < 2; c++) {
-                    float4 right = four(tile, place<N>(8 * j + 2 * (lane % 4) + i, chunk + c));
-                    of_upper = fmaf(upper[c].x, right.x, fmaf(upper[c].y, right.y, fmaf(upper[c].z, right.z, fmaf(upper[c].w, right.w, of_upper))));
-                    of_lower = fmaf(lower[c].x, right.x, fmaf(lower[c].y, right.y, fmaf(lower[c].z, right.z, fmaf(lower[c].w, right.w, of_lower))));
+                    float4 right =
+                        four(tile, chunk_offset<N>(8 * j + 2 * (lane % 4) + i, chunk + c));
+                    of_upper = fmaf(upper[c].x, right.x,
+                        fmaf(upper[c].y, right.y,
+                            fmaf(upper[c].z, right.z, fmaf(upper[c].w, right.w, of_upper))));
+                    of_lower = fmaf(lower[c].x, right.x,
+                        fmaf(lower[c].y, right.y,
+                            fmaf(lower[c].z, right.z, fmaf(lower[c].w, right.w, of_lower))));
                 }
                 x[j][i] += of_upper, x[j][2 + i] += of_lower;
             }
@@ -277,9 +330,12 @@ __device__ __forceinline__ void multiply_transposed(float (&x)[N / 8][4], const 
     constexpr int PER_PANEL = PANEL_BYTES / 32;
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
-        unsigned long long right = descriptor(tile, s / PER_PANEL * (N * 128) + s % PER_PANEL * 32, 16);
+        unsigned long long right =
+            descriptor(tile, s / PER_PANEL * (N * 128) + s % PER_PANEL * 32, 16);
         unsigned group = ROWS == 64 ? 0 : rows.first / 64 * (64 * PANEL_BYTES);
-        wgmma(x, descriptor(rows.tile + group, s / PER_PANEL * (ROWS * 128) + s % PER_PANEL * 32, 16), right, s > 0);
+        wgmma(x,
+            descriptor(rows.tile + group, s / PER_PANEL * (ROWS * 128) + s % PER_PANEL * 32, 16),
+            right, s > 0);
     }
 #else
 #pragma unroll
@@ -294,7 +350,8 @@ __device__ __forceinline__ void multiply_transposed(float (&x)[N / 8][4], const 
 #pragma unroll
         for (int j = 0; j < N / 8; j += 2) {
             unsigned right[4];
-            load_matrices(right, tile + place<N>(8 * j + lane % 8 + lane / 16 * 8, 2 * s + lane / 8 % 2));
+            load_matrices(right,
+                tile + chunk_offset<N>(8 * j + lane % 8 + lane / 16 * 8, 2 * s + lane / 8 % 2));
             round_words(right);
             mma(x[j], left, right[0], right[1]);
             mma(x[j + 1], left, right[2], right[3]);
@@ -321,7 +378,10 @@ struct Weights {
     __device__ __forceinline__ void hold() {
 #if UNIT == WGMMA
 #pragma unroll
-        for (int j = 0; j < N / 16; j++) asm volatile("" : "+r"(words[j][0]), "+r"(words[j][1]), "+r"(words[j][2]), "+r"(words[j][3])::"memory");
+        for (int j = 0; j < N / 16; j++)
+            asm volatile(""
+                : "+r"(words[j][0]), "+r"(words[j][1]), "+r"(words[j][2]),
+                "+r"(words[j][3])::"memory");
 #endif
     }
 
@@ -344,16 +404,19 @@ struct Weights {
 
 // x (16, HEAD_SIZE) += weights (16, N) · tile (N, HEAD_SIZE)
 template <int N>
-__device__ __forceinline__ void multiply_add(float (&x)[HEAD_SIZE / 8][4], const Weights<N>& weights, int tile) {
+__device__ __forceinline__ void
+multiply_add(float (&x)[HEAD_SIZE / 8][4], const Weights<N>& weights, int tile) {
     [[maybe_unused]] int lane = threadIdx.x % 32;
 #if UNIT == FFMA
-    constexpr int TERMS = HEAD_SIZE < 128 ? 8 : 1;  // sums of sums here too, where the registers suffice
+    constexpr int TERMS =
+        HEAD_SIZE < 128 ? 8 : 1;  // sums of sums here too, where the registers suffice
 #pragma unroll
     for (int first = 0; first < N; first += TERMS) {
         float upper[TERMS], lower[TERMS];
 #pragma unroll
         for (int k = 0; k < TERMS; k++) {
-            int column = first + k, owner = (lane & ~3) | (column % 8 / 2);  // of this column of this lane's rows
+            int column = first + k,
+                owner = (lane & ~3) | (column % 8 / 2);  // of this column of this lane's rows
             upper[k] = __shfl_sync(~0u, weights.values[column / 8][column % 2], owner);
             lower[k] = __shfl_sync(~0u, weights.values[column / 8][2 + column % 2], owner);
         }
@@ -364,25 +427,32 @@ __device__ __forceinline__ void multiply_add(float (&x)[HEAD_SIZE / 8][4], const
             for (int i = 0; i < 4; i++) sums[i] = TERMS > 1 ? 0 : x[j][i];
 #pragma unroll
             for (int k = 0; k < TERMS; k++) {
-                float2 right = *reinterpret_cast<const float2*>(shared + tile + place<N>(first + k, 2 * j + lane % 4 / 2) + lane % 2 * 8);
-                sums[0] = fmaf(upper[k], right.x, sums[0]), sums[1] = fmaf(upper[k], right.y, sums[1]);
-                sums[2] = fmaf(lower[k], right.x, sums[2]), sums[3] = fmaf(lower[k], right.y, sums[3]);
+                float2 right = *reinterpret_cast<const float2*>(
+                    shared + tile + chunk_offset<N>(first + k, 2 * j + lane % 4 / 2) +
+                    lane % 2 * 8);
+                sums[0] = fmaf(upper[k], right.x, sums[0]),
+                sums[1] = fmaf(upper[k], right.y, sums[1]);
+                sums[2] = fmaf(lower[k], right.x, sums[2]),
+                sums[3] = fmaf(lower[k], right.y, sums[3]);
             }
 #pragma unroll
             for (int i = 0; i < 4; i++) x[j][i] = TERMS > 1 ? x[j][i] + sums[i] : sums[i];
         }
     }
 #elif UNIT == TF32
-    // mma counts k as lane % 4 and lane % 4 + 4 where a result has columns 2 (lane % 4) and the next; as a sum has no order, both factors take the latter
+    // mma counts k as lane % 4 and lane % 4 + 4 where a result has columns 2 (lane % 4) and the
+    // next. As a sum has no order, both factors take the latter.
 #pragma unroll
     for (int k = 0; k < N / 8; k++) {
-        const float(&w)[4] = weights.values[k];
-        unsigned left[4] = {__float_as_uint(w[0]), __float_as_uint(w[2]), __float_as_uint(w[1]), __float_as_uint(w[3])};
+        const float (&w)[4] = weights.values[k];
+        unsigned left[4] = {__float_as_uint(w[0]), __float_as_uint(w[2]), __float_as_uint(w[1]),
+            __float_as_uint(w[3])};
         int row = 8 * k + 2 * (lane % 4);
 #pragma unroll
         for (int j = 0; j < HEAD_SIZE / 8; j++) {
             auto right = [&](int row) {
-                return __float_as_uint(tf32(*reinterpret_cast<const float*>(shared + tile + place<N>(row, 2 * j + lane / 16) + lane / 4 % 4 * 4)));
+                return __float_as_uint(tf32(*reinterpret_cast<const float*>(
+                    shared + tile + chunk_offset<N>(row, 2 * j + lane / 16) + lane / 4 % 4 * 4)));
             };
             mma(x[j], left, right(row), right(row + 1));
         }
@@ -393,13 +463,15 @@ __device__ __forceinline__ void multiply_add(float (&x)[HEAD_SIZE / 8][4], const
 #pragma unroll
         for (int j = 0; j < HEAD_SIZE / 8; j += 2) {
             unsigned right[4];
-            load_matrices_transposed(right, tile + place<N>(16 * k + lane % 16, j + lane / 16));
+            load_matrices_transposed(
+                right, tile + chunk_offset<N>(16 * k + lane % 16, j + lane / 16));
             mma(x[j], weights.words[k], right[0], right[1]);
             mma(x[j + 1], weights.words[k], right[2], right[3]);
         }
     }
 #else
 #pragma unroll
-    for (int k = 0; k < N / 16; k++) wgmma<1>(x, weights.words[k], descriptor(tile, k * 16 * PANEL_BYTES, N * 128), 1);
+    for (int k = 0; k < N / 16; k++)
+        wgmma<1>(x, weights.words[k], descriptor(tile, k * 16 * PANEL_BYTES, N * 128), 1);
 #endif
 }

@@ -6,30 +6,43 @@
 //
 //   dx = (g − u · mean(g · u)) / r,   dw = Σₙ dout · u
 //
-// DIM, the WARPS of a block and the BLOCKS of a multiprocessor (backward) are compiled in. A warp owns a row and keeps it in registers. Row sums are
-// taken by shuffles, dw in two passes over fixed partial sums, so that equal inputs give equal bits.
+// A warp owns a row and keeps it in registers. Row sums are taken by shuffles, dw in two passes
+// over fixed partial sums, so that equal inputs give equal bits.
 //
-// forward   in: x (N, D) RESIDUAL, delta (N, D) ACTIVATION, w (D) float     out: sum (N, D) RESIDUAL, out (N, D) ACTIVATION, 1/r (N) float
+// forward   in: x (N, D) RESIDUAL, delta (N, D) ACTIVATION, w (D) float
+//           out: sum (N, D) RESIDUAL, out (N, D) ACTIVATION, 1/r (N) float
 //           bytes: N · D · (2 · residual + 2 · activation)
-// backward  in: dout (N, D) ACTIVATION, x (N, D) RESIDUAL, w (D), 1/r (N)   out: dx (N, D) ACTIVATION, dw (D) float, out (N, D) ACTIVATION
-//           bytes: N · D · (residual + 2 · activation), and once more activation each for adding to dx and for writing `out` again
+// backward  in: dout (N, D) ACTIVATION, x (N, D) RESIDUAL, w (D), 1/r (N)
+//           out: dx (N, D) ACTIVATION, dw (D) float, out (N, D) ACTIVATION
+//           bytes: N · D · (residual + 2 · activation), and once more activation each for adding to
+//           dx and for writing `out` again
+//
+// Compiled in: DIM, WARPS of a block, BLOCKS of a multiprocessor (backward), ADDING_WARPS.
 #include "common.cuh"
 
-// Float32 activations get 1/r as from float64: its error is one of a whole row, so that it does not average out in the products that follow.
+// Float32 activations get 1/r as from float64: an error of 1/r is that of a whole row, so that it
+// does not average out in the products that follow.
 constexpr bool EXACT = sizeof(ACTIVATION) == 4;
-template <bool> struct Statistic { using type = float; };
-template <> struct Statistic<true> { using type = double; };
+template <bool>
+struct Statistic {
+    using type = float;
+};
+template <>
+struct Statistic<true> {
+    using type = double;
+};
 using statistic = Statistic<EXACT>::type;
 
-constexpr int VECTORS = DIM / WIDTH;          // accesses of a row
-constexpr int STEPS = (VECTORS + 31) / 32;    // of one lane
+constexpr int VECTORS = DIM / WIDTH;  // accesses of a row
+constexpr int STEPS = (VECTORS + 31) / 32;  // of one lane
 constexpr bool EVEN = VECTORS % 32 == 0;
 
 __device__ __forceinline__ bool inside(int vector) { return EVEN || vector < VECTORS; }
 
 template <bool ADD>
-__device__ __forceinline__ void normalize(const RESIDUAL* x, const ACTIVATION* delta, float step_size, const float* weight, float epsilon, RESIDUAL* sum,
-                                          ACTIVATION* out, float* inverse_rms, int rows) {
+__device__ __forceinline__ void
+normalize(const RESIDUAL* x, const ACTIVATION* delta, float step_size, const float* weight,
+    float epsilon, RESIDUAL* sum, ACTIVATION* out, float* inverse_rms, int rows) {
     const int row = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (row >= rows) return;
     const size_t base = size_t(row) * DIM;
@@ -64,28 +77,34 @@ __device__ __forceinline__ void normalize(const RESIDUAL* x, const ACTIVATION* d
         if (inside(vector)) {
             const Eight scale = load(weight + vector * WIDTH);
 #pragma unroll
-            for (int i = 0; i < WIDTH; ++i) value[s].at[i] *= EXACT ? fmaf(inverse, scale.at[i], rest * scale.at[i]) : inverse * scale.at[i];
+            for (int i = 0; i < WIDTH; ++i)
+                value[s].at[i] *=
+                    EXACT ? fmaf(inverse, scale.at[i], rest * scale.at[i]) : inverse * scale.at[i];
             store(out + base + vector * WIDTH, value[s]);
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32) rms_norm(const RESIDUAL* x, const float* weight, float epsilon, ACTIVATION* out, float* inverse_rms, int rows) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32) rms_norm(const RESIDUAL* x,
+    const float* weight, float epsilon, ACTIVATION* out, float* inverse_rms, int rows) {
     normalize<false>(x, nullptr, 0, weight, epsilon, nullptr, out, inverse_rms, rows);
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32) add_rms_norm(const RESIDUAL* x, const ACTIVATION* delta, float step_size, const float* weight, float epsilon,
-                                                                      RESIDUAL* sum, ACTIVATION* out, float* inverse_rms, int rows) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    add_rms_norm(const RESIDUAL* x, const ACTIVATION* delta, float step_size, const float* weight,
+        float epsilon, RESIDUAL* sum, ACTIVATION* out, float* inverse_rms, int rows) {
     normalize<true>(x, delta, step_size, weight, epsilon, sum, out, inverse_rms, rows);
 }
 
 // dw of the rows that a block takes goes to partial[block]. `out` may be null, or `dout` itself.
-extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) rms_norm_backward(const ACTIVATION* dout, const RESIDUAL* x, const float* weight, const float* inverse_rms,
-                                                                                        ACTIVATION* dx, int add_to_dx, ACTIVATION* out, float* partial, int rows) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) rms_norm_backward(
+    const ACTIVATION* dout, const RESIDUAL* x, const float* weight, const float* inverse_rms,
+    ACTIVATION* dx, int add_to_dx, ACTIVATION* out, float* partial, int rows) {
     __shared__ float sums[WARPS][DIM];  // of dw at the end; until then the first row holds w
     float* scales = sums[0];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    for (int column = threadIdx.x; column < DIM; column += WARPS * 32) scales[column] = weight[column];
+    for (int column = threadIdx.x; column < DIM; column += WARPS * 32)
+        scales[column] = weight[column];
     __syncthreads();
     Eight dweight[STEPS];
 #pragma unroll
@@ -107,7 +126,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) rms_norm_backwa
 #pragma unroll
         for (int s = 0; s < STEPS; ++s) {
             if (inside(s * 32 + lane)) {
-                const Eight gradient = gradients[s].value(), value = values[s].value(), scale = load(scales + (s * 32 + lane) * WIDTH);
+                const Eight gradient = gradients[s].value(), value = values[s].value(),
+                            scale = load(scales + (s * 32 + lane) * WIDTH);
 #pragma unroll
                 for (int i = 0; i < WIDTH; ++i) {
                     const float product = gradient.at[i] * (value.at[i] * inverse);
@@ -120,7 +140,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) rms_norm_backwa
 #pragma unroll
         for (int s = 0; s < STEPS; ++s) {
             if (inside(s * 32 + lane)) {
-                const Eight gradient = gradients[s].value(), value = values[s].value(), scale = load(scales + (s * 32 + lane) * WIDTH);
+                const Eight gradient = gradients[s].value(), value = values[s].value(),
+                            scale = load(scales + (s * 32 + lane) * WIDTH);
                 Eight sum = {}, again;
                 if (add_to_dx) sum = before[s].value();
 #pragma unroll
@@ -147,14 +168,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) rms_norm_backwa
     }
 }
 
-// dw (D) of the partial sums (blocks, D). A block takes 32 columns, its 16 warps every 16th row of them.
-extern "C" __global__ void __launch_bounds__(ADDING_WARPS * 32) sum_weight_gradient(const float* partial, int blocks, float* dweight, int accumulate) {
+// dw (D) of the partial sums (blocks, D). A block takes 32 columns, each of its ADDING_WARPS warps
+// every ADDING_WARPS-th row of them.
+extern "C" __global__ void __launch_bounds__(ADDING_WARPS * 32)
+    sum_weight_gradient(const float* partial, int blocks, float* dweight, int accumulate) {
     __shared__ float sums[ADDING_WARPS][32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = blockIdx.x * 32 + lane;
     float total = 0;
     if (column < DIM)
 #pragma unroll 8
-        for (int block = warp; block < blocks; block += ADDING_WARPS) total += partial[size_t(block) * DIM + column];
+        for (int block = warp; block < blocks; block += ADDING_WARPS)
+            total += partial[size_t(block) * DIM + column];
     sums[warp][lane] = total;
     __syncthreads();
     if (warp == 0 && column < DIM) {

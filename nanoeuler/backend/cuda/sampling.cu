@@ -1,23 +1,30 @@
-// The next token of each row, chosen as nanoeuler/inference/sampling.py does: greedy, or by temperature, top-k and top-p. A block a row.
+// Chooses the next token of each row as nanoeuler/inference/sampling.py does: greedy, or by
+// temperature, top-k and top-p. A block takes a row.
 //
-// Weights are exp((logit − highest) / temperature) as whole multiples of 2⁻⁴⁴, so that sums are exact in any order; greedy, 1 for the highest and 0 for all
-// others. In the order of falling logits, of equals the lower id first, what is looked for is always the first token at which the sum of weights of
-// all up to it exceeds a bound: the last one needed to reach p, the one drawn. Up to 8192 tokens are sorted for that, in shared memory: first by
-// bins of equal width, then by comparing those in a bin. More do not fit there; their ranks are searched bit by bit.
+// Weights are exp((logit − highest) / temperature) as whole multiples of 2⁻⁴⁴, so that sums are
+// exact in any order; greedy, 1 for the highest and 0 for all others. Tokens are in the order of
+// falling logits, ties by rising id. Looked for is always the first token at which the sum of
+// weights up to it exceeds a bound: the last one needed to reach p, or the one drawn. A vocabulary
+// that fits into shared memory is sorted for that: first into bins of equal width, then by
+// comparing the tokens of a bin. In a larger one ranks are searched bit by bit.
 //
-// in:  logits (B, V) float, rows `stride` apart; allowed (V) bytes, 1 for a token that may be chosen; settings: see there
-//      draws (B) int64: the number of the token in its row's sequence, the counter of Philox 4×64 (Salmon et al. 2011), whose key holds the seed
-// out: chosen (B) int, −1 where a logit is not finite or nothing is allowed; tokens (B) int: the same, for the next step, where −1 is 0;
-//      draws advance by 1, and so do lengths (B) int, the tokens in the cache, where given
+// in:  logits (B, V) float, rows `stride` apart; allowed (V) bytes, 1 for a token that may be
+//      chosen; settings: see there; draws (B) int64: the number of the token in its row's sequence,
+//      the counter of Philox 4×64 (Salmon et al. 2011), whose key holds the seed
+// out: chosen (B) int, −1 where a logit is not finite or nothing is allowed; tokens (B) int: the
+//      same for the next step, with 0 instead of −1; draws advance by 1, and so do lengths (B) int,
+//      the tokens in the cache, where given
 // bytes: B · V · 4; the rest stays on the chip
 //
-// VOCAB, THREADS and SORTED (whether tokens are sorted) are compiled in.
+// Compiled in: VOCAB, THREADS of a block, BINS, and SHARED_BYTES of its dynamic shared memory, 0
+// where tokens are searched instead of sorted.
 #include "common.cuh"
 #include "overlap.cuh"
 
 typedef unsigned long long u64;
 
-constexpr int EACH = (VOCAB + THREADS - 1) / THREADS, WARPS = THREADS / 32;  // tokens of a thread: every THREADS-th
+constexpr int EACH = (VOCAB + THREADS - 1) / THREADS,
+              WARPS = THREADS / 32;  // tokens of a thread: every THREADS-th
 __device__ constexpr int bits(int number) { return number < 2 ? number : 1 + bits(number / 2); }
 constexpr int ID_BITS = bits(VOCAB - 1);
 constexpr bool SORTED = SHARED_BYTES > 0;
@@ -30,7 +37,8 @@ struct Settings {
     long long top_k;
 };
 
-// A number in [0, 1) that depends on (seed, counter) alone. NumPy's generator counts before it draws: hence counter + 1.
+// A number in [0, 1) that depends on (seed, counter) alone. NumPy's generator counts before it
+// draws: hence counter + 1.
 __device__ double uniform(u64 seed, u64 counter) {
     u64 c0 = counter + 1, c1 = c0 == 0, c2 = 0, c3 = 0, k0 = seed, k1 = STREAM;
     for (int round = 0; round < 10; ++round) {
@@ -49,10 +57,15 @@ __device__ __forceinline__ u64 rank_of(float logit, int id) {
     return u64(ordered) << ID_BITS | unsigned((1 << ID_BITS) - 1 - id);
 }
 
-// The first token is needed whose sum exceeds draw · total, or reaches top_p · total: bounds below `total`, so that there is one.
-__device__ __forceinline__ u64 bound_of_draw(double draw, u64 total) { return min(u64(draw * double(total)), total - 1); }
+// The first token is needed whose sum exceeds draw · total, or reaches top_p · total. Both bounds
+// are below `total`, so that there is one.
+__device__ __forceinline__ u64 bound_of_draw(double draw, u64 total) {
+    return min(u64(draw * double(total)), total - 1);
+}
 
-__device__ __forceinline__ u64 bound_of_p(double top_p, u64 total) { return min(max(u64(ceil(top_p * double(total))), 1ull), total) - 1; }
+__device__ __forceinline__ u64 bound_of_p(double top_p, u64 total) {
+    return min(max(u64(ceil(top_p * double(total))), 1ull), total) - 1;
+}
 
 // ---- tokens sorted
 
@@ -76,8 +89,10 @@ __device__ __forceinline__ T sum_before(T value) {
     return sum - value + warp_sum(lane < warp ? sums[lane] : 0);
 }
 
-// Places of the tokens in sorted order; those of no weight have none, −1. `memory`: BINS + 1 counts, then VOCAB ranks.
-__device__ __forceinline__ void sort(const float (&logit)[EACH], const u64 (&rank)[EACH], const u64 (&weight)[EACH], float highest, u64* memory, int (&place)[EACH]) {
+// Positions of the tokens in sorted order; −1 for those of no weight. `memory`: VOCAB ranks, then
+// BINS + 1 counts.
+__device__ __forceinline__ void sort(const float (&logit)[EACH], const u64 (&rank)[EACH],
+    const u64 (&weight)[EACH], float highest, u64* memory, int (&position)[EACH]) {
     u64* ranks = memory;
     unsigned* bins = reinterpret_cast<unsigned*>(ranks + VOCAB);
     float farthest = 0;
@@ -93,54 +108,61 @@ __device__ __forceinline__ void sort(const float (&logit)[EACH], const u64 (&ran
     int slot[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
-        place[i] = weight[i] ? min(int((highest - logit[i]) * scale), BINS - 1) : -1;  // the bin, for now
-        if (weight[i]) slot[i] = atomicAdd(bins + place[i], 1u);
+        position[i] =
+            weight[i] ? min(int((highest - logit[i]) * scale), BINS - 1) : -1;  // the bin, for now
+        if (weight[i]) slot[i] = atomicAdd(bins + position[i], 1u);
     }
     __syncthreads();
     uint4 counts[BINS_EACH / 4];
     unsigned sum = 0;
 #pragma unroll
-    for (int i = 0; i < BINS_EACH / 4; ++i) counts[i] = mine[i], sum += counts[i].x + counts[i].y + counts[i].z + counts[i].w;
+    for (int i = 0; i < BINS_EACH / 4; ++i)
+        counts[i] = mine[i], sum += counts[i].x + counts[i].y + counts[i].z + counts[i].w;
     sum = sum_before(sum);
 #pragma unroll
     for (int i = 0; i < BINS_EACH / 4; ++i) {
         const uint4 count = counts[i];
-        mine[i] = make_uint4(sum, sum + count.x, sum + count.x + count.y, sum + count.x + count.y + count.z);
+        mine[i] = make_uint4(
+            sum, sum + count.x, sum + count.x + count.y, sum + count.x + count.y + count.z);
         sum += count.x + count.y + count.z + count.w;
     }
     if (threadIdx.x == THREADS - 1) bins[BINS] = sum;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < EACH; ++i)
-        if (weight[i]) ranks[bins[place[i]] + slot[i]] = rank[i];
+        if (weight[i]) ranks[bins[position[i]] + slot[i]] = rank[i];
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < EACH; ++i)
         if (weight[i]) {
-            const int first = bins[place[i]], stop = bins[place[i] + 1];
-            place[i] = first;
-            for (int j = first; j < stop; ++j) place[i] += ranks[j] > rank[i];
+            const int first = bins[position[i]], stop = bins[position[i] + 1];
+            position[i] = first;
+            for (int j = first; j < stop; ++j) position[i] += ranks[j] > rank[i];
         }
     __syncthreads();
 }
 
 // Whether this thread chooses, and which of its tokens.
-__device__ __forceinline__ int find_sorted(const u64 (&weight)[EACH], const int (&place)[EACH], u64* memory, const Settings& s, double draw) {
+__device__ __forceinline__ int find_sorted(const u64 (&weight)[EACH], const int (&position)[EACH],
+    u64* memory, const Settings& s, double draw) {
     __shared__ u64 total;
     __shared__ int drawn;
-    auto padded = [](int at) { return at + at / EACH; };  // so that threads, each reading EACH in a row, meet different banks
+    auto padded = [](int at) {
+        return at + at / EACH;
+    };  // so that threads, each reading EACH in a row, meet different banks
 #pragma unroll
     for (int i = 0; i < EACH; ++i) memory[padded(i * THREADS + threadIdx.x)] = 0;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < EACH; ++i)
-        if (weight[i]) memory[padded(place[i])] = weight[i];
+        if (weight[i]) memory[padded(position[i])] = weight[i];
     __syncthreads();
     u64 mine = 0;
 #pragma unroll
     for (int i = 0; i < EACH; ++i) mine += memory[padded(threadIdx.x * EACH + i)];
     const u64 before = sum_before(mine);
-    // the place and the sum up to it of the first token that exceeds `bound`, by the one thread that holds it
+    // The position of the first token that exceeds `bound`, and the sum up to it, found by the one
+    // thread that holds it.
     auto first_beyond = [&](u64 bound, u64& sum) {
         sum = before;
         int at = threadIdx.x * EACH - 1;
@@ -166,7 +188,7 @@ __device__ __forceinline__ int find_sorted(const u64 (&weight)[EACH], const int 
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < EACH; ++i)
-        if (place[i] == drawn) return i;
+        if (position[i] == drawn) return i;
     return -1;
 }
 
@@ -177,19 +199,24 @@ struct Sum {
     unsigned count;
 };
 
-// Over the block, the same in every thread. Calls have to alternate between `turn` 0 and 1, so that nobody writes what another still reads.
-__device__ __forceinline__ Sum block_total(u64 weight, unsigned count, int turn) {
+// Over the block, the same in every thread. `parity` has to alternate between 0 and 1 from call to
+// call, so that nobody writes what another thread still reads.
+__device__ __forceinline__ Sum block_total(u64 weight, unsigned count, int parity) {
     __shared__ u64 weights[2][WARPS];
     __shared__ unsigned counts[2][WARPS];
-    constexpr unsigned PART = (1u << 26) - 1;  // 32 of them fit into a word, which a warp adds up at once
-    weight = u64(__reduce_add_sync(WHOLE_WARP, unsigned(weight) & PART)) + (u64(__reduce_add_sync(WHOLE_WARP, unsigned(weight >> 26) & PART)) << 26) +
+    constexpr unsigned PART =
+        (1u << 26) - 1;  // 32 of them fit into a word, which a warp adds up at once
+    weight = u64(__reduce_add_sync(WHOLE_WARP, unsigned(weight) & PART)) +
+             (u64(__reduce_add_sync(WHOLE_WARP, unsigned(weight >> 26) & PART)) << 26) +
              (u64(__reduce_add_sync(WHOLE_WARP, unsigned(weight >> 52))) << 52);
     count = __reduce_add_sync(WHOLE_WARP, count);
-    if (threadIdx.x % 32 == 0) weights[turn][threadIdx.x / 32] = weight, counts[turn][threadIdx.x / 32] = count;
+    if (threadIdx.x % 32 == 0)
+        weights[parity][threadIdx.x / 32] = weight, counts[parity][threadIdx.x / 32] = count;
     __syncthreads();
     Sum sum = {0, 0};
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) sum.weight += weights[turn][w], sum.count += counts[turn][w];
+    for (int w = 0; w < WARPS; ++w)
+        sum.weight += weights[parity][w], sum.count += counts[parity][w];
     return sum;
 }
 
@@ -198,8 +225,10 @@ struct Bounds {
     u64 low, high;
 };
 
-// Bounds with a single token between them: the first one, from the highest rank down, at which the sum of weights (of ones, with `by_count`) exceeds `bound`.
-__device__ Bounds first_beyond(const u64 (&rank)[EACH], const u64 (&weight)[EACH], bool by_count, u64 bound) {
+// Bounds with a single token between them: the first one, from the highest rank down, at which the
+// sum of weights (of ones, with `by_count`) exceeds `bound`.
+__device__ Bounds first_beyond(
+    const u64 (&rank)[EACH], const u64 (&weight)[EACH], bool by_count, u64 bound) {
     Bounds bounds = {0, 1ull << (32 + ID_BITS)};
     unsigned above_low = VOCAB, above_high = 0;
     for (int bit = 31 + ID_BITS; bit >= 0 && above_low - above_high > 1; --bit) {
@@ -210,10 +239,11 @@ __device__ Bounds first_beyond(const u64 (&rank)[EACH], const u64 (&weight)[EACH
         for (int i = 0; i < EACH; ++i)
             if (rank[i] >= trial) sum += weight[i], ++count;
         const Sum found = block_total(sum, count, bit % 2);
-        if ((by_count ? found.count : found.weight) > bound) bounds.low = trial, above_low = found.count;
+        if ((by_count ? found.count : found.weight) > bound)
+            bounds.low = trial, above_low = found.count;
         else bounds.high = trial, above_high = found.count;
     }
-    __syncthreads();  // the next search may start with the same turn
+    __syncthreads();  // the next search may start with the same parity
     return bounds;
 }
 
@@ -226,11 +256,14 @@ __device__ __forceinline__ u64 drop_below(u64 low, const u64 (&rank)[EACH], u64 
     return sum;
 }
 
-__device__ __forceinline__ int find(const u64 (&rank)[EACH], u64 (&weight)[EACH], const Settings& s, double draw) {
+__device__ __forceinline__ int
+find(const u64 (&rank)[EACH], u64 (&weight)[EACH], const Settings& s, double draw) {
     u64 low = 0;
     if (0 < s.top_k && s.top_k < VOCAB) low = first_beyond(rank, weight, true, s.top_k - 1).low;
     u64 total = drop_below(low, rank, weight);
-    if (s.top_p < 1) total = drop_below(first_beyond(rank, weight, false, bound_of_p(s.top_p, total)).low, rank, weight);
+    if (s.top_p < 1)
+        total = drop_below(
+            first_beyond(rank, weight, false, bound_of_p(s.top_p, total)).low, rank, weight);
     const Bounds found = first_beyond(rank, weight, false, bound_of_draw(draw, total));
 #pragma unroll
     for (int i = 0; i < EACH; ++i)
@@ -239,7 +272,8 @@ __device__ __forceinline__ int find(const u64 (&rank)[EACH], u64 (&weight)[EACH]
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    choose(const float* logits, long long stride, const unsigned char* allowed, const Settings* settings, long long* draws, int* chosen, int* tokens, int* lengths) {
+    choose(const float* logits, long long stride, const unsigned char* allowed,
+        const Settings* settings, long long* draws, int* chosen, int* tokens, int* lengths) {
     extern __shared__ __align__(16) unsigned char memory[];
     wait_for_previous();
     const int b = blockIdx.x;
@@ -265,14 +299,18 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             const int id = i * THREADS + threadIdx.x;
             rank[i] = id < VOCAB ? rank_of(logit[i], id) : 0;  // 0: there is no such token
             if (logit[i] == highest) weight[i] = u64(UNIT);
-            else weight[i] = greedy ? 0 : u64(exp((double(logit[i]) - double(highest)) * sharpness) * UNIT + 0.5);
+            else
+                weight[i] =
+                    greedy
+                        ? 0
+                        : u64(exp((double(logit[i]) - double(highest)) * sharpness) * UNIT + 0.5);
         }
         const double draw = greedy ? 0 : uniform(s.seed, counter);
         int found;
         if (SORTED) {
-            int place[EACH];
-            sort(logit, rank, weight, highest, reinterpret_cast<u64*>(memory), place);
-            found = find_sorted(weight, place, reinterpret_cast<u64*>(memory), s, draw);
+            int position[EACH];
+            sort(logit, rank, weight, highest, reinterpret_cast<u64*>(memory), position);
+            found = find_sorted(weight, position, reinterpret_cast<u64*>(memory), s, draw);
         } else {
             found = find(rank, weight, s, draw);
         }

@@ -2,16 +2,14 @@
 the stream."""
 
 import weakref
-from typing import Any
 
 import cupy
 import cupyx
 import numpy as np
+from cupy import ndarray as Array
 
 from nanoeuler.backend.cuda.packing import lay_out, offsets
 from nanoeuler.backend.programs import Feed, HostCopy
-
-Array = Any
 
 
 class DeviceFeed(Feed):
@@ -20,7 +18,9 @@ class DeviceFeed(Feed):
     It is copied there from pinned memory while the stream may still read the last content.
     """
 
-    def __init__(self, arrays: list[np.ndarray], stream: Any, copying: Any):
+    def __init__(
+        self, arrays: list[np.ndarray], stream: cupy.cuda.Stream, copying: cupy.cuda.Stream
+    ):
         """`copying` is the stream of the copies from the host."""
         parts = offsets(arrays)
         self.copying = copying
@@ -47,8 +47,8 @@ class DeviceFeed(Feed):
         self.arrived.record(self.copying)
         self.pending = True
 
-    def deliver(self, stream: Any) -> None:
-        """Put the content in its place, before what the stream does next."""
+    def deliver(self, stream: cupy.cuda.Stream) -> None:
+        """Copy the content to its target, before what the stream does next."""
         if self.pending:
             stream.wait_event(self.arrived)
             self.flat.data.copy_from_device_async(self.waiting.data, self.flat.nbytes, stream)
@@ -59,15 +59,13 @@ class DeviceFeed(Feed):
 class DeviceHostCopy(HostCopy):
     """A small array on its way to pinned memory of the host."""
 
-    def __init__(self, array: Array, stream: Any):
+    def __init__(self, array: Array, stream: cupy.cuda.Stream):
         self.array, self.stream = array, stream
-        self.pinned, self.arrived = (
-            cupyx.empty_pinned(array.shape, array.dtype),
-            cupy.cuda.Event(disable_timing=True),
-        )
+        self.pinned = cupyx.empty_pinned(array.shape, array.dtype)
+        self.arrived = cupy.cuda.Event(disable_timing=True)
 
     def start(self) -> None:
-        """Copy it as it is after the work asked for so far."""
+        """Copy the array as it is after the work asked for so far."""
         self.array.data.copy_to_host_async(self.pinned.ctypes.data, self.array.nbytes, self.stream)
         self.arrived.record(self.stream)
 

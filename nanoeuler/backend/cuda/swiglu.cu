@@ -1,40 +1,47 @@
-// SwiGLU (Shazeer 2020, eq. 6):  out = silu(gate) · up,  silu(z) = z σ(z), and backward:
+// SwiGLU, forward and backward; the formulas are in swiglu.cuh.
 //
-//   dup = dout · silu(gate),   dgate = dout · up · (σ + silu(gate) (1 − σ))
+// gate and up lie in the rows of one packed product, `stride` elements apart.
 //
-// FFN is compiled in. gate and up lie in the rows of one packed product, `stride` elements apart.
-//
-// forward   in: gate, up (N, F) ACTIVATION         out: out (N, F) ACTIVATION, contiguous        bytes: 3 · N · F · activation
-// backward  in: dout (N, F), gate, up              out: dgate, dup, and out once more, so that nobody keeps it; each may take the place of an input
+// forward   in: gate, up (N, F) ACTIVATION         out: out (N, F) ACTIVATION, contiguous
+//           bytes: 3 · N · F · activation
+// backward  in: dout (N, F), gate, up
+//           out: dgate, dup, and out once more, so that it need not be kept; each may replace an
+//           input
 //           bytes: 6 · N · F · activation
+//
+// Compiled in: FFN = F, THREADS of a block.
 #include "common.cuh"
+#include "swiglu.cuh"
 
 constexpr int VECTORS = FFN / WIDTH;
 
-__device__ __forceinline__ float sigmoid(float z) { return 1.0f / (1.0f + expf(-z)); }
-
-extern "C" __global__ void __launch_bounds__(THREADS) swiglu(const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* out, int rows) {
-    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS, column = index % VECTORS * WIDTH;
+extern "C" __global__ void __launch_bounds__(THREADS) swiglu(
+    const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* out, int rows) {
+    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS,
+                   column = index % VECTORS * WIDTH;
     if (row >= rows) return;
     const Eight z = load(gate + row * stride + column), factor = load(up + row * stride + column);
     Eight product;
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) product.at[i] = z.at[i] * sigmoid(z.at[i]) * factor.at[i];
+    for (int i = 0; i < WIDTH; ++i) product.at[i] = gated(z.at[i], factor.at[i]);
     store(out + size_t(row) * FFN + column, product);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) swiglu_backward(const ACTIVATION* dout, const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* dgate,
-                                                                  ACTIVATION* dup, long long gradient_stride, ACTIVATION* out, int rows) {
-    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS, column = index % VECTORS * WIDTH;
+extern "C" __global__ void __launch_bounds__(THREADS) swiglu_backward(const ACTIVATION* dout,
+    const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* dgate,
+    ACTIVATION* dup, long long gradient_stride, ACTIVATION* out, int rows) {
+    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS,
+                   column = index % VECTORS * WIDTH;
     if (row >= rows) return;
-    const Eight z = load(gate + row * stride + column), factor = load(up + row * stride + column), gradient = load(dout + size_t(row) * FFN + column);
+    const Eight z = load(gate + row * stride + column), factor = load(up + row * stride + column),
+                gradient = load(dout + size_t(row) * FFN + column);
     Eight of_gate, of_up, product;
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
-        const float sigma = sigmoid(z.at[i]), silu = z.at[i] * sigma;
-        of_up.at[i] = gradient.at[i] * silu;
-        of_gate.at[i] = gradient.at[i] * factor.at[i] * (sigma + silu * (1.0f - sigma));
-        product.at[i] = silu * factor.at[i];
+        const Gated one = gated_backward(gradient.at[i], z.at[i], factor.at[i]);
+        of_gate.at[i] = one.dgate;
+        of_up.at[i] = one.dup;
+        product.at[i] = one.out;
     }
     store(dgate + row * gradient_stride + column, of_gate);
     store(dup + row * gradient_stride + column, of_up);

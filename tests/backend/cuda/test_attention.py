@@ -1,4 +1,5 @@
-"""The attention kernels against the float64 reference, on the device; and what their tiles ask of a card, without one."""
+"""The attention kernels against the float64 reference, on the device; and the resources that their
+tiles take, without one."""
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ from nanoeuler.backend.cuda.kernels import Kernels
 from nanoeuler.backend.records import AttentionArrays
 from nanoeuler.backend.reference import ReferenceBackend
 
-# ‖error‖ / ‖reference‖. float32: some roundings of 6e-8 each. TF32 keeps 10 bits of an operand, bf16 7, and rounds its results to 8: a rounding's
-# relative size is 2⁻¹¹/√3 = 2.8e-4 and 2⁻⁹/√3 = 1.1e-3 by norm, of which operands, probabilities, their gradients and results see one each.
+# ‖error‖ / ‖reference‖. float32: some roundings of 6e-8 each. TF32 keeps 10 bits of an operand,
+# bf16 7, and rounds its results to 8: a rounding's relative size is 2⁻¹¹/√3 = 2.8e-4 and
+# 2⁻⁹/√3 = 1.1e-3 by norm. Operands, probabilities, their gradients and results see one each.
 BOUNDS = {"ffma": 1e-6, "tf32": 1e-3, "bf16": 4e-3, "wgmma": 4e-3}
 PRECISIONS = {"ffma": "fp32", "tf32": "tf32", "bf16": "bf16", "wgmma": "bf16"}
 
@@ -33,7 +35,7 @@ SHAPES = [  # B, T, query heads, key/value heads, head size, documents per row
     (1, 9, 8, 8, 128, 2),
     (1, 1, 3, 1, 64, 1),
 ]
-CACHED = [  # B, new tokens, query heads, key/value heads, head size, places in the cache, tokens in it
+CACHED = [  # B, new tokens, query heads, key/value heads, head size, cache slots, tokens in it
     (3, 1, 12, 4, 64, 700, [0, 333, 699]),
     (2, 4, 8, 1, 128, 100, [50, 96]),
     (2, 20, 6, 2, 64, 300, [17, 280]),
@@ -84,7 +86,7 @@ def unit_of_this_device(kernels, unit):
 
 
 class Case:
-    """Random inputs in one packed buffer, as the model has them, and what the reference makes of them."""
+    """Random inputs in one packed buffer, as the model has them, and the reference's results."""
 
     def __init__(
         self, kernels, random, unit, B, T, heads, kv_heads, head_size, documents, change=None
@@ -170,7 +172,7 @@ def test_forward_and_backward_agree_with_the_reference(kernels, random, unit, sh
     case.backward()
     kernels.stream.synchronize()
     for name, error in case.errors().items():
-        # with a single key the gradients of query and key are zero, and the reference leaves nothing but rounding
+        # with a single key the gradients of query and key are zero: the reference's are rounding
         assert error < BOUNDS[unit] or (shape[1] == 1 and name in ("dquery", "dkey")), name
 
 
@@ -188,9 +190,9 @@ def test_float32_gradients_of_queries_hold_where_keys_and_values_have_much_in_co
     case.backward()
     kernels.stream.synchronize()
     errors = case.errors()
-    assert (
-        errors.pop("dquery") < 8e-6
-    )  # 2.7e-5 where delta is dout · out alone: its error counts as often as the keys' common part outweighs the rest
+    # 2.7e-5 where delta is dout · out alone: its error counts as often as the keys' common part
+    # outweighs the rest
+    assert errors.pop("dquery") < 8e-6
     assert max(errors.values()) < BOUNDS["ffma"]
 
 

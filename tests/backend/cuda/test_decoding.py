@@ -1,4 +1,5 @@
-"""Decoding on the device: what it chooses, and that recording, running ahead and overlapping kernels change nothing but the time."""
+"""Decoding on the device: the tokens that it chooses, and that recording, running ahead and
+overlapping kernels change nothing but the time."""
 
 import numpy as np
 import pytest

@@ -6,7 +6,12 @@ import sys
 
 from nanoeuler.backend.cuda.device import peak_flops
 
-TAKE = "from nanoeuler.backend.cuda.device import take_free; print(take_free([0, 1])[0], flush=True); print(take_free([0, 1])[0], flush=True); input()"
+TAKE = """
+from nanoeuler.backend.cuda.device import take_free
+print(take_free([0, 1])[0], flush=True)
+print(take_free([0, 1])[0], flush=True)
+input()
+"""
 
 
 def start(folder, **environment):

@@ -1,4 +1,5 @@
-"""What the fused products ask of a Hopper card; that they compute the right thing is checked with all other ops in test_engine.py."""
+"""The resources of a Hopper card that the fused products take; test_engine.py checks that they
+compute the right thing, with all other ops."""
 
 import pytest
 from test_kernel_sources import compile_source, resources

@@ -1,4 +1,5 @@
-"""Every kernel compiles for the architectures that the engine runs on; no GPU is needed for that, only NVIDIA's run-time compiler."""
+"""Every kernel compiles for the architectures that the engine runs on. No GPU is needed for that,
+only NVIDIA's run-time compiler."""
 
 import ctypes
 import dataclasses
@@ -22,13 +23,14 @@ TYPES = {
 
 
 def nvidia_folder() -> Path:
-    """Where the packages nvidia-cuda-nvrtc and nvidia-cuda-runtime put their libraries and headers."""
+    """The folder with the libraries and headers of nvidia-cuda-nvrtc and nvidia-cuda-runtime."""
     (folder,) = importlib.util.find_spec("nvidia").submodule_search_locations
     return next(Path(folder).glob("cu1*"))
 
 
 def compile_source(source, architecture) -> str:
-    """The compiler's report, with registers and spills; fails the test when the source does not compile."""
+    """The compiler's report, with registers and spills; fails the test when the source does not
+    compile."""
     library = ctypes.CDLL(str(next(nvidia_folder().glob("lib/libnvrtc.so.*"))))
     program, length = ctypes.c_void_p(), ctypes.c_size_t()
     assert (
