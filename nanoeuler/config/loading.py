@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.config.validation import check, place, read_schema
+from nanoeuler.config.settings import Configuration
+from nanoeuler.config.sources import Sources
+from nanoeuler.config.validation import check, place
 from nanoeuler.config.yaml_file import Key, read_yaml
 from nanoeuler.corpus.own_text import find_files
 from nanoeuler.corpus.tasks import describe_task
@@ -31,7 +33,7 @@ def load_files(files: Sequence[str | Path], overrides: Mapping[str, Any] | None 
     for key in keys_in(overrides or {}):
         places[key] = "the command line"
     source = ", ".join(map(str, files))
-    config = check(merged, read_schema("schema.yaml"), places, source)
+    config = check(merged, Configuration, places, source)
     config["sources"] = read_sources(
         config["sources"], config["data_dir"], place(("sources",), places, source)
     )
@@ -80,7 +82,7 @@ def read_sources(file: str, data_dir: str, where: str) -> Config:
             f"{where}: sources is {file}, and there is no such file (from {Path.cwd()}); correct the path, config/sources.yaml for example"
         )
     content, places = read_yaml(file)
-    sources = check(content or {}, read_schema("sources_schema.yaml"), places, file)
+    sources = check(content or {}, Sources, places, file)
     return {name: expand(section, data_dir) for name, section in sources.items()}
 
 

@@ -2,11 +2,14 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import nanoeuler
-from nanoeuler.config.validation import find_rule, read_schema
+from nanoeuler.config.section import Section, section_type
+from nanoeuler.config.settings import Configuration
+from nanoeuler.config.sources import Sources
 from nanoeuler.config.yaml_file import Key
 from nanoeuler.files import canonical_json
 
@@ -99,10 +102,10 @@ def stage_identity(config: Config, stage: str) -> str:
     Left out are device, folders, intervals, logging, addresses of the same files, and whatever else the schema marks `x-reruns`.
     """
     selected = select(config, STAGES[stage].reads)
-    sources = lasting(selected.pop("sources", {}), read_schema("sources_schema.yaml"))
+    sources = lasting(selected.pop("sources", {}), Sources)
+    revision = STAGES[stage].revision
     return canonical_json(
-        lasting(selected, read_schema("schema.yaml"))
-        | {"sources": sources, "revision": STAGES[stage].revision}
+        lasting(selected, Configuration) | {"sources": sources, "revision": revision}
     )
 
 
@@ -136,15 +139,16 @@ def resolve_key(name: str, config: Config) -> Key:
     return (*head.rstrip(".").split("."), config[section][key])
 
 
-def lasting(value: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """`value` without the keys that cannot change a result."""
+def lasting(values: Mapping[str, Any], section: type[Section]) -> dict[str, Any]:
+    """The values of a section without those that cannot change a result."""
+    known = {field.name: field for field in fields(section)}
     kept = {}
-    for key, item in value.items():
-        rule = find_rule((key,), schema)
-        reruns = rule.get("x-reruns", True)
-        if reruns is False or (reruns == "best" and value.get("keep") != "best"):
+    for key, value in values.items():
+        reruns = known[key].metadata["reruns"] if key in known else True
+        if reruns is False or (reruns == "best" and values.get("keep") != "best"):
             continue
-        kept[key] = lasting(item, rule) if isinstance(item, Mapping) else item
+        inner = section_type(known[key]) if key in known else None
+        kept[key] = lasting(value, inner) if inner and isinstance(value, Mapping) else value
     return kept
 
 

@@ -3,65 +3,106 @@
 import copy
 import datetime
 import difflib
-import importlib.resources
+import functools
 import json
 import math
+import operator
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
+from nanoeuler.config.section import Section
 from nanoeuler.config.yaml_file import Key
 from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:
-    import jsonschema
+    from pydantic import TypeAdapter
 
 Schema = dict[str, Any]
-NULLS = ("null", "Null", "NULL", "~", "")  # as YAML writes it
+NULLS = ("null", "Null", "NULL", "~", "")
+"""How YAML writes null."""
+UNKNOWN_KEY, MISSING_KEY = "unexpected_keyword_argument", "missing"
+"""The two kinds of mistake, in pydantic's words, that concern a key and not its value."""
 
 
-def is_finite_number(_: object, value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+@functools.cache
+def adapter(section: type) -> "TypeAdapter[Any]":
+    from pydantic import TypeAdapter  # only who checks a configuration waits for it
+
+    return TypeAdapter(section)
 
 
-@cache
-def validator() -> Any:
-    """The class of validators, imported when there is something to check: a stage that is handed inline JSON need not wait for it."""
-    import jsonschema
-
-    types = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("number", is_finite_number)
-    return jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=types)
+@functools.cache
+def read_schema(section: type) -> Schema:
+    """The JSON Schema of `section`, with every reference replaced by what it refers to."""
+    schema = adapter(section).json_schema()
+    return resolve(schema, schema.pop("$defs", {}))
 
 
-@cache
-def read_schema(name: str) -> Schema:
-    """The schema `name`, which is package data beside this module."""
-    return yaml.safe_load(
-        importlib.resources.files("nanoeuler.config").joinpath(name).read_text(encoding="utf-8")
-    )
+def resolve(rule: Any, definitions: Mapping[str, Schema]) -> Any:
+    """Put definitions in the place of references, and write `null` as one of the types of a value."""
+    if isinstance(rule, list):
+        return [resolve(item, definitions) for item in rule]
+    if not isinstance(rule, dict):
+        return rule
+    rule = {name: resolve(item, definitions) for name, item in rule.items()}
+    if reference := rule.pop("$ref", None):
+        definition = resolve(definitions[reference.rpartition("/")[2]], definitions)
+        definition.pop("description", None)  # the class's; that of the key counts
+        rule = definition | rule
+    match rule.get("anyOf"):
+        case [{"type": str() as kind, **limits}, {"type": "null"}]:
+            del rule["anyOf"]
+            rule |= {"type": [kind, "null"], **limits}
+    if rule.get("x-optional"):
+        del rule["default"]
+    return rule
 
 
-def check(value: Any, schema: Schema, places: Mapping[Key, str], source: str) -> Any:
-    """Return `value` coerced to `schema`, with its defaults filled in.
+def check(value: Any, section: type[Section], places: Mapping[Key, str], source: str) -> Any:
+    """Return `value` coerced to the types of `section`, with its defaults filled in.
 
-    `places` says where each key stands in the files, `source` names the whole in case it does not.
-    Raises `UserError` naming place, key and remedy of the first mistake.
+    `places` says where in the files each key is; a key that is in none of them is in `source`.
+    Raises `UserError` with place, key and remedy of the first mistake.
     """
+    schema = read_schema(section)
     value = fill_defaults(coerce(value, schema), schema)
-    errors = validator()(schema).iter_errors(value)
-    first = min(
-        errors,
-        key=lambda error: (
-            error.validator != "additionalProperties",
-            list(map(str, error.absolute_path)),
-        ),
-        default=None,
-    )
-    if first is not None:
-        raise UserError(explain(first, schema, places, source))
+    if (mistake := first_mistake(value, section)) is not None:
+        raise UserError(explain(*mistake, value, schema, places, source))
     return value
+
+
+def first_mistake(value: Any, section: type[Section]) -> tuple[str, Key] | None:
+    """Kind and key of the mistake to report. Unknown keys come first: they may explain the others."""
+    from pydantic import ValidationError
+
+    try:
+        # as JSON, in which pydantic is strict about types and yet builds sections
+        adapter(section).validate_json(json.dumps(value, default=str), strict=True)
+        return None
+    except ValidationError as error:
+        found = [(item["type"], path_in(value, item["loc"])) for item in error.errors()]
+
+    def rank(mistake: tuple[str, Key]) -> tuple[bool, list[str]]:
+        kind, path = mistake
+        section = path[:-1] if kind == UNKNOWN_KEY else path
+        return kind != UNKNOWN_KEY, list(map(str, section))
+
+    return min(found, key=rank)
+
+
+def path_in(value: Any, location: Key) -> Key:
+    """The part of pydantic's `location` that leads to a value, or to the section that lacks it.
+
+    Behind it come the alternatives of a union, which are no part of the file.
+    """
+    path: Key = ()
+    for part in location:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            break
+        path += (part,)
+    return path
 
 
 def coerce(value: Any, schema: Schema) -> Any:
@@ -73,7 +114,7 @@ def coerce(value: Any, schema: Schema) -> Any:
     if isinstance(value, Mapping):
         known, other = schema.get("properties", {}), schema.get("additionalProperties")
         return {
-            key: coerce(item, known.get(key) or (other if isinstance(other, dict) else {}))
+            str(key): coerce(item, known.get(key) or (other if isinstance(other, dict) else {}))
             for key, item in value.items()
         }
     if isinstance(value, list):
@@ -84,7 +125,7 @@ def coerce(value: Any, schema: Schema) -> Any:
         return {}
     if isinstance(value, str) and "null" in types and value.strip() in NULLS:
         return None
-    if isinstance(value, str) and not any(fits(value, option) for option in options(schema)):
+    if isinstance(value, str) and not any(value in words(option) for option in options(schema)):
         return parse_scalar(value, types)
     if (
         isinstance(value, float)
@@ -135,8 +176,9 @@ def accepted_types(schema: Schema) -> set[str]:
     return types
 
 
-def fits(value: Any, schema: Schema) -> bool:
-    return validator()(schema).is_valid(value)
+def words(schema: Schema) -> list[Any]:
+    """The values that a schema allows by name."""
+    return schema.get("enum", [schema["const"]] if "const" in schema else [])
 
 
 def fill_defaults(value: Any, schema: Schema) -> Any:
@@ -161,21 +203,25 @@ def fill_defaults(value: Any, schema: Schema) -> Any:
 
 
 def explain(
-    error: "jsonschema.ValidationError", schema: Schema, places: Mapping[Key, str], source: str
+    kind: str, path: Key, config: Any, schema: Schema, places: Mapping[Key, str], source: str
 ) -> str:
-    """One sentence for a mistake: where, which key, what it must be, what it is, and the key that was perhaps meant."""
-    key: Key = tuple(error.absolute_path)
-    if error.validator == "additionalProperties":
-        known = list(error.schema.get("properties", {}))
-        unknown = next(name for name in error.instance if name not in known)
-        return f"{place((*key, unknown), places, source)}: unknown key {dotted((*key, unknown))}; {suggestion((*key, unknown), known, schema)}"
-    if error.validator == "required":
-        missing = next(name for name in error.validator_value if name not in error.instance)
-        meaning = error.schema.get("properties", {}).get(missing, {}).get("description")
-        return f"{place(key, places, source)}: {dotted((*key, missing))} is missing; give it{f' ({meaning})' if meaning else ''}"
-    rule = find_rule(key, schema)
-    meaning = f" ({rule['description']})" if "description" in rule else ""
-    return f"{place(key, places, source)}: {dotted(key) or 'the file'} must be {describe(rule)}, not {show(error.instance)}{hint(error.instance, rule)}{meaning}"
+    """One sentence for a mistake: where, which key, what it must be, what it is, what was meant."""
+    where = place(path, places, source)
+    if kind == UNKNOWN_KEY:
+        known = list(find_rule(path[:-1], schema).get("properties", {}))
+        return f"{where}: unknown key {dotted(path)}; {suggestion(path, known, schema)}"
+    rule, value = find_rule(path, schema), functools.reduce(operator.getitem, path, config)
+    if kind == MISSING_KEY:
+        missing = next(name for name in rule["required"] if name not in value)
+        needed = f"{dotted((*path, missing))} is missing; give it"
+        return f"{where}: {needed}{meaning(rule['properties'][missing])}"
+    name = dotted(path) or "the file"
+    problem = f"{name} must be {describe(rule)}, not {show(value)}{hint(value, rule)}"
+    return f"{where}: {problem}{meaning(rule)}"
+
+
+def meaning(rule: Schema) -> str:
+    return f" ({rule['description']})" if "description" in rule else ""
 
 
 def place(key: Key, places: Mapping[Key, str], source: str) -> str:

@@ -6,8 +6,8 @@ learning rate would silently hand back the old weights.
 
 from typing import Any
 
+from nanoeuler.config.settings import STAGE_SECTIONS
 from nanoeuler.config.stages import STAGES, lasting
-from nanoeuler.config.validation import read_schema
 from nanoeuler.files import canonical_json, sha256_text
 
 DURATION = {"tokens", "epochs"}
@@ -24,7 +24,7 @@ def fingerprint(stage: str, section: dict[str, Any], **inputs: Any) -> str:
     ignored = BY_CONTENT | (DURATION if section.get("schedule") == "wsd" else set())
     kept = {
         key: value
-        for key, value in lasting(section, read_schema("schema.yaml")["properties"][stage]).items()
+        for key, value in lasting(section, STAGE_SECTIONS[stage]).items()
         if key not in ignored
     }
     return sha256_text(

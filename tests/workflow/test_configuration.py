@@ -2,16 +2,22 @@
 
 import dataclasses
 import json
+import re
+from dataclasses import Field, fields
 from pathlib import Path
 
 import pytest
-import yaml
 
-from nanoeuler.config import load
+from nanoeuler.config import load, sources
 from nanoeuler.config.loading import load_files
 from nanoeuler.config.paths import Paths
+from nanoeuler.config.reference import reference
+from nanoeuler.config.section import Section, section_type
+from nanoeuler.config.settings import Configuration, Model, Sample, Task
+from nanoeuler.config.sources import Sources
 from nanoeuler.corpus.sample.settings import Settings
 from nanoeuler.errors import UserError
+from nanoeuler.model.spec import ModelConfig
 
 SOURCES = """
 gutenberg: {collection: classics, mirror: "{data_dir}/mirror", licence: Public domain, books: [{id: 1342, title: Pride and Prejudice}, {id: 84}]}
@@ -365,46 +371,51 @@ def test_what_is_no_file_is_refused(tmp_path):
 ROOT = Path(__file__).parents[2]
 
 
-def keys(schema: dict, prefix: str = "") -> dict[str, dict]:
-    """Every key of a schema, dotted, with its rule."""
+def keys(section: type[Section], prefix: str = "") -> dict[str, Field]:
+    """Every key of a section, dotted, with its field."""
     found = {}
-    for name, rule in schema.get("properties", {}).items():
-        found[prefix + name] = rule
-        found |= keys(rule, f"{prefix}{name}.")
+    for field in fields(section):
+        inner = section_type(field)
+        found |= keys(inner, f"{prefix}{field.name}.") if inner else {prefix + field.name: field}
     return found
 
 
-def written(value: object) -> str:
-    """A value as YAML, on one line."""
-    return yaml.safe_dump(value, default_flow_style=True).strip().removesuffix("...").strip()
+def test_the_settings_and_the_sample_know_the_same_keys():
+    assert set(keys(Sample)) == set(dataclasses.asdict(Settings()))
 
 
-def test_the_schema_and_the_sample_know_the_same_keys():
-    properties = yaml.safe_load((ROOT / "nanoeuler/config/schema.yaml").read_text())["properties"][
-        "sample"
-    ]["properties"]
-    assert set(properties) == set(dataclasses.asdict(Settings()))
+def test_the_settings_and_the_model_know_the_same_fields():
+    assert set(keys(Model)) == {"preset"} | {field.name for field in fields(ModelConfig)}
 
 
-def test_every_key_of_the_schema_says_what_it_means():
-    for name in ("schema.yaml", "sources_schema.yaml"):
-        schema = yaml.safe_load((ROOT / "nanoeuler/config" / name).read_text())
-        for key, rule in keys(schema).items():
-            assert rule.get("description"), f"{name}: {key} has no description"
+def test_every_key_says_what_it_means():
+    for section in (Configuration, Task, Sources, *sections_of_sources()):
+        for key, field in keys(section).items():
+            assert field.metadata["description"], f"{section.__name__}: {key} has no description"
+
+
+def sections_of_sources() -> list[type[Section]]:
+    return [kind for kind in vars(sources).values() if is_section(kind)]
+
+
+def is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 def test_the_readme_of_the_configuration_explains_every_key_with_its_default():
     text = (ROOT / "config/README.md").read_text()
-    rows = {}
-    for line in text.splitlines():
-        if line.startswith("| `") and ".yaml`" not in line:
-            cells = [cell.strip() for cell in line.strip("|").split("|")]
-            rows[cells[0].strip("`")] = cells[1]
-    schema = yaml.safe_load((ROOT / "nanoeuler/config/schema.yaml").read_text())
-    known = {key: rule for key, rule in keys(schema).items() if "properties" not in rule}
-    assert sorted(rows) == sorted(known)
-    for key, rule in known.items():
-        assert rows[key] == (f"`{written(rule['default'])}`" if "default" in rule else ""), key
+    explained = []
+    for part in text.split("\n## ")[1:]:
+        heading, _, content = part.partition("\n")
+        lists = [
+            block.strip() for block in content.split("\n\n") if block.strip().startswith("- `")
+        ]
+        assert lists == [reference()[heading.strip("`").lower()]]
+        explained.append(heading.strip("`").lower())
+    assert sorted(explained) == sorted(reference())
+    listed = re.findall(r"^- `([^`]+)`", text, flags=re.MULTILINE)
+    for key in keys(Configuration):
+        assert key in listed or key.partition(".")[2] in listed, key
 
 
 RUNS = sorted(

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from nanoeuler.config.settings import Configuration
 from nanoeuler.config.stages import lasting
-from nanoeuler.config.validation import read_schema
 from nanoeuler.evaluation.report.charts import Series, line_chart
 from nanoeuler.evaluation.report.gather import STAGES, Run, Stage
 from nanoeuler.evaluation.report.headline import stage_name
@@ -148,7 +148,7 @@ def is_off(key: str, values: Mapping[str, Any]) -> bool:
 
 def what_counts(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration less name, sources file, and whatever cannot change a result. Of a stage that is switched off only that."""
-    kept = lasting(config, read_schema("schema.yaml"))
+    kept = lasting(config, Configuration)
     for key, stage in config.items():
         if isinstance(stage, Mapping) and "enabled" in stage:
             kept[key] = (kept[key] if stage["enabled"] else {}) | {"enabled": stage["enabled"]}
