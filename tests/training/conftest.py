@@ -234,6 +234,18 @@ def data(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
+def smaller_tokenizer(data, tmp_path) -> Path:
+    """The tokenizer of the tiny data without its last entry."""
+    content = json.loads((data / "tokenizer.json").read_text())
+    model = content["model"]
+    model["merges"].pop()
+    del model["vocab"][max(model["vocab"], key=model["vocab"].get)]
+    path = tmp_path / "smaller.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.fixture
 def trainer(data, tmp_path) -> Trainer:
     return Trainer(data, tmp_path)
 

@@ -270,14 +270,22 @@ def test_little_text_for_the_model_is_said_before_training(trainer):
     assert "most of the text will be learned by heart" in said
 
 
-def test_a_tokenizer_of_another_run_is_refused(trainer, data, tmp_path):
-    other = json.loads((data / "tokenizer.json").read_text())
-    other["model"]["merges"] = other["model"]["merges"][:-1]
-    longest = max(other["model"]["vocab"], key=lambda token: other["model"]["vocab"][token])
-    del other["model"]["vocab"][longest]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(other))
-    said = trainer.run("pretrain", "--tokenizer", str(tmp_path / "tokenizer.json"), status=1)
+def test_a_tokenizer_of_another_run_is_refused(trainer, smaller_tokenizer):
+    said = trainer.run("pretrain", "--tokenizer", str(smaller_tokenizer), status=1)
     assert "made with another tokenizer" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("stage", ["sft", "dpo"])
+def test_a_vocabulary_of_another_size_than_the_model_s_is_refused(
+    trainer, tuned, smaller_tokenizer, stage
+):
+    arguments = ["--parent", str(tuned), "--tokenizer", str(smaller_tokenizer)]
+    said = trainer.run(stage, *arguments, status=1)
+    assert (
+        f"model.vocab_size is 288 but {smaller_tokenizer} has 287 entries; "
+        "use the tokenizer that the model was trained with" in said
+    )
     assert "Traceback" not in said
 
 
