@@ -42,7 +42,7 @@ def key(
 
 
 def subsection(kind: "type[Section]", meaning: str, reruns: bool = True, **given: Any) -> Any:
-    """A field that is a section of its own. Left out, it counts as written with the keys `given`."""
+    """A field that is a section. Left out, it counts as written with the keys `given`."""
     metadata = {"description": meaning, "reruns": reruns, "json_schema_extra": {"default": given}}
     return field(default_factory=lambda: kind(**given), metadata=metadata)
 

@@ -1,4 +1,8 @@
-"""Checking a value against a JSON Schema: coerce what YAML misread, fill in defaults, refuse the rest in one sentence."""
+"""Checking values from a file against a section of `settings` or `sources`.
+
+What YAML misread is coerced and defaults are filled in. The first mistake is explained in one
+sentence. pydantic makes the JSON Schema that all of this goes by, and finds the mistakes.
+"""
 
 import copy
 import datetime
@@ -10,7 +14,6 @@ import operator
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from nanoeuler.config.section import Section
 from nanoeuler.config.yaml_file import Key
 from nanoeuler.errors import UserError
 
@@ -21,25 +24,42 @@ Schema = dict[str, Any]
 NULLS = ("null", "Null", "NULL", "~", "")
 """How YAML writes null."""
 UNKNOWN_KEY, MISSING_KEY = "unexpected_keyword_argument", "missing"
-"""The two kinds of mistake, in pydantic's words, that concern a key and not its value."""
+"""pydantic's words for the mistakes that concern a key and not its value."""
+
+
+def check(value: Any, section: type, locations: Mapping[Key, str], source: str) -> Any:
+    """Return `value` coerced to the types of `section`, with its defaults filled in.
+
+    `locations` says where in the files each key is, and `source` names the files. Raises
+    `UserError` with location, key and remedy of the first mistake.
+    """
+    schema = read_schema(section)
+    value = fill_defaults(coerce(value, schema), schema)
+    mistake = first_mistake(value, section)
+    if mistake is not None:
+        raise UserError(explain(*mistake, value, schema, locations, source))
+    return value
+
+
+# ---- the schema
 
 
 @functools.cache
 def adapter(section: type) -> "TypeAdapter[Any]":
-    from pydantic import TypeAdapter  # only who checks a configuration waits for it
+    from pydantic import TypeAdapter  # takes long to import, and most stages check nothing
 
     return TypeAdapter(section)
 
 
 @functools.cache
 def read_schema(section: type) -> Schema:
-    """The JSON Schema of `section`, with every reference replaced by what it refers to."""
+    """The JSON Schema of a section, with definitions in the place of references to them."""
     schema = adapter(section).json_schema()
     return resolve(schema, schema.pop("$defs", {}))
 
 
 def resolve(rule: Any, definitions: Mapping[str, Schema]) -> Any:
-    """Put definitions in the place of references, and write `null` as one of the types of a value."""
+    """Replace references by definitions, and write `null` as one of the types of a value."""
     if isinstance(rule, list):
         return [resolve(item, definitions) for item in rule]
     if not isinstance(rule, dict):
@@ -47,7 +67,7 @@ def resolve(rule: Any, definitions: Mapping[str, Schema]) -> Any:
     rule = {name: resolve(item, definitions) for name, item in rule.items()}
     if reference := rule.pop("$ref", None):
         definition = resolve(definitions[reference.rpartition("/")[2]], definitions)
-        definition.pop("description", None)  # the class's; that of the key counts
+        definition.pop("description", None)  # the meaning of the key counts, not the class's
         rule = definition | rule
     match rule.get("anyOf"):
         case [{"type": str() as kind, **limits}, {"type": "null"}]:
@@ -56,109 +76,6 @@ def resolve(rule: Any, definitions: Mapping[str, Schema]) -> Any:
     if rule.get("x-optional"):
         del rule["default"]
     return rule
-
-
-def check(value: Any, section: type[Section], places: Mapping[Key, str], source: str) -> Any:
-    """Return `value` coerced to the types of `section`, with its defaults filled in.
-
-    `places` says where in the files each key is; a key that is in none of them is in `source`.
-    Raises `UserError` with place, key and remedy of the first mistake.
-    """
-    schema = read_schema(section)
-    value = fill_defaults(coerce(value, schema), schema)
-    if (mistake := first_mistake(value, section)) is not None:
-        raise UserError(explain(*mistake, value, schema, places, source))
-    return value
-
-
-def first_mistake(value: Any, section: type[Section]) -> tuple[str, Key] | None:
-    """Kind and key of the mistake to report. Unknown keys come first: they may explain the others."""
-    from pydantic import ValidationError
-
-    try:
-        # as JSON, in which pydantic is strict about types and yet builds sections
-        adapter(section).validate_json(json.dumps(value, default=str), strict=True)
-        return None
-    except ValidationError as error:
-        found = [(item["type"], path_in(value, item["loc"])) for item in error.errors()]
-
-    def rank(mistake: tuple[str, Key]) -> tuple[bool, list[str]]:
-        kind, path = mistake
-        section = path[:-1] if kind == UNKNOWN_KEY else path
-        return kind != UNKNOWN_KEY, list(map(str, section))
-
-    return min(found, key=rank)
-
-
-def path_in(value: Any, location: Key) -> Key:
-    """The part of pydantic's `location` that leads to a value, or to the section that lacks it.
-
-    Behind it come the alternatives of a union, which are no part of the file.
-    """
-    path: Key = ()
-    for part in location:
-        try:
-            value = value[part]
-        except (KeyError, IndexError, TypeError):
-            break
-        path += (part,)
-    return path
-
-
-def coerce(value: Any, schema: Schema) -> Any:
-    """Turn what YAML 1.1 or a command line made of a scalar into what `schema` wants, where that is beyond doubt.
-
-    "3e-4" is a string to YAML 1.1, `--config 'sft={epochs: 2}'` gives strings only, 1.0e+6 is a float, and a run named
-    2026-11-05 is a date. What cannot be coerced stays as it is, for validation to refuse.
-    """
-    if isinstance(value, Mapping):
-        known, other = schema.get("properties", {}), schema.get("additionalProperties")
-        return {
-            str(key): coerce(item, known.get(key) or (other if isinstance(other, dict) else {}))
-            for key, item in value.items()
-        }
-    if isinstance(value, list):
-        items = next((option["items"] for option in options(schema) if "items" in option), {})
-        return [coerce(item, items) for item in value]
-    types = accepted_types(schema)
-    if value is None and types == {"object"}:  # a section whose keys are all commented out
-        return {}
-    if isinstance(value, str) and "null" in types and value.strip() in NULLS:
-        return None
-    if isinstance(value, str) and not any(value in words(option) for option in options(schema)):
-        return parse_scalar(value, types)
-    if (
-        isinstance(value, float)
-        and value.is_integer()
-        and "integer" in types
-        and "number" not in types
-    ):
-        return int(value)
-    if types == {"string"} or types == {"string", "null"}:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        if isinstance(value, datetime.date):
-            return value.isoformat()
-    return value
-
-
-def parse_scalar(text: str, types: set[str]) -> Any:
-    """Read `text` as one of `types`, or return it unchanged."""
-    stripped = text.strip()
-    if "boolean" in types and stripped.lower() in ("true", "false"):
-        return stripped.lower() == "true"
-    if types & {"number", "integer"}:
-        try:
-            number = float(stripped)
-        except ValueError:
-            return text
-        if math.isfinite(number) and number.is_integer() and "integer" in types:
-            return (
-                int(stripped) if stripped.lstrip("+-").replace("_", "").isdigit() else int(number)
-            )
-        if "number" in types:
-            return number
-    return text
 
 
 def options(schema: Schema) -> list[Schema]:
@@ -176,59 +93,160 @@ def accepted_types(schema: Schema) -> set[str]:
     return types
 
 
-def words(schema: Schema) -> list[Any]:
+def inner_rule(part: str | int, schema: Schema) -> Schema:
+    """The rule for an item of a list, or for the value of a key in a section."""
+    if isinstance(part, int):
+        empty: Schema = {}
+        return next((option["items"] for option in options(schema) if "items" in option), empty)
+    other = schema.get("additionalProperties")
+    known = schema.get("properties", {}).get(part)
+    return known or (other if isinstance(other, dict) else {})
+
+
+def find_rule(key: Key, schema: Schema) -> Schema:
+    """The rule for `key`."""
+    return functools.reduce(lambda rule, part: inner_rule(part, rule), key, schema)
+
+
+def keys_of(schema: Schema, prefix: Key = ()) -> Iterator[Key]:
+    """Every key of a schema; a section comes before the keys inside it."""
+    for name, rule in schema.get("properties", {}).items():
+        yield (*prefix, name)
+        yield from keys_of(rule, (*prefix, name))
+
+
+# ---- values
+
+
+def coerce(value: Any, schema: Schema) -> Any:
+    """Turn a scalar into the type that `schema` wants, where its meaning is beyond doubt.
+
+    "3e-4" is text to YAML 1.1, 1.0e+6 is not a whole number, and a run named 2026-11-05 is a date;
+    `--config 'sft={epochs: 2}'` gives nothing but text. Other values are left for pydantic to
+    refuse.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): coerce(item, inner_rule(key, schema)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [coerce(item, inner_rule(0, schema)) for item in value]
+    types = accepted_types(schema)
+    if value is None and types == {"object"}:  # a section whose keys are all commented out
+        return {}
+    if isinstance(value, str):
+        return coerce_text(value, types, schema)
+    if isinstance(value, float) and value.is_integer() and "number" not in types:
+        return int(value) if "integer" in types else value
+    if types - {"null"} == {"string"}:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, datetime.date):
+            return value.isoformat()
+    return value
+
+
+def coerce_text(text: str, types: set[str], schema: Schema) -> Any:
+    """Read `text` as one of `types`, or return it unchanged."""
+    stripped = text.strip()
+    if "null" in types and stripped in NULLS:
+        return None
+    if any(text in named_values(option) for option in options(schema)):
+        return text
+    if "boolean" in types and stripped.lower() in ("true", "false"):
+        return stripped.lower() == "true"
+    if types & {"number", "integer"}:
+        try:
+            number = float(stripped)
+        except ValueError:
+            return text
+        if math.isfinite(number) and number.is_integer() and "integer" in types:
+            digits = stripped.lstrip("+-").replace("_", "").isdigit()
+            return int(stripped) if digits else int(number)
+        if "number" in types:
+            return number
+    return text
+
+
+def named_values(schema: Schema) -> list[Any]:
     """The values that a schema allows by name."""
     return schema.get("enum", [schema["const"]] if "const" in schema else [])
 
 
 def fill_defaults(value: Any, schema: Schema) -> Any:
-    """Add the default of every key that is missing. A section with a default is filled in turn."""
+    """Add the default of every missing key. A section that is a default is filled in, too."""
     if isinstance(value, list):
-        items = next((option["items"] for option in options(schema) if "items" in option), {})
-        return [fill_defaults(item, items) for item in value]
+        return [fill_defaults(item, inner_rule(0, schema)) for item in value]
     if not isinstance(value, Mapping):
         return value
     filled = dict(value)
     for key, rule in schema.get("properties", {}).items():
         if key not in filled and "default" in rule:
             filled[key] = copy.deepcopy(rule["default"])
-    other = schema.get("additionalProperties")
-    return {
-        key: fill_defaults(
-            item,
-            schema.get("properties", {}).get(key) or (other if isinstance(other, dict) else {}),
-        )
-        for key, item in filled.items()
-    }
+    return {key: fill_defaults(item, inner_rule(key, schema)) for key, item in filled.items()}
+
+
+# ---- mistakes
+
+
+def first_mistake(value: Any, section: type) -> tuple[str, Key] | None:
+    """Kind and key of the mistake to explain. An unknown key comes first: it may cause others."""
+    from pydantic import ValidationError
+
+    text = json.dumps(value, default=str)
+    try:
+        adapter(section).validate_json(text, strict=True)  # JSON, because its objects are sections
+        return None
+    except ValidationError as error:
+        found = [(item["type"], key_in(value, item["loc"])) for item in error.errors()]
+
+    def rank(mistake: tuple[str, Key]) -> tuple[bool, list[str]]:
+        kind, key = mistake
+        section_key = key[:-1] if kind == UNKNOWN_KEY else key
+        return kind != UNKNOWN_KEY, list(map(str, section_key))
+
+    return min(found, key=rank)
+
+
+def key_in(value: Any, location: Key) -> Key:
+    """The part of pydantic's `location` that is in `value`.
+
+    A missing key follows it, or an alternative of a union.
+    """
+    key: Key = ()
+    for part in location:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            break
+        key += (part,)
+    return key
 
 
 def explain(
-    kind: str, path: Key, config: Any, schema: Schema, places: Mapping[Key, str], source: str
+    kind: str, key: Key, config: Any, schema: Schema, locations: Mapping[Key, str], source: str
 ) -> str:
-    """One sentence for a mistake: where, which key, what it must be, what it is, what was meant."""
-    where = place(path, places, source)
+    """One sentence for a mistake: where it is, which key, what it must be and what it is."""
+    where = locate(key, locations, source)
     if kind == UNKNOWN_KEY:
-        known = list(find_rule(path[:-1], schema).get("properties", {}))
-        return f"{where}: unknown key {dotted(path)}; {suggestion(path, known, schema)}"
-    rule, value = find_rule(path, schema), functools.reduce(operator.getitem, path, config)
+        known = list(find_rule(key[:-1], schema).get("properties", {}))
+        return f"{where}: unknown key {dotted(key)}; {suggestion(key, known, schema)}"
+    rule, value = find_rule(key, schema), functools.reduce(operator.getitem, key, config)
     if kind == MISSING_KEY:
         missing = next(name for name in rule["required"] if name not in value)
-        needed = f"{dotted((*path, missing))} is missing; give it"
-        return f"{where}: {needed}{meaning(rule['properties'][missing])}"
-    name = dotted(path) or "the file"
-    problem = f"{name} must be {describe(rule)}, not {show(value)}{hint(value, rule)}"
-    return f"{where}: {problem}{meaning(rule)}"
+        meaning = meaning_of(rule["properties"][missing])
+        return f"{where}: {dotted((*key, missing))} is missing; give it{meaning}"
+    needed = f"{dotted(key) or 'the file'} must be {describe(rule)}"
+    return f"{where}: {needed}, not {show(value)}{hint(value, rule)}{meaning_of(rule)}"
 
 
-def meaning(rule: Schema) -> str:
+def meaning_of(rule: Schema) -> str:
     return f" ({rule['description']})" if "description" in rule else ""
 
 
-def place(key: Key, places: Mapping[Key, str], source: str) -> str:
-    """Where `key`, or else the section around it, stands."""
+def locate(key: Key, locations: Mapping[Key, str], source: str) -> str:
+    """Where `key` is, or else the section around it."""
     for length in range(len(key), 0, -1):
-        if key[:length] in places:
-            return places[key[:length]]
+        if key[:length] in locations:
+            return locations[key[:length]]
     return source
 
 
@@ -238,7 +256,7 @@ def dotted(key: Key) -> str:
 
 
 def suggestion(key: Key, known: list[str], schema: Schema) -> str:
-    """The known key that an unknown one was meant for: in its own section, or of that name elsewhere."""
+    """The key that an unknown key probably means: in its own section, or elsewhere."""
     name = str(key[-1])
     if near := difflib.get_close_matches(name, known, n=1, cutoff=0.6):
         return f"did you mean {dotted((*key[:-1], near[0]))}?"
@@ -248,58 +266,33 @@ def suggestion(key: Key, known: list[str], schema: Schema) -> str:
     return f"known here: {', '.join(known) if known else 'nothing'}"
 
 
-def keys_of(schema: Schema, prefix: Key = ()) -> Iterator[Key]:
-    """Every key that a schema knows, sections before what they hold."""
-    for name, rule in schema.get("properties", {}).items():
-        yield (*prefix, name)
-        yield from keys_of(rule, (*prefix, name))
-
-
-def find_rule(key: Key, schema: Schema) -> Schema:
-    """The part of `schema` that speaks of `key`."""
-    for part in key:
-        if isinstance(part, int):
-            schema = next((option["items"] for option in options(schema) if "items" in option), {})
-        else:
-            other = schema.get("additionalProperties")
-            schema = schema.get("properties", {}).get(part) or (
-                other if isinstance(other, dict) else {}
-            )
-    return schema
-
-
 def describe(rule: Schema) -> str:
     """What a value must be, in words."""
     if "anyOf" in rule:
         return " or ".join(describe(option) for option in rule["anyOf"])
-    if "const" in rule:
-        return show(rule["const"])
-    if "enum" in rule:
-        return either([show(value) for value in rule["enum"]])
+    if named := named_values(rule):
+        return either([show(value) for value in named])
     kind = rule.get("type", [])
-    return (
-        either([describe_type(name, rule) for name in ([kind] if isinstance(kind, str) else kind)])
-        or "something else"
-    )
+    kinds = [kind] if isinstance(kind, str) else kind
+    return either([describe_type(name, rule) for name in kinds]) or "something else"
 
 
 def describe_type(name: str, rule: Schema) -> str:
     words = {
         "integer": "a whole number",
         "number": "a number",
-        "string": "text",
         "boolean": "true or false",
         "null": "null",
         "object": "a section of keys",
     }
+    many = {
+        "integer": "whole numbers",
+        "number": "numbers",
+        "string": "texts",
+        "object": "sections",
+    }
     if name == "array":
-        items = rule.get("items", {})
-        kind = {
-            "integer": "whole numbers",
-            "number": "numbers",
-            "string": "texts",
-            "object": "sections",
-        }.get(items.get("type"), "values")
+        kind = many.get(rule.get("items", {}).get("type"), "values")
         return f"a list of {kind}" + (", each once" if rule.get("uniqueItems") else "")
     if name == "string":
         return rule.get("x-form", "text")
@@ -307,37 +300,25 @@ def describe_type(name: str, rule: Schema) -> str:
 
 
 def describe_range(rule: Schema) -> str:
-    low = (
-        f"of at least {rule['minimum']}"
-        if "minimum" in rule
-        else f"above {rule['exclusiveMinimum']}"
-        if "exclusiveMinimum" in rule
-        else ""
-    )
-    high = (
-        f"at most {rule['maximum']}"
-        if "maximum" in rule
-        else f"below {rule['exclusiveMaximum']}"
-        if "exclusiveMaximum" in rule
-        else ""
-    )
-    limits = " and ".join(filter(None, [low, high]))
+    words = {
+        "minimum": "of at least",
+        "exclusiveMinimum": "above",
+        "maximum": "at most",
+        "exclusiveMaximum": "below",
+    }
+    limits = " and ".join(f"{word} {rule[name]}" for name, word in words.items() if name in rule)
     return f" {limits}" if limits else ""
 
 
 def hint(value: Any, rule: Schema) -> str:
     """A remedy for YAML's best-known trap: no, off, yes and on are booleans."""
-    return (
-        "; YAML reads yes, no, on and off as true and false: put the text in quotes"
-        if isinstance(value, bool) and "string" in accepted_types(rule)
-        else ""
-    )
+    if not (isinstance(value, bool) and "string" in accepted_types(rule)):
+        return ""
+    return "; YAML reads yes, no, on and off as true and false: put the text in quotes"
 
 
 def either(words: list[str]) -> str:
-    return (
-        words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1] if words else ""
-    )
+    return " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def show(value: Any) -> str:

@@ -24,7 +24,10 @@ SILENT_SECONDS = 120.0
 
 
 class FolderLock:
-    """Hold `folder`/lock.json while the context lasts. Raises `UserError` when another trainer holds it."""
+    """Holds `folder`/lock.json while the context lasts.
+
+    Raises `UserError` when another trainer holds it.
+    """
 
     def __init__(self, folder: Path):
         self.path = folder / "lock.json"
