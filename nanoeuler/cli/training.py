@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanoeuler import log
-from nanoeuler.backend import DEVICES
+from nanoeuler.cli.options import (
+    Handler,
+    add_config,
+    add_device,
+    add_gpus,
+    add_optional_path,
+    add_path,
+    finish,
+)
 from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,63 +29,45 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         help="train a model on token shards",
         description="Train a model on token shards; resumes where it stopped.",
     )
-    add_manifest(parser, "tokens", "manifest.json of the token shards")
-    add_common(parser, "pretrain")
-    parser.set_defaults(handler=run_pretrain)
+    add_path(parser, "--tokens", "MANIFEST", "manifest.json of the token shards")
+    add_common(parser, "pretrain", run_pretrain)
 
     parser = subparsers.add_parser(
         "sft",
         help="tune a model on instructions",
         description="Tune a model on instructions; resumes where it stopped.",
     )
-    add_manifest(parser, "instructions", "manifest.json of the instruction records")
-    add_parent(parser, "; without it (and without sft.init_from) the weights are random")
-    add_common(parser, "sft")
-    parser.set_defaults(handler=run_sft)
+    add_path(parser, "--instructions", "MANIFEST", "manifest.json of the instruction records")
+    add_optional_path(
+        parser,
+        "--parent",
+        "DIR",
+        "model to start from; without it (and without sft.init_from) the weights are random",
+    )
+    add_common(parser, "sft", run_sft)
 
     parser = subparsers.add_parser(
         "dpo",
         help="align a model with preferences",
         description="Align a model with preference pairs; resumes where it stopped.",
     )
-    add_manifest(parser, "preferences", "manifest.json of the preference pairs")
-    add_parent(parser, ", which is the reference too (default: dpo.init_from)")
-    add_common(parser, "dpo")
-    parser.set_defaults(handler=run_dpo)
-
-
-def add_manifest(parser: argparse.ArgumentParser, name: str, meaning: str) -> None:
-    parser.add_argument(f"--{name}", required=True, type=Path, metavar="MANIFEST", help=meaning)
-
-
-def add_parent(parser: argparse.ArgumentParser, more: str) -> None:
-    parser.add_argument("--parent", type=Path, metavar="DIR", help=f"model to start from{more}")
-
-
-def add_common(parser: argparse.ArgumentParser, stage: str) -> None:
-    parser.add_argument(
-        "--config",
-        required=True,
-        help=f"YAML file, or inline JSON with the sections seed, model and {stage}",
+    add_path(parser, "--preferences", "MANIFEST", "manifest.json of the preference pairs")
+    add_optional_path(
+        parser,
+        "--parent",
+        "DIR",
+        "model to start from, which is the reference too (default: dpo.init_from)",
     )
-    parser.add_argument("--tokenizer", required=True, type=Path, help="tokenizer.json")
-    parser.add_argument(
-        "--output",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help=f"folder of the stage, such as results/demo/{stage}",
-    )
-    parser.add_argument(
-        "--device",
-        choices=DEVICES,
-        default="auto",
-        help="engine (default: auto, the fastest there is)",
-    )
-    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs to use; 0 forces the CPU")
-    parser.add_argument(
-        "--log", type=Path, metavar="FILE", help="append log lines to this file as well"
-    )
+    add_common(parser, "dpo", run_dpo)
+
+
+def add_common(parser: argparse.ArgumentParser, stage: str, handler: Handler) -> None:
+    add_config(parser, f"the sections seed, model and {stage}")
+    add_path(parser, "--tokenizer", "FILE", "tokenizer.json")
+    add_path(parser, "--output", "DIR", f"folder of the stage, such as results/demo/{stage}")
+    add_device(parser)
+    add_gpus(parser)
+    finish(parser, handler)
 
 
 def run_pretrain(options: argparse.Namespace) -> int:
