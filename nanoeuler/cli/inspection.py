@@ -222,7 +222,8 @@ def model_config(options: argparse.Namespace) -> "ModelConfig":
     config = load(options.config)
     if "model" not in config:
         raise UserError(
-            '--config: there is no model section; give one, such as \'{"model": {"preset": "small"}}\''
+            "--config: there is no model section; "
+            'give one, such as \'{"model": {"preset": "small"}}\''
         )
     return ModelConfig.from_dict(config["model"])
 
