@@ -56,7 +56,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "--temperature",
         type=float,
         metavar="X",
-        help="0: always the likeliest token; 1: the model's own probabilities (default 0.7)",
+        help="0: always the likeliest token; 1: as the model is (default 0.7)",
     )
     parser.add_argument(
         "--top-k",

@@ -78,7 +78,7 @@ def job_environment(checkout: str) -> dict[str, str]:
 
 
 def cluster_resources(config: Mapping[str, Any], gpu: bool = False) -> dict[str, Any]:
-    """What a job asks of a Slurm cluster.
+    """The resources that a job asks of a Slurm cluster.
 
     Snakemake leaves out values that are None, and executors other than Slurm ignore all of them.
     """

@@ -1,4 +1,4 @@
-"""Where every file of a run is, and which files a stage reads."""
+"""The paths of all files of a run, and the files that each stage reads."""
 
 import hashlib
 from collections.abc import Iterable, Mapping

@@ -390,7 +390,7 @@ class Task(Section):
 
 @section
 class Evaluate(Section):
-    """What is measured of every stage's model."""
+    """Measurements of every stage's model."""
 
     prompts: list[Annotated[str, MinLen(1)]] = key(
         "prompts whose replies are printed in the report", default=[]
@@ -432,7 +432,7 @@ class Evaluate(Section):
 
 @section
 class Slurm(Section):
-    """What a job asks of a cluster."""
+    """The resources that a job asks of a cluster."""
 
     account: str | None = key(
         "account that jobs are charged to; null takes the user's default", default=None

@@ -1,4 +1,4 @@
-"""What each stage reads of the configuration, and which part of that makes it run again."""
+"""The part of the configuration that each stage reads, and the part that makes it run again."""
 
 import hashlib
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
-"""What a workflow does before its first job.
+"""The start of a workflow: reading the configuration, and planning the run before its first job.
 
-It reads the configuration and has the run planned. When either is impossible it stops with one
-sentence: `SystemExit` with a text ends Snakemake without its own account of the error.
+When one of them fails, the workflow stops with one sentence: `SystemExit` with a text ends Snakemake
+without a report of its own.
 """
 
 import os

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Schema = dict[str, Any]
 NULLS = ("null", "Null", "NULL", "~", "")
-"""How YAML writes null."""
+"""The ways to write null in YAML."""
 UNKNOWN_KEY, MISSING_KEY = "unexpected_keyword_argument", "missing"
 """pydantic's words for the mistakes that concern a key and not its value."""
 
@@ -243,7 +243,7 @@ def meaning_of(rule: Schema) -> str:
 
 
 def locate(key: Key, locations: Mapping[Key, str], source: str) -> str:
-    """Where `key` is, or else the section around it."""
+    """The location of `key`, or else of the section around it."""
     for length in range(len(key), 0, -1):
         if key[:length] in locations:
             return locations[key[:length]]
@@ -267,7 +267,7 @@ def suggestion(key: Key, known: list[str], schema: Schema) -> str:
 
 
 def describe(rule: Schema) -> str:
-    """What a value must be, in words."""
+    """The values that a rule allows, in words."""
     if "anyOf" in rule:
         return " or ".join(describe(option) for option in rule["anyOf"])
     if named := named_values(rule):

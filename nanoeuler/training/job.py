@@ -23,7 +23,7 @@ Scores = dict[str, float]
 
 @dataclass
 class Job:
-    """What `train` needs of a stage."""
+    """All that `train` needs to know of a stage."""
 
     stage: str
     output: Path  # results/<run>/<stage>

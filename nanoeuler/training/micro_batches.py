@@ -1,4 +1,4 @@
-"""How many rows of a step are computed at once, and the advice when they do not fit into memory."""
+"""The number of rows that are computed at once, and advice when they do not fit into memory."""
 
 import os
 

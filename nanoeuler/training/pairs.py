@@ -32,7 +32,7 @@ class TokenPair:
 
 @dataclass
 class PairFit:
-    """How much of the pairs the context holds."""
+    """Counts of pairs that the context holds, wholly or not."""
 
     pairs: int = 0
     whole: int = 0

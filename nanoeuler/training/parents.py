@@ -27,7 +27,7 @@ class Parent:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What the model folder says of the model; empty for a checkpoint."""
+        """The description of the model in its folder; empty for a checkpoint."""
         path = self.folder / CONFIG
         return read_json(path).get("nanoeuler", {}) if path.is_file() else {}
 

@@ -28,7 +28,7 @@ class TokenRecord:
 
 @dataclass
 class Fit:
-    """How much of the records the context holds."""
+    """Counts of records and response tokens that the context holds."""
 
     records: int = 0
     whole: int = 0
@@ -77,7 +77,7 @@ def encode_records(
 def encode_turns(
     turns: Sequence[Mapping[str, str]], tokenizer: Tokenizer, fill: Callable[[str, str], str]
 ) -> TokenRecord:
-    """Turns of instruction, input (if any) and output, as they follow each other in a chat.
+    """Turns of instruction, input (if any) and output, one after another as in a chat.
 
     Every output and its `</s>` are learned.
     """

@@ -1,4 +1,4 @@
-"""How fast training is."""
+"""The speed of training."""
 
 import contextlib
 import time

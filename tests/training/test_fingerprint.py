@@ -1,4 +1,4 @@
-"""A checkpoint is found again by its fingerprint, so code that computes another one loses checkpoints."""
+"""A checkpoint is found by its fingerprint, so code that computes another one loses it."""
 
 from pathlib import Path
 

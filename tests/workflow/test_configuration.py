@@ -1,4 +1,4 @@
-"""A configuration is resolved until nothing is left to guess, and every mistake in it gets one sentence with place, key and remedy."""
+"""A configuration is resolved completely; a mistake gets a sentence with line, key and remedy."""
 
 import dataclasses
 import json
@@ -20,7 +20,8 @@ from nanoeuler.errors import UserError
 from nanoeuler.model.spec import ModelConfig
 
 SOURCES = """
-gutenberg: {collection: classics, mirror: "{data_dir}/mirror", licence: Public domain, books: [{id: 1342, title: Pride and Prejudice}, {id: 84}]}
+gutenberg: {collection: classics, mirror: "{data_dir}/mirror", licence: Public domain, books: [
+  {id: 1342, title: Pride and Prejudice}, {id: 84}]}
 fineweb: {collection: web, shards: [{url: "https://example.org/000.parquet"}]}
 instructions: {alpaca: {url: alpaca.json}}
 questions: {world: {url: questions.jsonl}}
@@ -38,7 +39,7 @@ pretrain:
 
 @pytest.fixture
 def write(tmp_path):
-    """A function that writes the trial configuration, some of its text replaced and some added, and returns its path."""
+    """A function that writes the trial configuration with changes, and returns its path."""
     (tmp_path / "sources.yaml").write_text(SOURCES)
 
     def write(added: str = "", name: str = "config.yaml", **replaced: str) -> str:
@@ -156,7 +157,8 @@ MISTAKES = {
     ),
     "a key of another section": (
         {"added": "warmup_steps: 3"},
-        r"line 9: unknown key warmup_steps; did you mean pretrain.warmup_steps or sft.warmup_steps or dpo.warmup_steps\?",
+        r"line 9: unknown key warmup_steps; "
+        r"did you mean pretrain.warmup_steps or sft.warmup_steps or dpo.warmup_steps\?",
     ),
     "an unknown key inside": (
         {"added": "corpus: {fineweb: {min_scor: 3}}"},
@@ -168,7 +170,8 @@ MISTAKES = {
     ),
     "text for a number": (
         {"learning_rate": "fast"},
-        r'line 8: pretrain.learning_rate must be a number above 0 and at most 1, not "fast" \(peak learning rate\)',
+        r"line 8: pretrain.learning_rate must be a number above 0 and at most 1, "
+        r'not "fast" \(peak learning rate\)',
     ),
     "a number out of range": (
         {"learning_rate": "30"},
@@ -192,7 +195,8 @@ MISTAKES = {
     ),
     "yes and no for text": (
         {"run": "no"},
-        r"line 2: run must be a name .* not false; YAML reads yes, no, on and off as true and false: put the text in quotes",
+        r"line 2: run must be a name .* not false; "
+        r"YAML reads yes, no, on and off as true and false: put the text in quotes",
     ),
     "a run that is no file name": (
         {"run": "a/b"},
@@ -213,15 +217,18 @@ MISTAKES = {
     "a model without fields": ({"model": "{dim: 64}"}, r"line 4: the model section lacks"),
     "a vocabulary too small": (
         {"added": "tokenizer: {vocab_size: 271}"},
-        r"tokenizer.vocab_size must be a whole number of at least 272 .* not 271 .*16 reserved ids and the 256 bytes",
+        r"tokenizer.vocab_size must be a whole number of at least 272 .* "
+        r"not 271 .*16 reserved ids and the 256 bytes",
     ),
     "two vocabularies": (
         {"model": "{preset: small, vocab_size: 512}", "added": "tokenizer: {vocab_size: 1024}"},
-        r"line 4: model.vocab_size is 512 and tokenizer.vocab_size 1024; leave out model.vocab_size",
+        r"line 4: model.vocab_size is 512 and tokenizer.vocab_size 1024; "
+        r"leave out model.vocab_size",
     ),
     "a batch below a row": (
         {"batch_tokens": "64"},
-        r"line 7: pretrain.batch_tokens is 64, less than one row of 128 tokens; give a multiple of 128",
+        r"line 7: pretrain.batch_tokens is 64, less than one row of 128 tokens; "
+        r"give a multiple of 128",
     ),
     "a book that is not listed": (
         {"added": "corpus: {books: [84, 5]}"},
@@ -257,11 +264,13 @@ MISTAKES = {
     ),
     "unknown instructions": (
         {"added": "sft: {instructions: dolly}"},
-        r"sft.instructions is 'dolly', neither a name in the sources file \(there: alpaca\) nor a file",
+        r"sft.instructions is 'dolly', neither a name in the sources file "
+        r"\(there: alpaca\) nor a file",
     ),
     "unknown questions": (
         {"added": "evaluate: {questions: trivia}"},
-        r"evaluate.questions is 'trivia', which the sources file does not have \(there: world\)",
+        r"evaluate.questions is 'trivia', which the sources file does not have "
+        r"\(there: world\)",
     ),
     "an unknown task": (
         {"added": "evaluate: {tasks: [{name: boolq}]}"},
@@ -297,7 +306,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_named_with_place_and_remedy(write, mistake):
+def test_a_mistake_is_named_with_line_and_remedy(write, mistake):
     arguments, message = MISTAKES[mistake]
     path = write(**arguments)
     with pytest.raises(UserError, match=message) as caught:

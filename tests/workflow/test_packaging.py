@@ -1,4 +1,4 @@
-"""What is installed is what is locked, and what is packed works without the checkout."""
+"""The locked packages are the installed ones, and the wheel works without the checkout."""
 
 import re
 import subprocess
