@@ -18,7 +18,7 @@ EXTRAS :=
 
 demo: .venv/core.stamp
 	$(BIN)/snakemake --cores all
-	@$(BIN)/python -m nanoeuler.config.closing config/config.yaml
+	@$(BIN)/python -m nanoeuler.config.next_steps config/config.yaml
 
 test: lint
 	$(BIN)/python -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder

@@ -1,18 +1,27 @@
-# The front door: from raw text to a chatting model.
+# The whole workflow: from raw text to a model that chats.
 #
-#   snakemake                                         the offline demo (config/config.yaml), all of it, on all cores
-#   snakemake --configfile config/medium.yaml         another run; several files may follow, later ones win
-#   snakemake pretrain | sft | dpo | evaluate | download    one stage and what it needs
-#   snakemake -n                                      only say what would be done, and why
+#   snakemake                                   the offline demo (config/config.yaml), on all cores
+#   snakemake --configfile config/medium.yaml   another run; of several files, later ones win
+#   snakemake pretrain                          one stage and what it needs; also: sft, dpo,
+#                                               evaluate, download
+#   snakemake -n                                only say what would be done, and why
 #
-# Rules only wire: each calls one subcommand of nanoeuler, which can be run by hand as the rule runs it. When its params.identity
-# differs from last time a rule runs again. Its other params are functions of output, input or resources, which Snakemake takes for
-# derived and does not compare: so an interval, a device or a mirror may change freely.
+# Each rule calls one subcommand of nanoeuler, which can be run by hand just as the rule runs it. A
+# rule runs again when its params.identity differs from last time. Its other params are functions of
+# output, input or resources. Snakemake does not compare those, because it can derive them. An
+# interval, a device or a mirror may therefore change freely.
 import os
 import sys
 
 sys.path.insert(0, workflow.basedir)
-from nanoeuler.config.machine import ALL_CORES, cluster_resources, job_environment, limits, model_threads, training_megabytes
+from nanoeuler.config.machine import (
+    ALL_CORES,
+    cluster_resources,
+    job_environment,
+    limits,
+    model_threads,
+    training_megabytes,
+)
 from nanoeuler.config.paths import Paths, option
 from nanoeuler.config.start import plan_command, read_configuration, require_plan, write_pipeline
 from nanoeuler.config.stages import code_fingerprint, stage_config, stage_identity
@@ -32,10 +41,12 @@ onstart:
     rules_to_run = {job.rule.name for job in workflow.dag.needrun_jobs()}
     gpus = workflow.global_resources["gpu"].value
     require_plan(plan_command(config, rules_to_run, config_files, gpus, workflow.local_exec))
-    write_pipeline(paths.pipeline, config, {job: workflow.dag.dependencies[job] for job in workflow.dag.jobs})
+    needs = {job: workflow.dag.dependencies[job] for job in workflow.dag.jobs}
+    write_pipeline(paths.pipeline, config, needs)
 
 
-# Jobs use the interpreter that runs Snakemake; the image is for --software-deployment-method apptainer.
+# Jobs use the interpreter that runs Snakemake. The image serves
+# --software-deployment-method apptainer.
 container: "docker://python:3.11-slim"
 
 
@@ -51,7 +62,8 @@ include: "workflow/rules/training.smk"
 include: "workflow/rules/evaluation.smk"
 
 
-# What needs the network, and small work for it, stays where Snakemake runs: on a cluster's login node.
+# These rules need the network, or do small work for a download. They run where Snakemake runs: on a
+# cluster, that is the login node.
 localrules:
     write_sample,
     fetch_book,

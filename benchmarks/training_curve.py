@@ -26,6 +26,7 @@ import numpy as np
 
 from nanoeuler.backend import make_backend
 from nanoeuler.config import load
+from nanoeuler.config.settings import Pretrain
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, ModelViews, PackedColumns
 from nanoeuler.model.likelihood import bits_per_byte
@@ -33,7 +34,6 @@ from nanoeuler.model.transformer import Transformer, initial_parameters
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.micro_batches import largest_divisor
-from nanoeuler.training.pretrain import make_schedule
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.state import AdamW, TrainingState
 from nanoeuler.training.streams import TextStream
@@ -240,7 +240,7 @@ def main() -> None:
         name="pretrain",
     )
     schedule, parameters, backend = (
-        make_schedule(section, options.steps),
+        Schedule.of(Pretrain.read(section), options.steps),
         initial_parameters(model, config["seed"]),
         make_backend(options.device),
     )

@@ -1,20 +1,22 @@
-"""What a run will cost, before it costs anything: downloads, disk, memory, tokens, epochs, hours.
+"""The cost of a run before it costs anything: downloads, disk, memory, tokens, epochs, hours.
 
-Sizes come from the sources file and the model's tensor table, hours from a few steps of the real model on the device at
-hand. Whatever is on disk already is not counted again. All figures are estimates and are printed as such.
+Sizes come from the sources file and the model's tensor table. Hours come from a few steps of the
+real model on this machine. What is on disk already is not counted again. All figures are estimates
+and are printed as such.
 """
 
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nanoeuler.backend.ops import Backend
 from nanoeuler.config.paths import Paths
+from nanoeuler.config.settings import Dpo, Pretrain, Sft
 from nanoeuler.files import read_json
 from nanoeuler.log import counted, format_seconds
 from nanoeuler.model.buffers import training_pass_bytes
@@ -25,26 +27,34 @@ from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
+if TYPE_CHECKING:
+    from nanoeuler.backend.ops import Backend
+
+Config = Mapping[str, Any]
+
 BOOK_BYTES = 700_000
 """Mean size of the classics in config/sources.yaml."""
+CLEAN_SHARE = 0.97
+"""Share of a book that is left without its header, credits and licence."""
 FETCHED_SHARE = 0.65
-"""Of a web text's bytes, what its compressed column takes on the wire, filters and margin included."""
+"""Compressed bytes that are downloaded for a byte of web text, filters and margin included."""
+SHARD_BYTES = 2_000_000_000
+"""A web shard whose size the sources file does not say."""
 RECORDS_BYTES = 22_000_000
-"""An instruction file whose size nobody states, taken to be like Alpaca's."""
-SAMPLE_RECORDS_BYTES = 100_000
+"""A file of instructions whose size the sources file does not say: the size of Alpaca's."""
 PAIRS_BYTES = 20_000_000
-"""A file of preference pairs whose size nobody states, taken to be like AlpacaFarm's."""
-SAMPLE_PAIRS_BYTES = 100_000
+"""A file of preference pairs whose size the sources file does not say: that of AlpacaFarm's."""
+SAMPLE_TEXT_BYTES = 2_000_000
+SAMPLE_DATA_SET_BYTES = 100_000
 RECORD_OVERHEAD = 1.6
-"""Tokens of instruction rows against their text's: the template around each record, and padding."""
+"""Tokens of instruction rows per token of their text, with templates and padding."""
 KEPT_CHECKPOINTS = 4
-"""The newest two, the best, and the one being written."""
+"""The newest two, the best, and the one that is being written."""
 IMPORTS_BYTES = 150 * 2**20
 PROBE_FLOPS = 4e11
-"""Work of one probed micro-batch: seconds on a CPU, enough to be worth timing on anything faster."""
-
+"""Work of one probed micro-batch: seconds on a CPU, and on anything faster enough to time."""
 SHORT_FLOPS = 5e13
-"""Training that ends within an hour on any core made in ten years (14 GFLOP/s)."""
+"""Training that ends within an hour on any core of the last ten years (14 GFLOP/s)."""
 
 
 @dataclass
@@ -52,7 +62,7 @@ class StageCost:
     """A training stage's work: `tokens` processed in `seconds` (None: not probed)."""
 
     tokens: float
-    epochs: float | None = None
+    epochs: float
     seconds: float | None = None
 
 
@@ -61,9 +71,8 @@ class Plan:
     """Estimates for one configuration on this machine. Bytes, tokens and seconds."""
 
     parameters: int
-    download: dict[str, float | None] = field(
-        default_factory=dict
-    )  # None: the sources file does not say
+    engine: str
+    download: dict[str, float | None] = field(default_factory=dict)  # None: size not stated
     data_disk: float = 0.0
     results_disk: float = 0.0
     memory: float = 0.0
@@ -71,249 +80,262 @@ class Plan:
     text_tokens: float = 0.0
     stages: dict[str, StageCost] = field(default_factory=dict)
     tokens_per_second: float | None = None
-    engine: str = ""
 
     @property
     def seconds(self) -> float:
         return sum(stage.seconds or 0.0 for stage in self.stages.values())
 
 
-def make_plan(config: dict[str, Any], backend: Backend, stages: list[str] | None = None) -> Plan:
-    """Estimate everything but the speed, which `probe` measures once memory is known to do.
+def make_plan(config: Config, backend: "Backend", stages: list[str] | None = None) -> Plan:
+    """Estimate everything but the speed, which `probe` measures once memory is known to suffice.
 
     `stages` are the training stages that will run (default: all of the configuration's).
     """
     paths, model = Paths(config), ModelConfig.from_dict(config["model"])
-    plan = Plan(parameters=parameter_count(model), engine=backend.name)
-    sources = config["sources"]
-    books = [book for book in paths.books if not Path(paths.raw_book(book)).exists()]
-    shards = [shard for shard in paths.web_shards if not Path(paths.web_shard(shard)).exists()]
-    shard_text = [
-        min(
-            config["corpus"]["fineweb"]["max_bytes_per_shard"],
-            (entry.get("bytes") or 2e9) / FETCHED_SHARE,
-        )
-        for entry in web_entries(sources)
-    ]
-    instructions = sources.get("instructions", {}).get(config["sft"]["instructions"], {})
+    plan = Plan(parameter_count(model), backend.name)
     if "sample" not in config:
-        plan.download["books"] = len(books) * BOOK_BYTES
-        plan.download["web pages"] = sum(shard_text[shard] for shard in shards) * FETCHED_SHARE
-        if config["sft"]["enabled"] and not Path(paths.instructions, "manifest.json").exists():
-            plan.download["instructions"] = instructions.get("bytes")
-        tasks = [
-            entry["name"]
-            for entry, manifest in zip(config["evaluate"]["tasks"], paths.tasks, strict=True)
-            if not Path(manifest).exists()
-        ]
-        task_bytes = [sources.get("tasks", {}).get(name, {}).get("bytes") for name in tasks]
-        plan.download["tasks"] = sum(task_bytes) if all(task_bytes) else None
-        if any(not Path(file).exists() for file in paths.questions):
-            plan.download["questions"] = (
-                sources.get("questions", {}).get(config["evaluate"]["questions"], {}).get("bytes")
-            )
-    vocab_size = config["tokenizer"]["vocab_size"]
-    if Path(paths.tokens).exists():
-        train = read_json(paths.tokens)["splits"]["train"].values()
-        plan.text_bytes, plan.text_tokens = (
-            sum(s["bytes"] for s in train),
-            sum(s["tokens"] for s in train),
-        )
-    else:
-        if "sample" in config:
-            plan.text_bytes = raw_bytes = 2e6
-        else:
-            own = sum(Path(file).stat().st_size for file in paths.own_text)
-            plan.text_bytes = (
-                len(paths.books) * BOOK_BYTES * 0.97
-                + sum(shard_text[shard] for shard in paths.web_shards)
-                + own
-            )
-            raw_bytes = len(books) * BOOK_BYTES * 2 + sum(shard_text[shard] for shard in shards)
-        plan.text_tokens = plan.text_bytes / bytes_per_token(vocab_size)
-        token_bytes = plan.text_tokens * (2 if vocab_size <= 65536 else 4)
-        plan.data_disk = raw_bytes + plan.text_bytes + token_bytes
-    record_bytes = float(
-        instructions.get("bytes") or (SAMPLE_RECORDS_BYTES if "sample" in config else RECORDS_BYTES)
-    )
-    tuning = StageCost(
-        config["sft"]["epochs"] * record_bytes / bytes_per_token(vocab_size) * RECORD_OVERHEAD,
-        config["sft"]["epochs"],
-    )
-    pairs = sources.get("preferences", {}).get(config["dpo"]["preferences"], {})
-    pair_bytes = float(
-        pairs.get("bytes") or (SAMPLE_PAIRS_BYTES if "sample" in config else PAIRS_BYTES)
-    )
-    if (
-        "sample" not in config
-        and config["dpo"]["enabled"]
-        and not Path(paths.preferences, "manifest.json").exists()
-    ):
-        plan.download["preferences"] = pairs.get("bytes")
-    aligning = StageCost(
-        config["dpo"]["epochs"] * pair_bytes / bytes_per_token(vocab_size) * RECORD_OVERHEAD,
-        config["dpo"]["epochs"],
-    )
-    pretraining = StageCost(
-        config["pretrain"]["tokens"], config["pretrain"]["tokens"] / max(1.0, plan.text_tokens)
-    )
-    for stage in paths.stages if stages is None else stages:
-        plan.stages[stage] = {"pretrain": pretraining, "dpo": aligning}.get(stage) or replace(
-            tuning
-        )
+        plan.download = downloads(config, paths)
+    estimate_text(plan, config, paths)
+    costs = stage_costs(plan, config)
+    plan.stages = {
+        stage: replace(costs[stage]) for stage in (paths.stages if stages is None else stages)
+    }
     stage_bytes = KEPT_CHECKPOINTS * 12 * plan.parameters + 4 * plan.parameters
     plan.results_disk = stage_bytes * len(plan.stages)
-    tuned, aligned = config["sft"], config["dpo"]
-    longest = max(
-        model.context,
-        (tuned["context"] or 0) * tuned["enabled"],
-        2 * (aligned["context"] or 0) * aligned["enabled"],
-    )
-    row = training_pass_bytes(model, backend, 1, longest)
     if plan.stages:
-        plan.memory = (
-            IMPORTS_BYTES + state_bytes(model) + row + 12 * plan.parameters
-        )  # the last for writing a checkpoint
+        row = training_pass_bytes(model, backend, 1, longest_row(config, model))
+        checkpoint = 12 * plan.parameters  # while it is being written
+        plan.memory = IMPORTS_BYTES + state_bytes(model) + row + checkpoint
     return plan
 
 
-def web_entries(sources: dict[str, Any]) -> list[dict[str, Any]]:
-    return sources.get("fineweb", {}).get("shards", [])
+def downloads(config: Config, paths: Paths) -> dict[str, float | None]:
+    """Bytes to download by kind; None where the sources file does not state a size."""
+    sources, evaluate = config["sources"], config["evaluate"]
+    books = [book for book in paths.books if not Path(paths.raw_book(book)).exists()]
+    pages = missing_shards(paths)
+    found: dict[str, float | None] = {
+        "books": len(books) * BOOK_BYTES,
+        "web pages": sum(shard_text(config, shard) for shard in pages) * FETCHED_SHARE,
+    }
+    if config["sft"]["enabled"] and not Path(paths.instructions, "manifest.json").exists():
+        found["instructions"] = source_bytes(sources, "instructions", config["sft"]["instructions"])
+    tasks = [
+        source_bytes(sources, "tasks", entry["name"])
+        for entry, manifest in zip(evaluate["tasks"], paths.tasks, strict=True)
+        if not Path(manifest).exists()
+    ]
+    stated = [amount for amount in tasks if amount]
+    found["tasks"] = sum(stated) if len(stated) == len(tasks) else None
+    if any(not Path(file).exists() for file in paths.questions):
+        found["questions"] = source_bytes(sources, "questions", evaluate["questions"])
+    if config["dpo"]["enabled"] and not Path(paths.preferences, "manifest.json").exists():
+        found["preferences"] = source_bytes(sources, "preferences", config["dpo"]["preferences"])
+    return found
+
+
+def missing_shards(paths: Paths) -> list[int]:
+    return [shard for shard in paths.web_shards if not Path(paths.web_shard(shard)).exists()]
+
+
+def shard_text(config: Config, shard: int) -> float:
+    """Bytes of text that are taken from a web shard."""
+    size = config["sources"]["fineweb"]["shards"][shard].get("bytes") or SHARD_BYTES
+    return min(config["corpus"]["fineweb"]["max_bytes_per_shard"], size / FETCHED_SHARE)
+
+
+def source_bytes(sources: Mapping[str, Any], kind: str, name: str) -> float | None:
+    """The size of a data set, if the sources file states it."""
+    return sources.get(kind, {}).get(name, {}).get("bytes")
+
+
+def estimate_text(plan: Plan, config: Config, paths: Paths) -> None:
+    """Fill in the bytes and tokens of the corpus, and the disk that its preparation needs."""
+    if Path(paths.tokens).exists():
+        splits = read_json(paths.tokens)["splits"]["train"].values()
+        plan.text_bytes = sum(split["bytes"] for split in splits)
+        plan.text_tokens = sum(split["tokens"] for split in splits)
+        return
+    vocab_size = config["tokenizer"]["vocab_size"]
+    if "sample" in config:
+        plan.text_bytes = raw_bytes = float(SAMPLE_TEXT_BYTES)
+    else:
+        books = len(paths.books) * BOOK_BYTES * CLEAN_SHARE
+        pages = sum(shard_text(config, shard) for shard in paths.web_shards)
+        own = sum(Path(file).stat().st_size for file in paths.own_text)
+        plan.text_bytes = books + pages + own
+        missing = [book for book in paths.books if not Path(paths.raw_book(book)).exists()]
+        raw_pages = sum(shard_text(config, shard) for shard in missing_shards(paths))
+        raw_bytes = len(missing) * BOOK_BYTES * 2 + raw_pages
+    plan.text_tokens = plan.text_bytes / bytes_per_token(vocab_size)
+    token_bytes = plan.text_tokens * (2 if vocab_size <= 65536 else 4)
+    plan.data_disk = raw_bytes + plan.text_bytes + token_bytes
+
+
+def stage_costs(plan: Plan, config: Config) -> dict[str, StageCost]:
+    """The work of each training stage."""
+    pretrain, sft, dpo = (
+        Pretrain.read(config["pretrain"]),
+        Sft.read(config["sft"]),
+        Dpo.read(config["dpo"]),
+    )
+    sources, sample = config["sources"], "sample" in config
+
+    def tuning(epochs: float, kind: str, name: str, default: int) -> StageCost:
+        found = source_bytes(sources, kind, name)
+        size = float(found or (SAMPLE_DATA_SET_BYTES if sample else default))
+        tokens = epochs * size / bytes_per_token(config["tokenizer"]["vocab_size"])
+        return StageCost(tokens * RECORD_OVERHEAD, epochs)
+
+    tuned = tuning(sft.epochs, "instructions", sft.instructions, RECORDS_BYTES)
+    return {
+        "pretrain": StageCost(pretrain.tokens, pretrain.tokens / max(1.0, plan.text_tokens)),
+        "sft": tuned,
+        "sft_scratch": tuned,
+        "dpo": tuning(dpo.epochs, "preferences", dpo.preferences, PAIRS_BYTES),
+    }
+
+
+def longest_row(config: Config, model: ModelConfig) -> int:
+    """Tokens of the longest row of any stage. A row of dpo holds two contexts."""
+    sft, dpo = Sft.read(config["sft"]), Dpo.read(config["dpo"])
+    return max(
+        model.context,
+        (sft.context or 0) * sft.enabled,
+        2 * (dpo.context or 0) * dpo.enabled,
+    )
 
 
 def bytes_per_token(vocab_size: int) -> float:
-    """English text under a byte-level BPE of this size: measured 1.9 at 512, 3.3 at 4,096 and 3.7 at 8,192; about linear in the logarithm."""
+    """Bytes of English text per token of a byte-level BPE.
+
+    Measured: 1.9 at 512 entries, 3.3 at 4,096, 3.7 at 8,192; about linear in the logarithm.
+    """
     return float(np.clip(1.9 + 0.47 * np.log2(vocab_size / 512), 1.0, 4.6))
 
 
-def probe(config: dict[str, Any], backend: Backend, plan: Plan, seconds: float = 4.0) -> None:
-    """Time a few steps of the real model, of 2,048 tokens at most, for about `seconds`, and fill in the hours.
+def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = 4.0) -> None:
+    """Time a few steps of the real model for about `seconds`, and fill in the hours.
 
-    The first does not count: it plans buffers, and may have to compile machine code.
+    A step has 2,048 tokens at most. The first one does not count: it lays out buffers, and may have
+    to compile machine code.
     """
     model = ModelConfig.from_dict(config["model"])
-    rows = max(1, min(2048, config["pretrain"]["batch_tokens"]) // model.context)
-    rows = max(
-        1,
-        min(
-            rows,
-            round(PROBE_FLOPS / training_flops_per_token(model, model.context) / model.context),
-        ),
-    )
-    tokens = np.random.Generator(np.random.Philox(key=[0, 0])).integers(
-        1, model.vocab_size, 64 * model.context, np.int32
-    )
-    stream = TextStream(
-        tokens, model.context, rows * model.context, model.mtp_weights, 0, True, 0, "probe"
-    )
-    state = TrainingState(
-        model, backend, initial_parameters(model, 0), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
-    )
+    length = model.context
+    rows = max(1, min(2048, config["pretrain"]["batch_tokens"]) // length)
+    affordable = round(PROBE_FLOPS / training_flops_per_token(model, length) / length)
+    rows = max(1, min(rows, affordable))
+    random = np.random.Generator(np.random.Philox(key=[0, 0]))
+    tokens = random.integers(1, model.vocab_size, 64 * length, np.int32)
+    stream = TextStream(tokens, length, rows * length, model.mtp_weights, 0, True, 0, "probe")
+    optimizer = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
+    state = TrainingState(model, backend, initial_parameters(model, 0), optimizer)
     durations: list[float] = []
     while len(durations) < 2 or (sum(durations[1:]) < seconds and len(durations) < 8):
         began = time.monotonic()
         state.train_step(stream.step(len(durations)), -(-rows // len(state.replicas)), 0.0)
         backend.finish()
         durations.append(time.monotonic() - began)
-    plan.tokens_per_second = (
-        rows * model.context / min(durations[1:])
-    )  # the best: others may be at work on this machine
+    fastest = min(durations[1:])  # others may be at work on this machine
+    plan.tokens_per_second = rows * length / fastest
     for stage in plan.stages.values():
         stage.seconds = stage.tokens / plan.tokens_per_second
 
 
-def is_short(config: dict[str, Any], plan: Plan) -> bool:
-    """Whether training takes minutes wherever it runs, so that timing steps of it would take longer than it tells."""
+def is_short(config: Config, plan: Plan) -> bool:
+    """Whether training takes minutes on any machine, so that timing steps would not pay."""
     model, limit = ModelConfig.from_dict(config["model"]), config.get("max_hours")
-    flops = sum(stage.tokens for stage in plan.stages.values()) * training_flops_per_token(
-        model, model.context
-    )
+    tokens = sum(stage.tokens for stage in plan.stages.values())
+    flops = tokens * training_flops_per_token(model, model.context)
     return flops < SHORT_FLOPS and (limit is None or limit >= 1)
 
 
-def shortages(config: dict[str, Any], plan: Plan, config_name: str) -> list[str]:
-    """Why the run should not start here, one sentence each, with what to do instead; empty when it may."""
+def shortages(config: Config, plan: Plan, config_name: str) -> list[str]:
+    """Why the run should not start here, one sentence each, with what to do instead."""
     found = []
-    need: dict[int, list[Any]] = {}
-    for folder, amount in (
-        (config["data_dir"], plan.data_disk),
-        (config["results_dir"], plan.results_disk),
-    ):
-        existing = next(
-            path
-            for path in (Path(folder).absolute(), *Path(folder).absolute().parents)
-            if path.exists()
-        )
-        entry = need.setdefault(os.stat(existing).st_dev, [existing, 0.0])
-        entry[1] += amount
-    for existing, amount in need.values():
-        free = shutil.disk_usage(existing).free
+    for folder, amount in disk_needs(config, plan).values():
+        free = shutil.disk_usage(folder).free
         if amount > free:
             found.append(
-                f"the disk of {existing} has {size(free)} free and the run needs about {size(amount)}: make room, or put data_dir or results_dir elsewhere"
+                f"the disk of {folder} has {size(free)} free and the run needs about "
+                f"{size(amount)}: make room, or put data_dir or results_dir elsewhere"
             )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    instead = f"snakemake --configfile {smaller(config_name)}"
     if plan.memory > memory:
         found.append(
-            f"training needs about {size(plan.memory)} of memory and this machine has {size(memory)}: "
-            f"take a smaller model, for example: snakemake --configfile {smaller(config_name)}"
+            f"training needs about {size(plan.memory)} of memory and this machine has "
+            f"{size(memory)}: take a smaller model, for example: {instead}"
         )
-    limit = config.get("max_hours")
-    if limit is not None and plan.seconds > limit * 3600:
+    limit, hours = config.get("max_hours"), plan.seconds / 3600
+    if limit is not None and hours > limit:
         found.append(
-            f"training would take about {plan.seconds / 3600:,.0f} hours on this machine ({plan.engine}, {plan.tokens_per_second:,.0f} tokens/s), "
-            f"more than max_hours = {limit:g}: use a machine with a GPU, or a smaller run: snakemake --configfile {smaller(config_name)}; or accept it: "
-            f"snakemake --configfile {config_name} --config max_hours={int(plan.seconds / 3600) + 1}"
+            f"training would take about {hours:,.0f} hours on this machine ({plan.engine}, "
+            f"{plan.tokens_per_second:,.0f} tokens/s), more than max_hours = {limit:g}: "
+            f"use a machine with a GPU, or a smaller run: {instead}; or accept it: "
+            f"snakemake --configfile {config_name} --config max_hours={int(hours) + 1}"
         )
     return found
+
+
+def disk_needs(config: Config, plan: Plan) -> dict[int, tuple[Path, float]]:
+    """For each disk (its device number) a folder on it and the bytes that the run needs there."""
+    needs: dict[int, tuple[Path, float]] = {}
+    for name, amount in (("data_dir", plan.data_disk), ("results_dir", plan.results_disk)):
+        folder = Path(config[name]).absolute()
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        device = os.stat(existing).st_dev
+        first, before = needs.get(device, (existing, 0.0))
+        needs[device] = first, before + amount
+    return needs
 
 
 def smaller(config_name: str) -> str:
     """The next smaller of the configurations that come with the project."""
     order = ["config.yaml", "small.yaml", "medium.yaml", "base.yaml", "large.yaml"]
-    name = Path(config_name).name
-    folder = Path(config_name).parent if Path(config_name).name in order else Path("config")
-    return str(folder / (order[max(0, order.index(name) - 1)] if name in order else "small.yaml"))
+    path = Path(config_name)
+    if path.name not in order:
+        return "config/small.yaml"
+    return str(path.parent / order[max(0, order.index(path.name) - 1)])
 
 
 def size(amount: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
-        if amount < 1000 or unit == "TB":
-            return (
-                f"{amount:.0f} {unit}" if unit in ("bytes", "kB", "MB") else f"{amount:.1f} {unit}"
-            )
+    for unit in ("bytes", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}"
         amount /= 1000
-    raise AssertionError("unreachable")
+    return f"{amount:.1f} GB" if amount < 1000 else f"{amount / 1000:.1f} TB"
 
 
-def describe(config: dict[str, Any], plan: Plan) -> str:
+def describe(config: Config, plan: Plan) -> str:
     """The plan as lines for a terminal."""
-    lines = [
-        f"run {config['run']}: {plan.parameters:,} parameters on {plan.engine}"
-        + (f", about {plan.tokens_per_second:,.0f} tokens/s" if plan.tokens_per_second else "")
-    ]
     wanted = [
         f"{name} {'(size not stated)' if amount is None else size(amount)}"
         for name, amount in plan.download.items()
         if amount != 0
     ]
-    lines.append("  download   " + (", ".join(wanted) or "nothing"))
-    lines.append(
-        f"  disk       {size(plan.data_disk)} in {config['data_dir']}, at most {size(plan.results_disk)} in {config['results_dir']}"
+    rate = plan.tokens_per_second
+    speed = f", about {rate:,.0f} tokens/s" if rate else ""
+    data = f"{size(plan.data_disk)} in {config['data_dir']}"
+    results = f"at most {size(plan.results_disk)} in {config['results_dir']}"
+    text = f"{size(plan.text_bytes)}, about {plan.text_tokens / 1e6:,.1f} M tokens"
+    return "\n".join(
+        [
+            f"run {config['run']}: {plan.parameters:,} parameters on {plan.engine}{speed}",
+            f"  download   {', '.join(wanted) or 'nothing'}",
+            f"  disk       {data}, {results}",
+            *([f"  memory     {size(plan.memory)} at least"] if plan.memory else []),
+            f"  text       {text}",
+            *(describe_stage(config, plan, name) for name in plan.stages),
+        ]
     )
-    if plan.memory:
-        lines.append(f"  memory     {size(plan.memory)} at least")
-    lines.append(
-        f"  text       {size(plan.text_bytes)}, about {plan.text_tokens / 1e6:,.1f} M tokens"
-    )
-    for name, stage in plan.stages.items():
-        epochs = counted(float(f"{stage.epochs:.3g}"), "epoch") if stage.epochs is not None else ""
-        duration = (
-            f"about {format_seconds(stage.seconds)}"
-            if stage.seconds is not None
-            else "minutes"
-            if is_short(config, plan)
-            else "not probed"
-        )
-        lines.append(f"  {name:10} {stage.tokens / 1e6:,.1f} M tokens, {epochs}, {duration}")
-    return "\n".join(lines)
+
+
+def describe_stage(config: Config, plan: Plan, name: str) -> str:
+    stage = plan.stages[name]
+    epochs = counted(float(f"{stage.epochs:.3g}"), "epoch")
+    if stage.seconds is not None:
+        duration = f"about {format_seconds(stage.seconds)}"
+    else:
+        duration = "minutes" if is_short(config, plan) else "not probed"
+    return f"  {name:10} {stage.tokens / 1e6:,.1f} M tokens, {epochs}, {duration}"

@@ -1,4 +1,4 @@
-"""What the command line says where a file or a terminal does not take what is written: one sentence or none, no traceback, whatever the stage."""
+"""A file or terminal that takes no output gets one sentence or none, and never a traceback."""
 
 import os
 import resource
@@ -46,7 +46,12 @@ def test_a_log_on_a_full_disk_leaves_the_story_on_standard_error(tmp_path):
 
 
 def test_a_file_that_outgrows_the_disk_gets_one_sentence_in_any_stage(tmp_path):
-    code = "import sys, resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)); from nanoeuler.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = """
+import resource, sys
+from nanoeuler.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+sys.exit(main(sys.argv[1:]))
+"""
     done = run("-c", code, *CHECK[2:], "--output", "x.json", folder=tmp_path)
     assert done.returncode == 1
     assert "x.json: the disk is full" in done.stderr

@@ -1,4 +1,4 @@
-"""What a run will cost is said before it costs anything, and what this machine won't do is refused with the line to type."""
+"""The cost of a run is told before it starts. One that is too large gets the command to type."""
 
 import os
 import re
@@ -58,17 +58,15 @@ def test_the_disk_that_the_readme_and_the_configuration_tell_is_what_the_plan_as
     ]
     told = float(re.search(r"\| about ([\d.]+) GB \|", row)[1])
     assert told == pytest.approx(needed, rel=0.05)
-    assert (
-        f" {told:g} GB of disk."
-        in Path(f"config/{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
-    )
+    first_line = Path(f"config/{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
+    assert f" {told:g} GB of disk." in first_line
 
 
 def test_a_download_of_unknown_size_is_named():
     config, plan = plan_of("small")
     assert (
-        "download   books 97 MB, web pages 65 MB, instructions (size not stated), preferences (size not stated)\n"
-        in planning.describe(config, plan)
+        "download   books 97 MB, web pages 65 MB, instructions (size not stated), "
+        "preferences (size not stated)\n" in planning.describe(config, plan)
     )
     config["sources"]["instructions"]["alpaca"]["bytes"] = 22_773_992
     manifest = Path(planning.Paths(config).preferences, "manifest.json")
@@ -157,10 +155,8 @@ def test_the_command_prints_the_plan_of_the_demo(capsys):
 
 
 def test_a_workflow_does_not_time_a_run_of_minutes(capsys):
-    assert (
-        main(["plan", "--config", "config/config.yaml", "--device", "reference", "--unless-short"])
-        == 0
-    )
+    command = ["plan", "--config", "config/config.yaml", "--device", "reference"]
+    assert main([*command, "--unless-short"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("run demo: 1,049,216 parameters on reference\n")
     assert "2.37 epochs, minutes" in said
@@ -188,23 +184,9 @@ def test_compiling_does_not_count_as_training():
 
 
 def test_the_command_fails_with_one_sentence(capsys):
-    assert (
-        main(
-            [
-                "plan",
-                "--config",
-                "config/config.yaml",
-                "--device",
-                "reference",
-                "--stages",
-                "pretrain",
-            ]
-        )
-        == 0
-    )
-    text = (
-        Path("config/config.yaml").read_text().replace("run: demo", "run: demo\nmax_hours: 0.001")
-    )
-    Path("config/config.yaml").write_text(text)
-    assert main(["plan", "--config", "config/config.yaml", "--device", "reference"]) == 1
+    file = Path("config/config.yaml")
+    command = ["plan", "--config", str(file), "--device", "reference"]
+    assert main([*command, "--stages", "pretrain"]) == 0
+    file.write_text(file.read_text().replace("run: demo", "run: demo\nmax_hours: 0.001"))
+    assert main(command) == 1
     assert capsys.readouterr().err.count("error") == 1

@@ -22,7 +22,7 @@ for parameters, gradients, statistics and tables, int32 for ids, positions and o
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -44,6 +44,21 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+class DeviceInfo(Protocol):
+    """What is said of a device to people."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def memory(self) -> int:
+        """Bytes in all."""
+
+    @property
+    def free_memory(self) -> int:
+        """Bytes that are free now."""
+
+
 class Backend(ABC):
     """An engine: its arrays, its ops, and what it can do."""
 
@@ -53,6 +68,9 @@ class Backend(ABC):
     residual: np.dtype
 
     # ---- capabilities
+
+    device: DeviceInfo | None = None
+    """The device; None where arrays are the host's."""
 
     algorithms: dict[str, str]
     """Algorithms chosen by measuring. A run that is to give the same bits needs the same ones."""
@@ -92,11 +110,6 @@ class Backend(ABC):
         same bits.
         """
 
-    @property
-    def free_memory(self) -> int | None:
-        """Bytes that are free on the device now; None where arrays are the host's."""
-        return None
-
     def workspace_bytes(self, heads: int, length: int) -> int:
         """Bytes that the ops themselves take for each row of a micro-batch."""
         return 0
@@ -124,11 +137,6 @@ class Backend(ABC):
     @abstractmethod
     def environment(self) -> dict[str, Any]:
         """What has to be the same for the same bits."""
-
-    @property
-    def device_name(self) -> str | None:
-        """Name of the device; None for the host's processor."""
-        return None
 
     # ---- arrays
 

@@ -1,7 +1,7 @@
-"""The command line: `nanoeuler <stage>`, one subcommand per stage, one module per wing of the house.
+"""The command line: `nanoeuler <stage>`, with a module for each group of subcommands.
 
-A wing registers its subcommands with `register(subparsers)` and imports what a stage needs only when the stage runs,
-so that `nanoeuler --help` answers at once.
+A group adds its subcommands with `register(subparsers)`. It imports what a stage needs only when
+the stage runs, so that `nanoeuler --help` answers at once.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors
 from nanoeuler.timing import Timing
 
-WINGS = (sources, corpus, tokenizer, training, inference, evaluation, inspection, planning)
+GROUPS = (sources, corpus, tokenizer, training, inference, evaluation, inspection, planning)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -33,8 +33,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"nanoeuler {__version__}")
     subparsers = parser.add_subparsers(dest="stage", metavar="STAGE", required=True)
-    for wing in WINGS:
-        wing.register(subparsers)
+    for group in GROUPS:
+        group.register(subparsers)
     return parser
 
 
@@ -56,6 +56,6 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         log.line("error", str(error))
         return 1
-    except BrokenPipeError:  # the reader of our output (head, less) has left
+    except BrokenPipeError:  # the program that reads our output (head, less) has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

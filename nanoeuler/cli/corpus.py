@@ -1,33 +1,47 @@
-"""Subcommands of the corpus wing."""
+"""Subcommands that make text: `sample` and `assemble`."""
 
 import argparse
 from pathlib import Path
 
+from nanoeuler.cli.options import add_config, add_path, add_threads, finish
+
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add this wing's subcommands."""
-    register_sample(subparsers)
-    register_assemble(subparsers)
-
-
-def register_sample(subparsers: argparse._SubParsersAction) -> None:
+    """Add these subcommands."""
     parser = subparsers.add_parser(
         "sample", help="write the invented world that the offline demo learns from"
     )
-    parser.add_argument(
-        "--config",
-        required=True,
-        metavar="C",
-        help="configuration: a YAML file or inline JSON (its section sample)",
+    add_config(parser, "the section sample")
+    add_path(parser, "--output", "DIR", "the sample's folder, for example data/sample")
+    finish(parser, run_sample)
+
+    parser = subparsers.add_parser(
+        "assemble",
+        help="put books, web pages and own text together into a corpus with held-out text",
     )
-    parser.add_argument(
-        "--output",
-        required=True,
-        metavar="DIR",
-        help="the sample's folder, for example data/sample",
+    add_config(parser, "the section corpus")
+    add_files(parser, "--books", "TXT", "cleaned books, each with its record (.json) beside it")
+    add_files(parser, "--fineweb", "TXT", "extracted web pages, each file with its index beside it")
+    add_files(
+        parser,
+        "--own",
+        "PATH",
+        "own .txt and .md files, folders or globs, where corpus.sources names none",
     )
-    parser.add_argument("--log", metavar="PATH", help="append log lines to this file as well")
-    parser.set_defaults(handler=run_sample)
+    add_files(
+        parser,
+        "--kept-out",
+        "FILE",
+        "evaluation sets (questions as JSON lines, manifests of tasks): with corpus.decontaminate, "
+        "documents that quote them are dropped",
+    )
+    add_path(parser, "--output", "DIR", "the corpus's folder, for example data/corpora/sample")
+    add_threads(parser)
+    finish(parser, run_assemble)
+
+
+def add_files(parser: argparse.ArgumentParser, flag: str, metavar: str, meaning: str) -> None:
+    parser.add_argument(flag, nargs="*", default=[], metavar=metavar, help=meaning)
 
 
 def run_sample(options: argparse.Namespace) -> None:
@@ -35,120 +49,40 @@ def run_sample(options: argparse.Namespace) -> None:
     from nanoeuler.config import load
     from nanoeuler.corpus.sample.write import write_sample
 
-    manifest = write_sample(load(options.config).get("sample") or {}, Path(options.output))
-    log.line(
-        "sample",
-        **{
-            key: manifest[key]
-            for key in (
-                "people",
-                "boats",
-                "facts",
-                "books",
-                "pages",
-                "instructions",
-                "preferences",
-                "questions",
-            )
-        },
-    )
-
-
-def register_assemble(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser(
-        "assemble",
-        help="put books, web pages and own text together into a corpus with held-out text",
-    )
-    parser.add_argument(
-        "--config",
-        required=True,
-        metavar="C",
-        help="configuration: a YAML file or inline JSON (its section corpus)",
-    )
-    parser.add_argument(
-        "--books",
-        nargs="*",
-        default=[],
-        metavar="TXT",
-        help="cleaned books, each with its record (.json) beside it",
-    )
-    parser.add_argument(
-        "--fineweb",
-        nargs="*",
-        default=[],
-        metavar="TXT",
-        help="extracted web pages, each file with its index beside it",
-    )
-    parser.add_argument(
-        "--own",
-        nargs="*",
-        default=[],
-        metavar="PATH",
-        help="own .txt and .md files, folders or globs, where corpus.sources names none",
-    )
-    parser.add_argument(
-        "--kept-out",
-        nargs="*",
-        default=[],
-        metavar="FILE",
-        help="evaluation sets (questions as JSON lines, manifests of tasks): with corpus.decontaminate, documents that quote them are dropped",
-    )
-    parser.add_argument(
-        "--output",
-        required=True,
-        metavar="DIR",
-        help="the corpus's folder, for example data/corpora/sample",
-    )
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=1,
-        metavar="N",
-        help="threads (default 1); the result is the same for any number",
-    )
-    parser.add_argument("--log", metavar="PATH", help="append log lines to this file as well")
-    parser.set_defaults(handler=run_assemble)
-
-
-def evaluation_set(path: Path) -> tuple[str, Path]:
-    """Name and items of an evaluation set, given its file of questions or its task's manifest."""
-    return (
-        (path.parent.name, path.with_name("items.jsonl"))
-        if path.name == "manifest.json"
-        else (path.stem, path)
-    )
+    manifest = write_sample(load(options.config).get("sample") or {}, options.output)
+    contents = ("people", "boats", "facts", "books", "pages")
+    records = ("instructions", "preferences", "questions")
+    log.line("sample", **{key: manifest[key] for key in contents + records})
 
 
 def run_assemble(options: argparse.Namespace) -> None:
     from nanoeuler import log
     from nanoeuler.config import load
+    from nanoeuler.config.settings import Corpus, Deduplicate
     from nanoeuler.corpus.assemble import Cleaning, assemble
     from nanoeuler.corpus.document_sources import choose_sources
 
     config = load(options.config)
-    corpus = config.get("corpus", {})
-    collections = config.get("sources") if isinstance(config.get("sources"), dict) else {}
-    licences = {
-        name: content["licence"]
-        for name, content in collections.items()
-        if isinstance(content, dict) and "licence" in content
-    }
+    section = config.get("corpus", {})
+    settings = Corpus.read(section)
     sources = choose_sources(
-        corpus.get("sources", []), options.books, options.fineweb, options.own, licences
+        section.get("sources", []),  # without the key, the sources are the files that are given
+        options.books,
+        options.fineweb,
+        options.own,
+        licences(config.get("sources")),
     )
-    name = corpus.get("name", Path(options.output).name)
-    duplicates = {"web": "near", "threshold": 0.8} | corpus.get("deduplicate", {})
-    tests = dict(evaluation_set(Path(path)) for path in options.kept_out)
+    name = settings.name or options.output.name
+    duplicates = {"web": Deduplicate.web} | section.get("deduplicate", {})
+    duplicates.pop("threshold", None)
     cleaning = Cleaning(
-        duplicates, duplicates.pop("threshold"), corpus.get("decontaminate", True), tests
+        duplicates,
+        settings.deduplicate.threshold,
+        settings.decontaminate,
+        dict(evaluation_set(Path(path)) for path in options.kept_out),
     )
     manifest = assemble(
-        options.output,
-        name,
-        sources,
-        corpus.get("validation_share", 0.01),
-        cleaning,
-        options.threads,
+        options.output, name, sources, settings.validation_share, cleaning, options.threads
     )
     totals = {f"{split}_bytes": manifest["bytes"][split] for split in ("train", "validation")}
     log.line(
@@ -158,3 +92,19 @@ def run_assemble(options: argparse.Namespace) -> None:
         **totals,
         fingerprint=manifest["fingerprint"][:12],
     )
+
+
+def licences(sources: object) -> dict[str, str]:
+    """The licence of each collection in the sources, where it has one."""
+    return {
+        name: content["licence"]
+        for name, content in (sources.items() if isinstance(sources, dict) else ())
+        if isinstance(content, dict) and "licence" in content
+    }
+
+
+def evaluation_set(path: Path) -> tuple[str, Path]:
+    """Name and items of an evaluation set: a file of questions, or the manifest of a task."""
+    if path.name == "manifest.json":
+        return path.parent.name, path.with_name("items.jsonl")
+    return path.stem, path

@@ -1,47 +1,58 @@
-"""Subcommands of the evaluation wing: `evaluate`, `compare` and `report`."""
+"""Subcommands that measure models: `evaluate`, `compare` and `report`."""
 
 import argparse
 import json
 from pathlib import Path
 
 from nanoeuler import log
-from nanoeuler.backend import DEVICES
+from nanoeuler.cli.options import (
+    add_config,
+    add_device,
+    add_gpus,
+    add_optional_path,
+    add_path,
+    finish,
+)
+from nanoeuler.errors import UserError
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add this wing's subcommands."""
+    """Add these subcommands."""
+    register_evaluate(subparsers)
+    parser = subparsers.add_parser(
+        "compare", help="put the evaluations of several models side by side"
+    )
+    parser.add_argument(
+        "evaluations",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="files that `nanoeuler evaluate` wrote, such as results/demo/evaluation/*.json",
+    )
+    add_optional_path(parser, "--output", "FILE", "also write the table to this Markdown file")
+    finish(parser, run_compare)
+    register_report(subparsers)
+
+
+def register_evaluate(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "evaluate",
         help="measure a model",
         description="Measure a model: held-out bits per byte, tasks, replies, samples.",
     )
-    parser.add_argument(
-        "--config", required=True, help="YAML file, or inline JSON with the section evaluate"
+    add_config(parser, "the section evaluate")
+    add_path(parser, "--model", "DIR", "model folder, such as results/demo/sft/model")
+    add_optional_path(
+        parser, "--tokens", "MANIFEST", "manifest.json of the token shards, for bits per byte"
     )
-    parser.add_argument(
-        "--model",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="model folder, such as results/demo/sft/model",
+    add_optional_path(
+        parser, "--questions", "FILE", "held-out questions with exact answers, JSON lines"
     )
-    parser.add_argument(
-        "--tokens",
-        type=Path,
-        metavar="MANIFEST",
-        help="manifest.json of the token shards, for bits per byte",
-    )
-    parser.add_argument(
-        "--questions",
-        type=Path,
-        metavar="FILE",
-        help="held-out questions with exact answers, JSON lines",
-    )
-    parser.add_argument(
+    add_optional_path(
+        parser,
         "--instructions",
-        type=Path,
-        metavar="MANIFEST",
-        help="manifest.json of the instructions: some held-out ones are answered",
+        "MANIFEST",
+        "manifest.json of the instructions: some held-out ones are answered",
     )
     parser.add_argument(
         "--tasks",
@@ -51,55 +62,26 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         metavar="MANIFEST",
         help="manifest.json of each task, as `nanoeuler task` writes it",
     )
-    parser.add_argument(
-        "--output",
-        required=True,
-        type=Path,
-        metavar="FILE",
-        help="JSON file to write, such as results/demo/evaluation/sft.json",
+    add_path(
+        parser, "--output", "FILE", "JSON file to write, such as results/demo/evaluation/sft.json"
     )
-    parser.add_argument(
+    add_optional_path(
+        parser,
         "--items",
-        type=Path,
-        metavar="FILE",
-        help="also write what was picked or replied, item by item, to this file of JSON lines",
+        "FILE",
+        "also write every answer and reply to this file of JSON lines",
     )
-    parser.add_argument(
-        "--device",
-        choices=DEVICES,
-        default="auto",
-        help="engine (default: auto, the fastest there is)",
-    )
-    parser.add_argument(
-        "--gpus", type=int, default=None, metavar="N", help="GPUs to use; 0 forces the CPU"
-    )
-    parser.add_argument(
-        "--log", type=Path, metavar="FILE", help="append log lines to this file as well"
-    )
-    parser.set_defaults(handler=run_evaluate)
+    add_device(parser)
+    add_gpus(parser)
+    finish(parser, run_evaluate)
 
-    parser = subparsers.add_parser(
-        "compare", help="put the evaluations of several models side by side"
-    )
-    parser.add_argument(
-        "evaluations",
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        help="what `nanoeuler evaluate` wrote, such as results/demo/evaluation/*.json",
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="also write the table to this Markdown file"
-    )
-    parser.add_argument(
-        "--log", type=Path, metavar="FILE", help="append log lines to this file as well"
-    )
-    parser.set_defaults(handler=run_compare)
 
+def register_report(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "report",
         help="write the report of a run, or of several side by side",
-        description="Write the report of a run, or of several runs side by side, as one HTML file that needs no network.",
+        description="Write the report of a run, or of several runs side by side, as one HTML file "
+        "that needs no network.",
     )
     parser.add_argument(
         "runs",
@@ -109,38 +91,24 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         help="folders of runs, such as results/demo; their workflow kept their configurations",
     )
     parser.add_argument("--config", help="with --run: YAML file, or inline JSON with all sections")
-    parser.add_argument(
-        "--run", type=Path, metavar="DIR", help="folder of one run whose configuration is given"
+    add_optional_path(parser, "--run", "DIR", "folder of one run whose configuration is given")
+    add_path(parser, "--output", "FILE", "HTML file to write, such as results/demo/report.html")
+    add_optional_path(
+        parser, "--metrics", "FILE", "also write the numbers of all stages to this JSON file"
     )
-    parser.add_argument(
-        "--output",
-        required=True,
-        type=Path,
-        metavar="FILE",
-        help="HTML file to write, such as results/demo/report.html",
-    )
-    parser.add_argument(
-        "--metrics",
-        type=Path,
-        metavar="FILE",
-        help="also write the numbers of all stages to this JSON file",
-    )
-    parser.add_argument(
+    add_optional_path(
+        parser,
         "--table",
-        type=Path,
-        metavar="FILE",
-        help="also write the scores of all stages, side by side, to this Markdown file",
+        "FILE",
+        "also write the scores of all stages, side by side, to this Markdown file",
     )
-    parser.add_argument(
+    add_optional_path(
+        parser,
         "--card",
-        type=Path,
-        metavar="FILE",
-        help="also write the model card to this Markdown file, such as results/demo/README.md",
+        "FILE",
+        "also write the model card to this Markdown file, such as results/demo/README.md",
     )
-    parser.add_argument(
-        "--log", type=Path, metavar="FILE", help="append log lines to this file as well"
-    )
-    parser.set_defaults(handler=run_report)
+    finish(parser, run_report)
 
 
 def run_evaluate(options: argparse.Namespace) -> None:
@@ -174,7 +142,6 @@ def run_compare(options: argparse.Namespace) -> None:
 
 def run_report(options: argparse.Namespace) -> None:
     from nanoeuler.config import load
-    from nanoeuler.errors import UserError
     from nanoeuler.evaluation.card import card
     from nanoeuler.evaluation.comparison import compare
     from nanoeuler.evaluation.report.gather import gather, kept_configuration
@@ -183,13 +150,7 @@ def run_report(options: argparse.Namespace) -> None:
     from nanoeuler.evaluation.report.summary import summarise
     from nanoeuler.files import atomic_write, write_json
 
-    if bool(options.runs) == bool(options.run):
-        raise UserError(
-            "give the folders of runs, such as results/demo, or one with --run and its --config"
-        )
-    folders = options.runs or [options.run]
-    if len({folder.resolve() for folder in folders}) < len(folders):
-        raise UserError("give the folder of each run once")
+    folders = report_folders(options)
     runs = [
         gather(load(options.config) if options.config else kept_configuration(folder), folder)
         for folder in folders
@@ -211,3 +172,15 @@ def run_report(options: argparse.Namespace) -> None:
     with atomic_write(options.output) as file:
         file.write(page(runs[0]) if len(runs) == 1 else side_by_side(name_runs(folders, runs)))
     log.line("report", str(options.output))
+
+
+def report_folders(options: argparse.Namespace) -> list[Path]:
+    """The folders of the runs to report, each of them once."""
+    if bool(options.runs) == bool(options.run):
+        raise UserError(
+            "give the folders of runs, such as results/demo, or one with --run and its --config"
+        )
+    folders = options.runs or [options.run]
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise UserError("give the folder of each run once")
+    return folders

@@ -1,16 +1,16 @@
-"""Subcommands of the inference wing: generate, chat."""
+"""Subcommands that use a model: `generate` and `chat`."""
 
 import argparse
 import sys
 from typing import Any
 
 from nanoeuler import log
-from nanoeuler.backend import DEVICES
+from nanoeuler.cli.options import add_device, add_gpus, finish
 from nanoeuler.errors import UserError
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add this wing's subcommands."""
+    """Add these subcommands."""
     generate = subparsers.add_parser(
         "generate",
         help="continue a prompt",
@@ -20,7 +20,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     generate.add_argument(
         "--prompt",
         required=True,
-        help="text to continue, or the instruction for a tuned model; - reads it from standard input",
+        help="text to continue, or the instruction for a tuned model; - reads it from standard "
+        "input",
     )
     generate.add_argument(
         "--input", default="", help="further input to the instruction (tuned models)"
@@ -28,9 +29,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     generate.add_argument(
         "--raw",
         action="store_true",
-        help="leave out a tuned model's template and continue the prompt as it stands",
+        help="continue the bare prompt, without a tuned model's template",
     )
-    generate.set_defaults(handler=run_generate)
+    finish(generate, run_generate)
     chat = subparsers.add_parser(
         "chat",
         help="talk to a model",
@@ -40,13 +41,13 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     chat.add_argument(
         "--history",
         action="store_true",
-        help="let the model see earlier turns (default: every line is taken by itself, as models are tuned here)",
+        help="let the model see earlier turns (default: it sees each line alone, as in tuning)",
     )
-    chat.set_defaults(handler=run_chat)
+    finish(chat, run_chat)
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Which model, where it runs and how it chooses tokens; the defaults of the sampler stand with `Sampling`."""
+    """Which model, where it runs and how it chooses tokens; `Sampling` has the defaults."""
     parser.add_argument(
         "--model", required=True, metavar="DIR", help="model folder, such as results/demo/sft/model"
     )
@@ -72,9 +73,8 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=int, metavar="N", help="the same seed gives the same text (default 1)"
     )
-    parser.add_argument("--device", choices=DEVICES, default="auto")
-    parser.add_argument("--gpus", type=int, metavar="N", help="0 forces the CPU")
-    parser.add_argument("--log", metavar="PATH", help="append log lines to this file as well")
+    add_device(parser)
+    add_gpus(parser)
 
 
 def sampling_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -115,19 +115,20 @@ def run_generate(options: argparse.Namespace) -> None:
     if reply.dropped:
         log.line(
             "context",
-            f"prompt and text outgrew the model's context of {model.config.context} tokens: its {log.counted(reply.dropped, 'oldest token')} dropped",
+            f"prompt and text outgrew the model's context of {model.config.context} tokens: "
+            f"its {log.counted(reply.dropped, 'oldest token')} dropped",
         )
 
 
 def read_prompt(prompt: str) -> str:
-    """The prompt itself, or for "-" what standard input holds, less the line end that echo puts there."""
+    """The prompt, or for "-" the text on standard input, without the line end that echo adds."""
     if prompt != "-":
         return as_text(prompt, "--prompt")
     return decoded(sys.stdin.buffer.read(), "the prompt on standard input").removesuffix("\n")
 
 
 def as_text(argument: str, name: str) -> str:
-    """An argument of the command line, in which Python hides bytes that are no text as lone surrogates."""
+    """An argument as text. Python hides bytes that are not UTF-8 in it as lone surrogates."""
     return decoded(argument.encode("utf-8", "surrogateescape"), name)
 
 
@@ -149,7 +150,7 @@ def run_chat(options: argparse.Namespace) -> None:
     from nanoeuler.inference.sampling import Sampling
 
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  (input() then edits lines and recalls them)
+        import readline  # noqa: F401  (with it, input() edits lines and recalls them)
 
     sampling = Sampling(**sampling_options(options))
     model = api.load(options.model, options.device, options.gpus)
@@ -160,15 +161,10 @@ def run_chat(options: argparse.Namespace) -> None:
         output.write(text)
         output.flush()
 
-    conversation = Conversation(
-        model.writer, None if model.template is None else model.prompt, options.history
-    )
-    chat = Chat(
-        conversation,
-        sampling,
-        api.MAX_TOKENS if options.max_tokens is None else options.max_tokens,
-        write,
-    )
+    template = None if model.template is None else model.prompt
+    conversation = Conversation(model.writer, template, options.history)
+    max_tokens = api.MAX_TOKENS if options.max_tokens is None else options.max_tokens
+    chat = Chat(conversation, sampling, max_tokens, write)
     log.line("chat", repr(model))
     prompt = "> " if sys.stdin.isatty() else ""
     chat.run(lambda: input(prompt))

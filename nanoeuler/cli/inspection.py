@@ -1,4 +1,4 @@
-"""Subcommands of the inspection wing: check, info."""
+"""Subcommands that inspect: `check` compares gradients, `info` describes a model."""
 
 import argparse
 import json
@@ -7,32 +7,39 @@ from typing import TYPE_CHECKING, Any
 
 from nanoeuler import log
 from nanoeuler.backend import DEVICES
+from nanoeuler.cli.options import add_gpus, finish
 from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
+    from nanoeuler.backend.ops import Backend
     from nanoeuler.model.check import Comparison
     from nanoeuler.model.config import ModelConfig
 
+Line = tuple[str, str, str]
+"""Name, value and note."""
+
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add this wing's subcommands."""
+    """Add these subcommands."""
     check = subparsers.add_parser(
         "check",
         help="compare every gradient with finite differences",
-        description="Compare every op's and every parameter tensor's gradient with finite differences, and what a GPU (or with --device cpu "
-        "the CPU engine: a minute, and 4 GB for the model `base` at 1,024 tokens) computes with the specification in float64.",
+        description="Compare the gradient of every op and of every parameter tensor with finite "
+        "differences. On a GPU, compare its results with the specification in float64 as well; "
+        "--device cpu does so for the CPU engine (a minute, and 4 GB for the model `base` at 1,024 "
+        "tokens).",
     )
     check.add_argument(
         "--quick",
         action="store_true",
-        help="all ops and one small model, as a trainer does at its start: half a second; of an engine, the ops",
+        help="all ops and one small model, as a trainer does at its start: half a second; of an "
+        "engine, the ops",
     )
     check.add_argument("--output", metavar="PATH", help="write the table as JSON as well")
     check.add_argument("--device", choices=DEVICES, default="auto")
-    check.add_argument("--log", metavar="PATH", help="append log lines to this file as well")
-    check.set_defaults(handler=run_check)
+    finish(check, run_check)
     info = subparsers.add_parser(
         "info",
         help="parameters, FLOPs and bytes of a model; this machine",
@@ -54,9 +61,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "--length", type=int, metavar="N", help="tokens of a row (default: the model's context)"
     )
     info.add_argument("--device", choices=DEVICES, default="auto")
-    info.add_argument("--gpus", type=int, metavar="N", help="0 forces the CPU")
-    info.add_argument("--log", metavar="PATH", help="append log lines to this file as well")
-    info.set_defaults(handler=run_info)
+    add_gpus(info)
+    finish(info, run_info)
 
 
 # ---- check
@@ -67,21 +73,18 @@ def run_check(options: argparse.Namespace) -> None:
     from nanoeuler.files import write_json
     from nanoeuler.model.check import TOLERANCE, check_all
 
-    backend = make_backend(
-        options.device
-    )  # refuses a device that is not there; the check itself needs the reference's float64
-    comparisons = print_table(check_all(options.quick), lambda _: TOLERANCE)
-    worst = max(
-        comparisons,
-        key=lambda comparison: math.inf if math.isnan(comparison.error) else comparison.error,
-    )
+    backend = make_backend(options.device)  # refuses a device that is not there
+    comparisons = print_table(check_all(options.quick), TOLERANCE)
+    worst = worst_of(comparisons)
     failed = [comparison for comparison in comparisons if not comparison.passed]
     if options.output:
         write_json(options.output, check_report(comparisons, worst, options.quick, TOLERANCE))
     if failed:
         raise UserError(
-            f"gradient check: {len(failed)} of {len(comparisons)} tensors differ from finite differences by more than {TOLERANCE:g}, most of all "
-            f"{worst.tensor} of '{worst.case}' ({worst.error:.1e}); the backward pass of an op is not the derivative of its forward pass"
+            f"gradient check: {len(failed)} of {len(comparisons)} tensors differ from finite "
+            f"differences by more than {TOLERANCE:g}, most of all {worst.tensor} of "
+            f"'{worst.case}' ({worst.error:.1e}); the backward pass of an op is not the derivative "
+            "of its forward pass"
         )
     log.line(
         "check",
@@ -96,48 +99,43 @@ def run_check(options: argparse.Namespace) -> None:
 
 
 def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -> None:
-    """An engine's ops, and with `quick` unset whole models on it, beside the reference in float64, in every precision that it has.
+    """Compare an engine with the reference in float64, in every precision that it has.
 
-    `shapes` names the models, with rows and their length.
+    Its ops are compared, and unless `quick` whole models, too. `shapes` has the rows and the length
+    of the batch for each preset.
     """
     from nanoeuler.backend import make_backend
     from nanoeuler.model.check_device import OP_TOLERANCE, check_device_ops
     from nanoeuler.training.check_model import MODEL_TOLERANCE, check_device_model, check_reading
 
-    wrong, count = [], 0
+    wrong: list[Comparison] = []
+    count = 0
+
+    def compare(title: str, table: Iterable[Comparison], tolerance: float) -> None:
+        nonlocal count
+        print(f"{title}, beside float64 (limit {tolerance:g})")
+        comparisons = print_table(table, tolerance)
+        wrong.extend(found for found in comparisons if not found.error <= tolerance)
+        count += len(comparisons)
+
     for precision in OP_TOLERANCE if device == "cuda" else ("fp32",):
         backend = make_backend(device, precision=precision)
-        tables = [(f"ops in {precision}", check_device_ops(backend), OP_TOLERANCE[precision])]
-        if not quick:
-            tables += [
-                (
-                    f"{preset} in {precision}",
-                    check_device_model(backend, preset, *shape, steps=0),
-                    MODEL_TOLERANCE[precision][preset],
-                )
-                for preset, shape in shapes.items()
-            ]
-            if device == "cpu":
-                tables.append(
-                    (
-                        "small, reading and decoding",
-                        check_reading(backend, "small", 20),
-                        MODEL_TOLERANCE[precision]["small"],
-                    )
-                )
-        for title, table, tolerance in tables:
-            print(f"{title}, beside float64 (limit {tolerance:g})")
-            comparisons = print_table(table, lambda _, tolerance=tolerance: tolerance)
-            wrong += [comparison for comparison in comparisons if not comparison.error <= tolerance]
-            count += len(comparisons)
+        compare(f"ops in {precision}", check_device_ops(backend), OP_TOLERANCE[precision])
+        if quick:
+            continue
+        tolerances = MODEL_TOLERANCE[precision]
+        for preset, shape in shapes.items():
+            table = check_device_model(backend, preset, *shape, steps=0)
+            compare(f"{preset} in {precision}", table, tolerances[preset])
+        if device == "cpu":
+            table = check_reading(backend, "small", 20)
+            compare("small, reading and decoding", table, tolerances["small"])
     if wrong:
-        worst = max(
-            wrong,
-            key=lambda comparison: math.inf if math.isnan(comparison.error) else comparison.error,
-        )
+        worst = worst_of(wrong)
         raise UserError(
-            f"the results of --device {device} differ from the specification's in {len(wrong)} of {count} tensors, most of all "
-            f"{worst.tensor} of '{worst.case}' ({worst.error:.1e}); do not train on this device, and report it with this table"
+            f"the results of --device {device} differ from the specification's in {len(wrong)} of "
+            f"{count} tensors, most of all {worst.tensor} of '{worst.case}' ({worst.error:.1e}); "
+            "do not train on this device, and report it with this table"
         )
     log.line(
         "check",
@@ -147,28 +145,32 @@ def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -
     )
 
 
-def print_table(
-    table: "Iterable[Comparison]", limit: "Callable[[Comparison], float]"
-) -> "list[Comparison]":
+def worst_of(comparisons: "Iterable[Comparison]") -> "Comparison":
+    """The comparison with the largest error; NaN is larger than all."""
+    return max(comparisons, key=lambda found: math.inf if math.isnan(found.error) else found.error)
+
+
+def print_table(table: "Iterable[Comparison]", limit: float) -> "list[Comparison]":
     """Print comparisons as they come, by case; returns them."""
     comparisons: list[Comparison] = []
     for comparison in table:
         if not comparisons or comparisons[-1].case != comparison.case:
             print(f"{comparison.case:<52} {'elements':>8}  {'error':>8}  {'worst':>8}")
-        print(row_text(comparison, limit(comparison)), flush=True)
+        print(row_text(comparison, limit), flush=True)
         comparisons.append(comparison)
     return comparisons
 
 
 def row_text(comparison: "Comparison", limit: float) -> str:
     verdict = "ok" if comparison.error <= limit else "WRONG"
-    return f"  {comparison.tensor:<50} {comparison.elements:>8}  {comparison.error:8.1e}  {comparison.worst:8.1e}  {verdict}"
+    numbers = f"{comparison.elements:>8}  {comparison.error:8.1e}  {comparison.worst:8.1e}"
+    return f"  {comparison.tensor:<50} {numbers}  {verdict}"
 
 
 def check_report(
     comparisons: "list[Comparison]", worst: "Comparison", quick: bool, tolerance: float
 ) -> dict[str, Any]:
-    """The table as JSON values; an error that is no number (inf, NaN) becomes null."""
+    """The table as JSON values; an error that is infinite or NaN becomes null."""
 
     def finite(value: float) -> float | None:
         return value if math.isfinite(value) else None
@@ -220,52 +222,29 @@ def model_config(options: argparse.Namespace) -> "ModelConfig":
     config = load(options.config)
     if "model" not in config:
         raise UserError(
-            '--config: there is no model section; give one, such as \'{"model": {"preset": "small"}}\''
+            "--config: there is no model section; "
+            'give one, such as \'{"model": {"preset": "small"}}\''
         )
     return ModelConfig.from_dict(config["model"])
 
 
-def print_model(config: "ModelConfig", rows: int, length: int | None, backend: Any) -> None:
+def print_model(config: "ModelConfig", rows: int, length: int | None, backend: "Backend") -> None:
     """Shape, parameters by kind, FLOPs per token, bytes by kind."""
-    from nanoeuler.config.machine import memory_megabytes
-    from nanoeuler.model.buffers import rows_within, training_pass_bytes
-    from nanoeuler.model.llama import make_blocks
     from nanoeuler.model.spec import (
         forward_flops_per_token,
         parameter_count,
         parameters_by_kind,
-        storage_elements,
-        tensor_table,
         training_flops_per_token,
     )
-    from nanoeuler.planning import size
 
     c, length, total = config, length or config.context, parameter_count(config)
-    print_section(
-        "model",
-        [
-            (
-                "dim",
-                f"{c.dim:,}",
-                f"{c.layers} layers, {c.heads} query and {c.kv_heads} key/value heads of {c.head_size}, ffn {c.ffn:,}, h = {c.step_size:g}",
-            ),
-            (
-                "vocabulary",
-                f"{c.vocab_size:,}",
-                f"K = {c.mtp_heads} prediction heads, {'head 0 tied to the embedding' if c.tied else 'not tied'}",
-            ),
-            ("context", f"{c.context:,}", f"tokens; RoPE θ = {c.rope_theta:,.0f}"),
-        ],
-    )
+    print_section("model", shape_lines(config))
     kinds = [
         (kind, f"{count:,}", f"{count / total:.1%}")
-        for kind, count in parameters_by_kind(config).items()
+        for kind, count in parameters_by_kind(c).items()
     ]
     print_section("parameters", [*kinds, ("total", f"{total:,}", "")])
-    forward, training = (
-        forward_flops_per_token(config, length),
-        training_flops_per_token(config, length),
-    )
+    forward, training = forward_flops_per_token(c, length), training_flops_per_token(c, length)
     print_section(
         f"FLOPs per token, in rows of {length}",
         [
@@ -273,19 +252,41 @@ def print_model(config: "ModelConfig", rows: int, length: int | None, backend: A
             ("training", f"{training / 1e6:,.1f} M", "forward and backward"),
         ],
     )
+    print_section("memory", memory_lines(config, rows, length, backend))
+
+
+def shape_lines(config: "ModelConfig") -> list[Line]:
+    c = config
+    layers = f"{c.layers} layers, {c.heads} query and {c.kv_heads} key/value heads of {c.head_size}"
+    tied = "head 0 tied to the embedding" if c.tied else "not tied"
+    return [
+        ("dim", f"{c.dim:,}", f"{layers}, ffn {c.ffn:,}, h = {c.step_size:g}"),
+        ("vocabulary", f"{c.vocab_size:,}", f"K = {c.mtp_heads} prediction heads, {tied}"),
+        ("context", f"{c.context:,}", f"tokens; RoPE θ = {c.rope_theta:,.0f}"),
+    ]
+
+
+def memory_lines(config: "ModelConfig", rows: int, length: int, backend: "Backend") -> list[Line]:
+    """Bytes of training on micro-batches of `rows` × `length` tokens, and of a KV cache."""
+    from nanoeuler.config.machine import memory_megabytes
+    from nanoeuler.model.buffers import rows_within, training_pass_bytes
+    from nanoeuler.model.llama import make_blocks
+    from nanoeuler.model.spec import storage_elements, tensor_table
+    from nanoeuler.planning import size
+
     buffer = 4 * storage_elements(tensor_table(config))
     for block in make_blocks(config):
         backend.check_form(block.form, config.dim)
     width = backend.activation.itemsize
     copy = 0 if backend.activation == backend.dtype else buffer // 2
-    device_memory = backend.free_memory
-    if device_memory is None:
+    if backend.device is None:
         available, holder = memory_megabytes() * 2**20, "this machine's memory"
     else:
-        available, holder = device_memory, f"free memory of {backend.device_name}"
+        available = backend.device.free_memory
+        holder = f"free memory of {backend.device.name}"
     largest = rows_within(config, backend, length, available - 4 * buffer - copy)
     activations = training_pass_bytes(config, backend, rows, length)
-    cache = width * 2 * c.layers * c.kv_heads * c.head_size * c.context
+    cache = width * 2 * config.layers * config.kv_heads * config.head_size * config.context
     memory = [
         ("weights", buffer, "float32, padding to blocks included"),
         ("working copy", copy, "of the weights in bf16, which products read"),
@@ -293,71 +294,50 @@ def print_model(config: "ModelConfig", rows: int, length: int | None, backend: A
         ("moments", 2 * buffer, "both of AdamW"),
         ("activations", activations, f"micro-batch of {log.counted(rows, 'row')} of {length}"),
     ]
-    lines = [(kind, size(amount), note) for kind, amount, note in memory if amount]
-    lines.append(("training", size(sum(amount for _, amount, _ in memory)), "all of the above"))
-    lines.append(
-        ("largest", f"{largest:,}", f"rows of {length} in a micro-batch that {holder} holds")
-    )
-    lines.append(("KV cache", size(cache), "of a row at full context, in use"))
-    print_section("memory", lines)
+    total = sum(amount for _, amount, _ in memory)
+    return [
+        *((kind, size(amount), note) for kind, amount, note in memory if amount),
+        ("training", size(total), "all of the above"),
+        ("largest", f"{largest:,}", f"rows of {length} in a micro-batch that {holder} holds"),
+        ("KV cache", size(cache), "of a row at full context, in use"),
+    ]
 
 
 def print_presets() -> None:
     from nanoeuler.model.config import PRESETS, ModelConfig
     from nanoeuler.model.spec import parameter_count
 
-    configs = {name: ModelConfig.from_dict({"preset": name}) for name in PRESETS}
-    print_section(
-        "presets",
-        [
-            (
-                name,
-                f"{parameter_count(config):,}",
-                f"parameters; nanoeuler info --config '{preset_json(name)}'",
-            )
-            for name, config in configs.items()
-        ],
-    )
+    lines = []
+    for name in PRESETS:
+        section = {"model": {"preset": name}}
+        count = parameter_count(ModelConfig.from_dict(section["model"]))
+        command = f"nanoeuler info --config '{json.dumps(section)}'"
+        lines.append((name, f"{count:,}", f"parameters; {command}"))
+    print_section("presets", lines)
 
 
-def preset_json(name: str) -> str:
-    return json.dumps({"model": {"preset": name}})
-
-
-def print_machine(backend: Any, why: str) -> None:
+def print_machine(backend: "Backend", why: str) -> None:
     from nanoeuler import provenance
     from nanoeuler.config.machine import memory_megabytes
     from nanoeuler.planning import size
 
     found = provenance.collect()
-    versions = ", ".join(
-        f"{name} {version}"
-        for name, version in {"python": found["python"], **found["packages"]}.items()
-    )
-    print_section(
-        "machine",
-        [
-            ("backend", backend.name, why),
-            *(
-                [
-                    (
-                        "GPU",
-                        size(backend.device.memory),
-                        f"{backend.device.name}, {size(backend.device.free_memory)} free",
-                    )
-                ]
-                if backend.name == "cuda"
-                else []
-            ),
-            ("cores", str(found["cores"]), found["cpu"]),
-            ("memory", size(memory_megabytes() * 2**20), ""),
-            ("versions", found["nanoeuler"], versions),
-        ],
-    )
+    packages = {"python": found["python"], **found["packages"]}
+    versions = ", ".join(f"{name} {version}" for name, version in packages.items())
+    lines: list[Line] = [("backend", backend.name, why)]
+    if backend.device is not None:
+        free = f"{backend.device.name}, {size(backend.device.free_memory)} free"
+        lines.append(("GPU", size(backend.device.memory), free))
+    lines += [
+        ("cores", str(found["cores"]), found["cpu"]),
+        ("memory", size(memory_megabytes() * 2**20), ""),
+        ("versions", found["nanoeuler"], versions),
+    ]
+    print_section("machine", lines)
 
 
-def print_section(title: str, lines: list[tuple[str, str, str]]) -> None:
-    """A title and lines of name, right-aligned value and note."""
+def print_section(title: str, lines: list[Line]) -> None:
+    """Print a title and its lines, with the values right-aligned."""
     width = max(len(value) for _, value, _ in lines)
     print(title)
     for name, value, note in lines:

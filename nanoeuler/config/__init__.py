@@ -1,7 +1,9 @@
-"""The configuration: reading and checking it, what each stage reads of it, and where files lie.
+"""The configuration: reading and checking it, what each stage reads of it, and where files are.
 
-`load` gives the resolved configuration that everything else takes. `paths.Paths` names every file; `stages.stage_config` and
-`stages.stage_identity` are the parts that a stage is handed and that decide whether it runs again.
+`load` returns the resolved configuration as nested dictionaries, which can be handed on as JSON.
+`settings` and `sources` declare its sections; `settings.Sft.read(config["sft"])` builds one.
+`paths.Paths` names every file of a run. `stages` says which part of the configuration a stage is
+given, and which part makes it run again.
 """
 
 from collections.abc import Iterable
@@ -14,16 +16,14 @@ from nanoeuler.config.inline import read_inline
 def load(source: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     """Return the configuration in `source`.
 
-    The path of a YAML file gives the resolved configuration: checked against the schema, defaults filled in, the sources
-    file read, the model preset expanded. Inline JSON (it starts with "{") is what a rule hands to a stage: the sections
-    that the stage reads, already resolved, taken as they are. `overrides` are "section.key=value" texts for a YAML file.
-    Raises `UserError` for any mistake in it.
+    For the path of a YAML file it is resolved: checked, with defaults filled in, the sources file
+    read and the model preset expanded. `overrides` are "section.key=value" texts for such a file.
+    Inline JSON, which starts with "{", is what a rule gives to a stage. It holds the sections that
+    the stage reads, resolved already, and is returned unchanged. Raises `UserError` for a mistake.
     """
     if str(source).lstrip().startswith("{"):
         return read_inline(str(source))
-    from nanoeuler.config.loading import (
-        load_files,
-        parse_overrides,
-    )  # the schema's reader takes longer to import than a small stage to run
+    # imported here because it takes longer than a small stage runs
+    from nanoeuler.config.loading import load_files, parse_overrides
 
     return load_files([source], parse_overrides(overrides))

@@ -1,11 +1,13 @@
-"""Reading a configuration from YAML files, resolved until nothing is left to guess."""
+"""Reading a configuration from YAML files and resolving it until nothing is left to guess."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from nanoeuler.config.validation import check, place, read_schema
+from nanoeuler.config.settings import Configuration
+from nanoeuler.config.sources import Sources
+from nanoeuler.config.validation import check, locate
 from nanoeuler.config.yaml_file import Key, read_yaml
 from nanoeuler.corpus.own_text import find_files
 from nanoeuler.corpus.tasks import describe_task
@@ -16,38 +18,42 @@ Config = dict[str, Any]
 
 
 def load_files(files: Sequence[str | Path], overrides: Mapping[str, Any] | None = None) -> Config:
-    """Resolve the configuration in several YAML files, a later one adding to and replacing what earlier ones say, then `overrides`."""
+    """Resolve the configuration in several YAML files.
+
+    A later file adds to earlier ones and replaces what they say, and so do `overrides`.
+    """
     merged: Config = {}
-    places: dict[Key, str] = {}
+    locations: dict[Key, str] = {}
     for file in files:
         content, found = read_yaml(file)
         if not isinstance(content, dict | None):
             raise UserError(
-                f"{file}: holds {type(content).__name__} instead of keys with values; begin with a line such as `run: my-run`"
+                f"{file}: holds {type(content).__name__} instead of keys with values; "
+                "begin with a line such as `run: my-run`"
             )
         merge(merged, content or {})
-        places |= found
+        locations |= found
     merge(merged, overrides or {})
     for key in keys_in(overrides or {}):
-        places[key] = "the command line"
+        locations[key] = "the command line"
     source = ", ".join(map(str, files))
-    config = check(merged, read_schema("schema.yaml"), places, source)
-    config["sources"] = read_sources(
-        config["sources"], config["data_dir"], place(("sources",), places, source)
-    )
-    resolve_model(config, places, source)
-    check_sources(config, places, source)
+    config = check(merged, Configuration, locations, source)
+    where = locate(("sources",), locations, source)
+    config["sources"] = read_sources(config["sources"], config["data_dir"], where)
+    resolve_model(config, locations, source)
+    Consistency(config, locations, source).check()
     return config
 
 
 def parse_overrides(overrides: Iterable[str]) -> Config:
-    """Turn "sft.learning_rate=3e-4" into {"sft": {"learning_rate": "3e-4"}}; the schema makes it a number."""
+    """Turn "sft.epochs=2" into {"sft": {"epochs": "2"}}; `check` makes the text a number."""
     parsed: Config = {}
     for text in overrides:
         name, equals, value = text.partition("=")
         if not (equals and name.strip()):
             raise UserError(
-                f"{text!r} is no override; write section.key=value, for example sft.learning_rate=3e-4"
+                f"{text!r} is no override; "
+                "write section.key=value, for example sft.learning_rate=3e-4"
             )
         *sections, last = name.strip().split(".")
         inner = parsed
@@ -74,13 +80,17 @@ def keys_in(value: Mapping[str, Any], prefix: Key = ()) -> Iterable[Key]:
 
 
 def read_sources(file: str, data_dir: str, where: str) -> Config:
-    """Read and check the sources file, which `where` names; `{data_dir}` in its addresses is where this configuration keeps its data."""
+    """Read and check the sources file, which the configuration names at `where`.
+
+    `{data_dir}` in its addresses is replaced by the configuration's.
+    """
     if not Path(file).is_file():
         raise UserError(
-            f"{where}: sources is {file}, and there is no such file (from {Path.cwd()}); correct the path, config/sources.yaml for example"
+            f"{where}: sources is {file}, and there is no such file (from {Path.cwd()}); "
+            "correct the path, config/sources.yaml for example"
         )
-    content, places = read_yaml(file)
-    sources = check(content or {}, read_schema("sources_schema.yaml"), places, file)
+    content, locations = read_yaml(file)
+    sources = check(content or {}, Sources, locations, file)
     return {name: expand(section, data_dir) for name, section in sources.items()}
 
 
@@ -92,108 +102,137 @@ def expand(value: Any, data_dir: str) -> Any:
     return value.replace("{data_dir}", data_dir) if isinstance(value, str) else value
 
 
-def resolve_model(config: Config, places: Mapping[Key, str], source: str) -> None:
-    """Expand the preset, let tokenizer and model agree on the vocabulary, and check that the model can be built."""
-    model, tokenizer = config["model"], config["tokenizer"]
+def resolve_model(config: Config, locations: Mapping[Key, str], source: str) -> None:
+    """Expand the preset, settle vocabulary and contexts, and check that the model can be built."""
+    model, tokenizer, sft, dpo = (config[name] for name in ("model", "tokenizer", "sft", "dpo"))
     if tokenizer["vocab_size"] is not None:
         if model.get("vocab_size", tokenizer["vocab_size"]) != tokenizer["vocab_size"]:
-            where = place(("model", "vocab_size"), places, source)
+            where = locate(("model", "vocab_size"), locations, source)
             raise UserError(
-                f"{where}: model.vocab_size is {model['vocab_size']} and tokenizer.vocab_size {tokenizer['vocab_size']}; leave out model.vocab_size"
+                f"{where}: model.vocab_size is {model['vocab_size']} and tokenizer.vocab_size "
+                f"{tokenizer['vocab_size']}; leave out model.vocab_size"
             )
         model["vocab_size"] = tokenizer["vocab_size"]
     try:
-        config["model"] = {"preset": model.get("preset")} | ModelConfig.from_dict(model).to_dict()
+        resolved = ModelConfig.from_dict(model)
     except UserError as error:
-        raise UserError(f"{place(('model',), places, source)}: {error}") from error
-    tokenizer["vocab_size"] = config["model"]["vocab_size"]
-    if config["sft"]["context"] is None:
-        config["sft"]["context"] = config["model"]["context"]
-    if config["dpo"]["context"] is None:
-        config["dpo"]["context"] = (
-            config["sft"]["context"] if config["sft"]["enabled"] else config["model"]["context"]
-        )
+        raise UserError(f"{locate(('model',), locations, source)}: {error}") from error
+    config["model"] = {"preset": model.get("preset")} | resolved.to_dict()
+    tokenizer["vocab_size"] = resolved.vocab_size
+    if sft["context"] is None:
+        sft["context"] = resolved.context
+    if dpo["context"] is None:
+        dpo["context"] = sft["context"] if sft["enabled"] else resolved.context
 
 
-def check_sources(config: Config, places: Mapping[Key, str], source: str) -> None:
-    """Refuse a configuration that names what its sources file does not have."""
-    corpus, sources = config["corpus"], config["sources"]
-    corpus["name"] = corpus["name"] or config["run"]
+class Consistency:
+    """Checks that the sections of a configuration fit each other and the sources file."""
 
-    def refuse(key: Key, problem: str) -> None:
-        raise UserError(f"{place(key, places, source)}: {'.'.join(map(str, key))} {problem}")
+    def __init__(self, config: Config, locations: Mapping[Key, str], source: str):
+        self.config, self.corpus, self.sources = config, config["corpus"], config["sources"]
+        self.locations, self.source = locations, source
 
-    for name in {"gutenberg", "fineweb"} & set(corpus["sources"]):
-        if name not in sources:
-            refuse(
-                ("corpus", "sources"),
-                f"takes {name}, which the sources file does not describe; add a {name} section there or take it out here",
-            )
-    for own in set(corpus["sources"]) - {"gutenberg", "fineweb"}:
-        try:
-            find_files(own)
-        except UserError as error:
-            raise UserError(
-                f"{place(('corpus', 'sources', corpus['sources'].index(own)), places, source)}: {error}"
-            ) from error
-    if corpus["books"] != "all" and "gutenberg" in corpus["sources"]:
-        listed = {book["id"] for book in sources["gutenberg"]["books"]}
-        if unknown := [book for book in corpus["books"] if book not in listed]:
-            refuse(
+    def check(self) -> None:
+        """Raise `UserError` for the first contradiction."""
+        self.corpus["name"] = self.corpus["name"] or self.config["run"]
+        self.check_corpus_sources()
+        self.check_books()
+        self.check_web_pages()
+        self.check_data_sets()
+        self.check_questions()
+        self.check_tasks()
+        self.check_batches()
+
+    def where(self, key: Key) -> str:
+        return locate(key, self.locations, self.source)
+
+    def refuse(self, key: Key, problem: str) -> NoReturn:
+        raise UserError(f"{self.where(key)}: {'.'.join(map(str, key))} {problem}")
+
+    def check_corpus_sources(self) -> None:
+        names = self.corpus["sources"]
+        for name in {"gutenberg", "fineweb"} & set(names):
+            if name not in self.sources:
+                self.refuse(
+                    ("corpus", "sources"),
+                    f"takes {name}, which the sources file does not describe; "
+                    f"add a {name} section there or take it out here",
+                )
+        for own in set(names) - {"gutenberg", "fineweb"}:
+            try:
+                find_files(own)
+            except UserError as error:
+                where = self.where(("corpus", "sources", names.index(own)))
+                raise UserError(f"{where}: {error}") from error
+
+    def check_books(self) -> None:
+        if self.corpus["books"] == "all" or "gutenberg" not in self.corpus["sources"]:
+            return
+        listed = {book["id"] for book in self.sources["gutenberg"]["books"]}
+        if unknown := [book for book in self.corpus["books"] if book not in listed]:
+            self.refuse(
                 ("corpus", "books"),
-                f"names book {unknown[0]}, which the sources file does not list; add it there under gutenberg.books",
+                f"names book {unknown[0]}, which the sources file does not list; "
+                "add it there under gutenberg.books",
             )
-    if "fineweb" in corpus["sources"] and corpus["fineweb"]["shards"] > len(
-        sources["fineweb"]["shards"]
-    ):
-        refuse(
-            ("corpus", "fineweb", "shards"),
-            f"is {corpus['fineweb']['shards']}, but the sources file lists {len(sources['fineweb']['shards'])}; add shards there",
-        )
-    if corpus["fineweb"]["min_characters"] > corpus["fineweb"]["max_characters"]:
-        refuse(
-            ("corpus", "fineweb", "min_characters"),
-            "is above max_characters, so that no page would be left; exchange them",
-        )
-    for stage, data in (("sft", "instructions"), ("dpo", "preferences")):
-        name = config[stage][data]
-        if (
-            config[stage]["enabled"]
-            and name not in sources.get(data, {})
-            and not Path(name).is_file()
-        ):
-            known = ", ".join(sources.get(data, {})) or "none"
-            refuse(
-                (stage, data),
-                f"is {name!r}, neither a name in the sources file (there: {known}) nor a file; correct it",
+
+    def check_web_pages(self) -> None:
+        filters = self.corpus["fineweb"]
+        listed = len(self.sources["fineweb"]["shards"]) if "fineweb" in self.sources else 0
+        if "fineweb" in self.corpus["sources"] and filters["shards"] > listed:
+            self.refuse(
+                ("corpus", "fineweb", "shards"),
+                f"is {filters['shards']}, but the sources file lists {listed}; add shards there",
             )
-    questions = config["evaluate"]["questions"]
-    if questions is not None and questions not in sources.get("questions", {}):
-        known = ", ".join(sources.get("questions", {})) or "none"
-        refuse(
-            ("evaluate", "questions"),
-            f"is {questions!r}, which the sources file does not have (there: {known}); correct it or set null",
-        )
-    names = [task["name"] for task in config["evaluate"]["tasks"]]
-    for number, name in enumerate(names):
-        if name in names[:number]:
-            refuse(
-                ("evaluate", "tasks", number),
-                f"is the second one named {name}; give it another name, and its kind",
+        if filters["min_characters"] > filters["max_characters"]:
+            self.refuse(
+                ("corpus", "fineweb", "min_characters"),
+                "is above max_characters, so that no page would be left; exchange them",
             )
-        try:
-            describe_task(name, config)
-        except UserError as error:
-            raise UserError(
-                f"{place(('evaluate', 'tasks', number), places, source)}: evaluate.tasks: {error}"
-            ) from error
-    for section, row in (
-        ("pretrain", config["model"]["context"]),
-        ("sft", config["sft"]["context"]),
-        ("dpo", 2 * config["dpo"]["context"]),
-    ):
-        if config[section].get("batch_tokens", row) < row:
-            refuse(
-                (section, "batch_tokens"),
-                f"is {config[section]['batch_tokens']}, less than one row of {row} tokens; give a multiple of {row}",
+
+    def check_data_sets(self) -> None:
+        for stage, data in (("sft", "instructions"), ("dpo", "preferences")):
+            name, known = self.config[stage][data], self.sources.get(data, {})
+            if self.config[stage]["enabled"] and name not in known and not Path(name).is_file():
+                self.refuse(
+                    (stage, data),
+                    f"is {name!r}, neither a name in the sources file "
+                    f"(there: {', '.join(known) or 'none'}) nor a file; correct it",
+                )
+
+    def check_questions(self) -> None:
+        name, known = self.config["evaluate"]["questions"], self.sources.get("questions", {})
+        if name is not None and name not in known:
+            self.refuse(
+                ("evaluate", "questions"),
+                f"is {name!r}, which the sources file does not have "
+                f"(there: {', '.join(known) or 'none'}); correct it or set null",
             )
+
+    def check_tasks(self) -> None:
+        names = [task["name"] for task in self.config["evaluate"]["tasks"]]
+        for number, name in enumerate(names):
+            key = ("evaluate", "tasks", number)
+            if name in names[:number]:
+                self.refuse(
+                    key, f"is the second one named {name}; give it another name, and its kind"
+                )
+            try:
+                describe_task(name, self.config)
+            except UserError as error:
+                raise UserError(f"{self.where(key)}: evaluate.tasks: {error}") from error
+
+    def check_batches(self) -> None:
+        """A batch must hold a row. A row of dpo holds two contexts."""
+        rows = {
+            "pretrain": self.config["model"]["context"],
+            "sft": self.config["sft"]["context"],
+            "dpo": 2 * self.config["dpo"]["context"],
+        }
+        for stage, row in rows.items():
+            tokens = self.config[stage].get("batch_tokens", row)
+            if tokens < row:
+                self.refuse(
+                    (stage, "batch_tokens"),
+                    f"is {tokens}, less than one row of {row} tokens; give a multiple of {row}",
+                )

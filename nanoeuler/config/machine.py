@@ -6,22 +6,23 @@ import sys
 from collections.abc import Container, Mapping
 from typing import Any
 
+from nanoeuler.config.settings import Slurm
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import state_bytes
 
 ALL_CORES = 64
-"""More than most machines have: Snakemake scales it down to the cores that it was given."""
+"""More cores than most machines have: Snakemake lowers it to the number that it was given."""
 GPU_JOB_CORES = 4
-"""Of a job that computes on a GPU: enough to make its rows, and few, so that jobs on several GPUs run side by side."""
+"""Cores of a job on a GPU: enough to make its rows, and few, so that several jobs run at once."""
 
 
 def limits(config: Mapping[str, Any], given: Container[str] = ()) -> dict[str, int]:
-    """What the jobs that run at one time may use together: GPUs and memory of this machine, and one connection to a Gutenberg mirror.
+    """The GPUs, memory and mirror connections that the jobs of one moment may use together.
 
-    Those in `given` (a profile's `resources`, or `--resources gpu=0`) are left as they are.
+    Limits in `given` (a profile's `resources`, or `--resources gpu=0`) are not set.
     """
     found = {
-        "gpu": gpus_at_hand(config["device"]),
+        "gpu": usable_gpus(config["device"]),
         "mem_mb": memory_megabytes(),
         "mirror_connections": 1,
     }
@@ -29,15 +30,17 @@ def limits(config: Mapping[str, Any], given: Container[str] = ()) -> dict[str, i
 
 
 def model_threads(gpus: int) -> int:
-    """Cores that a job which runs the model takes, where `gpus` may be used together: all, unless a GPU does the work."""
+    """Cores of a job that runs the model, on a machine with `gpus`: all, unless a GPU computes."""
     return GPU_JOB_CORES if gpus else ALL_CORES
 
 
-def gpus_at_hand(device: str = "auto") -> int:
-    """Number of GPUs that a job may use: none where `device` forbids them or the driver's tool does not answer."""
+def usable_gpus(device: str = "auto") -> int:
+    """Number of GPUs that a job may use.
+
+    There are none where `device` forbids them or the driver's tool does not answer.
+    """
     if device in ("cpu", "reference"):
         return 0
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
         listed = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True
@@ -45,17 +48,18 @@ def gpus_at_hand(device: str = "auto") -> int:
     except (OSError, subprocess.SubprocessError):
         return 0
     found = sum(line.startswith("GPU ") for line in listed.splitlines())
-    return (
-        found
-        if visible is None
-        else min(
-            found, sum(bool(name.strip()) and name.strip() != "-1" for name in visible.split(","))
-        )
-    )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return found
+    names = [name.strip() for name in visible.split(",")]
+    return min(found, sum(name not in ("", "-1") for name in names))
 
 
 def training_megabytes(config: Mapping[str, Any]) -> int:
-    """Memory that a job which runs the model asks for: the libraries, and room for the training state and as much again for activations."""
+    """Memory that a job which runs the model asks for.
+
+    It holds the libraries, the training state, and as much again for activations.
+    """
     return 1500 + 4 * state_bytes(ModelConfig.from_dict(config["model"])) // 2**20
 
 
@@ -64,7 +68,7 @@ def memory_megabytes() -> int:
 
 
 def job_environment(checkout: str) -> dict[str, str]:
-    """Environment that makes a job's `python -m nanoeuler` this interpreter and this checkout, whatever else is installed or active."""
+    """Environment in which a job's `python -m nanoeuler` is this interpreter and this checkout."""
     environment = os.environ
     paths = [os.path.dirname(sys.executable), *environment.get("PATH", "").split(os.pathsep)]
     packages = [checkout, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
@@ -75,11 +79,14 @@ def job_environment(checkout: str) -> dict[str, str]:
 
 
 def cluster_resources(config: Mapping[str, Any], gpu: bool = False) -> dict[str, Any]:
-    """What a job asks of a Slurm cluster; Snakemake leaves out what is None, and other executors ignore all of it."""
-    slurm = config["slurm"]
+    """The resources that a job asks of a Slurm cluster.
+
+    Snakemake leaves out values that are None, and executors other than Slurm ignore all of them.
+    """
+    slurm = Slurm.read(config["slurm"])
     return {
-        "slurm_account": slurm["account"],
-        "slurm_partition": slurm["partition"] if gpu else slurm["cpu_partition"],
-        "runtime": round(60 * slurm["hours"]),
-        "cpus_per_task": slurm["cpus"],
+        "slurm_account": slurm.account,
+        "slurm_partition": slurm.partition if gpu else slurm.cpu_partition,
+        "runtime": round(60 * slurm.hours),
+        "cpus_per_task": slurm.cpus,
     }

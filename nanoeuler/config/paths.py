@@ -1,4 +1,4 @@
-"""Where every file of a run lies, and which files a stage takes in."""
+"""The paths of all files of a run, and the files that each stage reads."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -10,9 +10,10 @@ from nanoeuler.files import canonical_json
 
 
 class Paths:
-    """Every path of a resolved configuration, as text relative to the working folder (or absolute, where data_dir is).
+    """Every path of a resolved configuration, as text.
 
-    A method's argument may be a wildcard such as "{id}".
+    Paths are relative to the working folder, or absolute where data_dir or results_dir is. An
+    argument of a method may be a wildcard such as "{id}".
     """
 
     def __init__(self, config: Mapping[str, Any]):
@@ -33,42 +34,43 @@ class Paths:
         self.card = f"{self.results}/README.md"
         self.pipeline = f"{self.results}/pipeline.json"
 
-    # What is downloaded.
+    # ---- downloads
 
     @property
     def before_download(self) -> list[str]:
-        """What must exist before anything is fetched: the invented world, when this run learns from it."""
+        """Files that must exist before a download: the invented world, if this run learns it."""
         return [f"{self.sample}/manifest.json"] if "sample" in self.config else []
 
+    def collection(self, kind: str) -> str:
+        """Folder of the books ("gutenberg") or web pages ("fineweb") of the sources file."""
+        name = self.config["sources"].get(kind, {}).get("collection", "none")
+        return f"{self.data}/{kind}/{name}"
+
     def raw_book(self, book: int | str) -> str:
-        return f"{self.data}/gutenberg/{self.config['sources'].get('gutenberg', {}).get('collection', 'none')}/raw/pg{book}.txt"
+        return f"{self.collection('gutenberg')}/raw/pg{book}.txt"
 
     def book(self, book: int | str) -> dict[str, str]:
-        """Title and author of a book as the sources file gives them, empty where it does not."""
-        entry = next(
-            (
-                entry
-                for entry in self.config["sources"]["gutenberg"]["books"]
-                if entry["id"] == int(book)
-            ),
-            {},
-        )
+        """Title and author of a book, empty where the sources file does not give them."""
+        books = self.config["sources"]["gutenberg"]["books"]
+        entry: dict[str, Any] = next((entry for entry in books if entry["id"] == int(book)), {})
         return {"title": entry.get("title", ""), "author": entry.get("author", "")}
 
     def clean_book(self, book: int | str) -> str:
-        return f"{self.data}/gutenberg/{self.config['sources'].get('gutenberg', {}).get('collection', 'none')}/clean/pg{book}.txt"
+        return f"{self.collection('gutenberg')}/clean/pg{book}.txt"
 
     def book_record(self, book: int | str) -> str:
         return self.clean_book(book).removesuffix(".txt") + ".json"
 
     def web_shard(self, shard: int | str) -> str:
-        """Texts of extracted pages, `shard` being a number or three digits; the folder is named after the filters, so that others keep apart."""
-        filters = {
-            key: value for key, value in self.config["corpus"]["fineweb"].items() if key != "shards"
-        }
+        """Texts of the pages extracted from `shard`, a number or three digits.
+
+        The folder's name is a hash of the filters, so that pages of other filters stay apart.
+        """
+        settings = self.config["corpus"]["fineweb"]
+        filters = {key: value for key, value in settings.items() if key != "shards"}
         short_hash = hashlib.sha256(canonical_json(filters).encode()).hexdigest()[:8]
-        collection = self.config["sources"].get("fineweb", {}).get("collection", "none")
-        return f"{self.data}/fineweb/{collection}/{short_hash}/shard-{shard if isinstance(shard, str) else f'{shard:03d}'}.txt"
+        number = shard if isinstance(shard, str) else f"{shard:03d}"
+        return f"{self.collection('fineweb')}/{short_hash}/shard-{number}.txt"
 
     def web_index(self, shard: int | str) -> str:
         return self.web_shard(shard).removesuffix(".txt") + ".index"
@@ -80,15 +82,13 @@ class Paths:
         return self.web_shard(shard).removesuffix(".txt") + ".json"
 
     def web_source(self, shard: int | str) -> dict[str, Any]:
-        """What the sources file says of a web shard, less its address: a file of the same hash is the same file."""
-        source = self.config["sources"]["fineweb"]["shards"][int(shard)]
-        return {key: value for key, value in source.items() if key != "url" or not source["sha256"]}
+        """The entry of a web shard in the sources file, without an address that does not matter."""
+        return without_address(self.config["sources"]["fineweb"]["shards"][int(shard)])
 
     @property
     def instructions(self) -> str:
         """Folder of the instruction records."""
-        name = self.config["sft"]["instructions"]
-        return f"{self.data}/instructions/{name if name in self.config['sources'].get('instructions', {}) else slug(name)}"
+        return self.records("instructions", self.config["sft"]["instructions"])
 
     @property
     def instructions_manifest(self) -> list[str]:
@@ -98,8 +98,12 @@ class Paths:
     @property
     def preferences(self) -> str:
         """Folder of the preference pairs."""
-        name = self.config["dpo"]["preferences"]
-        return f"{self.data}/preferences/{name if name in self.config['sources'].get('preferences', {}) else slug(name)}"
+        return self.records("preferences", self.config["dpo"]["preferences"])
+
+    def records(self, kind: str, name: str) -> str:
+        """Folder of the data set `name`: a name in the sources file, or the path of a file."""
+        known = name in self.config["sources"].get(kind, {})
+        return f"{self.data}/{kind}/{name if known else slug(name)}"
 
     @property
     def preferences_manifest(self) -> list[str]:
@@ -117,19 +121,9 @@ class Paths:
         return f"{self.data}/tasks/{name}"
 
     def only_task(self, name: str) -> dict[str, Any]:
-        """A configuration that knows this task alone, less the address of a file whose hash is known: a file of the same hash is the same file."""
+        """A configuration with this task alone, without an address that does not matter."""
         source = describe_task(name, self.config)
-        return {
-            "sources": {
-                "tasks": {
-                    name: {
-                        key: value
-                        for key, value in source.items()
-                        if key != "url" or not source.get("sha256")
-                    }
-                }
-            }
-        }
+        return {"sources": {"tasks": {name: without_address(source)}}}
 
     @property
     def tasks(self) -> list[str]:
@@ -139,11 +133,11 @@ class Paths:
             for entry in self.config["evaluate"]["tasks"]
         ]
 
-    # What the corpus is made of.
+    # ---- the corpus
 
     @property
     def kept_out(self) -> list[str]:
-        """The evaluation sets that the corpus must not quote: questions, and the manifests of tasks."""
+        """Evaluation sets that the corpus must not quote: questions, and manifests of tasks."""
         return [*self.questions, *self.tasks] if self.config["corpus"]["decontaminate"] else []
 
     @property
@@ -160,15 +154,13 @@ class Paths:
 
     @property
     def web_shards(self) -> list[int]:
-        return (
-            list(range(self.config["corpus"]["fineweb"]["shards"]))
-            if "fineweb" in self.config["corpus"]["sources"]
-            else []
-        )
+        """Numbers of the web shards in the corpus."""
+        corpus = self.config["corpus"]
+        return list(range(corpus["fineweb"]["shards"])) if "fineweb" in corpus["sources"] else []
 
     @property
     def own_text(self) -> list[str]:
-        """Your own text files: what the paths, folders and globs in corpus.sources stand for today."""
+        """Your own text files, which corpus.sources names by paths, folders and globs."""
         return [
             path
             for source in self.config["corpus"]["sources"]
@@ -179,19 +171,17 @@ class Paths:
     @property
     def downloads(self) -> list[str]:
         """Everything that needs the network."""
-        books = [self.raw_book(book) for book in self.books]
-        shards = [self.web_shard(shard) for shard in self.web_shards]
         return [
             *self.before_download,
-            *books,
-            *shards,
+            *(self.raw_book(book) for book in self.books),
+            *(self.web_shard(shard) for shard in self.web_shards),
             *self.instructions_manifest,
             *self.preferences_manifest,
             *self.questions,
             *self.tasks,
         ]
 
-    # What a run makes.
+    # ---- results
 
     @property
     def stages(self) -> list[str]:
@@ -217,7 +207,7 @@ class Paths:
         return f"{self.results}/{stage}/model"
 
     def model(self, stage: str) -> dict[str, str]:
-        """The files of a stage's model, which it writes last."""
+        """The files of a stage's model, which the stage writes last."""
         folder = self.model_folder(stage)
         return {
             "weights": f"{folder}/model.safetensors",
@@ -227,15 +217,17 @@ class Paths:
 
     @property
     def sft_parent(self) -> list[str]:
-        """The weights that fine-tuning starts from: the pretrained ones, unless sft.init_from names another folder."""
+        """Weights that fine-tuning waits for: the pretrained ones, unless sft.init_from is set."""
         return [] if self.config["sft"]["init_from"] else [self.model("pretrain")["weights"]]
 
     @property
     def dpo_parent(self) -> str:
-        """Folder of the model that alignment starts from: the tuned one, or without sft the pretrained one, unless dpo.init_from names another."""
-        return self.config["dpo"]["init_from"] or self.model_folder(
-            "sft" if self.config["sft"]["enabled"] else "pretrain"
-        )
+        """Folder of the model that alignment starts from.
+
+        That is dpo.init_from, or else the tuned model, or without sft the pretrained model.
+        """
+        before = "sft" if self.config["sft"]["enabled"] else "pretrain"
+        return self.config["dpo"]["init_from"] or self.model_folder(before)
 
     @property
     def dpo_parent_weights(self) -> list[str]:
@@ -245,7 +237,7 @@ class Paths:
         return f"{self.results}/evaluation/{stage}.json"
 
     def evaluated_items(self, stage: str) -> str:
-        """What the model of a stage picked or replied, item by item."""
+        """The answers of a stage's model, item by item."""
         return f"{self.results}/evaluation/{stage}.items.jsonl"
 
     def log(self, rule: str) -> str:
@@ -253,5 +245,11 @@ class Paths:
 
 
 def option(flag: str, files: Iterable[str]) -> list[str]:
-    """The arguments that give `files` to a subcommand: none at all when there are no files."""
+    """The arguments that give `files` to a subcommand; none when there are no files."""
     return [flag, *files] if list(files) else []
+
+
+def without_address(source: Mapping[str, Any]) -> dict[str, Any]:
+    """A source without its address if its hash is known: any file of that hash is the same file."""
+    known = source.get("sha256")
+    return {key: value for key, value in source.items() if key != "url" or not known}

@@ -1,67 +1,45 @@
-"""What each stage reads of the configuration: what it is handed, and the part of it that makes it run again."""
+"""The part of the configuration that each stage reads, and the part that makes it run again."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import nanoeuler
-from nanoeuler.config.validation import find_rule, read_schema
-from nanoeuler.config.yaml_file import Key
+from nanoeuler.config.section import Section, section_type
+from nanoeuler.config.settings import Configuration
+from nanoeuler.config.sources import Sources
 from nanoeuler.files import canonical_json
 
 Config = Mapping[str, Any]
 
 
 class Stage(NamedTuple):
-    """`revision` is raised when a stage's code changes what it writes; `reads` are the keys, {…} standing for another key's value."""
+    """A stage of the workflow.
+
+    `revision` is raised when the stage's code changes what it writes. `reads` are the keys that it
+    reads, where {…} stands for the value of another key.
+    """
 
     revision: int
     reads: tuple[str, ...]
 
 
-WHOLE_RUN = ("run", "seed", "device", "max_hours", "data_dir", "results_dir")
-WHOLE_RUN += (
-    "sample",
-    "corpus",
-    "tokenizer",
-    "model",
-    "pretrain",
-    "sft",
-    "dpo",
-    "evaluate",
-    "sources",
+WHOLE_RUN = (
+    *("run", "seed", "device", "max_hours", "data_dir", "results_dir", "sample", "corpus"),
+    *("tokenizer", "model", "pretrain", "sft", "dpo", "evaluate", "sources"),
 )
-
-BUILD_CORPUS = (
-    "corpus.name",
-    "corpus.sources",
-    "corpus.validation_share",
-    "corpus.deduplicate",
-    "corpus.decontaminate",
-)
-BUILD_CORPUS += ("sources.gutenberg.licence", "sources.fineweb.licence")
+BOOKS = "sources.gutenberg"
+PAGES = "sources.fineweb"
 
 STAGES = {
     "plan": Stage(1, WHOLE_RUN),
     "write_sample": Stage(2, ("sample",)),
-    "fetch_book": Stage(
-        1,
-        (
-            "sources.gutenberg.collection",
-            "sources.gutenberg.mirror",
-            "sources.gutenberg.delay_seconds",
-        ),
-    ),
+    "fetch_book": Stage(1, (f"{BOOKS}.collection", f"{BOOKS}.mirror", f"{BOOKS}.delay_seconds")),
     "clean_book": Stage(1, ()),
     "extract_fineweb": Stage(
-        2,
-        (
-            "corpus.fineweb",
-            "sources.fineweb.collection",
-            "sources.fineweb.revision",
-            "sources.fineweb.shards",
-        ),
+        2, ("corpus.fineweb", f"{PAGES}.collection", f"{PAGES}.revision", f"{PAGES}.shards")
     ),
     "fetch_instructions": Stage(
         1, ("sft.instructions", "sft.validation_share", "sources.instructions.{sft.instructions}")
@@ -71,7 +49,13 @@ STAGES = {
     ),
     "fetch_questions": Stage(2, ("evaluate.questions", "sources.questions.{evaluate.questions}")),
     "fetch_task": Stage(1, ("evaluate.tasks", "sources.tasks")),
-    "build_corpus": Stage(4, BUILD_CORPUS),
+    "build_corpus": Stage(
+        4,
+        (
+            *("corpus.name", "corpus.sources", "corpus.validation_share", "corpus.deduplicate"),
+            *("corpus.decontaminate", f"{BOOKS}.licence", f"{PAGES}.licence"),
+        ),
+    ),
     "learn_bpe": Stage(1, ("tokenizer",)),
     "tokenize": Stage(1, ("tokenizer.vocab_size",)),
     "check_gradients": Stage(1, ()),
@@ -84,30 +68,31 @@ STAGES = {
 
 
 def stage_config(config: Config, stage: str) -> str:
-    """What the rule of `stage` passes as `--config`: canonical JSON of the keys that it reads, and its revision.
+    """The `--config` that a rule passes to its stage: canonical JSON of what the stage reads.
 
-    The preset's name is left out, so that a preset and the same fields written out are one model.
+    It includes the stage's revision. The preset's name is left out, so that a preset and the same
+    fields written out are one model.
     """
-    return canonical_json(
-        select(config, STAGES[stage].reads) | {"revision": STAGES[stage].revision}
-    )
+    selected = select(config, STAGES[stage].reads)
+    return canonical_json(selected | {"revision": STAGES[stage].revision})
 
 
 def stage_identity(config: Config, stage: str) -> str:
-    """The part of `stage_config` that can change the stage's result: when it differs from last time, the stage runs again.
+    """The part of `stage_config` that can change the result.
 
-    Left out are device, folders, intervals, logging, addresses of the same files, and whatever else the schema marks `x-reruns`.
+    When it differs from last time, the stage runs again. Device, folders, intervals, logging,
+    addresses of the same files and whatever else cannot change a result are left out.
     """
     selected = select(config, STAGES[stage].reads)
-    sources = lasting(selected.pop("sources", {}), read_schema("sources_schema.yaml"))
+    sources = lasting(selected.pop("sources", {}), Sources)
+    revision = STAGES[stage].revision
     return canonical_json(
-        lasting(selected, read_schema("schema.yaml"))
-        | {"sources": sources, "revision": STAGES[stage].revision}
+        lasting(selected, Configuration) | {"sources": sources, "revision": revision}
     )
 
 
 def select(config: Config, reads: Iterable[str]) -> dict[str, Any]:
-    """The keys `reads` of `config`, in the nesting that they have there; those that it does not have are left out."""
+    """The keys `reads` of `config` in their sections, without those that are missing or null."""
     selected: dict[str, Any] = {}
     for name in reads:
         key = resolve_key(name, config)
@@ -116,19 +101,21 @@ def select(config: Config, reads: Iterable[str]) -> dict[str, Any]:
             value = value.get(part) if isinstance(value, Mapping) else None
         if value is None:
             continue
+        if isinstance(value, Mapping):
+            left_out = "preset" if key == ("model",) else None
+            value = {name: item for name, item in value.items() if name != left_out}
         inner = selected
         for part in key[:-1]:
             inner = inner.setdefault(part, {})
-        inner[key[-1]] = (
-            {name: item for name, item in value.items() if key != ("model",) or name != "preset"}
-            if isinstance(value, Mapping)
-            else value
-        )
+        inner[key[-1]] = value
     return selected
 
 
-def resolve_key(name: str, config: Config) -> Key:
-    """ "sources.questions.{evaluate.questions}" as a key: the braces hold the key whose value is that part's name."""
+def resolve_key(name: str, config: Config) -> tuple[str, ...]:
+    """Split "sources.questions.{evaluate.questions}" at its dots.
+
+    Braces hold a key of the configuration, whose value takes their place.
+    """
     head, brace, inner = name.partition("{")
     if not brace:
         return tuple(name.split("."))
@@ -136,27 +123,32 @@ def resolve_key(name: str, config: Config) -> Key:
     return (*head.rstrip(".").split("."), config[section][key])
 
 
-def lasting(value: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """`value` without the keys that cannot change a result."""
+def lasting(values: Mapping[str, Any], section: type[Section]) -> dict[str, Any]:
+    """The values of a section that can change a result."""
+    known = {item.name: item for item in fields(section)}
     kept = {}
-    for key, item in value.items():
-        rule = find_rule((key,), schema)
-        reruns = rule.get("x-reruns", True)
-        if reruns is False or (reruns == "best" and value.get("keep") != "best"):
+    for key, value in values.items():
+        reruns = known[key].metadata["reruns"] if key in known else True
+        if reruns is False or (reruns == "best" and values.get("keep") != "best"):
             continue
-        kept[key] = lasting(item, rule) if isinstance(item, Mapping) else item
+        inner = section_type(known[key]) if key in known else None
+        kept[key] = lasting(value, inner) if inner and isinstance(value, Mapping) else value
     return kept
 
 
 def code_fingerprint(*packages: str) -> str:
-    """SHA-256 over the source files of some of nanoeuler's packages, for the rule whose result is a statement about code."""
+    """SHA-256 of the source files of some of nanoeuler's packages.
+
+    A rule whose result is a statement about code runs again when that code changes.
+    """
     root = Path(nanoeuler.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(
+    files = [
         path
         for package in packages
         for path in (root / package).rglob("*")
         if path.suffix in (".py", ".cu", ".cuh")
-    ):
+    ]
+    digest = hashlib.sha256()
+    for path in sorted(files):
         digest.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -1,6 +1,7 @@
-"""What a workflow does before its first job: it reads the configuration, has the run planned, and stops in one sentence when either won't do.
+"""The start of a workflow: reading the configuration, and planning the run before its first job.
 
-`SystemExit` with a text is how a Snakefile stops without Snakemake's account of where in it that happened.
+When one of them fails, the workflow stops with one sentence: `SystemExit` with a text ends Snakemake
+without a report of its own.
 """
 
 import os
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from nanoeuler.config.loading import load_files
 from nanoeuler.config.stages import stage_config
@@ -26,8 +27,20 @@ FETCHING = (
 )
 
 
+class Rule(Protocol):
+    """A rule of Snakemake."""
+
+    name: str
+
+
+class SnakemakeJob(Protocol):
+    """A job of Snakemake's DAG."""
+
+    rule: Rule
+
+
 def read_configuration(files: Sequence[str | Path], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The resolved configuration of a workflow, or the end of it with the mistake named."""
+    """Return the resolved configuration of a workflow, or end the workflow with the mistake."""
     try:
         return load_files(files, overrides)
     except UserError as error:
@@ -41,58 +54,50 @@ def plan_command(
     gpus: int,
     local: bool,
 ) -> list[str]:
-    """The command that plans a run of `rules`; empty when they neither train nor fetch, or when the jobs go to other machines.
+    """The command that plans a run of `rules`.
 
-    Only the stages that will run count, so that a cluster's login node may fetch what its GPUs will learn from.
+    It is empty when they neither train nor fetch, and when the jobs run on other machines. Only the
+    stages that will run count, so that a cluster's login node may fetch the data for its GPUs.
     """
     if not local or not any(rule in rules for rule in TRAINING + FETCHING):
         return []
     stages = ",".join(stage for stage in TRAINING if stage in rules)
     name = " ".join(os.path.relpath(file) for file in files)
-    handed = ["--config", stage_config(config, "plan"), "--name", name, "--stages", stages]
     return [
-        sys.executable,
-        "-m",
-        "nanoeuler",
-        "plan",
-        "--unless-short",
-        *handed,
-        "--gpus",
-        str(gpus),
+        *(sys.executable, "-m", "nanoeuler", "plan", "--unless-short"),
+        *("--config", stage_config(config, "plan"), "--name", name, "--stages", stages),
+        *("--gpus", str(gpus)),
     ]
 
 
 def require_plan(command: list[str]) -> None:
-    """Run the plan, which prints its own findings, and end the workflow when it says no."""
+    """Run the plan, which prints its own findings, and end the workflow when it fails."""
     if command and subprocess.run(command).returncode:
         raise SystemExit(
-            "error  this machine won't do for this run, see above; nothing was downloaded or started"
+            "error  this machine won't do for this run, see above; "
+            "nothing was downloaded or started"
         )
 
 
 def write_pipeline(
-    path: str | Path, config: Mapping[str, Any], needs: Mapping[Any, Collection[Any]]
+    path: str | Path,
+    config: Mapping[str, Any],
+    needs: Mapping[SnakemakeJob, Collection[SnakemakeJob]],
 ) -> None:
-    """Keep for the report the configuration and which rules need which: {"config", "rules": {name: {"jobs", "needs"}}}, every rule behind what it needs.
+    """Keep the configuration and the order of the rules for the report.
 
-    `needs` has every job of the DAG, and the jobs whose files it takes in. A workflow that doesn't make the report leaves the file alone.
+    `needs` has every job of the DAG, and the jobs whose files it reads. The file holds {"config",
+    "rules": {name: {"jobs", "needs"}}}, with every rule behind the rules that it needs. A workflow
+    that does not make the report leaves the file alone.
     """
-    rules: dict[str, dict[str, Any]] = {}
-    for job, needed in needs.items():
-        rule = rules.setdefault(job.rule.name, {"jobs": 0, "needs": set()})
-        rule["jobs"] += 1
-        rule["needs"] |= {other.rule.name for other in needed}
-    if "write_report" in rules:
-        ordered = TopologicalSorter(
-            {name: rule["needs"] for name, rule in sorted(rules.items())}
-        ).static_order()
-        write_json(
-            path,
-            {
-                "version": 1,
-                "config": config,
-                "rules": {
-                    name: rules[name] | {"needs": sorted(rules[name]["needs"])} for name in ordered
-                },
-            },
-        )
+    jobs: dict[str, int] = {}
+    needed: dict[str, set[str]] = {}
+    for job, others in needs.items():
+        name = job.rule.name
+        jobs[name] = jobs.get(name, 0) + 1
+        needed.setdefault(name, set()).update(other.rule.name for other in others)
+    if "write_report" not in jobs:
+        return
+    ordered = TopologicalSorter({name: needed[name] for name in sorted(jobs)}).static_order()
+    rules = {name: {"jobs": jobs[name], "needs": sorted(needed[name])} for name in ordered}
+    write_json(path, {"version": 1, "config": config, "rules": rules})

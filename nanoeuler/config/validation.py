@@ -1,123 +1,81 @@
-"""Checking a value against a JSON Schema: coerce what YAML misread, fill in defaults, refuse the rest in one sentence."""
+"""Checking values from a file against a section of `settings` or `sources`.
+
+What YAML misread is coerced and defaults are filled in. The first mistake is explained in one
+sentence. pydantic makes the JSON Schema that all of this goes by, and finds the mistakes.
+"""
 
 import copy
 import datetime
 import difflib
-import importlib.resources
+import functools
 import json
 import math
+import operator
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from nanoeuler.config.yaml_file import Key
 from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:
-    import jsonschema
+    from pydantic import TypeAdapter
 
 Schema = dict[str, Any]
-NULLS = ("null", "Null", "NULL", "~", "")  # as YAML writes it
+NULLS = ("null", "Null", "NULL", "~", "")
+"""The ways to write null in YAML."""
+UNKNOWN_KEY, MISSING_KEY = "unexpected_keyword_argument", "missing"
+"""pydantic's words for the mistakes that concern a key and not its value."""
 
 
-def is_finite_number(_: object, value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def check(value: Any, section: type, locations: Mapping[Key, str], source: str) -> Any:
+    """Return `value` coerced to the types of `section`, with its defaults filled in.
 
-
-@cache
-def validator() -> Any:
-    """The class of validators, imported when there is something to check: a stage that is handed inline JSON need not wait for it."""
-    import jsonschema
-
-    types = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("number", is_finite_number)
-    return jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=types)
-
-
-@cache
-def read_schema(name: str) -> Schema:
-    """The schema `name`, which is package data beside this module."""
-    return yaml.safe_load(
-        importlib.resources.files("nanoeuler.config").joinpath(name).read_text(encoding="utf-8")
-    )
-
-
-def check(value: Any, schema: Schema, places: Mapping[Key, str], source: str) -> Any:
-    """Return `value` coerced to `schema`, with its defaults filled in.
-
-    `places` says where each key stands in the files, `source` names the whole in case it does not.
-    Raises `UserError` naming place, key and remedy of the first mistake.
+    `locations` says where in the files each key is, and `source` names the files. Raises
+    `UserError` with location, key and remedy of the first mistake.
     """
+    schema = read_schema(section)
     value = fill_defaults(coerce(value, schema), schema)
-    errors = validator()(schema).iter_errors(value)
-    first = min(
-        errors,
-        key=lambda error: (
-            error.validator != "additionalProperties",
-            list(map(str, error.absolute_path)),
-        ),
-        default=None,
-    )
-    if first is not None:
-        raise UserError(explain(first, schema, places, source))
+    mistake = first_mistake(value, section)
+    if mistake is not None:
+        raise UserError(explain(*mistake, value, schema, locations, source))
     return value
 
 
-def coerce(value: Any, schema: Schema) -> Any:
-    """Turn what YAML 1.1 or a command line made of a scalar into what `schema` wants, where that is beyond doubt.
-
-    "3e-4" is a string to YAML 1.1, `--config 'sft={epochs: 2}'` gives strings only, 1.0e+6 is a float, and a run named
-    2026-11-05 is a date. What cannot be coerced stays as it is, for validation to refuse.
-    """
-    if isinstance(value, Mapping):
-        known, other = schema.get("properties", {}), schema.get("additionalProperties")
-        return {
-            key: coerce(item, known.get(key) or (other if isinstance(other, dict) else {}))
-            for key, item in value.items()
-        }
-    if isinstance(value, list):
-        items = next((option["items"] for option in options(schema) if "items" in option), {})
-        return [coerce(item, items) for item in value]
-    types = accepted_types(schema)
-    if value is None and types == {"object"}:  # a section whose keys are all commented out
-        return {}
-    if isinstance(value, str) and "null" in types and value.strip() in NULLS:
-        return None
-    if isinstance(value, str) and not any(fits(value, option) for option in options(schema)):
-        return parse_scalar(value, types)
-    if (
-        isinstance(value, float)
-        and value.is_integer()
-        and "integer" in types
-        and "number" not in types
-    ):
-        return int(value)
-    if types == {"string"} or types == {"string", "null"}:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        if isinstance(value, datetime.date):
-            return value.isoformat()
-    return value
+# ---- the schema
 
 
-def parse_scalar(text: str, types: set[str]) -> Any:
-    """Read `text` as one of `types`, or return it unchanged."""
-    stripped = text.strip()
-    if "boolean" in types and stripped.lower() in ("true", "false"):
-        return stripped.lower() == "true"
-    if types & {"number", "integer"}:
-        try:
-            number = float(stripped)
-        except ValueError:
-            return text
-        if math.isfinite(number) and number.is_integer() and "integer" in types:
-            return (
-                int(stripped) if stripped.lstrip("+-").replace("_", "").isdigit() else int(number)
-            )
-        if "number" in types:
-            return number
-    return text
+@functools.cache
+def adapter(section: type) -> "TypeAdapter[Any]":
+    from pydantic import TypeAdapter  # takes long to import, and most stages check nothing
+
+    return TypeAdapter(section)
+
+
+@functools.cache
+def read_schema(section: type) -> Schema:
+    """The JSON Schema of a section, with definitions in the place of references to them."""
+    schema = adapter(section).json_schema()
+    return resolve(schema, schema.pop("$defs", {}))
+
+
+def resolve(rule: Any, definitions: Mapping[str, Schema]) -> Any:
+    """Replace references by definitions, and write `null` as one of the types of a value."""
+    if isinstance(rule, list):
+        return [resolve(item, definitions) for item in rule]
+    if not isinstance(rule, dict):
+        return rule
+    rule = {name: resolve(item, definitions) for name, item in rule.items()}
+    if reference := rule.pop("$ref", None):
+        definition = resolve(definitions[reference.rpartition("/")[2]], definitions)
+        definition.pop("description", None)  # the meaning of the key counts, not the class's
+        rule = definition | rule
+    match rule.get("anyOf"):
+        case [{"type": str() as kind, **limits}, {"type": "null"}]:
+            del rule["anyOf"]
+            rule |= {"type": [kind, "null"], **limits}
+    if rule.get("x-optional"):
+        del rule["default"]
+    return rule
 
 
 def options(schema: Schema) -> list[Schema]:
@@ -135,54 +93,160 @@ def accepted_types(schema: Schema) -> set[str]:
     return types
 
 
-def fits(value: Any, schema: Schema) -> bool:
-    return validator()(schema).is_valid(value)
+def inner_rule(part: str | int, schema: Schema) -> Schema:
+    """The rule for an item of a list, or for the value of a key in a section."""
+    if isinstance(part, int):
+        empty: Schema = {}
+        return next((option["items"] for option in options(schema) if "items" in option), empty)
+    other = schema.get("additionalProperties")
+    known = schema.get("properties", {}).get(part)
+    return known or (other if isinstance(other, dict) else {})
+
+
+def find_rule(key: Key, schema: Schema) -> Schema:
+    """The rule for `key`."""
+    return functools.reduce(lambda rule, part: inner_rule(part, rule), key, schema)
+
+
+def keys_of(schema: Schema, prefix: Key = ()) -> Iterator[Key]:
+    """Every key of a schema; a section comes before the keys inside it."""
+    for name, rule in schema.get("properties", {}).items():
+        yield (*prefix, name)
+        yield from keys_of(rule, (*prefix, name))
+
+
+# ---- values
+
+
+def coerce(value: Any, schema: Schema) -> Any:
+    """Turn a scalar into the type that `schema` wants, where its meaning is beyond doubt.
+
+    "3e-4" is text to YAML 1.1, 1.0e+6 is not a whole number, and a run named 2026-11-05 is a date;
+    `--config 'sft={epochs: 2}'` gives nothing but text. Other values are left for pydantic to
+    refuse.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): coerce(item, inner_rule(key, schema)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [coerce(item, inner_rule(0, schema)) for item in value]
+    types = accepted_types(schema)
+    if value is None and types == {"object"}:  # a section whose keys are all commented out
+        return {}
+    if isinstance(value, str):
+        return coerce_text(value, types, schema)
+    if isinstance(value, float) and value.is_integer() and "number" not in types:
+        return int(value) if "integer" in types else value
+    if types - {"null"} == {"string"}:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, datetime.date):
+            return value.isoformat()
+    return value
+
+
+def coerce_text(text: str, types: set[str], schema: Schema) -> Any:
+    """Read `text` as one of `types`, or return it unchanged."""
+    stripped = text.strip()
+    if "null" in types and stripped in NULLS:
+        return None
+    if any(text in named_values(option) for option in options(schema)):
+        return text
+    if "boolean" in types and stripped.lower() in ("true", "false"):
+        return stripped.lower() == "true"
+    if types & {"number", "integer"}:
+        try:
+            number = float(stripped)
+        except ValueError:
+            return text
+        if math.isfinite(number) and number.is_integer() and "integer" in types:
+            digits = stripped.lstrip("+-").replace("_", "").isdigit()
+            return int(stripped) if digits else int(number)
+        if "number" in types:
+            return number
+    return text
+
+
+def named_values(schema: Schema) -> list[Any]:
+    """The values that a schema allows by name."""
+    return schema.get("enum", [schema["const"]] if "const" in schema else [])
 
 
 def fill_defaults(value: Any, schema: Schema) -> Any:
-    """Add the default of every key that is missing. A section with a default is filled in turn."""
+    """Add the default of every missing key. A section that is a default is filled in, too."""
     if isinstance(value, list):
-        items = next((option["items"] for option in options(schema) if "items" in option), {})
-        return [fill_defaults(item, items) for item in value]
+        return [fill_defaults(item, inner_rule(0, schema)) for item in value]
     if not isinstance(value, Mapping):
         return value
     filled = dict(value)
     for key, rule in schema.get("properties", {}).items():
         if key not in filled and "default" in rule:
             filled[key] = copy.deepcopy(rule["default"])
-    other = schema.get("additionalProperties")
-    return {
-        key: fill_defaults(
-            item,
-            schema.get("properties", {}).get(key) or (other if isinstance(other, dict) else {}),
-        )
-        for key, item in filled.items()
-    }
+    return {key: fill_defaults(item, inner_rule(key, schema)) for key, item in filled.items()}
+
+
+# ---- mistakes
+
+
+def first_mistake(value: Any, section: type) -> tuple[str, Key] | None:
+    """Kind and key of the mistake to explain. An unknown key comes first: it may cause others."""
+    from pydantic import ValidationError
+
+    text = json.dumps(value, default=str)
+    try:
+        adapter(section).validate_json(text, strict=True)  # JSON, because its objects are sections
+        return None
+    except ValidationError as error:
+        found = [(item["type"], key_in(value, item["loc"])) for item in error.errors()]
+
+    def rank(mistake: tuple[str, Key]) -> tuple[bool, list[str]]:
+        kind, key = mistake
+        section_key = key[:-1] if kind == UNKNOWN_KEY else key
+        return kind != UNKNOWN_KEY, list(map(str, section_key))
+
+    return min(found, key=rank)
+
+
+def key_in(value: Any, location: Key) -> Key:
+    """The part of pydantic's `location` that is in `value`.
+
+    A missing key follows it, or an alternative of a union.
+    """
+    key: Key = ()
+    for part in location:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            break
+        key += (part,)
+    return key
 
 
 def explain(
-    error: "jsonschema.ValidationError", schema: Schema, places: Mapping[Key, str], source: str
+    kind: str, key: Key, config: Any, schema: Schema, locations: Mapping[Key, str], source: str
 ) -> str:
-    """One sentence for a mistake: where, which key, what it must be, what it is, and the key that was perhaps meant."""
-    key: Key = tuple(error.absolute_path)
-    if error.validator == "additionalProperties":
-        known = list(error.schema.get("properties", {}))
-        unknown = next(name for name in error.instance if name not in known)
-        return f"{place((*key, unknown), places, source)}: unknown key {dotted((*key, unknown))}; {suggestion((*key, unknown), known, schema)}"
-    if error.validator == "required":
-        missing = next(name for name in error.validator_value if name not in error.instance)
-        meaning = error.schema.get("properties", {}).get(missing, {}).get("description")
-        return f"{place(key, places, source)}: {dotted((*key, missing))} is missing; give it{f' ({meaning})' if meaning else ''}"
-    rule = find_rule(key, schema)
-    meaning = f" ({rule['description']})" if "description" in rule else ""
-    return f"{place(key, places, source)}: {dotted(key) or 'the file'} must be {describe(rule)}, not {show(error.instance)}{hint(error.instance, rule)}{meaning}"
+    """One sentence for a mistake: where it is, which key, what it must be and what it is."""
+    where = locate(key, locations, source)
+    if kind == UNKNOWN_KEY:
+        known = list(find_rule(key[:-1], schema).get("properties", {}))
+        return f"{where}: unknown key {dotted(key)}; {suggestion(key, known, schema)}"
+    rule, value = find_rule(key, schema), functools.reduce(operator.getitem, key, config)
+    if kind == MISSING_KEY:
+        missing = next(name for name in rule["required"] if name not in value)
+        meaning = meaning_of(rule["properties"][missing])
+        return f"{where}: {dotted((*key, missing))} is missing; give it{meaning}"
+    needed = f"{dotted(key) or 'the file'} must be {describe(rule)}"
+    return f"{where}: {needed}, not {show(value)}{hint(value, rule)}{meaning_of(rule)}"
 
 
-def place(key: Key, places: Mapping[Key, str], source: str) -> str:
-    """Where `key`, or else the section around it, stands."""
+def meaning_of(rule: Schema) -> str:
+    return f" ({rule['description']})" if "description" in rule else ""
+
+
+def locate(key: Key, locations: Mapping[Key, str], source: str) -> str:
+    """The location of `key`, or else of the section around it."""
     for length in range(len(key), 0, -1):
-        if key[:length] in places:
-            return places[key[:length]]
+        if key[:length] in locations:
+            return locations[key[:length]]
     return source
 
 
@@ -192,7 +256,7 @@ def dotted(key: Key) -> str:
 
 
 def suggestion(key: Key, known: list[str], schema: Schema) -> str:
-    """The known key that an unknown one was meant for: in its own section, or of that name elsewhere."""
+    """The key that an unknown key probably means: in its own section, or elsewhere."""
     name = str(key[-1])
     if near := difflib.get_close_matches(name, known, n=1, cutoff=0.6):
         return f"did you mean {dotted((*key[:-1], near[0]))}?"
@@ -202,58 +266,33 @@ def suggestion(key: Key, known: list[str], schema: Schema) -> str:
     return f"known here: {', '.join(known) if known else 'nothing'}"
 
 
-def keys_of(schema: Schema, prefix: Key = ()) -> Iterator[Key]:
-    """Every key that a schema knows, sections before what they hold."""
-    for name, rule in schema.get("properties", {}).items():
-        yield (*prefix, name)
-        yield from keys_of(rule, (*prefix, name))
-
-
-def find_rule(key: Key, schema: Schema) -> Schema:
-    """The part of `schema` that speaks of `key`."""
-    for part in key:
-        if isinstance(part, int):
-            schema = next((option["items"] for option in options(schema) if "items" in option), {})
-        else:
-            other = schema.get("additionalProperties")
-            schema = schema.get("properties", {}).get(part) or (
-                other if isinstance(other, dict) else {}
-            )
-    return schema
-
-
 def describe(rule: Schema) -> str:
-    """What a value must be, in words."""
+    """The values that a rule allows, in words."""
     if "anyOf" in rule:
         return " or ".join(describe(option) for option in rule["anyOf"])
-    if "const" in rule:
-        return show(rule["const"])
-    if "enum" in rule:
-        return either([show(value) for value in rule["enum"]])
+    if named := named_values(rule):
+        return either([show(value) for value in named])
     kind = rule.get("type", [])
-    return (
-        either([describe_type(name, rule) for name in ([kind] if isinstance(kind, str) else kind)])
-        or "something else"
-    )
+    kinds = [kind] if isinstance(kind, str) else kind
+    return either([describe_type(name, rule) for name in kinds]) or "something else"
 
 
 def describe_type(name: str, rule: Schema) -> str:
     words = {
         "integer": "a whole number",
         "number": "a number",
-        "string": "text",
         "boolean": "true or false",
         "null": "null",
         "object": "a section of keys",
     }
+    many = {
+        "integer": "whole numbers",
+        "number": "numbers",
+        "string": "texts",
+        "object": "sections",
+    }
     if name == "array":
-        items = rule.get("items", {})
-        kind = {
-            "integer": "whole numbers",
-            "number": "numbers",
-            "string": "texts",
-            "object": "sections",
-        }.get(items.get("type"), "values")
+        kind = many.get(rule.get("items", {}).get("type"), "values")
         return f"a list of {kind}" + (", each once" if rule.get("uniqueItems") else "")
     if name == "string":
         return rule.get("x-form", "text")
@@ -261,37 +300,25 @@ def describe_type(name: str, rule: Schema) -> str:
 
 
 def describe_range(rule: Schema) -> str:
-    low = (
-        f"of at least {rule['minimum']}"
-        if "minimum" in rule
-        else f"above {rule['exclusiveMinimum']}"
-        if "exclusiveMinimum" in rule
-        else ""
-    )
-    high = (
-        f"at most {rule['maximum']}"
-        if "maximum" in rule
-        else f"below {rule['exclusiveMaximum']}"
-        if "exclusiveMaximum" in rule
-        else ""
-    )
-    limits = " and ".join(filter(None, [low, high]))
+    words = {
+        "minimum": "of at least",
+        "exclusiveMinimum": "above",
+        "maximum": "at most",
+        "exclusiveMaximum": "below",
+    }
+    limits = " and ".join(f"{word} {rule[name]}" for name, word in words.items() if name in rule)
     return f" {limits}" if limits else ""
 
 
 def hint(value: Any, rule: Schema) -> str:
     """A remedy for YAML's best-known trap: no, off, yes and on are booleans."""
-    return (
-        "; YAML reads yes, no, on and off as true and false: put the text in quotes"
-        if isinstance(value, bool) and "string" in accepted_types(rule)
-        else ""
-    )
+    if not (isinstance(value, bool) and "string" in accepted_types(rule)):
+        return ""
+    return "; YAML reads yes, no, on and off as true and false: put the text in quotes"
 
 
 def either(words: list[str]) -> str:
-    return (
-        words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1] if words else ""
-    )
+    return " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def show(value: Any) -> str:

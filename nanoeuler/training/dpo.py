@@ -1,65 +1,74 @@
-"""Direct preference optimization (Rafailov et al. 2023): the chosen reply of a pair gains on the rejected one, measured against where training began.
+"""Direct preference optimization (Rafailov et al. 2023).
 
-    nanoeuler dpo --config config/small.yaml --preferences data/preferences/alpaca_farm/manifest.json \\
-        --tokenizer data/corpora/books-and-web/tokenizer-512/tokenizer.json --parent results/small/sft/model --output results/small/dpo
+The chosen reply of a pair gains on the rejected one, measured against the model that training
+started from. With `loss: simpo` a reply's reward is its log-probability per token, without a
+reference but with a margin (Meng et al. 2024).
 
-With `loss: simpo` a reply's reward is its log-probability per token, without a reference but with a margin (Meng et al. 2024).
+    nanoeuler dpo --config config/small.yaml --output results/small/dpo \\
+        --preferences data/preferences/alpaca_farm/manifest.json \\
+        --tokenizer data/corpora/books-and-web-100mb/tokenizer-512/tokenizer.json \\
+        --parent results/small/sft/model
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from nanoeuler import log
+from nanoeuler.config.settings import Dpo
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_folder, canonical_json, read_json, sha256_file, sha256_text
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import CONFIG
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.fingerprint import fingerprint
-from nanoeuler.training.loop import Job, train
+from nanoeuler.training.job import Job
+from nanoeuler.training.loop import train
 from nanoeuler.training.objectives import PreferenceLoss
 from nanoeuler.training.pairs import PairFit, PairStream, encode_pairs, reply_sums
-from nanoeuler.training.parents import find_weights, read_parent
-from nanoeuler.training.pretrain import make_schedule
+from nanoeuler.training.parents import check_tokenizer, read_parent
+from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.scoring import all_logprobs
-from nanoeuler.training.sft import check_tokenizer
+from nanoeuler.training.streams import steps_in
 
-UNTUNED_TEMPLATE = "alpaca"
-"""What prompts are put in when the parent was tuned on no template."""
+if TYPE_CHECKING:
+    from nanoeuler.backend.ops import Backend
+
 REFERENCE = "logprobs.safetensors"
 
 
 def dpo(
-    config: dict[str, Any],
+    config: Mapping[str, Any],
     preferences: Path,
     tokenizer_path: Path,
     parent_folder: Path,
     output: Path,
-    backend: Any,
+    backend: "Backend",
 ) -> Path:
-    """Align `parent_folder`'s model with the pairs of `preferences` (a manifest); returns the model folder."""
+    """Align the model of `parent_folder` with the pairs of the manifest `preferences`.
+
+    Returns the model folder. Raises `UserError` for input that does not fit.
+    """
     section, seed = config["dpo"], config["seed"]
-    model = ModelConfig.from_dict(config["model"])
-    model = replace(model, context=section["context"] or model.context)
+    settings, model = Dpo.read(section), ModelConfig.from_dict(config["model"])
+    model = replace(model, context=settings.context or model.context)
     tokenizer = Tokenizer.load(tokenizer_path)
     parent = read_parent(parent_folder, model)
-    check_tokenizer(find_weights(parent_folder), tokenizer, tokenizer_path)
-    template = read_template(parent.folder)
+    check_tokenizer(tokenizer, tokenizer_path, model, parent)
     manifest = read_json(preferences)
     files = [preferences.parent / name for name in ("train.jsonl", "validation.jsonl")]
-    by_length = section["loss"] == "simpo"
+    by_length = settings.loss == "simpo"
 
     def stream(path: Path, batch_tokens: int, name: str) -> tuple[PairStream, PairFit]:
-        pairs, fit = encode_pairs(path, tokenizer, template, model.context)
-        describe_fit(fit, name, section, model.context)
-        return PairStream(
+        pairs, fit = encode_pairs(path, tokenizer, parent.template, model.context)
+        describe_fit(fit, name, settings, model.context)
+        found = PairStream(
             pairs,
             model.context,
             batch_tokens,
@@ -67,19 +76,19 @@ def dpo(
             tokenizer.end_id,
             seed,
             name,
-            section["beta"],
+            settings.beta,
             by_length,
-        ), fit
+        )
+        return found, fit
 
-    training, fit = stream(files[0], section["batch_tokens"], "dpo")
+    training, fit = stream(files[0], settings.batch_tokens, "dpo")
     held_out, _ = stream(files[1], 2 * model.context * 8, "dpo-validation")
-    data = [sha256_file(path) for path in files]
     origin = {
         "model": model.to_dict(),
         "parent": parent.fingerprint,
-        "preferences": data,
+        "preferences": [sha256_file(path) for path in files],
         "tokenizer": tokenizer.fingerprint,
-        "template": template,
+        "template": parent.template,
     }
     reference = reference_logprobs(
         output / "reference",
@@ -90,27 +99,31 @@ def dpo(
     )
     training.reference, held_out.reference = reference["train"], reference["validation"]
     objective = PreferenceLoss(
-        section["target_margin"] if by_length else 0.0, section["label_smoothing"]
+        settings.target_margin if by_length else 0.0, settings.label_smoothing
     )
-    total_steps = max(1, math.ceil(section["epochs"] * training.rows / training.rows_per_step))
-    rows = f"{log.counted(len(training.pairs), 'pair')} in {log.counted(training.rows, 'row')} of up to {training.width} tokens"
-    log.line("pairs", f"{rows}, {log.counted(section['epochs'], 'epoch')}")
+    log.line(
+        "pairs",
+        f"{log.counted(len(training.pairs), 'pair')} in {log.counted(training.rows, 'row')} of up "
+        f"to {training.width} tokens, {log.counted(settings.epochs, 'epoch')}",
+    )
     job = Job(
         stage="dpo",
         output=output,
         config=model,
+        settings=settings,
         section=section,
         fingerprint=fingerprint("dpo", section, seed=seed, **origin),
         stream=training,
-        schedule=make_schedule(section, total_steps),
+        schedule=Schedule.of(settings, steps_in(settings.epochs, training)),
         backend=backend,
         initial=lambda: parent.parameters,
         validate=lambda transformer: measure(transformer, held_out, objective, reference["tokens"]),
         score=lambda values: values["loss"],
         tokenizer_path=tokenizer_path,
-        template=template,
+        template=parent.template,
         objective=objective,
         tuned=True,
+        patience=settings.patience,
         facts={
             "pairs": fit.pairs,
             "whole_share": fit.whole_share,
@@ -119,54 +132,40 @@ def dpo(
         info={
             "preferences": {key: manifest.get(key) for key in ("name", "licence")},
             "parent": parent.fingerprint,
-            **inherited(parent.folder),
+            **parent.inherited,
         },
     )
     return train(job)
 
 
-def read_template(folder: Path) -> str:
-    """The template that the model of `folder` was tuned on (a checkpoint names none)."""
-    description = (
-        read_json(folder / CONFIG).get("nanoeuler", {}) if (folder / CONFIG).is_file() else {}
-    )
-    return description.get("template") or UNTUNED_TEMPLATE
-
-
-def inherited(folder: Path) -> dict[str, Any]:
-    """What a model folder says of the instructions that the parent was tuned on: their licence binds the aligned model too."""
-    info = (
-        read_json(folder / CONFIG).get("nanoeuler", {}).get("info", {})
-        if (folder / CONFIG).is_file()
-        else {}
-    )
-    return {key: info[key] for key in ("instructions",) if key in info}
-
-
-def describe_fit(fit: PairFit, name: str, section: dict[str, Any], context: int) -> None:
-    """Say how many pairs the context holds; stop when those are too few."""
+def describe_fit(fit: PairFit, name: str, settings: Dpo, context: int) -> None:
+    """Say how many pairs the context holds; raise `UserError` when those are too few."""
     log.line(
         "fit",
-        f"{name}: {fit.whole_share:.1%} of {fit.pairs:,} pairs fit whole into {context} tokens; left out are {fit.prompt_too_long:,} whose prompt fills "
-        f"the context and {fit.alike_when_cut:,} whose sides differ only beyond it",
+        f"{name}: {fit.whole_share:.1%} of {fit.pairs:,} pairs fit whole into {context} tokens; "
+        f"left out are {fit.prompt_too_long:,} whose prompt fills the context and "
+        f"{fit.alike_when_cut:,} whose sides differ only beyond it",
     )
-    if name == "dpo" and fit.whole_share < section["minimum_fit_share"]:
+    if name == "dpo" and fit.whole_share < settings.minimum_fit_share:
         raise UserError(
-            f"only {fit.whole_share:.1%} of the pairs fit whole into dpo.context = {context} tokens; raise dpo.context, use shorter pairs, "
-            f"or accept it by setting dpo.minimum_fit_share to {math.floor(1000 * fit.whole_share) / 1000:g}"
+            f"only {fit.whole_share:.1%} of the pairs fit whole into dpo.context = {context} "
+            "tokens; raise dpo.context, use shorter pairs, or accept it by setting "
+            f"dpo.minimum_fit_share to {math.floor(1000 * fit.whole_share) / 1000:g}"
         )
 
 
 def reference_logprobs(
     folder: Path,
-    origin: dict[str, Any],
+    origin: Mapping[str, Any],
     model: Transformer,
     training: PairStream,
     held_out: PairStream,
 ) -> dict[str, np.ndarray]:
-    """What the parent thinks of the pairs: `train` and `validation`, sums per reply, and `tokens`, of every held-out target.
+    """Log-probabilities that the parent gives the pairs.
 
-    Computed once: `folder` keeps them by the hash of what they depend on, so that a resumed run has the same bits.
+    `train` and `validation` are sums per reply (rows, pairs, 2); `tokens` (rows, T) has every
+    held-out target. They are computed once: `folder` keeps them under the hash of `origin`, which
+    is all that they depend on, so that a resumed run has the same bits.
     """
     path = folder / sha256_text(canonical_json(origin))[:16] / REFERENCE
     try:
@@ -184,9 +183,8 @@ def reference_logprobs(
                 if name == "validation":
                     tokens.append(logprobs)
                 progress.update(len(logprobs))
-    found = {name: np.concatenate(parts) for name, parts in sums.items()} | {
-        "tokens": np.concatenate(tokens)
-    }
+    found = {name: np.concatenate(parts) for name, parts in sums.items()}
+    found["tokens"] = np.concatenate(tokens)
     with atomic_folder(path.parent) as temporary:
         save_file(found, temporary / REFERENCE)
     return found
@@ -198,31 +196,30 @@ def measure(
     objective: PreferenceLoss,
     reference_tokens_RT: np.ndarray,
 ) -> dict[str, float]:
-    """The loss on held-out pairs; how often (a tie counts half) and by how much the chosen reply's reward is above the rejected one's; and drift.
+    """Loss, accuracy, margin, rewards and drift on the held-out pairs.
 
-    A reward is β times the reply's log-probability less the reference's (simpo: β times its log-probability per token). Drift estimates
-    KL(reference ‖ policy) in nats per token by the mean of r − 1 − log r, r = policy / reference (Schulman 2020), on the held-out replies
-    in place of samples of the reference.
+    A reward is β times the difference between the reply's log-probability and the reference's; with
+    simpo, β times the log-probability per token. Accuracy is how often the chosen reply's reward is
+    above the rejected one's (a tie counts half), margin is by how much. Drift estimates
+    KL(reference ‖ policy) in nats per token by the mean of r − 1 − log r, where
+    r = policy / reference (Schulman 2020), on the held-out replies instead of samples of the
+    reference.
     """
-    rewards, used, drift, at = [], [], [], 0
+    rewards, used, drift, start = [], [], [], 0
     for rows, logprobs in all_logprobs(transformer, held_out):
         spans, reference, scales, shares = rows.further
         rewards.append(scales * (reply_sums(logprobs, spans) - reference))
         used.append(shares > 0)
+        reference_tokens = reference_tokens_RT[start : start + len(logprobs)]
         supervised = rows.targets[..., 0] >= 0
-        log_ratio = (logprobs - reference_tokens_RT[at : at + len(logprobs)])[supervised].astype(
-            np.float64
-        )
+        log_ratio = (logprobs - reference_tokens)[supervised].astype(np.float64)
         drift.append(np.expm1(log_ratio) - log_ratio)
-        at += len(logprobs)
-    chosen, rejected = np.concatenate(
-        [values[places] for values, places in zip(rewards, used, strict=True)]
-    ).T
-    z = chosen - rejected - objective.margin
-    losses = (1 - objective.smoothing) * np.logaddexp(0, -z) + objective.smoothing * np.logaddexp(
-        0, z
-    )
+        start += len(logprobs)
+    pairs = [values[present] for values, present in zip(rewards, used, strict=True)]
+    chosen, rejected = np.concatenate(pairs).T
     margins = chosen - rejected
+    z, smoothing = margins - objective.margin, objective.smoothing
+    losses = (1 - smoothing) * np.logaddexp(0, -z) + smoothing * np.logaddexp(0, z)
     return {
         "loss": float(losses.mean()),
         "accuracy": float(np.mean((margins > 0) + 0.5 * (margins == 0))),

@@ -1,34 +1,37 @@
-"""What makes a training run the same run: a hash of everything that can change its weights.
+"""A hash of everything that can change a stage's weights.
 
-An equal fingerprint resumes (or, when finished, only exports again); another one starts afresh. Without it, a changed
-learning rate would silently hand back the old weights.
+A run with the fingerprint of a checkpoint resumes from it, or only exports its model again when it
+was finished. Another fingerprint starts afresh. Without it, a run with a new learning rate would
+silently return the old weights.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+from nanoeuler.config.settings import STAGE_SECTIONS
 from nanoeuler.config.stages import STAGES, lasting
-from nanoeuler.config.validation import read_schema
 from nanoeuler.files import canonical_json, sha256_text
 
 DURATION = {"tokens", "epochs"}
 BY_CONTENT = {"init_from"}
-"""Paths whose content is among the inputs."""
+"""Keys that name a folder; a hash of its content is among the inputs."""
 
 
-def fingerprint(stage: str, section: dict[str, Any], **inputs: Any) -> str:
-    """Hash of what the schema says can change the result of the stage's section, of the stage's revision, and of `inputs` (JSON values).
+def fingerprint(stage: str, section: Mapping[str, Any], **inputs: Any) -> str:
+    """Hash the settings that can change the result, the stage's revision, and `inputs`.
 
-    `inputs` are the model section, the seed, and hashes of data, tokenizer and parent. How long to train is left out for a
-    WSD schedule, which can be made longer.
+    `section` holds the settings as they were given: `Section.read` would add defaults, and a
+    checkpoint written before a key existed would not be found. `inputs` (JSON values) are the model
+    section, the seed, and hashes of data, tokenizer and parent. The duration is left out for a WSD
+    schedule, since such a run can be made longer.
     """
     ignored = BY_CONTENT | (DURATION if section.get("schedule") == "wsd" else set())
     kept = {
         key: value
-        for key, value in lasting(section, read_schema("schema.yaml")["properties"][stage]).items()
+        for key, value in lasting(section, STAGE_SECTIONS[stage]).items()
         if key not in ignored
     }
+    revision = STAGES[stage].revision
     return sha256_text(
-        canonical_json(
-            {"stage": stage, "revision": STAGES[stage].revision, "section": kept, "inputs": inputs}
-        )
+        canonical_json({"stage": stage, "revision": revision, "section": kept, "inputs": inputs})
     )

@@ -1,7 +1,8 @@
 """One trainer per checkpoint folder.
 
-`flock` is unreliable on network file systems, so the lock is a small file that names host, process and job, and whose
-modification time is a heartbeat. A holder on this host is judged by its process, one on another host by its heartbeat.
+`flock` is unreliable on network file systems. The lock is therefore a small file that names host,
+process and job, and whose modification time is a heartbeat. A holder on this host is alive while
+its process is; a holder on another host is alive while its heart beats.
 """
 
 import contextlib
@@ -19,11 +20,14 @@ from nanoeuler.files import explain_os_errors
 
 HEARTBEAT_SECONDS = 10.0
 SILENT_SECONDS = 120.0
-"""A holder on another host that was silent for this long is taken for dead."""
+"""After this long without a heartbeat, a holder on another host counts as dead."""
 
 
 class FolderLock:
-    """Hold `folder`/lock.json while the context lasts. Raises `UserError` when another trainer holds it."""
+    """Holds `folder`/lock.json while the context lasts.
+
+    Raises `UserError` when another trainer holds it.
+    """
 
     def __init__(self, folder: Path):
         self.path = folder / "lock.json"
@@ -40,18 +44,21 @@ class FolderLock:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         while not self.create():
             holder = self.read()
-            if holder is None:  # it was released, or is being written, at this moment
+            if holder is None:  # released, or not yet written completely
                 time.sleep(0.1)
                 continue
             if self.alive(holder):
                 job = f", job {holder['job']}" if holder.get("job") else ""
                 raise UserError(
-                    f"{self.path.parent}: another trainer is at work there since {holder.get('since')} (process {holder.get('pid')} on "
-                    f"{holder.get('host')}{job}); wait for it, or stop it with 'kill {holder.get('pid')}' and run again"
+                    f"{self.path.parent}: another trainer is at work there since "
+                    f"{holder.get('since')} (process {holder.get('pid')} on "
+                    f"{holder.get('host')}{job}); wait for it, "
+                    f"or stop it with 'kill {holder.get('pid')}' and run again"
                 )
             log.line(
                 "lock",
-                f"the last trainer (process {holder.get('pid')} on {holder.get('host')}) is gone without releasing {self.path}; taking over",
+                f"the last trainer (process {holder.get('pid')} on {holder.get('host')}) is gone "
+                f"without releasing {self.path}; taking over",
             )
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()
@@ -64,7 +71,7 @@ class FolderLock:
             self.path.unlink(missing_ok=True)
 
     def create(self) -> bool:
-        """Write the lock if there is none, in one move: the content is complete when the name appears."""
+        """Write the lock if there is none. Its content is complete when its name appears."""
         temporary = self.path.with_name(f".lock.{self.identity['host']}.{os.getpid()}")
         try:
             with explain_os_errors(self.path):
@@ -100,7 +107,10 @@ class FolderLock:
 
 
 def process_start(pid: int) -> str | None:
-    """When process `pid` started, in a form that tells it from an earlier one with its number; None when there is none."""
+    """When process `pid` started, which tells it from an earlier process of that number.
+
+    None when there is no such process.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if fields[0] == "Z" else fields[19]

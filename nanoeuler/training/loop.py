@@ -1,14 +1,12 @@
-"""The one loop of every training stage: steps, validation, checkpoints, resume, export.
+"""The loop of every training stage: steps, validation, checkpoints, resuming, export.
 
-Stages differ in their rows (a `Stream`), in what they validate and in where their first weights come from; all of that is
-in a `Job`. A job that is stopped at any moment (Ctrl-C, SIGTERM, kill -9, a power cut) goes on from its newest checkpoint
-and ends with the same bits as one that never stopped.
+The stages differ in their `Job`: the rows they train on, what they validate, and the weights they
+start from. A job that is stopped at any moment (Ctrl-C, SIGTERM, kill -9, a power cut) resumes from
+its newest checkpoint and ends with the same bits as one that never stopped.
 """
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,49 +16,25 @@ from nanoeuler import log, provenance
 from nanoeuler.backend.ops import Backend
 from nanoeuler.errors import UserError
 from nanoeuler.model.check import check_all
-from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.spec import parameter_count
-from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.checkpoint import Checkpoints
+from nanoeuler.training.job import Job
 from nanoeuler.training.lock import FolderLock
 from nanoeuler.training.metrics import Metrics
 from nanoeuler.training.micro_batches import micro_batch_rows, smaller_batch, smaller_model
-from nanoeuler.training.objectives import KnownWeights, Objective
 from nanoeuler.training.optimizer.adamw import AdamW
-from nanoeuler.training.schedule import Schedule
-from nanoeuler.training.state import TrainingState
+from nanoeuler.training.resuming import changes, find_checkpoint
+from nanoeuler.training.state import StepResult, TrainingState
 from nanoeuler.training.stopping import Stopped, catch_signals
-from nanoeuler.training.streams import Stream
-
-
-@dataclass
-class Job:
-    """All that distinguishes one training stage from another."""
-
-    stage: str
-    output: Path  # results/<run>/<stage>
-    config: ModelConfig
-    section: dict[str, Any]  # the stage's section of the configuration
-    fingerprint: str
-    stream: Stream
-    schedule: Schedule
-    backend: Backend
-    initial: Callable[[], np.ndarray]  # flat parameters to start from
-    validate: Callable[[Transformer], dict[str, float]]
-    score: Callable[[dict[str, float]], float]  # of a validation; lower is better
-    tokenizer_path: Path
-    template: str | None
-    objective: Objective = field(default_factory=KnownWeights)
-    tuned: bool = False  # starts from a trained model, which is measured before the first step
-    facts: dict[str, Any] = field(default_factory=dict)  # for the first line of metrics.jsonl
-    info: dict[str, Any] = field(default_factory=dict)  # for the model folder: licences, parent
+from nanoeuler.training.throughput import Throughput
 
 
 def train(job: Job) -> Path:
     """Run `job` to its end, from its newest checkpoint if there is one; returns the model folder.
 
-    Raises `Stopped` after a signal, `UserError` when the loss is not a number, the disk is full or another trainer is at work.
+    Raises `Stopped` after a signal. Raises `UserError` when the loss is not a number, when the disk
+    or the memory is full, and when another trainer is at work in the folder.
     """
     checkpoints = Checkpoints(job.output / "checkpoints")
     with FolderLock(checkpoints.folder):
@@ -70,19 +44,20 @@ def train(job: Job) -> Path:
             trainer = Trainer(job, checkpoints)
             return trainer.run()
         except MemoryError as error:
-            raise UserError(
-                f"{job.stage}: {error}; {smaller_batch(job, trainer.micro_batch_rows) if trainer else smaller_model(job)}"
-            ) from error
+            rows = trainer.micro_batch_rows if trainer else None
+            advice = smaller_model(job) if rows is None else smaller_batch(job, rows)
+            raise UserError(f"{job.stage}: {error}; {advice}") from error
 
 
 def check_gradients() -> None:
-    """The quick gradient check: a model whose backward pass is wrong is not worth training."""
+    """Refuse to train a model whose backward pass is wrong: the quick gradient check."""
     worst = max(
         check_all(quick=True), key=lambda comparison: (not comparison.passed, comparison.error)
     )
     if not worst.passed:
         raise UserError(
-            f"the gradient of {worst.tensor} ({worst.case}) is off by {worst.error:.2g}; run 'nanoeuler check' for the whole table"
+            f"the gradient of {worst.tensor} ({worst.case}) is off by {worst.error:.2g}; "
+            "run 'nanoeuler check' for the whole table"
         )
     log.line(
         "gradients", f"every op and tensor agrees with finite differences to {worst.error:.1e}"
@@ -90,29 +65,29 @@ def check_gradients() -> None:
 
 
 class Trainer:
-    """One job at work."""
+    """A job at work."""
 
     def __init__(self, job: Job, checkpoints: Checkpoints):
         self.job, self.checkpoints = job, checkpoints
         self.metrics = Metrics(job.output / "metrics.jsonl")
         self.best: dict[str, Any] | None = None  # {"step", "score"} of the best validation so far
         self.validated: int | None = None  # step of the last validation
-        self.worse = 0  # validations since the best
+        self.worse = 0  # validations since the best one
         self.finished = False
         self.seconds_before = 0.0  # spent by earlier attempts
         self.began = self.saved = time.monotonic()
         self.micro_batch_rows = micro_batch_rows(job)
         self.peak: float | None = job.backend.peak_flops
-        o = job.section
-        optimizer = AdamW(o["beta1"], o["beta2"], o["epsilon"], o["weight_decay"], o["clip_norm"])
-        resumed = self.find_checkpoint()
+        o = job.settings
+        optimizer = AdamW(o.beta1, o.beta2, o.epsilon, o.weight_decay, o.clip_norm)
+        resumed = find_checkpoint(job, checkpoints)
         initial = job.initial() if resumed is None else np.zeros_like(job.initial())
         self.state = TrainingState(
             job.config,
             job.backend,
             initial,
             optimizer,
-            recompute=o.get("recompute", False),
+            recompute=o.recompute,
             objective=job.objective,
         )
         if resumed is None:
@@ -122,86 +97,45 @@ class Trainer:
 
     # ---- start
 
-    def find_checkpoint(self) -> dict[str, Any] | None:
-        """State of the checkpoint to go on from, if there is one of this job."""
-        job, checkpoints = self.job, self.checkpoints
-        state = checkpoints.newest()
-        if state is None:
-            return None
-        if state["fingerprint"] != job.fingerprint:
-            kept = checkpoints.set_aside(state["fingerprint"])
-            changed = changes(state["section"], job.section)
-            what = ", ".join(changed) or "data, model, seed or parent"
-            log.line(
-                "fresh",
-                f"changed since the last run: {what}; its checkpoints are kept in {kept}, training starts from the beginning",
-            )
-            if len(changed) == 1 and changed[0].split()[0] in ("tokens", "epochs"):
-                log.line(
-                    "fresh",
-                    f"a cosine schedule is planned for its whole length; to go on from the old weights set {job.stage}.init_from: {kept}",
-                )
-            return None
-        if (
-            state["total_steps"] != job.schedule.total_steps
-        ):  # WSD only: cosine has its length in the fingerprint
-            limit = min(state["decay_start"], job.schedule.decay_start)
-            state = checkpoints.newest(limit)
-            if state is None:
-                log.line(
-                    "fresh",
-                    f"no checkpoint from before the decay (step {limit}) is left; training starts from the beginning",
-                )
-                return None
-            log.line(
-                "longer",
-                f"now {job.schedule.total_steps} steps: going on from step {state['step']}, before the earlier schedule's decay",
-            )
-        return state
-
     def resume(self, saved: dict[str, Any]) -> None:
-        job = self.job
-        self.checkpoints.restore(saved["step"], self.state)
-        self.checkpoints.remove_after(saved["step"])
-        self.best, self.validated, self.seconds_before = (
-            saved["best"],
-            saved["validated"],
-            saved["seconds"],
-        )
-        self.worse = saved.get("worse", 0)
-        if self.best is not None and self.best["step"] > saved["step"]:
+        """Take over everything that the checkpoint `saved` holds."""
+        job, step = self.job, saved["step"]
+        self.checkpoints.restore(step, self.state)
+        self.checkpoints.remove_after(step)
+        self.best, self.validated = saved["best"], saved["validated"]
+        self.seconds_before, self.worse = saved["seconds"], saved.get("worse", 0)
+        if self.best is not None and self.best["step"] > step:
             self.best = None
         self.finished = saved["finished"] and saved["total_steps"] == job.schedule.total_steps
-        if job.section.get("micro_batch_rows", "auto") == "auto":
-            self.micro_batch_rows = saved["micro_batch_rows"]  # as many as fit here may be others
+        if job.settings.micro_batch_rows == "auto":
+            self.micro_batch_rows = saved["micro_batch_rows"]  # another number may fit here
         job.backend.algorithms.update(saved.get("algorithms", {}))
-        self.metrics.cut_back(
-            self.header(), saved["step"], validated=self.validated == saved["step"]
-        )
-        here = environment(job.backend)
-        changed = [
-            f"{key} {saved['environment'].get(key)} → {value}"
-            for key, value in here.items()
-            if saved["environment"].get(key) != value
-        ]
-        if saved["micro_batch_rows"] != self.micro_batch_rows:
-            changed.append(
-                f"micro_batch_rows {saved['micro_batch_rows']} → {self.micro_batch_rows}"
-            )
-        if changed and not self.finished:
-            log.line(
-                "notice",
-                f"resuming with another {', '.join(changed)}: results agree within rounding, not to the bit",
-            )
+        self.metrics.cut_back(self.header(), step, validated=self.validated == step)
         if self.finished:
             log.line(
                 "finished",
                 f"{job.stage} was finished with these settings; exporting its model again",
             )
         else:
-            log.line("resume", f"going on from step {saved['step']} of {job.schedule.total_steps}")
+            self.notice_changes(saved)
+            log.line("resume", f"going on from step {step} of {job.schedule.total_steps}")
+
+    def notice_changes(self, saved: dict[str, Any]) -> None:
+        """Say which differences to the checkpoint's machine or batches may change last bits."""
+        here = environment(self.job.backend)
+        before = {key: saved["environment"].get(key) for key in here}
+        changed = changes(before, here)
+        rows = {"micro_batch_rows": saved["micro_batch_rows"]}
+        changed += changes(rows, {"micro_batch_rows": self.micro_batch_rows})
+        if changed:
+            log.line(
+                "notice",
+                f"resuming with another {', '.join(changed)}: "
+                "results agree within rounding, not to the bit",
+            )
 
     def header(self) -> dict[str, Any]:
+        """The first line of metrics.jsonl."""
         job = self.job
         return {
             "stage": job.stage,
@@ -209,167 +143,171 @@ class Trainer:
             "config": {"model": job.config.to_dict(), job.stage: job.section},
             "parameters": parameter_count(job.config),
             "total_steps": job.schedule.total_steps,
-            "tokens_per_step": job.stream.rows_per_step * job.stream.length,
+            "tokens_per_step": job.tokens_per_step,
             "micro_batch_rows": self.micro_batch_rows,
             "fingerprint": job.fingerprint,
-            "provenance": provenance.collect(job.backend.device_name),
+            "provenance": provenance.collect(device_name(job.backend)),
             **job.facts,
         }
 
     # ---- the loop
 
     def run(self) -> Path:
-        job, state = self.job, self.state
-        total, tokens_per_step = (
-            job.schedule.total_steps,
-            job.stream.rows_per_step * job.stream.length,
-        )
+        """Train from the present step to the last one; returns the model folder."""
+        job, state, total = self.job, self.state, self.job.schedule.total_steps
         log.line(
             job.stage,
             parameters=parameter_count(job.config),
             steps=total,
-            tokens_per_step=tokens_per_step,
+            tokens_per_step=job.tokens_per_step,
             micro_batch_rows=self.micro_batch_rows,
             engine=job.backend.name,
         )
-        since_log, steps_since_log, flops_since_log, flops = time.monotonic(), 0, 0.0, 0.0
+        every, done = total * job.tokens_per_step, state.step * job.tokens_per_step
         with (
             catch_signals() as received,
-            log.Progress(
-                job.stage, total * tokens_per_step, "tokens", done=state.step * tokens_per_step
-            ) as progress,
+            log.Progress(job.stage, every, "tokens", done=done) as progress,
         ):
-            if (
-                not self.finished
-                and state.step
-                and state.step % job.section["validate_every"] == 0
-                and self.validated != state.step
-            ):
-                self.validate()  # the earlier attempt was stopped between checkpoint and validation
-            if job.tuned and state.step == 0 and not self.finished:
-                self.measure_start()
-                since_log = time.monotonic()
-            if state.step < total:
-                flops = self.hand_over(state.step)
+            self.validate_before_training()
+            throughput = Throughput(job.tokens_per_step, self.peak)
+            flops = self.hand_over(state.step) if state.step < total else 0.0
             while state.step < total and not self.finished and not self.stalled():
                 learning_rate = job.schedule.rate(state.step)
                 state.start(self.micro_batch_rows, learning_rate)
-                flops_since_log += flops
-                if state.step + 1 < total:
-                    flops = self.hand_over(
-                        state.step + 1
-                    )  # made and copied while a device computes
+                throughput.add_step(flops)
+                if state.step + 1 < total:  # the host makes rows while the device computes
+                    flops = self.hand_over(state.step + 1)
                 result = state.finish()
-                if not (math.isfinite(result.loss) and math.isfinite(result.gradient_norm)):
-                    last = self.checkpoints.steps()
-                    kept = (
-                        f"the checkpoint of step {last[-1]} is kept"
-                        if last
-                        else "no checkpoint was written yet"
-                    )
-                    raise UserError(
-                        f"{job.stage}: the loss is not a number at step {state.step + 1} (gradient norm {result.gradient_norm:.3g}); {kept}; "
-                        f"lower {job.stage}.learning_rate or raise {job.stage}.warmup_steps"
-                    )
-                steps_since_log += 1
-                passed = max(time.monotonic() - since_log, 1e-9)
-                rate = steps_since_log * tokens_per_step / passed
-                mfu = flops_since_log / passed / self.peak if self.peak else None
+                self.refuse_divergence(result)
+                speed, mfu = throughput.measure()
                 progress.update(
-                    tokens_per_step,
+                    job.tokens_per_step,
                     step=f"{state.step}/{total}",
                     loss=result.first_head_loss,
                     mfu=f"{mfu:.0%}" if mfu else "n/a",
                 )
-                if state.step % job.section["log_every"] == 0 or state.step == total:
-                    self.metrics.write(
-                        step=state.step,
-                        tokens=state.step * tokens_per_step,
-                        seconds=self.seconds(),
-                        loss=result.first_head_loss,
-                        loss_all_heads=result.loss,
-                        learning_rate=learning_rate,
-                        gradient_norm=result.gradient_norm,
-                        tokens_per_second=rate,
-                        mfu=mfu,
-                    )
-                    since_log, steps_since_log, flops_since_log = time.monotonic(), 0, 0.0
+                if state.step % job.settings.log_every == 0 or state.step == total:
+                    self.record(result, learning_rate, speed, mfu)
+                    throughput.restart()
                 if received and state.step < total:
                     self.save()
                     raise Stopped(received[0])
-                paused = time.monotonic()
-                if state.step == job.schedule.decay_start < total and job.schedule.kind == "wsd":
-                    self.save()  # where a longer run will go on from
-                if state.step % job.section["validate_every"] == 0 or state.step == total:
-                    if job.section["keep"] == "best" or self.due(0.1):
-                        self.save()  # before the validation, which may take long
-                    self.validate()
-                elif self.due():
-                    self.save()
-                since_log += time.monotonic() - paused
+                with throughput.paused():
+                    self.save_and_validate()
         if not self.finished:
-            if self.stalled() and state.step < total:
-                log.line(
-                    "stalled",
-                    f"no better held-out measurement in {self.worse}, the best at step {self.best['step']}: {job.stage} ends here",
-                )
-            self.finished = True
-            self.save()
-            self.metrics.write(
-                finished=True,
-                step=state.step,
-                tokens=state.step * tokens_per_step,
-                seconds=self.seconds(),
-            )
+            self.finish()
         return self.export()
 
     def hand_over(self, step: int) -> float:
-        """Give the engine the rows of a step; returns the floating-point operations that they ask for, where the device's peak is known."""
+        """Give the rows of a step to the engine; returns the floating-point operations they need.
+
+        Where the device's peak is unknown, the operations are not counted.
+        """
         rows = self.job.stream.step(step)
         self.state.stage(rows)
         return rows.training_flops(self.job.config) if self.peak else 0.0
 
+    def validate_before_training(self) -> None:
+        """Make the measurement that belongs to the step at which training starts or resumes."""
+        step = self.state.step
+        if self.finished:
+            return
+        if step == 0:
+            if self.job.tuned:
+                self.measure_start()
+        elif step % self.job.settings.validate_every == 0 and self.validated != step:
+            self.validate()  # the last attempt was stopped between checkpoint and validation
+
+    def save_and_validate(self) -> None:
+        """Write a checkpoint and measure the model, as far as the present step asks for it."""
+        job, step, schedule = self.job, self.state.step, self.job.schedule
+        if step == schedule.decay_start < schedule.total_steps and schedule.kind == "wsd":
+            self.save()  # a longer run will resume here
+        if step % job.settings.validate_every == 0 or step == schedule.total_steps:
+            if job.settings.keep == "best" or self.due(0.1):
+                self.save()  # first, since the validation may take long
+            self.validate()
+        elif self.due():
+            self.save()
+
     def due(self, share: float = 1.0) -> bool:
-        """Has `share` of the time between checkpoints gone by?"""
-        return time.monotonic() - self.saved >= share * 60 * self.job.section["checkpoint_minutes"]
+        """Whether `share` of the time between checkpoints has passed since the last one."""
+        passed = time.monotonic() - self.saved
+        return passed >= share * 60 * self.job.settings.checkpoint_minutes
 
     def stalled(self) -> bool:
-        """Were the last `patience` validations no better than the best before them?"""
-        return (
-            self.job.section.get("patience") is not None
-            and self.worse >= self.job.section["patience"]
+        """Whether the last `patience` validations were no better than the best before them."""
+        return self.job.patience is not None and self.worse >= self.job.patience
+
+    def refuse_divergence(self, result: StepResult) -> None:
+        """Raise `UserError` when the loss or the gradient of a step is not a number."""
+        if math.isfinite(result.loss) and math.isfinite(result.gradient_norm):
+            return
+        stage, steps = self.job.stage, self.checkpoints.steps()
+        last = (
+            f"the checkpoint of step {steps[-1]} is kept"
+            if steps
+            else "no checkpoint was written yet"
+        )
+        raise UserError(
+            f"{stage}: the loss is not a number at step {self.state.step + 1} "
+            f"(gradient norm {result.gradient_norm:.3g}); {last}; "
+            f"lower {stage}.learning_rate or raise {stage}.warmup_steps"
         )
 
+    # ---- measurements
+
     def seconds(self) -> float:
+        """Time spent on the job, by earlier attempts too."""
         return self.seconds_before + time.monotonic() - self.began
 
+    def write(self, **values: Any) -> None:
+        """Append a line about the present step to metrics.jsonl."""
+        step = self.state.step
+        tokens = step * self.job.tokens_per_step
+        self.metrics.write(step=step, tokens=tokens, seconds=self.seconds(), **values)
+
+    def record(
+        self, result: StepResult, learning_rate: float, speed: float, mfu: float | None
+    ) -> None:
+        self.write(
+            loss=result.first_head_loss,
+            loss_all_heads=result.loss,
+            learning_rate=learning_rate,
+            gradient_norm=result.gradient_norm,
+            tokens_per_second=speed,
+            mfu=mfu,
+        )
+
     def validate(self) -> None:
-        job, step = self.job, self.state.step
-        values = job.validate(self.state.model)
+        """Measure the model on held-out data, and note whether it is the best so far."""
+        step, values = self.state.step, self.job.validate(self.state.model)
         self.validated = step
-        score = job.score(values)
+        score = self.job.score(values)
         if self.best is None or score < self.best["score"]:
             self.best, self.worse = {"step": step, "score": score}, 0
         else:
             self.worse += 1
-        tokens = step * job.stream.rows_per_step * job.stream.length
-        self.metrics.write(step=step, tokens=tokens, seconds=self.seconds(), validation=values)
-        log.line("validation", step=step, **values, best=self.best["score"])
+        self.write(validation=values)
+        log.line("validation", "", step=step, **values, best=self.best["score"])
 
     def measure_start(self) -> None:
-        """Note what the model that this stage starts from is worth; it is not among those that the stage may hand on."""
+        """Measure the model that this stage starts from, which it can't hand on as its best."""
         values = self.job.validate(self.state.model)
-        self.metrics.write(step=0, tokens=0, seconds=self.seconds(), validation=values)
-        log.line("before", **values)
+        self.write(validation=values)
+        log.line("before", "", **values)
+
+    # ---- checkpoints and the end
 
     def save(self) -> None:
-        job = self.job
+        """Write a checkpoint, and delete those that nothing needs any more."""
+        job, schedule = self.job, self.job.schedule
         info = {
             "stage": job.stage,
             "fingerprint": job.fingerprint,
-            "total_steps": job.schedule.total_steps,
-            "decay_start": job.schedule.decay_start,
-            "tokens": self.state.step * job.stream.rows_per_step * job.stream.length,
+            "total_steps": schedule.total_steps,
+            "decay_start": schedule.decay_start,
+            "tokens": self.state.step * job.tokens_per_step,
             "section": job.section,
             "micro_batch_rows": self.micro_batch_rows,
             "best": self.best,
@@ -379,32 +317,43 @@ class Trainer:
             "seconds": self.seconds(),
             "algorithms": job.backend.algorithms,
             "environment": environment(job.backend),
-            "provenance": provenance.collect(job.backend.device_name),
+            "provenance": provenance.collect(device_name(job.backend)),
         }
         self.checkpoints.save(self.state, info)
-        kept = {self.best["step"]} if self.best and job.section["keep"] == "best" else set()
-        if job.schedule.kind == "wsd":
-            kept.add(job.schedule.decay_start)
+        kept = {self.best["step"]} if self.best and job.settings.keep == "best" else set()
+        if schedule.kind == "wsd":
+            kept.add(schedule.decay_start)
         self.checkpoints.remove_all_but(kept)
         self.saved = time.monotonic()
 
-    # ---- the end
+    def finish(self) -> None:
+        """Save the last state and note that the stage is finished."""
+        if (
+            self.best is not None
+            and self.stalled()
+            and self.state.step < self.job.schedule.total_steps
+        ):
+            log.line(
+                "stalled",
+                f"no better held-out measurement in {self.worse}, the best at step "
+                f"{self.best['step']}: {self.job.stage} ends here",
+            )
+        self.finished = True
+        self.save()
+        self.write(finished=True)
 
     def export(self) -> Path:
-        """Write the model folder: the final weights, or the best on held-out data where the stage keeps those."""
-        job, state = self.job, self.state
-        parameters, step = np.asarray(job.backend.to_host(state.parameters), np.float32), state.step
-        if job.section["keep"] == "best" and self.best is not None and self.best["step"] != step:
-            parameters, step = (
-                self.checkpoints.read_parameters(self.best["step"], job.config),
-                self.best["step"],
-            )
-        tokens = step * job.stream.rows_per_step * job.stream.length
+        """Write the model folder: the final weights, or the best where the stage keeps those."""
+        job, step = self.job, self.state.step
+        parameters = np.asarray(job.backend.to_host(self.state.parameters), np.float32)
+        if job.settings.keep == "best" and self.best is not None and self.best["step"] != step:
+            step = self.best["step"]
+            parameters = self.checkpoints.read_parameters(step, job.config)
         info = {
             "step": step,
-            "tokens": tokens,
+            "tokens": step * job.tokens_per_step,
             "fingerprint": job.fingerprint,
-            "provenance": provenance.collect(job.backend.device_name),
+            "provenance": provenance.collect(device_name(job.backend)),
             **job.info,
         }
         folder = job.output / "model"
@@ -416,15 +365,11 @@ class Trainer:
         return folder
 
 
-def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """The keys whose values differ, as "key old → new"."""
-    return [
-        f"{key} {before.get(key)} → {now.get(key)}"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key)
-    ]
+def device_name(backend: Backend) -> str | None:
+    """The name of the device that computes, unless that is the CPU."""
+    return backend.device.name if backend.device else None
 
 
 def environment(backend: Backend) -> dict[str, Any]:
-    """What has to be the same for the same bits."""
+    """Everything outside the job that must be the same for the same bits."""
     return backend.environment() | {"numpy": np.__version__}

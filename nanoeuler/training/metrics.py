@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: what a training stage measured, one JSON object a line, for machines."""
+"""`metrics.jsonl`: the measurements of a training stage for machines, one JSON object a line."""
 
 import json
 from pathlib import Path
@@ -8,35 +8,32 @@ from nanoeuler.files import atomic_write, explain_os_errors
 
 
 class Metrics:
-    """Appends lines; each is on disk when `write` returns, so a kill loses none."""
+    """Appends lines. Each is on disk when `write` returns, so a kill loses none."""
 
     def __init__(self, path: Path):
         self.path = path
 
     def restart(self, header: dict[str, Any]) -> None:
-        """Begin anew with the line that describes the run."""
+        """Start a new file with `header`, the line that describes the run."""
         with atomic_write(self.path) as file:
             file.write(json.dumps(header) + "\n")
 
     def cut_back(self, header: dict[str, Any], step: int, validated: bool) -> None:
-        """Drop what was measured beyond the checkpoint that training goes on from.
+        """Drop the measurements behind `step`, at which training resumes.
 
-        `validated`: the checkpoint knows its own validation, so that line stays.
+        `validated`: the checkpoint includes the validation of that step, so its line stays.
         """
         kept = [header]
-        for line in (
-            self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-        ):
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        for line in lines:
             try:
                 entry = json.loads(line)
-            except json.JSONDecodeError:  # half a line, from a kill while writing
+            except json.JSONDecodeError:  # half a line: the trainer was killed while writing
                 continue
             at = entry.get("step")
-            if (
-                at is not None
-                and "finished" not in entry
-                and (at < step or (at == step and (validated or "validation" not in entry)))
-            ):
+            if at is None or "finished" in entry:
+                continue
+            if at < step or (at == step and (validated or "validation" not in entry)):
                 kept.append(entry)
         with atomic_write(self.path) as file:
             file.writelines(json.dumps(entry) + "\n" for entry in kept)

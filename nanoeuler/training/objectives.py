@@ -15,7 +15,7 @@ from nanoeuler.training.streams import StepRows
 
 
 class Objective(Protocol):
-    known: bool
+    known: ClassVar[bool]
     """Do the rows bring the weights along? Then log-probabilities and gradient take one pass over the logits."""
 
     def first_head_weight(self, rows: StepRows) -> float:
@@ -40,7 +40,7 @@ class Objective(Protocol):
 class KnownWeights:
     """Nats per target, by the weights that the rows bring along."""
 
-    known = True
+    known: ClassVar[bool] = True
 
     def first_head_weight(self, rows: StepRows) -> float:
         return float(rows.weights[..., 0].sum(dtype=np.float64))

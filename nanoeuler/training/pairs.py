@@ -1,6 +1,8 @@
-"""Preference pairs as training rows: both replies to a prompt in one row, as two documents that don't see each other.
+"""Preference pairs as training rows.
 
-A row is as wide as two contexts, so that every pair fits whole into one row and thus into one micro-batch: the loss needs both sides.
+Both replies to a prompt share a row, as two documents that don't see each other. A row is as wide
+as two contexts, so that every pair fits into one row and thus into one micro-batch: the loss needs
+both sides.
 """
 
 import json
@@ -18,7 +20,7 @@ from nanoeuler.training.streams import RowOrder, StepRows
 
 @dataclass
 class TokenPair:
-    """Two replies to one prompt; of each only the reply and its `</s>` are learned."""
+    """Two replies to one prompt. On each side, only the reply and its `</s>` are learned."""
 
     chosen: TokenRecord
     rejected: TokenRecord
@@ -30,7 +32,7 @@ class TokenPair:
 
 @dataclass
 class PairFit:
-    """How much of the pairs the context holds."""
+    """Counts of pairs that the context holds, wholly or not."""
 
     pairs: int = 0
     whole: int = 0
@@ -47,29 +49,27 @@ def encode_pairs(
 ) -> tuple[list[TokenPair], PairFit]:
     """Read the JSON lines at `path` and frame both sides of each pair with the template.
 
-    A side longer than context + 1 tokens loses its end. A pair whose prompt fills the context is left out and counted, and so is
-    one whose sides differ only beyond it.
+    A side longer than context + 1 tokens loses its end. Left out and counted are a pair whose
+    prompt fills the context, and a pair whose sides differ only beyond it.
     """
     fit, pairs = PairFit(), []
     for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         if "chosen" not in entry:
             raise UserError(
-                f"{path}: holds no pairs of replies; give the manifest.json that `nanoeuler preferences` writes"
+                f"{path}: holds no pairs of replies; "
+                "give the manifest.json that `nanoeuler preferences` writes"
             )
         prompt = {"instruction": entry["instruction"], "input": entry["input"]}
+        earlier, fill = entry.get("earlier", []), TEMPLATES[template]
         whole = [
-            encode_turns(
-                [*entry.get("earlier", []), prompt | {"output": entry[side]}],
-                tokenizer,
-                TEMPLATES[template],
-            )
+            encode_turns([*earlier, prompt | {"output": entry[side]}], tokenizer, fill)
             for side in ("chosen", "rejected")
         ]
-        earlier = encode_turns(entry.get("earlier", []), tokenizer, TEMPLATES[template])
         sides = [cut(record, context) for record in whole]
+        not_learned = len(encode_turns(earlier, tokenizer, fill).tokens)
         for side in sides:
-            side.learned[: len(earlier.tokens)] = False
+            side.learned[:not_learned] = False
         fit.pairs += 1
         if not all(side.learned.any() for side in sides):
             fit.prompt_too_long += 1
@@ -82,9 +82,10 @@ def encode_pairs(
 
 
 class PairStream:
-    """Packed rows of pairs in a seeded order. `StepRows.further` is what the op `preference` asks for.
+    """Packed rows of pairs in a seeded order; `StepRows.further` has the inputs of `preference`.
 
-    `scale` is β; with `by_length` each reply's log-probability is divided by its number of tokens, and there is no reference.
+    `scale` is β. With `by_length` each reply's log-probability is divided by its number of tokens,
+    and there is no reference.
     """
 
     def __init__(
@@ -101,16 +102,12 @@ class PairStream:
     ):
         if not pairs:
             raise UserError(
-                "no pair has replies that fit the context; raise dpo.context or use other preferences"
+                "no pair has replies that fit the context; "
+                "raise dpo.context or use other preferences"
             )
-        self.pairs, self.length, self.heads, self.end_id, self.scale, self.by_length = (
-            pairs,
-            2 * context,
-            heads,
-            end_id,
-            scale,
-            by_length,
-        )
+        self.pairs, self.length = pairs, 2 * context
+        self.heads, self.end_id = heads, end_id
+        self.scale, self.by_length = scale, by_length
         lengths = [sum(len(side.tokens) - 1 for side in pair.sides) for pair in pairs]
         self.packed = pack(lengths, self.length)
         self.rows = len(self.packed)
@@ -119,45 +116,40 @@ class PairStream:
         self.rows_per_step = min(max(1, batch_tokens // self.length), self.rows)
         self.order = RowOrder(seed, name, self.rows, self.rows_per_step)
         self.reference = np.zeros((self.rows, self.pairs_per_row, 2))
-        """Log-probability of each side under the model that training starts from; set by the stage."""
+        """Log-probability of each side under the parent, (rows, P, 2); set by the stage."""
 
     def step(self, step: int) -> StepRows:
         return self.frame_rows(self.order.step(step))
 
     def frame_rows(self, indices: np.ndarray) -> StepRows:
-        """The rows numbered `indices`, all as wide as the fullest row of the stream; only head 0 has targets."""
-        shape, places = (len(indices), self.width), (len(indices), self.pairs_per_row)
-        ids, positions, starts = (
-            np.full(shape, self.end_id, np.int32),
-            np.zeros(shape, np.int32),
-            np.zeros(shape, np.int32),
-        )
-        targets = np.full((*shape, self.heads), -1, np.int32)
-        spans, scales, shares = (
-            np.zeros((*places, 3), np.int32),
-            np.zeros((*places, 2), np.float32),
-            np.zeros(places, np.float32),
-        )
+        """The rows with numbers `indices`, all as wide as the fullest row of the stream.
+
+        Only head 0 has targets. R rows have slots for P pairs each.
+        """
+        R, T, P = len(indices), self.width, self.pairs_per_row
+        ids = np.full((R, T), self.end_id, np.int32)
+        positions, starts = np.zeros((R, T), np.int32), np.zeros((R, T), np.int32)
+        targets = np.full((R, T, self.heads), -1, np.int32)
+        spans = np.zeros((R, P, 3), np.int32)  # where chosen starts, rejected starts, and both end
+        scales = np.zeros((R, P, 2), np.float32)
+        shares = np.zeros((R, P), np.float32)
         for row, index in enumerate(indices):
-            at = 0
+            start = 0
             for slot, member in enumerate(self.packed[int(index)]):
-                spans[row, slot, 0] = at
+                spans[row, slot, 0] = start
+                shares[row, slot] = 1
                 for side, record in enumerate(self.pairs[member].sides):
                     size = len(record.tokens) - 1
-                    place = slice(at, at + size)
-                    ids[row, place], positions[row, place], starts[row, place] = (
-                        record.tokens[:-1],
-                        np.arange(size),
-                        at,
-                    )
-                    targets[row, place, 0] = frame_record(record, 1, self.end_id)[:, 0]
-                    scales[row, slot, side] = self.scale / (
-                        record.learned.sum() if self.by_length else 1
-                    )
-                    at += size
-                    spans[row, slot, side + 1] = at
-            shares[row, : len(self.packed[int(index)])] = 1
-            starts[row, at:] = at
+                    span = slice(start, start + size)
+                    ids[row, span] = record.tokens[:-1]
+                    positions[row, span] = np.arange(size)
+                    starts[row, span] = start
+                    targets[row, span, 0] = frame_record(record, 1, self.end_id)[:, 0]
+                    length = record.learned.sum() if self.by_length else 1
+                    scales[row, slot, side] = self.scale / length
+                    start += size
+                    spans[row, slot, side + 1] = start
+            starts[row, start:] = start
         reference = self.reference[np.asarray(indices, np.int64)] * (not self.by_length)
         return StepRows(
             ids,
@@ -170,7 +162,10 @@ class PairStream:
 
 
 def reply_sums(logprobs_RT: np.ndarray, spans_RP3: np.ndarray) -> np.ndarray:
-    """Σ of the log-probabilities in each side of each pair, (R, P, 2), in float64 and in the order in which the op `preference` adds them."""
+    """Sums of the log-probabilities of each side of each pair, (R, P, 2) float64.
+
+    They are added in the order in which the op `preference` adds them.
+    """
     sums = np.zeros((*spans_RP3.shape[:2], 2))
     for row, slot, side in np.ndindex(sums.shape):
         first, last = spans_RP3[row, slot, side : side + 2]

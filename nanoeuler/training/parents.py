@@ -1,7 +1,8 @@
-"""Starting a stage from weights that exist: another stage's model folder, or a checkpoint of any stage."""
+"""The model that a stage starts from: a model folder, or a checkpoint of any stage."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -9,20 +10,65 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import read_json, sha256_file
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import CONFIG, WEIGHTS
+from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.checkpoint import STATE, Checkpoints, read_parameters
+
+UNTUNED_TEMPLATE = "alpaca"
+"""The template of prompts for a parent that was tuned with none."""
 
 
 @dataclass
 class Parent:
-    """Weights to start from. `folder` is the model or checkpoint folder that they were read from."""
+    """Weights to start from."""
 
-    folder: Path
+    folder: Path  # the model or checkpoint folder that they were read from
     parameters: np.ndarray
     fingerprint: str  # sha256 of the weights' file
 
+    @property
+    def description(self) -> dict[str, Any]:
+        """The description of the model in its folder; empty for a checkpoint."""
+        path = self.folder / CONFIG
+        return read_json(path).get("nanoeuler", {}) if path.is_file() else {}
+
+    @property
+    def template(self) -> str:
+        """The template that the parent was tuned with."""
+        return self.description.get("template") or UNTUNED_TEMPLATE
+
+    @property
+    def inherited(self) -> dict[str, Any]:
+        """The parent's instructions: their licence binds a model that is tuned further, too."""
+        info = self.description.get("info", {})
+        return {key: info[key] for key in ("instructions",) if key in info}
+
+
+def read_parent(folder: str | Path, model: ModelConfig) -> Parent:
+    """Read the weights of `folder` for a model with the fields of `model`.
+
+    Only the context may differ, since RoPE has no parameters. Raises `UserError` for other fields.
+    """
+    found = find_weights(Path(folder))
+    theirs = replace(read_config(found), context=model.context).to_dict()
+    ours = model.to_dict()
+    different = [
+        f"{key} {theirs[key]} there, {ours[key]} here"
+        for key in ours
+        if ours[key] != theirs[key] and key != "mtp_weights"
+    ]
+    if different:
+        raise UserError(
+            f"{found}: its model has other fields than this config's ({'; '.join(different)}); "
+            "use the config it was trained with"
+        )
+    return Parent(found, read_parameters(found, model), sha256_file(found / WEIGHTS))
+
 
 def find_weights(folder: Path) -> Path:
-    """The model or checkpoint folder that `folder` names: itself, its `model`, or the newest of its `checkpoints`."""
+    """The model or checkpoint folder in `folder`.
+
+    That is `folder` itself, its `model`, or the newest of its `checkpoints`.
+    """
     for candidate in (folder, folder / "model"):
         if (candidate / WEIGHTS).is_file():
             return candidate
@@ -31,12 +77,13 @@ def find_weights(folder: Path) -> Path:
         if newest is not None:
             return checkpoints.path(newest["step"])
     raise UserError(
-        f"{folder}: no {WEIGHTS} there, nor checkpoints; give the folder of a model, a checkpoint or a stage"
+        f"{folder}: no {WEIGHTS} there, nor checkpoints; "
+        "give the folder of a model, a checkpoint or a stage"
     )
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """The model's fields as a model folder or a checkpoint states them."""
+    """The fields of the model in a model folder or a checkpoint."""
     if (folder / CONFIG).is_file():
         description = read_json(folder / CONFIG).get("nanoeuler", {})
     else:
@@ -48,18 +95,29 @@ def read_config(folder: Path) -> ModelConfig:
     return ModelConfig.from_dict(description["model"])
 
 
-def read_parent(folder: str | Path, model: ModelConfig) -> Parent:
-    """Read the weights of `folder` for a model of `model`'s fields; only the context may differ, since RoPE has no parameters."""
-    found = find_weights(Path(folder))
-    theirs = read_config(found)
-    ours, other = model.to_dict(), replace(theirs, context=model.context).to_dict()
-    different = [
-        f"{key} {other[key]} there, {ours[key]} here"
-        for key in ours
-        if ours[key] != other[key] and key != "mtp_weights"
-    ]
-    if different:
-        raise UserError(
-            f"{found}: its model has other fields than this config's ({'; '.join(different)}); use the config it was trained with"
+def check_tokenizer(
+    tokenizer: Tokenizer, path: Path, model: ModelConfig, parent: Parent | None = None
+) -> None:
+    """Refuse a tokenizer (read from `path`) that does not fit the model or the parent.
+
+    Its vocabulary must have the model's size, and it must be the one that the parent was trained
+    with. A checkpoint does not contain a tokenizer, so a parent of that kind takes any.
+    """
+    if model.vocab_size != tokenizer.vocab_size:
+        remedy = (
+            "use the tokenizer that the model was trained with"
+            if parent
+            else "make them equal (tokenizer.vocab_size sets both)"
         )
-    return Parent(found, read_parameters(found, model), sha256_file(found / WEIGHTS))
+        raise UserError(
+            f"model.vocab_size is {model.vocab_size} but {path} has {tokenizer.vocab_size} "
+            f"entries; {remedy}"
+        )
+    if parent is None:
+        return
+    theirs = parent.folder / "tokenizer.json"
+    if theirs.is_file() and Tokenizer.load(theirs).fingerprint != tokenizer.fingerprint:
+        raise UserError(
+            f"{path} is another tokenizer than {theirs}, which the model was trained with; "
+            "use that one"
+        )

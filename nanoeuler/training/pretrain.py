@@ -1,14 +1,17 @@
 """Pretraining: all K heads on every token of the corpus.
 
-    nanoeuler pretrain --config config/small.yaml --tokens data/corpora/books-and-web/tokens-512/manifest.json \\
-        --tokenizer data/corpora/books-and-web/tokenizer-512/tokenizer.json --output results/small/pretrain
+    nanoeuler pretrain --config config/small.yaml --output results/small/pretrain \\
+        --tokens data/corpora/books-and-web-100mb/tokens-512/manifest.json \\
+        --tokenizer data/corpora/books-and-web-100mb/tokenizer-512/tokenizer.json
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nanoeuler import log
+from nanoeuler.config.settings import Pretrain
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.likelihood import bits_per_byte
@@ -18,64 +21,72 @@ from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.bigram import bigram_bits_per_byte
 from nanoeuler.training.fingerprint import fingerprint
-from nanoeuler.training.loop import Job, train
-from nanoeuler.training.parents import read_parent
+from nanoeuler.training.job import Job
+from nanoeuler.training.loop import train
+from nanoeuler.training.parents import check_tokenizer, read_parent
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.streams import TextStream
 
+if TYPE_CHECKING:
+    from nanoeuler.backend.ops import Backend
+
 
 def pretrain(
-    config: dict[str, Any], tokens: Path, tokenizer_path: Path, output: Path, backend: Any
+    config: Mapping[str, Any],
+    tokens: Path,
+    tokenizer_path: Path,
+    output: Path,
+    backend: "Backend",
 ) -> Path:
-    """Train on the token shards at `tokens`; returns the model folder. Raises `UserError` for input that does not fit."""
+    """Train on the token shards of the manifest `tokens`; returns the model folder.
+
+    Raises `UserError` for input that does not fit.
+    """
     section, seed = config["pretrain"], config["seed"]
-    model = ModelConfig.from_dict(config["model"])
+    settings, model = Pretrain.read(section), ModelConfig.from_dict(config["model"])
     tokenizer, store = Tokenizer.load(tokenizer_path), TokenStore.open(tokens)
-    check_fit(model, tokenizer, tokenizer_path, store, tokens)
+    store.check_tokenizer(tokenizer, tokenizer_path)
+    check_tokenizer(tokenizer, tokenizer_path, model)
+    check_length(store, tokens, model.context)
     sequence = store.tokens("train")
-    total_steps = max(
-        1, math.ceil(section["tokens"] / batch_tokens(section["batch_tokens"], model.context))
-    )
-    describe_amount(len(sequence), section["tokens"], model)
+    describe_amount(len(sequence), settings.tokens, model)
     stream = TextStream(
         sequence,
         model.context,
-        section["batch_tokens"],
+        settings.batch_tokens,
         model.mtp_weights,
         tokenizer.end_id,
-        section["document_mask"],
+        settings.document_mask,
         seed,
         name="pretrain",
     )
-    parent = read_parent(section["init_from"], model) if section.get("init_from") else None
+    tokens_per_step = stream.rows_per_step * stream.length
+    parent = read_parent(settings.init_from, model) if settings.init_from else None
     held_out = {
         source: (store.tokens("validation", source), store.bytes("validation", source))
         for source in store.sources("validation")
     }
     floor = bigram_bits_per_byte(sequence, held_out, model.vocab_size, tokenizer.end_id)
-    for source, value in floor.items():
-        log.line(
-            "bigram",
-            f"{source}: a bigram model of the training tokens reaches {value:.3f} bits per byte; the model must get below",
-        )
+    describe_floor(floor)
 
     def validate(transformer: Transformer) -> dict[str, float]:
         return {
             source: bits_per_byte(
                 transformer,
-                store.tokens("validation", source),
-                store.bytes("validation", source),
+                text,
+                text_bytes,
                 tokenizer,
-                document_mask=section["document_mask"],
-                limit_tokens=section["validation_tokens"],
+                document_mask=settings.document_mask,
+                limit_tokens=settings.validation_tokens,
             ).bits_per_byte
-            for source in held_out
+            for source, (text, text_bytes) in held_out.items()
         }
 
     job = Job(
         stage="pretrain",
         output=output,
         config=model,
+        settings=settings,
         section=section,
         fingerprint=fingerprint(
             "pretrain",
@@ -87,7 +98,7 @@ def pretrain(
             parent=parent.fingerprint if parent else None,
         ),
         stream=stream,
-        schedule=make_schedule(section, total_steps),
+        schedule=Schedule.of(settings, math.ceil(settings.tokens / tokens_per_step)),
         backend=backend,
         initial=lambda: parent.parameters if parent else initial_parameters(model, seed),
         validate=validate,
@@ -98,46 +109,24 @@ def pretrain(
         info={
             "corpus": store.manifest.get("corpus"),
             "tokens_fingerprint": store.fingerprint,
-            "document_mask": section["document_mask"],
+            "document_mask": settings.document_mask,
         },
     )
     return train(job)
 
 
-def make_schedule(section: dict[str, Any], total_steps: int) -> Schedule:
-    return Schedule(
-        section["schedule"],
-        section["learning_rate"],
-        total_steps,
-        section["warmup_steps"],
-        section["minimum_learning_rate_share"],
-        section["decay_share"],
-    )
-
-
-def batch_tokens(asked: int, length: int) -> int:
-    """Tokens of one step: as many whole rows of `length` as `asked` holds, at least one."""
-    return max(1, asked // length) * length
-
-
-def check_fit(
-    model: ModelConfig, tokenizer: Tokenizer, tokenizer_path: Path, store: TokenStore, tokens: Path
-) -> None:
-    """Refuse a tokenizer of other shards, a vocabulary of another size, and text shorter than one row."""
-    store.check_tokenizer(tokenizer, tokenizer_path)
-    if model.vocab_size != tokenizer.vocab_size:
-        raise UserError(
-            f"model.vocab_size is {model.vocab_size} but {tokenizer_path} has {tokenizer.vocab_size} entries; make them equal (tokenizer.vocab_size sets both)"
-        )
+def check_length(store: TokenStore, tokens: Path, context: int) -> None:
+    """Refuse text that is shorter than one row."""
     total = len(store.tokens("train"))
-    if total <= model.context:
+    if total <= context:
         raise UserError(
-            f"{tokens}: the text has {total:,} tokens, fewer than one row of model.context = {model.context}; add text or lower model.context"
+            f"{tokens}: the text has {total:,} tokens, fewer than one row of "
+            f"model.context = {context}; add text or lower model.context"
         )
 
 
 def describe_amount(text_tokens: int, budget: int, model: ModelConfig) -> None:
-    """Say before training how often the text will be seen, and when it is too little for the model."""
+    """Say how often the text will be seen, and warn when it is too little for the model."""
     epochs = budget / text_tokens
     log.line(
         "text",
@@ -146,6 +135,16 @@ def describe_amount(text_tokens: int, budget: int, model: ModelConfig) -> None:
     if epochs > 20 and text_tokens < parameter_count(model):
         log.line(
             "warning",
-            f"{text_tokens:,} tokens are little for {parameter_count(model):,} parameters: most of the text will be learned by heart; "
+            f"{text_tokens:,} tokens are little for {parameter_count(model):,} parameters: "
+            "most of the text will be learned by heart; "
             "add text to corpus.sources, lower pretrain.tokens, or take a smaller model",
+        )
+
+
+def describe_floor(floor: Mapping[str, float]) -> None:
+    for source, value in floor.items():
+        log.line(
+            "bigram",
+            f"{source}: a bigram model of the training tokens reaches {value:.3f} bits per byte; "
+            "the model must get below",
         )

@@ -1,7 +1,7 @@
-"""Instruction records as training rows: the prompt is context, the loss is on the response and its `</s>`.
+"""Instruction records as training rows; the loss is on each response and its `</s>`.
 
-Several records share a row without seeing each other (attention and positions stay within a record). The packing is made
-once; epochs visit the rows in different orders.
+Several records share a row without seeing each other: attention and positions stay within a record.
+Records are packed once; epochs visit the rows in different orders.
 """
 
 import json
@@ -20,15 +20,15 @@ from nanoeuler.training.streams import RowOrder, StepRows, loss_weights
 
 @dataclass
 class TokenRecord:
-    """`</s>` prompt response `</s>`, and for a conversation further prompts and responses, each closed by `</s>`."""
+    """`</s>` prompt response `</s>`; a conversation goes on with prompt response `</s>` …"""
 
     tokens: np.ndarray  # int32
-    learned: np.ndarray  # bool: the tokens that the model learns to say
+    learned: np.ndarray  # bool: the tokens that are learned
 
 
 @dataclass
 class Fit:
-    """How much of the records the context holds."""
+    """Counts of records and response tokens that the context holds."""
 
     records: int = 0
     whole: int = 0
@@ -50,14 +50,16 @@ def encode_records(
 ) -> tuple[list[TokenRecord], Fit]:
     """Read the JSON lines at `path` and frame each record with the template.
 
-    A record longer than context + 1 tokens (the last is only a target) loses its end; one without any response then is dropped.
+    A record longer than context + 1 tokens (the last is only a target) loses its end. It is dropped
+    when no response is left.
     """
     fit, records = Fit(), []
     for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         if "output" not in entry:
             raise UserError(
-                f"{path}: holds no instructions with a response; give the manifest.json that `nanoeuler instructions` writes"
+                f"{path}: holds no instructions with a response; "
+                "give the manifest.json that `nanoeuler instructions` writes"
             )
         whole = encode_turns([*entry.get("earlier", []), entry], tokenizer, TEMPLATES[template])
         kept = cut(whole, context)
@@ -75,14 +77,15 @@ def encode_records(
 def encode_turns(
     turns: Sequence[Mapping[str, str]], tokenizer: Tokenizer, fill: Callable[[str, str], str]
 ) -> TokenRecord:
-    """Turns of instruction, input (if any) and output as a chat has them in front of it; every output and its `</s>` are learned."""
+    """Turns of instruction, input (if any) and output, one after another as in a chat.
+
+    Every output and its `</s>` are learned.
+    """
     end = np.array([tokenizer.end_id], np.int32)
     tokens, learned = [end], [np.array([False])]
     for turn in turns:
-        prompt, response = (
-            tokenizer.encode(fill(turn["instruction"], turn.get("input", ""))),
-            tokenizer.encode(turn["output"]),
-        )
+        prompt = tokenizer.encode(fill(turn["instruction"], turn.get("input", "")))
+        response = tokenizer.encode(turn["output"])
         tokens += [prompt, response, end]
         learned += [np.zeros(len(prompt), bool), np.ones(len(response) + 1, bool)]
     return TokenRecord(np.concatenate(tokens).astype(np.int32), np.concatenate(learned))
@@ -90,31 +93,31 @@ def encode_turns(
 
 def cut(record: TokenRecord, context: int) -> TokenRecord:
     """The record itself if a row of `context` tokens holds it, else its beginning."""
-    return (
-        record
-        if len(record.tokens) <= context + 1
-        else TokenRecord(record.tokens[: context + 1], record.learned[: context + 1])
-    )
+    if len(record.tokens) <= context + 1:
+        return record
+    return TokenRecord(record.tokens[: context + 1], record.learned[: context + 1])
 
 
 def frame_record(record: TokenRecord, heads: int, end_id: int) -> np.ndarray:
-    """Targets (T, heads) of a record whose last token is only a target, −1 where nothing is learned."""
+    """Targets (T, heads) of a record, −1 where nothing is learned. Its last token is only a target.
+
+    Head k at position t predicts the token at t + k + 1; nothing is known behind the last token.
+    """
     size = len(record.tokens) - 1
     following = np.full((1, heads), end_id, np.int32)
     following[0, 0] = record.tokens[-1]
     targets = frame(record.tokens[None, :-1], following, end_id, document_mask=False)[2][0]
-    for head in range(
-        heads
-    ):  # head k at place t predicts the token at t + k + 1; nothing is known behind the last one
+    for head in range(heads):
         targets[: size - head, head][~record.learned[head + 1 :]] = -1
         targets[max(0, size - head) :, head] = -1
     return targets
 
 
 def pack(lengths: list[int], context: int) -> list[list[int]]:
-    """Best-fit decreasing: indices of records that share a row of `context` tokens. Deterministic.
+    """Indices of the records that share a row of `context` tokens, by best-fit decreasing.
 
-    Rows wait in stacks by the room that they have left; a bit for each stack that is not empty finds the tightest fit at once.
+    Rows wait in stacks by the room that is left in them. An integer with a bit for each stack that
+    is not empty finds the tightest fit at once. Deterministic.
     """
     rows: list[list[int]] = []
     waiting: list[list[int]] = [[] for _ in range(context + 1)]
@@ -150,19 +153,15 @@ class RecordStream:
         name: str,
         by_record: bool = False,
     ):
-        """`by_record`: every record of a step weighs the same, however long; else every token does."""
+        """`by_record` gives every record of a step the same weight, instead of every token."""
         if not records:
             raise UserError(
-                "no record has a response that fits the context; raise sft.context or use other instructions"
+                "no record has a response that fits the context; "
+                "raise sft.context or use other instructions"
             )
-        self.records, self.length, self.mtp_weights, self.end_id, self.by_record = (
-            records,
-            context,
-            mtp_weights,
-            end_id,
-            by_record,
-        )
-        # a record's last token is only ever a target, so it takes no place of its own in the row
+        self.records, self.length, self.by_record = records, context, by_record
+        self.mtp_weights, self.end_id = mtp_weights, end_id
+        # a record's last token is only a target, so it takes up no position of the row
         self.packed = pack([len(record.tokens) - 1 for record in records], context)
         self.rows = len(self.packed)
         self.width = max(
@@ -175,7 +174,7 @@ class RecordStream:
         return self.frame_rows(self.order.step(step))
 
     def frame_rows(self, indices: np.ndarray) -> StepRows:
-        """The rows numbered `indices`, all as wide as the fullest row of the stream."""
+        """The rows with numbers `indices`, all as wide as the fullest row of the stream."""
         packed = [self.packed[int(index)] for index in indices]
         K = len(self.mtp_weights)
         shape = (len(packed), self.width)
@@ -184,18 +183,18 @@ class RecordStream:
         targets = np.full((*shape, K), -1, np.int32)
         importance = np.ones(shape)
         for row, members in enumerate(packed):
-            at = 0
+            start = 0
             for member in members:
                 record = self.records[member]
                 size = len(record.tokens) - 1
-                place = slice(at, at + size)
-                ids[row, place] = record.tokens[:-1]
-                positions[row, place], starts[row, place] = np.arange(size), at
-                targets[row, place] = frame_record(record, K, self.end_id)
+                span = slice(start, start + size)
+                ids[row, span] = record.tokens[:-1]
+                positions[row, span] = np.arange(size)
+                starts[row, span] = start
+                targets[row, span] = frame_record(record, K, self.end_id)
                 if self.by_record:
-                    importance[row, place] = 1 / record.learned.sum()
-                at += size
-            starts[row, at:] = at
-        return StepRows(
-            ids, positions, starts, targets, loss_weights(targets, self.mtp_weights, importance)
-        )
+                    importance[row, span] = 1 / record.learned.sum()
+                start += size
+            starts[row, start:] = start
+        weights = loss_weights(targets, self.mtp_weights, importance)
+        return StepRows(ids, positions, starts, targets, weights)

@@ -2,23 +2,40 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal, Self
+
+from nanoeuler.config.settings import Training
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Linear warm-up, then `cosine` (Loshchilov & Hutter 2017) or `wsd` (warm-up, stable, decay; Hu et al. 2024).
+    """Linear warm-up, then cosine or wsd.
 
-    Cosine falls from the peak to `minimum_share` of it at the last step, so it knows the number of steps from the start:
-    a longer run is another run. WSD stays at the peak until its last `decay_share` of the steps and falls linearly there:
-    until that point it does not depend on the number of steps, so a run can be made longer.
+    `cosine` (Loshchilov & Hutter 2017) falls from the peak to `minimum_share` of it at the last
+    step. It needs the number of steps from the start, so a longer run is another run. `wsd`
+    (warm-up, stable, decay; Hu et al. 2024) stays at the peak and falls linearly in the last
+    `decay_share` of the steps. Before those it does not depend on the number of steps, so a run can
+    be made longer.
     """
 
-    kind: str
+    kind: Literal["cosine", "wsd"]
     peak: float
     total_steps: int
     warmup_steps: int
-    minimum_share: float = 0.1
-    decay_share: float = 0.2
+    minimum_share: float = Training.minimum_learning_rate_share
+    decay_share: float = Training.decay_share
+
+    @classmethod
+    def of(cls, settings: Training, total_steps: int) -> Self:
+        """The schedule that a stage's settings describe, over `total_steps`."""
+        return cls(
+            settings.schedule,
+            settings.learning_rate,
+            total_steps,
+            settings.warmup_steps,
+            settings.minimum_learning_rate_share,
+            settings.decay_share,
+        )
 
     @property
     def decay_start(self) -> int:

@@ -1,4 +1,4 @@
-"""Log-probabilities of the targets of framed rows: what held-out records and preference pairs are measured by."""
+"""Log-probabilities of targets, by which held-out records and preference pairs are measured."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -10,7 +10,7 @@ from nanoeuler.training.streams import StepRows
 
 
 class Rows(Protocol):
-    """A stream whose rows can be had by number."""
+    """A stream that gives its rows by number."""
 
     rows: int
 
@@ -18,16 +18,15 @@ class Rows(Protocol):
 
 
 def target_logprobs(transformer: Transformer, rows: StepRows) -> np.ndarray:
-    """Log-probability of every target of head 0, (R, T) float32; 0 where there is none."""
+    """Log-probability of every target of head 0, (R, T) float32; 0 where there is no target."""
     ops = transformer.backend
-    targets = rows.targets[..., 0].reshape(-1)
+    targets = rows.targets[..., 0].reshape(-1)  # (R·T,)
     supervised = np.flatnonzero(targets >= 0)
     batch = Batch(*(ops.from_host(array) for array in (rows.ids, rows.positions, rows.starts)))
     hidden = ops.gather(transformer.forward(batch).stream.normed, supervised)
     logprobs, lse = ops.empty((len(supervised),)), ops.empty((len(supervised),))
-    ops.cross_entropy(
-        transformer.first_logits(hidden), ops.from_host(targets[supervised]), logprobs, lse
-    )
+    logits = transformer.first_logits(hidden)
+    ops.cross_entropy(logits, ops.from_host(targets[supervised]), logprobs, lse)
     found = np.zeros(len(targets), np.float32)
     found[supervised] = ops.to_host(logprobs)
     return found.reshape(rows.ids.shape)
@@ -36,7 +35,7 @@ def target_logprobs(transformer: Transformer, rows: StepRows) -> np.ndarray:
 def all_logprobs(
     transformer: Transformer, stream: Rows, rows_at_once: int = 8
 ) -> Iterator[tuple[StepRows, np.ndarray]]:
-    """The rows of `stream` in their order, some at a time, with the log-probabilities of their targets."""
+    """All rows of `stream` in order, a few at a time, with the log-probabilities of targets."""
     for start in range(0, stream.rows, rows_at_once):
         rows = stream.frame_rows(np.arange(start, min(start + rows_at_once, stream.rows)))
         yield rows, target_logprobs(transformer, rows)

@@ -1,4 +1,4 @@
-"""Signals that end a training stage politely: it saves after the step at hand."""
+"""Signals that stop a training stage after the present step, when it has saved its state."""
 
 import contextlib
 import signal
@@ -8,7 +8,7 @@ from nanoeuler import log
 
 
 class Stopped(Exception):
-    """Training was asked to stop by a signal and has saved its state."""
+    """Training was stopped by a signal and has saved its state."""
 
     def __init__(self, signal_number: int):
         super().__init__(f"stopped by {signal.Signals(signal_number).name}")
@@ -17,14 +17,14 @@ class Stopped(Exception):
 
 @contextlib.contextmanager
 def catch_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM instead of dying of them; a second one acts as usual."""
+    """Collect SIGINT and SIGTERM. A second signal of the same kind acts as usual."""
     received: list[int] = []
     earlier = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def note(number: int, _frame: object) -> None:
         received.append(number)
         log.line("stopping", f"{signal.Signals(number).name}: saving after this step")
-        signal.signal(number, earlier[number])
+        signal.signal(number, earlier[signal.Signals(number)])
 
     for number in earlier:
         signal.signal(number, note)

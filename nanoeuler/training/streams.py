@@ -1,11 +1,13 @@
-"""What a step trains on, as a pure function of (seed, stream, step): nothing has to be replayed after a resume.
+"""The rows of each step, as a pure function of (seed, stream, step).
 
-An epoch visits every row once, in an order drawn from a counter-based generator keyed by the seed, the stream and the epoch.
+A resumed run therefore has nothing to replay. An epoch visits every row once, in an order drawn
+from a counter-based generator whose key is the seed, the stream and the epoch.
 """
 
+import math
 import zlib
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -22,20 +24,21 @@ class StepRows:
     positions: np.ndarray  # (R, T) int32
     starts: np.ndarray  # (R, T) int32
     targets: np.ndarray  # (R, T, K) int32, −1: no loss
-    weights: (
-        np.ndarray
-    )  # (R, T, K) float32, summing to 1 over the step; zeros where the objective is to find them
-    further: tuple[np.ndarray, ...] = ()  # what else the stage's objective needs, each (R, …)
+    weights: np.ndarray  # (R, T, K) float32; they sum to 1, or are 0 if the objective finds them
+    further: tuple[np.ndarray, ...] = ()  # other inputs of the stage's objective, each (R, …)
 
     @property
     def tokens(self) -> int:
         return self.ids.size
 
     def training_flops(self, config: ModelConfig) -> float:
-        """What has to be computed: attention within each document, heads where a token has a target, nothing for padding but its first token."""
-        real = (
-            self.positions == np.arange(self.positions.shape[1]) - self.starts
-        )  # padding stays at position 0
+        """Floating-point operations that these rows need.
+
+        Attention counts within each document, the heads count where a token has a target, and
+        padding does not count (except its first token).
+        """
+        offsets = np.arange(self.positions.shape[1]) - self.starts
+        real = self.positions == offsets  # padding stays at position 0
         return training_flops(
             config,
             float(real.sum()),
@@ -54,11 +57,23 @@ class Stream(Protocol):
     def step(self, step: int) -> StepRows: ...
 
 
+class Tokens(Protocol):
+    """A sequence of tokens in memory or on disk."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, wanted: slice, /) -> np.ndarray: ...
+
+
+def steps_in(epochs: float, stream: Stream) -> int:
+    """The number of steps in which `epochs` of `stream` are seen."""
+    return math.ceil(epochs * stream.rows / stream.rows_per_step)
+
+
 def row_order(seed: int, stream: str, epoch: int, rows: int) -> np.ndarray:
     """The order in which epoch `epoch` of `stream` visits its rows."""
-    key = np.array(
-        [seed, zlib.crc32(stream.encode()) << 32 | epoch], np.uint64
-    )  # a list above 2⁶³ would become float64 and lose the epoch
+    # an array, because a list with a number above 2⁶³ would become float64 and lose the epoch
+    key = np.array([seed, zlib.crc32(stream.encode()) << 32 | epoch], np.uint64)
     return np.random.Generator(np.random.Philox(key=key)).permutation(rows)
 
 
@@ -71,23 +86,25 @@ class RowOrder:
 
     def step(self, step: int) -> np.ndarray:
         visits = np.arange(step * self.rows_per_step, (step + 1) * self.rows_per_step)
-        epochs, places = visits // self.rows, visits % self.rows
-        needed = range(int(epochs[0]), int(epochs[-1]) + 1)
-        self.orders = {epoch: self.orders.get(epoch, None) for epoch in needed}
-        for epoch in needed:
-            if self.orders[epoch] is None:
-                self.orders[epoch] = row_order(self.seed, self.stream, epoch, self.rows)
+        epochs, offsets = visits // self.rows, visits % self.rows
+        self.orders = {
+            epoch: self.orders[epoch]
+            if epoch in self.orders
+            else row_order(self.seed, self.stream, epoch, self.rows)
+            for epoch in range(int(epochs[0]), int(epochs[-1]) + 1)
+        }
         return np.array(
-            [self.orders[int(epoch)][place] for epoch, place in zip(epochs, places, strict=True)]
+            [self.orders[int(epoch)][offset] for epoch, offset in zip(epochs, offsets, strict=True)]
         )
 
 
 def loss_weights(
     targets_RTK: np.ndarray, mtp_weights: tuple[float, ...], importance_RT: np.ndarray | None = None
 ) -> np.ndarray:
-    """Weights of the targets: the mean over head k's targets (weighted by `importance`), times that head's share. They sum to 1 over the step.
+    """Weights (R, T, K) that make the loss a mean over each head's targets, times its share.
 
-    A head without any target in the step leaves its share to the others.
+    `importance` weighs the targets of the mean. The weights sum to 1 over the step: a head without
+    any target in the step leaves its share to the others.
     """
     importance_RTK = (targets_RTK >= 0) * (
         1.0 if importance_RT is None else importance_RT[..., None]
@@ -100,11 +117,14 @@ def loss_weights(
 
 
 class TextStream:
-    """Rows of `length` tokens cut from one long sequence: every token is a target of head 0 once an epoch."""
+    """Rows of `length` tokens cut from one long sequence.
+
+    In an epoch every token is once a target of head 0.
+    """
 
     def __init__(
         self,
-        sequence: np.ndarray,
+        sequence: Tokens,
         length: int,
         batch_tokens: int,
         mtp_weights: tuple[float, ...],
@@ -120,8 +140,9 @@ class TextStream:
         self.order = RowOrder(seed, name, self.rows, self.rows_per_step)
 
     def step(self, step: int) -> StepRows:
+        sequence = cast(np.ndarray, self.sequence)  # `windows` only takes slices of it
         ids, following, counts = windows(
-            self.sequence, self.order.step(step), self.length, len(self.mtp_weights), self.end_id
+            sequence, self.order.step(step), self.length, len(self.mtp_weights), self.end_id
         )
         positions, starts, targets = frame(ids, following, self.end_id, self.document_mask)
         mask_padding(targets, counts)

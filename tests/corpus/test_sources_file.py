@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler.config.validation import check, read_schema
+from nanoeuler.config.sources import Sources
+from nanoeuler.config.validation import check
 from nanoeuler.config.yaml_file import read_yaml
 from nanoeuler.corpus.addresses import resolve
 from nanoeuler.corpus.task_layouts import LAYOUTS
@@ -17,7 +18,7 @@ SOURCES = Path(__file__).resolve().parents[2] / "config" / "sources.yaml"
 @pytest.fixture(scope="module")
 def sources() -> dict:
     content, places = read_yaml(SOURCES)
-    return check(content, read_schema("sources_schema.yaml"), places, str(SOURCES))
+    return check(content, Sources, places, str(SOURCES))
 
 
 def test_it_lists_classics_once_with_title_and_author(sources):

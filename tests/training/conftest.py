@@ -1,4 +1,4 @@
-"""A tiny corpus, tokenizer, token shards and instructions, made by the real stages; and trainers as real processes."""
+"""Tiny data that the real stages made, and trainers as real processes."""
 
 import hashlib
 import json
@@ -78,12 +78,9 @@ CONFIG: dict[str, Any] = {
 
 
 def environment_with_checkout() -> dict[str, str]:
-    """Processes find this checkout's package from any folder, and the libraries where this process finds them."""
-    return os.environ | {
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])
-        )
-    }
+    """An environment in which processes find this checkout's package from any folder."""
+    packages = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, packages))}
 
 
 class Trainer:
@@ -149,14 +146,13 @@ def data(tmp_path_factory) -> Path:
     """tokenizer.json, tokens/ and instructions/ of a small invented text."""
     folder = tmp_path_factory.mktemp("data")
     random = np.random.default_rng(1)
-    nouns, verbs, places = (
-        ["cat", "dog", "fox", "hen", "owl", "pig"],
-        ["sees", "likes", "finds", "follows"],
-        ["the barn", "the hill", "the lake"],
-    )
+    nouns = ["cat", "dog", "fox", "hen", "owl", "pig"]
+    verbs = ["sees", "likes", "finds", "follows"]
+    places = ["the barn", "the hill", "the lake"]
 
     def sentence() -> str:
-        return f"The {random.choice(nouns)} {random.choice(verbs)} the {random.choice(nouns)} near {random.choice(places)}. "
+        words = [random.choice(words) for words in (nouns, verbs, nouns, places)]
+        return "The {} {} the {} near {}. ".format(*words)
 
     for split, count in (("train", 40), ("validation", 6)):
         documents = [
@@ -185,22 +181,11 @@ def data(tmp_path_factory) -> Path:
     }
     (folder / "corpus" / "manifest.json").write_text(json.dumps(manifest))
     config = json.dumps({"tokenizer": {"vocab_size": 288, "sample_bytes": 1_000_000}})
-    corpus, tokenizer = (
-        ["--corpus", str(folder / "corpus" / "manifest.json")],
-        str(folder / "tokenizer.json"),
-    )
+    tokenizer, tokens = str(folder / "tokenizer.json"), str(folder / "tokens")
+    common = ["--config", config, "--corpus", str(folder / "corpus" / "manifest.json")]
     stages = [
-        ["bpe", "--config", config, *corpus, "--output", tokenizer],
-        [
-            "tokenize",
-            "--config",
-            config,
-            *corpus,
-            "--tokenizer",
-            tokenizer,
-            "--output",
-            str(folder / "tokens"),
-        ],
+        ["bpe", *common, "--output", tokenizer],
+        ["tokenize", *common, "--tokenizer", tokenizer, "--output", tokens],
     ]
     for stage in stages:
         subprocess.run(
@@ -231,6 +216,18 @@ def data(tmp_path_factory) -> Path:
         json.dumps({"version": 1, "name": "loud", "licence": "none"})
     )
     return folder
+
+
+@pytest.fixture
+def smaller_tokenizer(data, tmp_path) -> Path:
+    """The tokenizer of the tiny data without its last entry."""
+    content = json.loads((data / "tokenizer.json").read_text())
+    model = content["model"]
+    model["merges"].pop()
+    del model["vocab"][max(model["vocab"], key=model["vocab"].get)]
+    path = tmp_path / "smaller.json"
+    path.write_text(json.dumps(content))
+    return path
 
 
 @pytest.fixture

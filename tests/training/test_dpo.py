@@ -1,4 +1,4 @@
-"""Preferences: what the loss is, what a row of pairs asks for, what is measured, and that a run survives kill -9 to the bit."""
+"""Preferences: the loss, the rows of pairs, the measurements, and a run that survives kill -9."""
 
 import json
 import math
@@ -184,28 +184,20 @@ def test_a_policy_that_is_the_reference_has_loss_ln_2_and_margin_0(make_stream):
     stream, model = make_stream(), make_model(np.float32)
     tokens = set_reference(stream, model)
     assert measure(model, stream, PreferenceLoss(0.0, 0.0), tokens) == {
-        "loss": math.log(2), "accuracy": 0.5, "margin": 0.0, "chosen_reward": 0.0, "rejected_reward": 0.0, "drift": 0.0,
-    }  # fmt: skip
-    ops, logprobs, weights, losses = (
-        ReferenceBackend(),
-        -np.random.default_rng(1).random((1, 9, 2)),
-        np.zeros((1, 9, 2)),
-        np.zeros(2),
-    )
+        "loss": math.log(2),
+        "accuracy": 0.5,
+        "margin": 0.0,
+        "chosen_reward": 0.0,
+        "rejected_reward": 0.0,
+        "drift": 0.0,
+    }
+    logprobs = -np.random.default_rng(1).random((1, 9, 2))
+    weights, losses = np.zeros((1, 9, 2)), np.zeros(2)
     spans = np.array([[[0, 4, 9]]], np.int32)
-    ops.preference(
-        logprobs,
-        PreferencePairs(
-            spans,
-            reply_sums(logprobs[..., 0], spans),
-            np.full((1, 1, 2), 0.5),
-            np.ones((1, 1)),
-        ),
-        0.0,
-        0.0,
-        weights,
-        losses,
+    pairs = PreferencePairs(
+        spans, reply_sums(logprobs[..., 0], spans), np.full((1, 1, 2), 0.5), np.ones((1, 1))
     )
+    ReferenceBackend().preference(logprobs, pairs, 0.0, 0.0, weights, losses)
     assert losses.tolist() == [math.log(2)] * 2
     assert weights[0, :, 0].tolist() == [0.25] * 4 + [-0.25] * 5
 
@@ -224,9 +216,8 @@ def test_the_gradient_of_the_whole_loss_agrees_with_finite_differences(
     parameters, gradients = (
         FlatBuffer(MODEL, array) for array in (state.parameters, state.gradients.copy())
     )
-    assert loss == pytest.approx(
-        by_hand(stream, rows, state, margin, smoothing), rel=1e-6
-    )  # whose log-probabilities are in float32
+    expected = by_hand(stream, rows, state, margin, smoothing)
+    assert loss == pytest.approx(expected, rel=1e-6)  # its log-probabilities are in float32
     random = np.random.default_rng(1)
     for tensor in parameters.table:
         values = (
@@ -251,7 +242,7 @@ def test_the_gradient_of_the_whole_loss_agrees_with_finite_differences(
 
 
 def derivative(function, values, index):
-    """By one element, as `finite_difference` does it for all."""
+    """The derivative by one element; `finite_difference` gives those by all elements."""
     place = (
         values[index[0] : index[0] + 1]
         if values.ndim == 1
@@ -380,9 +371,8 @@ def test_a_context_that_holds_few_pairs_stops_before_training(trainer, tuned, co
     assert "Traceback" not in said
     share = float(re.search(r"only ([\d.]+)% of the pairs", said)[1]) / 100
     advice = float(re.search(r"by setting dpo.minimum_fit_share to ([\d.]+)", said)[1])
-    assert (
-        share - 0.0015 < advice <= share + 0.0005
-    )  # a share that both the schema and the stage accept; the other one is rounded
+    # the advice is a share that the stage accepts; the share in the sentence is rounded
+    assert share - 0.0015 < advice <= share + 0.0005
 
 
 def test_instructions_and_preferences_that_are_mistaken_for_each_other_are_refused(
@@ -390,18 +380,19 @@ def test_instructions_and_preferences_that_are_mistaken_for_each_other_are_refus
 ):
     path = tmp_path / "train.jsonl"
     path.write_text(json.dumps({"instruction": "Say it.", "input": "", "output": "It."}))
-    with pytest.raises(
-        UserError,
-        match=r"holds no pairs of replies; give the manifest\.json that `nanoeuler preferences` writes",
-    ):
+    message = (
+        r"holds no pairs of replies; give the manifest\.json that `nanoeuler preferences` writes"
+    )
+    with pytest.raises(UserError, match=message):
         encode_pairs(path, tokenizer, "alpaca", CONTEXT)
     path.write_text(
         json.dumps({"instruction": "Say it.", "input": "", "chosen": "It.", "rejected": "No."})
     )
-    with pytest.raises(
-        UserError,
-        match=r"holds no instructions with a response; give the manifest\.json that `nanoeuler instructions` writes",
-    ):
+    message = (
+        r"holds no instructions with a response; "
+        r"give the manifest\.json that `nanoeuler instructions` writes"
+    )
+    with pytest.raises(UserError, match=message):
         encode_records(path, tokenizer, "alpaca", CONTEXT)
 
 

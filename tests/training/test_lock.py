@@ -1,4 +1,4 @@
-"""One trainer per folder: a living one is respected, a dead one is not."""
+"""One trainer per folder: the lock of a living trainer holds, that of a dead one does not."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Rows of instruction records: what is supervised is the response, and records that share a row are apart."""
+"""Rows of instruction records: the response is supervised, and records of a row are apart."""
 
 import json
 
@@ -76,18 +76,13 @@ def test_each_record_in_a_row_starts_at_position_zero_with_its_own_prompt(tokeni
 
 def test_flops_are_those_of_the_records_and_the_head_is_asked_for_responses_alone(stream):
     stream = RecordStream(stream.records, CONTEXT, 4 * CONTEXT, (1.0,), stream.end_id, 1, "sft")
-    config, rows = (
-        ModelConfig.from_dict({"preset": "small", "mtp_heads": 1}),
-        stream.frame_rows(np.arange(stream.rows)),
-    )
+    config = ModelConfig.from_dict({"preset": "small", "mtp_heads": 1})
+    rows = stream.frame_rows(np.arange(stream.rows))
     lengths = [len(record.tokens) - 1 for record in stream.records]
-    padded = sum(
-        sum(lengths[member] for member in members) < stream.width for members in stream.packed
-    )  # a token of it counts
-    seen, responses = (
-        sum(length * (length + 1) / 2 for length in lengths),
-        sum(record.learned.sum() for record in stream.records),
-    )
+    filled = [sum(lengths[member] for member in members) for members in stream.packed]
+    padded = sum(length < stream.width for length in filled)  # one token of padding counts
+    seen = sum(length * (length + 1) / 2 for length in lengths)
+    responses = sum(record.learned.sum() for record in stream.records)
     assert rows.training_flops(config) == training_flops(
         config, sum(lengths) + padded, seen + padded, responses
     )

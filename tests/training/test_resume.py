@@ -1,4 +1,4 @@
-"""A run that is stopped at any moment ends with the very weights of one that wasn't: real processes, really killed."""
+"""A run that is stopped at any moment ends with bit-identical weights: processes are killed."""
 
 import json
 import resource
@@ -16,7 +16,7 @@ FREQUENT = 0.001  # minutes between checkpoints
 
 
 def stop_at(trainer, step, number, stage="pretrain"):
-    """Start training and send the signal once `step` is reached; returns the exit status and what was said."""
+    """Start training and send the signal at `step`; returns exit status and standard error."""
     process = trainer.start(stage)
     deadline = time.monotonic() + 60
     while trainer.last_step(stage) < step:
@@ -78,7 +78,7 @@ def test_sft_resumes_to_the_bit(trainer, uninterrupted):
 
 
 def validations(trainer):
-    """Step → what was measured there, of the fine-tuning; once each."""
+    """The validation loss of fine-tuning by step; each step is measured once."""
     found = [
         (entry["step"], entry["validation"]["loss"])
         for entry in trainer.metrics("sft")
@@ -91,11 +91,11 @@ def validations(trainer):
 def test_early_stop_ends_a_stage_that_gets_no_better_and_hands_on_its_best(trainer, uninterrupted):
     parent = ["--parent", str(uninterrupted.output / "pretrain" / "model")]
     trainer.config["sft"] |= {
-        "learning_rate": 0.5,
+        "learning_rate": 0.5,  # so high that the model soon gets worse
         "warmup_steps": 0,
         "patience": 2,
         "validate_every": 1,
-    }  # so high that it soon gets worse
+    }
     said = trainer.run("sft", *parent)
     assert "no better held-out measurement in 2" in said
     before, *scores = [
@@ -144,8 +144,8 @@ def test_a_resumed_run_computes_as_many_rows_at_once_as_it_is_told(trainer, unin
     said = trainer.run()
     assert before > 1
     assert (
-        f"resuming with another micro_batch_rows {before} → 1: results agree within rounding, not to the bit"
-        in said
+        f"resuming with another micro_batch_rows {before} → 1: "
+        "results agree within rounding, not to the bit" in said
     )
     losses, whole = (
         [entry["loss"] for entry in run.metrics() if "loss" in entry]
@@ -270,14 +270,22 @@ def test_little_text_for_the_model_is_said_before_training(trainer):
     assert "most of the text will be learned by heart" in said
 
 
-def test_a_tokenizer_of_another_run_is_refused(trainer, data, tmp_path):
-    other = json.loads((data / "tokenizer.json").read_text())
-    other["model"]["merges"] = other["model"]["merges"][:-1]
-    longest = max(other["model"]["vocab"], key=lambda token: other["model"]["vocab"][token])
-    del other["model"]["vocab"][longest]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(other))
-    said = trainer.run("pretrain", "--tokenizer", str(tmp_path / "tokenizer.json"), status=1)
+def test_a_tokenizer_of_another_run_is_refused(trainer, smaller_tokenizer):
+    said = trainer.run("pretrain", "--tokenizer", str(smaller_tokenizer), status=1)
     assert "made with another tokenizer" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("stage", ["sft", "dpo"])
+def test_a_vocabulary_of_another_size_than_the_model_s_is_refused(
+    trainer, tuned, smaller_tokenizer, stage
+):
+    arguments = ["--parent", str(tuned), "--tokenizer", str(smaller_tokenizer)]
+    said = trainer.run(stage, *arguments, status=1)
+    assert (
+        f"model.vocab_size is 288 but {smaller_tokenizer} has 287 entries; "
+        "use the tokenizer that the model was trained with" in said
+    )
     assert "Traceback" not in said
 
 
@@ -324,13 +332,13 @@ def test_a_full_memory_is_told_with_what_would_help(trainer):
     }
     said = trainer.run(status=1, preexec_fn=two_gigabytes)
     assert (
-        "set pretrain.micro_batch_rows: 512 (the result stays the same within rounding) or take a smaller model"
-        in said
+        "set pretrain.micro_batch_rows: 512 (the result stays the same within rounding) "
+        "or take a smaller model" in said
     )
     trainer.config["pretrain"] |= {"batch_tokens": 2048, "micro_batch_rows": 1}
     trainer.config["model"] |= {"context": 2048, "ffn": 200_000}
     said = trainer.run(status=1, preexec_fn=two_gigabytes)
     assert (
-        "a single row does not fit: set pretrain.recompute: true, or take a smaller model or a shorter context"
-        in said
+        "a single row does not fit: set pretrain.recompute: true, "
+        "or take a smaller model or a shorter context" in said
     )

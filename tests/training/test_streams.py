@@ -1,4 +1,4 @@
-"""A step's rows are a pure function of the seed, the stream and the step, and an epoch covers everything once."""
+"""A step's rows depend on seed, stream and step alone, and an epoch covers everything once."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def make_stream(
 
 
 def documents(count, random):
-    """Documents of random lengths, each behind its `</s>`."""
+    """Documents of random lengths; each starts with `</s>`."""
     return np.concatenate(
         [
             np.concatenate([[END], random.integers(1, 50, random.integers(1, 20))])
@@ -27,9 +27,7 @@ def documents(count, random):
 
 
 def test_an_epoch_predicts_every_token_once():
-    tokens = np.arange(
-        1, 102, dtype=np.int32
-    )  # all different; 101 tokens are 13 rows of 8, the last of 5
+    tokens = np.arange(1, 102, dtype=np.int32)  # 101 different ones: 12 rows of 8, one of 5
     stream = make_stream(tokens, batch_tokens=8)
     assert (stream.rows, stream.rows_per_step) == (13, 1)
     for epoch in range(2):
@@ -106,9 +104,8 @@ def test_no_two_epochs_have_the_same_order(stream):
 
 def test_flops_count_the_keys_that_each_token_sees():
     config = ModelConfig.from_dict({"preset": "small", "context": 8, "mtp_heads": 3})
-    tokens = np.array(
-        [END, 5, 6, END, 7, 8, 9, 4, END, 3, 5, 6, 7, 8, 9, 4], np.int32
-    )  # two rows: documents of 3 and 5, and one of 8
+    # two rows: documents of 3 and 5 tokens, and one of 8
+    tokens = np.array([END, 5, 6, END, 7, 8, 9, 4, END, 3, 5, 6, 7, 8, 9, 4], np.int32)
     whole = make_stream(tokens, batch_tokens=16, document_mask=False).step(0)
     assert whole.training_flops(config) == 16 * training_flops_per_token(config, 8)
     masked = make_stream(tokens, batch_tokens=16).step(0)

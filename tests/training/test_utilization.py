@@ -12,28 +12,18 @@ from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.streams import TextStream
 
 PEAK = 1e12
+"""Floating-point operations per second of an imaginary device."""
 
 
 def test_each_line_counts_the_work_of_its_own_steps(trainer, data, monkeypatch):
-    monkeypatch.setattr(
-        ReferenceBackend, "peak_flops", PEAK, raising=False
-    )  # a device whose peak is known
+    monkeypatch.setattr(ReferenceBackend, "peak_flops", PEAK, raising=False)
     trainer.config["pretrain"] |= {"tokens": 7 * 128, "log_every": 2}
     assert main(trainer.command("pretrain")[3:]) == 0
-    config, tokens = (
-        ModelConfig.from_dict(trainer.config["model"]),
-        TokenStore.open(data / "tokens" / "manifest.json").tokens("train"),
-    )
-    end_id = Tokenizer.load(data / "tokenizer.json").end_id
+    config = ModelConfig.from_dict(trainer.config["model"])
+    tokens = TokenStore.open(data / "tokens" / "manifest.json").tokens("train")
+    end_id, seed = Tokenizer.load(data / "tokenizer.json").end_id, trainer.config["seed"]
     stream = TextStream(
-        tokens,
-        config.context,
-        128,
-        config.mtp_weights,
-        end_id,
-        True,
-        trainer.config["seed"],
-        "pretrain",
+        tokens, config.context, 128, config.mtp_weights, end_id, True, seed, "pretrain"
     )
     lines = [entry for entry in trainer.metrics() if "mfu" in entry]
     assert [line["step"] for line in lines] == [2, 4, 6, 7]

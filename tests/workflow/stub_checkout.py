@@ -1,4 +1,4 @@
-"""A checkout whose stages are stubs, so that real Snakemake processes can be asked what they would run, and why."""
+"""A checkout whose stages are stubs: real Snakemake processes say what they would run, and why."""
 
 import os
 import shutil
@@ -10,12 +10,21 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CI = ("--configfile", "ci.yaml")
 SOURCES = """
-gutenberg: {collection: classics, mirror: https://mirror.example, licence: Public domain, books: [{id: 84, title: Frankenstein}, {id: 1342}]}
-fineweb: {collection: web, licence: ODC-By 1.0, shards: [{url: https://example.org/000.parquet}, {url: https://example.org/001.parquet}]}
+gutenberg:
+  collection: classics
+  mirror: https://mirror.example
+  licence: Public domain
+  books: [{id: 84, title: Frankenstein}, {id: 1342}]
+fineweb:
+  collection: web
+  licence: ODC-By 1.0
+  shards: [{url: https://example.org/000.parquet}, {url: https://example.org/001.parquet}]
 instructions: {alpaca: {url: https://example.org/alpaca.json, licence: CC BY-NC 4.0}}
 preferences: {alpaca_farm: {url: https://example.org/pairs.json, licence: CC BY-NC 4.0}}
 questions: {world: {url: questions.jsonl}}
-tasks: {piqa: {url: https://example.org/piqa.jsonl}, quiz: {url: https://example.org/quiz.jsonl, kind: arc_easy}}
+tasks:
+  piqa: {url: https://example.org/piqa.jsonl}
+  quiz: {url: https://example.org/quiz.jsonl, kind: arc_easy}
 """
 CONFIG = """
 run: trial
@@ -57,7 +66,7 @@ class Checkout:
     def snakemake(
         self, *arguments: str, environment: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess:
-        """Run Snakemake there, as a person would, with the configuration config/config.yaml of the folder."""
+        """Run Snakemake in the folder as a person would, by default with config/config.yaml."""
         calls = {
             "NANOEULER_STUB_CALLS": str(self.path / "calls.txt"),
             "XDG_CACHE_HOME": str(self.path / "cache"),

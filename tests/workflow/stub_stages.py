@@ -1,6 +1,7 @@
-"""Stands in for `python -m nanoeuler` in tests of the workflow: writes the files that a stage promises, in no time.
+"""Stands in for `python -m nanoeuler` in tests of the workflow.
 
-A stage's output depends on its arguments, as a real one's does. With NANOEULER_STUB_FAIL=<stage> that stage fails.
+It only writes the files that a stage promises. Their content depends on the stage's arguments, as
+in a real stage. With NANOEULER_STUB_FAIL=<stage> that stage fails.
 """
 
 import argparse
@@ -33,24 +34,14 @@ def main() -> int:
         print(f"the stub of {stage} fails as it was told", file=sys.stderr)
         return 1
     text = f"{sys.executable} {__file__} {sys.argv[1:]}"
-    beside = (
-        [options.output.with_suffix(suffix) for suffix in (".index", ".parquet")]
-        if stage == "fineweb"
-        else []
-    )
-    named = filter(
-        None,
-        [
-            options.output,
-            *beside,
-            options.record,
-            options.metrics,
-            options.items,
-            options.table,
-            options.card,
-        ],
-    )
-    for file in [options.output / name for name in FILES[stage]] if stage in FILES else named:
+    if stage in FILES:
+        files = [options.output / name for name in FILES[stage]]
+    else:
+        given = (options.record, options.metrics, options.items, options.table, options.card)
+        files = [*filter(None, (options.output, *given))]
+    if stage == "fineweb":
+        files += [options.output.with_suffix(suffix) for suffix in (".index", ".parquet")]
+    for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     return 0

@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 
 QUICK = (
-    "--slurm-init-seconds-before-status-checks",
-    "1",
-    "--seconds-between-status-checks",
-    "1",
-    "--latency-wait",
-    "2",
+    *("--slurm-init-seconds-before-status-checks", "1"),
+    *("--seconds-between-status-checks", "1"),
+    *("--latency-wait", "2"),
 )
 TOOLS = Path(__file__).parent / "slurm"
 
@@ -46,15 +43,16 @@ def test_training_goes_to_the_cluster_and_a_job_that_fails_is_tried_again(done, 
     done.replace(
         "config/config.yaml",
         "run: trial",
-        "run: trial\nslurm: {account: physics, partition: gpus, cpu_partition: cpus, hours: 2, cpus: 4}",
+        "run: trial\nslurm: "
+        "{account: physics, partition: gpus, cpu_partition: cpus, hours: 2, cpus: 4}",
     )
-    once = done.path / "failed once"
-    stub = "nanoeuler/__main__.py"
-    done.replace(
-        stub,
-        "    text = f",
-        f"    once = Path({str(once)!r})\n    if stage == 'pretrain' and not once.exists():\n        once.touch()\n        return 1\n    text = f",
-    )
+    fail_once = f"""\
+    once = Path({str(done.path / "failed once")!r})
+    if stage == 'pretrain' and not once.exists():
+        once.touch()
+        return 1
+    text = f"""
+    done.replace("nanoeuler/__main__.py", "    text = f", fail_once)
     done.run("pretrain", "--workflow-profile", "profiles/slurm", *QUICK, environment=cluster)
     jobs = [
         file.read_text().splitlines()

@@ -1,20 +1,27 @@
-"""A configuration is resolved until nothing is left to guess, and every mistake in it gets one sentence with place, key and remedy."""
+"""A configuration is resolved completely; a mistake gets a sentence with line, key and remedy."""
 
 import dataclasses
 import json
+import re
+from dataclasses import Field, fields
 from pathlib import Path
 
 import pytest
-import yaml
 
-from nanoeuler.config import load
+from nanoeuler.config import load, sources
 from nanoeuler.config.loading import load_files
 from nanoeuler.config.paths import Paths
+from nanoeuler.config.reference import reference
+from nanoeuler.config.section import Section, section_type
+from nanoeuler.config.settings import Configuration, Model, Sample, Task
+from nanoeuler.config.sources import Sources
 from nanoeuler.corpus.sample.settings import Settings
 from nanoeuler.errors import UserError
+from nanoeuler.model.config import ModelConfig
 
 SOURCES = """
-gutenberg: {collection: classics, mirror: "{data_dir}/mirror", licence: Public domain, books: [{id: 1342, title: Pride and Prejudice}, {id: 84}]}
+gutenberg: {collection: classics, mirror: "{data_dir}/mirror", licence: Public domain, books: [
+  {id: 1342, title: Pride and Prejudice}, {id: 84}]}
 fineweb: {collection: web, shards: [{url: "https://example.org/000.parquet"}]}
 instructions: {alpaca: {url: alpaca.json}}
 questions: {world: {url: questions.jsonl}}
@@ -32,7 +39,7 @@ pretrain:
 
 @pytest.fixture
 def write(tmp_path):
-    """A function that writes the trial configuration, some of its text replaced and some added, and returns its path."""
+    """A function that writes the trial configuration with changes, and returns its path."""
     (tmp_path / "sources.yaml").write_text(SOURCES)
 
     def write(added: str = "", name: str = "config.yaml", **replaced: str) -> str:
@@ -150,7 +157,8 @@ MISTAKES = {
     ),
     "a key of another section": (
         {"added": "warmup_steps: 3"},
-        r"line 9: unknown key warmup_steps; did you mean pretrain.warmup_steps or sft.warmup_steps or dpo.warmup_steps\?",
+        r"line 9: unknown key warmup_steps; "
+        r"did you mean pretrain.warmup_steps or sft.warmup_steps or dpo.warmup_steps\?",
     ),
     "an unknown key inside": (
         {"added": "corpus: {fineweb: {min_scor: 3}}"},
@@ -162,7 +170,8 @@ MISTAKES = {
     ),
     "text for a number": (
         {"learning_rate": "fast"},
-        r'line 8: pretrain.learning_rate must be a number above 0 and at most 1, not "fast" \(peak learning rate\)',
+        r"line 8: pretrain.learning_rate must be a number above 0 and at most 1, "
+        r'not "fast" \(peak learning rate\)',
     ),
     "a number out of range": (
         {"learning_rate": "30"},
@@ -186,7 +195,8 @@ MISTAKES = {
     ),
     "yes and no for text": (
         {"run": "no"},
-        r"line 2: run must be a name .* not false; YAML reads yes, no, on and off as true and false: put the text in quotes",
+        r"line 2: run must be a name .* not false; "
+        r"YAML reads yes, no, on and off as true and false: put the text in quotes",
     ),
     "a run that is no file name": (
         {"run": "a/b"},
@@ -207,15 +217,18 @@ MISTAKES = {
     "a model without fields": ({"model": "{dim: 64}"}, r"line 4: the model section lacks"),
     "a vocabulary too small": (
         {"added": "tokenizer: {vocab_size: 271}"},
-        r"tokenizer.vocab_size must be a whole number of at least 272 .* not 271 .*16 reserved ids and the 256 bytes",
+        r"tokenizer.vocab_size must be a whole number of at least 272 .* "
+        r"not 271 .*16 reserved ids and the 256 bytes",
     ),
     "two vocabularies": (
         {"model": "{preset: small, vocab_size: 512}", "added": "tokenizer: {vocab_size: 1024}"},
-        r"line 4: model.vocab_size is 512 and tokenizer.vocab_size 1024; leave out model.vocab_size",
+        r"line 4: model.vocab_size is 512 and tokenizer.vocab_size 1024; "
+        r"leave out model.vocab_size",
     ),
     "a batch below a row": (
         {"batch_tokens": "64"},
-        r"line 7: pretrain.batch_tokens is 64, less than one row of 128 tokens; give a multiple of 128",
+        r"line 7: pretrain.batch_tokens is 64, less than one row of 128 tokens; "
+        r"give a multiple of 128",
     ),
     "a book that is not listed": (
         {"added": "corpus: {books: [84, 5]}"},
@@ -251,11 +264,13 @@ MISTAKES = {
     ),
     "unknown instructions": (
         {"added": "sft: {instructions: dolly}"},
-        r"sft.instructions is 'dolly', neither a name in the sources file \(there: alpaca\) nor a file",
+        r"sft.instructions is 'dolly', neither a name in the sources file "
+        r"\(there: alpaca\) nor a file",
     ),
     "unknown questions": (
         {"added": "evaluate: {questions: trivia}"},
-        r"evaluate.questions is 'trivia', which the sources file does not have \(there: world\)",
+        r"evaluate.questions is 'trivia', which the sources file does not have "
+        r"\(there: world\)",
     ),
     "an unknown task": (
         {"added": "evaluate: {tasks: [{name: boolq}]}"},
@@ -291,7 +306,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_named_with_place_and_remedy(write, mistake):
+def test_a_mistake_is_named_with_line_and_remedy(write, mistake):
     arguments, message = MISTAKES[mistake]
     path = write(**arguments)
     with pytest.raises(UserError, match=message) as caught:
@@ -365,46 +380,51 @@ def test_what_is_no_file_is_refused(tmp_path):
 ROOT = Path(__file__).parents[2]
 
 
-def keys(schema: dict, prefix: str = "") -> dict[str, dict]:
-    """Every key of a schema, dotted, with its rule."""
+def keys(section: type[Section], prefix: str = "") -> dict[str, Field]:
+    """Every key of a section, dotted, with its field."""
     found = {}
-    for name, rule in schema.get("properties", {}).items():
-        found[prefix + name] = rule
-        found |= keys(rule, f"{prefix}{name}.")
+    for field in fields(section):
+        inner = section_type(field)
+        found |= keys(inner, f"{prefix}{field.name}.") if inner else {prefix + field.name: field}
     return found
 
 
-def written(value: object) -> str:
-    """A value as YAML, on one line."""
-    return yaml.safe_dump(value, default_flow_style=True).strip().removesuffix("...").strip()
+def test_the_settings_and_the_sample_know_the_same_keys():
+    assert set(keys(Sample)) == set(dataclasses.asdict(Settings()))
 
 
-def test_the_schema_and_the_sample_know_the_same_keys():
-    properties = yaml.safe_load((ROOT / "nanoeuler/config/schema.yaml").read_text())["properties"][
-        "sample"
-    ]["properties"]
-    assert set(properties) == set(dataclasses.asdict(Settings()))
+def test_the_settings_and_the_model_know_the_same_fields():
+    assert set(keys(Model)) == {"preset"} | {field.name for field in fields(ModelConfig)}
 
 
-def test_every_key_of_the_schema_says_what_it_means():
-    for name in ("schema.yaml", "sources_schema.yaml"):
-        schema = yaml.safe_load((ROOT / "nanoeuler/config" / name).read_text())
-        for key, rule in keys(schema).items():
-            assert rule.get("description"), f"{name}: {key} has no description"
+def test_every_key_says_what_it_means():
+    for section in (Configuration, Task, Sources, *sections_of_sources()):
+        for key, field in keys(section).items():
+            assert field.metadata["description"], f"{section.__name__}: {key} has no description"
+
+
+def sections_of_sources() -> list[type[Section]]:
+    return [kind for kind in vars(sources).values() if is_section(kind)]
+
+
+def is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 def test_the_readme_of_the_configuration_explains_every_key_with_its_default():
     text = (ROOT / "config/README.md").read_text()
-    rows = {}
-    for line in text.splitlines():
-        if line.startswith("| `") and ".yaml`" not in line:
-            cells = [cell.strip() for cell in line.strip("|").split("|")]
-            rows[cells[0].strip("`")] = cells[1]
-    schema = yaml.safe_load((ROOT / "nanoeuler/config/schema.yaml").read_text())
-    known = {key: rule for key, rule in keys(schema).items() if "properties" not in rule}
-    assert sorted(rows) == sorted(known)
-    for key, rule in known.items():
-        assert rows[key] == (f"`{written(rule['default'])}`" if "default" in rule else ""), key
+    explained = []
+    for part in text.split("\n## ")[1:]:
+        heading, _, content = part.partition("\n")
+        lists = [
+            block.strip() for block in content.split("\n\n") if block.strip().startswith("- `")
+        ]
+        assert lists == [reference()[heading.strip("`").lower()]]
+        explained.append(heading.strip("`").lower())
+    assert sorted(explained) == sorted(reference())
+    listed = re.findall(r"^- `([^`]+)`", text, flags=re.MULTILINE)
+    for key in keys(Configuration):
+        assert key in listed or key.partition(".")[2] in listed, key
 
 
 RUNS = sorted(

@@ -1,4 +1,4 @@
-"""What runs again, and what does not: asked of real Snakemake processes, with stubs for the stages."""
+"""Which rules run again after a change, by real Snakemake processes with stubs for the stages."""
 
 import json
 import os
@@ -303,10 +303,11 @@ def test_a_mistake_in_the_configuration_stops_before_anything_runs(checkout):
     checkout.replace("config/config.yaml", "sft: {", "sft: {lerning_rate: 1, ")
     refused = checkout.snakemake()
     assert refused.returncode != 0
-    mistake = "error  config/config.yaml, line 7: unknown key sft.lerning_rate; did you mean sft.learning_rate?"
+    # the first line is Snakemake's, about its profile
     assert refused.stderr.splitlines()[1:] == [
-        mistake
-    ]  # the first line is Snakemake's, about its profile
+        "error  config/config.yaml, line 7: unknown key sft.lerning_rate; "
+        "did you mean sft.learning_rate?"
+    ]
     assert checkout.calls == []
 
 

@@ -1,4 +1,4 @@
-"""A workflow that is interrupted, however rudely, goes on and ends with the weights of one that wasn't."""
+"""A workflow that is interrupted in any way resumes and ends with bit-identical weights."""
 
 import json
 import os
@@ -63,24 +63,20 @@ class Interrupted:
     @property
     def step(self) -> int:
         metrics = self.checkout.path / "results/ci/pretrain/metrics.jsonl"
-        return (
-            sum('"step"' in line for line in metrics.read_text().splitlines())
-            if metrics.exists()
-            else 0
-        )
+        if not metrics.exists():
+            return 0
+        return sum('"step"' in line for line in metrics.read_text().splitlines())
 
     @property
     def trainer(self) -> int:
-        return json.loads(
-            (self.checkout.path / "results/ci/pretrain/checkpoints/lock.json").read_text()
-        )["pid"]
+        lock = self.checkout.path / "results/ci/pretrain/checkpoints/lock.json"
+        return json.loads(lock.read_text())["pid"]
 
 
 def test_ctrl_c(checkout, uninterrupted):
     interrupted = Interrupted(checkout)
-    os.killpg(
-        interrupted.process.pid, signal.SIGINT
-    )  # a terminal sends it to everybody in the foreground
+    # a terminal sends it to all processes in the foreground
+    os.killpg(interrupted.process.pid, signal.SIGINT)
     assert interrupted.process.wait(timeout=60) != 0
     assert not (checkout.path / WEIGHTS).exists()
     assert "going on from step" in checkout.run(*COMMAND)

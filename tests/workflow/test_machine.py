@@ -9,11 +9,11 @@ import pytest
 
 from nanoeuler.config.machine import (
     ALL_CORES,
-    gpus_at_hand,
     job_environment,
     limits,
     model_threads,
     training_megabytes,
+    usable_gpus,
 )
 from nanoeuler.model.config import PRESETS
 
@@ -35,22 +35,22 @@ def driver(tmp_path, monkeypatch) -> Path:
 
 
 def test_gpus_are_counted_when_the_driver_answers(driver, monkeypatch):
-    assert gpus_at_hand() == 2
-    assert gpus_at_hand("cpu") == gpus_at_hand("reference") == 0
+    assert usable_gpus() == 2
+    assert usable_gpus("cpu") == usable_gpus("reference") == 0
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert gpus_at_hand() == 1
+    assert usable_gpus() == 1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert gpus_at_hand() == 0
+    assert usable_gpus() == 0
 
 
 def test_without_a_driver_there_is_no_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpus_at_hand() == 0
+    assert usable_gpus() == 0
 
 
 def test_a_driver_that_fails_counts_as_none(driver):
     (driver / "nvidia-smi").write_text("#!/bin/sh\necho no devices were found\nexit 9\n")
-    assert gpus_at_hand() == 0
+    assert usable_gpus() == 0
 
 
 def test_a_job_on_a_gpu_leaves_cores_to_those_on_the_others():

@@ -1,4 +1,4 @@
-"""What is installed is what is locked, and what is packed works without the checkout."""
+"""The locked packages are the installed ones, and the wheel works without the checkout."""
 
 import re
 import subprocess
@@ -50,13 +50,13 @@ def test_a_wheel_holds_the_schemas(tmp_path):
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
         file.extractall(tmp_path / "installed")
-    assert {
-        "nanoeuler/config/schema.yaml",
-        "nanoeuler/config/sources_schema.yaml",
-        "nanoeuler/__main__.py",
-    } <= names
+    assert {"nanoeuler/config/settings.py", "nanoeuler/__main__.py"} <= names
     assert not any(name.startswith(("tests", "config", "workflow")) for name in names)
-    read = "from nanoeuler.config.validation import read_schema; print(read_schema('schema.yaml')['title'])"
+    read = (
+        "from nanoeuler.config.settings import Configuration;"
+        "from nanoeuler.config.validation import read_schema;"
+        "print(read_schema(Configuration)['title'])"
+    )
     printed = subprocess.run(
         [sys.executable, "-c", read],
         cwd=tmp_path / "installed",
@@ -64,7 +64,7 @@ def test_a_wheel_holds_the_schemas(tmp_path):
         capture_output=True,
         text=True,
     ).stdout
-    assert printed == "nanoeuler configuration\n"
+    assert printed == "Configuration\n"
 
 
 def test_an_old_python_is_refused_in_one_sentence(tmp_path):

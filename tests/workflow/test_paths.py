@@ -1,5 +1,6 @@
-"""Where files lie, and which of them a stage takes in."""
+"""The paths of a run's files, and the files that a stage reads."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from nanoeuler.config.paths import Paths, option
 
 @pytest.fixture
 def paths(tmp_path, monkeypatch):
-    """A function that gives the paths of the trial configuration under changes such as "run=other"."""
+    """A function that gives the trial configuration's paths after changes such as "run=other"."""
     monkeypatch.chdir(tmp_path)
     Path("sources.yaml").write_text(SOURCES)
     Path("config.yaml").write_text(CONFIG)
@@ -80,9 +81,8 @@ def test_stages_follow_the_configuration(paths):
 
 
 def test_tasks_are_fetched_by_name_and_shared_by_runs(paths):
-    mine = paths(
-        'evaluate.tasks=[{"name": "piqa", "limit": 10}, {"name": "own", "url": "own.jsonl", "kind": "blimp"}]'
-    )
+    piqa, own = {"name": "piqa", "limit": 10}, {"name": "own", "url": "own.jsonl", "kind": "blimp"}
+    mine = paths(f"evaluate.tasks={json.dumps([piqa, own])}")
     assert mine.tasks == ["data/tasks/piqa/manifest.json", "data/tasks/own/manifest.json"]
     assert mine.downloads[-2:] == mine.tasks
     assert paths().tasks == []

@@ -1,4 +1,4 @@
-"""The whole pipeline for real, on a sample smaller than the demo's: every rule and every stage, from raw text to a model that answers."""
+"""The real pipeline, on a sample smaller than the demo's: from raw text to a model that answers."""
 
 import json
 import os
@@ -47,9 +47,8 @@ def test_the_report_knows_every_rule_and_its_time(pipeline):
     page = (results / "report.html").read_text()
     assert 'class="chart graph"' in page
     assert "earlier</text>" not in page
-    trajectory = json.loads((results / "metrics.json").read_text())["stages"]["pretrain"][
-        "trajectory"
-    ]
+    stages = json.loads((results / "metrics.json").read_text())["stages"]
+    trajectory = stages["pretrain"]["trajectory"]
     assert len(trajectory["norm"]) == 2 * trajectory["layers"] + 1 == 5
 
 
@@ -61,18 +60,8 @@ def test_a_second_run_of_the_whole_does_nothing(pipeline):
 @pytest.mark.slow
 def test_the_model_answers_on_the_command_line(pipeline):
     command = [
-        sys.executable,
-        "-m",
-        "nanoeuler",
-        "generate",
-        "--model",
-        "results/ci/sft/model",
-        "--prompt",
-        "Where?",
-        "--max-tokens",
-        "5",
-        "--temperature",
-        "0",
+        *(sys.executable, "-m", "nanoeuler", "generate", "--model", "results/ci/sft/model"),
+        *("--prompt", "Where?", "--max-tokens", "5", "--temperature", "0"),
     ]
     environment = os.environ | {"PYTHONPATH": str(pipeline.path)}
     subprocess.run(

@@ -1,4 +1,4 @@
-"""What a stage reads of the configuration, and what makes it run again."""
+"""The part of the configuration that a stage reads, and the part that makes it run again."""
 
 import json
 from pathlib import Path

@@ -7,7 +7,7 @@ import pytest
 from stub_checkout import CONFIG, ROOT, SOURCES
 
 from nanoeuler.config import load
-from nanoeuler.config.closing import closing_words
+from nanoeuler.config.next_steps import next_steps
 from nanoeuler.config.start import plan_command
 from nanoeuler.corpus.sample.write import write_sample
 
@@ -57,8 +57,8 @@ def test_a_plan_that_says_no_stops_the_run_before_its_first_job(checkout):
     assert [call.split()[0] for call in checkout.calls] == ["plan"]
 
 
-def test_the_closing_words_say_where_things_are_and_how_to_chat(config):
-    lines = closing_words(config).split("\n")
+def test_the_next_steps_say_where_things_are_and_how_to_chat(config):
+    lines = next_steps(config).split("\n")
     assert lines[1] == "report   results/trial/report.html"
     assert lines[2] == "model    results/trial/dpo/model"
     assert lines[3].endswith("nanoeuler chat --model results/trial/dpo/model")

@@ -1,6 +1,8 @@
-# Text in. REQUIRED INPUTS   the addresses in the sources file; files of your own named in corpus.sources
-#          OUTPUTS           data/{gutenberg,fineweb,instructions,preferences}: shared by every run
-#                            data/corpora/<name>/manifest.json, beside it the text split into training and validation
+# From addresses to a corpus.
+#
+# REQUIRED INPUTS   the addresses in the sources file; files of your own named in corpus.sources
+# OUTPUTS           data/{gutenberg,fineweb,instructions,preferences}: shared by every run
+#                   data/corpora/<name>/manifest.json, beside it text for training and validation
 
 
 rule write_sample:
@@ -18,7 +20,8 @@ rule write_sample:
     message:
         "Writing the invented world that the offline demo learns from"
     shell:
-        "python -m nanoeuler sample --config {params.config:q} --output {params.folder:q} --log {log:q}"
+        "python -m nanoeuler sample --config {params.config:q} --output {params.folder:q}"
+        " --log {log:q}"
 
 
 rule fetch_book:
@@ -38,7 +41,8 @@ rule fetch_book:
     message:
         "Fetching book {wildcards.id} from the Gutenberg mirror"
     shell:
-        "python -m nanoeuler gutenberg fetch --config {params.config:q} --id {wildcards.id} --output {output.book:q} --log {log:q}"
+        "python -m nanoeuler gutenberg fetch --config {params.config:q} --id {wildcards.id}"
+        " --output {output.book:q} --log {log:q}"
 
 
 rule clean_book:
@@ -58,8 +62,9 @@ rule clean_book:
     message:
         "Cutting book {wildcards.id} out of its header, credits and licence"
     shell:
-        "python -m nanoeuler gutenberg clean --id {wildcards.id} --input {input.book:q} --output {output.book:q} --record {output.record:q}"
-        " --title={params.about[title]:q} --author={params.about[author]:q} --log {log:q}"
+        "python -m nanoeuler gutenberg clean --id {wildcards.id} --input {input.book:q}"
+        " --output {output.book:q} --record {output.record:q} --title={params.about[title]:q}"
+        " --author={params.about[author]:q} --log {log:q}"
 
 
 rule extract_fineweb:
@@ -82,7 +87,8 @@ rule extract_fineweb:
     message:
         "Extracting the pages of web shard {wildcards.shard} that pass the filters"
     shell:
-        "python -m nanoeuler fineweb --config {params.config:q} --shard {wildcards.shard} --output {output.pages:q} --record {output.record:q} --log {log:q}"
+        "python -m nanoeuler fineweb --config {params.config:q} --shard {wildcards.shard}"
+        " --output {output.pages:q} --record {output.record:q} --log {log:q}"
 
 
 rule fetch_instructions:
@@ -103,7 +109,8 @@ rule fetch_instructions:
     message:
         "Fetching and checking the instructions {config[sft][instructions]}"
     shell:
-        "python -m nanoeuler instructions --config {params.config:q} --name {params.name:q} --output {params.folder:q} --log {log:q}"
+        "python -m nanoeuler instructions --config {params.config:q} --name {params.name:q}"
+        " --output {params.folder:q} --log {log:q}"
 
 
 rule fetch_preferences:
@@ -124,7 +131,8 @@ rule fetch_preferences:
     message:
         "Fetching and checking the preferences {config[dpo][preferences]}"
     shell:
-        "python -m nanoeuler preferences --config {params.config:q} --name {params.name:q} --output {params.folder:q} --log {log:q}"
+        "python -m nanoeuler preferences --config {params.config:q} --name {params.name:q}"
+        " --output {params.folder:q} --log {log:q}"
 
 
 rule build_corpus:
@@ -148,7 +156,8 @@ rule build_corpus:
         config=lambda wildcards, output: stage_config(config, "build_corpus"),
         folder=lambda wildcards, output: paths.corpus,
     message:
-        "Splitting the documents into training and validation text, less repetitions and quotations"
+        "Splitting the documents into text for training and validation, without repetitions"
     shell:
-        "python -m nanoeuler assemble --config {params.config:q} --books {input.books:q} --fineweb {input.pages:q} --own {input.own:q}"
-        " --kept-out {input.kept_out:q} --threads {threads} --output {params.folder:q} --log {log:q}"
+        "python -m nanoeuler assemble --config {params.config:q} --books {input.books:q}"
+        " --fineweb {input.pages:q} --own {input.own:q} --kept-out {input.kept_out:q}"
+        " --threads {threads} --output {params.folder:q} --log {log:q}"

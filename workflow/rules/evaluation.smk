@@ -1,6 +1,6 @@
-# What the models are worth.
+# From models to scores and a report.
 #
-# REQUIRED INPUTS   the model of every stage, the token manifest, held-out questions and tasks when there are some
+# REQUIRED INPUTS   the model of every stage, the token manifest, held-out questions and tasks
 # OUTPUTS           data/{questions,tasks}: shared by every run
 #                   results/<run>/evaluation/<stage>.json, beside it <stage>.items.jsonl
 #                   results/<run>/{report.html,metrics.json,evaluation.md,README.md}
@@ -22,7 +22,8 @@ rule fetch_questions:
     message:
         "Fetching the held-out questions {wildcards.name}"
     shell:
-        "python -m nanoeuler questions --config {params.config:q} --name {wildcards.name:q} --output {output.questions:q} --log {log:q}"
+        "python -m nanoeuler questions --config {params.config:q} --name {wildcards.name:q}"
+        " --output {output.questions:q} --log {log:q}"
 
 
 rule fetch_task:
@@ -42,7 +43,8 @@ rule fetch_task:
     message:
         "Fetching and checking the task {wildcards.name}"
     shell:
-        "python -m nanoeuler task --config {params.config:q} --name {wildcards.name:q} --output {params.folder:q} --log {log:q}"
+        "python -m nanoeuler task --config {params.config:q} --name {wildcards.name:q}"
+        " --output {params.folder:q} --log {log:q}"
 
 
 rule evaluate_model:
@@ -75,8 +77,9 @@ rule evaluate_model:
     message:
         "Evaluating the model of {wildcards.stage}"
     shell:
-        "python -m nanoeuler evaluate --config {params.config:q} --model {params.model:q} --tokens {input.tokens:q}"
-        " {params.files:q} --output {output.scores:q} --items {output.per_item:q} {params.device} --log {log:q}"
+        "python -m nanoeuler evaluate --config {params.config:q} --model {params.model:q}"
+        " --tokens {input.tokens:q} {params.files:q} --output {output.scores:q}"
+        " --items {output.per_item:q} {params.device} --log {log:q}"
 
 
 rule evaluate:
@@ -110,4 +113,5 @@ rule write_report:
         "Writing the report of run {config[run]}"
     shell:
         "python -m nanoeuler report --config {params.config:q} --run {params.run:q}"
-        " --output {output.report:q} --metrics {output.metrics:q} --table {output.table:q} --card {output.card:q} --log {log:q}"
+        " --output {output.report:q} --metrics {output.metrics:q} --table {output.table:q}"
+        " --card {output.card:q} --log {log:q}"

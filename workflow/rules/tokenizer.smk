@@ -1,4 +1,4 @@
-# Text into numbers.
+# From text to tokens.
 #
 # REQUIRED INPUTS   data/corpora/<name>/manifest.json
 # OUTPUTS           data/corpora/<name>/tokenizer-<vocabulary>/tokenizer.json
@@ -22,7 +22,8 @@ rule learn_bpe:
     message:
         "Learning a byte-level BPE of {config[tokenizer][vocab_size]} entries"
     shell:
-        "python -m nanoeuler bpe --config {params.config:q} --corpus {input.corpus:q} --output {output.tokenizer:q} --threads {threads} --log {log:q}"
+        "python -m nanoeuler bpe --config {params.config:q} --corpus {input.corpus:q}"
+        " --output {output.tokenizer:q} --threads {threads} --log {log:q}"
 
 
 rule tokenize:
@@ -44,4 +45,6 @@ rule tokenize:
     message:
         "Turning the corpus into token shards"
     shell:
-        "python -m nanoeuler tokenize --config {params.config:q} --corpus {input.corpus:q} --tokenizer {input.tokenizer:q} --output {params.folder:q} --threads {threads} --log {log:q}"
+        "python -m nanoeuler tokenize --config {params.config:q} --corpus {input.corpus:q}"
+        " --tokenizer {input.tokenizer:q} --output {params.folder:q} --threads {threads}"
+        " --log {log:q}"

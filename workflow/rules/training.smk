@@ -1,7 +1,11 @@
-# Training. A stage's checkpoints lie in results/<run>/<stage>/checkpoints and are no declared output, since Snakemake deletes
-# those of a job that failed or was stopped; the model folder is, and is written last.
+# From tokens to models.
 #
-# REQUIRED INPUTS   the token manifest and the tokenizer; for fine-tuning the instructions, for aligning the preferences, and the model before
+# The checkpoints of a stage are in results/<run>/<stage>/checkpoints. They are not an output of the
+# rule, because Snakemake deletes the outputs of a job that failed or was stopped. The model folder
+# is one, and is written last.
+#
+# REQUIRED INPUTS   the token manifest and the tokenizer; for sft and dpo also the instructions or
+#                   preferences, and the model of the stage before
 # OUTPUTS           results/<run>/<stage>/model/{model.safetensors,config.json,tokenizer.json}
 #                   results/<run>/gradients.json
 
@@ -45,8 +49,8 @@ rule pretrain:
     message:
         "Pretraining on {config[pretrain][tokens]} tokens"
     shell:
-        "python -m nanoeuler pretrain --config {params.config:q} --tokens {input.tokens:q} --tokenizer {input.tokenizer:q} --output {params.folder:q}"
-        " {params.device} --log {log:q}"
+        "python -m nanoeuler pretrain --config {params.config:q} --tokens {input.tokens:q}"
+        " --tokenizer {input.tokenizer:q} --output {params.folder:q} {params.device} --log {log:q}"
 
 
 rule sft:
@@ -72,8 +76,9 @@ rule sft:
     message:
         "Fine-tuning the pretrained model on instructions"
     shell:
-        "python -m nanoeuler sft --config {params.config:q} --instructions {input.instructions:q} --tokenizer {input.tokenizer:q} --parent {params.parent:q}"
-        " --output {params.folder:q} {params.device} --log {log:q}"
+        "python -m nanoeuler sft --config {params.config:q} --instructions {input.instructions:q}"
+        " --tokenizer {input.tokenizer:q} --parent {params.parent:q} --output {params.folder:q}"
+        " {params.device} --log {log:q}"
 
 
 rule sft_scratch:
@@ -97,8 +102,8 @@ rule sft_scratch:
     message:
         "Fine-tuning random weights, to show what pretraining is worth"
     shell:
-        "python -m nanoeuler sft --config {params.config:q} --instructions {input.instructions:q} --tokenizer {input.tokenizer:q}"
-        " --output {params.folder:q} {params.device} --log {log:q}"
+        "python -m nanoeuler sft --config {params.config:q} --instructions {input.instructions:q}"
+        " --tokenizer {input.tokenizer:q} --output {params.folder:q} {params.device} --log {log:q}"
 
 
 rule dpo:
@@ -124,5 +129,6 @@ rule dpo:
     message:
         "Aligning the model with preferences"
     shell:
-        "python -m nanoeuler dpo --config {params.config:q} --preferences {input.preferences:q} --tokenizer {input.tokenizer:q} --parent {params.parent:q}"
-        " --output {params.folder:q} {params.device} --log {log:q}"
+        "python -m nanoeuler dpo --config {params.config:q} --preferences {input.preferences:q}"
+        " --tokenizer {input.tokenizer:q} --parent {params.parent:q} --output {params.folder:q}"
+        " {params.device} --log {log:q}"

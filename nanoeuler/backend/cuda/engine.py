@@ -104,6 +104,7 @@ class CudaBackend(DecodingOps):
     name = "cuda"
     idle_caches = 1  # with the graphs recorded for it
     chooses = True
+    device: Device
     fused_layer = (AttentionForm, SwigluForm)
 
     def __init__(
@@ -166,14 +167,6 @@ class CudaBackend(DecodingOps):
             "cuda": cupy.cuda.runtime.runtimeGetVersion(),
             "driver": cupy.cuda.runtime.driverGetVersion(),
         }
-
-    @property
-    def device_name(self) -> str:
-        return self.device.name
-
-    @property
-    def free_memory(self) -> int:
-        return self.device.free_memory
 
     def slices(self, elements: int) -> tuple[int, int]:
         """All tokens that memory holds, in one replica."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from nanoeuler.config.settings import Configuration
 from nanoeuler.config.stages import lasting
-from nanoeuler.config.validation import read_schema
 from nanoeuler.evaluation.comparison import names_in
 from nanoeuler.evaluation.report.charts import Series, line_chart
 from nanoeuler.evaluation.report.formats import (
@@ -128,7 +128,7 @@ def is_off(key: str, values: Mapping[str, Any]) -> bool:
 def what_counts(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration less its name, the sources file, and whatever cannot change a result; of a
     stage that is switched off only that it is."""
-    kept = lasting(config, read_schema("schema.yaml"))
+    kept = lasting(config, Configuration)
     for key, stage in config.items():
         if isinstance(stage, Mapping) and "enabled" in stage:
             kept[key] = (kept[key] if stage["enabled"] else {}) | {"enabled": stage["enabled"]}

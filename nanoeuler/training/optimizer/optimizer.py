@@ -1,6 +1,6 @@
 """What an optimizer is to the training loop, checkpoints and memory estimates."""
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, FlatState
@@ -26,7 +26,7 @@ class Optimizer(Protocol):
 class OptimizerSettings(Protocol):
     """An optimizer's constants, from which one is made for a model."""
 
-    tensor_names: tuple[str, ...]
+    tensor_names: ClassVar[tuple[str, ...]]
     """Names of the tensors that it keeps, each as large as the parameters."""
 
     def make(self, config: ModelConfig, ops: Backend) -> Optimizer:

@@ -1,6 +1,6 @@
-"""What `make demo` ends with: where the report and the model are, and how to talk to it.
+"""The last lines of `make demo`: where the report and the model are, and how to chat with it.
 
-python -m nanoeuler.config.closing config/config.yaml
+python -m nanoeuler.config.next_steps config/config.yaml
 """
 
 import os
@@ -14,8 +14,8 @@ from nanoeuler.config import load
 from nanoeuler.config.paths import Paths
 
 
-def closing_words(config: Mapping[str, Any]) -> str:
-    """Lines for a terminal about a finished run: report, model, the command that chats, and prompts worth typing."""
+def next_steps(config: Mapping[str, Any]) -> str:
+    """Lines about a finished run: report, model, the command that chats, and prompts to try."""
     paths = Paths(config)
     model = paths.model_folder(paths.last_stage)
     lines = [
@@ -29,16 +29,14 @@ def closing_words(config: Mapping[str, Any]) -> str:
 
 
 def command() -> str:
-    """`nanoeuler` as it must be typed here: with its folder, unless that is on the PATH."""
+    """The command `nanoeuler` as it must be typed here: with its folder unless that is on PATH."""
     if shutil.which("nanoeuler"):
         return "nanoeuler"
     script = Path(sys.executable).parent / "nanoeuler"
-    return (
-        os.path.relpath(script)
-        if script.exists()
-        else f"{os.path.relpath(sys.executable)} -m nanoeuler"
-    )
+    if script.exists():
+        return os.path.relpath(script)
+    return f"{os.path.relpath(sys.executable)} -m nanoeuler"
 
 
 if __name__ == "__main__":
-    print(closing_words(load(sys.argv[1])))
+    print(next_steps(load(sys.argv[1])))

@@ -1,0 +1,106 @@
+"""A section of the configuration is a frozen dataclass whose fields are its keys.
+
+A field holds all that is known of its key: type, range, default and meaning. `validation.py` has
+pydantic turn these classes into a JSON Schema. They are plain dataclasses nevertheless: a stage
+only reads its settings, and should not have to import pydantic for that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+FORM_OF_NAME = "a name of letters, digits, dots, dashes and underscores"
+
+T = TypeVar("T")
+
+
+def key(
+    meaning: str,
+    *,
+    default: Any = MISSING,
+    optional: bool = False,
+    form: str | None = None,
+    reruns: bool | Literal["best"] = True,
+    **limits: Any,
+) -> Any:
+    """A field of a section.
+
+    A key without `default` must be given, unless it is `optional`. `form` says in words what a
+    pattern stands for. `reruns` is False for a key that cannot change a result, so that a change
+    of it makes no stage run again; "best" says the same of stages that keep their last model, and
+    not their best. `limits` are pydantic's: ge, gt, le, lt, pattern, min_length.
+    """
+    extra: dict[str, Any] = {"x-form": form} if form else {}
+    if optional:
+        extra["x-optional"], default = True, None
+    metadata = limits | {"description": meaning, "reruns": reruns, "json_schema_extra": extra}
+    if isinstance(default, list):
+        extra["default"] = default
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def subsection(kind: "type[Section]", meaning: str, reruns: bool = True, **given: Any) -> Any:
+    """A field that is a section. Left out, it counts as written with the keys `given`."""
+    metadata = {"description": meaning, "reruns": reruns, "json_schema_extra": {"default": given}}
+    return field(default_factory=lambda: kind(**given), metadata=metadata)
+
+
+@dataclass_transform(
+    eq_default=False,
+    kw_only_default=True,
+    frozen_default=True,
+    field_specifiers=(key, subsection),
+)
+def section(kind: type[T]) -> type[T]:
+    """Decorate a class as a section."""
+    return dataclass(frozen=True, kw_only=True, eq=False)(kind)
+
+
+@section
+class Section:
+    """Base of all sections."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "allow_inf_nan": False}
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """Build the section from that part of a configuration which has been checked.
+
+        Missing keys take their defaults, and unknown keys are passed over.
+        """
+        given = {}
+        for item in fields(cls):
+            if item.name in values or is_required(item):
+                value = values[item.name]  # inline JSON raises `UserError` for a missing key
+                kind = section_type(item)
+                given[item.name] = kind.read(value) if kind else value
+        return cls(**given)
+
+
+def is_required(item: Field[Any]) -> bool:
+    return item.default is MISSING and item.default_factory is MISSING
+
+
+def section_type(item: Field[Any]) -> type[Section] | None:
+    """The class of a field that is a section."""
+    return item.type if isinstance(item.type, type) and issubclass(item.type, Section) else None
+
+
+class EachOnce:
+    """Annotates a list that holds no value twice."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(refuse_repetition, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {**handler(schema), "uniqueItems": True}
+
+
+def refuse_repetition(values: list[Any]) -> list[Any]:
+    if len(set(values)) < len(values):
+        raise ValueError("a value is repeated")
+    return values

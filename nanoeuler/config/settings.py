@@ -1,0 +1,509 @@
+"""Every key of the configuration: its type, range, default and meaning.
+
+config/README.md lists the same for people; `python -m nanoeuler.config.reference` prints its lists.
+A real type, such as `float`, stays an `int` where the file has a whole number: fingerprints are
+made of what is written.
+"""
+
+from typing import Annotated, Literal
+
+from annotated_types import Ge, MinLen
+
+from nanoeuler.config.section import FORM_OF_NAME, NAME, EachOnce, Section, key, section, subsection
+
+Keep = Literal["final", "best"]
+Deduplication = Literal["near", "exact", "none"]
+TaskKind = Literal[
+    "hellaswag", "arc_easy", "arc_challenge", "piqa", "winogrande", "blimp", "lambada", None
+]
+
+
+@section
+class Training(Section):
+    """The keys that every training stage has."""
+
+    micro_batch_rows: Annotated[int, Ge(1)] | Literal["auto"] = key(
+        "rows that are computed at once; a step consists of as many micro-batches as batch_tokens "
+        "needs; auto takes as many rows as fit in memory",
+        default="auto",
+        reruns=False,
+    )
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = key(
+        "number format of matrix products and activations on a GPU (weights and moments stay in "
+        "fp32); auto is bf16. A CPU computes in fp32",
+        default="auto",
+    )
+    residual_precision: Literal["auto", "fp32", "bf16"] = key(
+        "number format of the residual stream when precision is bf16", default="auto"
+    )
+    recompute: bool = key(
+        "compute the largest product of each layer again in the backward pass instead of keeping "
+        "it, which takes a third less memory and somewhat more time",
+        default=False,
+        reruns=False,
+    )
+    minimum_learning_rate_share: float = key(
+        "where the schedule ends, as a share of the peak learning rate", default=0.1, ge=0, le=1
+    )
+    warmup_steps: int = key(
+        "steps in which the learning rate rises from 0 to its peak", default=100, ge=0
+    )
+    schedule: Literal["cosine", "wsd"] = key(
+        "course of the learning rate after warm-up; cosine falls over the whole run; wsd (warm-up, "
+        "stable, decay) stays at the peak and falls at the end, so that the run can be made longer "
+        "later",
+        default="cosine",
+    )
+    decay_share: float = key(
+        "last share of the steps, in which a wsd schedule falls", default=0.2, gt=0, le=1
+    )
+    weight_decay: float = key(
+        "decoupled weight decay of AdamW, on matrices only", default=0.1, ge=0
+    )
+    beta1: float = key("decay of AdamW's first moment", default=0.9, ge=0, lt=1)
+    beta2: float = key("decay of AdamW's second moment", default=0.95, ge=0, lt=1)
+    epsilon: float = key("AdamW's epsilon", default=1e-8, gt=0)
+    clip_norm: float = key(
+        "largest norm of the whole gradient; a longer gradient is scaled down to it",
+        default=1.0,
+        gt=0,
+    )
+    validate_every: int = key(
+        "steps between two measurements on held-out text", default=100, ge=1, reruns="best"
+    )
+    checkpoint_minutes: float = key(
+        "minutes between two checkpoints of the training state, from which a stopped run resumes",
+        default=10,
+        gt=0,
+        reruns=False,
+    )
+    log_every: int = key("steps between two lines in metrics.jsonl", default=10, ge=1, reruns=False)
+    init_from: str | None = key(
+        "folder of a model or of a checkpoint whose weights this stage starts from; null means "
+        "random weights in pretrain, the pretrained model in sft, and the model of the stage "
+        "before in dpo",
+        default=None,
+    )
+    batch_tokens: int = key("tokens of one optimizer step, padding included", ge=1)
+    learning_rate: float = key("peak learning rate", gt=0, le=1)
+    keep: Keep = key("which model the stage hands on: the final one or the best on held-out data")
+
+
+@section
+class Pretrain(Training):
+    """The first training stage, on the corpus."""
+
+    tokens: int = key("tokens to train on; more than the corpus has means several epochs", ge=1)
+    batch_tokens: int = key("tokens of one optimizer step", ge=1)
+    learning_rate: float = key("peak learning rate", gt=0, le=1)
+    document_mask: bool = key(
+        "attention stays within a document; false lets the documents of a row mix", default=True
+    )
+    validation_tokens: int = key(
+        "held-out tokens per source that a measurement reads", default=100_000, ge=1, reruns="best"
+    )
+    keep: Keep = key(
+        "which model the stage hands on: the final one or the best on held-out text",
+        default="final",
+    )
+
+
+@section
+class Tuning(Training):
+    """The keys that fine-tuning and alignment have and pretraining has not."""
+
+    enabled: bool = key("whether this stage is part of the run", default=True, reruns=False)
+    batch_tokens: int = key("tokens of one optimizer step, padding included", default=16384, ge=1)
+    minimum_fit_share: float = key(
+        "the stage stops when a smaller share of the records or pairs fits whole into the context",
+        default=0.5,
+        ge=0,
+        le=1,
+    )
+    patience: int | None = key(
+        "the stage ends after this many measurements in a row that are no better than the best "
+        "before; null lets it run to its end",
+        default=None,
+        ge=1,
+    )
+    keep: Keep = key(
+        "which model the stage hands on: the final one or the best on held-out data", default="best"
+    )
+
+
+@section
+class Sft(Tuning):
+    """Fine-tuning on instructions."""
+
+    instructions: str = key(
+        "a name under instructions in the sources file, or the path of a file of records (in the "
+        "shape of Alpaca or Dolly, or conversations as messages)",
+        default="alpaca",
+        min_length=1,
+        reruns=False,
+    )
+    validation_share: float = key(
+        "share of the records that is held out; hashes choose them", default=0.02, gt=0, le=0.5
+    )
+    template: Literal["alpaca", "chat"] = key(
+        "the prompt around an instruction; chat is shorter, for conversations of many turns",
+        default="alpaca",
+    )
+    weighting: Literal["token", "record"] = key(
+        "token gives every token of the responses the same weight; record gives every record the "
+        "same weight, so that long responses do not drown short ones",
+        default="token",
+    )
+    context: int | None = key(
+        "tokens of a row, and of a conversation later; null takes model.context", default=None, ge=2
+    )
+    epochs: float = key("times that every record is seen", default=3, gt=0)
+    learning_rate: float = key("peak learning rate", default=3.0e-4, gt=0, le=1)
+    baseline_from_scratch: bool = key(
+        "also fine-tune random weights (sft_scratch), to show what pretraining is worth",
+        default=False,
+        reruns=False,
+    )
+
+
+@section
+class Dpo(Tuning):
+    """Aligning the tuned model with preferences."""
+
+    preferences: str = key(
+        "a name under preferences in the sources file, or the path of a file of pairs (JSON, JSON "
+        "lines or parquet)",
+        default="alpaca_farm",
+        min_length=1,
+        reruns=False,
+    )
+    validation_share: float = key(
+        "share of the pairs that is held out; hashes of the prompts choose them",
+        default=0.02,
+        gt=0,
+        le=0.5,
+    )
+    context: int | None = key(
+        "tokens of a prompt with one reply; null takes sft.context, or model.context where there "
+        "is no sft",
+        default=None,
+        ge=2,
+    )
+    loss: Literal["sigmoid", "simpo"] = key(
+        "sigmoid is DPO's loss, which measures replies against the model that the stage starts "
+        "from; simpo compares their log-probabilities per token, with a margin",
+        default="sigmoid",
+    )
+    beta: float = key(
+        "scale of the rewards; a lower one lets the model move further from where it starts "
+        "(simpo wants about 2)",
+        default=0.1,
+        gt=0,
+    )
+    label_smoothing: float = key(
+        "share of the preferences that are assumed to be the wrong way round",
+        default=0,
+        ge=0,
+        lt=0.5,
+    )
+    target_margin: float = key(
+        "how much further apart the rewards should be, with simpo only", default=0.5, ge=0
+    )
+    epochs: float = key("times that every pair is seen", default=1, gt=0)
+    batch_tokens: int = key(
+        "tokens of one optimizer step, padding included; a row holds two contexts",
+        default=16384,
+        ge=1,
+    )
+    learning_rate: float = key("peak learning rate", default=5.0e-5, gt=0, le=1)
+
+
+@section
+class Sample(Section):
+    """A small invented world; a key that is left out has the demo's value."""
+
+    seed: int = key("another seed invents another world", optional=True)
+    people: int = key(
+        "people in it; half of them are asked about only in the held-out questions", optional=True
+    )
+    boats: int = key("boats in it, likewise", optional=True)
+    paragraphs_per_book: int = key("length of its books", optional=True)
+    articles: int = key("number of its web pages", optional=True)
+    other_instructions: int = key(
+        "number of instructions that are not questions about it", optional=True
+    )
+
+
+@section
+class Deduplicate(Section):
+    """Which repetitions are dropped from each kind of source."""
+
+    web: Deduplication = key("in web pages, across all shards", default="near")
+    books: Deduplication = key("in books", default="none")
+    own_text: Deduplication = key("in your own text, each path for itself", default="none")
+    threshold: float = key(
+        "how alike near-duplicates are at least: of all runs of five words in two documents, the "
+        "share that is in both",
+        default=0.8,
+        ge=0.5,
+        le=1,
+    )
+
+
+@section
+class Fineweb(Section):
+    """The part of each FineWeb-Edu shard that is taken."""
+
+    shards: int = key(
+        "number of shards, counted from the first in the sources file",
+        default=1,
+        ge=1,
+        reruns=False,
+    )
+    max_bytes_per_shard: int = key(
+        "UTF-8 bytes of text to take from a shard; only the parts of the file that hold them are "
+        "downloaded",
+        default=1_000_000_000,
+        ge=1,
+    )
+    min_score: int = key("lowest educational score (0 to 5) of a page", default=3, ge=0, le=5)
+    language: str = key("language of a page as the data set labels it", default="en", min_length=2)
+    min_language_score: float = key("lowest certainty of that label", default=0.65, ge=0, le=1)
+    min_characters: int = key("length of the shortest page", default=200, ge=1)
+    max_characters: int = key("length of the longest page", default=100_000, ge=1)
+
+
+@section
+class Corpus(Section):
+    """The text to learn from."""
+
+    name: str | None = key(
+        "name of the prepared corpus; runs with the same name share it, so they must agree on this "
+        "section; null takes the run's name",
+        default=None,
+        pattern=NAME,
+        form=FORM_OF_NAME,
+    )
+    sources: Annotated[list[Annotated[str, MinLen(1)]], EachOnce()] = key(
+        "gutenberg, fineweb, and any number of .txt or .md files, folders or globs of your own",
+        default=["gutenberg", "fineweb"],
+        min_length=1,
+    )
+    books: Literal["all"] | Annotated[list[Annotated[int, Ge(1)]], MinLen(1), EachOnce()] = key(
+        "ids of the books to take from the sources file, or all", default="all"
+    )
+    validation_share: float = key(
+        "share of each source's documents (whole ones, at least two) that is held out",
+        default=0.01,
+        gt=0,
+        le=0.5,
+    )
+    deduplicate: Deduplicate = subsection(
+        Deduplicate,
+        "which repetitions are dropped; near stands for near-duplicates and copies, exact for "
+        "copies, none for nothing",
+    )
+    decontaminate: bool = key(
+        "drop training documents that have 13 words in a row in common with held-out text, "
+        "evaluate.questions or evaluate.tasks, unless more than 10 documents have the same words",
+        default=True,
+    )
+    fineweb: Fineweb = subsection(Fineweb, "the part of each FineWeb-Edu shard that is taken")
+
+
+@section
+class Tokenizer(Section):
+    """The byte-level BPE."""
+
+    vocab_size: int | None = key(
+        "entries of the vocabulary, including 16 reserved ids and the 256 bytes; null takes the "
+        "model preset's",
+        default=None,
+        ge=272,
+        le=65536,
+    )
+    sample_bytes: int = key(
+        "bytes of the corpus that the merges are learned from", default=100_000_000, ge=1
+    )
+
+
+@section
+class Model(Section):
+    """The transformer; `ModelConfig` is built from this section, and has the presets."""
+
+    preset: Literal["small", "medium", "base", "large", None] = key(
+        "small has 1.05 M parameters, medium 11 M, base 116 M, large 267 M; null means that every "
+        "field is given",
+        default=None,
+    )
+    dim: int = key("width of the hidden state", optional=True, ge=1)
+    heads: int = key("query heads", optional=True, ge=1)
+    kv_heads: int = key(
+        "key and value heads; each serves heads / kv_heads query heads", optional=True, ge=1
+    )
+    layers: int = key("blocks", optional=True, ge=1)
+    context: int = key("tokens of a training row", optional=True, ge=2)
+    ffn: int = key("inner width of the SwiGLU", optional=True, ge=1)
+    head_size: int = key(
+        "width of a head, an even number; left out, dim / heads", optional=True, ge=0
+    )
+    mtp_heads: int = key(
+        "number of prediction heads, K; head k predicts the token k + 1 positions ahead",
+        optional=True,
+        ge=1,
+    )
+    mtp_weights: list[Annotated[float, Ge(0)]] = key(
+        "weights of the K head losses; left out, equal", optional=True
+    )
+    tied: bool = key("head 0 shares its weights with the embedding", optional=True)
+    norm_epsilon: float = key("epsilon of RMSNorm", optional=True, gt=0)
+    rope_theta: float = key("base of the rotary frequencies", optional=True, gt=1)
+    step_size: float = key("h of x + h·f(x), the Euler step of a block", optional=True, gt=0)
+    vocab_size: int = key(
+        "set by tokenizer.vocab_size; given here it must agree", optional=True, ge=272, le=65536
+    )
+
+
+@section
+class Task(Section):
+    """An entry of evaluate.tasks."""
+
+    name: str = key(
+        "a name under tasks in the sources file, or one of your own beside a url",
+        pattern=NAME,
+        form=FORM_OF_NAME,
+    )
+    url: str | None = key(
+        "address or path of the task's file, folder or zip archive; null takes the sources file's",
+        default=None,
+        min_length=1,
+    )
+    kind: TaskKind = key(
+        "layout and scoring of the file; null takes the sources file's, or the name", default=None
+    )
+    limit: int | None = key(
+        "items that are asked, chosen by the seed and the same for every model; null asks all",
+        default=None,
+        ge=1,
+    )
+
+
+@section
+class Evaluate(Section):
+    """Measurements of every stage's model."""
+
+    prompts: list[Annotated[str, MinLen(1)]] = key(
+        "prompts whose replies are printed in the report", default=[]
+    )
+    questions: str | None = key(
+        "a name under questions in the sources file: held-out questions that are scored exactly; "
+        "null asks none",
+        default=None,
+    )
+    tasks: list[Task] = key(
+        "multiple-choice and last-word tasks that are scored; an entry gives name, and url, kind "
+        "and limit where they differ from the sources file",
+        default=[],
+    )
+    chat_prompts: int = key(
+        "held-out instructions that are answered, once greedily and once by sampling, to see how "
+        "many replies stop, how long they are and how much they repeat",
+        default=100,
+        ge=0,
+    )
+    validation_tokens: int = key(
+        "held-out tokens per source that bits per byte is measured on", default=1_000_000, ge=1
+    )
+    max_new_tokens: int = key("longest reply, in tokens", default=128, ge=1)
+    temperature: float = key(
+        "temperature of the samples in the report; 0 is greedy. Questions are always answered "
+        "greedily",
+        default=0.8,
+        ge=0,
+    )
+    top_k: int = key("sample from the k likeliest tokens only; 0 means all", default=0, ge=0)
+    top_p: float = key(
+        "sample from the likeliest tokens only that together have this probability",
+        default=0.95,
+        gt=0,
+        le=1,
+    )
+
+
+@section
+class Slurm(Section):
+    """The resources that a job asks of a cluster."""
+
+    account: str | None = key(
+        "account that jobs are charged to; null takes the user's default", default=None
+    )
+    partition: str | None = key(
+        "partition of the jobs that want a GPU; null takes the cluster's default", default=None
+    )
+    cpu_partition: str | None = key(
+        "partition of the other jobs; null takes the cluster's default", default=None
+    )
+    hours: float = key(
+        "wall time of a training job; at its end the job saves, and its retry resumes",
+        default=12,
+        gt=0,
+    )
+    cpus: int = key("CPUs of a job", default=16, ge=1)
+
+
+@section
+class Configuration(Section):
+    """A whole configuration file."""
+
+    run: str = key(
+        "name of the run; its models, logs, report and model card go to results/<run>/",
+        pattern=NAME,
+        form=FORM_OF_NAME,
+    )
+    seed: int = key(
+        "seed of everything random in training and sampling", default=1, ge=0, le=4294967295
+    )
+    device: Literal["auto", "cpu", "cuda", "reference"] = key(
+        "where models run; auto takes the GPU when there is one, reference is the plain NumPy "
+        "specification",
+        default="auto",
+        reruns=False,
+    )
+    max_hours: float | None = key(
+        "a run that would take longer than this on the device at hand is stopped before anything "
+        "is downloaded; null lets any run start",
+        default=24,
+        gt=0,
+        reruns=False,
+    )
+    data_dir: str = key(
+        "folder of everything downloaded and prepared; runs share it",
+        default="data",
+        min_length=1,
+        reruns=False,
+    )
+    results_dir: str = key("folder of the runs", default="results", min_length=1, reruns=False)
+    sources: str = key(
+        "YAML file with every address that is downloaded, its size, hash and licence", min_length=1
+    )
+    sample: Sample = key(
+        "a small invented world; with this section it is written to data_dir/sample first, for "
+        "sources that point there, and nothing is downloaded; a key left out has the demo's value",
+        optional=True,
+    )
+    corpus: Corpus = subsection(Corpus, "the text that is learned from")
+    tokenizer: Tokenizer = subsection(Tokenizer, "the byte-level BPE")
+    model: Model = key("the transformer; a preset and whatever differs from it, or every field")
+    pretrain: Pretrain = key("the first training stage, on the corpus")
+    sft: Sft = subsection(Sft, "fine-tuning on instructions", enabled=False)
+    dpo: Dpo = subsection(Dpo, "aligning the tuned model with preferences", enabled=False)
+    evaluate: Evaluate = subsection(Evaluate, "what is measured of every stage's model")
+    slurm: Slurm = subsection(
+        Slurm,
+        "what a job asks of a cluster (used with --workflow-profile profiles/slurm)",
+        reruns=False,
+    )
+
+
+StageSettings = Pretrain | Sft | Dpo
+STAGE_SECTIONS: dict[str, type[StageSettings]] = {"pretrain": Pretrain, "sft": Sft, "dpo": Dpo}

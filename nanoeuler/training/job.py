@@ -1,0 +1,50 @@
+"""A training stage at work: everything in which one stage differs from another."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nanoeuler.config.settings import StageSettings
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.transformer import Transformer
+from nanoeuler.training.objectives import KnownWeights, Objective
+from nanoeuler.training.schedule import Schedule
+from nanoeuler.training.streams import Stream
+
+if TYPE_CHECKING:
+    from nanoeuler.backend.ops import Backend
+
+Scores = dict[str, float]
+"""A measurement on held-out data: values by name."""
+
+
+@dataclass
+class Job:
+    """All that `train` needs to know of a stage."""
+
+    stage: str
+    output: Path  # results/<run>/<stage>
+    config: ModelConfig
+    settings: StageSettings
+    section: Mapping[str, Any]  # the settings as they were given: see `fingerprint`
+    fingerprint: str
+    stream: Stream
+    schedule: Schedule
+    backend: "Backend"
+    initial: Callable[[], np.ndarray]  # flat parameters to start from
+    validate: Callable[[Transformer], Scores]
+    score: Callable[[Scores], float]  # the value to compare measurements by; lower is better
+    tokenizer_path: Path
+    template: str | None
+    objective: Objective = field(default_factory=KnownWeights)
+    tuned: bool = False  # starts from a trained model, which is measured before the first step
+    patience: int | None = None  # measurements without improvement that end the stage
+    facts: dict[str, Any] = field(default_factory=dict)  # for the first line of metrics.jsonl
+    info: dict[str, Any] = field(default_factory=dict)  # for the model folder: licences, parent
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.stream.rows_per_step * self.stream.length

@@ -1,0 +1,43 @@
+"""A checkpoint is found by its fingerprint, so code that computes another one loses it."""
+
+from pathlib import Path
+
+import pytest
+
+from nanoeuler.config import load
+from nanoeuler.training.fingerprint import fingerprint
+
+ROOT = Path(__file__).parents[2]
+RECORDED = {
+    ("config", "pretrain"): "e5b0ce6aed1816ce105d8d0f5149ed44932606fded9e1afde87852719a50627e",
+    ("config", "sft"): "88fe428301c864e8a6b12749a5a3f83d8a64b90912d068d4598c045d58d6716d",
+    ("config", "dpo"): "6e4c195b2b5bba354a7ec13d12576980d41d6e6685559e30374d7712b3f7b259",
+    ("small", "pretrain"): "dfc20c7bbf6f049851cda755527625da83d3a26463fbcb2a21fd1acc2b71707f",
+    ("small", "sft"): "c6807a6fe7da7e2dc47cfa7a40a6ddffac552786b4b49c94d6c4efb6318fa78c",
+    ("small", "dpo"): "24496099d0310b98fa5b717507353c5c4d2acf638d0eeb6e7ec44a1e32ebb37c",
+    ("medium", "pretrain"): "186241c75b778a39d7bffd5072ca9aa39853d4fd4839d6603846eb09ae0d18b3",
+    ("medium", "sft"): "6a9a331694feaa93ffdaf73110ad9153867e5450d1dee82ab6d363166fea305a",
+    ("medium", "dpo"): "53933a22c7b4cb61b6dbedbc1948efe47b382137c3ae1c820afa26d5555d0843",
+    ("base", "pretrain"): "8dce3ae384ed5c3f288bc5254211d89370009bd4bde4a04a8c0281861906cccd",
+    ("base", "sft"): "bb4f19deb84b50e9d045c788a3d96b322ccef86eaf63492cb799d576bef00df9",
+    ("base", "dpo"): "1d612aa92c8d74b9d9f2221ac68811b73d830e4995b5e1d978d31e9d628d7507",
+    ("large", "pretrain"): "d722453425a472b732fe7df4c03f0e966595a107b167896bf9d5c18128453556",
+    ("large", "sft"): "e7d590a64cb7b074d81256ba81488b0a3211277c6d6c414588ca9b295a1ef16f",
+    ("large", "dpo"): "1abfb49db58dbe3ccc56dbfda456ee34d35ea7d395f52c303af3afad9a91d559",
+}
+"""They may change with these files and with a stage's revision, and with nothing else."""
+
+
+@pytest.mark.parametrize(("run", "stage"), RECORDED)
+def test_checkpoints_of_earlier_code_are_found(run, stage, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    config = load(f"config/{run}.yaml")
+    inputs = {"model": config["model"], "seed": config["seed"]}
+    assert fingerprint(stage, config[stage], **inputs) == RECORDED[run, stage]
+
+
+def test_a_section_that_lacks_keys_keeps_its_fingerprint():
+    """A stage that a person started with part of a section hashes that part, without defaults."""
+    assert fingerprint("sft", {"epochs": 3, "keep": "best"}, seed=1) == (
+        "690e4490426f4e1d53d3f72a19e0425f402f62879246a5898750f799c096b67e"
+    )
