@@ -5,9 +5,11 @@ are worth a matrix product: cuBLASLt's, with what lies between the products fuse
 cheap.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,7 +31,9 @@ from nanoeuler.backend.cuda.kernel_sources import (
 from nanoeuler.backend.cuda.kernels import Argument, blocks
 from nanoeuler.backend.cuda.scratch import Scratch
 
-Array = Any
+if TYPE_CHECKING:
+    from cupy import ndarray as Array
+
 LEAST_SPAN = 32  # keys that are worth a block
 
 

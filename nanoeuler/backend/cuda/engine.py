@@ -13,9 +13,10 @@ from typing import Any
 import cupy
 import ml_dtypes
 import numpy as np
+from cupy import ndarray as Array
 
 from nanoeuler.backend.attention_arrays import AttentionArrays
-from nanoeuler.backend.cuda.attention import UNIT_OF, Attention
+from nanoeuler.backend.cuda.attention import HEAD_SIZES, UNIT_OF, Attention
 from nanoeuler.backend.cuda.cublaslt import CublasLt
 from nanoeuler.backend.cuda.decoding import DecodingOps
 from nanoeuler.backend.cuda.device import Device, peak_flops
@@ -42,10 +43,8 @@ from nanoeuler.backend.cuda.scratch import Scratch
 from nanoeuler.backend.cuda.staging import HostCopy, Staged
 from nanoeuler.errors import UserError
 
-Array = Any
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
-HEAD_SIZES = (32, 64, 128)
 STAGED = 16
 """Arrays whose next content is staged; beyond this many the oldest is forgotten."""
 
@@ -54,7 +53,7 @@ STAGED = 16
 class Recorded:
     """The work of a step: run once, recorded at its next run, and from then on a graph."""
 
-    graph: Any = None
+    graph: cupy.cuda.Graph | None = None
     scratch: list[Array] = field(default_factory=list)
     """Scratch memory whose addresses the graph holds, so that it lives as long as the graph."""
 
@@ -93,7 +92,7 @@ class CudaBackend(DecodingOps):
         self.sources = KernelSources(self.activation.name, self.residual.name)
         self.kernels = Kernels(self.stream, self.device.capability)
         self.launch = self.kernels.launch
-        self.scratch = Scratch(lambda count: self.empty((count,), np.uint8))
+        self.scratch = Scratch(lambda count: allocate((count,), np.uint8))
         self.products = CublasLt(precision, self.stream, f"{self.device.name} {precision}")
         self.portable = portable
         hopper = precision == "bf16" and self.kernels.hopper and not portable
@@ -150,10 +149,7 @@ class CudaBackend(DecodingOps):
     # ---- memory
 
     def empty(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
-        try:
-            return cupy.empty(shape, dtype or self.dtype)
-        except cupy.cuda.memory.OutOfMemoryError as error:
-            raise MemoryError(f"the GPU's memory is full: {error}") from error
+        return allocate(shape, dtype or self.dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
         array = self.empty(shape, dtype)
@@ -617,6 +613,13 @@ class CudaBackend(DecodingOps):
                 flags[start // DECAY_BLOCK : blocks(stop, DECAY_BLOCK)] = decays
             self.decay_flags[layout] = self.from_host(flags)
         return self.decay_flags[layout]
+
+
+def allocate(shape: tuple[int, ...], dtype: Any) -> Array:
+    try:
+        return cupy.empty(shape, dtype)
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        raise MemoryError(f"the GPU's memory is full: {error}") from error
 
 
 def row_stride(array: Array) -> np.int64:
