@@ -57,10 +57,8 @@ class Inputs:
     def __init__(self, B: int, T: int, heads: int, kv_heads: int, head_size: int, precision: str):
         import ml_dtypes
 
-        dtype, random = (
-            ml_dtypes.bfloat16 if precision == "bf16" else np.float32,
-            cupy.random.RandomState(1),
-        )
+        dtype = ml_dtypes.bfloat16 if precision == "bf16" else np.float32
+        random = cupy.random.RandomState(1)
         self.query, self.dout = (
             random.standard_normal((B, T, heads, head_size), np.float32).astype(dtype)
             for _ in range(2)
@@ -102,13 +100,11 @@ def main() -> None:
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    B, T, heads, kv_heads, head_size = (
-        options.rows,
-        options.length,
-        options.heads,
-        options.kv_heads,
-        options.head_size,
-    )
+    B = options.rows
+    T = options.length
+    heads = options.heads
+    kv_heads = options.kv_heads
+    head_size = options.head_size
     operations = (
         4 * B * heads * T * T / 2 * head_size
     )  # a multiply and an add for each pair and number, in two products, half of the pairs

@@ -68,21 +68,15 @@ def works(
     dout = torch.randn(B, T, heads, head_size, device="cuda", dtype=torch.bfloat16)
     stream = cupy.cuda.Stream.from_external(torch.cuda.current_stream())
     attention = Attention(Kernels(stream, capability(0)), heads, kv_heads, head_size, "bf16")
-    out, gradient, lse = (
-        cupy.empty((B, T, heads, head_size), ml_dtypes.bfloat16),
-        cupy.empty(packed.shape, ml_dtypes.bfloat16),
-        cupy.empty((B, heads, T), np.float32),
-    )
+    out = cupy.empty((B, T, heads, head_size), ml_dtypes.bfloat16)
+    gradient = cupy.empty(packed.shape, ml_dtypes.bfloat16)
+    lse = cupy.empty((B, heads, T), np.float32)
     inputs = split(as_cupy(packed), heads, kv_heads)
-    saved, gradients = (
-        AttentionArrays(*inputs, out),
-        AttentionArrays(*split(gradient, heads, kv_heads), as_cupy(dout)),
-    )
-    starts, offset, workspace = (
-        cupy.zeros((B, T), np.int32),
-        cupy.zeros(B, np.int32),
-        cupy.empty(attention.workspace_bytes(B, T), np.uint8),
-    )
+    saved = AttentionArrays(*inputs, out)
+    gradients = AttentionArrays(*split(gradient, heads, kv_heads), as_cupy(dout))
+    starts = cupy.zeros((B, T), np.int32)
+    offset = cupy.zeros(B, np.int32)
+    workspace = cupy.empty(attention.workspace_bytes(B, T), np.uint8)
 
     def ours_forward() -> None:
         attention.forward(*inputs, starts, offset, out, lse)

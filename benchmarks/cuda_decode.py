@@ -42,10 +42,8 @@ class Ours:
         self, prompts_BT: np.ndarray, count: int, sampling: Sampling
     ) -> tuple[float, np.ndarray]:
         """Seconds per token, and the tokens, (B, count)."""
-        window, new = (
-            ContextWindow(self.model, len(prompts_BT), self.model.config.context),
-            prompts_BT.tolist(),
-        )
+        window = ContextWindow(self.model, len(prompts_BT), self.model.config.context)
+        new = prompts_BT.tolist()
         positions, tokens = np.full(len(prompts_BT), prompts_BT.shape[1]), []
         for index in range(count):
             if index == WARM_UP:
@@ -73,18 +71,16 @@ class Peer:
         self.model = PyTorchModel(config, parameters).cuda().bfloat16()
         self.layer = torch.compile(self.step_layer, dynamic=False)
 
-    def step_layer(self, block, x_BTD, cos, sin, places_T, mask_TS, keys_BGSE, values_BGSE):
+    def step_layer(self, block, x_BTD, cos, sin, positions_T, mask_TS, keys_BGSE, values_BGSE):
         c, (B, T, _) = self.config, x_BTD.shape
         parts = block.query_key_value(
             F.rms_norm(x_BTD, (c.dim,), block.attention_norm, c.norm_epsilon)
         )
         query, key, value = (part.view(B, T, -1, c.head_size) for part in parts)
-        query, key = (
-            rotated(query, cos, sin).to(value.dtype),
-            rotated(key, cos, sin).to(value.dtype),
-        )
-        keys_BGSE.index_copy_(2, places_T, key.transpose(1, 2))
-        values_BGSE.index_copy_(2, places_T, value.transpose(1, 2))
+        query = rotated(query, cos, sin).to(value.dtype)
+        key = rotated(key, cos, sin).to(value.dtype)
+        keys_BGSE.index_copy_(2, positions_T, key.transpose(1, 2))
+        values_BGSE.index_copy_(2, positions_T, value.transpose(1, 2))
         out = F.scaled_dot_product_attention(
             query.transpose(1, 2), keys_BGSE, values_BGSE, attn_mask=mask_TS, enable_gqa=True
         )
@@ -96,7 +92,7 @@ class Peer:
     def recorded(
         self, rows: int, tokens: int
     ) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """A graph that reads `ids` (rows, tokens) from position `place` on.
+        """A graph that reads `ids` (rows, tokens) from `position` on.
 
         It leaves the likeliest next ids in `chosen` and, for one token, in `ids`.
         """
@@ -106,22 +102,25 @@ class Peer:
             [torch.zeros(shape, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
             for _ in range(c.layers)
         ]
-        ids, place = (
-            torch.zeros(rows, tokens, dtype=torch.long, device="cuda"),
-            torch.zeros(1, dtype=torch.long, device="cuda"),
-        )
-        chosen, steps, slots = (
-            torch.zeros(rows, dtype=torch.long, device="cuda"),
-            torch.arange(tokens, device="cuda"),
-            torch.arange(c.context, device="cuda"),
-        )
+        ids = torch.zeros(rows, tokens, dtype=torch.long, device="cuda")
+        position = torch.zeros(1, dtype=torch.long, device="cuda")
+        chosen = torch.zeros(rows, dtype=torch.long, device="cuda")
+        steps = torch.arange(tokens, device="cuda")
+        slots = torch.arange(c.context, device="cuda")
 
         def step() -> None:
-            places = place + steps
-            x, mask = model.embedding(ids), slots[None, :] <= places[:, None]
+            positions = position + steps
+            x, mask = model.embedding(ids), slots[None, :] <= positions[:, None]
             for block, (keys, values) in zip(model.blocks, caches, strict=True):
                 x = self.layer(
-                    block, x, model.cos[places], model.sin[places], places, mask, keys, values
+                    block,
+                    x,
+                    model.cos[positions],
+                    model.sin[positions],
+                    positions,
+                    mask,
+                    keys,
+                    values,
                 )
             hidden = F.rms_norm(x[:, -1], (c.dim,), model.final_norm, c.norm_epsilon)
             chosen.copy_(
@@ -129,7 +128,7 @@ class Peer:
             )
             if tokens == 1:
                 ids.copy_(chosen[:, None])
-                place.add_(1)
+                position.add_(1)
 
         for _ in range(3):
             step()
@@ -141,12 +140,12 @@ class Peer:
             caches,
             (steps, slots),
         )  # what the graph reads has to outlive this call
-        return graph, ids, place, chosen
+        return graph, ids, position, chosen
 
     @torch.inference_mode()
     def writer(self, prompts_BT: np.ndarray, count: int) -> Callable[[], float]:
         (rows, length), prompts = prompts_BT.shape, torch.from_numpy(prompts_BT).cuda()
-        graph, ids, place, chosen = self.recorded(rows, 1)
+        graph, ids, position, chosen = self.recorded(rows, 1)
         stored = [
             torch.zeros(
                 rows,
@@ -168,7 +167,7 @@ class Peer:
         @torch.inference_mode()
         def write() -> float:
             ids.copy_(first[:, None])
-            place.fill_(length)
+            position.fill_(length)
             torch.cuda.synchronize()
             began = time.perf_counter()
             for _ in range(count):
@@ -179,10 +178,10 @@ class Peer:
         return write
 
     def reader(self, prompt_BT: np.ndarray) -> Callable[[], np.ndarray]:
-        graph, ids, place, chosen = self.recorded(*prompt_BT.shape)
+        graph, ids, position, chosen = self.recorded(*prompt_BT.shape)
         with torch.inference_mode():
             ids.copy_(torch.from_numpy(prompt_BT))
-            place.zero_()
+            position.zero_()
 
         def read() -> np.ndarray:
             graph.replay()

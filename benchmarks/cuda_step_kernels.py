@@ -68,9 +68,9 @@ class Timer:
 
     def __init__(self, backend: CudaBackend):
         self.backend, self.calls = backend, []
-        for place, ops in ((backend.products, PRODUCTS), (backend.fused, FUSED), (backend, OPS)):
-            for name, work in ops.items() if place else ():
-                setattr(place, name, self.timed(name, getattr(place, name), work))
+        for owner, ops in ((backend.products, PRODUCTS), (backend.fused, FUSED), (backend, OPS)):
+            for name, work in ops.items() if owner else ():
+                setattr(owner, name, self.timed(name, getattr(owner, name), work))
 
     def timed(self, name: str, op: Any, work: Any) -> Any:
         def call(*arguments: Any, **named: Any) -> Any:

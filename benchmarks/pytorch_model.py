@@ -57,9 +57,9 @@ class Block(nn.Module):
         cos: torch.Tensor,
         sin: torch.Tensor,
         cache: tuple[torch.Tensor, torch.Tensor] | None,
-        place: int,
+        position: int,
     ) -> torch.Tensor:
-        """`cache` holds keys and values, (B, capacity, G, E) each; the new tokens go to `place`."""
+        """`cache` holds keys and values, (B, capacity, G, E) each; new tokens go to `position`."""
         c, (B, T, _) = self.c, x_BTD.shape
         parts = self.query_key_value(
             F.rms_norm(x_BTD, (c.dim,), self.attention_norm, c.norm_epsilon)
@@ -68,8 +68,8 @@ class Block(nn.Module):
         query, key = rotated(query, cos, sin), rotated(key, cos, sin)
         if cache is not None:
             for stored, new in zip(cache, (key, value), strict=True):
-                stored[:, place : place + T] = new
-            key, value = (stored[:, : place + T] for stored in cache)
+                stored[:, position : position + T] = new
+            key, value = (stored[:, : position + T] for stored in cache)
         heads_first = (part.transpose(1, 2) for part in (query, key, value))
         attended = F.scaled_dot_product_attention(*heads_first, is_causal=T > 1, enable_gqa=True)
         x_BTD = x_BTD + c.step_size * self.attention_output(
@@ -108,11 +108,9 @@ class PyTorchModel(nn.Module):
 
     @torch.no_grad()
     def take(self, parameters: np.ndarray) -> None:
-        c, columns, views = (
-            self.config,
-            PackedColumns(self.config),
-            ModelViews(self.config, parameters),
-        )
+        c = self.config
+        columns = PackedColumns(self.config)
+        views = ModelViews(self.config, parameters)
         self.embedding.weight.copy_(torch.from_numpy(views.embedding))
         self.final_norm.copy_(torch.from_numpy(views.final_norm))
         heads = views.heads.reshape(c.mtp_heads, columns.head, c.dim)[:, : c.vocab_size]
@@ -134,12 +132,12 @@ class PyTorchModel(nn.Module):
             block.mlp_norm.copy_(torch.from_numpy(layer.mlp_norm))
 
     def hidden(
-        self, ids_BT: torch.Tensor, caches: list | None = None, place: int = 0
+        self, ids_BT: torch.Tensor, caches: list | None = None, position: int = 0
     ) -> torch.Tensor:
         x_BTD, T = self.embedding(ids_BT), ids_BT.shape[1]
-        cos, sin = self.cos[place : place + T], self.sin[place : place + T]
+        cos, sin = self.cos[position : position + T], self.sin[position : position + T]
         for index, block in enumerate(self.blocks):
-            x_BTD = block(x_BTD, cos, sin, None if caches is None else caches[index], place)
+            x_BTD = block(x_BTD, cos, sin, None if caches is None else caches[index], position)
         return F.rms_norm(x_BTD, (self.config.dim,), self.final_norm, self.config.norm_epsilon)
 
     def forward(self, ids_BT: torch.Tensor, targets_BTK: torch.Tensor) -> torch.Tensor:
@@ -170,9 +168,9 @@ class PyTorchModel(nn.Module):
         ]
 
     @torch.inference_mode()
-    def extend(self, caches: list, ids_BT: torch.Tensor, place: int) -> torch.Tensor:
-        """Head 0's logits behind the last of the new tokens, (B, V), with `place` tokens cached."""
-        hidden_BD = self.hidden(ids_BT, caches, place)[:, -1]
+    def extend(self, caches: list, ids_BT: torch.Tensor, position: int) -> torch.Tensor:
+        """Head 0's logits behind the last new token, (B, V), with `position` tokens cached."""
+        hidden_BD = self.hidden(ids_BT, caches, position)[:, -1]
         return F.linear(hidden_BD, self.heads.linears[0].weight[: self.config.vocab_size])
 
 

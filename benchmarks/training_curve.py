@@ -55,12 +55,10 @@ class Ours:
     ):
         o = section
         optimizer = AdamW(o["beta1"], o["beta2"], o["epsilon"], o["weight_decay"], o["clip_norm"])
-        self.state, self.stream, self.schedule, self.backend = (
-            TrainingState(config, backend, parameters, optimizer),
-            stream,
-            schedule,
-            backend,
-        )
+        self.state = TrainingState(config, backend, parameters, optimizer)
+        self.stream = stream
+        self.schedule = schedule
+        self.backend = backend
         self.rows = micro_batch_rows(backend, len(parameters), stream)
 
     def steps(self, total: int) -> Iterator[int]:
@@ -106,12 +104,10 @@ class Theirs:
         from pytorch_model import PyTorchModel
 
         torch.set_float32_matmul_precision("high")
-        self.torch, self.device, self.config, self.clip = (
-            torch,
-            device,
-            config,
-            section["clip_norm"],
-        )
+        self.torch = torch
+        self.device = device
+        self.config = config
+        self.clip = section["clip_norm"]
         self.stream, self.schedule = stream, schedule
         self.model = PyTorchModel(config, parameters).to(device)
         matrices = [p for p in self.model.parameters() if p.ndim > 1]
@@ -174,33 +170,25 @@ def flat_weights(config: ModelConfig, model: Any) -> np.ndarray:
     def host(tensor: Any) -> np.ndarray:
         return tensor.detach().float().cpu().numpy()
 
-    views.embedding[...], views.final_norm[...] = (
-        host(model.embedding.weight),
-        host(model.final_norm),
-    )
+    views.embedding[...] = host(model.embedding.weight)
+    views.final_norm[...] = host(model.final_norm)
     views.heads.reshape(c.mtp_heads, columns.head, c.dim)[:, : c.vocab_size] = host(
         model.heads.linears[0].weight
     ).reshape(c.mtp_heads, c.vocab_size, c.dim)
     for block, layer in zip(model.blocks, views.layers, strict=True):
-        packed, gate_up = (
-            host(block.query_key_value.linears[0].weight),
-            host(block.gate_up.linears[0].weight),
-        )
+        packed = host(block.query_key_value.linears[0].weight)
+        gate_up = host(block.gate_up.linears[0].weight)
         ends = np.cumsum([0, block.query, block.key, block.key])
         for part, start, stop in zip(
             (columns.query, columns.key, columns.value), ends[:-1], ends[1:], strict=True
         ):
             layer.query_key_value[part] = packed[start:stop]
-        for place, start in ((columns.gate.start, 0), (columns.up.start, c.ffn)):
-            layer.gate_up[place : place + c.ffn] = gate_up[start : start + c.ffn]
-        layer.attention_output[...], layer.down[:, : c.ffn] = (
-            host(block.attention_output.weight),
-            host(block.down.weight),
-        )
-        layer.attention_norm[...], layer.mlp_norm[...] = (
-            host(block.attention_norm),
-            host(block.mlp_norm),
-        )
+        for row, start in ((columns.gate.start, 0), (columns.up.start, c.ffn)):
+            layer.gate_up[row : row + c.ffn] = gate_up[start : start + c.ffn]
+        layer.attention_output[...] = host(block.attention_output.weight)
+        layer.down[:, : c.ffn] = host(block.down.weight)
+        layer.attention_norm[...] = host(block.attention_norm)
+        layer.mlp_norm[...] = host(block.mlp_norm)
     return parameters
 
 
@@ -239,11 +227,9 @@ def main() -> None:
         config["seed"],
         name="pretrain",
     )
-    schedule, parameters, backend = (
-        Schedule.of(Pretrain.read(section), options.steps),
-        initial_parameters(model, config["seed"]),
-        make_backend(options.device),
-    )
+    schedule = Schedule.of(Pretrain.read(section), options.steps)
+    parameters = initial_parameters(model, config["seed"])
+    backend = make_backend(options.device)
     arguments = model, parameters, section, stream, schedule
     side = (
         Ours(*arguments, backend)

@@ -55,10 +55,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" __global__ void
-__launch_bounds__(THREADS) adamw(float* parameters, bfloat16* working, const float* gradients,
-    float* first, float* second, const unsigned char* decays, long long count, const float* scalars,
-    float beta1, float beta2, float epsilon, float weight_decay) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    adamw(float* parameters, bfloat16* working, const float* gradients, float* first, float* second,
+        const unsigned char* decays, long long count, const float* scalars, float beta1,
+        float beta2, float epsilon, float weight_decay) {
     const long long index = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
     if (index >= count || scalars[FINITE] == 0) return;
     const float scale = scalars[CLIPPING], rate = scalars[RATE], correction = scalars[CORRECTION],
@@ -79,9 +79,9 @@ __launch_bounds__(THREADS) adamw(float* parameters, bfloat16* working, const flo
     if (working) store(working + index, p);
 }
 
-// The copy of the parameters that products read, written anew: bytes 6 P.
-extern "C" __global__ void
-__launch_bounds__(THREADS) refresh(const float* parameters, bfloat16* working, long long count) {
+// Writes the copy of the parameters that products read: bytes 6 P.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    refresh(const float* parameters, bfloat16* working, long long count) {
     const long long index = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
     if (index < count) store(working + index, load(parameters + index));
 }

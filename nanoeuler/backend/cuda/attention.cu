@@ -167,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
             lse[((long long)batch * heads + head) * T + q.first + q.query + i] =
                 (top[half] * factor + logarithm(sum)) / BASE;
     }
-    __syncthreads();  // the tile of queries is read no more
+    __syncthreads();  // the tile of queries is not read any more
     store_rows<QUERIES>(sums, inverse, 0, q.row,
         out + batch * out_batch + (long long)(q.first + q.query) * out_token + head * out_head,
         out_token, left);
@@ -179,11 +179,12 @@ constexpr int GRADIENT_QUERIES = GRADIENT_HEADS * GRADIENT_POSITIONS;
 static_assert(DQUERY_THREADS == GRADIENT_QUERIES * 2, "a warp owns 16 rows");
 
 // dq = ds k / √E; leaves (lse · BASE, delta) of each row behind for the other kernel.
-extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS) attention_dquery(
-    CONST_TENSOR(dout), CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value),
-    const int* __restrict__ starts, CONST_TENSOR(out), const float* __restrict__ lse,
-    float2* __restrict__ statistics, TENSOR(dquery), int T, int heads, int kv_heads, float scale,
-    const int* positions, const float* cosine, const float* sine) {
+extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS)
+    attention_dquery(CONST_TENSOR(dout), CONST_TENSOR(query), CONST_TENSOR(key),
+        CONST_TENSOR(value), const int* __restrict__ starts, CONST_TENSOR(out),
+        const float* __restrict__ lse, float2* __restrict__ statistics, TENSOR(dquery), int T,
+        int heads, int kv_heads, float scale, const int* positions, const float* cosine,
+        const float* sine) {
     constexpr int ROW_TILE = GRADIENT_QUERIES * ROW_BYTES, KEY_TILE = GRADIENT_KEYS * ROW_BYTES;
     constexpr int KEY_TILES = 2 * ROW_TILE, VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
     static_assert(VALUE_TILES + 2 * KEY_TILE == DQUERY_BYTES, "two tiles of keys and of values");
@@ -212,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS) atte
     int head = q.head + q.head_in_block, left = q.count - q.query;
     float row_lse[2], row_delta[2];
     {
-        int i = lane / 2;  // two lanes take a row, chunk by chunk in turn
+        int i = lane / 2;  // two lanes take a row, and its chunks alternately
         float sum = 0;
         if (i < left) {
             const element* row_out = out + batch * out_batch +
@@ -298,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS) atte
                 for (int i = 0; i < 4; i++) rest[i / 2] += dscores[j][i];
             }
         }
-        __syncthreads();  // the last tile is read no more
+        __syncthreads();  // the last tile is not read any more
         fetch(tile, tile % 2);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -328,7 +329,7 @@ extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS) atte
         await_products<0>();
         pin(gradient);
     }
-    __syncthreads();  // the tile of queries is read no more
+    __syncthreads();  // the tile of queries is not read any more
     if (positions) {
         int block;  // `batch` once more: the loop has no register left to keep it in
         asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(block));
@@ -345,11 +346,11 @@ static_assert(DKEY_THREADS == HELD_KEYS * 2, "a warp owns 16 rows");
 
 // dk = dsᵀ q / √E and dv = pᵀ dout, each summed over the query heads that share the key/value head.
 // Here keys are rows and queries are columns.
-extern "C" __global__ void
-__launch_bounds__(DKEY_THREADS, DKEY_BLOCKS) attention_dkey(CONST_TENSOR(dout), CONST_TENSOR(query),
-    CONST_TENSOR(key), CONST_TENSOR(value), const int* __restrict__ starts,
-    const float2* __restrict__ statistics, TENSOR(dkey), TENSOR(dvalue), int T, int heads,
-    int kv_heads, float scale, const int* positions, const float* cosine, const float* sine) {
+extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
+    attention_dkey(CONST_TENSOR(dout), CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value),
+        const int* __restrict__ starts, const float2* __restrict__ statistics, TENSOR(dkey),
+        TENSOR(dvalue), int T, int heads, int kv_heads, float scale, const int* positions,
+        const float* cosine, const float* sine) {
     constexpr int COLUMNS = STREAMED_QUERIES, KEY_TILE = HELD_KEYS * ROW_BYTES,
                   QUERY_TILE = COLUMNS * ROW_BYTES;
     constexpr int QUERY_TILES = 2 * KEY_TILE, DOUT_TILES = QUERY_TILES + 2 * QUERY_TILE,
@@ -375,7 +376,7 @@ __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS) attention_dkey(CONST_TENSOR(dout), 
     const element *query_source = copy_query.source, *dout_source = copy_dout.source;
     auto fetch = [&](int head, int tile, int stage) {
         int first = tile * COLUMNS, present = T - first;
-        copy_query.source = query_source + head * query_head,
+        copy_query.source = query_source + head * query_head;
         copy_dout.source = dout_source + head * dout_head;
         copy_query(QUERY_TILES + stage * QUERY_TILE, first, present);
         copy_dout(DOUT_TILES + stage * QUERY_TILE, first, present);
@@ -464,7 +465,7 @@ __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS) attention_dkey(CONST_TENSOR(dout), 
         await_products<0>();
         pin(sums_key), pin(sums_value);
     }
-    __syncthreads();  // the tiles of keys and values are read no more
+    __syncthreads();  // the tiles of keys and values are not read any more
     if (positions)
         rotate_back(sums_key, positions + (long long)batch * T, cosine, sine,
             first_key + row + lane / 4, T - 1);
@@ -483,10 +484,10 @@ __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS) attention_dkey(CONST_TENSOR(dout), 
 
 constexpr int DECODE_WARPS = DECODE_THREADS / 32, GROUPS = DECODE_THREADS / CHUNKS, AHEAD = 4;
 
-extern "C" __global__ void
-__launch_bounds__(DECODE_THREADS) attention_decode(CONST_TENSOR(query), CONST_TENSOR(key),
-    CONST_TENSOR(value), const int* __restrict__ starts, const int* __restrict__ offsets,
-    TENSOR(out), float* __restrict__ lse, int T, int S, int heads, int kv_heads, float scale) {
+extern "C" __global__ void __launch_bounds__(DECODE_THREADS)
+    attention_decode(CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value),
+        const int* __restrict__ starts, const int* __restrict__ offsets, TENSOR(out),
+        float* __restrict__ lse, int T, int S, int heads, int kv_heads, float scale) {
     int head = blockIdx.x, i = blockIdx.y, batch = blockIdx.z, kv_head = head / (heads / kv_heads);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / CHUNKS,
         chunk = lane % CHUNKS * PER_CHUNK;
@@ -521,7 +522,7 @@ __launch_bounds__(DECODE_THREADS) attention_decode(CONST_TENSOR(query), CONST_TE
             for (int j = 0; j < PER_CHUNK; j++) score = fmaf(queries[j], numbers[j], score);
 #pragma unroll
             for (int step = 1; step < CHUNKS; step *= 2) score += __shfl_xor_sync(~0u, score, step);
-            scores[u] = first + u * GROUPS + group < end ? score : NEVER,
+            scores[u] = first + u * GROUPS + group < end ? score : NEVER;
             highest = fmaxf(highest, scores[u]);
         }
         float shrink = shrink_to(top, highest);
@@ -565,7 +566,7 @@ __launch_bounds__(DECODE_THREADS) attention_decode(CONST_TENSOR(query), CONST_TE
 #pragma unroll
     for (int w = 0; w < DECODE_WARPS; w++) {
         float of_warp = shrink_to(tops[w], highest);
-        sum_of_row = fmaf(totals[w], of_warp, sum_of_row),
+        sum_of_row = fmaf(totals[w], of_warp, sum_of_row);
         sum = fmaf(warp_sums[w][column], of_warp, sum);
     }
     element* target = out + batch * out_batch + (long long)i * out_token + head * out_head + column;

@@ -34,9 +34,9 @@ struct TileCopy {
     const element* source;
 
     __device__ __forceinline__ TileCopy(const element* first_row, int token_stride) {
-        row = threadIdx.x / (unsigned)CHUNKS, chunk = threadIdx.x % (unsigned)CHUNKS,
+        row = threadIdx.x / (unsigned)CHUNKS, chunk = threadIdx.x % (unsigned)CHUNKS;
         stride = token_stride;
-        target = chunk_offset<ROWS>(row, chunk),
+        target = chunk_offset<ROWS>(row, chunk);
         source = first_row + row % PER_HEAD * token_stride + chunk * PER_CHUNK;
     }
 
@@ -136,7 +136,7 @@ struct Queries {
     int batch, head, head_in_block;  // `head`: the block's first
     int first, count;  // the block's first query and how many there are
     int row, query;  // the warp's first row in the tile, its query counted from the block's first
-    int keys_begin, keys_end;  // what the block sees
+    int keys_begin, keys_end;  // keys that the block sees
     int group_first, group_last;  // key positions of the group's first and last query
     int group_start, group_last_start;  // and where their documents start
     int position, start[2];  // of the lane's two rows, which lie 8 apart

@@ -10,9 +10,9 @@
 
 constexpr int VECTORS = WIDE / WIDTH;
 
-extern "C" __global__ void
-__launch_bounds__(THREADS) write_cache(const ACTIVATION* fresh, long long stride, const int* offset,
-    ACTIVATION* cache, int rows, int T, int S, long long cache_batch) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    write_cache(const ACTIVATION* fresh, long long stride, const int* offset, ACTIVATION* cache,
+        int rows, int T, int S, long long cache_batch) {
     const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS,
                    column = index % VECTORS * WIDTH;
     if (row >= rows) return;

@@ -30,7 +30,7 @@ constexpr int STEPS = (VECTORS + THREADS - 1) / THREADS;
 constexpr bool NARROW = sizeof(ACTIVATION) == 2;
 constexpr int BLOCKS = HELD && STEPS <= 2   ? (NARROW ? 6 : 5)
                        : HELD && STEPS <= 4 ? (NARROW ? 4 : 3)
-                                            : 2;  // least on a multiprocessor
+                                            : 2;  // at least, on a multiprocessor
 
 __device__ __forceinline__ Eight inside_vocabulary(Eight value, int vector) {
 #pragma unroll
@@ -88,7 +88,7 @@ struct Row {
 };
 
 #else
-constexpr int AHEAD = 4;  // accesses of a thread under way together
+constexpr int AHEAD = 4;  // accesses that a thread starts together
 
 struct Row {
     const ACTIVATION* from;
@@ -111,7 +111,7 @@ struct Row {
     }
     // Each thread carries its sum along, relative to the highest logit that it has met.
     __device__ __forceinline__ float log_sum_exp() const {
-        float top = -3e38f, total = 0;  // of two infinities the difference would be no number
+        float top = -3e38f, total = 0;  // the difference of two infinities would be NaN
         each([&](int vector, Eight value) {
             value = inside_vocabulary(value, vector);
             const float before = top;
@@ -133,8 +133,9 @@ struct Row {
 };
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) cross_entropy(
-    const ACTIVATION* logits, long long stride, const int* targets, float* logprobs, float* lses) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    cross_entropy(const ACTIVATION* logits, long long stride, const int* targets, float* logprobs,
+        float* lses) {
     logits += blockIdx.x * stride;
     const int target = targets[blockIdx.x];
     const float lse = Row(logits).log_sum_exp();
@@ -144,16 +145,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) cross_entropy(
     }
 }
 
-extern "C" __global__ void
-__launch_bounds__(THREADS, BLOCKS) cross_entropy_backward(ACTIVATION* logits, long long stride,
-    const int* targets, const float* weights, const float* lses) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    cross_entropy_backward(ACTIVATION* logits, long long stride, const int* targets,
+        const float* weights, const float* lses) {
     logits += blockIdx.x * stride;
     Row(logits).store_gradient(logits, targets[blockIdx.x], weights[blockIdx.x], lses[blockIdx.x]);
 }
 
-extern "C" __global__ void
-__launch_bounds__(THREADS, BLOCKS) cross_entropy_with_gradient(ACTIVATION* logits, long long stride,
-    const int* targets, const float* weights, float* logprobs, float* lses) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    cross_entropy_with_gradient(ACTIVATION* logits, long long stride, const int* targets,
+        const float* weights, float* logprobs, float* lses) {
     logits += blockIdx.x * stride;
     const int target = targets[blockIdx.x];
     // read before the sum's barriers, written over after them
@@ -167,8 +168,8 @@ __launch_bounds__(THREADS, BLOCKS) cross_entropy_with_gradient(ACTIVATION* logit
     row.store_gradient(logits, target, weights[blockIdx.x], lse);
 }
 
-extern "C" __global__ void
-__launch_bounds__(THREADS) argmax(const ACTIVATION* logits, long long stride, int* likeliest) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    argmax(const ACTIVATION* logits, long long stride, int* likeliest) {
     __shared__ float tops[WARPS];
     __shared__ int ids[WARPS];
     logits += blockIdx.x * stride;

@@ -30,11 +30,12 @@
 constexpr int WARPS = THREADS / 32, CHUNKS = HEAD_SIZE / WIDTH, GROUPS = THREADS / CHUNKS,
               AHEAD = 4;
 constexpr int TOKEN = KV_HEADS * HEAD_SIZE, HALF = HEAD_SIZE / 2;
-constexpr float NEVER = -1e30f;  // below any score, and a difference of two is a number
+constexpr float NEVER = -1e30f;  // below any score; unlike infinities, two have a difference
 
-extern "C" __global__ void __launch_bounds__(THREADS) attend(const ACTIVATION* query,
-    const ACTIVATION* keys, const ACTIVATION* values, long long cache_batch, const int* lengths,
-    int capacity, int span, float scale, ACTIVATION* out, float* parts, float2* shares) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    attend(const ACTIVATION* query, const ACTIVATION* keys, const ACTIVATION* values,
+        long long cache_batch, const int* lengths, int capacity, int span, float scale,
+        ACTIVATION* out, float* parts, float2* shares) {
     __shared__ float tops[WARPS][TOGETHER], totals[WARPS][TOGETHER];
     __shared__ __align__(16) float warp_sums[WARPS][TOGETHER][HEAD_SIZE];
     const int split = blockIdx.x, first_head = blockIdx.y * TOGETHER, b = blockIdx.z,
@@ -143,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend(const ACTIVATION* q
 #pragma unroll
         for (int w = 0; w < WARPS; ++w) {
             const float shrink = exp2f(tops[w][h] - highest);
-            weights = fmaf(totals[w][h], shrink, weights),
+            weights = fmaf(totals[w][h], shrink, weights);
             sum = fmaf(warp_sums[w][h][e], shrink, sum);
         }
         const size_t row = (size_t(b) * HEADS + head) * gridDim.x + split;
@@ -159,9 +160,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend(const ACTIVATION* q
 // Threads of a head: each rotates 8 elements of the first half with 8 of the second.
 constexpr int PAIRS = HALF / WIDTH;
 
-extern "C" __global__ void __launch_bounds__(THREADS) fill_slots(const ACTIVATION* packed,
-    long long stride, const int* lengths, const float* cosine, const float* sine, ACTIVATION* query,
-    ACTIVATION* keys, ACTIVATION* values, long long cache_batch, int capacity, int rows) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    fill_slots(const ACTIVATION* packed, long long stride, const int* lengths, const float* cosine,
+        const float* sine, ACTIVATION* query, ACTIVATION* keys, ACTIVATION* values,
+        long long cache_batch, int capacity, int rows) {
     const unsigned index = blockIdx.x * THREADS + threadIdx.x,
                    b = index / ((HEADS + 2 * KV_HEADS) * PAIRS);
     if (b >= rows) return;

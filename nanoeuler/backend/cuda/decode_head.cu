@@ -9,9 +9,9 @@
 #include "few_rows.cuh"
 
 // A warp takes 2 · PAIRS entries of the vocabulary, whose storage is a multiple of eight.
-extern "C" __global__ void
-__launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1) head(const RESIDUAL* x, const float* norm,
-    float epsilon, const ACTIVATION* weight, float* logits, int vocabulary, int rows) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
+    head(const RESIDUAL* x, const float* norm, float epsilon, const ACTIVATION* weight,
+        float* logits, int vocabulary, int rows) {
     __shared__ __align__(16) ACTIVATION shared[ROWS > 1 ? ROWS * DIM : WIDTH];
     const int first = 2 * PAIRS * warp_of_grid();
     const bool there = first < vocabulary;

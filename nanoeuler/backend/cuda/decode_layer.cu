@@ -101,15 +101,15 @@ __device__ __forceinline__ void put_together(ACTIVATION* shared, const float* pa
                 if (p < there[u]) {
                     const float factor = exp2f(share[u][p].x - highest);
                     total = fmaf(factor, share[u][p].y, total);
-                    sum.x = fmaf(factor, part[u][p].x, sum.x),
+                    sum.x = fmaf(factor, part[u][p].x, sum.x);
                     sum.y = fmaf(factor, part[u][p].y, sum.y);
-                    sum.z = fmaf(factor, part[u][p].z, sum.z),
+                    sum.z = fmaf(factor, part[u][p].z, sum.z);
                     sum.w = fmaf(factor, part[u][p].w, sum.w);
                 }
             const int at = start + u * int(blockDim.x);
             if (at < count) {
                 ACTIVATION* to = shared + at * COLUMNS;
-                to[0] = ACTIVATION(sum.x / total), to[1] = ACTIVATION(sum.y / total),
+                to[0] = ACTIVATION(sum.x / total), to[1] = ACTIVATION(sum.y / total);
                 to[2] = ACTIVATION(sum.z / total), to[3] = ACTIVATION(sum.w / total);
             }
         }
@@ -124,7 +124,7 @@ __device__ __forceinline__ void add_product(const Weights<GROUP, SIZE>& weights,
     RESIDUAL* target = x + weights.product() / GROUP * DIM + first + weights.product() % GROUP;
     const bool writes = weights.writes(rows);
     const float before =
-        writes ? to_float(*target) : 0.0f;  // on its way while the product is taken
+        writes ? to_float(*target) : 0.0f;  // read while the product is computed
     const float product = weights.times(inputs);
     if (writes) *target = RESIDUAL(before + step_size * product);
 }
@@ -148,9 +148,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
 }
 
 // A warp takes PAIRS elements of `hidden`: as many rows of W_gate and the same of W_up.
-extern "C" __global__ void
-__launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1) gate_up(const RESIDUAL* x, const float* norm,
-    float epsilon, const ACTIVATION* weight, ACTIVATION* hidden, int rows) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
+    gate_up(const RESIDUAL* x, const float* norm, float epsilon, const ACTIVATION* weight,
+        ACTIVATION* hidden, int rows) {
     __shared__ __align__(16) ACTIVATION shared[ROWS > 1 ? ROWS * DIM : WIDTH];
     const int first = PAIRS * warp_of_grid();
     const bool there = first < FFN;
@@ -168,8 +168,9 @@ __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1) gate_up(const RESIDUAL* x, cons
                weights.product() % (2 * PAIRS) / 2] = ACTIVATION(gated_by_division(z, up));
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1) down(
-    const ACTIVATION* hidden, const ACTIVATION* weight, float step_size, RESIDUAL* x, int rows) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
+    down(const ACTIVATION* hidden, const ACTIVATION* weight, float step_size, RESIDUAL* x,
+        int rows) {
     __shared__ __align__(16) ACTIVATION shared[ROWS > 1 ? ROWS * FFN : WIDTH];
     const int first = warp_of_grid();
     const bool there = first < DIM;

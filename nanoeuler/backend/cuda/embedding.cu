@@ -27,8 +27,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         store(out + size_t(row) * DIM + column, load(table + size_t(ids[row]) * DIM + column));
 }
 
-constexpr int LOOKS = 8;  // ids that a lane looks at together
-constexpr int FREQUENT = 64;  // rows from which on all warps add them up
+constexpr int LOOKS = 8;  // ids that a lane reads together
+constexpr int FREQUENT = 64;  // least number of rows that all warps add up together
 
 struct Sum {
     Eight part[STEPS];
@@ -64,9 +64,9 @@ look_through(const int* ids, int start, int stop, int lane, Look look) {
     }
 }
 
-extern "C" __global__ void
-__launch_bounds__(WARPS * 32) embedding_backward(const int* ids, const ACTIVATION* dout,
-    float* dtable, int* order, int rows, int entries, int shift, int accumulate) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    embedding_backward(const int* ids, const ACTIVATION* dout, float* dtable, int* order, int rows,
+        int entries, int shift, int accumulate) {
     // at first how often a warp found an entry, then where in `order` it writes the next row
     __shared__ int next[WARPS][BLOCK_ENTRIES];
     __shared__ int first[BLOCK_ENTRIES + 1];  // of an entry's rows in `order`
@@ -80,7 +80,7 @@ __launch_bounds__(WARPS * 32) embedding_backward(const int* ids, const ACTIVATIO
         next[0][entry] = 0;
     __syncthreads();
 
-    int before = 0;  // ids of the blocks in front of this one
+    int before = 0;  // number of ids that belong to blocks in front of this one
     look_through(ids, start, stop, lane, [&](const int (&id)[LOOKS], int) {
 #pragma unroll
         for (int i = 0; i < LOOKS; ++i) {

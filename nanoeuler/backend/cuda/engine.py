@@ -12,8 +12,9 @@ from typing import Any
 import cupy
 import ml_dtypes
 import numpy as np
+from cupy import ndarray as Array
 
-from nanoeuler.backend.cuda.attention import UNIT_OF, Attention
+from nanoeuler.backend.cuda.attention import HEAD_SIZES, UNIT_OF, Attention
 from nanoeuler.backend.cuda.cublaslt import CublasLt
 from nanoeuler.backend.cuda.decoding import DecodingOps
 from nanoeuler.backend.cuda.device import Device, peak_flops
@@ -52,10 +53,8 @@ from nanoeuler.backend.records import (
 )
 from nanoeuler.errors import UserError
 
-Array = Any
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
-HEAD_SIZES = (32, 64, 128)
 
 
 class GraphProgram(Program):
@@ -65,7 +64,7 @@ class GraphProgram(Program):
         super().__init__(function)
         self.engine, self.training = engine, training
         self.ran = False
-        self.graph: Any = None
+        self.graph: cupy.cuda.Graph | None = None
         self.scratch: list[Array] = []
         """Memory whose addresses the graph holds: it must live as long."""
 
@@ -81,18 +80,20 @@ class GraphProgram(Program):
                     self.function()
                     self.ran = True
                     return
-                self.record()
+                self.graph = self.record()
             finally:
                 engine.products.tuned = False
         self.graph.launch(stream)
 
-    def record(self) -> None:
+    def record(self) -> cupy.cuda.Graph:
+        stream = self.engine.stream
         with self.engine.scratch.recording() as self.scratch:
-            self.engine.stream.begin_capture()
+            stream.begin_capture()
             try:
                 self.function()
-            finally:
-                self.graph = self.engine.stream.end_capture()
+            finally:  # after a failure too, or the stream would stay in capture
+                graph = stream.end_capture()
+        return graph
 
 
 class CudaBackend(DecodingOps):
@@ -132,7 +133,7 @@ class CudaBackend(DecodingOps):
         self.sources = KernelSources(self.activation.name, self.residual.name)
         self.kernels = Kernels(self.stream, self.device.capability)
         self.launch = self.kernels.launch
-        self.scratch = Scratch(lambda count: self.empty((count,), np.uint8))
+        self.scratch = Scratch(lambda count: allocate((count,), np.uint8))
         self.products = CublasLt(precision, self.stream, f"{self.device.name} {precision}")
         self.algorithms = self.products.algorithms
         self.portable = portable
@@ -179,10 +180,7 @@ class CudaBackend(DecodingOps):
     # ---- arrays
 
     def empty(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
-        try:
-            return cupy.empty(shape, dtype or self.dtype)
-        except cupy.cuda.memory.OutOfMemoryError as error:
-            raise MemoryError(f"the GPU's memory is full: {error}") from error
+        return allocate(shape, dtype or self.dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any = None) -> Array:
         array = self.empty(shape, dtype)
@@ -587,6 +585,13 @@ class CudaBackend(DecodingOps):
                 flags[start // DECAY_BLOCK : blocks(stop, DECAY_BLOCK)] = decays
             self.decay_flags[layout] = self.from_host(flags)
         return self.decay_flags[layout]
+
+
+def allocate(shape: tuple[int, ...], dtype: Any) -> Array:
+    try:
+        return cupy.empty(shape, dtype)
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        raise MemoryError(f"the GPU's memory is full: {error}") from error
 
 
 def row_stride(array: Array) -> np.int64:

@@ -11,7 +11,7 @@
 #include "common.cuh"
 #include "overlap.cuh"
 
-// What a lane holds of a row of SIZE elements: every 32nd vector of eight.
+// A lane's share of a row of SIZE elements: every 32nd vector of eight.
 template <int SIZE>
 struct Row {
     static constexpr int VECTORS = SIZE / WIDTH, STEPS = (VECTORS + 31) / 32;

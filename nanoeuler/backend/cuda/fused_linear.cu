@@ -168,7 +168,7 @@ __device__ __forceinline__ float2 pair(unsigned word) {
     return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
 }
 
-// Of the rounded numbers, as the backward pass will see them.
+// Computed from the rounded numbers, as the backward pass will see them.
 __device__ __forceinline__ unsigned gated_pair(unsigned gate, unsigned up) {
     float2 z = pair(gate), factor = pair(up);
     return pack_bf16(gated(z.x, factor.x), gated(z.y, factor.y));
@@ -237,7 +237,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                 }
             }
         } else if (warp == STORING_WARP && lane == 0) {
-            unsigned phases = 0;  // a stage is not an epilogue's in every lap
+            unsigned phases = 0;  // an epilogue does not use every stage in every lap
             for (int tile = blockIdx.x / 2; tile < tiles; tile += gridDim.x / 2) {
                 int row = (tile / across * 2 + rank) * TILE_ROWS,
                     column = tile % across * RESULT_COLUMNS;
@@ -297,7 +297,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                         size_t(positions[min(row + 8 * half, rows - 1)]) * HALF + lane % 4 * 2;
 #pragma unroll
                     for (int j = 0; j < BLOCKS / 2; j++) {
-                        cos[half][j] = *reinterpret_cast<const float2*>(cosine + angle + 8 * j),
+                        cos[half][j] = *reinterpret_cast<const float2*>(cosine + angle + 8 * j);
                         sin[half][j] = *reinterpret_cast<const float2*>(sine + angle + 8 * j);
                     }
                 }
@@ -305,7 +305,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             constexpr bool EARLY =
                 KIND == ROTATED &&
                 ROTATED_HEAD <=
-                    64;  // on their way while the product is at work, where registers suffice
+                    64;  // loaded while the product is computed, where registers suffice
             if (EARLY && column < rotated_columns) fetch_angles();
             for (int step = 0; step < steps; step++, next()) {
                 await(barrier(FULL, stage), lap & 1);
@@ -358,10 +358,10 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                     for (int i = 0; i < 4; i++) {
                         int block = j + i / 2, half = i % 2;
                         if constexpr (KIND == ROTATED) {
-                            results[0][i] = packed(16 * part + block, half),
+                            results[0][i] = packed(16 * part + block, half);
                             results[1][i] = packed(16 * part + 8 + block, half);
                         } else if constexpr (KIND == GATED) {
-                            results[0][i] = packed(8 * part + block, half),
+                            results[0][i] = packed(8 * part + block, half);
                             results[1][i] = packed(16 + 8 * part + block, half);
                             results[2][i] = gated_pair(results[0][i], results[1][i]);
                         } else {

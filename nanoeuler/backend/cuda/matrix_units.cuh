@@ -117,7 +117,7 @@ __device__ __forceinline__ void await_copies() {
 
 // ---- wgmma
 // Four warps give 64 rows to one instruction, which reads the right factor from shared memory and
-// runs beside the threads.
+// runs asynchronously.
 
 #if UNIT == WGMMA
 // How a tile lies in shared memory. `panel_stride` matters only where the product runs along the
@@ -191,7 +191,7 @@ __device__ __forceinline__ void pin(float (&x)[BLOCKS][4]) {
     }
 }
 
-// Before products, after registers that they use were written
+// Call before products, once the registers that they use are written.
 __device__ __forceinline__ void begin_products() {
 #if UNIT == WGMMA
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -430,9 +430,9 @@ multiply_add(float (&x)[HEAD_SIZE / 8][4], const Weights<N>& weights, int tile) 
                 float2 right = *reinterpret_cast<const float2*>(
                     shared + tile + chunk_offset<N>(first + k, 2 * j + lane % 4 / 2) +
                     lane % 2 * 8);
-                sums[0] = fmaf(upper[k], right.x, sums[0]),
+                sums[0] = fmaf(upper[k], right.x, sums[0]);
                 sums[1] = fmaf(upper[k], right.y, sums[1]);
-                sums[2] = fmaf(lower[k], right.x, sums[2]),
+                sums[2] = fmaf(lower[k], right.x, sums[2]);
                 sums[3] = fmaf(lower[k], right.y, sums[3]);
             }
 #pragma unroll

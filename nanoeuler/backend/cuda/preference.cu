@@ -22,10 +22,10 @@ __device__ __forceinline__ double softplus(double z) {
     return z > 0 ? z + log1p(exp(-z)) : log1p(exp(z));
 }  // log(1 + exp z) = −log σ(−z)
 
-extern "C" __global__ void
-__launch_bounds__(THREADS) preference(const float* logprobs, const int* spans,
-    const double* reference, const float* scales, const float* shares, double margin,
-    double smoothing, float* weights, double* pair_losses, int pairs, int length, int heads) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    preference(const float* logprobs, const int* spans, const double* reference,
+        const float* scales, const float* shares, double margin, double smoothing, float* weights,
+        double* pair_losses, int pairs, int length, int heads) {
     const int pair = blockIdx.x, row = pair / pairs;
     const double share = shares[pair];
     if (share == 0) {
@@ -53,8 +53,8 @@ __launch_bounds__(THREADS) preference(const float* logprobs, const int* spans,
         pair_losses[pair] = share * ((1 - smoothing) * softplus(-z) + smoothing * softplus(z));
 }
 
-extern "C" __global__ void
-__launch_bounds__(THREADS) add_pair_losses(const double* pair_losses, int count, double* losses) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    add_pair_losses(const double* pair_losses, int count, double* losses) {
     double total = 0;
     for (int pair = threadIdx.x; pair < count; pair += THREADS) total += pair_losses[pair];
     total = block_sum<WARPS>(total);

@@ -85,8 +85,9 @@ normalize(const RESIDUAL* x, const ACTIVATION* delta, float step_size, const flo
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32) rms_norm(const RESIDUAL* x,
-    const float* weight, float epsilon, ACTIVATION* out, float* inverse_rms, int rows) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    rms_norm(const RESIDUAL* x, const float* weight, float epsilon, ACTIVATION* out,
+        float* inverse_rms, int rows) {
     normalize<false>(x, nullptr, 0, weight, epsilon, nullptr, out, inverse_rms, rows);
 }
 
@@ -97,9 +98,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
 }
 
 // dw of the rows that a block takes goes to partial[block]. `out` may be null, or `dout` itself.
-extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) rms_norm_backward(
-    const ACTIVATION* dout, const RESIDUAL* x, const float* weight, const float* inverse_rms,
-    ACTIVATION* dx, int add_to_dx, ACTIVATION* out, float* partial, int rows) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
+    rms_norm_backward(const ACTIVATION* dout, const RESIDUAL* x, const float* weight,
+        const float* inverse_rms, ACTIVATION* dx, int add_to_dx, ACTIVATION* out, float* partial,
+        int rows) {
     __shared__ float sums[WARPS][DIM];  // of dw at the end; until then the first row holds w
     float* scales = sums[0];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -16,9 +16,9 @@ constexpr int HALF = HEAD_SIZE / 2;
 // Threads of a head: each rotates 8 elements of the first half with 8 of the second.
 constexpr int PAIRS = HALF / WIDTH;
 
-extern "C" __global__ void
-__launch_bounds__(THREADS) rope(ACTIVATION* x, long long stride, const int* positions,
-    const float* cosine, const float* sine, int rows, int heads, float direction) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    rope(ACTIVATION* x, long long stride, const int* positions, const float* cosine,
+        const float* sine, int rows, int heads, float direction) {
     const unsigned index = blockIdx.x * THREADS + threadIdx.x, per_row = heads * PAIRS;
     const unsigned row = index / per_row, in_row = index % per_row;
     if (row >= rows) return;

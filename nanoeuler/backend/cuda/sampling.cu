@@ -50,7 +50,7 @@ __device__ double uniform(u64 seed, u64 counter) {
     return double(c0 >> 11) * (1.0 / 9007199254740992.0);
 }
 
-// Higher for a higher logit, and of equals for the lower id; never 0.
+// Higher for a higher logit; ties go to the lower id; never 0.
 __device__ __forceinline__ u64 rank_of(float logit, int id) {
     const unsigned sign = __float_as_uint(logit + 0.0f);  // −0 equals 0
     const unsigned ordered = sign >> 31 ? ~sign : sign | 0x80000000u;

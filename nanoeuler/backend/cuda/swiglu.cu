@@ -15,8 +15,9 @@
 
 constexpr int VECTORS = FFN / WIDTH;
 
-extern "C" __global__ void __launch_bounds__(THREADS) swiglu(
-    const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* out, int rows) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    swiglu(const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* out,
+        int rows) {
     const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS,
                    column = index % VECTORS * WIDTH;
     if (row >= rows) return;
@@ -27,9 +28,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) swiglu(
     store(out + size_t(row) * FFN + column, product);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) swiglu_backward(const ACTIVATION* dout,
-    const ACTIVATION* gate, const ACTIVATION* up, long long stride, ACTIVATION* dgate,
-    ACTIVATION* dup, long long gradient_stride, ACTIVATION* out, int rows) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    swiglu_backward(const ACTIVATION* dout, const ACTIVATION* gate, const ACTIVATION* up,
+        long long stride, ACTIVATION* dgate, ACTIVATION* dup, long long gradient_stride,
+        ACTIVATION* out, int rows) {
     const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS,
                    column = index % VECTORS * WIDTH;
     if (row >= rows) return;

@@ -98,10 +98,8 @@ class Case:
         self.attention = Attention(
             kernels, *shape, PRECISIONS[unit], unit_of_this_device(kernels, unit)
         )
-        packed, dout = (
-            random_inputs(random, unit, (B, T, heads + 2 * kv_heads, head_size)),
-            random_inputs(random, unit, (B, T, heads, head_size)),
-        )
+        packed = random_inputs(random, unit, (B, T, heads + 2 * kv_heads, head_size))
+        dout = random_inputs(random, unit, (B, T, heads, head_size))
         if change:
             change(*self.split(packed, heads, kv_heads))
         starts, offset = document_starts(random, B, T, documents), np.zeros(B, np.int32)
@@ -118,10 +116,8 @@ class Case:
 
         self.inputs = self.split(cupy.asarray(packed), heads, kv_heads)
         self.starts, self.offset = cupy.asarray(starts), cupy.asarray(offset)
-        self.device_out, self.device_lse = (
-            cupy.full(dout.shape, np.nan, dout.dtype),
-            cupy.full(self.lse.shape, np.nan, np.float32),
-        )
+        self.device_out = cupy.full(dout.shape, np.nan, dout.dtype)
+        self.device_lse = cupy.full(self.lse.shape, np.nan, np.float32)
         self.device_gradient = cupy.full(packed.shape, np.nan, packed.dtype)
         self.saved = AttentionArrays(*self.inputs, self.device_out)
         self.gradients = AttentionArrays(
@@ -205,27 +201,23 @@ def test_new_tokens_behind_a_cache_agree_with_the_reference_and_free_places_are_
     import cupy
 
     B, T, heads, kv_heads, head_size, places, lengths = shape
-    query, cache = (
-        random_inputs(random, unit, (B, T, heads, head_size)),
-        random_inputs(random, unit, (B, places, 2 * kv_heads, head_size)),
-    )
+    query = random_inputs(random, unit, (B, T, heads, head_size))
+    cache = random_inputs(random, unit, (B, places, 2 * kv_heads, head_size))
     for row, length in zip(cache, lengths, strict=True):
         row[length + T :] = np.nan
-    starts, offset = (
-        np.repeat(random.integers(0, np.array(lengths)[:, None] + 1), T, axis=1).astype(np.int32),
-        np.array(lengths, np.int32),
+    starts = np.repeat(random.integers(0, np.array(lengths)[:, None] + 1), T, axis=1).astype(
+        np.int32
     )
+    offset = np.array(lengths, np.int32)
     out, lse = np.empty(query.shape), np.empty((B, heads, T))
     exact = query.astype(np.float64), *np.split(cache.astype(np.float64), 2, axis=2)
     ReferenceBackend(np.float64).attention(*exact, starts, offset, out, lse)
 
     shape = heads, kv_heads, head_size
     attention = Attention(kernels, *shape, PRECISIONS[unit], unit_of_this_device(kernels, unit))
-    device_cache, device_out, device_lse = (
-        cupy.asarray(cache),
-        cupy.full(out.shape, np.nan, query.dtype),
-        cupy.full(lse.shape, np.nan, np.float32),
-    )
+    device_cache = cupy.asarray(cache)
+    device_out = cupy.full(out.shape, np.nan, query.dtype)
+    device_lse = cupy.full(lse.shape, np.nan, np.float32)
     arguments = (
         cupy.asarray(query),
         device_cache[:, :, :kv_heads],
@@ -247,10 +239,8 @@ def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(kernels, rando
     import cupy
 
     places, lengths = 100, [100 - T, 99]  # of the second row only the first new token counts
-    query, cache = (
-        random_inputs(random, unit, (2, T, 4, 64)),
-        random_inputs(random, unit, (2, places + T, 4, 64)),
-    )
+    query = random_inputs(random, unit, (2, T, 4, 64))
+    cache = random_inputs(random, unit, (2, places + T, 4, 64))
     cache[:, places:] = np.nan
     starts, offset = np.zeros((2, T), np.int32), np.array(lengths, np.int32)
     out, lse = np.empty(query.shape), np.empty((2, 4, T))
@@ -258,11 +248,9 @@ def test_the_padding_of_short_rows_does_not_read_beyond_the_cache(kernels, rando
     ReferenceBackend(np.float64).attention(*exact, starts, offset, out, lse)
 
     attention = Attention(kernels, 4, 2, 64, PRECISIONS[unit], unit_of_this_device(kernels, unit))
-    device_cache, device_out, device_lse = (
-        cupy.asarray(cache)[:, :places],
-        cupy.empty(out.shape, query.dtype),
-        cupy.empty(lse.shape, np.float32),
-    )
+    device_cache = cupy.asarray(cache)[:, :places]
+    device_out = cupy.empty(out.shape, query.dtype)
+    device_lse = cupy.empty(lse.shape, np.float32)
     arguments = (
         cupy.asarray(query),
         device_cache[:, :, :2],

@@ -49,10 +49,8 @@ def chosen_by_device(backend, logits, sampling, positions, allowed):
         + np.array([sampling.seed], np.uint64).tobytes()
         + np.array([sampling.top_k]).tobytes()
     )
-    settings, draws = (
-        backend.from_host(np.frombuffer(bits, np.int64)),
-        backend.from_host(np.asarray(positions, np.int64)),
-    )
+    settings = backend.from_host(np.frombuffer(bits, np.int64))
+    draws = backend.from_host(np.asarray(positions, np.int64))
     chosen, tokens, lengths = (backend.from_host(np.full(rows, -7, np.int32)) for _ in range(3))
     backend.choose(
         backend.from_host(logits),
@@ -145,16 +143,30 @@ def test_decoding_takes_no_memory_after_the_second_token():
 
     backend = engine("bf16")
     model = Transformer(ODD, backend.from_host(initial_parameters(ODD, 1)), backend)
-    decoding, used = (
-        Decoding(model, [[1, 2, 3], [4, 5]], WARM, 30, 0, np.arange(ODD.vocab_size) > 0, 0),
-        [],
-    )
+    decoding = Decoding(model, [[1, 2, 3], [4, 5]], WARM, 30, 0, np.arange(ODD.vocab_size) > 0, 0)
+    used = []
     for _ in range(
         30
     ):  # within the context: a window that slides reads its rows again, in buffers of their own
         decoding.step()
         used.append(cupy.get_default_memory_pool().used_bytes())
     assert len(set(used[3:])) == 1
+
+
+def test_recorded_work_keeps_its_memory_when_more_rows_take_more():
+    expected = written(engine("bf16"), WARM, prompts(1))
+    backend = engine("bf16")
+    model = Transformer(ODD, backend.from_host(np.float32(4) * initial_parameters(ODD, 1)), backend)
+    allowed = np.arange(ODD.vocab_size) < ODD.vocab_size - 7
+    few = Decoding(model, prompts(1), WARM, 70, 0, allowed, np.zeros(1, int))
+    for _ in range(5):  # its step is a graph by now
+        few.step()
+    many = Decoding(model, prompts(9), WARM, 70, 0, allowed, 100 * np.arange(9))
+    while many.step():
+        few.step()
+    while few.step():
+        pass
+    assert few.continuations == expected
 
 
 def test_a_cache_that_is_gone_leaves_its_memory_and_its_graphs_to_the_next():
