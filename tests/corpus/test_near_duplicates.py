@@ -23,7 +23,7 @@ def invented(number: int, words: int) -> list[str]:
 
 
 def edited(words: list[str], changes: int, number: int) -> list[str]:
-    """`words` with some of them, far apart, replaced: each breaks `SHINGLE` shingles."""
+    """Replace some of `words`, far apart: each changes `SHINGLE` shingles."""
     changed = list(words)
     for place in (
         np.linspace(SHINGLE, len(words) - SHINGLE - 1, changes).astype(int) if changes else ()
@@ -94,14 +94,12 @@ def test_bands_find_what_is_at_the_threshold_with_99_percent(threshold):
 
 
 def test_one_document_of_a_family_stays_and_a_chain_does_not_carry_on():
-    first = invented(
-        2, 400
-    )  # estimates of likeness spread by 0.035: one such family of twenty looks otherwise by chance
+    # estimates of similarity vary by 0.035: one such family of twenty looks different by chance
+    first = invented(2, 400)
     family = [first, edited(first, 2, 1), edited(first, 3, 2)]
     chain = [edited(first, 6, 7)]
-    chain.append(
-        [*chain[0][:-30], *invented(9, 30)]
-    )  # near the one before it, but not near the first
+    # similar to the one before it, but not to the first
+    chain.append([*chain[0][:-30], *invented(9, 30)])
     assert likeness(first, chain[0]) > 0.84
     assert likeness(*chain) > 0.84
     assert likeness(first, chain[1]) < 0.76
