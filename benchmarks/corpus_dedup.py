@@ -140,17 +140,17 @@ def quality(options: argparse.Namespace) -> None:
     for least in (THRESHOLD, THRESHOLD + 0.05):
         of_these = likest >= least
         print(
-            f"of {of_these.sum():,} documents {least:.2f} alike or more to one kept before them, "
+            f"of {of_these.sum():,} documents of similarity {least:.2f} or more to an earlier one, "
             f"{found.near[of_these].mean():.2%} are dropped (recall)"
         )
     for least in (THRESHOLD, THRESHOLD - 0.05):
         print(
             f"of {found.near.sum():,} dropped, {(likest[found.near] >= least).mean():.2%} are "
-            f"{least:.2f} alike or more to one kept (precision)"
+            f"of similarity {least:.2f} or more to a kept one (precision)"
         )
     unlike = likest < THRESHOLD - 0.1
     print(
-        f"of {unlike.sum():,} documents less than {THRESHOLD - 0.1:.1f} alike to all kept, "
+        f"of {unlike.sum():,} documents of similarity below {THRESHOLD - 0.1:.1f} to all kept, "
         f"{found.near[unlike].sum()} are dropped"
     )
 

@@ -65,7 +65,9 @@ def main(library: str, folder: Path, output: Path) -> None:
         import datasketch
 
         index = datasketch.MinHashLSH(threshold=THRESHOLD, num_perm=PERMUTATIONS)
-    copies, documents, offsets, number = set(), 0, [0], 0
+    copies: set[bytes] = set()
+    offsets = [0]
+    documents = number = 0
     kept: dict[int, object] = {}
     with ProcessPoolExecutor(2) as pool, open(output / "text.txt", "wb") as file:
         for pages in pool.map(sign, [library] * len(groups), *zip(*groups, strict=True)):
@@ -75,7 +77,7 @@ def main(library: str, folder: Path, output: Path) -> None:
                     continue
                 copies.add(sha256)
                 similar = (kept[other].jaccard(signature) for other in index.query(signature))
-                if any(likeness >= THRESHOLD for likeness in similar):
+                if any(similarity >= THRESHOLD for similarity in similar):
                     continue
                 index.insert(number, signature)
                 kept[number] = signature

@@ -53,7 +53,8 @@ def edited(text: bytes, similarity: float, dice: random.Random) -> bytes:
 
 def variants(pages: list[bytes], wanted: int) -> Iterator[tuple[str, bytes]]:
     """Yield documents and their ids, until there are `wanted` bytes."""
-    made, number, dice = 0, 0, random.Random(1)
+    dice = random.Random(1)
+    made = number = 0
     while True:
         table = substitution(number)
         for index, page in enumerate(pages):

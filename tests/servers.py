@@ -183,7 +183,8 @@ class Handler(BaseHTTPRequestHandler):
         )
         if self.site.validators:
             headers["ETag"] = tag
-        start, stop, code = 0, size, 200
+        start, stop = 0, size
+        code = 200
         wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
         if self.site.ranges and wanted and self.headers.get("If-Range", tag) == tag:
             first, last = wanted.groups()
