@@ -177,7 +177,9 @@ def test_retry_after_takes_seconds_and_dates_and_ignores_the_rest():
         60, abs=1.5
     )
     assert retry_after(email.utils.formatdate(time.time() - 60, usegmt=True)) == 0
+    assert retry_after("9" * 30) == 10**9
     assert retry_after("soon") is None
+    assert retry_after("Mon, 01 Jan 99999 00:00:00 GMT") is None
     assert retry_after(None) is None
 
 
