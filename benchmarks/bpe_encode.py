@@ -1,12 +1,14 @@
-"""Encoding a corpus: `nanoeuler tokenize` beside `tiktoken` and `tokenizers`, from a file of text to a file of ids.
+"""Compare `nanoeuler tokenize` with `tiktoken` and `tokenizers`, from a file of text to one of ids.
 
     pip install tiktoken==0.14.0
     python benchmarks/bpe_encode.py TEXT [--vocab-size 4096] [--threads 2] [--repeats 5]
 
-TEXT is a file or folder of .txt, .txt.gz or .parquet files (column `text`). A tokenizer is learned from it; then each encodes the same corpus file with
-the same merges and number of threads, in one process, in alternating order: reads it, encodes it from a cold cache, writes uint16 or uint32. Ours
-also hashes its shards and writes a manifest. `tiktoken` is its batch call, on all documents at once; `tokenizers`, which is slow, gets the first 4 MB,
-and its ratio is of rates. The ids must be equal. Takes a minute for 60 MB.
+TEXT is a file or folder of .txt, .txt.gz or .parquet files (column `text`). A tokenizer is learned
+from it. Then each program reads the same corpus file, encodes it from a cold cache with the same
+merges and number of threads, and writes uint16 or uint32; all in one process, in alternating order.
+Ours also hashes its shards and writes a manifest. `tiktoken` gets all documents in one batch call.
+`tokenizers`, which is slow, gets the first 4 MB, and its ratio is one of rates. The ids must be
+equal. Takes a minute for 60 MB.
 """
 
 import argparse
@@ -26,7 +28,8 @@ from nanoeuler.tokenizer.shards import TokenStore, token_dtype
 from nanoeuler.tokenizer.stages import learn_tokenizer, tokenize_corpus
 
 LITTLE = 4_000_000  # bytes that `tokenizers` encodes
-PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""  # as tiktoken spells GPT-2's
+# tiktoken's spelling of GPT-2's pattern
+PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 
 
 def main() -> None:
@@ -46,10 +49,8 @@ def main() -> None:
     print(describe("tiktoken", "tokenizers", "numba", "numpy"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        corpus, little = (
-            write_corpus(folder / "corpus", found),
-            write_corpus(folder / "little", head(found)),
-        )
+        corpus = write_corpus(folder / "corpus", found)
+        little = write_corpus(folder / "little", head(found))
         tokenizer = folder / "tokenizer.json"
         learn_tokenizer(corpus, options.vocab_size, 1 << 62, tokenizer, options.threads)
         del found
@@ -71,10 +72,8 @@ def main() -> None:
         ours = tokens[tokens != 0]
         for name in ("tiktoken", "tokenizers"):
             theirs = np.fromfile(folder / f"{name}.bin", token_dtype(options.vocab_size))
-            print(
-                f"ids of {name} equal: {np.array_equal(theirs, ours[: len(theirs)])} "
-                f"({len(theirs):,})"
-            )
+            equal = np.array_equal(theirs, ours[: len(theirs)])
+            print(f"ids of {name} equal: {equal} ({len(theirs):,})")
         sizes = {
             "nanoeuler": megabytes,
             "tiktoken": megabytes,
@@ -82,14 +81,11 @@ def main() -> None:
         }
     for name, taken in seconds.items():
         print(summary(name, taken, sizes[name]))
+    per_megabyte = {
+        name: [second / sizes[name] for second in taken] for name, taken in seconds.items()
+    }
     for name in ("tiktoken", "tokenizers"):
-        print(
-            ratios(
-                f"/ {name}",
-                [second / sizes["nanoeuler"] for second in seconds["nanoeuler"]],
-                [second / sizes[name] for second in seconds[name]],
-            )
-        )
+        print(ratios(f"/ {name}", per_megabyte["nanoeuler"], per_megabyte[name]))
 
 
 def head(found: list[bytes]) -> list[bytes]:
@@ -121,13 +117,10 @@ class Tiktoken:
         encoded = self.encoding.encode_ordinary_batch(
             texts_of(self.corpus), num_threads=self.threads
         )
+        dtype = token_dtype(self.encoding.n_vocab + self.first)
         with open(self.output, "wb") as file:
             for ids in encoded:
-                file.write(
-                    (np.array(ids, np.int32) + self.first)
-                    .astype(token_dtype(self.encoding.n_vocab + self.first))
-                    .tobytes()
-                )
+                file.write((np.array(ids, np.int32) + self.first).astype(dtype).tobytes())
 
 
 class Tokenizers:

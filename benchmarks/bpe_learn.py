@@ -1,10 +1,12 @@
-"""Learning a BPE: `nanoeuler bpe` beside the `tokenizers` library, from a file of text to the merges.
+"""Compare `nanoeuler bpe` with the `tokenizers` library, from a file of text to the merges.
 
     python benchmarks/bpe_learn.py TEXT [--vocab-size 4096] [--threads 2] [--repeats 3]
 
-TEXT is a file or folder of .txt, .txt.gz or .parquet files (column `text`). Both read the same corpus file, document by document, with the same
-number of threads, in one process, in alternating order; the merges must be equal. A text of more distinct words than are counted exactly (a million) may
-give others at the far end of a large vocabulary, which is said. Takes half a minute for 60 MB.
+TEXT is a file or folder of .txt, .txt.gz or .parquet files (column `text`). Both read the same
+corpus file by documents, with the same number of threads, in one process, in alternating order. The
+merges must be equal; only for a text of more than a million distinct words, which are not all
+counted exactly, the last merges of a large vocabulary may differ. The number of equal merges is
+printed. Takes half a minute for 60 MB.
 """
 
 import argparse
@@ -40,12 +42,8 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         corpus = write_corpus(Path(folder) / "corpus", found)
-        learn_tokenizer(
-            write_corpus(Path(folder) / "little", found[:3]),
-            300,
-            10**6,
-            Path(folder) / "first.json",
-        )  # compiles
+        little = write_corpus(Path(folder) / "little", found[:3])
+        learn_tokenizer(little, 300, 10**6, Path(folder) / "first.json")  # compiles
         del found
         seconds: dict[str, list[float]] = {"nanoeuler": [], "tokenizers": []}
         merges = {}

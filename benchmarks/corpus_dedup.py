@@ -1,12 +1,15 @@
-"""Web pages from parquet files to a corpus without repetitions: against rensa and datasketch, against brute force, and at growing sizes.
+"""Measure web pages from parquet files to a corpus without duplicates: speed, quality, scaling.
 
-    python benchmarks/web_variants.py --pages 'pages/*.parquet' --bytes 1e8 --output /tmp/variants/100
-    python benchmarks/corpus_dedup.py peers /tmp/variants/100 --peer-python other-venv/bin/python     # rensa, datasketch and pyarrow installed there
+    python benchmarks/web_variants.py --pages 'pages/*.parquet' --bytes 1e8 \\
+        --output /tmp/variants/100
+    python benchmarks/corpus_dedup.py peers /tmp/variants/100 --peer-python other-venv/bin/python
     python benchmarks/corpus_dedup.py quality /tmp/variants/100
-    python benchmarks/corpus_dedup.py scaling /tmp/variants/10 /tmp/variants/100 /tmp/variants/1000
+    python benchmarks/corpus_dedup.py scaling /tmp/variants/{10,100,1000}
 
-Everything runs in fresh processes, on two cores, wall time counted from the start of the first to the end of the last. Peers are rensa, the fastest
-MinHash on PyPI (Rust), and datasketch, the one most used (Python and NumPy); corpus_dedup_peer.py says what they do.
+All runs are fresh processes on two cores. Wall time is counted from the start of the first to the
+end of the last. Peers are rensa, the fastest MinHash on PyPI (Rust), and datasketch, the most used
+one (Python and NumPy), which run in an environment of their own with pyarrow
+(corpus_dedup_peer.py). Quality is compared with brute force.
 """
 
 import argparse
@@ -35,7 +38,7 @@ THRESHOLD = 0.8
 
 
 def run(*command: str) -> tuple[float, int]:
-    """Wall seconds and peak resident bytes of a command."""
+    """Run a command; return its wall seconds and peak resident bytes."""
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=ROOT)
     errors = process.stderr.read()
@@ -46,28 +49,26 @@ def run(*command: str) -> tuple[float, int]:
 
 
 def ours(folder: Path, decontaminate: bool) -> dict[str, float]:
-    """Extract every shard, two processes at a time, and assemble: seconds of both, peak bytes, documents left and text bytes read."""
+    """Extract every shard in two parallel processes, and assemble the corpus.
+
+    Returns seconds of both, peak bytes, documents left, and text read.
+    """
     shards = sorted(folder.glob("*.parquet"))
     fineweb = {"shards": [{"url": str(shard)} for shard in shards]}
     corpus = {"name": "x", "sources": ["fineweb"], "decontaminate": decontaminate, "fineweb": {}}
     config = json.dumps({"corpus": corpus, "sources": {"fineweb": fineweb}})
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         began = time.perf_counter()
-        extract = 'seq 0 $1 | xargs -P 2 -I@N@ $0 -m nanoeuler fineweb --config "$2" --shard @N@ --output $3/@N@.txt --record $3/@N@.json'
+        extract = (
+            'seq 0 $1 | xargs -P 2 -I@N@ $0 -m nanoeuler fineweb --config "$2" --shard @N@ '
+            "--output $3/@N@.txt --record $3/@N@.json"
+        )
         _, peak = run("bash", "-c", extract, sys.executable, str(len(shards) - 1), config, scratch)
         between = time.perf_counter()
         pages = [f"{scratch}/{number}.txt" for number in range(len(shards))]
-        command = [
-            sys.executable,
-            "-m",
-            "nanoeuler",
-            "assemble",
-            "--config",
-            config,
-            "--fineweb",
-            *pages,
-        ]
-        _, other = run(*command, "--output", f"{scratch}/corpus", "--threads", "2")
+        assemble = [sys.executable, "-m", "nanoeuler", "assemble", "--config", config]
+        output = ["--output", f"{scratch}/corpus", "--threads", "2"]
+        _, other = run(*assemble, "--fineweb", *pages, *output)
         ended = time.perf_counter()
         entry = json.loads(Path(scratch, "corpus/manifest.json").read_text())["sources"]["fineweb"]
     kept = entry["train"]["documents"] + entry["validation"]["documents"]
@@ -81,7 +82,7 @@ def ours(folder: Path, decontaminate: bool) -> dict[str, float]:
 
 
 def peers(options: argparse.Namespace) -> None:
-    ours(options.folder, decontaminate=False)  # compiles, and brings the files into memory
+    ours(options.folder, decontaminate=False)  # compiles, and reads the files into memory
     peer = str(Path(__file__).with_name("corpus_dedup_peer.py"))
     rounds: dict[str, list[float]] = collections.defaultdict(list)
     for number in range(options.rounds):
@@ -90,9 +91,8 @@ def peers(options: argparse.Namespace) -> None:
         for library in ("rensa", "datasketch"):
             if library == "rensa" or number == 0:
                 with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
-                    rounds[library].append(
-                        run(options.peer_python, peer, library, str(options.folder), scratch)[0]
-                    )
+                    command = options.peer_python, peer, library, str(options.folder), scratch
+                    rounds[library].append(run(*command)[0])
                     documents = json.loads(Path(scratch, "result.json").read_text())["documents"]
                 print(
                     f"{library}: {rounds[library][-1]:.2f} s, {documents:,} documents left; "
@@ -111,15 +111,14 @@ def peers(options: argparse.Namespace) -> None:
 
 
 def quality(options: argparse.Namespace) -> None:
-    """Of the first documents: which are at least `THRESHOLD` alike to an earlier one that is kept, by comparing all sets, and by signatures."""
+    """Compare the duplicates found by signatures with those found by comparing all sets.
+
+    A duplicate has a similarity of `THRESHOLD` or more to an earlier document that is kept.
+    """
     with duckdb.connect() as connection:
         query = "select encode(text) from read_parquet(?) limit ?"
-        texts = [
-            text
-            for (text,) in connection.execute(
-                query, [str(options.folder / "*.parquet"), options.documents]
-            ).fetchall()
-        ]
+        values = [str(options.folder / "*.parquet"), options.documents]
+        texts = [text for (text,) in connection.execute(query, values).fetchall()]
     batch = Batch.of(texts)
     hashes, borders = hash_words(batch)
     found = NearDuplicates(sign(hashes, borders), np.arange(len(texts)), THRESHOLD)
@@ -128,53 +127,44 @@ def quality(options: argparse.Namespace) -> None:
     sizes, likest = [], np.zeros(len(texts))
     for document in range(len(texts)):
         words = hashes[borders[document] : borders[document + 1]].tolist()
-        shingles = (
-            {tuple(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))}
-            if words
-            else set()
-        )
-        shared = collections.Counter(
-            earlier for shingle in shingles for earlier in holders[shingle]
-        )
+        starts = range(max(1, len(words) - SHINGLE + 1)) if words else range(0)
+        shingles = {tuple(words[at : at + SHINGLE]) for at in starts}
+        sharing = [earlier for shingle in shingles for earlier in holders[shingle]]
         sizes.append(len(shingles))
-        likest[document] = max(
-            (both / (sizes[earlier] + len(shingles) - both) for earlier, both in shared.items()),
-            default=0.0,
-        )
+        for earlier, both in collections.Counter(sharing).items():
+            similarity = both / (sizes[earlier] + len(shingles) - both)
+            likest[document] = max(likest[document], similarity)
         if not found.near[document]:
             for shingle in shingles:
                 holders[shingle].append(document)
     for least in (THRESHOLD, THRESHOLD + 0.05):
         of_these = likest >= least
         print(
-            f"of {of_these.sum():,} documents {least:.2f} alike or more to one kept before them, "
+            f"of {of_these.sum():,} documents of similarity {least:.2f} or more to an earlier one, "
             f"{found.near[of_these].mean():.2%} are dropped (recall)"
         )
     for least in (THRESHOLD, THRESHOLD - 0.05):
         print(
             f"of {found.near.sum():,} dropped, {(likest[found.near] >= least).mean():.2%} are "
-            f"{least:.2f} alike or more to one kept (precision)"
+            f"of similarity {least:.2f} or more to a kept one (precision)"
         )
     unlike = likest < THRESHOLD - 0.1
     print(
-        f"of {unlike.sum():,} documents less than {THRESHOLD - 0.1:.1f} alike to all kept, "
+        f"of {unlike.sum():,} documents of similarity below {THRESHOLD - 0.1:.1f} to all kept, "
         f"{found.near[unlike].sum()} are dropped"
     )
 
 
 def scaling(options: argparse.Namespace) -> None:
     ours(options.folders[0], decontaminate=True)  # compiles
-    print(
-        "| text MB | documents | extract s | assemble s | MB/s | peak MB "
-        "|\n|---|---|---|---|---|---|"
-    )
+    print("| text MB | documents | extract s | assemble s | MB/s | peak MB |")
+    print("|---|---|---|---|---|---|")
     for folder in options.folders:
-        rounds = sorted(
-            (ours(folder, decontaminate=True) for _ in range(options.rounds)),
-            key=lambda each: each["seconds"],
-        )
+        rounds = [ours(folder, decontaminate=True) for _ in range(options.rounds)]
+        rounds.sort(key=lambda each: each["seconds"])
         found = rounds[len(rounds) // 2]  # the median, or the slower one of the middle
-        size, peak = found["bytes"] / 1e6, max(each["peak"] for each in rounds) / 1e6
+        size = found["bytes"] / 1e6
+        peak = max(each["peak"] for each in rounds) / 1e6
         slowest, fastest = (size / each["seconds"] for each in (rounds[-1], rounds[0]))
         print(
             f"| {size:,.0f} | {found['documents']:,} | {found['extract']:.1f} | "
@@ -192,11 +182,10 @@ if __name__ == "__main__":
     for function in (peers, quality, scaling):
         kind = kinds.add_parser(function.__name__)
         kind.set_defaults(function=function)
-        kind.add_argument(
-            *(["folders"] if function is scaling else ["folder"]),
-            type=Path,
-            **({"nargs": "+"} if function is scaling else {}),
-        )
+        if function is scaling:
+            kind.add_argument("folders", type=Path, nargs="+")
+        else:
+            kind.add_argument("folder", type=Path)
         if function is peers:
             kind.add_argument("--peer-python", required=True)
         if function is quality:

@@ -1,9 +1,11 @@
-"""What people do with the usual libraries, as fast as they allow: the peer of corpus_dedup.py, run by it in an environment of its own.
+"""The peer of corpus_dedup.py: deduplication with the usual libraries, as fast as they allow.
 
     python benchmarks/corpus_dedup_peer.py rensa|datasketch folder-with-parquet output-folder
 
-pyarrow reads the pages a row group at a time, two processes filter them, take a SHA-256 each for exact copies, and make a MinHash of 128 permutations over
-the sets of five words; the library's LSH at a threshold of 0.8 keeps the first of what is alike; the texts that stay are written one after another.
+corpus_dedup.py runs it in an environment of its own. pyarrow reads the pages by row groups. Two
+processes filter them, take a SHA-256 for exact copies, and make a MinHash of 128 permutations over
+the runs of five words. The library's LSH at a threshold of 0.8 keeps the first of similar pages,
+which are written one after another.
 """
 
 import hashlib
@@ -21,25 +23,19 @@ PERMUTATIONS, SHINGLE, THRESHOLD = 128, 5, 0.8
 
 def shingles(text: str) -> list[str]:
     words = WORD.findall(text.lower())
-    return list(
-        {" ".join(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))}
-    )
+    starts = range(max(1, len(words) - SHINGLE + 1))
+    return list({" ".join(words[at : at + SHINGLE]) for at in starts})
 
 
 def sign(library: str, path: str, group: int) -> list[tuple[str, bytes, object]]:
-    table = pyarrow.parquet.ParquetFile(path).read_row_group(
-        group, columns=["text", "language", "language_score", "int_score"]
-    )
+    names = ["text", "language", "language_score", "int_score"]
+    table = pyarrow.parquet.ParquetFile(path).read_row_group(group, columns=names)
+    columns = [column.to_pylist() for column in table.columns]
     kept = []
-    for text, language, language_score, score in zip(
-        *(column.to_pylist() for column in table.columns), strict=True
-    ):
-        if (
-            language != "en"
-            or language_score < 0.65
-            or score < 3
-            or not 200 <= len(text) <= 100_000
-        ):
+    for text, language, language_score, score in zip(*columns, strict=True):
+        if language != "en" or language_score < 0.65 or score < 3:
+            continue
+        if not 200 <= len(text) <= 100_000:
             continue
         if library == "rensa":
             import rensa
@@ -69,7 +65,9 @@ def main(library: str, folder: Path, output: Path) -> None:
         import datasketch
 
         index = datasketch.MinHashLSH(threshold=THRESHOLD, num_perm=PERMUTATIONS)
-    copies, documents, offsets, number = set(), 0, [0], 0
+    copies: set[bytes] = set()
+    offsets = [0]
+    documents = number = 0
     kept: dict[int, object] = {}
     with ProcessPoolExecutor(2) as pool, open(output / "text.txt", "wb") as file:
         for pages in pool.map(sign, [library] * len(groups), *zip(*groups, strict=True)):
@@ -78,9 +76,8 @@ def main(library: str, folder: Path, output: Path) -> None:
                 if sha256 in copies:
                     continue
                 copies.add(sha256)
-                if any(
-                    kept[other].jaccard(signature) >= THRESHOLD for other in index.query(signature)
-                ):
+                similar = (kept[other].jaccard(signature) for other in index.query(signature))
+                if any(similarity >= THRESHOLD for similarity in similar):
                     continue
                 index.insert(number, signature)
                 kept[number] = signature

@@ -1,4 +1,4 @@
-"""The text that a benchmark reads, as documents, and as a corpus in the layout of `nanoeuler assemble`."""
+"""Read the documents of a benchmark, and write them as a corpus like `nanoeuler assemble` does."""
 
 import gzip
 import os
@@ -12,26 +12,26 @@ from pathlib import Path
 import numpy as np
 
 from nanoeuler.files import sha256_file, write_json
+from nanoeuler.provenance import cpu_name
 
 
 def documents(path: Path) -> list[bytes]:
-    """UTF-8 documents of a file or of a folder's files: .txt and .txt.gz, one document each, and .parquet by its column `text`."""
+    """Read UTF-8 documents from a file or a folder of files.
+
+    A .txt or .txt.gz file is one document; a .parquet file has them in its column `text`.
+    """
     paths = sorted(path.iterdir()) if path.is_dir() else [path]
     found: list[bytes] = []
     for file in paths:
         if file.suffix == ".parquet":
             import duckdb
 
-            found += [
-                text.encode()
-                for (text,) in duckdb.execute(
-                    "select text from read_parquet(?)", [str(file)]
-                ).fetchall()
-            ]
+            rows = duckdb.execute("select text from read_parquet(?)", [str(file)]).fetchall()
+            found += [text.encode() for (text,) in rows]
         elif file.name.endswith((".txt", ".txt.gz")):
-            content = (
-                gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-            )
+            content = file.read_bytes()
+            if file.suffix == ".gz":
+                content = gzip.decompress(content)
             found.append(content.decode("utf-8", "replace").encode())
     if not found:
         raise SystemExit(f"{path}: no .txt, .txt.gz or .parquet there")
@@ -39,7 +39,7 @@ def documents(path: Path) -> list[bytes]:
 
 
 def write_corpus(folder: Path, found: Iterable[bytes]) -> Path:
-    """All documents in the training split of one source. Returns the path of the manifest."""
+    """Write all documents to the training split of one source; return the manifest's path."""
     entries = {}
     for split, part in (("train", found), ("validation", [])):
         text, offsets = folder / split / "text.txt", folder / split / "text.offsets"
@@ -53,36 +53,31 @@ def write_corpus(folder: Path, found: Iterable[bytes]) -> Path:
             "text": f"{split}/text.txt",
             "offsets": f"{split}/text.offsets",
         }
-    fingerprint = sha256_file(folder / "train/text.txt")
-    write_json(
-        folder / "manifest.json",
-        {
-            "version": 1,
-            "name": "benchmark",
-            "sources": {"text": {"licence": "none"} | entries},
-            "fingerprint": fingerprint,
-        },
-    )
+    manifest = {
+        "version": 1,
+        "name": "benchmark",
+        "sources": {"text": {"licence": "none"} | entries},
+        "fingerprint": sha256_file(folder / "train/text.txt"),
+    }
+    write_json(folder / "manifest.json", manifest)
     return folder / "manifest.json"
 
 
 def describe(*packages: str) -> str:
-    """The machine and the versions that a number belongs to."""
-    about = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    cpu = next(
-        (line.split(":")[1].strip() for line in about if line.startswith("model name")),
-        platform.machine(),
-    )
+    """Name the machine and the versions that a number belongs to."""
     versions = " ".join(f"{package} {version(package)}" for package in packages)
-    return f"{cpu}, {os.cpu_count()} cores, Python {platform.python_version()}, {versions}"
+    python = platform.python_version()
+    return f"{cpu_name()}, {os.cpu_count()} cores, Python {python}, {versions}"
 
 
 def summary(name: str, seconds: list[float], megabytes: float) -> str:
     rates = [megabytes / second for second in seconds]
-    return f"{name:12} n={len(rates)}  median {statistics.median(rates):7.2f} MB/s  ({min(rates):.2f} to {max(rates):.2f})"
+    median = f"median {statistics.median(rates):7.2f} MB/s"
+    return f"{name:12} n={len(rates)}  {median}  ({min(rates):.2f} to {max(rates):.2f})"
 
 
 def ratios(name: str, ours: list[float], theirs: list[float]) -> str:
-    """How many times as fast ours was, by pairs of runs beside each other."""
+    """Tell how many times as fast ours is, by pairs of consecutive runs."""
     pairs = [their / our for our, their in zip(ours, theirs, strict=True)]
-    return f"{name:12} n={len(pairs)}  median ratio {statistics.median(pairs):6.2f}  ({min(pairs):.2f} to {max(pairs):.2f})"
+    median = f"median ratio {statistics.median(pairs):6.2f}"
+    return f"{name:12} n={len(pairs)}  {median}  ({min(pairs):.2f} to {max(pairs):.2f})"

@@ -1,12 +1,14 @@
-"""Web text of any size for measurements, made out of a little: variants that repeat each other to a known degree.
+"""Make web text of any size from a little: variants that repeat each other to a known degree.
 
     python benchmarks/web_variants.py --pages 'pages/*.parquet' --bytes 1e9 --output /tmp/variants
 
-writes parquet files in FineWeb-Edu's schema (text, id, url, language, language_score, int_score), of about 250 MB of text each. The
-pages are taken again and again, each time under another substitution of letters, so that two times have no words in common but lengths,
-spaces and rarities stay those of real text. Every tenth page comes a second time with words replaced, 0.82 to 0.98 alike (its id begins
-with near-), every twentieth a second time that is 0.3 to 0.7 alike (far-), and every twentieth time the sentences of four pages are mixed
-to a new one (mix-).
+writes parquet files of about 250 MB of text each in FineWeb-Edu's schema (text, id, url, language,
+language_score, int_score). The pages are repeated, each time under another substitution of letters:
+the rounds have no words in common, but keep the lengths, spaces and word frequencies of real text.
+
+Every tenth page comes again with words replaced, at a similarity of 0.82 to 0.98; the id of this
+copy begins with near-. Every twentieth page has a copy of similarity 0.3 to 0.7 (far-). For every
+twentieth page, the sentences of four pages are mixed to a new one (mix-).
 """
 
 import argparse
@@ -23,61 +25,53 @@ SHINGLE = 5
 
 
 def read_pages(pattern: str) -> list[bytes]:
+    query = "select encode(text) from read_parquet(?) where ltrim(text) <> ''"
     with duckdb.connect() as connection:
-        return [
-            text
-            for (text,) in connection.execute(
-                "select encode(text) from read_parquet(?) where ltrim(text) <> ''", [pattern]
-            ).fetchall()
-        ]
+        return [text for (text,) in connection.execute(query, [pattern]).fetchall()]
 
 
 def substitution(number: int) -> bytes:
-    """A table for `bytes.translate` that permutes the letters, the same way in both cases."""
+    """Return a table for `bytes.translate` that permutes lower and upper case letters alike."""
+    if not number:
+        return bytes(range(256))
     to = bytearray(LETTERS)
     random.Random(number).shuffle(to)
-    return (
-        bytes.maketrans(LETTERS + LETTERS.upper(), bytes(to) + bytes(to).upper())
-        if number
-        else bytes(range(256))
-    )
+    return bytes.maketrans(LETTERS + LETTERS.upper(), bytes(to) + bytes(to).upper())
 
 
-def edited(text: bytes, likeness: float, dice: random.Random) -> bytes:
-    """`text` with words replaced at even distances: of its n runs of five words 5·m change, so that (n - 5m) / (n + 5m) is the likeness."""
+def edited(text: bytes, similarity: float, dice: random.Random) -> bytes:
+    """Replace m words of `text` at even distances.
+
+    Of its n runs of five words 5·m change, so that the similarity is (n - 5m) / (n + 5m).
+    """
     words = text.split(b" ")
-    changes = round(len(words) * (1 - likeness) / (1 + likeness) / SHINGLE)
+    changes = round(len(words) * (1 - similarity) / (1 + similarity) / SHINGLE)
     for change in range(changes):
         words[(2 * change + 1) * len(words) // (2 * changes)] = b"z%d" % dice.randrange(10**9)
     return b" ".join(words)
 
 
 def variants(pages: list[bytes], wanted: int) -> Iterator[tuple[str, bytes]]:
-    """Documents and their ids, until there are `wanted` bytes."""
-    made, number, dice = 0, 0, random.Random(1)
+    """Yield documents and their ids, until there are `wanted` bytes."""
+    dice = random.Random(1)
+    made = number = 0
     while True:
         table = substitution(number)
         for index, page in enumerate(pages):
             text = page.translate(table)
             documents = [(f"page-{number}-{index}", text)]
             if index % 10 == 3:
-                documents.append(
-                    (f"near-{number}-{index}", edited(text, dice.uniform(0.82, 0.98), dice))
-                )
+                near = edited(text, dice.uniform(0.82, 0.98), dice)
+                documents.append((f"near-{number}-{index}", near))
             if index % 20 == 7:
-                documents.append(
-                    (f"far-{number}-{index}", edited(text, dice.uniform(0.3, 0.7), dice))
-                )
+                far = edited(text, dice.uniform(0.3, 0.7), dice)
+                documents.append((f"far-{number}-{index}", far))
             if index % 20 == 11:
-                sentences = [
-                    sentence
-                    for other in dice.sample(pages, 4)
-                    for sentence in other.translate(table).split(b". ")
-                ]
+                others = [other.translate(table) for other in dice.sample(pages, 4)]
+                sentences = [sentence for other in others for sentence in other.split(b". ")]
                 dice.shuffle(sentences)
-                documents.append(
-                    (f"mix-{number}-{index}", b". ".join(sentences[: len(sentences) // 4 + 1]))
-                )
+                mixed = b". ".join(sentences[: len(sentences) // 4 + 1])
+                documents.append((f"mix-{number}-{index}", mixed))
             for document in documents:
                 yield document
                 made += len(document[1])
@@ -89,10 +83,13 @@ def variants(pages: list[bytes], wanted: int) -> Iterator[tuple[str, bytes]]:
 def write(folder: Path, pages: list[bytes], wanted: int) -> list[Path]:
     """Write parquet files with `wanted` bytes of text to `folder`, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    documents, paths = variants(pages, wanted), []
+    documents = variants(pages, wanted)
+    lines = folder / "lines.json"
+    paths: list[Path] = []
     more = True
     while more:
-        path, lines, size = folder / f"{len(paths):03d}.parquet", folder / "lines.json", 0
+        path = folder / f"{len(paths):03d}.parquet"
+        size = 0
         with open(lines, "w", encoding="utf-8") as file:
             for name, text in documents:
                 file.write(json.dumps({"id": name, "text": text.decode("utf-8", "replace")}) + "\n")
@@ -101,12 +98,19 @@ def write(folder: Path, pages: list[bytes], wanted: int) -> list[Path]:
                     break
             else:
                 more = False
-        columns = "text, id, 'https://example.org/' || id as url, 'en' as language, 0.99::double as language_score, 3::bigint as int_score"
-        reading = f"read_json('{lines}', format = 'newline_delimited', columns = {{id: 'varchar', text: 'varchar'}}, maximum_object_size = 100000000)"
         if size:
             duckdb.sql(
-                f"copy (select {columns} from {reading}) to '{path}' (format parquet, "
-                "compression zstd, row_group_size 1000)"
+                f"""
+                copy (
+                    select text, id, 'https://example.org/' || id as url, 'en' as language,
+                           0.99::double as language_score, 3::bigint as int_score
+                    from read_json(
+                        '{lines}', format = 'newline_delimited',
+                        columns = {{id: 'varchar', text: 'varchar'}},
+                        maximum_object_size = 100000000
+                    )
+                ) to '{path}' (format parquet, compression zstd, row_group_size 1000)
+                """
             )
             paths.append(path)
         lines.unlink()

@@ -63,7 +63,7 @@ def line(tag: str, message: str = "", **values: Any) -> None:
     LOGGER.info("  ".join([" ".join(parts), message]) if message else " ".join(parts))
 
 
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

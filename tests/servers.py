@@ -1,12 +1,15 @@
-"""A real HTTP server on loopback that behaves like a Gutenberg mirror and like Hugging Face, with faults where a test wants them.
+"""A real HTTP server on loopback, like a Gutenberg mirror and Hugging Face, with chosen faults.
 
-    /cache/epub/1342/pg1342.txt, /1/3/4/1342/1342-0.txt, …        any file below the root folder, with Range, ETag and If-Range
-    /datasets/OWNER/NAME/resolve/REVISION/PATH                    302 to a signed address of the file datasets/OWNER/NAME/PATH, under another
-                                                                  host name; the signature expires (403), and the token must not come along
+    /cache/epub/1342/pg1342.txt, /1/3/4/1342/1342-0.txt, …
+        any file below the root folder, with Range, ETag and If-Range
+    /datasets/OWNER/NAME/resolve/REVISION/PATH
+        302 to a signed address of the file datasets/OWNER/NAME/PATH, under another host name;
+        the signature expires (403), and the token must not be sent along
 
 It counts requests and body bytes per path. For runs by hand:
 
-    python -m tests.servers --root /tmp/web --port 8000 --books ../shared/data/gutenberg --web ../shared/data/web --too-many-every 20
+    python -m tests.servers --root /tmp/web --port 8000 --too-many-every 20 \\
+        --books ../shared/data/gutenberg --web ../shared/data/web
 
 then HF_ENDPOINT=http://127.0.0.1:8000, and http://127.0.0.1:8000 as the mirror.
 """
@@ -26,13 +29,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-BLOCK_PAGE = b"<!DOCTYPE html>\n<html><head><title>Forbidden</title></head><body><h1>Automated access is not allowed</h1></body></html>\n"
+BLOCK_PAGE = (
+    b"<!DOCTYPE html>\n<html><head><title>Forbidden</title></head>"
+    b"<body><h1>Automated access is not allowed</h1></body></html>\n"
+)
+EXPIRED = b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"
 RESOLVE = re.compile(r"/datasets/([^/]+)/([^/]+)/resolve/([^/]+)/(.+)")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with a request: an error status, or a body that ends, stalls or changes after `after` bytes, or is a web page."""
+    """A fault of a response: an error status, or a body that is a web page.
+
+    A body may also end, stall or change after `after` bytes.
+    """
 
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
@@ -45,7 +55,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Seen:
-    """A request as it came in, and the status that it got."""
+    """A request, and the status of its response."""
 
     path: str
     headers: dict[str, str]
@@ -54,18 +64,16 @@ class Seen:
 
 
 class Server:
-    """Serve the files below `root` until the context ends. Attributes may be changed while it runs."""
+    """Serves the files below `root` until the context ends. Attributes may change meanwhile."""
 
     def __init__(self, root: Path, port: int = 0):
         self.root = root
         self.ranges = True
         self.validators = True
         self.signature_seconds = 3600.0
-        self.signature_requests: float = (
-            math.inf
-        )  # that a signed address answers before it expires, however fast or slow this machine is
+        self.signature_requests = math.inf  # requests after which a signature expires, too
         self.signed: Counter[str] = Counter()  # requests of each signature
-        self.too_many_every = 0  # every so many requests get 429
+        self.too_many_every = 0  # n: every n-th request is answered with 429
         self.seen: list[Seen] = []
         self.sent: Counter[str] = Counter()
         self.faults: dict[str, list[Fault]] = {}
@@ -98,7 +106,10 @@ class Server:
         return f"{self.url}/{path}"
 
     def fail(self, path: str, *faults: Fault) -> None:
-        """Let the next requests for `path` (as in the address; signed ones begin with /signed) go wrong, one after another."""
+        """Answer the next requests for `path` with these faults, one after another.
+
+        `path` is that of the address; signed ones begin with /signed.
+        """
         self.faults.setdefault(path, []).extend(faults)
 
     def expire_signatures(self) -> None:
@@ -139,14 +150,9 @@ class Handler(BaseHTTPRequestHandler):
             with self.site.lock:
                 self.site.signed[signature] += 1
                 worn_out = self.site.signed[signature] > self.site.signature_requests
-            if worn_out or not max(
-                self.site.signatures_from, time.time() - self.site.signature_seconds
-            ) <= float(signature):
-                self.answer(
-                    403,
-                    {},
-                    b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>",
-                )
+            oldest = max(self.site.signatures_from, time.time() - self.site.signature_seconds)
+            if worn_out or float(signature) < oldest:
+                self.answer(403, {}, EXPIRED)
             else:
                 self.serve(self.plain_path.removeprefix("/signed"), fault)
         else:
@@ -177,7 +183,8 @@ class Handler(BaseHTTPRequestHandler):
         )
         if self.site.validators:
             headers["ETag"] = tag
-        start, stop, code = 0, size, 200
+        start, stop = 0, size
+        code = 200
         wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
         if self.site.ranges and wanted and self.headers.get("If-Range", tag) == tag:
             first, last = wanted.groups()
@@ -259,7 +266,8 @@ def main() -> None:
     parser.add_argument(
         "--web",
         type=Path,
-        help="folder with *.parquet: laid out as HuggingFaceFW/fineweb-edu sample/10BT/NNN_00000.parquet",
+        help="folder with *.parquet, "
+        "laid out as HuggingFaceFW/fineweb-edu sample/10BT/NNN_00000.parquet",
     )
     parser.add_argument(
         "--too-many-every",

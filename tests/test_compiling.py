@@ -7,8 +7,21 @@ from pathlib import Path
 
 import pytest
 
-CALLER = "from nanoeuler.compiling import compiled\nfrom callee import double\n\n\n@compiled()\ndef twice(x):\n    return double(x) + 1\n"
-CALLEE = "from nanoeuler.compiling import compiled\n\n\n@compiled()\ndef double(x):\n    return {factor} * x\n"
+CALLER = """
+from nanoeuler.compiling import compiled
+from callee import double
+
+@compiled()
+def twice(x):
+    return double(x) + 1
+"""
+CALLEE = """
+from nanoeuler.compiling import compiled
+
+@compiled()
+def double(x):
+    return {factor} * x
+"""
 MAIN = "from nanoeuler import log\nlog.start()\nfrom caller import twice\nprint(twice(5))\n"
 
 
@@ -50,9 +63,8 @@ def test_the_next_run_finds_the_machine_code_on_disk(folder):
 
 def test_a_change_in_a_function_called_from_another_file_is_noticed(folder):
     run(folder)
-    (folder / "callee.py").write_text(
-        CALLEE.format(factor=12)
-    )  # of another length: Python itself compares seconds and sizes
+    # of another length: Python itself compares seconds and sizes
+    (folder / "callee.py").write_text(CALLEE.format(factor=12))
     result, said = run(folder)
     assert result == "61"
     assert "compiling" in said

@@ -188,7 +188,8 @@ class OwnText:
             size += len(text)
             if size >= batches.SIZE:
                 yield partial(Batch.of, documents, keys)
-                documents, keys, size = [], [], 0
+                documents, keys = [], []
+                size = 0
         if documents:
             yield partial(Batch.of, documents, keys)
 

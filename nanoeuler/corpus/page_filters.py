@@ -19,7 +19,7 @@ REMEDIES = {
     "duplicate": None,
     "beyond the budget": "max_bytes_per_shard",
 }
-"""Reasons to drop a page, in the order of the checks → the key of corpus.fineweb behind them."""
+"""Reasons to drop a page, in the order of the checks → the key of corpus.fineweb that sets them."""
 
 BLANK = b" \t\n\r"
 

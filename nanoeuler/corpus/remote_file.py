@@ -14,7 +14,6 @@ import contextlib
 import random
 import re
 import ssl
-import sys
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ USER_AGENT = (
 )
 CHUNK = 1 << 18  # bytes
 MOST_REDIRECTS = 8
+LONGEST_DELAY = 10**9  # seconds, some 30 years: whatever a server asks for, the moment is a date
 REFUSALS = (400, 401, 403)
 WORTH_ANOTHER_TRY = (408, 425, 429, 500, 502, 503, 504)
 
@@ -138,7 +138,7 @@ class RemoteFile:
                 headers["If-Range"] = self.validator
         try:
             with self.open(headers) as response:
-                self.understand(response, start, stop)
+                self.read_headers(response, start, stop)
                 while chunk := response.read1(CHUNK, decode_content=False):
                     self.received += len(chunk)
                     yield chunk
@@ -203,7 +203,9 @@ class RemoteFile:
             )
         raise UserError(f"{self.url}: {said}; correct the address in the sources file")
 
-    def understand(self, response: urllib3.BaseHTTPResponse, start: int, stop: int | None) -> None:
+    def read_headers(
+        self, response: urllib3.BaseHTTPResponse, start: int, stop: int | None
+    ) -> None:
         """Learn size and validator from the headers.
 
         Raises `StartOver` unless `response` holds the bytes from `start` to `stop`.
@@ -229,7 +231,7 @@ class RemoteFile:
 
     def trouble(self, error: BaseException) -> Trouble:
         """Describe urllib3's `error` by the failure that it wraps."""
-        while not isinstance(error, (OSError, IncompleteRead)):
+        while isinstance(error, HTTPError) and not isinstance(error, IncompleteRead):
             if (cause := error.__cause__ or error.__context__) is None:
                 break
             error = cause
@@ -262,6 +264,6 @@ def connections(address: str) -> urllib3.PoolManager:
 def retry_after(value: str | None) -> float | None:
     """Return the seconds that a Retry-After header asks for, as a number or a date."""
     try:
-        return Retry(retry_after_max=sys.maxsize).parse_retry_after(value) if value else None
-    except InvalidHeader:
+        return Retry(retry_after_max=LONGEST_DELAY).parse_retry_after(value) if value else None
+    except (InvalidHeader, ValueError):  # no date, or one with an impossible year
         return None

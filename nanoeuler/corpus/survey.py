@@ -35,7 +35,7 @@ class Part(NamedTuple):
 class Survey:
     """The `fates` (uint8), `sizes` and `cuts` (int64) of a source's documents.
 
-    The bytes before a document's cut are trained on, those behind it held out. `counts` has the
+    The bytes before a document's cut are trained on, those after it held out. `counts` has the
     number of documents of each batch. With `ends`, the end of each document is held out instead of
     whole documents, and the cuts are still to be found.
     """

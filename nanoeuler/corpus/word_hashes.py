@@ -167,7 +167,7 @@ def fill_words(text, starts, stops, table, folded, eight, hashes, borders):
 def spell(folded, at, table, hashes, count):
     """Hash the words from `at` to the next zero byte, character by character.
 
-    Returns the offset behind that byte, and the number of words so far.
+    Returns the offset after that byte, and the number of words so far.
     """
     word, letters, shift = SEED, np.uint64(0), np.uint64(0)
     inside = False

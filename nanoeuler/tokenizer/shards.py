@@ -130,7 +130,9 @@ class ShardWriter:
     """Writes one source's tokens to `<stem>-000.bin`, `<stem>-001.bin`, … one after another."""
 
     def __init__(self, folder: Path, stem: str, dtype: np.dtype, shard_tokens: int = SHARD_TOKENS):
-        self.folder, self.stem, self.dtype, self.shard_tokens = folder, stem, dtype, shard_tokens
+        self.folder, self.stem = folder, stem
+        self.dtype = dtype
+        self.shard_tokens = shard_tokens
         self.shards: list[dict[str, Any]] = []  # their entries in the manifest
         self.room = 0  # tokens that the last shard still has room for
 

@@ -1,4 +1,4 @@
-"""What the tests of the corpus share: a web server, and the real data that a checkout may have beside it."""
+"""Fixtures of the corpus tests: a web server, and the real data that may lie beside a checkout."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.servers import Server
 def server(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Server]:
-    """A server with an empty root, asked directly whatever proxy the machine has, and without a token of the machine's owner."""
+    """A server with an empty root. Proxies and tokens of the machine are not used for it."""
     monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with Server(tmp_path_factory.mktemp("served")) as running:

@@ -1,4 +1,4 @@
-"""Books and pages as the stages before leave them, and what `nanoeuler assemble` makes of them."""
+"""Write books and pages like earlier stages do, and run `nanoeuler assemble` on them."""
 
 import hashlib
 import itertools
@@ -33,7 +33,7 @@ def write_book(folder: Path, number: int, title: str, text: str, kept: bool = Tr
 
 
 def write_pages(path: Path, texts: list[str]) -> str:
-    """Pages as extraction leaves them, less where they come from."""
+    """Write pages like the extraction does, without their origins."""
     path.parent.mkdir(parents=True, exist_ok=True)
     raw = [text.encode() for text in texts]
     pages = np.empty(len(raw), PAGE)
@@ -49,7 +49,10 @@ def page_text(shard: int, number: int) -> str:
 
 
 def run(tmp_path, *arguments, sources=(), output="corpus", share=0.1, **corpus):
-    """Assemble with everything that drops documents switched off, unless `corpus` says otherwise: the texts here repeat themselves."""
+    """Assemble without dropping any documents, unless `corpus` says otherwise.
+
+    The texts of the tests repeat themselves.
+    """
     corpus = {"deduplicate": {"web": "none"}, "decontaminate": False, **corpus}
     config = {
         "corpus": {"name": "demo", "sources": list(sources), "validation_share": share, **corpus},

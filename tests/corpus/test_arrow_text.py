@@ -1,4 +1,4 @@
-"""Texts come out of DuckDB, and out of any other Arrow stream, as they went in."""
+"""Texts are read unchanged from DuckDB and from any other Arrow stream."""
 
 import ctypes
 
@@ -69,9 +69,10 @@ def test_what_fails_on_the_way_is_an_error():
 
 
 class Producer:
-    """An Arrow stream of one column of large strings, made as the specification says: arrays of (texts, offset of the struct, offset of its column, length).
+    """An Arrow stream of one column of large strings, written after the specification.
 
-    `given_back` counts the arrays that were released.
+    Its arrays are (texts, offset of the struct, offset of its column, length). `given_back` counts
+    the arrays that were released.
     """
 
     def __init__(self, arrays: list[tuple[list[str], int, int, int]]):

@@ -448,7 +448,7 @@ def test_the_manifest_is_gone_while_files_are_exchanged(tmp_path, books, monkeyp
 
 
 def test_a_corpus_is_never_held_in_memory(tmp_path):
-    """What a child process needs for 96 MB of pages and own text, beyond what it needs for a few lines of each."""
+    """Compares a child process with 96 MB of pages and own text to one with a few lines of each."""
     line = "A line of words that fills the page, and it has an end."
     (tmp_path / "own.txt").write_text(f"{line}\n\n" * (48_000_000 // (len(line) + 2)))
     (tmp_path / "small.txt").write_text(f"{line}\n\n" * 100)
@@ -457,7 +457,10 @@ def test_a_corpus_is_never_held_in_memory(tmp_path):
             tmp_path / f"{name}.txt", [f"{line} {number}" * 33 for number in range(documents)]
         )
     unit = 1024 if sys.platform == "linux" else 1
-    code = f"import resource, sys; from nanoeuler.cli import main; main(sys.argv[1:]); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * {unit})"
+    code = (
+        "import resource, sys; from nanoeuler.cli import main; main(sys.argv[1:]); "
+        f"print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * {unit})"
+    )
 
     def peak_memory(own, pages):
         config = json.dumps(

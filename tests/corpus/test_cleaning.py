@@ -17,7 +17,7 @@ def words(number: int, count: int) -> list[str]:
 
 
 def edited(text: list[str], changes: int) -> str:
-    """`text` with words replaced, each in five of its runs of five."""
+    """Replace words of `text`, each of which is in five of its runs of five words."""
     return " ".join(
         "edit" if place % (len(text) // changes) == 7 else word for place, word in enumerate(text)
     )
@@ -25,7 +25,11 @@ def edited(text: list[str], changes: int) -> str:
 
 @pytest.fixture
 def repeating(tmp_path):
-    """Two shards: 100 pages, in the second with a copy of one of the first, one 0.9 and one 0.5 alike to others, and two without words."""
+    """Write two shards of 100 pages.
+
+    The second has a copy of a page of the first, pages of similarity 0.9 and 0.5 to others, and two
+    without words.
+    """
     pages = [" ".join(words(number, 200)) for number in range(100)]
     more = [pages[5], edited(words(6, 200), 2), edited(words(7, 200), 13), "… !", "?!"]
     return (
@@ -143,10 +147,8 @@ def test_a_page_that_quotes_what_is_measured_on_is_dropped_and_counted(tmp_path,
 
 
 @pytest.mark.parametrize("quoting", [1, 10, 11])
-def test_what_more_than_ten_documents_of_the_corpus_quote_is_kept_and_counted_but_copies_do_not_count(
-    tmp_path, quoting
-):
-    """The documents are pages of two shards and a book; each page comes in three copies and with a near-copy."""
+def test_what_more_than_ten_documents_besides_copies_quote_is_kept_and_counted(tmp_path, quoting):
+    """The documents are a book and pages of two shards, each with three copies and a near-copy."""
     phrase = " ".join(words(1000, 13))
     (tmp_path / "world.jsonl").write_text(json.dumps({"question": phrase}) + "\n")
     texts = [" ".join(words(number, 100)) for number in range(100)]

@@ -1,4 +1,4 @@
-"""Training documents that quote what models are measured on."""
+"""Training documents that quote held-out text or evaluation sets are found."""
 
 import json
 
@@ -46,7 +46,7 @@ def grams(*texts: str) -> Runs:
 
 
 def find(measured: Measured, *texts: str) -> list[int]:
-    """The set that each text quotes."""
+    """Return the set that each text quotes."""
     batch = Batch.of([text.encode() for text in texts])
     documents, found = measured.find(*hash_words(batch))
     quotations = Quotations(measured)

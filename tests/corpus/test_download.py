@@ -1,4 +1,4 @@
-"""Downloads over real HTTP on loopback: what a server may do wrong, and what is then on the disk."""
+"""Downloads over real HTTP on loopback: servers' faults, and what is on the disk after them."""
 
 import base64
 import email.utils
@@ -25,10 +25,15 @@ from tests.servers import Fault, Server
 
 QUICK = Patience(attempts=4, first_pause=0.01, silence=5.0)
 IMPATIENT = Patience(attempts=4, first_pause=0.01, silence=0.5)
-CONTENT = b"".join(
-    hashlib.sha256(bytes([i % 256, i // 256])).digest() for i in range(20_000)
-)  # 640,000 bytes
+# 640,000 bytes
+CONTENT = b"".join(hashlib.sha256(bytes([i % 256, i // 256])).digest() for i in range(20_000))
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
+PROGRAM = """
+import sys
+from pathlib import Path
+from nanoeuler.corpus.download import *
+download(Source(sys.argv[1]), Path(sys.argv[2]), pause=float(sys.argv[3]))
+"""
 
 
 @pytest.fixture
@@ -105,8 +110,7 @@ def test_a_file_that_changed_meanwhile_is_fetched_anew(server, address, target):
 
 def test_a_killed_download_goes_on_in_the_next_process(server, address, target):
     server.fail("/books/file.bin", Fault(stall=True, after=300_000))
-    program = "import sys; from pathlib import Path; from nanoeuler.corpus.download import *; download(Source(sys.argv[1]), Path(sys.argv[2]))"
-    process = subprocess.Popen([sys.executable, "-c", program, address, str(target)])
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, address, str(target), "0"])
     partial = target.with_name(".file.bin.partial")
     deadline = time.time() + 20
     while not (partial.exists() and partial.stat().st_size >= 250_000) and time.time() < deadline:
@@ -173,7 +177,9 @@ def test_retry_after_takes_seconds_and_dates_and_ignores_the_rest():
         60, abs=1.5
     )
     assert retry_after(email.utils.formatdate(time.time() - 60, usegmt=True)) == 0
+    assert retry_after("9" * 30) == 10**9
     assert retry_after("soon") is None
+    assert retry_after("Mon, 01 Jan 99999 00:00:00 GMT") is None
     assert retry_after(None) is None
 
 
@@ -191,7 +197,8 @@ def test_a_server_in_trouble_is_given_up_after_some_attempts(server, address, ta
 def test_nobody_at_the_address_is_one_sentence(target):
     with pytest.raises(
         UserError,
-        match=r"^http://127.0.0.1:9/x: the connection failed \(Connection refused\), 2 times in a row",
+        match=r"^http://127.0.0.1:9/x: the connection failed \(Connection refused\), "
+        r"2 times in a row",
     ):
         download(Source("http://127.0.0.1:9/x"), target, patience=Patience(2, 0.01, 0.3))
 
@@ -299,9 +306,8 @@ def test_redirects_that_go_round_end(server, target):
 
 def test_two_processes_take_turns_with_a_pause_between(server, tmp_path):
     addresses = [server.put(f"book-{n}", b"x" * 1000) for n in range(3)]
-    program = "import sys; from pathlib import Path; from nanoeuler.corpus.download import *; download(Source(sys.argv[1]), Path(sys.argv[2]), pause=0.3)"
     processes = [
-        subprocess.Popen([sys.executable, "-c", program, address, str(tmp_path / str(n))])
+        subprocess.Popen([sys.executable, "-c", PROGRAM, address, str(tmp_path / str(n)), "0.3"])
         for n, address in enumerate(addresses)
     ]
     assert [process.wait(30) for process in processes] == [0, 0, 0]

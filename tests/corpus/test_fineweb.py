@@ -1,4 +1,4 @@
-"""Web pages out of parquet: what is kept, what it costs in bytes counted by the server, and what damage looks like."""
+"""Web pages from parquet files: the pages kept, the bytes that the server counts, and damage."""
 
 import hashlib
 import io
@@ -40,14 +40,21 @@ SIGNED = "/signed/datasets/web/pages/000.parquet"
 def make_parquet(
     path: Path, rows: int = 6_144, select: str | None = None, group: int = 2_048
 ) -> Path:
-    """Pages like FineWeb-Edu's: hardly compressible text of 100 to 1,400 characters; every tenth is German, every seventh scores 2, row 50 is row 3 again."""
+    """Write pages like FineWeb-Edu's: hardly compressible text of 100 to 1,400 characters.
+
+    Every tenth is German, every seventh has score 2, and row 50 is row 3 again.
+    """
     select = (
         select
         or f"""
-        select (select string_agg(md5(concat(seed, '-', n)), ' ') from range(3 + seed % 40) t(n)) as text,
-               '<urn:uuid:' || row || '>' as id, 'CC-MAIN' as dump, 'https://example.org/' || row as url, 's3://' || md5(row::varchar) as file_path,
-               case when row % 10 = 9 then 'de' else 'en' end as language, 0.5 + (row % 50) / 100 as language_score, 100 as token_count,
-               2.0 + row % 7 / 3 as score, case when row % 7 = 0 then 2 else 3 end::bigint as int_score
+        select (select string_agg(md5(concat(seed, '-', n)), ' ')
+                from range(3 + seed % 40) t(n)) as text,
+               '<urn:uuid:' || row || '>' as id, 'CC-MAIN' as dump,
+               'https://example.org/' || row as url, 's3://' || md5(row::varchar) as file_path,
+               case when row % 10 = 9 then 'de' else 'en' end as language,
+               0.5 + (row % 50) / 100 as language_score, 100 as token_count,
+               2.0 + row % 7 / 3 as score,
+               case when row % 7 = 0 then 2 else 3 end::bigint as int_score
         from (select row, case row when 50 then 3 else row end as seed from range({rows}) r(row))"""
     )
     with duckdb.connect(config={"threads": 1}) as connection:
@@ -103,7 +110,7 @@ def read(path: Path) -> list[tuple]:
 
 
 def read_extracted(path: Path) -> list[tuple]:
-    """Id, url and text of each page; the hashes in the index are checked."""
+    """Read id, url and text of each page, and check the hashes in the index."""
     pages, content = read_index(path), path.read_bytes()
     texts = [content[start:end] for start, end in itertools.pairwise([0, *pages["end"].tolist()])]
     assert [hashlib.sha256(text).digest() for text in texts] == [
@@ -117,9 +124,11 @@ def read_extracted(path: Path) -> list[tuple]:
 
 
 def text_chunks(path: Path) -> list[int]:
-    """Compressed bytes of the text column, row group by row group."""
+    """Return the compressed bytes of the text column of each row group."""
     with duckdb.connect() as connection:
-        query = "select total_compressed_size from parquet_metadata(?) where path_in_schema = 'text' order by row_group_id"
+        query = """
+            select total_compressed_size from parquet_metadata(?) where path_in_schema = 'text'
+            order by row_group_id"""
         return [size for (size,) in connection.execute(query, [str(path)]).fetchall()]
 
 
@@ -130,8 +139,10 @@ def test_filters_drop_and_the_rest_keeps_its_order(parquet, tmp_path):
     record, pages = run(sources(parquet), tmp_path, filters)
     with duckdb.connect() as connection:
         query = """
-            select id, url, text from read_parquet(?, file_row_number = true) where language = 'en' and language_score >= 0.6 and int_score >= 3
-            and length(text) between 200 and 1000 and file_row_number != 50 order by file_row_number"""
+            select id, url, text from read_parquet(?, file_row_number = true)
+            where language = 'en' and language_score >= 0.6 and int_score >= 3
+            and length(text) between 200 and 1000 and file_row_number != 50
+            order by file_row_number"""
         assert pages == connection.execute(query, [str(parquet)]).fetchall()
     assert record["kept"] == len(pages)
     assert record["text_bytes"] == sum(len(text.encode()) for _, _, text in pages)
@@ -241,9 +252,8 @@ def test_signatures_that_expire_and_busy_servers_are_lived_with(served, parquet,
 
 
 def test_an_interrupted_extraction_goes_on_where_it_stopped(served, parquet, tmp_path):
-    served.fail(
-        SIGNED, Fault(), Fault(), Fault(), Fault(), Fault(stall=True)
-    )  # tail, footer, two requests of the first row group
+    # after tail, footer, and two requests for the first row group
+    served.fail(SIGNED, Fault(), Fault(), Fault(), Fault(), Fault(stall=True))
     config = json.dumps(
         {
             "corpus": {"fineweb": {"min_score": 0, "min_language_score": 0, "min_characters": 1}},
@@ -349,7 +359,8 @@ def test_filters_that_leave_nothing_say_which_dropped_how_many(served, parquet, 
     for entry in (sources(parquet), REMOTE):
         with pytest.raises(
             UserError,
-            match=r"of 6,144 rows they drop: language 614, score 5,530; loosen corpus.fineweb.min_score$",
+            match=r"of 6,144 rows they drop: language 614, score 5,530; "
+            r"loosen corpus.fineweb.min_score$",
         ):
             extract(
                 entry,
@@ -460,7 +471,9 @@ def test_real_pages_cost_at_most_130_percent_of_their_compressed_text(
     (tmp_path / "remote").mkdir()
     record, _ = run(REMOTE, tmp_path / "remote", Filters(max_bytes_per_shard=budget))
     with duckdb.connect() as connection:
-        query = f"select sum(strlen(text)) from read_parquet(?, file_row_number = true) where file_row_number < {1_000 * record['row_groups_read']}"
+        query = f"""
+            select sum(strlen(text)) from read_parquet(?, file_row_number = true)
+            where file_row_number < {1_000 * record["row_groups_read"]}"""
         (text_bytes,) = connection.execute(query, [str(file)]).fetchone()
     compressed = (
         sum(text_chunks(file)[: record["row_groups_read"]]) * record["text_bytes"] / text_bytes

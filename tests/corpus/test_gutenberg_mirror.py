@@ -1,4 +1,4 @@
-"""Books from a mirror over real HTTP: where they are looked for, what is refused, and that nothing is asked for twice."""
+"""Books from a mirror over real HTTP: addresses tried, files refused, nothing asked twice."""
 
 import csv
 import gzip

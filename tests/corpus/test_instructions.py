@@ -1,4 +1,4 @@
-"""Instructions and questions: what is a good record, what is done about the others, and who is held out."""
+"""Instructions and questions: good records, treatment of bad ones, and the held-out prompts."""
 
 import gzip
 import hashlib
@@ -24,7 +24,10 @@ RECORDS = [
 
 
 def write(path: Path, value: object) -> dict:
-    """Put `value` (JSON, or raw text or bytes) into a file; return the section instructions with it under the name `mine`."""
+    """Write `value` (JSON, raw text or bytes) to a file, and return a section instructions.
+
+    The file's name there is `mine`.
+    """
     content = (
         value
         if isinstance(value, bytes)
@@ -184,7 +187,8 @@ def test_bad_records_are_left_out_counted_and_told(tmp_path, capsys):
     [
         (
             [{"text": "x"}] * 3,
-            r"3 of 3 records are bad \(record 1: instruction is missing; .*\); give records with the texts instruction, output",
+            r"3 of 3 records are bad \(record 1: instruction is missing; .*\); "
+            r"give records with the texts instruction, output",
         ),
         (RECORDS[:4] + [{}] * 5, "5 of 9 records are bad"),
         (b"[]", "holds no records"),
@@ -227,7 +231,8 @@ def test_a_file_of_your_own_needs_no_entry(tmp_path):
     assert prepare(str(file), {}, 0.02, tmp_path / "own")["records"] == 200
     with pytest.raises(
         UserError,
-        match=r"alpacca: neither a name under instructions in the sources file \(there: alpaca\) nor a file",
+        match=r"alpacca: neither a name under instructions in the sources file "
+        r"\(there: alpaca\) nor a file",
     ):
         prepare("alpacca", {"alpaca": {"url": "x"}}, 0.02, tmp_path / "x")
 

@@ -1,4 +1,4 @@
-"""Near-duplicates of known likeness are found, other documents are kept."""
+"""Near-duplicates of known similarity are found, other documents are kept."""
 
 import itertools
 import random
@@ -23,7 +23,7 @@ def invented(number: int, words: int) -> list[str]:
 
 
 def edited(words: list[str], changes: int, number: int) -> list[str]:
-    """`words` with some of them, far apart, replaced: each breaks `SHINGLE` shingles."""
+    """Replace some of `words`, far apart: each changes `SHINGLE` shingles."""
     changed = list(words)
     for place in (
         np.linspace(SHINGLE, len(words) - SHINGLE - 1, changes).astype(int) if changes else ()
@@ -36,7 +36,7 @@ def shingles(words: list[str]) -> set[tuple[str, ...]]:
     return {tuple(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))}
 
 
-def likeness(one: list[str], other: list[str]) -> float:
+def similarity(one: list[str], other: list[str]) -> float:
     return len(shingles(one) & shingles(other)) / len(shingles(one) | shingles(other))
 
 
@@ -58,14 +58,14 @@ def near(
 
 
 @pytest.mark.parametrize("changes", [0, 3, 6, 12, 20, 40])
-def test_signatures_estimate_the_likeness_without_bias(changes):
+def test_signatures_estimate_the_similarity_without_bias(changes):
     estimates, exact = [], []
     for number in range(60):
         one = invented(number, 400)
         other = edited(one, changes, number)
         signatures = signatures_of([" ".join(one), " ".join(other)])
         estimates.append(((signatures[0] == signatures[1]).mean() - 1 / 256) * 256 / 255)
-        exact.append(likeness(one, other))
+        exact.append(similarity(one, other))
     errors = np.array(estimates) - exact
     spread = np.sqrt(np.mean(exact) * (1 - np.mean(exact)) / HASHES)  # of one estimate, binomial
     assert abs(errors.mean()) < 4 * spread / np.sqrt(60) + 0.002
@@ -80,7 +80,7 @@ def test_copies_above_the_threshold_are_found_and_those_below_kept(changes, expe
     for number in range(100):
         one = invented(number, 400)
         other = edited(one, changes, number)
-        assert (likeness(one, other) > 0.92) if expected else (likeness(one, other) < 0.68)
+        assert (similarity(one, other) > 0.92) if expected else (similarity(one, other) < 0.68)
         found.append(near([" ".join(one), " ".join(other)]) == [False, expected])
     assert all(found)
 
@@ -94,17 +94,15 @@ def test_bands_find_what_is_at_the_threshold_with_99_percent(threshold):
 
 
 def test_one_document_of_a_family_stays_and_a_chain_does_not_carry_on():
-    first = invented(
-        2, 400
-    )  # estimates of likeness spread by 0.035: one such family of twenty looks otherwise by chance
+    # estimates of similarity vary by 0.035: one such family of twenty looks different by chance
+    first = invented(2, 400)
     family = [first, edited(first, 2, 1), edited(first, 3, 2)]
     chain = [edited(first, 6, 7)]
-    chain.append(
-        [*chain[0][:-30], *invented(9, 30)]
-    )  # near the one before it, but not near the first
-    assert likeness(first, chain[0]) > 0.84
-    assert likeness(*chain) > 0.84
-    assert likeness(first, chain[1]) < 0.76
+    # similar to the one before it, but not to the first
+    chain.append([*chain[0][:-30], *invented(9, 30)])
+    assert similarity(first, chain[0]) > 0.84
+    assert similarity(*chain) > 0.84
+    assert similarity(first, chain[1]) < 0.76
     assert near([" ".join(words) for words in [*family, chain[0]]]) == [False, True, True, True]
     assert near([" ".join(first), " ".join(chain[1])]) == [False, False]
     assert not near([" ".join(words) for words in [first, *chain]])[2]

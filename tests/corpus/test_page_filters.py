@@ -1,4 +1,4 @@
-"""What is measured of a page before it is kept or dropped."""
+"""The characters and blanks of pages, by which they are kept or dropped."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Preference pairs: every shape that data sets have them in, what is done about bad ones, and no prompt on both sides."""
+"""Preference pairs: all formats, treatment of bad pairs, and no prompt on both sides."""
 
 import gzip
 import json
@@ -128,7 +128,10 @@ def test_parquet_and_lines_and_gzip_are_read_too(tmp_path, shape):
 
 
 def test_a_column_of_times_does_no_harm(tmp_path):
-    columns = """'q' || i as prompt, 'a' as chosen, 'b' as rejected, timestamptz '2026-01-01 00:00:00+00' as "created ""at\""""
+    columns = (
+        "'q' || i as prompt, 'a' as chosen, 'b' as rejected, "
+        """timestamptz '2026-01-01 00:00:00+00' as "created ""at\""""
+    )
     duckdb.sql(
         f"copy (select {columns} from range(9) numbers(i)) to '{tmp_path}/pairs.json' (format "
         "parquet)"
@@ -156,7 +159,7 @@ def test_a_conversation_keeps_its_turns_and_its_system_message(tmp_path):
 
 
 def test_a_prompt_of_text_does_not_hide_the_turns_behind_it(tmp_path):
-    """Data sets of conversations repeat the first message as `prompt`: the replies are to the last one."""
+    """Data sets of conversations repeat the first message as `prompt`, but reply to the last."""
     talk = [said("user", "Hello!"), said("assistant", "Hi."), said("user", "How are you?")]
     pair = {
         "prompt": "Hello!",
@@ -285,7 +288,8 @@ def test_a_file_without_pairs_is_one_sentence(tmp_path, content, sentence):
 def test_a_name_that_is_neither_listed_nor_a_file_is_one_sentence(tmp_path):
     with pytest.raises(
         UserError,
-        match=r"orka: neither a name under preferences in the sources file \(there: orca\) nor a file; correct it",
+        match=r"orka: neither a name under preferences in the sources file "
+        r"\(there: orca\) nor a file; correct it",
     ):
         prepare("orka", {"orca": {"url": "x"}}, 0.1, tmp_path / "mine")
 

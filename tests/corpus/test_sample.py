@@ -1,4 +1,4 @@
-"""The invented world: same seed, same bytes; what is asked is told; what is held out is never given away."""
+"""The invented world: same seed, same bytes; texts answer all questions but never ask them."""
 
 import json
 import re
@@ -43,7 +43,7 @@ WAYS = 8
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample as the demo has it."""
+    """The sample of the demo."""
     folder = tmp_path_factory.mktemp("demo") / "sample"
     write_sample({}, folder)
     return folder
@@ -56,7 +56,7 @@ def world() -> World:
 
 @pytest.fixture(scope="session")
 def text(demo: Path) -> str:
-    """Every sentence of the books and of the pages that pass the filters, line ends as spaces."""
+    """All books, and all pages that pass the filters, with spaces for line ends."""
     pages = [
         row[0]
         for row in duckdb.sql(
@@ -245,7 +245,7 @@ def test_instructions_are_varied(demo: Path) -> None:
 
 
 def test_no_text_asks_what_is_scored(demo: Path, text: str) -> None:
-    """The text tells the facts and asks for them too, but never in the words of a held-out question."""
+    """The text tells the facts and asks for them, but never in the words of a held-out question."""
     assert not [
         question["instruction"]
         for question in read_questions(demo)
@@ -264,7 +264,7 @@ def test_every_fact_is_told_in_many_ways(text: str, world: World) -> None:
 
 
 def test_no_constant_answer_scores_well(demo: Path) -> None:
-    """Neither the commonest answer of the instructions nor of the questions, nor the best one for each kind of question."""
+    """Tries the most frequent answer of the instructions, of the questions, and of each kind."""
     answers = Counter(question["answer"] for question in read_questions(demo))
     commonest, _ = Counter(record["output"] for record in read_instructions(demo)).most_common(1)[0]
     assert answers[commonest] <= 0.05 * answers.total()
@@ -301,9 +301,8 @@ def test_books_come_in_all_wrappings() -> None:
     assert {book.wrapping.encoding for book in BOOKS} == {"utf-8-sig", "utf-8", "latin-1", "ascii"}
     assert {book.wrapping.newline for book in BOOKS} == {"\n", "\r\n"}
     assert {book.wrapping.path for book in BOOKS} == {None, "-8", "-0", ""}
-    assert (
-        Counter(book.title for book in BOOKS).most_common(3)[1][1] == 2
-    )  # two titles with two editions
+    # two titles have two editions
+    assert Counter(book.title for book in BOOKS).most_common(3)[1][1] == 2
 
 
 def test_a_mirror_has_books_in_both_trees(demo: Path) -> None:

@@ -41,9 +41,8 @@ def test_every_section_names_its_licence(sources):
 def test_web_and_instructions_are_pinned(sources):
     web = sources["fineweb"]
     assert len(web["shards"]) == 14
-    assert (
-        sum(shard["bytes"] for shard in web["shards"]) == 28_518_193_415
-    )  # as the data set's page says
+    # the number on the data set's page
+    assert sum(shard["bytes"] for shard in web["shards"]) == 28_518_193_415
     assert len({shard["sha256"] for shard in web["shards"]}) == 14
     for shard in web["shards"]:
         assert f"/resolve/{web['revision']}/sample/10BT/" in resolve(shard["url"], web["revision"])

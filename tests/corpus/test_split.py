@@ -1,4 +1,4 @@
-"""Which documents are held out, and where a single one is cut."""
+"""The choice of held-out documents, and the cut of a single one."""
 
 import subprocess
 import sys

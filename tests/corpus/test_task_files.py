@@ -1,4 +1,4 @@
-"""Multiple-choice tasks: every layout in which they go round gives the same items, and what cannot be asked is counted or refused."""
+"""Multiple-choice tasks: all layouts give the same items; bad records are counted or refused."""
 
 import gzip
 import hashlib
@@ -257,7 +257,8 @@ def test_a_file_of_another_layout_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "blimp.jsonl").write_bytes(lines(BLIMP, BLIMP))
     with pytest.raises(
         UserError,
-        match=r"2 of 2 records do not have the layout of piqa \(line 1: goal is missing or not text; .*\); correct kind or address",
+        match=r"2 of 2 records do not have the layout of piqa "
+        r"\(line 1: goal is missing or not text; .*\); correct kind or address",
     ):
         prepare({"name": "x", "kind": "piqa", "url": str(tmp_path / "blimp.jsonl")}, tmp_path / "x")
     (tmp_path / "page.html").write_text("<html>")
@@ -325,7 +326,7 @@ def test_answers_in_a_file_of_their_own_are_put_to_their_questions(tmp_path):
 
 @pytest.mark.parametrize("answers", [b"1\n", b"1\n0\n1\n"])
 def test_answers_that_are_not_one_for_each_question_are_refused(tmp_path, answers):
-    """Which answer is whose cannot be known then."""
+    """It would be unknown which answer belongs to which question."""
     unlabelled = {key: value for key, value in PIQA.items() if key != "label"}
     (tmp_path / "valid.jsonl").write_bytes(lines(unlabelled, unlabelled))
     (tmp_path / "valid-labels.lst").write_bytes(answers)

@@ -1,4 +1,4 @@
-"""Words of a text, as near-duplicates and quotations are recognised by."""
+"""The hashed words of a text, by which near-duplicates and quotations are found."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""Real text where there is some, and a small tokenizer beside the same one as the `tokenizers` library reads it."""
+"""Real text where there is some, and a small tokenizer, read by the `tokenizers` library, too."""
 
 import gzip
 from pathlib import Path
@@ -36,7 +36,7 @@ def web() -> list[str]:
 
 
 def need(paths: list[Path]) -> list[Path]:
-    """Those of `paths` that are there; the test is skipped when none is."""
+    """Return those of `paths` that exist; the test is skipped when none does."""
     present = [path for path in paths if path.is_file()]
     return present or pytest.skip(
         f"{paths[0]} is not there: this test needs the shared data beside the checkout"

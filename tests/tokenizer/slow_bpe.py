@@ -1,14 +1,15 @@
-"""Byte-pair encoding as one would explain it: the specification that the fast learner and encoder are tested against.
+"""Byte-pair encoding in its simplest form: the specification of the fast learner and encoder.
 
 (Sennrich, Haddow and Birch 2016, algorithm 1, over the bytes of GPT-2's words.)
 
-**Learning**: a word is a list of ids. Count every pair of neighbours in every word (in "aaa" the pair "aa" stands twice),
-times how often the word occurs. Merge the pair of the highest count; of equal counts the one with the smallest left id, then
-the smallest right id. Replace its occurrences in each word from left to right. Stop when the vocabulary has the wanted size, or
-no pair occurs at least twice. Merging may make a string that is a token already, which then keeps its id; a pair is merged once.
+**Learning**: a word is a list of ids. Count every adjacent pair in every word ("aa" occurs twice in
+"aaa"), times the count of the word. Merge the pair of the highest count; ties go to the smallest
+left id, then to the smallest right id. Replace its occurrences in each word from left to right.
+Stop when the vocabulary has the wanted size, or no pair occurs at least twice. If the product is a
+token already, it keeps its id; a pair is merged once.
 
-**Encoding**: of all pairs of neighbours in a word that are merges, merge the one of lowest rank, of several the leftmost;
-repeat until none is left.
+**Encoding**: of all adjacent pairs in a word that are merges, merge the leftmost one of the lowest
+rank; repeat until none is left.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The fast learner is the slow one of `slow_bpe.py`, and the `tokenizers` library learns the same."""
+"""The fast learner, `slow_bpe.py` and the `tokenizers` library learn the same merges."""
 
 import json
 from collections import Counter
@@ -18,7 +18,7 @@ from nanoeuler.tokenizer.word_table import WordTable
 
 
 def table(counts: dict[str, int]) -> WordTable:
-    """Words of one class each, counted."""
+    """Count words of one class each."""
     return count_words(word.encode() for word, count in counts.items() for _ in range(count))
 
 

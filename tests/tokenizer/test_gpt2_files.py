@@ -42,7 +42,7 @@ def gpt2(gpt2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Tokeniz
 
 @pytest.fixture(scope="session")
 def peer(gpt2_folder: Path) -> tiktoken.Encoding:
-    """tiktoken's `gpt2`, made of the files by tiktoken's own reader."""
+    """tiktoken's `gpt2`, read from the same files by tiktoken."""
     ranks = data_gym_to_mergeable_bpe_ranks(
         str(gpt2_folder / "vocab.bpe"), str(gpt2_folder / "encoder.json")
     )
@@ -128,7 +128,8 @@ def test_damaged_files_get_one_sentence(gpt2_folder: Path, tmp_path: Path):
     (tmp_path / "vocab.bpe").write_text("#version: 0.2\nĠ t\nzz qqq\n")
     with pytest.raises(
         UserError,
-        match=r"vocab.bpe: damaged: merge 1 is zz \+ qqq, but 'qqq' is not in its vocab; fetch both files",
+        match=r"vocab.bpe: damaged: merge 1 is zz \+ qqq, "
+        r"but 'qqq' is not in its vocab; fetch both files",
     ):
         gpt2_files.read(tmp_path)
     (tmp_path / "vocab.bpe").write_bytes(b"\xff\xfe")

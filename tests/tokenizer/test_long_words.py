@@ -1,4 +1,4 @@
-"""Ten megabytes of one thing: what brings regular expressions and quadratic merge loops to their knees."""
+"""Ten megabytes of one thing, which regular expressions and quadratic merge loops cannot handle."""
 
 import time
 
@@ -22,7 +22,7 @@ MEGABYTES = {
 
 @pytest.mark.parametrize("name", MEGABYTES)
 def test_ten_megabytes_of_anything_take_linear_time(tokenizer: Tokenizer, name: str):
-    """A tenth of it takes about a tenth of the time, and the ids stand for it."""
+    """A tenth of the text takes about a tenth of the time, and the ids decode to the text."""
     data = MEGABYTES[name]
     seconds = []
     for size in (len(data) // 10, len(data)):
@@ -37,7 +37,10 @@ def test_ten_megabytes_of_anything_take_linear_time(tokenizer: Tokenizer, name: 
 def test_megabytes_of_anything_have_the_ids_of_tokenizers(
     tokenizer: Tokenizer, peer: tokenizers.Tokenizer, name: str
 ):
-    """Which is their judge alone: tiktoken gives up on some. It takes ten seconds for ten megabytes, so most are compared for two."""
+    """tiktoken gives up on some texts. `tokenizers` takes ten seconds for ten megabytes.
+
+    So most texts have two.
+    """
     data = (
         MEGABYTES[name]
         if name in ("one word", "spaces")

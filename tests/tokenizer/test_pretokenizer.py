@@ -57,7 +57,7 @@ def test_words_by_hand(text: str, cut: list[str]):
 
 
 def test_table_agrees_with_python_where_both_know_a_character():
-    """Python's own Unicode is older or newer than 16: it agrees on whatever it assigns a letter or number in both."""
+    """Python's Unicode is older or newer than 16: letters and numbers of both must be the same."""
     letters, numbers = expand(unicode16.LETTERS), expand(unicode16.NUMBERS)
     assert not letters & numbers
     for code in (*range(0x3000), *range(0x1D400, 0x1D800)):
@@ -69,7 +69,10 @@ def test_table_agrees_with_python_where_both_know_a_character():
 
 
 def test_every_code_point_is_classified_as_tokenizers_does():
-    """In a text of "a?!?1" for each code point "?", a letter joins the a, a number the 1, another mark the !, and white space none."""
+    """In "a?!?1", with "?" for the code point, each class joins another of the other characters.
+
+    A letter joins the a, a number the 1, white space none, and any other code point the !.
+    """
     for start in range(0, len(CODE_POINTS), 50_000):
         text = "".join(
             f"a{character}!{character}1"

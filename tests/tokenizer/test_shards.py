@@ -1,4 +1,4 @@
-"""Token shards: what is written is read back across the borders of shards, and damage is refused."""
+"""Token shards: they are read back across their borders, and damage is refused."""
 
 import json
 from itertools import pairwise
@@ -22,7 +22,7 @@ from nanoeuler.tokenizer.shards import (
 
 
 def write_store(folder: Path, tokenizer: Tokenizer, shard_tokens: int = 10) -> Path:
-    """Two sources in train, of 25 and 10 tokens, and one in validation; ids count up."""
+    """Write two sources of 25 and 10 tokens in train, and one in validation; ids count up."""
     folder.mkdir()
     dtype = token_dtype(tokenizer.vocab_size)
     splits: dict = {"train": {}, "validation": {}}

@@ -51,7 +51,7 @@ def test_parts_join_to_the_whole(tokenizer: Tokenizer, ids: list[int]):
 @given(st.text())
 @settings(deadline=None)
 def test_what_was_shown_is_always_the_beginning_of_the_text(tokenizer: Tokenizer, text: str):
-    """Of any text, cut where tokens end: within words, within characters, within emoji sequences."""
+    """Texts are cut where tokens end: within words, characters and emoji sequences."""
     decoder = StreamDecoder(tokenizer)
     shown = ""
     for index in tokenizer.encode(text):

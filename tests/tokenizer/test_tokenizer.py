@@ -115,7 +115,7 @@ def test_merging_follows_the_slow_encoder(words: list[str], text: str):
 def test_merges_in_any_order_follow_the_slow_encoder_and_tokenizers(
     tmp_path_factory: pytest.TempPathFactory, choices: list[tuple[int, int]], text: str
 ):
-    """Merges that no learner would give: of unknown use, and several that make the same token."""
+    """No learner gives such merges: some cannot be used, and several make the same token."""
     made, pairs = [16, 17, 18], []
     for left, right in choices:
         pair = made[left % len(made)], made[right % len(made)]

@@ -1,4 +1,4 @@
-"""The file: `tokenizers` reads it, and what is damaged or foreign gets one sentence."""
+"""tokenizer.json: `tokenizers` reads it, and a damaged or unsupported file gets one sentence."""
 
 import json
 from collections.abc import Callable
@@ -44,9 +44,8 @@ def test_tokenizers_knows_the_special_tokens(tokenizer: Tokenizer, path: Path):
     assert {
         token.content: index for index, token in peer.get_added_tokens_decoder().items()
     } == tokenizer.special_ids
-    assert (
-        peer.decode([0, *tokenizer.encode("Hi"), 3]) == "Hi"
-    )  # it leaves specials out unless told otherwise
+    # it leaves special tokens out by default
+    assert peer.decode([0, *tokenizer.encode("Hi"), 3]) == "Hi"
     assert peer.get_vocab_size() == tokenizer.vocab_size
 
 

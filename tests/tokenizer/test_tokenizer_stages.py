@@ -1,4 +1,4 @@
-"""`nanoeuler bpe` and `nanoeuler tokenize` on a corpus, with every number of threads, and what they say to bad input."""
+"""`nanoeuler bpe` and `nanoeuler tokenize`: same results for any threads, errors for bad input."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the tests of this room are made of: texts, a corpus by hand in the layout of `nanoeuler assemble`, tokenizers learned from little."""
+"""Texts of the tokenizer tests, corpora in the layout of `nanoeuler assemble`, small tokenizers."""
 
 import hashlib
 import re
@@ -24,7 +24,8 @@ PROSE = """\
 It isn't late; they're here, we've 3 or 12 rooms, I'll pay, he'd pay, and I'm sure of it. Don't!
     The naïve café — “Ωmega”, 東京, 12½ and ² — costs €9.99…  (see § 7)\t\tSo\u00a0it\u3000is.
 
-\r\nהשלום नमस्ते สวัสดี 👩🏽\u200d🚀🇫🇷 e\u0301 x₁² ٣٤ Ⅷ 𝔘𝔫𝔦 𞤀 \x00\x1c\x85 'S 'T ''s 's's\n\n\n   end   """
+\r\nהשלום नमस्ते สวัสดี 👩🏽\u200d🚀🇫🇷 e\u0301 x₁² ٣٤ Ⅷ 𝔘𝔫𝔦 𞤀 \x00\x1c\x85 \
+'S 'T ''s 's's\n\n\n   end   """
 
 CODE_POINTS = [*range(0xD800), *range(0xE000, 0x110000)]
 ONE_OF_EACH_CLASS = [
@@ -57,7 +58,7 @@ texts = st.text(
 
 
 def character_set(table: str) -> str:
-    """The inside of a regular expression's [] for a table of `unicode16`."""
+    """Return the inside of a regular expression's [] for a table of `unicode16`."""
     ranges = [item.split("-") for item in table.split()]
     return "".join(f"\\U{int(bounds[0], 16):08x}-\\U{int(bounds[-1], 16):08x}" for bounds in ranges)
 
@@ -72,7 +73,10 @@ WORD = re.compile(
 
 
 def regex_words(data: bytes) -> list[bytes]:
-    """The specification of the scanner: GPT-2's pattern for `re`. A byte that is not UTF-8 is a surrogate (PEP 383), and so of class other."""
+    """Split by GPT-2's pattern for `re`, the specification of the scanner.
+
+    A byte that is not UTF-8 becomes a surrogate (PEP 383), and so is of class other.
+    """
     return [
         word.encode("utf-8", "surrogateescape")
         for word in WORD.findall(data.decode("utf-8", "surrogateescape"))
@@ -80,7 +84,7 @@ def regex_words(data: bytes) -> list[bytes]:
 
 
 def scanned_words(data: bytes) -> list[bytes]:
-    """The words that the compiled scanner finds."""
+    """Return the words that the compiled scanner finds."""
     text = padded(len(data))
     text[: len(data)] = np.frombuffer(data, np.uint8)
     ends = np.empty(len(data), np.int64)
@@ -135,7 +139,7 @@ def write_corpus(folder: Path, sources: dict[str, dict[str, list[bytes]]]) -> Pa
 
 
 def prose_documents(count: int, seed: int = 0) -> list[bytes]:
-    """Documents of 3 to 60 words made of the prose's, each another, the same for the same seed."""
+    """Return different documents of 3 to 60 words of the prose, the same for the same seed."""
     words = PROSE.split()
     documents = []
     for index in range(count):
@@ -157,7 +161,7 @@ TIKTOKEN_PATTERN = (
 
 
 def read_by_tiktoken(tokenizer: Tokenizer) -> tiktoken.Encoding:
-    """A learned tokenizer as `tiktoken` has it: ranks are ids less the special ones."""
+    """Convert a learned tokenizer for `tiktoken`, whose ranks are ids without the special ones."""
     tokens = tokenizer.vocabulary.tokens[len(tokenizer.special_ids) :]
     return tiktoken.Encoding(
         "ours",
@@ -168,7 +172,7 @@ def read_by_tiktoken(tokenizer: Tokenizer) -> tiktoken.Encoding:
 
 
 def encode_each(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-    """The ids of many short texts, encoded as pieces of one."""
+    """Return the ids of many short texts, encoded as pieces of one."""
     pieces = [text.encode() for text in texts]
     ids = tokenizer.encoder.encode(
         b"".join(pieces), np.array([0, *accumulate(map(len, pieces))]), frame=-1, framed=0
