@@ -35,6 +35,7 @@ TABLES: dict[str, list[dict[str, Any]]] = {
         {"precision": "tf32"},
         {"precision": "fp32"},
     ],
+    "qk-norm": [{}, {"qk_norm": "rms"}, {"qk_norm": "weighted"}],
     "lengths": [
         {"rows": 32768 // length, "length": length} for length in (256, 512, 1024, 2048, 4096)
     ],
@@ -51,9 +52,10 @@ def measure(
     residual: str = "bf16",
     recompute: bool = False,
     portable: bool = False,
+    qk_norm: str = "none",
 ) -> str:
     """A line of a table: the model, the shape, and what a step of it takes."""
-    config = ModelConfig.from_dict({"preset": preset, "context": length})
+    config = ModelConfig.from_dict({"preset": preset, "context": length, "qk_norm": qk_norm})
     tokens = np.random.default_rng(1).integers(1, config.vocab_size, rows * length, dtype=np.int32)
     batch = TextStream(
         tokens, length, len(tokens), config.mtp_weights, 0, False, 1, "benchmark"

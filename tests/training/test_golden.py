@@ -1,0 +1,77 @@
+"""Weights after a few steps, to the bit: what trained yesterday has to train the same today.
+
+The hashes were recorded with the code before the engine contract. Rounding depends on the kernels
+that BLAS and NumPy choose, so they hold for one kind of processor and one version of NumPy.
+"""
+
+import hashlib
+
+import numba
+import numpy as np
+import pytest
+from llvmlite.binding import get_host_cpu_name
+
+from nanoeuler.backend.cpu.engine import CpuBackend
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.transformer import initial_parameters
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.state import TrainingState
+from nanoeuler.training.streams import TextStream
+
+ODD = {
+    "vocab_size": 300,
+    "dim": 48,
+    "layers": 2,
+    "heads": 6,
+    "kv_heads": 2,
+    "head_size": 10,
+    "ffn": 50,
+    "context": 37,
+    "mtp_heads": 3,
+    "step_size": 0.5,
+    "tied": True,
+}
+CASES = {
+    "small, one thread": ({"preset": "small"}, lambda: CpuBackend(1), False),
+    "small, two threads": ({"preset": "small"}, lambda: CpuBackend(2), False),
+    "odd, two threads, recomputation": (ODD, lambda: CpuBackend(2), True),
+    "odd, reference": (ODD, ReferenceBackend, False),
+    "odd, reference in float64": (ODD, lambda: ReferenceBackend(np.float64), True),
+}
+GOLDEN = {
+    "emeraldrapids, NumPy 2.4.6, Numba 0.68.1": {
+        "small, one thread": "b57abbef1bbf86f6",
+        "small, two threads": "28dd881783ab892a",
+        "odd, two threads, recomputation": "958a2ce340520676",
+        "odd, reference": "2cc2ca4175871ce2",
+        "odd, reference in float64": "f6c97d7c10a0037a",
+    }
+}
+
+
+def machine() -> str:
+    """What rounding depends on."""
+    return f"{get_host_cpu_name()}, NumPy {np.__version__}, Numba {numba.__version__}"
+
+
+def weights_after_training(case: str) -> str:
+    fields, engine, recompute = CASES[case]
+    config = ModelConfig.from_dict(fields)
+    tokens = np.random.default_rng(7).integers(1, config.vocab_size, 4000).astype(np.int32)
+    tokens[::41] = 0
+    length = config.context
+    stream = TextStream(tokens, length, 8 * length, config.mtp_weights, 0, True, 5, "golden")
+    settings = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
+    state = TrainingState(config, engine(), initial_parameters(config, 3), settings)
+    state.model.recompute = recompute
+    for step in range(5):
+        state.train_step(stream.step(step), 2, 3e-3)
+    return hashlib.sha256(np.asarray(state.parameters, np.float32).tobytes()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights_are_those_of_the_recorded_code(case):
+    if machine() not in GOLDEN:
+        pytest.skip(f"no weights are recorded for {machine()}")
+    assert weights_after_training(case) == GOLDEN[machine()][case]
