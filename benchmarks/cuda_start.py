@@ -19,7 +19,8 @@ import numpy as np
 from nanoeuler.backend.cuda.engine import CudaBackend
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.transformer import initial_parameters
-from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
 config = ModelConfig.from_dict({"preset": "base"})

@@ -20,7 +20,8 @@ from nanoeuler.backend.cuda.engine import CudaBackend
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import parameter_count, training_flops_per_token
 from nanoeuler.model.transformer import initial_parameters
-from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
 TABLES: dict[str, list[dict[str, Any]]] = {
@@ -61,7 +62,11 @@ def measure(
     before = pool.used_bytes()
     backend = CudaBackend(precision, residual, portable=portable)
     state = TrainingState(
-        config, backend, initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0), recompute
+        config,
+        backend,
+        initial_parameters(config, 1),
+        AdamW(0.9, 0.95, 1e-8, 0.1, 1.0),
+        recompute=recompute,
     )
     for _ in range(3):
         state.train_step(batch, rows, 1e-4)

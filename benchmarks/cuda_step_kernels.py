@@ -21,7 +21,8 @@ import numpy as np
 from nanoeuler.backend.cuda.engine import CudaBackend
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.transformer import initial_parameters
-from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
 
@@ -52,9 +53,11 @@ OPS = {
     ),
     "cross_entropy_with_gradient": lambda logits, *rest: (2 * size(logits), "TB/s"),
     "embedding": lambda ids, table, out: (2 * size(out), "TB/s"),
-    "embedding_backward": lambda ids, dout, dtable, accumulate: (size(dout) + size(dtable), "TB/s"),
-    "update": lambda parameters, working, *rest: (
-        32 * parameters.size + (0 if working is parameters else 2 * parameters.size),
+    "embedding_backward": lambda ids, dout, dtable, **rest: (size(dout) + size(dtable), "TB/s"),
+    "begin_update": lambda gradients, *rest: (size(gradients), "TB/s"),
+    "adamw": lambda flat, *rest: (
+        28 * flat.parameters.size
+        + (0 if flat.working is flat.parameters else 2 * flat.parameters.size),
         "TB/s",
     ),
     "attention": lambda *rest: (0, ""),
@@ -76,12 +79,13 @@ class Timer:
         def call(*arguments: Any, **named: Any) -> Any:
             begin, end = cupy.cuda.Event(), cupy.cuda.Event()
             begin.record(self.backend.stream)
-            op(*arguments, **named)
+            result = op(*arguments, **named)
             end.record(self.backend.stream)
             shapes = " ".join(
                 "×".join(map(str, a.shape)) for a in arguments[:4] if hasattr(a, "shape")
             )
             self.calls.append((f"{name} {shapes}", begin, end, work(*arguments, **named)))
+            return result
 
         return call
 

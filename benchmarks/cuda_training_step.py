@@ -34,10 +34,12 @@ from energy import joules
 
 from nanoeuler.backend.cuda.device import peak_flops
 from nanoeuler.backend.cuda.engine import CudaBackend
+from nanoeuler.model.buffers import rows_within
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import parameter_count, state_bytes, training_flops_per_token
 from nanoeuler.model.transformer import initial_parameters
-from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
 STEPS, UNTIMED = 10, 3
@@ -81,7 +83,7 @@ def ours(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -
         backend,
         initial_parameters(config, 1),
         AdamW(0.9, 0.95, 1e-8, 0.1, 1.0),
-        options.recompute,
+        recompute=options.recompute,
     )
     rows = stream.step(0)
     losses = [
@@ -89,9 +91,8 @@ def ours(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -
         for _ in range(UNTIMED)
     ]
 
-    def step() -> (
-        None
-    ):  # as the training loop does it: the next rows are handed over while this step runs
+    def step() -> None:
+        # as the training loop does it: the next rows are handed over while this step runs
         state.start(options.micro_batch_rows or options.rows, 1e-4)
         state.stage(rows)
         state.finish()
@@ -103,7 +104,8 @@ def rows_that_fit(config: ModelConfig, options: argparse.Namespace) -> int:
     """What the trainer would take on a card of so much memory."""
     backend = CudaBackend(options.precision, options.residual)
     backend.device.memory = options.memory * 1e9
-    return backend.rows_that_fit(config, options.length, 2 * state_bytes(config), options.recompute)
+    budget = backend.activation_budget(2 * state_bytes(config))
+    return rows_within(config, backend, options.length, budget, recompute=options.recompute)
 
 
 def peer(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -> Side:

@@ -6,13 +6,30 @@ from a flat buffer of ours, so that both sides start from the same model and the
 compared.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import ModelViews, PackedColumns
+from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.spec import head_name
+
+
+class LayerWeights:
+    """Views of one layer's tensors in a flat buffer."""
+
+    def __init__(self, named: FlatBuffer, layer: int):
+        self.named, self.prefix = named, f"model.layers.{layer}"
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.named[f"{self.prefix}.{name}.weight"]
+
+    def side_by_side(self, block: str, parts: Iterable[str]) -> np.ndarray:
+        """The weights of a packed product, copied without padding."""
+        return np.concatenate([self[f"{block}.{part}_proj"] for part in parts])
 
 
 class Products(nn.Module):
@@ -108,28 +125,20 @@ class PyTorchModel(nn.Module):
 
     @torch.no_grad()
     def take(self, parameters: np.ndarray) -> None:
-        c = self.config
-        columns = PackedColumns(self.config)
-        views = ModelViews(self.config, parameters)
-        self.embedding.weight.copy_(torch.from_numpy(views.embedding))
-        self.final_norm.copy_(torch.from_numpy(views.final_norm))
-        heads = views.heads.reshape(c.mtp_heads, columns.head, c.dim)[:, : c.vocab_size]
-        self.heads.take(heads.reshape(-1, c.dim))
-        for block, layer in zip(self.blocks, views.layers, strict=True):
-            packed = layer.query_key_value
-            block.query_key_value.take(
-                np.concatenate(
-                    [packed[part] for part in (columns.query, columns.key, columns.value)]
-                )
-            )
-            gate, up = columns.gate.start, columns.up.start
-            block.gate_up.take(
-                np.concatenate([layer.gate_up[gate : gate + c.ffn], layer.gate_up[up : up + c.ffn]])
-            )
-            block.attention_output.weight.copy_(torch.from_numpy(layer.attention_output))
-            block.down.weight.copy_(torch.from_numpy(layer.down[:, : c.ffn].copy()))
-            block.attention_norm.copy_(torch.from_numpy(layer.attention_norm))
-            block.mlp_norm.copy_(torch.from_numpy(layer.mlp_norm))
+        c, named = self.config, FlatBuffer(self.config, parameters)
+        first = "model.embed_tokens.weight" if c.tied else head_name(0)
+        heads = [first, *(head_name(head) for head in range(1, c.mtp_heads))]
+        self.heads.take(np.concatenate([named[name] for name in heads]))
+        self.embedding.weight.copy_(torch.from_numpy(named["model.embed_tokens.weight"]))
+        self.final_norm.copy_(torch.from_numpy(named["model.norm.weight"]))
+        for index, block in enumerate(self.blocks):
+            layer = LayerWeights(named, index)
+            block.query_key_value.take(layer.side_by_side("self_attn", "qkv"))
+            block.gate_up.take(layer.side_by_side("mlp", ("gate", "up")))
+            block.attention_output.weight.copy_(torch.from_numpy(layer["self_attn.o_proj"]))
+            block.down.weight.copy_(torch.from_numpy(layer["mlp.down_proj"].copy()))
+            block.attention_norm.copy_(torch.from_numpy(layer["input_layernorm"]))
+            block.mlp_norm.copy_(torch.from_numpy(layer["post_attention_layernorm"]))
 
     def hidden(
         self, ids_BT: torch.Tensor, caches: list | None = None, position: int = 0

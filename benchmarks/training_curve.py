@@ -25,17 +25,20 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.backend import make_backend
+from nanoeuler.backend.ops import Backend
 from nanoeuler.config import load
 from nanoeuler.config.settings import Pretrain
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import FlatBuffer, ModelViews, PackedColumns
+from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.likelihood import bits_per_byte
+from nanoeuler.model.spec import head_name
 from nanoeuler.model.transformer import Transformer, initial_parameters
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.micro_batches import largest_divisor
+from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.schedule import Schedule
-from nanoeuler.training.state import AdamW, TrainingState
+from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
 UNTIMED = 2  # steps in which either side prepares itself
@@ -51,7 +54,7 @@ class Ours:
         section: dict[str, Any],
         stream: TextStream,
         schedule: Schedule,
-        backend: Any,
+        backend: Backend,
     ):
         o = section
         optimizer = AdamW(o["beta1"], o["beta2"], o["epsilon"], o["weight_decay"], o["clip_norm"])
@@ -77,10 +80,8 @@ class Ours:
         return self.backend.to_host(self.state.parameters)
 
 
-def micro_batch_rows(backend: Any, parameters: int, stream: TextStream) -> int:
+def micro_batch_rows(backend: Backend, parameters: int, stream: TextStream) -> int:
     """What the trainer takes: all rows at once on a GPU, slices on a CPU."""
-    if not hasattr(backend, "slices"):
-        return stream.rows_per_step
     tokens, shares = backend.slices(parameters)
     return largest_divisor(
         stream.rows_per_step,
@@ -163,32 +164,33 @@ class Theirs:
 
 def flat_weights(config: ModelConfig, model: Any) -> np.ndarray:
     """The weights of a `PyTorchModel` laid out as ours: the inverse of its `take`."""
-    c, columns = config, PackedColumns(config)
-    parameters = np.zeros(FlatBuffer.elements(c), np.float32)
-    views = ModelViews(c, parameters)
+    from pytorch_model import LayerWeights
+
+    c, parameters = config, np.zeros(FlatBuffer.elements(config), np.float32)
+    named = FlatBuffer(config, parameters)
 
     def host(tensor: Any) -> np.ndarray:
         return tensor.detach().float().cpu().numpy()
 
-    views.embedding[...] = host(model.embedding.weight)
-    views.final_norm[...] = host(model.final_norm)
-    views.heads.reshape(c.mtp_heads, columns.head, c.dim)[:, : c.vocab_size] = host(
-        model.heads.linears[0].weight
-    ).reshape(c.mtp_heads, c.vocab_size, c.dim)
-    for block, layer in zip(model.blocks, views.layers, strict=True):
-        packed = host(block.query_key_value.linears[0].weight)
-        gate_up = host(block.gate_up.linears[0].weight)
-        ends = np.cumsum([0, block.query, block.key, block.key])
-        for part, start, stop in zip(
-            (columns.query, columns.key, columns.value), ends[:-1], ends[1:], strict=True
-        ):
-            layer.query_key_value[part] = packed[start:stop]
-        for row, start in ((columns.gate.start, 0), (columns.up.start, c.ffn)):
-            layer.gate_up[row : row + c.ffn] = gate_up[start : start + c.ffn]
-        layer.attention_output[...] = host(block.attention_output.weight)
-        layer.down[:, : c.ffn] = host(block.down.weight)
-        layer.attention_norm[...] = host(block.attention_norm)
-        layer.mlp_norm[...] = host(block.mlp_norm)
+    first = "model.embed_tokens.weight" if c.tied else head_name(0)
+    heads = [first, *(head_name(head) for head in range(1, c.mtp_heads))]
+    weights = np.split(host(model.heads.linears[0].weight), c.mtp_heads)
+    for name, weight in zip(heads, weights, strict=True):
+        named[name][...] = weight
+    named["model.embed_tokens.weight"][...] = host(model.embedding.weight)
+    named["model.norm.weight"][...] = host(model.final_norm)
+    for index, block in enumerate(model.blocks):
+        layer = LayerWeights(named, index)
+        ends = np.cumsum([block.query, block.key])
+        packed = np.split(host(block.query_key_value.linears[0].weight), ends)
+        for part, weight in zip("qkv", packed, strict=True):
+            layer[f"self_attn.{part}_proj"][...] = weight
+        gate, up = np.split(host(block.gate_up.linears[0].weight), 2)
+        layer["mlp.gate_proj"][...], layer["mlp.up_proj"][...] = gate, up
+        layer["self_attn.o_proj"][...] = host(block.attention_output.weight)
+        layer["mlp.down_proj"][...] = host(block.down.weight)
+        layer["input_layernorm"][...] = host(block.attention_norm)
+        layer["post_attention_layernorm"][...] = host(block.mlp_norm)
     return parameters
 
 

@@ -34,6 +34,7 @@ from nanoeuler.backend.records import (
     BlockForm,
     DecodeStep,
     FlatState,
+    HeadNorm,
     ModelWeights,
     PreferencePairs,
     RmsNorm,
@@ -274,6 +275,49 @@ class Backend(ABC):
         """
         self.linear(inner_NI, weight_DI, delta_ND)
         self.add_rms_norm(x_ND, delta_ND, step_size, norm)
+
+    def head_norm(self, x_NHE: Array, norm: HeadNorm) -> None:
+        """x = weight · x / r of every head in place, r = √(mean(x²) + ε) over the head."""
+        E = x_NHE.shape[-1]
+        norm.raw_NHE[...] = x_NHE
+        rows = norm.raw_NHE.reshape(-1, E), self.weight_or_ones(norm.weight_E, E), norm.epsilon
+        self.rms_norm(*rows, norm.room_NHE.reshape(-1, E), norm.inverse_rms_NH.reshape(-1))
+        x_NHE[...] = norm.room_NHE
+
+    def head_norm_backward(
+        self, dx_NHE: Array, norm: HeadNorm, dweight_E: Array | None, *, accumulate: bool
+    ) -> None:
+        """From the gradient of `head_norm`'s output to that of its input, in place."""
+        E = dx_NHE.shape[-1]
+        weight_E = self.weight_or_ones(norm.weight_E, E)
+        norm.room_NHE[...] = dx_NHE
+        self.rms_norm_backward(
+            norm.room_NHE.reshape(-1, E),
+            norm.raw_NHE.reshape(-1, E),
+            weight_E,
+            norm.inverse_rms_NH.reshape(-1),
+            norm.droom_NHE.reshape(-1, E),
+            self.unused_gradient(E) if dweight_E is None else dweight_E,
+            add_to_dx=False,
+            accumulate=accumulate,
+        )
+        dx_NHE[...] = norm.droom_NHE
+
+    def weight_or_ones(self, weight_E: Array | None, size: int) -> Array:
+        """A norm's weight, or the weight of a norm that has none."""
+        return self.constant("ones", np.ones(size)) if weight_E is None else weight_E
+
+    def unused_gradient(self, size: int) -> Array:
+        """Where the gradient of a norm's weight goes that is no parameter."""
+        return self.constant("unused gradient", np.zeros(size))
+
+    def constant(self, purpose: str, values: np.ndarray) -> Array:
+        """`values` on the engine: made once for each purpose and size."""
+        known = self.__dict__.setdefault("constants", {})
+        key = purpose, values.size
+        if key not in known:
+            known[key] = self.from_host(values)
+        return known[key]
 
     # ---- rotary positions
 

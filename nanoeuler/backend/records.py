@@ -31,6 +31,17 @@ class RmsNorm(NamedTuple):
     inverse_rms_N: Array  # 1 / √(mean(x²) + ε), kept for the backward pass
 
 
+class HeadNorm(NamedTuple):
+    """An RMSNorm of every head of q or k, with arrays of its own."""
+
+    weight_E: Array | None  # of all heads; None: all ones
+    epsilon: float
+    raw_NHE: Array  # contiguous, `residual`: the heads before the norm, kept for the backward pass
+    inverse_rms_NH: Array
+    room_NHE: Array  # contiguous, `activation`: scratch
+    droom_NHE: Array  # the same; needed by the backward pass alone
+
+
 class PreferencePairs(NamedTuple):
     """The preference pairs of R rows, at most P in each."""
 
@@ -93,6 +104,7 @@ class AttentionForm(BlockForm):
     query: slice  # where q, k and v lie among them
     key: slice
     value: slice
+    qk_norm: str = "none"  # RMSNorm of each head of q and k before the rotation: rms, weighted
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,8 @@ class AttentionWeights:
     norm: Array  # (D,)
     query_key_value: Array  # (columns, D)
     output: Array  # (D, H·E)
+    query_norm: Array | None = None  # (E,) with the variant qk_norm: weighted
+    key_norm: Array | None = None
 
 
 @dataclass

@@ -356,6 +356,11 @@ class Model(Section):
         "weights of the K head losses; left out, equal", optional=True
     )
     tied: bool = key("head 0 shares its weights with the embedding", optional=True)
+    qk_norm: Literal["none", "rms", "weighted"] = key(
+        "RMSNorm of each head of queries and keys before the rotation, without a weight (rms) or "
+        "with one (weighted); left out, none",
+        optional=True,
+    )
     norm_epsilon: float = key("epsilon of RMSNorm", optional=True, gt=0)
     rope_theta: float = key("base of the rotary frequencies", optional=True, gt=1)
     step_size: float = key("h of x + h·f(x), the Euler step of a block", optional=True, gt=0)

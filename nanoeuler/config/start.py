@@ -1,7 +1,7 @@
 """The start of a workflow: reading the configuration, and planning the run before its first job.
 
-When one of them fails, the workflow stops with one sentence: `SystemExit` with a text ends Snakemake
-without a report of its own.
+When one of them fails, the workflow stops with one sentence: `SystemExit` with a text ends
+Snakemake without a report of its own.
 """
 
 import os

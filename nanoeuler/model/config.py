@@ -48,6 +48,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+QK_NORMS = ("none", "rms", "weighted")
+
+VARIANTS: dict[str, Any] = {"qk_norm": "none"}
+"""Fields that were added later, and their defaults. A configuration that leaves them alone writes
+the same `to_dict` as before, so that fingerprints of earlier runs hold."""
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """A decoder-only transformer: pre-norm RMSNorm, rotary positions, grouped-query attention, SwiGLU, K prediction heads.
@@ -70,6 +77,7 @@ class ModelConfig:
     rope_theta: float = 10_000.0
     step_size: float = 1.0  # h of x + h·f(x)
     tied: bool = False  # head 0 shares the embedding's weights
+    qk_norm: str = "none"  # RMSNorm of each head of q and k: none, rms (no weight), weighted
 
     def __post_init__(self) -> None:
         for field in (
@@ -104,6 +112,8 @@ class ModelConfig:
                 f"model.mtp_weights is {list(weights)}: it needs one weight ≥ 0 for each of the {self.mtp_heads} heads, and head 0's above 0"
             )
         object.__setattr__(self, "mtp_weights", weights)
+        if self.qk_norm not in QK_NORMS:
+            raise UserError(f"model.qk_norm is {self.qk_norm!r}; there are {', '.join(QK_NORMS)}")
         if not (self.norm_epsilon > 0 and self.rope_theta > 1 and self.step_size > 0):
             raise UserError(
                 "model.norm_epsilon and model.step_size must be above 0, and model.rope_theta above 1"
@@ -139,7 +149,9 @@ class ModelConfig:
         return cls(**merged)
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self) | {"mtp_weights": list(self.mtp_weights)}
+        """All fields, but for variants that are not used: see `VARIANTS`."""
+        values = dataclasses.asdict(self) | {"mtp_weights": list(self.mtp_weights)}
+        return {key: value for key, value in values.items() if VARIANTS.get(key) != value}
 
     @property
     def ffn_storage(self) -> int:
@@ -161,6 +173,7 @@ def check_type(field: str, value: Any, kind: Any) -> None:
         int: ("a whole number", isinstance(value, int) and not isinstance(value, bool)),
         float: ("a number", number(value)),
         bool: ("true or false", isinstance(value, bool)),
+        str: ("a word", isinstance(value, str)),
     }.get(kind, ("a list of numbers", isinstance(value, list | tuple) and all(map(number, value))))
     if not right:
         raise UserError(f"model.{field} is {value!r}: it must be {words}")

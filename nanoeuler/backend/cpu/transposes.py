@@ -46,7 +46,7 @@ class Transposes:
         self.weights.blocks = [copy.copy(block) for block in source.blocks]
         for block in self.weights.blocks:
             for name, array in vars(block).items():
-                if array.ndim == 2:
+                if isinstance(array, np.ndarray) and array.ndim == 2:
                     setattr(block, name, transposed(array))
         self.weights.heads = transposed(source.heads)
 

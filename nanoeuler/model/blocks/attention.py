@@ -16,6 +16,7 @@ from nanoeuler.backend.records import (
     AttentionForm,
     AttentionWeights,
     CacheSlots,
+    HeadNorm,
     RmsNorm,
 )
 from nanoeuler.model.blocks.block import Block, Rows, StreamBuffers
@@ -34,6 +35,7 @@ class AttentionActivations:
     out: Array  # (N, H·E)
     lse: Array  # (B, H, T)
     heads: AttentionArrays  # views of the first two
+    norms: list[HeadNorm]  # of q and of k, weights left out; empty without qk_norm
     rotated: list[Array]  # views (N, heads, E) of what rotary positions rotate
 
     dquery_key_value: Array  # (N, columns)
@@ -62,23 +64,34 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
             query=slice(0, self.query_size),
             key=slice(key, key + self.key_size),
             value=slice(value, value + self.key_size),
+            qk_norm=c.qk_norm,
         )
         self.cache_shape = c.kv_heads, c.head_size
 
     def tensors(self) -> list[TensorSpec]:
         dim, prefix = self.config.dim, f"model.layers.{self.layer}"
         residual_std = 0.02 / math.sqrt(2 * self.config.layers)
-        return [
+        tensors = [
             TensorSpec(f"{prefix}.input_layernorm.weight", (dim,), None),
             TensorSpec(f"{prefix}.self_attn.q_proj.weight", (self.query_size, dim), packed=True),
             TensorSpec(f"{prefix}.self_attn.k_proj.weight", (self.key_size, dim), packed=True),
             TensorSpec(f"{prefix}.self_attn.v_proj.weight", (self.key_size, dim), packed=True),
             TensorSpec(f"{prefix}.self_attn.o_proj.weight", (dim, self.query_size), residual_std),
         ]
+        if self.form.qk_norm == "weighted":  # names and shapes of Qwen3
+            for part in "qk":
+                name = f"{prefix}.self_attn.{part}_norm.weight"
+                tensors.append(TensorSpec(name, (self.form.head_size,), None))
+        return tensors
 
     def weights(self, buffer: "FlatBuffer", norms: "FlatBuffer") -> AttentionWeights:
-        norm, query, key, value, output = (tensor.name for tensor in self.tensors())
-        return AttentionWeights(norms[norm], buffer.packed(query, key, value), buffer[output])
+        norm, query, key, value, output, *qk_norms = (tensor.name for tensor in self.tensors())
+        return AttentionWeights(
+            norms[norm],
+            buffer.packed(query, key, value),
+            buffer[output],
+            *(norms[name] for name in qk_norms),
+        )
 
     def activations(
         self,
@@ -105,6 +118,7 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
             out=out,
             lse=lse,
             heads=self.by_head(packed, out, rows),
+            norms=self.head_norms(arena, ops, N, backward_N, first),
             rotated=self.rotated(packed),
             dquery_key_value=dpacked,
             dout=dout,
@@ -119,6 +133,30 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         return AttentionArrays(
             *(part.reshape(rows, length, -1, f.head_size) if length else part for part in parts)
         )
+
+    def head_norms(
+        self,
+        arena: Arena,
+        ops: Backend,
+        N: int,
+        backward_N: int,
+        first: AttentionActivations | None,
+    ) -> list[HeadNorm]:
+        """The arrays of the norms of q and k; scratch is shared."""
+        f, norms = self.form, []
+        for index, heads in enumerate((f.heads, f.kv_heads) if f.qk_norm != "none" else ()):
+            shape = heads, f.head_size
+            if first:
+                rooms = first.norms[index][-2:]
+            else:
+                rooms = (
+                    arena.empty((N, *shape), ops.activation),
+                    arena.empty((backward_N, *shape), ops.activation),
+                )
+            raw = arena.empty((N, *shape), ops.residual)
+            inverse_rms = arena.empty((N, heads), ops.dtype)
+            norms.append(HeadNorm(None, f.epsilon, raw, inverse_rms, *rooms))
+        return norms
 
     def rotated(self, packed: Array) -> list[Array]:
         """q and k as one view (N, heads, E), or as two where padding lies between them."""
@@ -139,9 +177,7 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         slots: CacheSlots | None,
     ) -> None:
         w, a, heads = weights, saved, saved.heads
-        packed = a.query_key_value
-        positions, table = rows.positions_N, rows.rope_table
-        ops.linear_rope(norm.out_ND, w.query_key_value, packed, a.rotated, positions, table)
+        self.project(ops, w, a, norm.out_ND, rows)
         keys, values = heads.key, heads.value
         if slots is not None:
             # rows with fewer new tokens write past their end; those slots are overwritten later
@@ -150,6 +186,30 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
             keys, values = slots
         ops.attention(heads.query, keys, values, rows.starts_BT, rows.offset_B, heads.out, a.lse)
         ops.euler_step(a.out, w.output, delta, norm.x_ND, self.form.step_size, following)
+
+    def project(
+        self, ops: Backend, w: AttentionWeights, a: AttentionActivations, normed: Array, rows: Rows
+    ) -> None:
+        """From the normed input to q, k and v, q and k normed by head and rotated."""
+        packed, rotation = a.query_key_value, (rows.positions_N, rows.rope_table)
+        if not a.norms:
+            ops.linear_rope(normed, w.query_key_value, packed, a.rotated, *rotation)
+            return
+        ops.linear(normed, w.query_key_value, packed)
+        for x_NHE, head_norm in self.normed_heads(w, a, packed):
+            ops.head_norm(x_NHE, head_norm)
+        for part in a.rotated:
+            ops.rope(part, *rotation)
+
+    def normed_heads(
+        self, w: AttentionWeights, a: AttentionActivations, packed: Array
+    ) -> list[tuple[Array, HeadNorm]]:
+        """q and k as views (N, heads, E) of a packed product, each with its norm."""
+        views = [packed[:, part] for part in (self.form.query, self.form.key)]
+        return [
+            (x.reshape(len(x), -1, self.form.head_size), norm._replace(weight_E=weight))
+            for x, norm, weight in zip(views, a.norms, (w.query_norm, w.key_norm), strict=False)
+        ]
 
     def backward(
         self,
@@ -168,6 +228,10 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         ops.linear_backward_input(dx, w.output, a.dout, scale=h)
         rotation = rows.positions_N, rows.rope_table
         ops.attention_backward(a.heads, a.dheads, rows.starts_BT, a.lse, rotation)
+        dweights = gradients.query_norm, gradients.key_norm
+        dheads = self.normed_heads(w, a, a.dquery_key_value)
+        for (dx_NHE, head_norm), dweight in zip(dheads, dweights, strict=False):
+            ops.head_norm_backward(dx_NHE, head_norm, dweight, accumulate=accumulate)
         self.backward_input(
             ops,
             a.dquery_key_value,
