@@ -35,7 +35,7 @@ def make_backend(
     problem = gpu_problem() if asked_for else "not asked for"
     if device == "cuda" and problem:
         raise UserError(f"--device cuda: {problem}")
-    # this comes second: without a GPU the workflow adds --gpus 0, and nobody contradicted himself
+    # checked second: where there is no GPU, it is the workflow that adds --gpus 0
     if device == "cuda" and gpus == 0:
         raise UserError("--device cuda with --gpus 0 contradict each other; leave one of them out")
     if problem is None:

@@ -221,10 +221,10 @@ ATTENTION = {
 def test_attention(ops, random, case, documents):
     B, T, H, G, E = ATTENTION[case]
     starts = np.zeros((B, T), np.int32)
-    if documents:  # borders anywhere; two are neighbours, so that a document has one token
-        borders = np.sort(random.integers(0, T, 3))
-        for border in [*borders, min(borders[-1] + 1, T - 1)]:
-            starts[:, border:] = border
+    if documents:  # boundaries anywhere; two are adjacent, so that a document has one token
+        boundaries = np.sort(random.integers(0, T, 3))
+        for boundary in [*boundaries, min(boundaries[-1] + 1, T - 1)]:
+            starts[:, boundary:] = boundary
     offset = np.zeros(B, np.int32)
 
     def call(backend, packed, out, lse, dout, dpacked):

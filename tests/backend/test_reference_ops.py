@@ -50,7 +50,7 @@ def test_fewer_gpus_than_none_are_refused(device):
 
 
 def test_without_a_gpu_that_is_said_first():
-    """Without a GPU the workflow adds `--gpus 0`, so that nobody contradicted himself."""
+    """Where there is no GPU, it is the workflow that adds `--gpus 0`, and not the user."""
     expected = gpu_problem() or "--device cuda with --gpus 0 contradict each other"
     with pytest.raises(UserError, match=re.escape(expected)):
         make_backend("cuda", gpus=0)

@@ -36,8 +36,8 @@ SLICE_TOKENS = 512
 """Tokens that a replica computes at once: their activations mostly stay in the last-level cache."""
 SHORT_SLICE_TOKENS = 256
 SHORT_SLICE_BYTES = 8 * 2**20
-"""The same for a model of at most so many bytes: half the activations, at the same speed. Gradients
-are read and written for every slice, but those of such a model stay in the cache, too."""
+"""Tokens of a slice for a model of at most SHORT_SLICE_BYTES. Half the activations cost no speed
+there: gradients, which every slice reads and writes, also stay in the last-level cache."""
 SHORT_SLICE_LOGITS = 1 << 18
 """Logits that such a model makes at once: they stay in the second-level cache until their gradient
 has been used."""
