@@ -1,10 +1,13 @@
-"""Decoding one row with a KV cache on the CPU, beside PyTorch eager and the machine's memory bandwidth.
+"""Decoding one sequence with a KV cache on the CPU, beside PyTorch eager and the memory bandwidth.
 
-    python benchmarks/cpu_decode.py                     small and medium, about a minute; needs the extra `torch`
+    python benchmarks/cpu_decode.py                     small and medium, about a minute
     python benchmarks/cpu_decode.py --presets small --threads 1
 
-Each round decodes the same tokens with both sides, one after the other. Printed are medians over the rounds with their range,
-the ratio's too. Bytes per token are those of the weights that a token reads: everything but the embedding and the heads 1, 2, …
+Needs the extra `torch`.
+
+Each round decodes the same tokens with both sides, one after the other. Printed are medians over
+the rounds with their range, also of the ratio. Bytes per token are those of the weights that a
+token reads: all but the embedding and the heads 1, 2, …
 """
 
 import argparse
@@ -26,9 +29,8 @@ from nanoeuler.model.transformer import Transformer, initial_parameters
 
 def bandwidth(threads: int) -> float:
     """Bytes per second at which `threads` threads read memory: the best of 5 passes over 400 MB."""
-    values = np.ones(
-        100_000_000, np.float32
-    )  # zeros would all be one page of memory until they are written
+    # zeros would all share one page of memory until they are written
+    values = np.ones(100_000_000, np.float32)
     parts = np.array_split(values, threads)
     squares(values[:10])
     best = float("inf")
@@ -58,12 +60,11 @@ def main() -> None:
 
 
 def compare(preset: str, threads: int, rounds: int, most: float) -> None:
+    """`most` is the memory bandwidth in bytes per second."""
     config = ModelConfig.from_dict({"preset": preset})
     parameters = initial_parameters(config, 1)
-    ours, theirs = (
-        Transformer(config, parameters, CpuBackend(threads)),
-        PyTorchModel(config, parameters),
-    )
+    ours = Transformer(config, parameters, CpuBackend(threads))
+    theirs = PyTorchModel(config, parameters)
     prompt = np.random.default_rng(1).integers(0, config.vocab_size, (1, config.context // 2))
     new = config.context // 2
 
@@ -77,37 +78,33 @@ def compare(preset: str, threads: int, rounds: int, most: float) -> None:
         return read - began, time.perf_counter() - read, logits
 
     def decode_theirs() -> tuple[float, float, np.ndarray]:
-        caches, place = theirs.new_caches(1, config.context), prompt.shape[1]
+        caches = theirs.new_caches(1, config.context)
         began = time.perf_counter()
         logits = theirs.extend(caches, torch.from_numpy(prompt), 0)
         read = time.perf_counter()
-        for index in range(new):
-            logits = theirs.extend(caches, logits.argmax(dim=1, keepdim=True), place + index)
+        for position in range(prompt.shape[1], prompt.shape[1] + new):
+            logits = theirs.extend(caches, logits.argmax(dim=1, keepdim=True), position)
         return read - began, time.perf_counter() - read, logits.numpy()
 
-    difference = np.linalg.norm(decode_ours()[2] - decode_theirs()[2]) / np.linalg.norm(
-        decode_theirs()[2]
-    )
+    expected = decode_theirs()[2]
+    difference = np.linalg.norm(decode_ours()[2] - expected) / np.linalg.norm(expected)
     if difference > 1e-3:
         sys.exit(f"{preset}: the two models disagree by {difference:.1e}; nothing to compare")
-    times = np.array(
-        [[*decode_ours()[:2], *decode_theirs()[:2]] for _ in range(rounds)]
-    )  # (rounds, 4)
+    rows = [[*decode_ours()[:2], *decode_theirs()[:2]] for _ in range(rounds)]
+    our_prompt, our_decoding, their_prompt, their_decoding = np.array(rows).T  # seconds by round
     kinds = parameters_by_kind(config)
-    read_bytes = 4 * (
-        kinds["attention"] + kinds["mlp"] + kinds["norms"] + kinds["heads"] / config.mtp_heads
-    )
-    rate = new / times[:, 1]
+    first_head = kinds["heads"] / config.mtp_heads
+    read_bytes = 4 * (kinds["attention"] + kinds["mlp"] + kinds["norms"] + first_head)
     print(f"{preset}: {new} tokens behind a prompt of {prompt.shape[1]}, {rounds} rounds")
+    rate = new / our_decoding
     weights = rate * read_bytes  # bytes per second
+    read = f"weights at {spread(weights / 1e9, '.1f')} GB/s"
     share = f"{np.median(weights) / most:.0%} of the bandwidth"
-    print(
-        f"  nanoeuler      {spread(rate, ',.0f')} tokens/s; weights at {spread(weights / 1e9, '.1f')} GB/s, {share}"
-    )
-    print(f"  PyTorch eager  {spread(new / times[:, 3], ',.0f')} tokens/s")
-    print(
-        f"  ratio          {spread(times[:, 3] / times[:, 1], '.2f')}; of reading the prompt {spread(times[:, 2] / times[:, 0], '.2f')}"
-    )
+    print(f"  nanoeuler      {spread(rate, ',.0f')} tokens/s; {read}, {share}")
+    print(f"  PyTorch eager  {spread(new / their_decoding, ',.0f')} tokens/s")
+    ratio = spread(their_decoding / our_decoding, ".2f")
+    prompt_ratio = spread(their_prompt / our_prompt, ".2f")
+    print(f"  ratio          {ratio}; of reading the prompt {prompt_ratio}")
 
 
 if __name__ == "__main__":

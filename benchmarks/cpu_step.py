@@ -1,12 +1,16 @@
-"""A training step of `small` on the CPU, beside PyTorch eager and torch.compile on the same cores in the same run.
+"""A training step of `small` on the CPU, beside PyTorch eager and torch.compile in the same run.
 
-    python benchmarks/cpu_step.py                      batches of 16 and 64 rows, about three minutes; wants the extra `torch` and gcc
+    python benchmarks/cpu_step.py                      16 and 64 rows, about three minutes
     python benchmarks/cpu_step.py --batches 16 --threads 1
 
-Each side does the same work (forward, backward, clipping, AdamW, K = 4 heads) on the same tokens from the same weights; their
-losses are compared first. A round times some steps of each side, in turn. Printed are medians over the rounds with their range.
-Memory is each side's peak above what its imports take, each in a process of its own; what Numba and torch.compile import only when
-they are first used counts as imports, and both have used themselves on one number by then. Last come the matrix products alone.
+Needs the extra `torch` and gcc.
+
+Each side does the same work (forward, backward, clipping, AdamW, K = 4 heads) on the same cores and
+the same tokens, from the same weights; their losses are compared first. A round times some steps of
+each side, one side after the other. Printed are medians over the rounds with their range. Memory is
+the peak of each side, in a process of its own, above what its imports take. Modules that Numba and
+torch.compile import at their first use count as imports: each first compiles one trivial function.
+Last come the matrix products alone.
 """
 
 import argparse
@@ -25,38 +29,39 @@ from nanoeuler.training.streams import StepRows, TextStream
 
 SIDES = ("nanoeuler", "eager", "compile")
 LEARNING_RATE = 1e-3
+PRODUCT_TOKENS = 256  # as in a step of `small`
 
 
 def step_rows(config: ModelConfig, batch: int) -> StepRows:
-    tokens = (
-        np.random.default_rng(1)
-        .integers(1, config.vocab_size, batch * config.context + 1000)
-        .astype(np.int32)
-    )
-    return TextStream(
-        tokens, config.context, batch * config.context, config.mtp_weights, 0, False, 1, "benchmark"
-    ).step(0)
+    length, size = config.context, batch * config.context
+    random = np.random.default_rng(1)
+    tokens = random.integers(1, config.vocab_size, size + 1000).astype(np.int32)
+    weights = config.mtp_weights
+    return TextStream(tokens, length, size, weights, 0, False, 1, "benchmark").step(0)
 
 
 def prepare(
     side: str, config: ModelConfig, batch: int, threads: int
 ) -> tuple[Callable[[], float], float]:
-    """One step as a function that returns its loss, and the megabytes that the process took at most before this."""
+    """A function that takes one step and returns its loss, and the process's peak megabytes before.
+
+    Before: with everything imported, but without a model.
+    """
     rows, parameters = step_rows(config, batch), initial_parameters(config, 1)
     if side == "nanoeuler":
         from nanoeuler.backend.cpu.engine import CpuBackend
         from nanoeuler.backend.cpu.optimizer import squares
         from nanoeuler.training.micro_batches import largest_divisor
-        from nanoeuler.training.state import AdamW, TrainingState
+        from nanoeuler.training.optimizer.adamw import AdamW
+        from nanoeuler.training.state import TrainingState
 
         squares(np.ones(1, np.float32))
         before = peak_megabytes()
         backend = CpuBackend(threads)
         state = TrainingState(config, backend, parameters, AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
         tokens, shares = backend.slices(len(parameters))
-        micro_batch_rows = largest_divisor(
-            batch, min(tokens // config.context, -(-batch // shares))
-        )
+        limit = min(tokens // config.context, -(-batch // shares))
+        micro_batch_rows = largest_divisor(batch, limit)
         return lambda: state.train_step(rows, micro_batch_rows, LEARNING_RATE).loss, before
     import torch
     from pytorch_model import PyTorchModel, make_step
@@ -67,88 +72,63 @@ def prepare(
     before = peak_megabytes()
     model = PyTorchModel(config, parameters)
     step = make_step(model, model if side == "eager" else torch.compile(model), LEARNING_RATE)
-    ids, targets = (
-        torch.from_numpy(rows.ids.astype(np.int64)),
-        torch.from_numpy(rows.targets.astype(np.int64)),
-    )
+    ids = torch.from_numpy(rows.ids.astype(np.int64))
+    targets = torch.from_numpy(rows.targets.astype(np.int64))
     return lambda: step(ids, targets), before
 
 
 def peak_megabytes() -> float:
     """Linux's high-water mark of this program; `getrusage` would start from the parent's."""
-    (line,) = (
-        line
-        for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith("VmHWM")
-    )
-    return int(line.split()[1]) / 1024
+    lines = Path("/proc/self/status").read_text().splitlines()
+    peak = next(line for line in lines if line.startswith("VmHWM"))
+    return int(peak.split()[1]) / 1024
 
 
 def memory(side: str, batch: int, threads: int) -> float:
-    """Megabytes that three steps take at most above the imports, in a process of its own.
+    """Peak megabytes of three steps above the imports, in a process of its own.
 
-    The compiled step is measured in a second process, which finds the machine code on disk.
+    For the compiled side this is a second process, which finds the machine code on disk.
     """
-    command = [
-        sys.executable,
-        __file__,
-        "--memory",
-        side,
-        "--batches",
-        str(batch),
-        "--threads",
-        str(threads),
-    ]
-    return json.loads(
-        subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
-    )
+    options = ["--memory", side, "--batches", str(batch), "--threads", str(threads)]
+    command = [sys.executable, __file__, *options]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return json.loads(output.splitlines()[-1])
 
 
 def products_only(config: ModelConfig, threads: int) -> float:
-    """Tokens per second if a step were nothing but its matrix products, of 256 tokens as in a step: one BLAS thread each."""
-    from nanoeuler.backend.cpu.team import Team
-
-    from nanoeuler.backend.cpu import fused
+    """Tokens per second of a step that consists of matrix products, on one BLAS thread each."""
+    from nanoeuler.backend.cpu import fused_products
     from nanoeuler.backend.cpu.blas import Blas
-    from nanoeuler.model.flat import PackedColumns
+    from nanoeuler.backend.cpu.thread_pool import ThreadPool
+    from nanoeuler.model.flat import FlatBuffer, model_weights
 
-    columns, blas, tokens = PackedColumns(config), Blas(), 256
-    c, sgemm, one, zero = (
-        config,
-        (blas.address, blas.wide, blas.unpacked),
-        np.float32(1),
-        np.float32(0),
-    )
-    layer = [
-        (columns.query_key_value, c.dim),
-        (c.dim, c.heads * c.head_size),
-        (columns.gate_up, c.dim),
-        (c.dim, c.ffn_storage),
-    ]
-    shapes = [*layer * c.layers, (columns.heads, c.dim)]
+    blas = Blas()
+    sgemm, tokens = blas.sgemm, PRODUCT_TOKENS
+    one, zero = np.float32(1), np.float32(0)
+    weights = model_weights(config, np.zeros(FlatBuffer.elements(config), np.float32))
+    tensors = [tensor for block in weights.blocks for tensor in vars(block).values()]
+    matrices = [tensor for tensor in tensors if tensor is not None and tensor.ndim == 2]
+    shapes = [matrix.shape for matrix in [*matrices, weights.heads]]
 
-    def arrays() -> list[tuple[np.ndarray, ...]]:
-        return [
-            tuple(
-                np.ones(shape, np.float32)
-                for shape in ((tokens, i), (o, i), (i, o), (tokens, o), (tokens, i), (o, i))
-            )
-            for o, i in shapes
-        ]
+    def arrays(out: int, inputs: int) -> list[np.ndarray]:
+        x, weight, output = (tokens, inputs), (out, inputs), (tokens, out)
+        sizes = x, weight, weight[::-1], output, x, weight
+        return [np.ones(size, np.float32) for size in sizes]
 
-    sets = [arrays() for _ in range(threads)]
+    sets = [[arrays(*shape) for shape in shapes] for _ in range(threads)]
 
     def work(index: int) -> None:
         for x, weight, transpose, out, dx, dweight in sets[index]:
-            fused.linear(*sgemm, x, transpose.T, out, 0, tokens)
-            fused.linear_backward_input(*sgemm, out, weight, dx, one, zero, 0, tokens)
-            fused.linear_backward_weight(*sgemm, out, x, dweight, one, zero, 0, len(dweight))
+            fused_products.linear(sgemm, x, transpose.T, out, 0, tokens)
+            fused_products.linear_backward_input(sgemm, out, weight, dx, one, zero, 0, tokens)
+            rows = 0, len(dweight)
+            fused_products.linear_backward_weight(sgemm, out, x, dweight, one, zero, *rows)
 
-    team = Team(threads)
+    pool = ThreadPool(threads)
     times = []
     for _ in range(15):
         began = time.perf_counter()
-        team.each(threads, work)
+        pool.each(threads, work)
         times.append(time.perf_counter() - began)
     return threads * tokens / float(np.median(times[3:]))
 
@@ -158,15 +138,12 @@ def compare(batch: int, threads: int, rounds: int, with_memory: bool) -> None:
 
     config = ModelConfig.from_dict({"preset": "small"})
     steps = {side: prepare(side, config, batch, threads)[0] for side in SIDES}
-    losses = {side: [step() for _ in range(3)] for side, step in steps.items()}
-    worst = max(
-        abs(loss / ours - 1)
-        for side in SIDES
-        for loss, ours in zip(losses[side], losses["nanoeuler"], strict=True)
-    )
+    losses = {side: np.array([step() for _ in range(3)]) for side, step in steps.items()}
+    worst = max(np.abs(losses[side] / losses["nanoeuler"] - 1).max() for side in SIDES)
     if worst > 1e-4:
         sys.exit(f"the losses differ by {worst:.1e}: {losses}; nothing to compare")
-    repeats, seconds = max(1, 64 // batch), {side: [] for side in SIDES}
+    repeats = max(1, 64 // batch)
+    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
     for _ in range(rounds):
         for side, step in steps.items():
             began = time.perf_counter()
@@ -174,23 +151,16 @@ def compare(batch: int, threads: int, rounds: int, with_memory: bool) -> None:
                 step()
             seconds[side].append((time.perf_counter() - began) / repeats)
     times = {side: np.array(values) for side, values in seconds.items()}
-    print(
-        f"B = {batch}, T = {config.context}, {rounds} rounds of {repeats} steps; losses agree to {worst:.0e}"
-    )
+    shape = f"B = {batch}, T = {config.context}, {rounds} rounds of {repeats} steps"
+    print(f"{shape}; losses agree to {worst:.0e}")
     for side in SIDES:
-        ratio = (
-            ""
-            if side == "nanoeuler"
-            else f"; nanoeuler is {spread(times[side] / times['nanoeuler'], '.2f')} times as fast"
-        )
-        print(
-            f"  {side:<10} {spread(batch * config.context / times[side], ',.0f')} tokens/s{ratio}"
-        )
+        rate = spread(batch * config.context / times[side], ",.0f")
+        ratio = spread(times[side] / times["nanoeuler"], ".2f")
+        beside = "" if side == "nanoeuler" else f"; nanoeuler is {ratio} times as fast"
+        print(f"  {side:<10} {rate} tokens/s{beside}")
     if with_memory:
-        print(
-            "  memory     "
-            + ", ".join(f"{side} {memory(side, batch, threads):,.0f} MB" for side in SIDES)
-        )
+        peaks = [f"{side} {memory(side, batch, threads):,.0f} MB" for side in SIDES]
+        print("  memory     " + ", ".join(peaks))
 
 
 def main() -> None:

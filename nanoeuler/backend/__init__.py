@@ -1,4 +1,4 @@
-"""How the model is computed: one contract of ops, and the engines that fulfil it."""
+"""The engines that compute a model: one contract of ops, and its implementations."""
 
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,10 @@ DEVICES = ("auto", "cpu", "cuda", "reference")
 def make_backend(
     device: str = "auto", gpus: int | None = None, precision: str = "auto", residual: str = "auto"
 ) -> "Backend":
-    """The backend for `--device`; `gpus` = 0 forces the CPU. `auto` takes a GPU when one answers, else the CPU.
+    """The backend for `--device`; `gpus` = 0 forces the CPU.
 
-    `precision` (fp32, tf32, bf16; auto: bf16) and `residual` (the residual stream's type: fp32, bf16) are a GPU's; a CPU
+    `auto` takes a GPU where one answers, else the CPU. `precision` (fp32, tf32, bf16; auto: bf16)
+    and `residual`, the type of the residual stream (fp32, bf16; auto: bf16), are for a GPU; a CPU
     computes in float32. Raises `UserError` for a device that is not there.
     """
     if device not in DEVICES:
@@ -30,21 +31,21 @@ def make_backend(
         from nanoeuler.backend.reference import ReferenceBackend
 
         return ReferenceBackend()
-    problem = (
-        gpu_problem() if device == "cuda" or (device == "auto" and gpus != 0) else "not asked for"
-    )
+    asked_for = device == "cuda" or (device == "auto" and gpus != 0)
+    problem = gpu_problem() if asked_for else "not asked for"
     if device == "cuda" and problem:
         raise UserError(f"--device cuda: {problem}")
-    if (
-        device == "cuda" and gpus == 0
-    ):  # the workflow's --gpus is 0 where there is none, which the sentence above is about
+    # checked second: where there is no GPU, it is the workflow that adds --gpus 0
+    if device == "cuda" and gpus == 0:
         raise UserError("--device cuda with --gpus 0 contradict each other; leave one of them out")
     if problem is None:
         from nanoeuler.backend.cuda.engine import CudaBackend
 
-        return CudaBackend(
-            "bf16" if precision == "auto" else precision, "bf16" if residual == "auto" else residual
-        )
+        if precision == "auto":
+            precision = "bf16"
+        if residual == "auto":
+            residual = "bf16"
+        return CudaBackend(precision, residual)
     from nanoeuler.backend.cpu.engine import CpuBackend
 
     return CpuBackend()
@@ -58,7 +59,7 @@ def gpu_problem() -> str | None:
 
 
 def reason(device: str = "auto", gpus: int | None = None) -> str:
-    """Why `make_backend(device, gpus)` takes the backend that it takes, in words."""
+    """Why `make_backend(device, gpus)` takes the backend that it does, for people."""
     if device in ("reference", "cuda"):
         return f"asked for by --device {device}"
     problem = gpu_problem() if device == "auto" and gpus != 0 else "no GPU was asked for"

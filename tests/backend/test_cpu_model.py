@@ -1,4 +1,8 @@
-"""Whole models on the CPU engine: gradients and cached decoding beside the float64 reference, determinism, any number of threads."""
+"""Whole models on the CPU engine.
+
+Gradients and cached decoding are those of the float64 reference, the same threads give the same
+bits, and a step allocates nothing.
+"""
 
 import inspect
 import re
@@ -21,6 +25,7 @@ from nanoeuler.backend.cpu import (
     vectors,
 )
 from nanoeuler.backend.cpu.engine import CpuBackend
+from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
@@ -29,6 +34,19 @@ from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import StepRows, TextStream
 
+KERNEL_MODULES = (
+    attention,
+    blas,
+    cross_entropy,
+    decoding,
+    elementwise,
+    fused_products,
+    optimizer,
+    simd,
+    transposes,
+    vector_maps,
+    vectors,
+)
 OPTIMIZER = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
 ODD = {
     "vocab_size": 300,
@@ -45,19 +63,15 @@ ODD = {
 
 
 def step_rows(config: ModelConfig, rows: int, length: int, seed: int = 1) -> StepRows:
-    tokens = (
-        np.random.default_rng(seed)
-        .integers(1, config.vocab_size, 4 * rows * length)
-        .astype(np.int32)
-    )
+    random = np.random.default_rng(seed)
+    tokens = random.integers(1, config.vocab_size, 4 * rows * length).astype(np.int32)
     tokens[:: length // 3 + 5] = 0  # documents end here and there
-    return TextStream(
-        tokens, length, rows * length, config.mtp_weights, 0, True, seed, "test"
-    ).step(0)
+    weights = config.mtp_weights
+    return TextStream(tokens, length, rows * length, weights, 0, True, seed, "test").step(0)
 
 
 def trained(
-    config: ModelConfig, backend, rows: StepRows, micro_batch_rows: int, steps: int = 1
+    config: ModelConfig, backend: Backend, rows: StepRows, micro_batch_rows: int, steps: int = 1
 ) -> TrainingState:
     state = TrainingState(config, backend, initial_parameters(config, 1), OPTIMIZER)
     for _ in range(steps):
@@ -65,42 +79,37 @@ def trained(
     return state
 
 
+def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
 def worst_gradient(config: ModelConfig, found: np.ndarray, expected: np.ndarray) -> float:
-    found, expected = FlatBuffer(config, found), FlatBuffer(config, expected)
-    errors = {
-        row.name: np.linalg.norm(found[row.name] - expected[row.name])
-        / np.linalg.norm(expected[row.name])
-        for row in found.table
-    }
-    return max(errors.values())
+    """The largest relative error of any tensor's gradient."""
+    ours, theirs = FlatBuffer(config, found), FlatBuffer(config, expected)
+    return max(relative_error(ours[row.name], theirs[row.name]) for row in ours.table)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_gradients_of_the_small_model_are_the_references(threads):
     config = ModelConfig.from_dict({"preset": "small"})
     rows = step_rows(config, 4, 128)
-    found, expected = (
-        trained(config, CpuBackend(threads), rows, 2),
-        trained(config, ReferenceBackend(np.float64), rows, 4),
-    )
-    assert (
-        worst_gradient(config, found.gradients, expected.gradients) <= 1e-6
-    )  # reached: 8.2e-7; the reference in float32: 7.8e-7
+    found = trained(config, CpuBackend(threads), rows, 2)
+    expected = trained(config, ReferenceBackend(np.float64), rows, 4)
+    # reached: 8.2e-7; the reference in float32 reaches 7.8e-7
+    assert worst_gradient(config, found.gradients, expected.gradients) <= 1e-6
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_gradients_of_an_odd_model_are_the_references(threads):
     config = ModelConfig.from_dict(ODD)
     rows = step_rows(config, 3, 37)
-    found, expected = (
-        trained(config, CpuBackend(threads), rows, 1),
-        trained(config, ReferenceBackend(np.float64), rows, 3),
-    )
+    found = trained(config, CpuBackend(threads), rows, 1)
+    expected = trained(config, ReferenceBackend(np.float64), rows, 3)
     assert worst_gradient(config, found.gradients, expected.gradients) <= 1e-6
 
 
 def share_everything(monkeypatch):
-    """Have threads share the work of every op, however small, as those of a large model do."""
+    """Have threads share the work of every op, however small, as they do for a large model."""
     for name, value in (("COPIES_BYTES", 0), ("LEAST_ELEMENTS", 1), ("LEAST_PRODUCT", 1)):
         monkeypatch.setattr(f"nanoeuler.backend.cpu.engine.{name}", value)
 
@@ -111,14 +120,8 @@ def test_gradients_of_a_model_whose_threads_share_each_op(monkeypatch):
     rows = step_rows(config, 2, 128)
     state = trained(config, CpuBackend(3), rows, 2)
     assert len(state.replicas) == 1
-    assert (
-        worst_gradient(
-            config,
-            state.gradients,
-            trained(config, ReferenceBackend(np.float64), rows, 2).gradients,
-        )
-        <= 1e-6
-    )
+    expected = trained(config, ReferenceBackend(np.float64), rows, 2)
+    assert worst_gradient(config, state.gradients, expected.gradients) <= 1e-6
 
 
 @pytest.mark.parametrize("logits_at_once", [1 << 28, 100_000])
@@ -131,10 +134,10 @@ def test_gradients_where_few_tokens_have_a_target_are_the_references(monkeypatch
     backend = CpuBackend(2)
     assert len(backend.few_targets(rows.targets.reshape(-1, config.mtp_heads))) == 8 * 50
     state = TrainingState(config, backend, initial_parameters(config, 1), OPTIMIZER)
-    reference = TrainingState(
-        config, ReferenceBackend(np.float64), initial_parameters(config, 1), OPTIMIZER
-    )
-    found, expected = state.train_step(rows, 4, 1e-2), reference.train_step(rows, 8, 1e-2)
+    found = state.train_step(rows, 4, 1e-2)
+    parameters = initial_parameters(config, 1)
+    reference = TrainingState(config, ReferenceBackend(np.float64), parameters, OPTIMIZER)
+    expected = reference.train_step(rows, 8, 1e-2)
     assert found.loss == pytest.approx(expected.loss, rel=1e-6)
     assert found.first_head_loss == pytest.approx(expected.first_head_loss, rel=1e-6)
     assert worst_gradient(config, state.gradients, reference.gradients) <= 1e-6
@@ -142,15 +145,15 @@ def test_gradients_where_few_tokens_have_a_target_are_the_references(monkeypatch
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_gradients_of_layers_of_the_base_model_at_1024_tokens(threads):
-    """Two of its 16 layers, so that the suite stays short; all of them: `nanoeuler check --device cpu`."""
-    config = ModelConfig.from_dict(
-        {"preset": "base", "layers": 2, "vocab_size": 256, "context": 1024}
-    )
+    """Two of its 16 layers, so that the suite stays short.
+
+    `nanoeuler check --device cpu` takes all of them.
+    """
+    sizes = {"layers": 2, "vocab_size": 256, "context": 1024}
+    config = ModelConfig.from_dict({"preset": "base", **sizes})
     rows = step_rows(config, 1, 1024)
-    found, expected = (
-        trained(config, CpuBackend(threads), rows, 1),
-        trained(config, ReferenceBackend(np.float64), rows, 1),
-    )
+    found = trained(config, CpuBackend(threads), rows, 1)
+    expected = trained(config, ReferenceBackend(np.float64), rows, 1)
     assert worst_gradient(config, found.gradients, expected.gradients) <= 3e-6
 
 
@@ -171,7 +174,8 @@ def test_another_number_of_threads_changes_only_rounding():
 
 def test_an_engine_with_more_threads_than_rows_leaves_no_stale_gradient_behind():
     config = ModelConfig.from_dict(ODD)
-    rows, fewer = step_rows(config, 3, 37), step_rows(config, 1, 37, seed=2)
+    rows = step_rows(config, 3, 37)
+    fewer = step_rows(config, 1, 37, seed=2)
     state = trained(config, CpuBackend(3), rows, 1)
     state.parameters[...] = initial_parameters(config, 1)
     state.train_step(fewer, 1, 0.0)
@@ -195,7 +199,11 @@ def test_a_forward_pass_reads_parameters_that_were_written_from_outside():
 
 @pytest.mark.parametrize("share", [False, True])
 def test_a_step_allocates_nothing(monkeypatch, share):
-    """NumPy tells tracemalloc of its arrays; Python's own small objects stay under 50 kB. Compiled functions, which tell nobody, may not ask for any."""
+    """Neither arrays of NumPy, nor memory in compiled functions.
+
+    NumPy reports its arrays to tracemalloc; Python's own small objects stay under 50 kB. Compiled
+    functions report nothing, so their source may not ask for memory at all.
+    """
     if share:
         share_everything(monkeypatch)
     config = ModelConfig.from_dict({"preset": "small", "layers": 2})
@@ -205,24 +213,12 @@ def test_a_step_allocates_nothing(monkeypatch, share):
     try:
         before = tracemalloc.get_traced_memory()[0]
         state.train_step(rows, 1, 1e-3)
-        assert (
-            tracemalloc.get_traced_memory()[1] - before < 50_000
-        )  # the smallest temporary of an op would be 128 tokens of 128 floats: 65 kB
+        peak = tracemalloc.get_traced_memory()[1]
+        # the smallest temporary array of an op would be 128 tokens of 128 floats: 65 kB
+        assert peak - before < 50_000
     finally:
         tracemalloc.stop()
-    for module in (
-        attention,
-        blas,
-        cross_entropy,
-        decoding,
-        elementwise,
-        fused_products,
-        vector_maps,
-        vectors,
-        optimizer,
-        simd,
-        transposes,
-    ):
+    for module in KERNEL_MODULES:
         assert not re.search(r"np\.(empty|zeros|ones|full|copy)|_like\(", inspect.getsource(module))
 
 
@@ -245,14 +241,9 @@ def test_decoding_a_token_at_a_time_gives_what_the_reference_reads_at_once(rows)
     counts = np.arange(rows) % 7 + 12
     logits = model.extend(cache, tokens[:, :20], counts)
     for b, count in enumerate(counts):
-        assert np.linalg.norm(logits[b] - expected[b, count - 1]) <= 2e-6 * np.linalg.norm(
-            expected[b, count - 1]
-        )
+        assert relative_error(logits[b], expected[b, count - 1]) <= 2e-6
     for _ in range(10):
-        logits = model.extend(cache, tokens[np.arange(rows), cache.lengths][:, None], every=True)[
-            :, 0
-        ]
-    for b in range(rows):
-        assert np.linalg.norm(
-            logits[b] - expected[b, cache.lengths[b] - 1]
-        ) <= 2e-6 * np.linalg.norm(expected[b, cache.lengths[b] - 1])
+        following = tokens[np.arange(rows), cache.lengths][:, None]
+        logits = model.extend(cache, following, every=True)[:, 0]
+    for b, length in enumerate(cache.lengths):
+        assert relative_error(logits[b], expected[b, length - 1]) <= 2e-6

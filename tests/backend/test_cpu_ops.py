@@ -1,6 +1,7 @@
-"""Every op of the CPU engine against the float64 reference on the same inputs, odd sizes included, with one thread and with three.
+"""Every op of the CPU engine against the float64 reference on the same inputs.
 
-The error of an array is ‖a − b‖ / ‖b‖. 1e-6 is about ten roundings of float32 one upon the other; a wrong term shows at 1e-2.
+Sizes include odd ones, and each op runs with one thread and with three. The error of an array is
+‖a − b‖ / ‖b‖. 1e-6 is about ten roundings of float32 in a row; a wrong term shows at 1e-2.
 """
 
 import numpy as np
@@ -26,7 +27,7 @@ REFERENCE = ReferenceBackend(np.float64)
 
 @pytest.fixture(params=[1, 3])
 def ops(request, monkeypatch):
-    """With one thread, and with three that share even the smallest op."""
+    """One thread, then three threads that share even the smallest op."""
     monkeypatch.setattr(engine, "LEAST_ELEMENTS", 100)
     monkeypatch.setattr(engine, "LEAST_PRODUCT", 1000)
     return CpuBackend(request.param)
@@ -50,7 +51,10 @@ def assert_close(found, expected, tolerance=TOLERANCE):
 
 
 def both(ops, call, *arrays, outputs):
-    """call(backend, arrays…) on the engine's float32 and on float64 copies; the arrays at `outputs` have to agree."""
+    """call(backend, *arrays) on the engine's float32 arrays, and on float64 copies.
+
+    The arrays at the indices `outputs` have to agree.
+    """
     copies = [
         array.astype(np.float64) if array.dtype == np.float32 else array.copy() for array in arrays
     ]
@@ -64,17 +68,15 @@ def both(ops, call, *arrays, outputs):
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_products(ops, random, rows, scale, accumulate):
-    x, weight, out, dx, dweight = (
-        normal(random, *shape)
-        for shape in ((rows, 24), (136, 24), (rows, 136), (rows, 24), (136, 24))
-    )
+    shapes = (rows, 24), (136, 24), (rows, 136), (rows, 24), (136, 24)
+    arrays = [normal(random, *shape) for shape in shapes]
 
     def call(backend, x, weight, out, dx, dweight):
         backend.linear(x, weight, out)
         backend.linear_backward_input(out, weight, dx, scale)
         backend.linear_backward_weight(out, x, dweight, accumulate=accumulate, scale=scale)
 
-    both(ops, call, x, weight, out, dx, dweight, outputs=(2, 3, 4))
+    both(ops, call, *arrays, outputs=(2, 3, 4))
 
 
 def test_products_without_a_blas_to_call(random, monkeypatch):
@@ -91,45 +93,32 @@ def test_a_product_with_a_weight_that_is_stored_transposed(ops, random, rows):
     def call(backend, x, transpose, out):
         backend.linear(x, transpose.T, out)
 
-    both(
-        ops,
-        call,
-        normal(random, rows, 24),
-        normal(random, 24, 136),
-        normal(random, rows, 136),
-        outputs=(2,),
-    )
+    shapes = (rows, 24), (24, 136), (rows, 136)
+    both(ops, call, *(normal(random, *shape) for shape in shapes), outputs=(2,))
 
 
 @pytest.mark.parametrize("unpacked", [0, blas.UNPACKED])
 @pytest.mark.parametrize("shape", [(300, 520, 150), (7, 3, 40), (33, 1, 1)])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_product_cut_into_small_ones_is_the_same_product(random, unpacked, shape, transposed):
-    (m, k, n), blas_of_numpy = shape, blas.Blas()
-    a, b, c = (
-        normal(random, k, m).T if transposed else normal(random, m, k),
-        normal(random, k, n),
-        normal(random, m, n),
-    )
+    m, k, n = shape
+    a = normal(random, k, m).T if transposed else normal(random, m, k)
+    b = normal(random, k, n)
+    c = normal(random, m, n)
+    numpy_blas = blas.Blas()  # a name, because it has to outlive the calls
+    address, wide, _ = numpy_blas.sgemm
     for beta in (0.0, 1.0):
         expected = 0.5 * a.astype(np.float64) @ b + beta * c
-        blas.product(
-            blas_of_numpy.address,
-            blas_of_numpy.wide,
-            unpacked,
-            a,
-            b,
-            c,
-            np.float32(0.5),
-            np.float32(beta),
-        )
+        sgemm = address, wide, unpacked
+        blas.product(sgemm, a, b, c, np.float32(0.5), np.float32(beta))
         assert_close(c, expected)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (16, 32), (50, 37)])
 def test_transposes_follow_the_weights(random, shape):
     matrix = normal(random, *shape)
-    block, backend = SwigluWeights(matrix[0], matrix, matrix), CpuBackend(3)
+    block = SwigluWeights(matrix[0], matrix, matrix)
+    backend = CpuBackend(3)
     weights = ModelWeights(matrix, matrix, [block], matrix[0], matrix, matrix)
     transposes = Transposes(weights, backend, backend.thread_pool)
     for _ in range(2):
@@ -148,55 +137,33 @@ def test_embedding(ops, random, accumulate):
         backend.embedding(ids, table, out)
         backend.embedding_backward(ids, out, dtable, accumulate=accumulate)
 
-    both(
-        ops,
-        call,
-        normal(random, 9, 40),
-        normal(random, 130, 40),
-        normal(random, 9, 40),
-        outputs=(1, 2),
-    )
+    shapes = (9, 40), (130, 40), (9, 40)
+    both(ops, call, *(normal(random, *shape) for shape in shapes), outputs=(1, 2))
 
 
 @pytest.mark.parametrize("shape", [(1, 6), (200, 128), (65, 37)])
 @pytest.mark.parametrize("flag", [False, True])
 def test_rms_norm(ops, random, shape, flag):
-    arrays = [normal(random, *shape) for _ in range(6)]
-    weight, dweight, inverse = (
-        normal(random, shape[1]),
-        normal(random, shape[1]),
-        normal(random, shape[0]),
-    )
+    N, D = shape
+    arrays = [normal(random, *shape) for shape in [shape] * 6 + [(D,), (D,), (N,)]]
 
     def call(backend, x, delta, total, out, dout, dx, weight, dweight, inverse):
         backend.add_rms_norm(x, delta, 0.7, RmsNorm(total, weight, 1e-5, out, inverse))
         backend.rms_norm(x, weight, 1e-5, delta, inverse)
-        backend.rms_norm_backward(
-            dout,
-            x,
-            weight,
-            inverse,
-            dx,
-            dweight,
-            add_to_dx=flag,
-            accumulate=flag,
-            out_ND=dout if flag else None,
-        )
+        again = dout if flag else None
+        options = {"add_to_dx": flag, "accumulate": flag, "out_ND": again}
+        backend.rms_norm_backward(dout, x, weight, inverse, dx, dweight, **options)
 
-    both(ops, call, *arrays, weight, dweight, inverse, outputs=(1, 2, 3, 4, 5, 7, 8))
+    both(ops, call, *arrays, outputs=(1, 2, 3, 4, 5, 7, 8))
 
 
 @pytest.mark.parametrize("inverse", [False, True])
-def test_rope_turns_heads_inside_a_packed_product(ops, random, inverse):
+def test_rope_rotates_heads_inside_a_packed_product(ops, random, inverse):
     positions = random.integers(0, 50, 130).astype(np.int32)
 
     def call(backend, packed):
-        backend.rope(
-            packed[:, 6:30].reshape(130, 4, 6),
-            positions,
-            backend.rope_table(50, 6, 100.0),
-            inverse=inverse,
-        )
+        heads = packed[:, 6:30].reshape(130, 4, 6)
+        backend.rope(heads, positions, backend.rope_table(50, 6, 100.0), inverse=inverse)
 
     both(ops, call, normal(random, 130, 36), outputs=(0,))
 
@@ -209,16 +176,9 @@ def test_swiglu(ops, random, in_place):
         gradients = (gate, up) if in_place else (dpacked[:, :11], dpacked[:, 12:23])
         backend.swiglu_backward(dout, gate, up, *gradients, dout if in_place else None)
 
-    packed = normal(random, 130, 24) * np.float32(4)
-    both(
-        ops,
-        call,
-        packed,
-        normal(random, 130, 11),
-        normal(random, 130, 11),
-        normal(random, 130, 24),
-        outputs=(0, 1, 2, 3),
-    )
+    arrays = [normal(random, 130, columns) for columns in (24, 11, 11, 24)]
+    arrays[0] *= np.float32(4)
+    both(ops, call, *arrays, outputs=(0, 1, 2, 3))
 
 
 def test_swiglu_and_cross_entropy_stay_finite_at_extremes(ops):
@@ -226,11 +186,8 @@ def test_swiglu_and_cross_entropy_stay_finite_at_extremes(ops):
     ops.swiglu(gate, np.full_like(gate, 2.0), out)
     np.testing.assert_allclose(out, [[2e4, 0.0, 0.0]], atol=1e-30)
     logits = np.array([[1e4, 0.0, -1e4]], np.float32)
-    targets, logprobs, lse = (
-        np.array([1], np.int32),
-        np.empty(1, np.float32),
-        np.empty(1, np.float32),
-    )
+    targets = np.array([1], np.int32)
+    logprobs, lse = np.empty((2, 1), np.float32)
     ops.cross_entropy(logits, targets, logprobs, lse)
     assert (logprobs[0], lse[0]) == (-1e4, 1e4)
     ops.cross_entropy_backward(logits, targets, np.ones(1, np.float32), lse)
@@ -239,11 +196,8 @@ def test_swiglu_and_cross_entropy_stay_finite_at_extremes(ops):
 
 def test_a_nan_stays_a_nan(ops):
     logits = np.array([[0.0, np.nan, 1.0]], np.float32)
-    targets, logprobs, lse = (
-        np.array([0], np.int32),
-        np.empty(1, np.float32),
-        np.empty(1, np.float32),
-    )
+    targets = np.array([0], np.int32)
+    logprobs, lse = np.empty((2, 1), np.float32)
     ops.cross_entropy(logits, targets, logprobs, lse)
     assert np.isnan(logprobs[0])
     ops.cross_entropy_with_gradient(logits, targets, np.ones(1, np.float32), logprobs, lse)
@@ -267,30 +221,30 @@ ATTENTION = {
 def test_attention(ops, random, case, documents):
     B, T, H, G, E = ATTENTION[case]
     starts = np.zeros((B, T), np.int32)
-    if documents:  # borders anywhere, two of them neighbours: a document of one token
-        borders = np.sort(random.integers(0, T, 3))
-        for border in [*borders, min(borders[-1] + 1, T - 1)]:
-            starts[:, border:] = border
+    if documents:  # boundaries anywhere; two are adjacent, so that a document has one token
+        boundaries = np.sort(random.integers(0, T, 3))
+        for boundary in [*boundaries, min(boundaries[-1] + 1, T - 1)]:
+            starts[:, boundary:] = boundary
     offset = np.zeros(B, np.int32)
 
     def call(backend, packed, out, lse, dout, dpacked):
         parts = slice(H * E), slice(H * E, (H + G) * E), slice((H + G) * E, None)
-        saved, gradients = (
-            AttentionArrays(*(whole[:, :, part].reshape(B, T, -1, E) for part in parts), last)
-            for whole, last in ((packed, out), (dpacked, dout))
-        )
+        q, k, v = (packed[:, :, part].reshape(B, T, -1, E) for part in parts)
+        saved = AttentionArrays(q, k, v, out)
+        dq, dk, dv = (dpacked[:, :, part].reshape(B, T, -1, E) for part in parts)
+        gradients = AttentionArrays(dq, dk, dv, dout)
         backend.attention(saved.query, saved.key, saved.value, starts, offset, out, lse)
         backend.attention_backward(saved, gradients, starts, lse)
 
-    shapes = (B, T, (H + 2 * G) * E), (B, T, H, E), (B, H, T), (B, T, H, E), (B, T, (H + 2 * G) * E)
+    packed = B, T, (H + 2 * G) * E
+    shapes = packed, (B, T, H, E), (B, H, T), (B, T, H, E), packed
     arrays = [normal(random, *shape) for shape in shapes]
-    if T == 1:  # one key: no gradient reaches query and key, exactly
+    if T == 1:  # a single key: the gradients of query and key are exactly 0
         both(ops, call, *arrays, outputs=(1, 2))
         assert not arrays[4][:, :, : (H + G) * E].any()
-        np.testing.assert_array_equal(
-            arrays[4][:, :, (H + G) * E :].reshape(B, G, -1, E).sum(axis=2),
-            arrays[3].reshape(B, G, -1, E).sum(axis=2),
-        )
+        dvalue = arrays[4][:, :, (H + G) * E :].reshape(B, G, -1, E)
+        dout = arrays[3].reshape(B, G, -1, E)
+        np.testing.assert_array_equal(dvalue.sum(axis=2), dout.sum(axis=2))
     else:
         both(ops, call, *arrays, outputs=(1, 2, 4))
 
@@ -298,7 +252,8 @@ def test_attention(ops, random, case, documents):
 @pytest.mark.parametrize("new", [1, 2, 40])
 def test_attention_over_a_cache(ops, random, new):
     B, S, H, G, E = 3, 150, 4, 2, 32
-    offset, starts = np.array([0, 60, S - new], np.int32), np.zeros((B, new), np.int32)
+    offset = np.array([0, 60, S - new], np.int32)
+    starts = np.zeros((B, new), np.int32)
 
     def call(backend, query, keys, values, out, lse):
         backend.attention(query, keys, values, starts, offset, out, lse)
@@ -320,16 +275,9 @@ def test_cross_entropy(ops, random, targets):
         backend.add_losses(logprobs.reshape(-1, 4), weights.reshape(-1, 4), losses)
         backend.cross_entropy_backward(logits, chosen, weights, lse)
 
-    both(
-        ops,
-        call,
-        padded,
-        normal(random, R),
-        normal(random, R),
-        np.abs(normal(random, R)),
-        np.zeros(2),
-        outputs=(0, 1, 2, 4),
-    )
+    logprobs, lse = normal(random, R), normal(random, R)
+    weights = np.abs(normal(random, R))
+    both(ops, call, padded, logprobs, lse, weights, np.zeros(2), outputs=(0, 1, 2, 4))
 
 
 @pytest.mark.parametrize("rows", [1, 200])
@@ -344,15 +292,9 @@ def test_cross_entropy_in_one_pass(ops, random, rows, vocabulary, targets):
     def call(backend, padded, logprobs, lse, weights):
         backend.cross_entropy_with_gradient(padded[:, :vocabulary], chosen, weights, logprobs, lse)
 
-    both(
-        ops,
-        call,
-        padded,
-        normal(random, rows),
-        normal(random, rows),
-        np.abs(normal(random, rows)),
-        outputs=(0, 1, 2),
-    )
+    logprobs, lse = normal(random, rows), normal(random, rows)
+    weights = np.abs(normal(random, rows))
+    both(ops, call, padded, logprobs, lse, weights, outputs=(0, 1, 2))
     np.testing.assert_array_equal(padded[:, vocabulary:], beside)
 
 
@@ -362,9 +304,11 @@ def test_adamw_and_the_norm(ops, random):
 
     def call(backend, parameters, gradients, first, second):
         norm = backend.squared_norm(gradients)
-        flat, constants = FlatState(parameters, parameters, gradients), (0.9, 0.95, 1e-8, 0.1)
-        decays, scalars = [(slice(None), True)], np.array([1, 0.5, 1e-2, 3])
-        backend.adamw(flat, first, second, decays, AdamWConstants(*constants), scalars)
+        flat = FlatState(parameters, parameters, gradients)
+        decays = [(slice(None), True)]
+        constants = AdamWConstants(0.9, 0.95, 1e-8, 0.1)
+        scalars = np.array([1, 0.5, 1e-2, 3])
+        backend.adamw(flat, first, second, decays, constants, scalars)
         gradients[0] = norm
 
     both(ops, call, *flat, np.abs(normal(random, n)), outputs=(0, 1, 2, 3))
@@ -376,8 +320,9 @@ def test_any_number_of_threads_gives_the_same_norm(random):
 
 
 def test_the_ops_at_sizes_that_fit_no_tile(ops):
-    """What `nanoeuler check --device cpu` looks at: one row, one head, odd lengths, padded rows, decoding, all targets masked."""
-    wrong = [
-        comparison for comparison in check_device_ops(ops) if not comparison.error <= TOLERANCE
-    ]
-    assert not wrong
+    """The cases of `nanoeuler check --device cpu`.
+
+    One row, one head, odd lengths, padded rows, decoding, all targets masked.
+    """
+    found = check_device_ops(ops)
+    assert not [comparison for comparison in found if not comparison.error <= TOLERANCE]

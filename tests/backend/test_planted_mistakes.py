@@ -1,7 +1,8 @@
-"""A gradient check is worth what it catches: mistakes of the kinds that people make, planted one at a time in each op.
+"""The gradient checks catch the mistakes that people make, planted one at a time in each op.
 
-Each class below is the reference with one mistake: a sign, a swap or transpose, a term left out. `check_ops` has to fail, and
-to blame the right op; mistakes that need a whole model to show (sums that are overwritten) have to fail in `check_model`.
+Each class below is the reference with one mistake: a sign, a swap or transpose, a term left out.
+`check_ops` has to fail, and to blame the right op. Mistakes that show only in a whole model, such
+as sums that are overwritten, have to fail in `check_model`.
 """
 
 import math
@@ -17,7 +18,7 @@ PLANTED = []
 
 
 def planted(op):
-    """Note the class below as a mistake in `op`."""
+    """Register the class below as a mistake in `op`."""
 
     def note(mistaken):
         PLANTED.append((op, mistaken))
@@ -84,7 +85,7 @@ class EmbeddingRowsSwapped(ReferenceBackend):
 
 @planted("embedding")
 class EmbeddingRepeatsMissing(ReferenceBackend):
-    """What `table[ids] += dout` does in NumPy: of a repeated id only one row counts."""
+    """Of a repeated id only one row counts, as with NumPy's `table[ids] += dout`."""
 
     def embedding_backward(self, ids_N, dout_ND, dtable_VD, *, accumulate):
         if not accumulate:
@@ -96,7 +97,7 @@ class EmbeddingRepeatsMissing(ReferenceBackend):
 
 
 class NormGradient(ReferenceBackend):
-    """The backward pass of RMSNorm once more, with places for mistakes."""
+    """The backward pass of RMSNorm, written again in methods that a mistake can replace."""
 
     def rms_norm_backward(
         self,
@@ -111,7 +112,8 @@ class NormGradient(ReferenceBackend):
         accumulate,
         out_ND=None,
     ):
-        unit, r = x_ND * inverse_rms_N[:, None], inverse_rms_N[:, None]
+        r = inverse_rms_N[:, None]
+        unit = x_ND * r
         store(dweight_D, self.weight_gradient(dout_ND, x_ND, unit), accumulate)
         store(dx_ND, self.input_gradient(dout_ND, unit, weight_D, r), add_to_dx)
         if out_ND is not None:
@@ -191,9 +193,8 @@ class NormResidualOverwritten(ReferenceBackend):
 @planted("rope")
 class RopeSign(ReferenceBackend):
     def rope(self, x_NHE, positions_N, table, *, inverse=False):
-        super().rope(
-            x_NHE, positions_N, table
-        )  # the backward pass turns the same way as the forward pass
+        # the backward pass rotates in the direction of the forward pass
+        super().rope(x_NHE, positions_N, table)
 
 
 @planted("rope")
@@ -222,7 +223,7 @@ class RopePositionsOffByOne(ReferenceBackend):
 
 
 def by_group(x_BTHE, groups):
-    """(B, T, H, E) → (B, G, H/G·T, E): the query heads that share a key/value head one after another."""
+    """(B, T, H, E) → (B, G, H/G·T, E): query heads that share a key/value head are adjacent."""
     B, T, H, E = x_BTHE.shape
     return x_BTHE.transpose(0, 2, 1, 3).reshape(B, groups, H // groups * T, E)
 
@@ -234,14 +235,14 @@ def from_groups(x_BGNE, heads):
 
 
 class AttentionGradient(ReferenceBackend):
-    """The backward pass of attention once more, with places for mistakes."""
+    """The backward pass of attention, written again in methods that a mistake can replace."""
 
     def attention_backward(self, saved, gradients, starts, lse, rotation=None):
-        (B, T, H, E), G = saved.query.shape, saved.key.shape[2]
+        B, T, H, E = saved.query.shape
+        G = saved.key.shape[2]
         q, k, v, d = (by_group(x, G) for x in (saved.query, saved.key, saved.value, gradients.out))
-        scores = (q @ k.swapaxes(-1, -2) / math.sqrt(E)).reshape(B, H, T, T) + self.mask(starts, T)[
-            :, None
-        ]
+        scores = (q @ k.swapaxes(-1, -2) / math.sqrt(E)).reshape(B, H, T, T)
+        scores += self.mask(starts, T)[:, None]
         p = np.exp(scores - lse[..., None]).reshape(B, G, -1, T)
         ds = self.score_gradient(p, d @ v.swapaxes(-1, -2))
         gradients.query[...] = self.query_gradient(from_groups(ds @ k, H), E)
@@ -251,9 +252,9 @@ class AttentionGradient(ReferenceBackend):
             self.rope(gradient.reshape(-1, *gradient.shape[2:]), *rotation, inverse=True)
 
     def mask(self, starts, T):
-        """(B, T, T): 0 where a query sees a key, −inf where the key lies in its future or in another document."""
-        place = np.arange(T)
-        return np.where((place <= place[:, None]) & (place >= starts[..., None]), 0, -np.inf)
+        """(B, T, T): 0 where a query sees a key, −inf for later keys and other documents."""
+        slots = np.arange(T)
+        return np.where((slots <= slots[:, None]) & (slots >= starts[..., None]), 0, -np.inf)
 
     def score_gradient(self, p, dp):
         return p * (dp - (p * dp).sum(axis=-1, keepdims=True))
@@ -318,7 +319,7 @@ class AttentionProbabilitiesTransposed(AttentionGradient):
 
 
 class SwigluGradient(ReferenceBackend):
-    """The backward pass of SwiGLU once more, with places for mistakes."""
+    """The backward pass of SwiGLU, written again in methods that a mistake can replace."""
 
     def swiglu_backward(self, dout_NF, gate_NF, up_NF, dgate_NF, dup_NF, out_NF=None):
         sigma = sigmoid(gate_NF, np.empty_like(gate_NF))
@@ -362,12 +363,8 @@ class CrossEntropySign(ReferenceBackend):
 @planted("cross_entropy")
 class CrossEntropyTargetsSwapped(ReferenceBackend):
     def cross_entropy_backward(self, logits_RV, targets_R, weights_R, lse_R):
-        super().cross_entropy_backward(
-            logits_RV,
-            np.where(targets_R < 0, -1, (targets_R + 1) % logits_RV.shape[1]),
-            weights_R,
-            lse_R,
-        )
+        others = np.where(targets_R < 0, -1, (targets_R + 1) % logits_RV.shape[1])
+        super().cross_entropy_backward(logits_RV, others, weights_R, lse_R)
 
 
 @planted("cross_entropy")
@@ -393,40 +390,23 @@ class CrossEntropyWeightsMissing(ReferenceBackend):
 
 
 class PreferenceGradient(ReferenceBackend):
-    """The weights written out, in steps that a mistake can replace; the loss stays right."""
+    """The weights, written again in methods that a mistake can replace; the loss stays right."""
 
-    def preference(
-        self,
-        logprobs_RTK,
-        pairs,
-        margin,
-        smoothing,
-        weights_RTK,
-        losses_2,
-    ):
-        super().preference(
-            logprobs_RTK,
-            pairs,
-            margin,
-            smoothing,
-            weights_RTK,
-            losses_2,
-        )
+    def preference(self, logprobs_RTK, pairs, margin, smoothing, weights_RTK, losses_2):
+        super().preference(logprobs_RTK, pairs, margin, smoothing, weights_RTK, losses_2)
         spans_RP3, reference_RP2, scales_RP2, shares_RP = pairs
         for row, pair in zip(*np.nonzero(shares_RP), strict=True):
             sides = [slice(*spans_RP3[row, pair, side : side + 2]) for side in range(2)]
             gains = [
-                logprobs_RTK[row, place, 0].sum() - before
-                for place, before in zip(sides, reference_RP2[row, pair], strict=True)
+                logprobs_RTK[row, side, 0].sum() - before
+                for side, before in zip(sides, reference_RP2[row, pair], strict=True)
             ]
             rewards = scales_RP2[row, pair] * gains
-            pull = self.share(shares_RP[row, pair]) * self.pull(
-                1 / (1 + np.exp(-(rewards[0] - rewards[1] - margin))), smoothing
-            )
-            for place, weight in zip(
-                sides, self.signs() * self.scales(scales_RP2[row, pair]) * pull, strict=True
-            ):
-                weights_RTK[row, place, 0] = weight
+            preferred = 1 / (1 + np.exp(-(rewards[0] - rewards[1] - margin)))
+            pull = self.share(shares_RP[row, pair]) * self.pull(preferred, smoothing)
+            weights = self.signs() * self.scales(scales_RP2[row, pair]) * pull
+            for side, weight in zip(sides, weights, strict=True):
+                weights_RTK[row, side, 0] = weight
 
     def share(self, share):
         return share
@@ -499,14 +479,17 @@ def test_the_rewritten_backward_passes_are_right_without_a_mistake(harmless):
 
 
 class TiedGradientOverwritten(ReferenceBackend):
-    """The embedding's gradient replaces head 0's instead of adding to it: no op is wrong, the model is."""
+    """The embedding's gradient replaces head 0's instead of adding to it.
+
+    No op is wrong, but the model is.
+    """
 
     def embedding_backward(self, ids_N, dout_ND, dtable_VD, *, accumulate):
         super().embedding_backward(ids_N, dout_ND, dtable_VD, accumulate=False)
 
 
 class EulerStepIgnored(ReferenceBackend):
-    """h is forgotten on the way back."""
+    """The backward pass leaves out h."""
 
     def linear_backward_input(self, dout_NO, weight_OI, dx_NI, scale=1.0):
         super().linear_backward_input(dout_NO, weight_OI, dx_NI)
@@ -525,8 +508,7 @@ def test_a_mistake_between_the_ops_fails_the_check_of_the_model(mistaken, case):
 
 def test_the_quick_form_catches_a_mistake_in_the_backward_pass_of_every_op():
     quick = list(CASES)[-1]
-    chosen = {
-        op: mistaken for op, mistaken in reversed(PLANTED) if op != "preference"
-    }  # the first of each op: its sign; preferences are no part of a model
+    # the first mistake of each op, its sign; preferences are no part of a model
+    chosen = {op: mistaken for op, mistaken in reversed(PLANTED) if op != "preference"}
     for op, mistaken in chosen.items():
         assert failures(check_model(quick, mistaken(np.float64))) == {quick}, op

@@ -1,4 +1,7 @@
-"""What the finite differences do not see of the reference ops: extremes, flags, cached attention, the optimizer."""
+"""Behaviour of the reference ops that finite differences do not show.
+
+Extreme values, flags, cached attention, the optimizer.
+"""
 
 import math
 import re
@@ -41,19 +44,15 @@ def test_devices_that_are_not_there_are_refused():
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_fewer_gpus_than_none_are_refused(device):
-    with pytest.raises(
-        UserError,
-        match="--gpus -1: give the number of GPUs that may be used, or 0 to force the CPU",
-    ):
+    expected = "--gpus -1: give the number of GPUs that may be used, or 0 to force the CPU"
+    with pytest.raises(UserError, match=expected):
         make_backend(device, gpus=-1)
 
 
 def test_without_a_gpu_that_is_said_first():
-    """The workflow adds `--gpus 0` where there is none: nobody contradicted himself."""
-    with pytest.raises(
-        UserError,
-        match=re.escape(gpu_problem() or "--device cuda with --gpus 0 contradict each other"),
-    ):
+    """Where there is no GPU, it is the workflow that adds `--gpus 0`, and not the user."""
+    expected = gpu_problem() or "--device cuda with --gpus 0 contradict each other"
+    with pytest.raises(UserError, match=re.escape(expected)):
         make_backend("cuda", gpus=0)
 
 
@@ -69,7 +68,8 @@ def test_arrays_keep_the_backends_float_type_and_integers_theirs():
 
 def test_cross_entropy_does_not_overflow(ops):
     logits = np.array([[1e4, 0.0, -1e4], [-1e4, -1e4, -1e4 + 1]])
-    targets, logprobs, lse = np.array([1, 2], np.int32), np.empty(2), np.empty(2)
+    targets = np.array([1, 2], np.int32)
+    logprobs, lse = np.empty((2, 2))
     ops.cross_entropy(logits, targets, logprobs, lse)
     np.testing.assert_allclose(lse, [1e4, -1e4 + math.log(2 + math.e)], rtol=1e-12)
     np.testing.assert_allclose(logprobs, [-1e4, 1 - math.log(2 + math.e)], rtol=1e-9)
@@ -79,8 +79,9 @@ def test_cross_entropy_does_not_overflow(ops):
 
 
 def test_a_masked_target_has_no_loss_and_no_gradient_whatever_its_weight(ops, random):
-    logits, targets = random.standard_normal((3, 5)), np.array([1, -1, 4], np.int32)
-    logprobs, lse = np.empty(3), np.empty(3)
+    logits = random.standard_normal((3, 5))
+    targets = np.array([1, -1, 4], np.int32)
+    logprobs, lse = np.empty((2, 3))
     ops.cross_entropy(logits, targets, logprobs, lse)
     assert logprobs[1] == 0
     ops.cross_entropy_backward(logits, targets, np.array([1.0, 1e30, 1.0]), lse)
@@ -115,25 +116,14 @@ def test_attention_to_far_scores_does_not_overflow(ops):
 
 def test_attention_from_an_offset_is_the_tail_of_attention_from_the_start(ops, random):
     B, S, T, H, G, E = 2, 7, 3, 4, 2, 6
-    query, key, value = (
-        random.standard_normal((B, S, H, E)),
-        random.standard_normal((B, S, G, E)),
-        random.standard_normal((B, S, G, E)),
-    )
+    query, key, value = (random.standard_normal((B, S, heads, E)) for heads in (H, G, G))
     starts = np.zeros((B, S), np.int32)
     starts[1, 5:] = 5
     whole, lse = np.empty((B, S, H, E)), np.empty((B, H, S))
     ops.attention(query, key, value, starts, np.zeros(B, np.int32), whole, lse)
     tail, tail_lse = np.empty((B, T, H, E)), np.empty((B, H, T))
-    ops.attention(
-        query[:, S - T :],
-        key,
-        value,
-        starts[:, S - T :],
-        np.full(B, S - T, np.int32),
-        tail,
-        tail_lse,
-    )
+    last = query[:, S - T :], key, value, starts[:, S - T :]
+    ops.attention(*last, np.full(B, S - T, np.int32), tail, tail_lse)
     np.testing.assert_allclose(tail, whole[:, S - T :], rtol=1e-12)
     np.testing.assert_allclose(tail_lse, lse[..., S - T :], rtol=1e-12)
 
@@ -142,10 +132,10 @@ def test_rope_keeps_lengths_and_depends_on_distance_alone(ops, random):
     query, key = random.standard_normal((2, 1, 8))
     table = ops.rope_table(64, 8, 10_000.0)
 
-    def score(query_place, key_place):
+    def score(query_position, key_position):
         a, b = query.reshape(1, 1, 8).copy(), key.reshape(1, 1, 8).copy()
-        ops.rope(a, np.array([query_place]), table)
-        ops.rope(b, np.array([key_place]), table)
+        ops.rope(a, np.array([query_position]), table)
+        ops.rope(b, np.array([key_position]), table)
         assert np.linalg.norm(a) == pytest.approx(np.linalg.norm(query))
         return float((a * b).sum())
 
@@ -158,41 +148,28 @@ def test_rope_keeps_lengths_and_depends_on_distance_alone(ops, random):
 
 def test_gradients_are_overwritten_or_added_to_as_asked(ops, random):
     N, D, F, V = 5, 6, 7, 9
-    x, dout, ids = (
-        random.standard_normal((N, D)),
-        random.standard_normal((N, F)),
-        np.array([3, 0, 3, 8, 3], np.int32),
-    )
-    weight, inverse_rms = random.standard_normal(D), random.random(N) + 0.5
-    dx_of_norm = random.standard_normal((N, D))
+    x, dout = random.standard_normal((N, D)), random.standard_normal((N, F))
+    ids = np.array([3, 0, 3, 8, 3], np.int32)
+    norm = x, x, random.standard_normal(D), random.random(N) + 0.5
+    dx = random.standard_normal((N, D))
+
+    def linear(out, add):
+        ops.linear_backward_weight(dout, x, out, accumulate=add)
+
+    def embedding(out, add):
+        ops.embedding_backward(ids, x, out, accumulate=add)
+
+    def weight_of_norm(out, add):
+        ops.rms_norm_backward(*norm, dx.copy(), out, add_to_dx=False, accumulate=add)
+
+    def input_of_norm(out, add):
+        ops.rms_norm_backward(*norm, out, np.empty(D), add_to_dx=add, accumulate=False)
+
     writers = {
-        "linear": (
-            (F, D),
-            lambda out, accumulate: ops.linear_backward_weight(dout, x, out, accumulate=accumulate),
-        ),
-        "embedding": (
-            (V, D),
-            lambda out, accumulate: ops.embedding_backward(ids, x, out, accumulate=accumulate),
-        ),
-        "norm's weight": (
-            (D,),
-            lambda out, accumulate: ops.rms_norm_backward(
-                x,
-                x,
-                weight,
-                inverse_rms,
-                dx_of_norm.copy(),
-                out,
-                add_to_dx=False,
-                accumulate=accumulate,
-            ),
-        ),
-        "norm's input": (
-            (N, D),
-            lambda out, add: ops.rms_norm_backward(
-                x, x, weight, inverse_rms, out, np.empty(D), add_to_dx=add, accumulate=False
-            ),
-        ),
+        "linear": ((F, D), linear),
+        "embedding": ((V, D), embedding),
+        "norm's weight": ((D,), weight_of_norm),
+        "norm's input": ((N, D), input_of_norm),
     }
     for name, (shape, write) in writers.items():
         fresh, before = np.full(shape, np.nan), random.standard_normal(shape)
@@ -213,10 +190,10 @@ def test_a_row_that_no_id_names_gets_a_zero_gradient(ops, random):
 def test_ops_write_into_views_of_packed_buffers(ops, random):
     packed = random.standard_normal((3, 10))
     gate, up = packed[:, :4], packed[:, 5:9]
-    out, apart = np.zeros((3, 6)), np.empty((3, 4))
+    out, contiguous = np.zeros((3, 6)), np.empty((3, 4))
     ops.swiglu(gate, up, out[:, 1:5])
-    ops.swiglu(gate.copy(), up.copy(), apart)
-    assert np.array_equal(out[:, 1:5], apart)
+    ops.swiglu(gate.copy(), up.copy(), contiguous)
+    assert np.array_equal(out[:, 1:5], contiguous)
     assert not out[:, [0, 5]].any()
 
 
@@ -250,9 +227,10 @@ def test_adamw_leaves_the_gradients_and_the_float_type_alone():
     values, gradients, first, second = (
         np.full(3, value, np.float32) for value in (1.0, 0.5, 0.0, 0.0)
     )
-    flat, constants = FlatState(values, values, gradients), AdamWConstants(0.9, 0.95, 1e-8, 0.1)
-    decays, scalars = [(slice(None), True)], np.array([1, 1, 0.01, 1])
-    backend.adamw(flat, first, second, decays, constants, scalars)
+    flat = FlatState(values, values, gradients)
+    decays = [(slice(None), True)]
+    constants = AdamWConstants(0.9, 0.95, 1e-8, 0.1)
+    backend.adamw(flat, first, second, decays, constants, np.array([1, 1, 0.01, 1]))
     assert values.dtype == first.dtype == second.dtype == np.float32
     assert (gradients == 0.5).all()
 
@@ -264,15 +242,11 @@ def test_the_norm_of_a_long_float32_buffer_is_summed_in_float64():
     )
 
 
-def test_backward_passes_give_the_forward_pass_again_and_may_write_over_their_inputs(ops):
+def test_backward_passes_recompute_the_output_and_may_overwrite_their_inputs(ops):
     random = np.random.default_rng(5)
-    x, dout, weight, inverse_rms = (
-        random.standard_normal((4, 6)),
-        random.standard_normal((4, 6)),
-        random.standard_normal(6),
-        np.empty(4),
-    )
-    normed, dx, in_place = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+    x, dout = random.standard_normal((2, 4, 6))
+    weight, inverse_rms = random.standard_normal(6), np.empty(4)
+    normed, dx, in_place = np.empty((3, 4, 6))
     ops.rms_norm(x, weight, 1e-5, normed, inverse_rms)
     options = {"add_to_dx": False, "accumulate": False}
     ops.rms_norm_backward(dout, x, weight, inverse_rms, dx, np.empty(6), **options)
@@ -282,13 +256,8 @@ def test_backward_passes_give_the_forward_pass_again_and_may_write_over_their_in
     np.testing.assert_array_equal(in_place, dx)
     np.testing.assert_allclose(again, normed, rtol=1e-15)
 
-    gate, up, product, dgate, dup = (
-        x,
-        dx.copy(),
-        np.empty_like(x),
-        np.empty_like(x),
-        np.empty_like(x),
-    )
+    gate, up = x, dx.copy()
+    product, dgate, dup = np.empty((3, 4, 6))
     ops.swiglu(gate, up, product)
     ops.swiglu_backward(dout, gate, up, dgate, dup)
     again, gate, up = dout.copy(), gate.copy(), up.copy()
@@ -298,7 +267,7 @@ def test_backward_passes_give_the_forward_pass_again_and_may_write_over_their_in
     np.testing.assert_allclose(again, product, rtol=1e-14)
 
 
-def test_arrays_of_any_type_are_laid_out_on_borders_of_16_bytes_and_read_back():
+def test_arrays_of_any_type_are_laid_out_on_multiples_of_16_bytes_and_read_back():
     values = [
         np.arange(5, dtype=np.int32),
         np.array([1.5, -2.5]),

@@ -1,1 +1,1 @@
-"""The engine for CPUs: NumPy's BLAS for matrix products, functions compiled by Numba for everything else."""
+"""The engine for CPUs: NumPy's BLAS for matrix products, Numba's compiler for everything else."""

@@ -1,19 +1,23 @@
-"""Causal attention by tiles with an online softmax (Dao et al. 2022, algorithm 1; Milakov & Gimelshein 2018): no T × T array exists.
+"""Causal attention by tiles with an online softmax: no T × T array exists.
 
-A block of QUERIES queries meets tiles of KEYS keys. Of each row the largest score so far, the sum of exponentials and the
-weighted sum of values are kept, and rescaled when a larger score turns up. The backward pass computes the probabilities of a
-tile again from the saved log-sum-exp.
+Sources: Dao et al. 2022, algorithm 1; Milakov & Gimelshein 2018.
 
-The work is a list of pairs (row of the batch, key/value head), so that the keys and values of a pair are laid out once for all
-query heads that share them: keys transposed, since a product's right side is read along its rows. Names and shapes are those of
-`backend/reference.py`; `work` is room of `work_floats` floats, whose contents mean nothing.
+A block of QUERIES queries meets tiles of KEYS keys. For each query the kernel keeps the largest
+score so far, the sum of exponentials and the weighted sum of values, and rescales both sums when a
+larger score turns up. The backward pass recomputes the probabilities of a tile from the saved
+log-sum-exp.
+
+Threads share the pairs of batch row and key/value head. Keys and values of a pair are copied once
+for all query heads that share them. Keys are transposed on the way, because the right side of a
+product is read along its rows. Names and shapes are those of `backend/reference.py`. `work` is
+scratch memory of `work_floats` floats.
 """
 
 import math
 
 import numpy as np
 
-from nanoeuler.backend.cpu.elementwise import turn
+from nanoeuler.backend.cpu.elementwise import rotate
 from nanoeuler.backend.cpu.simd import (
     COLUMNS,
     LANES,
@@ -24,13 +28,21 @@ from nanoeuler.backend.cpu.simd import (
     score_gradients,
     set_product,
 )
-from nanoeuler.backend.cpu.vectors import any_layout, ask_for, dot, fill, line, scale_into, span
+from nanoeuler.backend.cpu.vectors import (
+    any_layout,
+    dot,
+    fill,
+    prefetch,
+    row_of,
+    scale_into,
+    span,
+)
 from nanoeuler.compiling import compiled
 
 QUERIES, KEYS = 32, 128
-"""Of a tile: 16 kB of scores, which stay in the first-level cache."""
-LINE_FLOATS = 16
-"""Of a cache line."""
+"""Size of a tile: its scores take 16 kB, which stay in the first-level cache."""
+CACHE_LINE_FLOATS = 16
+ZERO, ONE = np.float32(0), np.float32(1)
 
 
 def round_up(value: int, multiple: int) -> int:
@@ -38,42 +50,42 @@ def round_up(value: int, multiple: int) -> int:
 
 
 def work_floats(keys: int, head_size: int) -> int:
-    """Floats of room that the kernels below need for rows of `keys` keys."""
+    """Floats of scratch memory that the kernels below need for rows of `keys` keys."""
     width = round_up(head_size, COLUMNS)
     return 5 * (keys + COLUMNS) * width + 2 * QUERIES * KEYS + 3 * QUERIES * width + 2 * QUERIES
 
 
 @compiled()
 def pack(x_BTHE, b, h, first, stop, factor, work, at, width):
-    """x[b, first … stop, h], times `factor`, to rows of `width` floats from `at` on; the columns beyond are zero."""
+    """Copy x[b, first … stop, h] · factor to rows of `width` floats from `at` on, zero-padded."""
     E = x_BTHE.shape[3]
     for t in range(first, stop):
-        place = at + (t - first) * width
-        scale_into(line(x_BTHE, (b, t, h)), factor, span(work, place, E))
-        fill(span(work, place + E, width - E), np.float32(0))
+        row = at + (t - first) * width
+        scale_into(row_of(x_BTHE, (b, t, h)), factor, span(work, row, E))
+        fill(span(work, row + E, width - E), ZERO)
 
 
 @compiled()
 def pack_transposed(x_BTHE, b, h, first, stop, work, at, stride):
-    """x[b, first … stop, h] to the columns of rows of `stride` floats from `at` on."""
+    """Copy x[b, first … stop, h] to columns; the rows are `stride` floats apart from `at` on."""
     for t in range(first, stop):
-        row = line(x_BTHE, (b, t, h))
+        row = row_of(x_BTHE, (b, t, h))
         for e in range(len(row)):
             work[at + e * stride + t - first] = row[e]
 
 
 @compiled()
-def fetch(x_BTHE, b, h, first, stop):
-    """Ask for x[b, first … stop, h], whose rows lie too far apart for the processor to foresee."""
+def prefetch_rows(x_BTHE, b, h, first, stop):
+    """Prefetch x[b, first … stop, h], whose rows are too far apart for the processor to predict."""
     for t in range(first, min(stop, x_BTHE.shape[1])):
-        row = line(x_BTHE, (b, t, h))
-        for e in range(0, len(row), LINE_FLOATS):
-            ask_for(row, e)
+        row = row_of(x_BTHE, (b, t, h))
+        for e in range(0, len(row), CACHE_LINE_FLOATS):
+            prefetch(row, e)
 
 
 @compiled()
-def following(pair, h, q, T, H, G):
-    """Row, query head and first query of the block behind this one."""
+def next_block(pair, h, q, T, H, G):
+    """Batch row, query head and first query of the block that is computed next."""
     if q + QUERIES < T:
         return pair // G, h, q + QUERIES
     if (h + 1) % (H // G) > 0:
@@ -83,11 +95,14 @@ def following(pair, h, q, T, H, G):
 
 @compiled()
 def clear_outside(work, at, low, high, stop):
-    """Zeros in the whole vectors before `low` and from behind `high` to `stop`, counted from `at`."""
-    fill(span(work, at, low // LANES * LANES), np.float32(0))
+    """Zero the whole vectors in front of `low`, and those from `high` to `stop`.
+
+    The three indices count from `at`.
+    """
+    fill(span(work, at, low // LANES * LANES), ZERO)
     done = (high + LANES - 1) // LANES * LANES
     if done < stop:
-        fill(span(work, at + done, stop - done), np.float32(0))
+        fill(span(work, at + done, stop - done), ZERO)
 
 
 @compiled()
@@ -105,54 +120,45 @@ def attention(
 ):
     T, H, E = query_BTHE.shape[1:]
     S, G = key_BSGE.shape[1:3]
-    one, scale, width, reach = (
-        np.float32(1),
-        np.float32(1 / math.sqrt(E)),
-        (E + COLUMNS - 1) // COLUMNS * COLUMNS,
-        S + COLUMNS,
-    )
-    query_BTHE, key_BSGE, value_BSGE, out_BTHE = (
-        any_layout(query_BTHE),
-        any_layout(key_BSGE),
-        any_layout(value_BSGE),
-        any_layout(out_BTHE),
-    )
+    scale = np.float32(1 / math.sqrt(E))
+    width = (E + COLUMNS - 1) // COLUMNS * COLUMNS
+    stride = S + COLUMNS  # of the transposed keys
+    query_BTHE = any_layout(query_BTHE)
+    key_BSGE = any_layout(key_BSGE)
+    value_BSGE = any_layout(value_BSGE)
+    out_BTHE = any_layout(out_BTHE)
     keys = 0  # transposed
-    values = keys + reach * width
-    scores = values + reach * width
+    values = keys + stride * width
+    scores = values + stride * width
     query = scores + QUERIES * KEYS
     total = query + QUERIES * width
-    tops, sums = (
-        span(work, total + QUERIES * width, QUERIES),
-        span(work, total + QUERIES * width + QUERIES, QUERIES),
-    )
+    tops = span(work, total + QUERIES * width, QUERIES)
+    sums = span(work, total + QUERIES * width + QUERIES, QUERIES)
     for pair in range(first_pair, stop_pair):
         b, g = pair // G, pair % G
-        offset, begin = np.int64(offset_B[b]), np.int64(starts_BT[b, 0])
+        offset = np.int64(offset_B[b])
+        begin = np.int64(starts_BT[b, 0])
         seen = min(offset + T, S)
-        pack_transposed(key_BSGE, b, g, begin, seen, work, keys + begin, reach)
-        pack(value_BSGE, b, g, begin, seen, one, work, values + begin * width, width)
+        pack_transposed(key_BSGE, b, g, begin, seen, work, keys + begin, stride)
+        pack(value_BSGE, b, g, begin, seen, ONE, work, values + begin * width, width)
         for h in range(g * (H // G), (g + 1) * (H // G)):
             for q in range(0, T, QUERIES):
                 n = min(QUERIES, T - q)
-                next_b, next_h, next_q = following(pair, h, q, T, H, G)
+                next_b, next_h, next_q = next_block(pair, h, q, T, H, G)
                 if next_b * G + next_h // (H // G) < stop_pair:
-                    fetch(query_BTHE, next_b, next_h, next_q, next_q + QUERIES)
+                    prefetch_rows(query_BTHE, next_b, next_h, next_q, next_q + QUERIES)
                 pack(query_BTHE, b, h, q, q + n, scale, work, query, width)
-                fill(span(work, total, QUERIES * width), np.float32(0))
-                fill(sums, np.float32(0))
+                fill(span(work, total, QUERIES * width), ZERO)
+                fill(sums, ZERO)
                 last = min(offset + q + n, S)
                 for k in range(np.int64(starts_BT[b, q]), last, KEYS):
                     m = min(KEYS, last - k)
-                    set_product(
-                        work, scores, KEYS, work, query, width, 1, work, keys + k, reach, n, m, E
-                    )
+                    left, right = (query, width, 1), (keys + k, stride)
+                    set_product(work, (scores, KEYS), left, right, (n, m, E))
                     for i in range(n):
-                        at, low, high = (
-                            scores + i * KEYS,
-                            max(np.int64(starts_BT[b, q + i]) - k, 0),
-                            min(offset + q + i + 1 - k, m),
-                        )
+                        at = scores + i * KEYS
+                        low = max(np.int64(starts_BT[b, q + i]) - k, 0)
+                        high = min(offset + q + i + 1 - k, m)
                         if high <= low:
                             clear_outside(work, at, 0, 0, m)
                             continue
@@ -160,42 +166,24 @@ def attention(
                         if sums[i] > 0:
                             top = max(top, tops[i])
                             if top > tops[i]:
-                                shrink, row = (
-                                    exp(tops[i] - top),
-                                    span(work, total + i * width, width),
-                                )
+                                shrink = exp(tops[i] - top)
+                                row = span(work, total + i * width, width)
                                 sums[i] *= shrink
                                 scale_into(row, shrink, row)
                         tops[i] = top
                         sums[i] += exponentials(work, at, low, high, top, 0, top)
                         clear_outside(work, at, low, high, m)
-                    add_product(
-                        work,
-                        total,
-                        width,
-                        work,
-                        scores,
-                        KEYS,
-                        1,
-                        work,
-                        values + k * width,
-                        width,
-                        n,
-                        width,
-                        m,
-                    )
+                    left, right = (scores, KEYS, 1), (values + k * width, width)
+                    add_product(work, (total, width), left, right, (n, width, m))
                 for i in range(n):
                     lse_BHT[b, h, q + i] = tops[i] + np.float32(math.log(sums[i]))
-                    scale_into(
-                        span(work, total + i * width, E),
-                        one / sums[i],
-                        line(out_BTHE, (b, q + i, h)),
-                    )
+                    row = span(work, total + i * width, E)
+                    scale_into(row, ONE / sums[i], row_of(out_BTHE, (b, q + i, h)))
 
 
 @compiled()
-def turn_back(row, position, cos_PE, sin_PE):
-    turn(row, line(cos_PE, position), line(sin_PE, position), np.float32(-1))
+def rotate_back(row, position, cos_PE, sin_PE):
+    rotate(row, row_of(cos_PE, position), row_of(sin_PE, position), np.float32(-1))
 
 
 @compiled()
@@ -210,7 +198,7 @@ def attention_backward(
     dquery_BTHE,
     dkey_BTGE,
     dvalue_BTGE,
-    turned,
+    rotated,
     positions_N,
     cos_PE,
     sin_PE,
@@ -218,27 +206,23 @@ def attention_backward(
     first_pair,
     stop_pair,
 ):
-    """`turned`: queries and keys had been turned by `positions` and the rotary table, and their gradients are turned back."""
+    """`rotated`: queries and keys were rotated by `positions` and the rotary table, so their
+    gradients are rotated back."""
     T, H, E = query_BTHE.shape[1:]
     G = key_BTGE.shape[2]
-    one, scale, width, reach = (
-        np.float32(1),
-        np.float32(1 / math.sqrt(E)),
-        (E + COLUMNS - 1) // COLUMNS * COLUMNS,
-        T + COLUMNS,
-    )
-    dout_BTHE, query_BTHE, key_BTGE, value_BTGE = (
-        any_layout(dout_BTHE),
-        any_layout(query_BTHE),
-        any_layout(key_BTGE),
-        any_layout(value_BTGE),
-    )
+    scale = np.float32(1 / math.sqrt(E))
+    width = (E + COLUMNS - 1) // COLUMNS * COLUMNS
+    stride = T + COLUMNS  # of the transposed keys and values
+    dout_BTHE = any_layout(dout_BTHE)
+    query_BTHE = any_layout(query_BTHE)
+    key_BTGE = any_layout(key_BTGE)
+    value_BTGE = any_layout(value_BTGE)
     keys = 0  # transposed
-    values = keys + reach * width  # transposed
-    key_rows = values + reach * width
-    dkeys = key_rows + reach * width
-    dvalues = dkeys + reach * width
-    scores = dvalues + reach * width
+    values = keys + stride * width  # transposed
+    key_rows = values + stride * width
+    dkeys = key_rows + stride * width
+    dvalues = dkeys + stride * width
+    scores = dvalues + stride * width
     dscores = scores + QUERIES * KEYS
     query = dscores + QUERIES * KEYS
     dout = query + QUERIES * width
@@ -246,109 +230,61 @@ def attention_backward(
     for pair in range(first_pair, stop_pair):
         b, g = pair // G, pair % G
         if pair + 1 < stop_pair:
-            fetch(key_BTGE, (pair + 1) // G, (pair + 1) % G, 0, T)
-            fetch(value_BTGE, (pair + 1) // G, (pair + 1) % G, 0, T)
-        pack_transposed(key_BTGE, b, g, 0, T, work, keys, reach)
-        pack_transposed(value_BTGE, b, g, 0, T, work, values, reach)
-        pack(key_BTGE, b, g, 0, T, one, work, key_rows, width)
-        fill(span(work, dkeys, 2 * reach * width), np.float32(0))
+            prefetch_rows(key_BTGE, (pair + 1) // G, (pair + 1) % G, 0, T)
+            prefetch_rows(value_BTGE, (pair + 1) // G, (pair + 1) % G, 0, T)
+        pack_transposed(key_BTGE, b, g, 0, T, work, keys, stride)
+        pack_transposed(value_BTGE, b, g, 0, T, work, values, stride)
+        pack(key_BTGE, b, g, 0, T, ONE, work, key_rows, width)
+        fill(span(work, dkeys, 2 * stride * width), ZERO)
         for h in range(g * (H // G), (g + 1) * (H // G)):
             for q in range(0, T, QUERIES):
                 n = min(QUERIES, T - q)
-                next_b, next_h, next_q = following(pair, h, q, T, H, G)
+                next_b, next_h, next_q = next_block(pair, h, q, T, H, G)
                 if next_b * G + next_h // (H // G) < stop_pair:
-                    fetch(query_BTHE, next_b, next_h, next_q, next_q + QUERIES)
-                    fetch(dout_BTHE, next_b, next_h, next_q, next_q + QUERIES)
-                    fetch(out_BTHE, next_b, next_h, next_q, next_q + QUERIES)
+                    prefetch_rows(query_BTHE, next_b, next_h, next_q, next_q + QUERIES)
+                    prefetch_rows(dout_BTHE, next_b, next_h, next_q, next_q + QUERIES)
+                    prefetch_rows(out_BTHE, next_b, next_h, next_q, next_q + QUERIES)
                 pack(query_BTHE, b, h, q, q + n, scale, work, query, width)
-                pack(dout_BTHE, b, h, q, q + n, one, work, dout, width)
-                fill(span(work, dquery, QUERIES * width), np.float32(0))
+                pack(dout_BTHE, b, h, q, q + n, ONE, work, dout, width)
+                fill(span(work, dquery, QUERIES * width), ZERO)
                 for k in range(np.int64(starts_BT[b, q]), q + n, KEYS):
                     m = min(KEYS, q + n - k)
                     padded = (m + COLUMNS - 1) // COLUMNS * COLUMNS
-                    set_product(
-                        work, scores, KEYS, work, query, width, 1, work, keys + k, reach, n, m, E
-                    )
-                    set_product(
-                        work, dscores, KEYS, work, dout, width, 1, work, values + k, reach, n, m, E
-                    )
+                    left, right = (query, width, 1), (keys + k, stride)
+                    set_product(work, (scores, KEYS), left, right, (n, m, E))
+                    left, right = (dout, width, 1), (values + k, stride)
+                    set_product(work, (dscores, KEYS), left, right, (n, m, E))
                     for i in range(n):
+                        at, dat = scores + i * KEYS, dscores + i * KEYS
                         start = np.int64(starts_BT[b, q + i])
-                        low, high = max(start - k, 0), min(q + i + 1 - k, m)
+                        low = max(start - k, 0)
+                        high = min(q + i + 1 - k, m)
                         if high <= low:
                             low = high = 0
                         else:
-                            delta = dot(
-                                line(dout_BTHE, (b, q + i, h)), line(out_BTHE, (b, q + i, h))
-                            )
-                            score_gradients(
-                                work,
-                                scores + i * KEYS,
-                                low,
-                                high,
-                                lse_BHT[b, h, q + i],
-                                dscores + i * KEYS,
-                                delta,
-                            )
-                            if (
-                                start == q + i
-                            ):  # a single key: its probability is 1 whatever the score
-                                work[dscores + i * KEYS + low] = 0
-                        clear_outside(work, scores + i * KEYS, low, high, padded)
-                        clear_outside(work, dscores + i * KEYS, low, high, padded)
-                    add_product(
-                        work,
-                        dvalues + k * width,
-                        width,
-                        work,
-                        scores,
-                        1,
-                        KEYS,
-                        work,
-                        dout,
-                        width,
-                        m,
-                        width,
-                        n,
-                    )
-                    add_product(
-                        work,
-                        dkeys + k * width,
-                        width,
-                        work,
-                        dscores,
-                        1,
-                        KEYS,
-                        work,
-                        query,
-                        width,
-                        m,
-                        width,
-                        n,
-                    )
-                    add_product(
-                        work,
-                        dquery,
-                        width,
-                        work,
-                        dscores,
-                        KEYS,
-                        1,
-                        work,
-                        key_rows + k * width,
-                        width,
-                        n,
-                        width,
-                        m,
-                    )
+                            dout_row = row_of(dout_BTHE, (b, q + i, h))
+                            delta = dot(dout_row, row_of(out_BTHE, (b, q + i, h)))
+                            lse = lse_BHT[b, h, q + i]
+                            score_gradients(work, at, low, high, lse, dat, delta)
+                            if start == q + i:
+                                # a single key has probability 1, whatever its score
+                                work[dat + low] = 0
+                        clear_outside(work, at, low, high, padded)
+                        clear_outside(work, dat, low, high, padded)
+                    left, right = (scores, 1, KEYS), (dout, width)
+                    add_product(work, (dvalues + k * width, width), left, right, (m, width, n))
+                    left, right = (dscores, 1, KEYS), (query, width)
+                    add_product(work, (dkeys + k * width, width), left, right, (m, width, n))
+                    left, right = (dscores, KEYS, 1), (key_rows + k * width, width)
+                    add_product(work, (dquery, width), left, right, (n, width, m))
                 for i in range(n):
-                    row = line(dquery_BTHE, (b, q + i, h))
+                    row = row_of(dquery_BTHE, (b, q + i, h))
                     scale_into(span(work, dquery + i * width, E), scale, row)
-                    if turned:
-                        turn_back(row, positions_N[b * T + q + i], cos_PE, sin_PE)
+                    if rotated:
+                        rotate_back(row, positions_N[b * T + q + i], cos_PE, sin_PE)
         for t in range(T):
-            row = line(dkey_BTGE, (b, t, g))
-            scale_into(span(work, dkeys + t * width, E), one, row)
-            if turned:
-                turn_back(row, positions_N[b * T + t], cos_PE, sin_PE)
-            scale_into(span(work, dvalues + t * width, E), one, line(dvalue_BTGE, (b, t, g)))
+            row = row_of(dkey_BTGE, (b, t, g))
+            scale_into(span(work, dkeys + t * width, E), ONE, row)
+            if rotated:
+                rotate_back(row, positions_N[b * T + t], cos_PE, sin_PE)
+            scale_into(span(work, dvalues + t * width, E), ONE, row_of(dvalue_BTGE, (b, t, g)))

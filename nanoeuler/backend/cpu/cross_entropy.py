@@ -1,15 +1,19 @@
-"""Cross-entropy of R rows of logits, forward and backward; a target of −1 has no loss and no gradient."""
+"""Cross-entropy of R rows of logits, forward and backward.
+
+A target of −1 has no loss and no gradient.
+"""
 
 import math
 
 import numpy as np
 
 from nanoeuler.backend.cpu.simd import LANES, exp, exponentials, largest
-from nanoeuler.backend.cpu.vectors import fill, line
+from nanoeuler.backend.cpu.vectors import fill, row_of
 from nanoeuler.compiling import FAST_MATH, compiled
 
-SUMMED = 1024
-"""Exponentials whose sum joins the total: a sum of sums loses less to rounding than one long one."""
+PARTIAL_SUM = 1024
+"""Exponentials that are summed before they are added to the total, which loses less to rounding
+than one long sum."""
 
 
 @compiled(fastmath=FAST_MATH)
@@ -23,7 +27,7 @@ def sum_of_exponentials(row, top):
 @compiled()
 def cross_entropy(logits_RV, targets_R, logprobs_R, lse_R, first, stop):
     for r in range(first, stop):
-        row = line(logits_RV, r)
+        row = row_of(logits_RV, r)
         top = largest(row, 0, len(row))
         lse_R[r] = top + np.float32(math.log(sum_of_exponentials(row, top)))
         logprobs_R[r] = row[targets_R[r]] - lse_R[r] if targets_R[r] >= 0 else np.float32(0)
@@ -32,9 +36,10 @@ def cross_entropy(logits_RV, targets_R, logprobs_R, lse_R, first, stop):
 @compiled()
 def replace_by_exponentials(row, top):
     """row ← exp(row − top); returns their sum."""
-    total, whole = np.float32(0), len(row) // LANES * LANES
-    for start in range(0, whole, SUMMED):
-        total += exponentials(row, start, 0, min(SUMMED, whole - start), top, 0, top)
+    total = np.float32(0)
+    whole = len(row) // LANES * LANES
+    for start in range(0, whole, PARTIAL_SUM):
+        total += exponentials(row, start, 0, min(PARTIAL_SUM, whole - start), top, 0, top)
     for v in range(whole, len(row)):
         row[v] = exp(row[v] - top)
         total += row[v]
@@ -43,19 +48,19 @@ def replace_by_exponentials(row, top):
 
 @compiled(fastmath=FAST_MATH)
 def to_gradient(row, factor, target, weight, logprob):
-    """weight · (softmax − one-hot of the target) from exponentials that times `factor` are weight · softmax."""
+    """row ← weight · (softmax − one-hot of the target); factor · row is weight · softmax."""
     for v in range(len(row)):
         row[v] *= factor
-    row[target] = weight * np.float32(
-        math.expm1(logprob)
-    )  # p − 1 without losing digits when p is close to 1
+    # p − 1, which loses no digits where p is close to 1
+    row[target] = weight * np.float32(math.expm1(logprob))
 
 
 @compiled()
 def cross_entropy_with_gradient(logits_RV, targets_R, weights_R, logprobs_R, lse_R, first, stop):
-    """Both in one pass over the logits: a row's exponentials take its place, then its gradient does."""
+    """Both in one pass: a row's exponentials overwrite its logits, and its gradient those."""
     for r in range(first, stop):
-        row, target = line(logits_RV, r), targets_R[r]
+        row = row_of(logits_RV, r)
+        target = targets_R[r]
         top = largest(row, 0, len(row))
         logit = row[target] if target >= 0 else top
         total = replace_by_exponentials(row, top)
@@ -64,20 +69,17 @@ def cross_entropy_with_gradient(logits_RV, targets_R, weights_R, logprobs_R, lse
             logprobs_R[r] = 0
             fill(row, np.float32(0))
         else:
+            weight = np.float32(weights_R[r])
             logprobs_R[r] = logit - lse_R[r]
-            to_gradient(
-                row,
-                np.float32(weights_R[r]) / total,
-                target,
-                np.float32(weights_R[r]),
-                logprobs_R[r],
-            )
+            to_gradient(row, weight / total, target, weight, logprobs_R[r])
 
 
 @compiled()
 def cross_entropy_backward(logits_RV, targets_R, weights_R, lse_R, first, stop):
     for r in range(first, stop):
-        row, target, weight = line(logits_RV, r), targets_R[r], np.float32(weights_R[r])
+        row = row_of(logits_RV, r)
+        target = targets_R[r]
+        weight = np.float32(weights_R[r])
         if target < 0 or weight == 0:
             fill(row, np.float32(0))
         else:

@@ -1,7 +1,8 @@
-"""A whole layer for one new token per row: what decoding does, bound by reading the weights once.
+"""A whole layer for one new token of each sequence, in one call.
 
-Matrix products with one vector are sums along the rows of the weight; nothing is worth packing, and a dozen calls per layer would
-take longer than the arithmetic of a small model. Formulas and names are those of `backend/reference.py`.
+Decoding is bound by reading the weights, once. A product with few vectors is a sum along each row
+of the weight: copying it into another order would not pay. A dozen calls for each layer would take
+longer than the arithmetic of a small model. Formulas and names are those of `backend/reference.py`.
 """
 
 import math
@@ -9,35 +10,37 @@ from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.cpu.elementwise import add_scaled, normed, turn
+from nanoeuler.backend.cpu.elementwise import add_scaled, normed, rotate
 from nanoeuler.backend.cpu.simd import LANES, exponentials, largest, weighted_vector
 from nanoeuler.backend.cpu.vector_maps import swiglu
-from nanoeuler.backend.cpu.vectors import dot, fill, line, scale_into, span
+from nanoeuler.backend.cpu.vectors import dot, fill, row_of, scale_into, span
 from nanoeuler.backend.records import AttentionForm, DecodeStep, SwigluForm
 from nanoeuler.compiling import FAST_MATH, compiled
 
 WEIGHT_ROWS = 16
-"""Of a weight, read together: they stay in the first-level cache while all rows of x meet them."""
+"""Rows of a weight that are read together: they stay in the first-level cache for all rows of x."""
 
 
 @compiled()
 def sums_of_rows(values, at, stride, rows, x, out):
-    """out[r] = Σ values[at + r · stride + i] · x[i] for r < rows, one row behind the other: the order in which memory is fetched ahead."""
+    """out[r] = Σ values[at + r · stride + i] · x[i] for r < rows.
+
+    One row after the other, because that is the order that the processor prefetches.
+    """
     for r in range(rows):
         out[r] = dot(span(values, at + r * stride, len(x)), x)
 
 
 @compiled()
 def products(weight_OI, x_BI, out_BO):
-    """out = x Wᵀ for a few rows x: some rows of the weight at a time, so that memory is read once."""
+    """out = x Wᵀ for few rows of x, which share some rows of the weight at a time."""
     outputs, inputs = weight_OI.shape
     weight = weight_OI.reshape(-1)
     for o in range(0, outputs, WEIGHT_ROWS):
         rows = min(WEIGHT_ROWS, outputs - o)
         for b in range(len(x_BI)):
-            sums_of_rows(
-                weight, o * inputs, inputs, rows, line(x_BI, b), span(line(out_BO, b), o, rows)
-            )
+            out = span(row_of(out_BO, b), o, rows)
+            sums_of_rows(weight, o * inputs, inputs, rows, row_of(x_BI, b), out)
 
 
 @compiled(fastmath=FAST_MATH)
@@ -48,7 +51,10 @@ def add_weighted(target, values, factor):
 
 @compiled()
 def attend(query, keys, values, at, stride, seen, scores, out):
-    """One head: out = softmax(q kᵀ / √E) v over `seen` keys, which like the values lie at `at`, `stride` floats apart."""
+    """One head: out = softmax(q kᵀ / √E) v over `seen` keys.
+
+    Keys and values start at `at` and are `stride` floats apart.
+    """
     E = len(query)
     sums_of_rows(keys, at, stride, seen, query, scores)
     scale_into(span(scores, 0, seen), np.float32(1 / math.sqrt(E)), span(scores, 0, seen))
@@ -67,94 +73,84 @@ def attend(query, keys, values, at, stride, seen, scores, out):
 
 @compiled()
 def layer(
-    x_BD,
-    lengths_B,
-    weights,
-    parts,
-    cos_PE,
-    sin_PE,
-    keys_BSGE,
-    values_BSGE,
-    constants,
-    room,
+    x_BD, lengths_B, weights, parts, cos_PE, sin_PE, keys_BSGE, values_BSGE, constants, scratch
 ):
-    """x ← the layer's output; the new keys and values go to place lengths[b] of the cache.
+    """x ← the layer's output; the new keys and values go to slot lengths[b] of the cache.
 
-    `weights` are (attention norm, q/k/v, attention output, MLP norm, gate/up, down), `parts` the first columns of key, value and
-    up in the packed products, `constants` (ε, h), `room` at least `scratch_floats` floats a row.
+    `weights`: attention norm, q/k/v, attention output, MLP norm, gate/up, down. `parts`: the first
+    columns of key, value and up in the packed products. `constants`: ε, h. `scratch`: at least
+    `scratch_floats` floats for each sequence.
     """
     attention_norm, query_key_value, attention_output, mlp_norm, gate_up, down = weights
+    key_column, value_column, up_column = parts
     epsilon, step_size = constants
-    (B, D), (S, G, E), F = x_BD.shape, keys_BSGE.shape[1:], down.shape[1]
-    H, columns, wide = attention_output.shape[1] // E, len(query_key_value), len(gate_up)
-    at = 0
+    B, D = x_BD.shape
+    S, G, E = keys_BSGE.shape[1:]
+    F = down.shape[1]
+    H = attention_output.shape[1] // E
+    columns = len(query_key_value)
+    wide = len(gate_up)
+    one = np.float32(1)
     keys, values = keys_BSGE.reshape(-1), values_BSGE.reshape(-1)
-    normed_BD = span(room, at, B * D).reshape(B, D)
+    at = 0
+    normed_BD = span(scratch, at, B * D).reshape(B, D)
     at += B * D
-    packed_BC = span(room, at, B * columns).reshape(B, columns)
+    packed_BC = span(scratch, at, B * columns).reshape(B, columns)
     at += B * columns
-    attended_BC = span(room, at, B * H * E).reshape(B, H * E)
+    attended_BC = span(scratch, at, B * H * E).reshape(B, H * E)
     at += B * H * E
-    gate_up_BC = span(room, at, B * wide).reshape(B, wide)
+    gate_up_BC = span(scratch, at, B * wide).reshape(B, wide)
     at += B * wide
-    hidden_BF = span(room, at, B * F).reshape(B, F)
+    hidden_BF = span(scratch, at, B * F).reshape(B, F)
     at += B * F
-    delta_BD = span(room, at, B * D).reshape(B, D)
+    delta_BD = span(scratch, at, B * D).reshape(B, D)
     at += B * D
-    scores = span(room, at, S + LANES)
+    scores = span(scratch, at, S + LANES)
     for b in range(B):
-        normed(line(x_BD, b), attention_norm, epsilon, line(normed_BD, b))
+        normed(row_of(x_BD, b), attention_norm, epsilon, row_of(normed_BD, b))
     products(query_key_value, normed_BD, packed_BC)
     for b in range(B):
-        packed, place = line(packed_BC, b), lengths_B[b]
-        cos, sin = line(cos_PE, place), line(sin_PE, place)
+        packed = row_of(packed_BC, b)
+        slot = lengths_B[b]
+        cos, sin = row_of(cos_PE, slot), row_of(sin_PE, slot)
         for h in range(H):
-            turn(span(packed, h * E, E), cos, sin, np.float32(1))
+            rotate(span(packed, h * E, E), cos, sin, one)
         for g in range(G):
-            key = span(packed, parts[0] + g * E, E)
-            turn(key, cos, sin, np.float32(1))
-            scale_into(key, np.float32(1), line(keys_BSGE, (b, place, g)))
-            scale_into(
-                span(packed, parts[1] + g * E, E), np.float32(1), line(values_BSGE, (b, place, g))
-            )
+            key = span(packed, key_column + g * E, E)
+            value = span(packed, value_column + g * E, E)
+            rotate(key, cos, sin, one)
+            scale_into(key, one, row_of(keys_BSGE, (b, slot, g)))
+            scale_into(value, one, row_of(values_BSGE, (b, slot, g)))
         for h in range(H):
-            out = span(line(attended_BC, b), h * E, E)
-            attend(
-                span(packed, h * E, E),
-                keys,
-                values,
-                (b * S * G + h // (H // G)) * E,
-                G * E,
-                place + 1,
-                scores,
-                out,
-            )
+            query = span(packed, h * E, E)
+            out = span(row_of(attended_BC, b), h * E, E)
+            first = (b * S * G + h // (H // G)) * E
+            attend(query, keys, values, first, G * E, slot + 1, scores, out)
     products(attention_output, attended_BC, delta_BD)
     for b in range(B):
-        x = line(x_BD, b)
-        add_scaled(x, line(delta_BD, b), step_size, x)
-        normed(x, mlp_norm, epsilon, line(normed_BD, b))
+        x = row_of(x_BD, b)
+        add_scaled(x, row_of(delta_BD, b), step_size, x)
+        normed(x, mlp_norm, epsilon, row_of(normed_BD, b))
     products(gate_up, normed_BD, gate_up_BC)
     for b in range(B):
-        packed = line(gate_up_BC, b)
-        swiglu(
-            F, (line(hidden_BF, b),), (span(packed, 0, F), span(packed, parts[2], F)), np.float32(1)
-        )
+        packed = row_of(gate_up_BC, b)
+        inputs = span(packed, 0, F), span(packed, up_column, F)
+        swiglu(F, (row_of(hidden_BF, b),), inputs, one)
     products(down, hidden_BF, delta_BD)
     for b in range(B):
-        x = line(x_BD, b)
-        add_scaled(x, line(delta_BD, b), step_size, x)
+        x = row_of(x_BD, b)
+        add_scaled(x, row_of(delta_BD, b), step_size, x)
 
 
 def layers_of(step: DecodeStep) -> list[tuple[Any, ...]]:
-    """What `layer` is given for each layer: weights, parts, constants, keys and values."""
-    layers = []
-    pairs = zip(step.forms[::2], step.forms[1::2], strict=True)
-    for index, (attention, mlp) in enumerate(pairs):
+    """Arguments of `layer` for each layer: weights, parts, constants, keys and values."""
+    layers: list[tuple[Any, ...]] = []
+    for i in range(0, len(step.forms), 2):
+        attention, mlp, slots = step.forms[i], step.forms[i + 1], step.slots[i]
         assert isinstance(attention, AttentionForm)
         assert isinstance(mlp, SwigluForm)
-        a, m, slots = step.weights[2 * index], step.weights[2 * index + 1], step.slots[2 * index]
         assert slots is not None
+        a, m = step.weights[i], step.weights[i + 1]
         weights = a.norm, a.query_key_value, a.output, m.norm, m.gate_up, m.down
         parts = attention.key.start, attention.value.start, mlp.up.start
         constants = np.float32(attention.epsilon), np.float32(attention.step_size)
@@ -163,7 +159,7 @@ def layers_of(step: DecodeStep) -> list[tuple[Any, ...]]:
 
 
 def scratch_floats(step: DecodeStep) -> int:
-    """Floats of scratch memory that `layer` needs for each row."""
+    """Floats of scratch memory that `layer` needs for each sequence."""
     attention, mlp = step.forms[:2]
     assert isinstance(attention, AttentionForm)
     assert isinstance(mlp, SwigluForm)

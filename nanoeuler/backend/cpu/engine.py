@@ -1,4 +1,4 @@
-"""The ops on a CPU, in float32: BLAS for the products, compiled loops for the rest."""
+"""The ops on a CPU, in float32: BLAS for the products, compiled kernels for the rest."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,8 +13,8 @@ from nanoeuler.backend.cpu import (
     fused_products,
     optimizer,
 )
+from nanoeuler.backend.cpu.alignment import aligned
 from nanoeuler.backend.cpu.blas import Blas
-from nanoeuler.backend.cpu.memory import aligned
 from nanoeuler.backend.cpu.thread_pool import ThreadPool
 from nanoeuler.backend.cpu.transposes import Transposes
 from nanoeuler.backend.records import (
@@ -34,30 +34,32 @@ Array = np.ndarray
 
 SLICE_TOKENS = 512
 """Tokens that a replica computes at once: their activations mostly stay in the last-level cache."""
-SHORT_SLICE_TOKENS, SHORT_SLICE_BYTES = 256, 8 * 2**20
-"""The same for a model of at most that many bytes. Half the activations cost no speed, since
-gradients, which are read and written for every slice, stay in the cache as well."""
+SHORT_SLICE_TOKENS = 256
+SHORT_SLICE_BYTES = 8 * 2**20
+"""Tokens of a slice for a model of at most SHORT_SLICE_BYTES. Half the activations cost no speed
+there: gradients, which every slice reads and writes, also stay in the last-level cache."""
 SHORT_SLICE_LOGITS = 1 << 18
 """Logits that such a model makes at once: they stay in the second-level cache until their gradient
 has been used."""
 COPIES_BYTES = 512 * 2**20
 """Most memory for the gradients of all replicas; above it, threads share the work of every op."""
-LEAST_ELEMENTS, LEAST_PRODUCT = 1 << 16, 1 << 23
+LEAST_ELEMENTS = 1 << 16
+LEAST_PRODUCT = 1 << 23
 """Smallest elementwise op, and smallest product in multiply-adds, worth splitting across threads:
-it takes 0.1 ms, and handing a part over takes half of that."""
+each takes 0.1 ms, and giving a part to another thread takes half of that."""
 FEW_ROWS = 32
-"""Rows up to which a product is computed as sums along the rows of its weight."""
+"""Most rows for which a product is computed as sums along the rows of its weight."""
 LEAST_SEQUENCES = 4
-"""Decoded sequences worth a thread: fewer are bound by reading the weights, which one thread does
-as fast as memory allows."""
+"""Decoded sequences that are worth a thread of their own. Fewer are bound by reading the weights,
+which one thread does as fast as memory allows."""
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
 class CpuBackend(ReferenceBackend):
-    """NumPy arrays; what is cheap is the reference's.
+    """NumPy arrays; cheap ops are inherited from the reference.
 
-    The rows of a step of a small model are shared by replicas of one thread each. For a large
-    model there is one replica, whose ops share their rows among `threads`.
+    For a small model, replicas of one thread each share the rows of a training step. For a large
+    model there is one replica, and `threads` share the rows of each op.
     """
 
     name = "cpu"
@@ -69,14 +71,13 @@ class CpuBackend(ReferenceBackend):
         self.threads = threads or threads_allowed()
         self.thread_pool = ThreadPool(self.threads)
         self.blas = Blas()
-        self.sgemm = self.blas.address, self.blas.wide, self.blas.unpacked
         self.scratch_arrays: dict[str, Array] = {}
         no_table = np.zeros((1, 1), np.float32)
         self.no_rotation = np.zeros(1, np.int32), no_table, no_table
-        """Positions and a rotary table for attention's backward pass without them."""
+        """Positions and a rotary table that stand in where attention has no rotation."""
         self.transposes: Transposes | None = None
 
-    # ---- what it can do
+    # ---- capabilities
 
     def thread_count(self) -> str:
         return str(self.threads)
@@ -121,7 +122,7 @@ class CpuBackend(ReferenceBackend):
         return aligned(np.zeros, shape, np.dtype(dtype or self.dtype))
 
     def training_weights(self, weights: ModelWeights) -> ModelWeights:
-        """Transposes, for a model whose slices are short.
+        """Transposed copies, for a model whose slices are short.
 
         For longer slices and larger weights they would cost more than they save.
         """
@@ -135,7 +136,7 @@ class CpuBackend(ReferenceBackend):
     # ---- threads
 
     def scratch(self, name: str, floats: int) -> Array:
-        """Memory for one op, kept for its next call."""
+        """Scratch memory of an op, kept for its next call."""
         if name not in self.scratch_arrays or len(self.scratch_arrays[name]) < floats:
             self.scratch_arrays[name] = self.empty((floats,))
         return self.scratch_arrays[name][:floats]
@@ -148,28 +149,31 @@ class CpuBackend(ReferenceBackend):
         self,
         count: int,
         weight_OI: Array,
-        others: int,
+        rows: int,
         kernel: Callable[..., None],
         *arguments: Any,
     ) -> None:
-        """The same on parts of range(count), for `others` · `weight.size` multiply-adds."""
-        worth = others * weight_OI.size // LEAST_PRODUCT
-        self.thread_pool.share(count, worth, kernel, *self.sgemm, *arguments)
+        """kernel(sgemm, *arguments, first, stop) on parts of range(count), for a product.
+
+        It takes `rows` · `weight.size` multiply-adds.
+        """
+        most = rows * weight_OI.size // LEAST_PRODUCT
+        self.thread_pool.share(count, most, kernel, self.blas.sgemm, *arguments)
 
     # ---- matrix products
 
     def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
-        contiguous = x_NI.flags.c_contiguous and weight_OI.flags.c_contiguous
-        if len(x_NI) <= FEW_ROWS and contiguous:
+        N = len(x_NI)
+        if N <= FEW_ROWS and x_NI.flags.c_contiguous and weight_OI.flags.c_contiguous:
             decoding.products(weight_OI, x_NI, out_NO)
             return
-        N = len(x_NI)
         self.share_product(N, weight_OI, N, fused_products.linear, x_NI, weight_OI, out_NO)
 
     def linear_backward_input(
         self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0
     ) -> None:
-        N, kernel = len(dout_NO), fused_products.linear_backward_input
+        N = len(dout_NO)
+        kernel = fused_products.linear_backward_input
         arguments = dout_NO, weight_OI, dx_NI, np.float32(scale), ZERO
         self.share_product(N, weight_OI, N, kernel, *arguments)
 
@@ -188,9 +192,9 @@ class CpuBackend(ReferenceBackend):
     def embedding_backward(
         self, ids_N: Array, dout_ND: Array, dtable_VD: Array, *, accumulate: bool
     ) -> None:
-        columns, worth = dout_ND.shape[1], dout_ND.size // LEAST_ELEMENTS
+        kernel, most = elementwise.embedding_backward, dout_ND.size // LEAST_ELEMENTS
         arguments = ids_N, dout_ND, dtable_VD, accumulate
-        self.thread_pool.share(columns, worth, elementwise.embedding_backward, *arguments)
+        self.thread_pool.share(dout_ND.shape[1], most, kernel, *arguments)
 
     # ---- RMSNorm and Euler steps
 
@@ -217,10 +221,9 @@ class CpuBackend(ReferenceBackend):
         if N <= FEW_ROWS:
             super().euler_step(inner_NI, weight_DI, delta_ND, x_ND, step_size, norm)
             return
-        arguments = inner_NI, weight_DI, delta_ND, x_ND, np.float32(step_size)
-        self.share_product(
-            N, weight_DI, N, fused_products.euler_step, *arguments, *norm_arguments(norm)
-        )
+        step = np.float32(step_size), norm_arguments(norm)
+        arguments = inner_NI, weight_DI, delta_ND, x_ND, *step
+        self.share_product(N, weight_DI, N, fused_products.euler_step, *arguments)
 
     def rms_norm_backward(
         self,
@@ -303,9 +306,11 @@ class CpuBackend(ReferenceBackend):
         up: slice,
         out_NF: Array,
     ) -> None:
-        N, kernel = len(dx_ND), fused_products.linear_swiglu_backward
-        arguments = dx_ND, weight_DF, np.float32(scale), packed_NO[:, gate], packed_NO[:, up]
-        self.share_product(N, weight_DF, N, kernel, *arguments, out_NF)
+        N = len(dx_ND)
+        kernel = fused_products.linear_swiglu_backward
+        parts = packed_NO[:, gate], packed_NO[:, up]
+        arguments = dx_ND, weight_DF, np.float32(scale), *parts, out_NF
+        self.share_product(N, weight_DF, N, kernel, *arguments)
 
     # ---- attention
 
@@ -340,41 +345,43 @@ class CpuBackend(ReferenceBackend):
     ) -> None:
         """Share the pairs of row and key/value head among the threads, each with scratch memory."""
         B, S, G, E = key_BSGE.shape
-        floats, pairs = attention.work_floats(S, E), B * G
+        pairs = B * G
         parts = min(self.threads, pairs)
-        room = self.scratch("attention", parts * floats)
+        floats = attention.work_floats(S, E)
+        scratch = self.scratch("attention", parts * floats)
         if parts == 1:
-            kernel(*arguments, room, 0, pairs)
+            kernel(*arguments, scratch, 0, pairs)
             return
 
         def work(part: int) -> None:
             first, stop = part * pairs // parts, (part + 1) * pairs // parts
-            kernel(*arguments, room[part * floats :][:floats], first, stop)
+            kernel(*arguments, scratch[part * floats :][:floats], first, stop)
 
         self.thread_pool.each(parts, work)
 
     # ---- decoding
 
     def decode_fused(self, step: DecodeStep) -> None:
-        """A layer is one compiled call, and threads share the sequences."""
+        """One compiled call for each layer; threads share the sequences."""
         if step.prepared is None:
             step.prepared = decoding.scratch_floats(step), decoding.layers_of(step)
         floats, layers = step.prepared
         x, lengths, table = step.x_BD, step.lengths_B, step.rope_table
-        room = self.scratch("decode", len(x) * floats)
+        scratch = self.scratch("decode", len(x) * floats)
 
         def work(first: int, stop: int) -> None:
-            rows, mine = slice(first, stop), room[first * floats : stop * floats]
-            for matrices, columns, constants, keys, values in layers:
-                new, caches = (x[rows], lengths[rows]), (keys[rows], values[rows])
-                decoding.layer(*new, matrices, columns, *table, *caches, constants, mine)
+            rows = slice(first, stop)
+            new, own = (x[rows], lengths[rows]), scratch[first * floats : stop * floats]
+            for weights, parts, constants, keys, values in layers:
+                cache = keys[rows], values[rows]
+                decoding.layer(*new, weights, parts, *table, *cache, constants, own)
 
         self.thread_pool.share(len(x), len(x) // LEAST_SEQUENCES, work)
 
     # ---- losses
 
     def few_targets(self, targets_NK: Array) -> Array | None:
-        """Those that have a target for any head, where they are less than half (and not none)."""
+        """Tokens with a target for any head, if there are some, but less than half of all."""
         index_R = np.flatnonzero((targets_NK >= 0).any(axis=1))
         return index_R if 0 < 2 * len(index_R) < len(targets_NK) else None
 
@@ -425,7 +432,8 @@ class CpuBackend(ReferenceBackend):
         _, gradient_scale, learning_rate, step = scalars.tolist()
         beta1, beta2, epsilon, weight_decay = constants
         kept = 1 - learning_rate * (weight_decay if decay else 0.0)
-        rate, correction = learning_rate / (1 - beta1**step), 1 / (1 - beta2**step)
+        rate = learning_rate / (1 - beta1**step)
+        correction = 1 / (1 - beta2**step)
         numbers = kept, rate, beta1, beta2, correction, epsilon, gradient_scale
         constants_32 = [np.float32(number) for number in numbers]
 
@@ -437,6 +445,6 @@ class CpuBackend(ReferenceBackend):
 
 
 def norm_arguments(norm: RmsNorm) -> tuple[Any, ...]:
-    """The arguments of a compiled norm that follows a step."""
+    """The arguments of a compiled norm behind an Euler step."""
     x_ND, weight_D, epsilon, out_ND, inverse_rms_N = norm
     return weight_D, np.float32(epsilon), x_ND, out_ND, inverse_rms_N

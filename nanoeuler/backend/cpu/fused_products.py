@@ -1,7 +1,9 @@
-"""Matrix products, each with what follows it, as one call: what Python does between two calls is time that a thread's share of a step does not shrink with.
+"""Matrix products, each compiled together with the op that follows it.
 
-Formulas, names and shapes are those of `backend/reference.py`; `address`, `wide` and `unpacked` are BLAS's (blas.py), and a call computes the rows
-`first` … `stop`, so that threads share them.
+One call instead of two saves the Python in between, which holds up all threads of a step.
+
+Formulas, names and shapes are those of `backend/reference.py`. `sgemm` is `Blas.sgemm`. A call
+computes the rows `first` … `stop`, so that threads can share them.
 """
 
 import numpy as np
@@ -15,76 +17,38 @@ ZERO = np.float32(0)
 
 
 @compiled()
-def linear(address, wide, unpacked, x_NI, weight_OI, out_NO, first, stop):
-    product(address, wide, unpacked, x_NI[first:stop], weight_OI.T, out_NO[first:stop], ONE, ZERO)
+def linear(sgemm, x_NI, weight_OI, out_NO, first, stop):
+    product(sgemm, x_NI[first:stop], weight_OI.T, out_NO[first:stop], ONE, ZERO)
 
 
 @compiled()
-def linear_backward_input(
-    address, wide, unpacked, dout_NO, weight_OI, dx_NI, scale, kept, first, stop
-):
+def linear_backward_input(sgemm, dout_NO, weight_OI, dx_NI, scale, kept, first, stop):
     """dx = scale · dout W + kept · dx"""
-    product(address, wide, unpacked, dout_NO[first:stop], weight_OI, dx_NI[first:stop], scale, kept)
+    product(sgemm, dout_NO[first:stop], weight_OI, dx_NI[first:stop], scale, kept)
 
 
 @compiled()
-def linear_backward_weight(
-    address, wide, unpacked, dout_NO, x_NI, dweight_OI, scale, kept, first, stop
-):
+def linear_backward_weight(sgemm, dout_NO, x_NI, dweight_OI, scale, kept, first, stop):
     """The rows `first` … `stop` of dW = scale · doutᵀ x + kept · dW"""
-    product(
-        address, wide, unpacked, dout_NO[:, first:stop].T, x_NI, dweight_OI[first:stop], scale, kept
-    )
+    product(sgemm, dout_NO[:, first:stop].T, x_NI, dweight_OI[first:stop], scale, kept)
 
 
 @compiled()
 def linear_rope(
-    address,
-    wide,
-    unpacked,
-    x_NI,
-    weight_OI,
-    out_NO,
-    rotated_NHE,
-    positions_N,
-    cos_PE,
-    sin_PE,
-    first,
-    stop,
+    sgemm, x_NI, weight_OI, out_NO, rotated_NHE, positions_N, cos_PE, sin_PE, first, stop
 ):
-    linear(address, wide, unpacked, x_NI, weight_OI, out_NO, first, stop)
+    linear(sgemm, x_NI, weight_OI, out_NO, first, stop)
     elementwise.rope(rotated_NHE, positions_N, cos_PE, sin_PE, ONE, first, stop)
 
 
 @compiled()
-def euler_step(
-    address,
-    wide,
-    unpacked,
-    inner_NI,
-    weight_DI,
-    delta_ND,
-    x_ND,
-    step_size,
-    norm_D,
-    epsilon,
-    sum_ND,
-    out_ND,
-    inverse_rms_N,
-    first,
-    stop,
-):
-    linear(address, wide, unpacked, inner_NI, weight_DI, delta_ND, first, stop)
-    elementwise.add_rms_norm(
-        x_ND, delta_ND, step_size, norm_D, epsilon, sum_ND, out_ND, inverse_rms_N, first, stop
-    )
+def euler_step(sgemm, inner_NI, weight_DI, delta_ND, x_ND, step_size, norm, first, stop):
+    """`norm` holds the last arguments of `elementwise.add_rms_norm` before the rows."""
+    linear(sgemm, inner_NI, weight_DI, delta_ND, first, stop)
+    elementwise.add_rms_norm(x_ND, delta_ND, step_size, *norm, first, stop)
 
 
 @compiled()
-def linear_swiglu_backward(
-    address, wide, unpacked, dx_ND, weight_DF, scale, gate_NF, up_NF, out_NF, first, stop
-):
-    linear_backward_input(
-        address, wide, unpacked, dx_ND, weight_DF, out_NF, scale, ZERO, first, stop
-    )
+def linear_swiglu_backward(sgemm, dx_ND, weight_DF, scale, gate_NF, up_NF, out_NF, first, stop):
+    linear_backward_input(sgemm, dx_ND, weight_DF, out_NF, scale, ZERO, first, stop)
     elementwise.swiglu_backward(out_NF, gate_NF, up_NF, gate_NF, up_NF, True, out_NF, first, stop)

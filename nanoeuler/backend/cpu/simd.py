@@ -1,11 +1,15 @@
-"""Vector code inside compiled functions: the inner tile of a matrix product, exp, and a row's maximum.
+"""Vector code in LLVM's own instructions: a tile of a matrix product, exp, a row's maximum.
 
-LLVM turns a plain loop into vector code, but it does not keep a block of sums in registers, which is what makes a matrix
-product fast. `make_tile` writes that block in LLVM's own vector types, so it becomes AVX-512, AVX2 or NEON as the
-processor has it. Numba ships no vectorised exp either; `exp` here is a polynomial that the compiler inlines and vectorises.
+LLVM vectorises a plain loop, but it does not keep a block of sums in registers, which is what makes
+a matrix product fast. `make_tile` writes that block with LLVM's vector types, which become AVX-512,
+AVX2 or NEON, as the processor has it. Numba has no vectorised exp, either: `exp` is a polynomial
+that the compiler inlines and vectorises.
+
+An intrinsic takes an array and the index `at` of the first element that it works on.
 """
 
 import math
+from collections.abc import Callable
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -18,144 +22,147 @@ from nanoeuler.compiling import compiled
 
 WIDE = bool(llvm.get_host_cpu_features().get("avx512f"))
 LANES = 16 if WIDE else 8
-"""Floats of a vector register; on a processor with narrower ones LLVM takes two for each."""
-ROWS, COLUMNS = (8 if WIDE else 4), 2 * LANES
-"""The tile: ROWS · 2 sums stay in registers, enough to hide the latency of a multiply-add."""
+"""Floats in a vector. On a processor with narrower registers, LLVM takes two for each vector."""
+ROWS = 8 if WIDE else 4
+COLUMNS = 2 * LANES
+"""The tile's size: 2 · ROWS sums fit into registers, and hide the latency of a multiply-add."""
 
-FLOAT, SIZE = ir.FloatType(), ir.IntType(64)
+FLOAT, SIZE, INT = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 VECTOR = ir.VectorType(FLOAT, LANES)
 
+# ---- pieces of generated code
 
-def make_tile(accumulate: bool):
-    """The intrinsic for c[i, j] (+)= Σₖ a[i, k] · b[k, j] for ROWS × COLUMNS elements of c and `depth` values of k.
 
-    c, a and b are float32 arrays; an element lies at `at` + i · stride + j (of a: i · stride + k · step), in floats.
+def data_pointer(context, builder, kind, array):
+    """Pointer to the first element of an array of the Numba type `kind`."""
+    return context.make_array(kind)(context, builder, array).data
+
+
+def vector_pointer(builder, base, index):
+    """Pointer to the vector that starts `index` floats behind `base`."""
+    return builder.bitcast(builder.gep(base, [index]), VECTOR.as_pointer())
+
+
+def vector_constant(value):
+    """A vector with the number `value` in every lane."""
+    return ir.Constant(VECTOR, [float(value)] * LANES)
+
+
+def spread(builder, scalar):
+    """A vector with `scalar` in every lane."""
+    undefined = ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined)
+    first = builder.insert_element(undefined, scalar, ir.Constant(INT, 0))
+    lanes = ir.Constant(ir.VectorType(INT, LANES), [0] * LANES)
+    return builder.shuffle_vector(first, first, lanes)
+
+
+def call_vector_function(builder, name, *arguments):
+    """LLVM's own function `name` on vectors."""
+    function_type = ir.FunctionType(VECTOR, [VECTOR] * len(arguments))
+    name = f"llvm.{name}.v{LANES}f32"
+    function = cgutils.get_or_insert_function(builder.module, function_type, name)
+    return builder.call(function, arguments)
+
+
+def reduce_vector(builder, name, arguments, fastmath):
+    """LLVM's own reduction `name` of a vector, the last of `arguments`, to a number."""
+    function_type = ir.FunctionType(FLOAT, [argument.type for argument in arguments])
+    name = f"llvm.vector.reduce.{name}.v{LANES}f32"
+    function = cgutils.get_or_insert_function(builder.module, function_type, name)
+    return builder.call(function, arguments, fastmath=fastmath)
+
+
+# ---- matrix products
+
+
+def make_tile(accumulate: bool) -> Callable[..., None]:
+    """The intrinsic for a tile of ROWS × COLUMNS elements of c:
+
+        c[i, j] = Σₖ a[i, k] · b[k, j]    (added to c with `accumulate`)
+
+    The matrices lie in one array of float32, where c[i, j] has the index at + i · stride + j, and
+    b[k, j] likewise; a[i, k] has the index at + i · stride + k · step.
     """
 
     @intrinsic
-    def tile(context, c, c_at, c_stride, a, a_at, a_stride, a_step, b, b_at, b_stride, depth):
+    def tile(context, array, c_at, c_stride, a_at, a_stride, a_step, b_at, b_stride, depth):
         def generate(context, builder, signature, arguments):
-            kinds, values = (
-                [signature.args[i] for i in (0, 3, 7)],
-                [arguments[i] for i in (0, 3, 7)],
-            )
-            c, a, b = (
-                context.make_array(kind)(context, builder, value).data
-                for kind, value in zip(kinds, values, strict=True)
-            )
-            c_at, c_stride, a_at, a_stride, a_step, b_at, b_stride, depth = (
-                arguments[i] for i in (1, 2, 4, 5, 6, 8, 9, 10)
-            )
+            base = data_pointer(context, builder, signature.args[0], arguments[0])
+            c_at, c_stride, a_at, a_stride, a_step, b_at, b_stride, depth = arguments[1:]
 
-            def place(base, at, index, stride):
-                return builder.gep(base, [builder.add(at, builder.mul(stride, index))])
-
-            def vectors(pointer):
-                first = builder.bitcast(pointer, VECTOR.as_pointer())
+            def vectors(at, index, stride):
+                """Pointers to the two vectors of a row."""
+                first = vector_pointer(builder, base, builder.add(at, builder.mul(stride, index)))
                 return first, builder.gep(first, [ir.Constant(SIZE, 1)])
 
-            targets = [
-                vector
-                for row in range(ROWS)
-                for vector in vectors(place(c, c_at, ir.Constant(SIZE, row), c_stride))
-            ]
-            sums = [
-                cgutils.alloca_once(builder, VECTOR) for _ in targets
-            ]  # LLVM keeps them in registers
+            rows = [ir.Constant(SIZE, row) for row in range(ROWS)]
+            targets = [vector for row in rows for vector in vectors(c_at, row, c_stride)]
+            # LLVM turns these variables into registers
+            sums = [cgutils.alloca_once(builder, VECTOR) for _ in targets]
+            zeros = ir.Constant(VECTOR, None)
             for target, total in zip(targets, sums, strict=True):
-                builder.store(
-                    builder.load(target, align=4) if accumulate else ir.Constant(VECTOR, None),
-                    total,
-                )
-            multiply_add = vector_function(builder, "fmuladd", 3)
+                builder.store(builder.load(target, align=4) if accumulate else zeros, total)
             with cgutils.for_range(builder, depth) as loop:
-                right = [
-                    builder.load(vector, align=4)
-                    for vector in vectors(place(b, b_at, loop.index, b_stride))
-                ]
+                pointers = vectors(b_at, loop.index, b_stride)
+                right = [builder.load(pointer, align=4) for pointer in pointers]
                 column = builder.add(a_at, builder.mul(a_step, loop.index))
-                for row in range(ROWS):
-                    left = spread(
-                        builder, builder.load(place(a, column, ir.Constant(SIZE, row), a_stride))
-                    )
-                    for total, vector in zip(sums[2 * row : 2 * row + 2], right, strict=True):
-                        builder.store(
-                            builder.call(multiply_add, [left, vector, builder.load(total)]), total
-                        )
+                for i, row in enumerate(rows):
+                    index = builder.add(column, builder.mul(a_stride, row))
+                    left = spread(builder, builder.load(builder.gep(base, [index])))
+                    for total, vector in zip(sums[2 * i : 2 * i + 2], right, strict=True):
+                        add_to(builder, total, left, vector)
             for target, total in zip(targets, sums, strict=True):
                 builder.store(builder.load(total), target, align=4)
             return context.get_dummy_value()
 
         size = types.intp
-        return types.void(c, size, size, a, size, size, size, b, size, size, size), generate
+        return types.void(array, *[size] * 8), generate
 
     return tile
 
 
-def vector_function(builder, name, arguments):
-    """LLVM's own function of that name, of vectors."""
-    return cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(VECTOR, [VECTOR] * arguments), f"llvm.{name}.v{LANES}f32"
-    )
+def add_to(builder, total, left, right):
+    """total += left · right, for vectors."""
+    value = call_vector_function(builder, "fmuladd", left, right, builder.load(total))
+    builder.store(value, total)
 
 
-def spread(builder, scalar):
-    """A vector with `scalar` in every lane."""
-    first = builder.insert_element(
-        ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined),
-        scalar,
-        ir.Constant(ir.IntType(32), 0),
-    )
-    return builder.shuffle_vector(
-        first, first, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-    )
-
-
-set_tile, add_tile = make_tile(accumulate=False), make_tile(accumulate=True)
+set_tile = make_tile(accumulate=False)
+add_tile = make_tile(accumulate=True)
 
 
 @compiled()
-def set_product(
-    c, c_at, c_stride, a, a_at, a_stride, a_step, b, b_at, b_stride, rows, columns, depth
-):
-    """c = a b, places as in `make_tile`. Rows and columns are rounded up to whole tiles: all three have room for that."""
+def set_product(array, c, a, b, sizes):
+    """c = a b for matrices in `array`, in whole tiles.
+
+    `c` and `b` are (index of the first element, stride of rows), `a` has also the stride of
+    columns. `sizes` are rows, columns and depth. Rows and columns are rounded up to whole tiles,
+    for which all three matrices need memory.
+    """
+    c_at, c_stride = c
+    a_at, a_stride, a_step = a
+    b_at, b_stride = b
+    rows, columns, depth = sizes
     for j in range(0, columns, COLUMNS):
         for i in range(0, rows, ROWS):
-            set_tile(
-                c,
-                c_at + i * c_stride + j,
-                c_stride,
-                a,
-                a_at + i * a_stride,
-                a_stride,
-                a_step,
-                b,
-                b_at + j,
-                b_stride,
-                depth,
-            )
+            tile_at, row_at = c_at + i * c_stride + j, a_at + i * a_stride
+            set_tile(array, tile_at, c_stride, row_at, a_stride, a_step, b_at + j, b_stride, depth)
 
 
 @compiled()
-def add_product(
-    c, c_at, c_stride, a, a_at, a_stride, a_step, b, b_at, b_stride, rows, columns, depth
-):
+def add_product(array, c, a, b, sizes):
     """c += a b, like `set_product`."""
+    c_at, c_stride = c
+    a_at, a_stride, a_step = a
+    b_at, b_stride = b
+    rows, columns, depth = sizes
     for j in range(0, columns, COLUMNS):
         for i in range(0, rows, ROWS):
-            add_tile(
-                c,
-                c_at + i * c_stride + j,
-                c_stride,
-                a,
-                a_at + i * a_stride,
-                a_stride,
-                a_step,
-                b,
-                b_at + j,
-                b_stride,
-                depth,
-            )
+            tile_at, row_at = c_at + i * c_stride + j, a_at + i * a_stride
+            add_tile(array, tile_at, c_stride, row_at, a_stride, a_step, b_at + j, b_stride, depth)
+
+
+# ---- exp
 
 
 @intrinsic
@@ -167,7 +174,8 @@ def float_of_bits(context, bits):
 
 
 LOG2_E = np.float32(1 / math.log(2))
-LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(math.log(2) - 0.693359375)
+LN2_HIGH = np.float32(0.693359375)
+LN2_LOW = np.float32(math.log(2) - 0.693359375)
 C2, C3, C4, C5, C6, C7 = (np.float32(1 / math.factorial(n)) for n in range(2, 8))
 LOWEST, HIGHEST = np.float32(-87.0), np.float32(88.0)
 HALF, ONE = np.float32(0.5), np.float32(1)
@@ -175,7 +183,10 @@ HALF, ONE = np.float32(0.5), np.float32(1)
 
 @compiled(fastmath={"contract"})
 def exp(x):
-    """exp(x) = 2ⁿ exp(r) in float32 with |r| ≤ ln 2 / 2 and exp(r) by its series; x is kept within −87 … 88. Error about 1e-7."""
+    """exp(x) in float32, with an error of about 1e-7; x is kept within −87 … 88.
+
+    exp(x) = 2ⁿ exp(r) with |r| ≤ ln 2 / 2, and exp(r) by its series.
+    """
     x = LOWEST if x < LOWEST else x
     x = HIGHEST if x > HIGHEST else x
     n = np.int32(np.floor(x * LOG2_E + HALF))
@@ -186,122 +197,108 @@ def exp(x):
 
 
 def vector_exp(builder, x):
-    """The same of a vector, in LLVM's instructions."""
+    """`exp` of each lane."""
 
-    def constant(value):
-        return ir.Constant(VECTOR, [float(value)] * LANES)
+    def multiply_add(a, b, c):
+        return call_vector_function(builder, "fmuladd", a, b, c)
 
-    def call(name, *arguments):
-        return builder.call(vector_function(builder, name, len(arguments)), arguments)
-
-    x = builder.select(builder.fcmp_ordered("<", x, constant(LOWEST)), constant(LOWEST), x)
-    x = builder.select(builder.fcmp_ordered(">", x, constant(HIGHEST)), constant(HIGHEST), x)
-    whole = call("floor", call("fmuladd", x, constant(LOG2_E), constant(HALF)))
-    r = call("fmuladd", whole, constant(-LN2_LOW), call("fmuladd", whole, constant(-LN2_HIGH), x))
-    series = constant(C7)
+    lowest, highest = vector_constant(LOWEST), vector_constant(HIGHEST)
+    x = builder.select(builder.fcmp_ordered("<", x, lowest), lowest, x)
+    x = builder.select(builder.fcmp_ordered(">", x, highest), highest, x)
+    exponent = multiply_add(x, vector_constant(LOG2_E), vector_constant(HALF))
+    whole = call_vector_function(builder, "floor", exponent)
+    r = multiply_add(whole, vector_constant(-LN2_HIGH), x)
+    r = multiply_add(whole, vector_constant(-LN2_LOW), r)
+    series = vector_constant(C7)
     for coefficient in (C6, C5, C4, C3, C2, ONE, ONE):
-        series = call("fmuladd", series, r, constant(coefficient))
-    integers = ir.VectorType(ir.IntType(32), LANES)
+        series = multiply_add(series, r, vector_constant(coefficient))
+    integers = ir.VectorType(INT, LANES)
     biased = builder.add(builder.fptosi(whole, integers), ir.Constant(integers, [127] * LANES))
-    return builder.fmul(
-        series, builder.bitcast(builder.shl(biased, ir.Constant(integers, [23] * LANES)), VECTOR)
-    )
+    bits = builder.shl(biased, ir.Constant(integers, [23] * LANES))
+    return builder.fmul(series, builder.bitcast(bits, VECTOR))
 
 
-def make_exponentials(gradients: bool):
-    """The intrinsic for one row of attention's scores: scores = exp(scores − top) for the places low … high of the row at `at`.
+# ---- rows of attention scores and of logits
 
-    Returns their sum. With `gradients` also, in the row at `dscores_at` of the same array, d = exp(…) · (d − delta). Whole vectors
-    are written: what they hold outside of low … high becomes zero.
+
+def make_exponentials(gradients: bool) -> Callable[..., float]:
+    """The intrinsic for a row of scores, which returns the sum of their exponentials:
+
+        scores[i] = exp(scores[i] − top)                          for low ≤ i < high
+        dscores[i] = scores[i] · (dscores[i] − delta)             with `gradients`
+
+    The rows start at `at` and `dscores_at` in one array. Whole vectors are written: their elements
+    outside of low … high become zero.
     """
 
     @intrinsic
-    def exponentials(context, work, at, low, high, top, dscores_at, delta):
+    def exponentials(context, array, at, low, high, top, dscores_at, delta):
         def generate(context, builder, signature, arguments):
-            base = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            base = data_pointer(context, builder, signature.args[0], arguments[0])
             at, low, high, top, dscores_at, delta = arguments[1:]
-            lanes, zeros = ir.Constant(SIZE, LANES), ir.Constant(VECTOR, None)
-            places = ir.VectorType(SIZE, LANES)
+            lanes, one = ir.Constant(SIZE, LANES), ir.Constant(SIZE, 1)
+            zeros = ir.Constant(VECTOR, None)
+            indices = ir.Constant(ir.VectorType(SIZE, LANES), list(range(LANES)))
             total = cgutils.alloca_once_value(builder, zeros)
-            top, delta, low_lanes, high_lanes = (
-                spread(builder, value) for value in (top, delta, low, high)
-            )
-            last = builder.sdiv(builder.add(high, ir.Constant(SIZE, LANES - 1)), lanes)
-            with cgutils.for_range_slice(
-                builder, builder.sdiv(low, lanes), last, ir.Constant(SIZE, 1)
-            ) as (index, _):
-                start = builder.mul(index, lanes)
-                lane = builder.add(spread(builder, start), ir.Constant(places, list(range(LANES))))
+            top, delta = spread(builder, top), spread(builder, delta)
+            low_lanes, high_lanes = spread(builder, low), spread(builder, high)
+            first = builder.sdiv(low, lanes)
+            stop = builder.sdiv(builder.add(high, ir.Constant(SIZE, LANES - 1)), lanes)
+            with cgutils.for_range_slice(builder, first, stop, one) as (number, _):
+                start = builder.mul(number, lanes)
+                index = builder.add(spread(builder, start), indices)
                 inside = builder.and_(
-                    builder.icmp_signed(">=", lane, low_lanes),
-                    builder.icmp_signed("<", lane, high_lanes),
+                    builder.icmp_signed(">=", index, low_lanes),
+                    builder.icmp_signed("<", index, high_lanes),
                 )
-                target = builder.bitcast(
-                    builder.gep(base, [builder.add(at, start)]), VECTOR.as_pointer()
-                )
-                value = vector_exp(builder, builder.fsub(builder.load(target, align=4), top))
+                scores = vector_pointer(builder, base, builder.add(at, start))
+                value = vector_exp(builder, builder.fsub(builder.load(scores, align=4), top))
                 value = builder.select(inside, value, zeros)
-                builder.store(value, target, align=4)
+                builder.store(value, scores, align=4)
                 if gradients:
-                    target = builder.bitcast(
-                        builder.gep(base, [builder.add(dscores_at, start)]), VECTOR.as_pointer()
-                    )
-                    slope = builder.fmul(value, builder.fsub(builder.load(target, align=4), delta))
-                    builder.store(builder.select(inside, slope, zeros), target, align=4)
+                    dscores = vector_pointer(builder, base, builder.add(dscores_at, start))
+                    difference = builder.fsub(builder.load(dscores, align=4), delta)
+                    gradient = builder.select(inside, builder.fmul(value, difference), zeros)
+                    builder.store(gradient, dscores, align=4)
                 builder.store(builder.fadd(builder.load(total), value), total)
-            reduce = cgutils.get_or_insert_function(
-                builder.module,
-                ir.FunctionType(FLOAT, [FLOAT, VECTOR]),
-                f"llvm.vector.reduce.fadd.v{LANES}f32",
-            )
-            return builder.call(
-                reduce, [ir.Constant(FLOAT, 0.0), builder.load(total)], fastmath=("reassoc",)
-            )
+            parts = [ir.Constant(FLOAT, 0.0), builder.load(total)]
+            return reduce_vector(builder, "fadd", parts, ("reassoc",))
 
         size, number = types.intp, types.float32
-        return types.float32(work, size, size, size, number, size, number), generate
+        return number(array, size, size, size, number, size, number), generate
 
     return exponentials
 
 
-exponentials, score_gradients = (
-    make_exponentials(gradients=False),
-    make_exponentials(gradients=True),
-)
+exponentials = make_exponentials(gradients=False)
+score_gradients = make_exponentials(gradients=True)
 
 
 @intrinsic
 def largest_of_vectors(context, values, at, vectors):
-    """The largest of `vectors` · LANES floats from `at` on; at least one vector."""
+    """The largest of `vectors` · LANES floats; `vectors` is at least 1."""
 
     def generate(context, builder, signature, arguments):
-        base = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        first = builder.load(
-            builder.bitcast(builder.gep(base, [arguments[1]]), VECTOR.as_pointer()), align=4
-        )
+        values, at, vectors = arguments
+        base = data_pointer(context, builder, signature.args[0], values)
+        first = builder.load(vector_pointer(builder, base, at), align=4)
         top = cgutils.alloca_once_value(builder, first)
-        with cgutils.for_range(builder, arguments[2]) as loop:
-            place = builder.gep(
-                base, [builder.add(arguments[1], builder.mul(loop.index, ir.Constant(SIZE, LANES)))]
-            )
-            here, before = (
-                builder.load(builder.bitcast(place, VECTOR.as_pointer()), align=4),
-                builder.load(top),
-            )
-            builder.store(
-                builder.select(builder.fcmp_ordered(">", here, before), here, before), top
-            )
-        reduce = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(FLOAT, [VECTOR]), f"llvm.vector.reduce.fmax.v{LANES}f32"
-        )
-        return builder.call(reduce, [builder.load(top)], fastmath=("nnan",))
+        with cgutils.for_range(builder, vectors) as loop:
+            start = builder.add(at, builder.mul(loop.index, ir.Constant(SIZE, LANES)))
+            new = builder.load(vector_pointer(builder, base, start), align=4)
+            old = builder.load(top)
+            builder.store(builder.select(builder.fcmp_ordered(">", new, old), new, old), top)
+        return reduce_vector(builder, "fmax", [builder.load(top)], ("nnan",))
 
     return types.float32(values, types.intp, types.intp), generate
 
 
 @compiled()
 def largest(values, at, count):
-    """The largest of `count` ≥ 1 floats from `at` on, none of which is NaN. A plain loop would compare one at a time."""
+    """The largest of `count` ≥ 1 floats, none of which is NaN.
+
+    A plain loop would compare one float at a time.
+    """
     vectors = count // LANES
     top = largest_of_vectors(values, at, vectors) if vectors else values[at]
     for i in range(at + vectors * LANES, at + count):
@@ -311,28 +308,23 @@ def largest(values, at, count):
 
 @intrinsic
 def weighted_vector(context, out, out_at, values, at, stride, weights, weights_at, count):
-    """out[out_at + j] = Σ weights[weights_at + s] · values[at + s · stride + j] over s < count, for LANES values of j."""
+    """The LANES sums over s < count, for j < LANES:
+
+    out[out_at + j] = Σ weights[weights_at + s] · values[at + s · stride + j]
+    """
 
     def generate(context, builder, signature, arguments):
         out, values, weights = (
-            context.make_array(signature.args[i])(context, builder, arguments[i]).data
-            for i in (0, 2, 5)
+            data_pointer(context, builder, signature.args[i], arguments[i]) for i in (0, 2, 5)
         )
         out_at, at, stride, weights_at, count = (arguments[i] for i in (1, 3, 4, 6, 7))
         total = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, None))
-        multiply_add = vector_function(builder, "fmuladd", 3)
         with cgutils.for_range(builder, count) as loop:
-            place = builder.gep(values, [builder.add(at, builder.mul(stride, loop.index))])
-            weight = spread(
-                builder, builder.load(builder.gep(weights, [builder.add(weights_at, loop.index)]))
-            )
-            value = builder.load(builder.bitcast(place, VECTOR.as_pointer()), align=4)
-            builder.store(builder.call(multiply_add, [weight, value, builder.load(total)]), total)
-        builder.store(
-            builder.load(total),
-            builder.bitcast(builder.gep(out, [out_at]), VECTOR.as_pointer()),
-            align=4,
-        )
+            weight = builder.load(builder.gep(weights, [builder.add(weights_at, loop.index)]))
+            start = builder.add(at, builder.mul(stride, loop.index))
+            value = builder.load(vector_pointer(builder, values, start), align=4)
+            add_to(builder, total, spread(builder, weight), value)
+        builder.store(builder.load(total), vector_pointer(builder, out, out_at), align=4)
         return context.get_dummy_value()
 
     size = types.intp

@@ -1,7 +1,7 @@
-"""The threads of the engine: work is cut into as many parts, the caller takes the first, and all are awaited.
+"""The engine's threads.
 
-Compiled kernels and BLAS release Python's lock, so plain threads run them side by side. A part always means the same rows, so
-results do not depend on who is faster.
+Compiled kernels and BLAS release Python's lock, so plain threads run them at the same time. Part i
+always covers the same rows, so results do not depend on which thread is faster.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,10 @@ class ThreadPool:
         )
 
     def each(self, parts: int, work: Callable[[int], None]) -> None:
-        """work(0) … work(parts − 1), together; `parts` may exceed the number of threads."""
+        """Run work(0) … work(parts − 1) together, the first in the caller's thread.
+
+        `parts` may exceed the number of threads. Returns when all are done.
+        """
         waiting = [self.pool.submit(work, part) for part in range(1, parts)] if self.pool else []
         work(0)
         if not self.pool:
@@ -28,13 +31,14 @@ class ThreadPool:
         for future in waiting:
             future.result()
 
-    def share(self, count: int, worth: int, work: Callable[..., None], *arguments: Any) -> None:
-        """work(*arguments, first, stop) on contiguous parts of range(count), at most `worth` of them."""
-        parts = 1 if self.threads == 1 else max(1, min(self.threads, worth, count))
+    def share(self, count: int, most: int, work: Callable[..., None], *arguments: Any) -> None:
+        """work(*arguments, first, stop) on contiguous parts of range(count), at most `most`."""
+        parts = 1 if self.threads == 1 else max(1, min(self.threads, most, count))
         if parts == 1:
             work(*arguments, 0, count)
-        else:
-            self.each(
-                parts,
-                lambda part: work(*arguments, part * count // parts, (part + 1) * count // parts),
-            )
+            return
+
+        def work_on(part: int) -> None:
+            work(*arguments, part * count // parts, (part + 1) * count // parts)
+
+        self.each(parts, work_on)

@@ -1,8 +1,8 @@
 """Transposes of the weights, for the forward pass of training.
 
-For x Wᵀ, BLAS first copies W into an order of its own. OpenBLAS reads a W stored by rows one number
-at a time there, and a W stored by columns whole vectors at a time, which makes the product a tenth
-faster. A training step makes the transposes once and uses them for all of its slices.
+For x Wᵀ, BLAS first copies W into an order of its own. OpenBLAS copies one number at a time from a
+W that is stored by rows, and whole vectors from one that is stored by columns, which makes the
+product a tenth faster. A training step makes the transposes once and uses them for all its slices.
 """
 
 import copy
@@ -16,13 +16,12 @@ from nanoeuler.compiling import compiled
 
 Array = np.ndarray
 BLOCK = 16
-"""Rows and columns transposed at a time: each touches as many cache lines, which all stay in the
-first-level cache."""
+"""Rows and columns transposed at a time: the 2 · 16 cache lines stay in the first-level cache."""
 
 
 @compiled()
 def transpose(source_OI, target_IO, first, stop):
-    """The columns `first` … `stop` of `target` from as many rows of `source`."""
+    """target[:, first:stop] = source[first:stop]ᵀ"""
     inputs = source_OI.shape[1]
     for o in range(first, stop, BLOCK):
         for i in range(0, inputs, BLOCK):
@@ -35,7 +34,7 @@ class Transposes:
     """Weights of a model whose matrices are views (out, in) of memory that holds (in, out)."""
 
     def __init__(self, source: ModelWeights, ops: Backend, threads: ThreadPool):
-        """`source` stays the place where the weights are changed."""
+        """Updates change `source`; `refresh` brings the transposes up to date."""
         self.source, self.thread_pool = source, threads
         self.pairs: list[tuple[Array, Array]] = []
 
@@ -52,12 +51,13 @@ class Transposes:
         self.weights.heads = transposed(source.heads)
 
     def refresh(self) -> None:
-        """Bring them up to date with the source; every thread takes a share of each matrix."""
+        """Transpose the source again; each thread takes some rows of each matrix."""
 
         def work(part: int) -> None:
             for source, target in self.pairs:
                 rows = -(-len(source) // (BLOCK * self.thread_pool.threads)) * BLOCK
-                first, stop = min(part * rows, len(source)), min((part + 1) * rows, len(source))
+                first = min(part * rows, len(source))
+                stop = min(first + rows, len(source))
                 transpose(source, target, first, stop)
 
         self.thread_pool.each(self.thread_pool.threads, work)

@@ -1,7 +1,8 @@
-"""Elementwise functions of rows that may write over their own inputs, with everything in between kept in registers.
+"""Elementwise functions of vectors that may overwrite their own inputs.
 
-LLVM vectorises a plain loop only where it can prove that no output is an input of a later turn. Here a vector's worth of every
-input is read before anything is written. Formulas and names are those of `backend/reference.py`.
+LLVM vectorises a plain loop only where it can prove that no iteration writes an input of a later
+one. Here a vector register's worth of every input is read before any output is written, and
+intermediate values stay in registers. Formulas and names are those of `backend/reference.py`.
 """
 
 from collections.abc import Callable
@@ -12,72 +13,58 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from nanoeuler.backend.cpu.simd import FLOAT, LANES, SIZE, VECTOR, spread, vector_exp
+from nanoeuler.backend.cpu.simd import (
+    FLOAT,
+    LANES,
+    SIZE,
+    VECTOR,
+    data_pointer,
+    spread,
+    vector_constant,
+    vector_exp,
+    vector_pointer,
+)
 
 Vector = Any
 """A value of LLVM: LANES floats."""
 
 
-def make_map(function: Callable[..., tuple[Vector, ...]]) -> Any:
-    """The intrinsic map(count, outputs, inputs, scalar): outputs[i] = function(inputs[i], scalar) for i < count.
+def make_map(function: Callable[..., tuple[Vector, ...]]) -> Callable[..., None]:
+    """The intrinsic map(count, outputs, inputs, scalar), for i < count:
 
-    `outputs` and `inputs` are tuples of float32 vectors; an output may be one of the inputs. `function` gets LLVM's builder, a
-    vector of every input, and the scalar in every lane.
+        outputs[i] = function(inputs[i], scalar)
+
+    `outputs` and `inputs` are tuples of float32 vectors; an output may be one of the inputs.
+    `function` is given LLVM's builder, a vector of each input, and a vector with the scalar in
+    every lane.
     """
 
     @intrinsic
     def mapped(context, count, outputs, inputs, scalar):
         def generate(context, builder, signature, arguments):
-            def addresses(index):
-                kind = signature.args[index]
+            def pointers(index):
+                kind, parts = signature.args[index], arguments[index]
                 return [
-                    context.make_array(kind.dtype)(context, builder, value).data
-                    for value in cgutils.unpack_tuple(builder, arguments[index])
+                    data_pointer(context, builder, kind.dtype, part)
+                    for part in cgutils.unpack_tuple(builder, parts)
                 ]
 
-            def vector_of(base, place):
-                return builder.bitcast(builder.gep(base, [place]), VECTOR.as_pointer())
-
-            outputs, inputs, scalar = addresses(1), addresses(2), spread(builder, arguments[3])
-            whole = builder.sdiv(arguments[0], ir.Constant(SIZE, LANES))
+            count = arguments[0]
+            outputs, inputs = pointers(1), pointers(2)
+            scalar = spread(builder, arguments[3])
+            lanes = ir.Constant(SIZE, LANES)
+            whole = builder.sdiv(count, lanes)
             with cgutils.for_range(builder, whole) as loop:
-                place = builder.mul(loop.index, ir.Constant(SIZE, LANES))
-                results = function(
-                    builder,
-                    *[builder.load(vector_of(base, place), align=4) for base in inputs],
-                    scalar,
-                )
+                start = builder.mul(loop.index, lanes)
+                sources = [vector_pointer(builder, base, start) for base in inputs]
+                vectors = [builder.load(source, align=4) for source in sources]
+                results = function(builder, *vectors, scalar)
                 for base, result in zip(outputs, results, strict=True):
-                    builder.store(result, vector_of(base, place), align=4)
-            # what is left over goes through vectors of its own
-            done = builder.mul(whole, ir.Constant(SIZE, LANES))
-            rest = builder.sub(arguments[0], done)
+                    builder.store(result, vector_pointer(builder, base, start), align=4)
+            done = builder.mul(whole, lanes)
+            rest = builder.sub(count, done)
             with builder.if_then(builder.icmp_signed(">", rest, ir.Constant(SIZE, 0))):
-
-                def copy(sources, targets):
-                    with cgutils.for_range(builder, rest) as loop:
-                        for source, target in zip(sources, targets, strict=True):
-                            builder.store(
-                                builder.load(builder.gep(source, [loop.index])),
-                                builder.gep(target, [loop.index]),
-                            )
-
-                def rooms(number):
-                    vectors = [
-                        cgutils.alloca_once_value(builder, ir.Constant(VECTOR, None))
-                        for _ in range(number)
-                    ]
-                    return vectors, [
-                        builder.bitcast(vector, FLOAT.as_pointer()) for vector in vectors
-                    ]
-
-                vectors, floats = rooms(len(inputs))
-                copy([builder.gep(base, [done]) for base in inputs], floats)
-                results = function(builder, *[builder.load(vector) for vector in vectors], scalar)
-                vectors, floats = rooms(len(outputs))
-                for vector, result in zip(vectors, results, strict=True):
-                    builder.store(result, vector)
-                copy(floats, [builder.gep(base, [done]) for base in outputs])
+                map_rest(builder, function, outputs, inputs, scalar, done, rest)
             return context.get_dummy_value()
 
         return types.void(types.intp, outputs, inputs, types.float32), generate
@@ -85,8 +72,32 @@ def make_map(function: Callable[..., tuple[Vector, ...]]) -> Any:
     return mapped
 
 
+def map_rest(builder, function, outputs, inputs, scalar, done, rest):
+    """The last `rest` < LANES elements, by way of vectors on the stack."""
+
+    def copy(sources, targets):
+        with cgutils.for_range(builder, rest) as loop:
+            for source, target in zip(sources, targets, strict=True):
+                value = builder.load(builder.gep(source, [loop.index]))
+                builder.store(value, builder.gep(target, [loop.index]))
+
+    def on_stack(number):
+        """Vectors, and pointers to their first floats."""
+        zeros = ir.Constant(VECTOR, None)
+        vectors = [cgutils.alloca_once_value(builder, zeros) for _ in range(number)]
+        return vectors, [builder.bitcast(vector, FLOAT.as_pointer()) for vector in vectors]
+
+    vectors, floats = on_stack(len(inputs))
+    copy([builder.gep(base, [done]) for base in inputs], floats)
+    results = function(builder, *[builder.load(vector) for vector in vectors], scalar)
+    vectors, floats = on_stack(len(outputs))
+    for vector, result in zip(vectors, results, strict=True):
+        builder.store(result, vector)
+    copy(floats, [builder.gep(base, [done]) for base in outputs])
+
+
 def sigmoid(builder, x):
-    one = ir.Constant(VECTOR, [1.0] * LANES)
+    one = vector_constant(1)
     return builder.fdiv(one, builder.fadd(one, vector_exp(builder, builder.fneg(x))))
 
 
@@ -95,29 +106,23 @@ def swiglu_vector(builder, gate, up, _):
 
 
 def swiglu_gradients(builder, dout, gate, up, _):
-    """(dgate, dup, what the forward pass gave)"""
+    """dgate, dup, and the output of the forward pass."""
     sigma = sigmoid(builder, gate)
     silu = builder.fmul(gate, sigma)
-    slope = builder.fadd(
-        sigma, builder.fmul(silu, builder.fsub(ir.Constant(VECTOR, [1.0] * LANES), sigma))
-    )
-    return (
-        builder.fmul(builder.fmul(dout, up), slope),
-        builder.fmul(dout, silu),
-        builder.fmul(silu, up),
-    )
+    slope = builder.fadd(sigma, builder.fmul(silu, builder.fsub(vector_constant(1), sigma)))
+    dgate = builder.fmul(builder.fmul(dout, up), slope)
+    dup = builder.fmul(dout, silu)
+    return dgate, dup, builder.fmul(silu, up)
 
 
-def turned_halves(builder, first, second, cos, sin, sign):
+def rotated_halves(builder, first, second, cos, sin, sign):
     sin = builder.fmul(sin, sign)
-    return builder.fsub(builder.fmul(first, cos), builder.fmul(second, sin)), builder.fadd(
-        builder.fmul(second, cos), builder.fmul(first, sin)
-    )
+    new_first = builder.fsub(builder.fmul(first, cos), builder.fmul(second, sin))
+    new_second = builder.fadd(builder.fmul(second, cos), builder.fmul(first, sin))
+    return new_first, new_second
 
 
-swiglu, swiglu_gradient, turn_halves = (
-    make_map(swiglu_vector),
-    make_map(swiglu_gradients),
-    make_map(turned_halves),
-)
+swiglu = make_map(swiglu_vector)
+swiglu_gradient = make_map(swiglu_gradients)
 swiglu_gradient_only = make_map(lambda *arguments: swiglu_gradients(*arguments)[:2])
+rotate_halves = make_map(rotated_halves)

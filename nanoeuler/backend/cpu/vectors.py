@@ -1,7 +1,8 @@
-"""Parts of arrays as contiguous vectors, and the loops over them that LLVM vectorises by itself.
+"""Parts of arrays as contiguous vectors, and loops over them that LLVM vectorises by itself.
 
-`line` and `span` cost nothing where a slice of Numba's counts references, and tell LLVM that elements are neighbours. Assigning to a
-slice would compile Numba's general copy, with its errors and their texts, a second for every kernel: `fill` and `scale_into` take its place.
+`row_of` and `span` cost nothing, where a slice of Numba's counts references. They also tell LLVM
+that the elements are neighbours. `fill` and `scale_into` stand in for assignments to a slice: those
+compile Numba's general copy with its error messages, which takes a second for every kernel.
 """
 
 import numpy as np
@@ -12,17 +13,18 @@ from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from nanoeuler.backend.cpu.simd import SIZE
+from nanoeuler.backend.cpu.simd import SIZE, data_pointer
 from nanoeuler.compiling import FAST_MATH, compiled
 
+FLOAT_VECTOR = types.Array(types.float32, 1, "C")
 
-def vector_at(context, builder, address, length):
-    """A contiguous float32 array over memory that somebody else keeps alive."""
-    array = context.make_array(LINE)(context, builder)
-    data = builder.bitcast(address, array.data.type)
+
+def borrowed_vector(context, builder, pointer, length):
+    """A contiguous float32 vector over memory that another array keeps alive."""
+    array = context.make_array(FLOAT_VECTOR)(context, builder)
     populate_array(
         array,
-        data=data,
+        data=builder.bitcast(pointer, array.data.type),
         shape=[length],
         strides=[ir.Constant(SIZE, 4)],
         itemsize=ir.Constant(SIZE, 4),
@@ -31,52 +33,52 @@ def vector_at(context, builder, address, length):
     return array._getvalue()
 
 
-LINE = types.Array(types.float32, 1, "C")
-
-
 @intrinsic
 def span(context, values, at, count):
     """values[at : at + count] of a float32 vector, without the cost of a slice."""
 
     def generate(context, builder, signature, arguments):
-        base = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        return vector_at(context, builder, builder.gep(base, [arguments[1]]), arguments[2])
+        values, at, count = arguments
+        base = data_pointer(context, builder, signature.args[0], values)
+        return borrowed_vector(context, builder, builder.gep(base, [at]), count)
 
-    return LINE(values, types.intp, types.intp), generate
+    return FLOAT_VECTOR(values, types.intp, types.intp), generate
 
 
 @intrinsic
-def line(context, x, index):
-    """x[index], all axes but the last given: a contiguous vector. A slice of columns has whole rows too, which Numba can't see, and so would not vectorise."""
+def row_of(context, x, index):
+    """x[index] as a contiguous vector; `index` covers all axes but the last.
+
+    The rows of a slice of columns are contiguous, too, but Numba cannot know it, and would not
+    vectorise loops over them.
+    """
 
     def generate(context, builder, signature, arguments):
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        kinds = (
-            signature.args[1].types
-            if isinstance(signature.args[1], types.BaseTuple)
-            else [signature.args[1]]
-        )
-        places = (
-            cgutils.unpack_tuple(builder, arguments[1])
-            if isinstance(signature.args[1], types.BaseTuple)
-            else [arguments[1]]
-        )
+        array_type, index_type = signature.args
+        array = context.make_array(array_type)(context, builder, arguments[0])
+        if isinstance(index_type, types.BaseTuple):
+            indices = cgutils.unpack_tuple(builder, arguments[1])
+            index_types = index_type.types
+        else:
+            indices, index_types = [arguments[1]], [index_type]
+        strides = cgutils.unpack_tuple(builder, array.strides)
         address = builder.ptrtoint(array.data, SIZE)
-        for place, kind, stride in zip(
-            places, kinds, cgutils.unpack_tuple(builder, array.strides), strict=False
-        ):
-            address = builder.add(
-                address, builder.mul(context.cast(builder, place, kind, types.intp), stride)
-            )
+        for value, value_type, stride in zip(indices, index_types, strides, strict=False):
+            steps = context.cast(builder, value, value_type, types.intp)
+            address = builder.add(address, builder.mul(steps, stride))
+        pointer = builder.inttoptr(address, array.data.type)
         length = cgutils.unpack_tuple(builder, array.shape)[-1]
-        return vector_at(context, builder, builder.inttoptr(address, array.data.type), length)
+        return borrowed_vector(context, builder, pointer, length)
 
-    return LINE(x, index), generate
+    return FLOAT_VECTOR(x, index), generate
 
 
 @intrinsic
 def any_layout(context, x):
-    """x itself, with the type of an array of any layout: functions that take it are compiled once, not for contiguous arrays again."""
+    """x itself, typed as an array of any memory layout.
+
+    Functions that take it are compiled once, and not for contiguous arrays again.
+    """
 
     def generate(context, builder, signature, arguments):
         return impl_ret_borrowed(context, builder, signature.return_type, arguments[0])
@@ -85,18 +87,18 @@ def any_layout(context, x):
 
 
 @intrinsic
-def ask_for(context, values, at):
-    """Have the processor fetch the cache line of values[at], so that it is there when it is read a little later."""
+def prefetch(context, values, at):
+    """Have the processor fetch the cache line of values[at] before it is read."""
 
     def generate(context, builder, signature, arguments):
-        base = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
-        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        place = builder.bitcast(builder.gep(base, [arguments[1]]), pointer)
-        builder.call(
-            prefetch, [place, *(ir.Constant(flag, value) for value in (0, 2, 1))]
-        )  # to read, into the second-level cache, of data
+        values, at = arguments
+        base = data_pointer(context, builder, signature.args[0], values)
+        pointer_type, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [pointer_type, flag, flag, flag])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        pointer = builder.bitcast(builder.gep(base, [at]), pointer_type)
+        to_read, second_level_cache, data = (ir.Constant(flag, value) for value in (0, 2, 1))
+        builder.call(function, [pointer, to_read, second_level_cache, data])
         return context.get_dummy_value()
 
     return types.void(values, types.intp), generate

@@ -1,6 +1,7 @@
-"""Where arrays lie: each at the start of a cache line, so that a vector register's worth never lies on two, and those of a pass side by side.
+"""Arrays that start at a cache line, so that loading a vector register touches one line.
 
-NumPy asks Linux for pages of 2 MiB behind arrays of 4 MiB and more. A pass over hundreds of smaller ones waits for the tables of their 4 kB pages.
+NumPy asks Linux for pages of 2 MiB behind arrays of 4 MiB and more. That is why a pass takes one
+block of memory for all its arrays: on pages of 4 kB it would wait for the processor's page tables.
 """
 
 import math
@@ -13,7 +14,7 @@ CACHE_LINE = 64
 
 
 def aligned(make: Callable[..., Array], shape: tuple[int, ...], dtype: np.dtype) -> Array:
-    """An array that starts at a cache line, in memory from `make`."""
+    """An array that starts at a cache line, in memory from `make` (`np.empty` or `np.zeros`)."""
     size = math.prod(shape) * dtype.itemsize
     memory = make(size + CACHE_LINE, np.uint8)
     start = -memory.ctypes.data % CACHE_LINE
