@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nanoeuler.backend.records import CacheSlots
+from nanoeuler.backend.records import Array, CacheSlots, DecodeStep
+from nanoeuler.model.blocks.block import Rows
+from nanoeuler.model.config import round_up
 
 if TYPE_CHECKING:
+    from nanoeuler.model.buffers import PassBuffers
     from nanoeuler.model.transformer import Transformer
 
 CAPACITY_MULTIPLE = 128
@@ -65,6 +68,39 @@ class Cache:
         self.memory, self.capacity = memory, capacity
         self.lengths = np.zeros(rows, np.int32)
 
+    def append(
+        self,
+        model: "Transformer",
+        tokens: np.ndarray,
+        counts: np.ndarray | None,
+        *,
+        every: bool = False,
+    ) -> Array:
+        """Append tokens to every row, as `Transformer.extend` says; returns what the heads read.
+
+        That is (rows, D), or (rows · n, D) with `every`.
+        """
+        tokens = np.asarray(tokens, np.int32)
+        B, n = tokens.shape
+        counts = np.full(B, n, np.int32) if counts is None else np.asarray(counts, np.int32)
+        if len(self.lengths) != B or counts.min() < 1 or counts.max() > n:
+            raise ValueError(
+                f"tokens of shape {tokens.shape} with counts {counts.tolist()} do not fit a cache "
+                f"of {len(self.lengths)} rows"
+            )
+        if int((self.lengths + counts).max()) > self.capacity:
+            raise ValueError(
+                f"the cache holds {self.capacity} tokens a row; it has {self.lengths.tolist()} "
+                f"and {counts.tolist()} more do not fit"
+            )
+        step = self.step(model, n)
+        step.run(tokens, self.lengths)
+        self.lengths += counts
+        normed = step.buffers.stream.normed
+        if every or n == 1:
+            return normed
+        return model.backend.gather(normed, np.arange(B) * n + counts - 1)
+
     def step(self, model: "Transformer", tokens: int) -> "CacheStep":
         """The step that appends `tokens` to every row; the ones used last are kept."""
         key, steps = (len(self.lengths), tokens), self.memory.steps
@@ -114,17 +150,70 @@ class CacheStep:
         self.arange = np.arange(tokens, dtype=np.int32)
         self.no_starts = np.zeros(shape, np.int32)
         slots, table = memory.part(slice(0, rows)), model.rope_table
-        decode = model.decode_step(buffers, slots) if tokens == 1 else None
+        decode = decode_step(model, buffers, slots) if tokens == 1 else None
         # the model may hold this step, by way of the memory of a cache that is gone
         weak_model = weakref.proxy(model)
-        self.program = model.backend.program(
-            lambda: weak_model.append(feed, buffers, slots, table, decode)
-        )
+
+        def work() -> None:
+            ids, positions, starts, offset = feed.arrays
+            weak_model.embed(ids.reshape(-1), buffers)
+            new = Rows(positions.reshape(-1), starts, offset, table)
+            run_cached(weak_model, new, buffers, slots, decode)
+            if decode is not None:
+                weak_model.backend.rms_norm(*buffers.norms[-1])
+
+        self.program = model.backend.program(work)
 
     def run(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
         """Append `tokens` (rows, n) behind `lengths` tokens of each row."""
         self.feed.load(tokens, lengths[:, None] + self.arange, self.no_starts, lengths)
         self.program.run()
+
+
+def decode_step(
+    model: "Transformer", buffers: "PassBuffers", slots: list[CacheSlots | None]
+) -> DecodeStep | None:
+    """One new token of each row as the engine's fused op takes it; None without such an op."""
+    forms = [block.form for block in model.blocks]
+    if not model.backend.fuses(forms, buffers.batch):
+        return None
+    x, lengths = buffers.norms[0].x_ND, buffers.no_offset
+    return DecodeStep(x, lengths, model.rope_table, forms, model.weights.blocks, slots)
+
+
+def run_cached(
+    model: "Transformer",
+    rows: Rows,
+    buffers: "PassBuffers",
+    slots: list[CacheSlots | None],
+    decode: DecodeStep | None,
+) -> None:
+    """From new tokens' embeddings to the stream behind the last block.
+
+    By the engine's fused op where there is one, else block by block.
+    """
+    if decode is None:
+        model.run_blocks(rows, buffers, model.weights, slots)
+    else:
+        decode.lengths_B = rows.offset_B
+        model.backend.decode_fused(decode)
+
+
+def new_cache(
+    model: "Transformer", idle: dict[tuple[int, int], CacheMemory], rows: int, capacity: int
+) -> Cache:
+    """An empty cache, in the memory of one that is gone where `idle` has it.
+
+    A cache that is gone leaves its memory in `idle`, where the engine keeps some.
+    """
+    most = model.backend.idle_caches
+    room = round_up(capacity, CAPACITY_MULTIPLE) if most else capacity
+    memory = idle.pop((rows, room), None) or CacheMemory(model, rows, room)
+    cache = Cache(memory, rows, capacity)
+    if most:
+        gone = weakref.finalize(cache, give_back, idle, (rows, room), memory, most)
+        gone.atexit = False
+    return cache
 
 
 def give_back(

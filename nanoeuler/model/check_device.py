@@ -17,6 +17,7 @@ from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import AttentionArrays, CacheSlots, PreferencePairs, RmsNorm
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.blocks.block import Rows
+from nanoeuler.model.cache import decode_step
 from nanoeuler.model.check import Comparison, compare
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import model_weights
@@ -343,7 +344,7 @@ def check_decode(
         for point in (0, 2):  # the stream in front of the layer and behind it
             buffers.norms[point] = buffers.norms[point]._replace(x_ND=a.x)
         slots = [CacheSlots(a.keys, a.values), None]
-        decode = model.decode_step(buffers, slots)
+        decode = decode_step(model, buffers, slots)
         if fused and decode:
             decode.lengths_B = a.lengths
             ops.decode_fused(decode)

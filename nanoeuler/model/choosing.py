@@ -12,7 +12,7 @@ import numpy as np
 
 from nanoeuler.backend.records import Array
 from nanoeuler.model.blocks.block import Rows
-from nanoeuler.model.cache import Cache, CacheMemory
+from nanoeuler.model.cache import Cache, CacheMemory, decode_step, run_cached
 
 if TYPE_CHECKING:
     from nanoeuler.model.transformer import Transformer
@@ -57,7 +57,7 @@ class Choices:
         self.allowed_V, self.rope_table = allowed_V, model.rope_table
         self.slots = memory.part(slice(0, B))
         self.buffers = model.buffers(B, 1, training=False)
-        self.decode = model.decode_step(self.buffers, self.slots)
+        self.decode = decode_step(model, self.buffers, self.slots)
         ids, lengths, draws = np.zeros(B, np.int32), np.zeros(B, np.int32), np.zeros(B, np.int64)
         self.feed = backend.feed([ids, lengths, draws, np.zeros(4, np.int64)])
         self.no_starts = backend.zeros((B, 1), np.int32)
@@ -93,7 +93,7 @@ class Choices:
             cache.lengths += 1
             self.ask()
         else:
-            normed = self.model.extend_normed(cache, tokens, counts)
+            normed = cache.append(self.model, tokens, counts)
             self.feed.load(np.zeros(len(tokens), np.int32), cache.lengths, draws, settings)
             self.model.backend.program(lambda: self.choose_behind(normed)).run()
             self.copy()
@@ -113,12 +113,8 @@ class Choices:
         model, buffers = self.model, self.buffers
         tokens, lengths, _, _ = self.feed.arrays
         model.embed(tokens, buffers)
-        if self.decode is None:
-            rows = Rows(lengths, self.no_starts, lengths, self.rope_table)
-            model.run_blocks(rows, buffers, model.weights, self.slots)
-        else:
-            self.decode.lengths_B = lengths
-            model.backend.decode_fused(self.decode)
+        rows = Rows(lengths, self.no_starts, lengths, self.rope_table)
+        run_cached(model, rows, buffers, self.slots, self.decode)
         model.backend.next_logits(buffers.norms[-1], model.weights.first_head, self.logits)
         self.choose(lengths)
 

@@ -56,7 +56,13 @@ class Heads:
         return out[:, : self.vocab_size]
 
     def backward(
-        self, weight: Array, dweight: Array, buffers: "PassBuffers", part: slice, accumulate: bool
+        self,
+        weight: Array,
+        dweight: Array,
+        buffers: "PassBuffers",
+        part: slice,
+        *,
+        accumulate: bool,
     ) -> None:
         """From the gradient of the logits of `part` to `dweight` and `buffers.stream.dnormed`."""
         dlogits = buffers.logits[: part.stop - part.start]

@@ -9,19 +9,17 @@ that an engine may compute product, step and norm together (`euler_step`). The b
 the blocks in reverse order. The formulas of the ops stand in `backend/reference.py`.
 """
 
-import weakref
 from dataclasses import dataclass
 
 import numpy as np
 
 from nanoeuler.backend.arena import in_one_block
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.programs import Feed
-from nanoeuler.backend.records import Array, CacheSlots, DecodeStep, ModelWeights, RopeTable
+from nanoeuler.backend.records import Array, CacheSlots, ModelWeights
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.buffers import PassBuffers, lay_out_pass, norms_of
-from nanoeuler.model.cache import CAPACITY_MULTIPLE, Cache, CacheMemory, give_back
-from nanoeuler.model.config import ModelConfig, round_up
+from nanoeuler.model.cache import Cache, CacheMemory, new_cache
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import model_weights
 from nanoeuler.model.heads import Heads
 from nanoeuler.model.llama import make_blocks
@@ -160,7 +158,9 @@ class Transformer:
         what the forward pass saved: one backward pass for each forward pass.
         """
         everything = slice(0, buffers.batch * buffers.length)
-        self.heads.backward(self.weights.heads, gradients.heads, buffers, everything, accumulate)
+        self.heads.backward(
+            self.weights.heads, gradients.heads, buffers, everything, accumulate=accumulate
+        )
         self.backward_blocks(batch, buffers, gradients, accumulate=accumulate)
 
     def backward_blocks(
@@ -184,7 +184,7 @@ class Transformer:
             w, dw = self.weights.blocks[i], gradients.blocks[i]
             if self.recompute and block.recomputable:
                 block.recompute(ops, w, saved, norm)
-            block.backward(ops, w, dw, saved, rows, norm, stream, accumulate)
+            block.backward(ops, w, dw, saved, rows, norm, stream, accumulate=accumulate)
         # a tied embedding already holds head 0's gradient
         ops.embedding_backward(
             batch.ids.reshape(-1),
@@ -201,20 +201,14 @@ class Transformer:
 
     def new_cache(self, rows: int, capacity: int) -> Cache:
         """An empty cache for `rows` sequences of up to `capacity` tokens."""
-        most = self.backend.idle_caches
-        room = round_up(capacity, CAPACITY_MULTIPLE) if most else capacity
-        memory = self.idle_caches.pop((rows, room), None) or CacheMemory(self, rows, room)
-        cache = Cache(memory, rows, capacity)
-        if most:
-            gone = weakref.finalize(cache, give_back, self.idle_caches, (rows, room), memory, most)
-            gone.atexit = False
-        return cache
+        return new_cache(self, self.idle_caches, rows, capacity)
 
     def extend(
         self,
         cache: Cache,
         tokens: np.ndarray,
         counts: np.ndarray | None = None,
+        *,
         every: bool = False,
     ) -> Array:
         """Append tokens to every row of `cache` and return head 0's logits.
@@ -224,66 +218,8 @@ class Transformer:
         behind each row's last token, (rows, V), or with `every` behind every token, (rows, n, V);
         those past counts[b] mean nothing. Raises ValueError when a row would outgrow the cache.
         """
-        logits = self.first_logits(self.extend_normed(cache, tokens, counts, every))
+        logits = self.first_logits(cache.append(self, tokens, counts, every=every))
         return logits.reshape(*np.shape(tokens), self.config.vocab_size) if every else logits
-
-    def extend_normed(
-        self,
-        cache: Cache,
-        tokens: np.ndarray,
-        counts: np.ndarray | None = None,
-        every: bool = False,
-    ) -> Array:
-        """`extend` without the head: what it reads, (rows, D), or (rows · n, D) with `every`."""
-        tokens = np.asarray(tokens, np.int32)
-        B, n = tokens.shape
-        counts = np.full(B, n, np.int32) if counts is None else np.asarray(counts, np.int32)
-        if len(cache.lengths) != B or counts.min() < 1 or counts.max() > n:
-            raise ValueError(
-                f"tokens of shape {tokens.shape} with counts {counts.tolist()} do not fit a cache "
-                f"of {len(cache.lengths)} rows"
-            )
-        if int((cache.lengths + counts).max()) > cache.capacity:
-            raise ValueError(
-                f"the cache holds {cache.capacity} tokens a row; it has {cache.lengths.tolist()} "
-                f"and {counts.tolist()} more do not fit"
-            )
-        step = cache.step(self, n)
-        step.run(tokens, cache.lengths)
-        cache.lengths += counts
-        normed = step.buffers.stream.normed
-        if every or n == 1:
-            return normed
-        return self.backend.gather(normed, np.arange(B) * n + counts - 1)
-
-    def decode_step(
-        self, buffers: PassBuffers, slots: list[CacheSlots | None]
-    ) -> DecodeStep | None:
-        """One new token of each row as the engine's fused op takes it; None without such an op."""
-        forms = [block.form for block in self.blocks]
-        if not self.backend.fuses(forms, buffers.batch):
-            return None
-        weights, x = self.weights.blocks, buffers.norms[0].x_ND
-        return DecodeStep(x, buffers.no_offset, self.rope_table, forms, weights, slots)
-
-    def append(
-        self,
-        feed: Feed,
-        buffers: PassBuffers,
-        slots: list[CacheSlots | None],
-        rope_table: RopeTable,
-        decode: DecodeStep | None,
-    ) -> None:
-        """Run all blocks on new tokens (`feed`: ids, positions, starts, tokens in the cache)."""
-        ids, positions, starts, offset = feed.arrays
-        self.embed(ids.reshape(-1), buffers)
-        if decode is None:
-            rows = Rows(positions.reshape(-1), starts, offset, rope_table)
-            self.run_blocks(rows, buffers, self.weights, slots)
-        else:
-            decode.lengths_B = offset
-            self.backend.decode_fused(decode)
-            self.backend.rms_norm(*buffers.norms[-1])
 
 
 def initial_parameters(config: ModelConfig, seed: int) -> np.ndarray:

@@ -177,7 +177,9 @@ class TrainingState:
             else:
                 ops.cross_entropy_backward(logits, targets_R[r], weights_R[r], lse_R[r])
             adding = accumulate or tokens.start > 0
-            heads.backward(model.weights.heads, replica.views.heads, buffers, tokens, adding)
+            heads.backward(
+                model.weights.heads, replica.views.heads, buffers, tokens, accumulate=adding
+            )
         if self.objective.known:
             self.objective.weigh(ops, logprobs, weights, further, replica.losses)
         if few is not None:

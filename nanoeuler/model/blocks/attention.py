@@ -220,6 +220,7 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         rows: Rows,
         norm: RmsNorm,
         stream: StreamBuffers,
+        *,
         accumulate: bool,
     ) -> None:
         w, a, h, dx = weights, saved, self.form.step_size, stream.dx
@@ -240,7 +241,7 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
             gradients.norm,
             norm,
             stream,
-            accumulate,
+            accumulate=accumulate,
         )
 
     def step(

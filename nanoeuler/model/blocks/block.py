@@ -101,6 +101,7 @@ class Block(ABC, Generic[Weights, Activations]):
         rows: Rows,
         norm: RmsNorm,
         stream: StreamBuffers,
+        *,
         accumulate: bool,
     ) -> None:
         """From `stream.dx` behind the block to `stream.dx` in front of it, and `gradients`."""
@@ -122,6 +123,7 @@ class Block(ABC, Generic[Weights, Activations]):
         dnorm_weight: Array,
         norm: RmsNorm,
         stream: StreamBuffers,
+        *,
         accumulate: bool,
     ) -> None:
         """Through the block's first product and the norm in front of it.

@@ -113,6 +113,7 @@ class Swiglu(Block[SwigluWeights, SwigluActivations]):
         rows: Rows,
         norm: RmsNorm,
         stream: StreamBuffers,
+        *,
         accumulate: bool,
     ) -> None:
         w, a, f, h, dx = weights, saved, self.form, self.form.step_size, stream.dx
@@ -128,7 +129,7 @@ class Swiglu(Block[SwigluWeights, SwigluActivations]):
             gradients.norm,
             norm,
             stream,
-            accumulate,
+            accumulate=accumulate,
         )
 
     def step(
