@@ -11,7 +11,8 @@ import pytest
 
 from nanoeuler.backend.records import AttentionArrays
 from nanoeuler.backend.reference import ReferenceBackend, sigmoid, store
-from nanoeuler.model.check import CASES, check_model, check_ops
+from nanoeuler.model.checks.model_gradients import CASES, check_model
+from nanoeuler.model.checks.op_gradients import check_ops
 
 PLANTED = []
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.check import TINY
+from nanoeuler.model.checks.model_gradients import TINY
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import storage_elements, tensor_table

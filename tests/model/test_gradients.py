@@ -7,15 +7,9 @@ import pytest
 
 from nanoeuler.backend.records import AdamWConstants, FlatState
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.check import (
-    CASES,
-    TINY,
-    check_all,
-    check_model,
-    check_ops,
-    compare,
-    finite_difference,
-)
+from nanoeuler.model.checks.comparison import compare, finite_difference
+from nanoeuler.model.checks.model_gradients import CASES, TINY, check_all, check_model
+from nanoeuler.model.checks.op_gradients import check_ops
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, model_weights
 from nanoeuler.model.spec import storage_elements, tensor_table

@@ -8,7 +8,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from nanoeuler.errors import UserError
-from nanoeuler.model.check import CASES, TINY
+from nanoeuler.model.checks.model_gradients import CASES, TINY
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, load_config, load_model, save_model
 from nanoeuler.model.flat import FlatBuffer

@@ -12,7 +12,7 @@ import pytest
 from nanoeuler.backend.records import PreferencePairs
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
-from nanoeuler.model.check import TOLERANCE, compare, finite_difference
+from nanoeuler.model.checks.comparison import TOLERANCE, compare, finite_difference
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model
 from nanoeuler.model.flat import FlatBuffer
