@@ -177,9 +177,9 @@ def read_description(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
 def llama_keys(config: ModelConfig) -> dict[str, Any]:
     """The keys of a Hugging Face Llama config, or none where the model is not a Llama.
 
-    With h = 1 it is; readers ignore the heads beyond head 0.
+    It is one with h = 1 and without QK-norm; readers ignore the heads beyond head 0.
     """
-    if config.step_size != 1.0:
+    if config.step_size != 1.0 or config.qk_norm != "none":
         return {}
     return {
         "architectures": ["LlamaForCausalLM"],
