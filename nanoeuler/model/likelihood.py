@@ -2,12 +2,14 @@
 
 Measured are the bits per byte, and how often each of the K heads is right.
 
-    bits per byte = nats of head 0, summed over all tokens, `</s>` included / (ln 2 · UTF-8 bytes of the text)
+    bits per byte = nats / (ln 2 · UTF-8 bytes of the text)
 
-The unit does not depend on the tokenizer, so models of different vocabularies compare. The text is
-read in windows that do not overlap: window w holds the tokens [w·T, (w+1)·T) and predicts the
-successor of each; the successor of the text's last token is `</s>`. So every token but the very
-first `</s>` is predicted exactly once, and so is the end of the text.
+The nats are those of head 0, summed over all tokens, `</s>` included. The unit does not
+depend on the tokenizer, so that models of different vocabularies can be compared.
+
+The text is read in windows that do not overlap: window w holds the tokens [w·T, (w+1)·T) and
+predicts the successor of each; the successor of the text's last token is `</s>`. So every token but
+the very first `</s>` is predicted exactly once, and so is the end of the text.
 """
 
 import math
@@ -122,7 +124,7 @@ def bits_per_byte(
 
 
 def chosen_windows(count: int, limit: int | None) -> np.ndarray:
-    """The numbers of all `count` windows, or of `limit` of them, evenly spaced from the first on."""
+    """The numbers of all `count` windows, or of `limit` of them at even distances."""
     if limit is None or limit >= count:
         return np.arange(count)
     return np.arange(limit) * count // limit

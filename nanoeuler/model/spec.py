@@ -49,7 +49,7 @@ def parameter_count(config: ModelConfig) -> int:
 
 
 def parameters_by_kind(config: ModelConfig) -> dict[str, int]:
-    """Number of trained parameters of each kind. A tied embedding counts as embedding, not as head."""
+    """Number of trained parameters of each kind; a tied embedding counts as embedding."""
     marks = {
         "embedding": ("embed_tokens",),
         "attention": ("self_attn",),

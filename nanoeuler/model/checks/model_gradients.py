@@ -55,7 +55,10 @@ The last case is the quick form: it is cheap, and no op idles in it.
 
 
 def check_all(quick: bool = False, backend: Backend | None = None) -> Iterator[Comparison]:
-    """All ops, and all cases of the model. `quick`: only the last case, which takes half a second."""
+    """All ops, and all cases of the model.
+
+    `quick`: of the cases only the last, which takes half a second.
+    """
     yield from check_ops(backend)
     for case in list(CASES)[-1:] if quick else CASES:
         yield from check_model(case, backend)

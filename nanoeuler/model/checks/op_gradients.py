@@ -35,7 +35,10 @@ def check_ops(backend: Backend | None = None) -> Iterator[Comparison]:
 def check_derivatives(
     case: str, loss: Callable[[], float], tensors: dict[str, tuple[np.ndarray, np.ndarray]]
 ) -> Iterator[Comparison]:
-    """Compare with finite differences; `tensors`: name → values, and the loss's gradient by them."""
+    """Compare the gradients of `loss` with finite differences.
+
+    `tensors`: name → values that the loss depends on, and its gradient with respect to them.
+    """
     for name, (values, gradient) in tensors.items():
         yield compare(case, name, gradient, finite_difference(loss, values))
 
