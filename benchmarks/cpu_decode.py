@@ -23,8 +23,9 @@ from pytorch_model import PyTorchModel
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.cpu.optimizer import squares
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import parameters_by_kind
-from nanoeuler.model.transformer import Transformer, initial_parameters
+from nanoeuler.model.transformer import Transformer
 
 
 def bandwidth(threads: int) -> float:

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.transformer import initial_parameters
+from nanoeuler.model.flat import initial_parameters
 from nanoeuler.training.streams import StepRows, TextStream
 
 SIDES = ("nanoeuler", "eager", "compile")

@@ -26,8 +26,9 @@ from nanoeuler.backend.cuda.engine import CudaBackend
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.inference.window import ContextWindow
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import parameter_count
-from nanoeuler.model.transformer import Transformer, initial_parameters
+from nanoeuler.model.transformer import Transformer
 
 WARM_UP = 4  # tokens before the clock runs: graphs are recorded
 

@@ -18,7 +18,7 @@ FIRST_STEP = """
 import numpy as np
 from nanoeuler.backend.cuda.engine import CudaBackend
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.transformer import initial_parameters
+from nanoeuler.model.flat import initial_parameters
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream

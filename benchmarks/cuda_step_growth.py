@@ -18,8 +18,8 @@ from cuda_training_step import milliseconds
 from nanoeuler.backend.cuda.device import peak_flops
 from nanoeuler.backend.cuda.engine import CudaBackend
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import parameter_count, training_flops_per_token
-from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream

@@ -36,8 +36,8 @@ from nanoeuler.backend.cuda.device import peak_flops
 from nanoeuler.backend.cuda.engine import CudaBackend
 from nanoeuler.model.buffers import rows_within
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import parameter_count, state_bytes, training_flops_per_token
-from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream

@@ -29,10 +29,10 @@ from nanoeuler.backend.ops import Backend
 from nanoeuler.config import load
 from nanoeuler.config.settings import Pretrain
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.likelihood import bits_per_byte
 from nanoeuler.model.spec import head_name
-from nanoeuler.model.transformer import Transformer, initial_parameters
+from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.micro_batches import largest_divisor

@@ -4,12 +4,16 @@
     >>> model = nanoeuler.load(folder, device="cpu")
     >>> model
     LanguageModel(1,049,216 parameters, stage sft, template alpaca, backend cpu)
-    >>> answer = model.generate("Name a colour.", max_tokens=20, seed=3)  # in the template of a tuned model
+    >>> answer = model.generate("Name a colour.", max_tokens=20, seed=3)
     >>> answer == model.generate("Name a colour.", max_tokens=20, seed=3)
     True
-    >>> text = model.generate("The fox", raw=True, max_tokens=20)  # the prompt continued as it stands, as a base model always does
 
-What the model computes, for those who study it. A document starts with `</s>`, which `encode` never emits:
+A tuned model answers in its template. With `raw` it continues the prompt itself, as a base model
+always does:
+
+    >>> text = model.generate("The fox", raw=True, max_tokens=20)
+
+Logits and activations can be studied. A document starts with `</s>`, which `encode` never emits:
 
     >>> ids = [model.tokenizer.end_id, *model.tokenizer.encode("The fox")]
     >>> model.logits(ids).shape == (len(ids), model.config.vocab_size)
@@ -18,7 +22,8 @@ What the model computes, for those who study it. A document starts with `</s>`, 
     >>> activations.residual.shape == (model.config.layers + 1, len(ids), model.config.dim)
     True
 
-Each layer is two Euler steps in depth, so the residual stream at the next layer is the sum of three known terms:
+Each layer is two Euler steps in depth, so the residual stream at the next layer is the sum of three
+known terms:
 
     >>> import numpy as np
     >>> stream = activations.residual[0] + activations.attention[0] + activations.mlp[0]
@@ -46,37 +51,44 @@ from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer import Tokenizer
 
 MAX_TOKENS = 200
-"""New tokens of a reply, unless told otherwise."""
+"""New tokens of a reply, by default."""
 
 
 @dataclass(frozen=True)
 class Activations:
-    """What happens to one sequence of T tokens on its way through L layers, in float32.
+    """The residual stream of one sequence of T tokens in L layers, and its steps, in float32.
 
-    residual[l + 1] = residual[l] + attention[l] + mlp[l], up to rounding.
+    residual[l + 1] = residual[l] + attention[l] + mlp[l], up to rounding. The last entry of
+    `residual` is the stream behind the last layer, before the final norm.
     """
 
-    residual: np.ndarray  # (L + 1, T, dim): the stream at the input of each layer, and behind the last (before the final norm)
+    residual: np.ndarray  # (L + 1, T, dim): the stream at the input of each layer, and at the end
     attention: np.ndarray  # (L, T, dim): h · attention(norm(x)), the first Euler step of each layer
     mlp: np.ndarray  # (L, T, dim): h · mlp(norm(x)), the second
 
 
 class LanguageModel:
-    """A model folder, loaded: its configuration, tokenizer and weights, and what one does with them."""
+    """A loaded model folder: its configuration, tokenizer and weights; it writes text."""
 
     def __init__(self, saved: SavedModel, tokenizer: Tokenizer, backend: Backend):
         self.config = saved.config
         self.tokenizer = tokenizer
         self.stage = saved.stage
         self.template = saved.template
-        """Name of the prompt template that the model was tuned on; None for a base model, which continues text."""
+        """Name of the prompt template that the model was tuned on.
+
+        None for a base model, which continues text.
+        """
         self.info = saved.info
         self.transformer = Transformer(saved.config, backend.from_host(saved.parameters), backend)
         self.writer = Writer(self.transformer, tokenizer)
 
     def __repr__(self) -> str:
         template = f"template {self.template}" if self.template else "no template"
-        return f"LanguageModel({parameter_count(self.config):,} parameters, stage {self.stage}, {template}, backend {self.transformer.backend.name})"
+        return (
+            f"LanguageModel({parameter_count(self.config):,} parameters, stage {self.stage}, "
+            f"{template}, backend {self.transformer.backend.name})"
+        )
 
     # ---- writing
 
@@ -88,10 +100,11 @@ class LanguageModel:
         max_tokens: int = MAX_TOKENS,
         **sampling: Any,
     ) -> str:
-        """What the model writes behind `prompt`, up to `</s>` or `max_tokens`.
+        """The text that the model writes behind `prompt`, up to `</s>` or `max_tokens`.
 
-        A tuned model answers `prompt` (and `input`, where there is one) in its template, unless `raw`; a base model continues it.
-        `sampling` are the fields of `Sampling`: temperature, top_k, top_p, seed. Raises `UserError` for one out of its range.
+        A tuned model answers `prompt` (and `input`, where there is one) in its template, unless
+        `raw`; a base model continues it. `sampling` are the fields of `Sampling`: temperature,
+        top_k, top_p, seed. Raises `UserError` for one out of its range.
         """
         return "".join(self.stream(prompt, input, raw, max_tokens, **sampling))
 
@@ -103,13 +116,18 @@ class LanguageModel:
         max_tokens: int = MAX_TOKENS,
         **sampling: Any,
     ) -> Reply:
-        """Like `generate`, piece by piece: `for piece in model.stream("Once"): print(piece, end="", flush=True)`."""
-        return self.writer.stream(
-            self.writer.frame(self.prompt(prompt, input, raw)), Sampling(**sampling), max_tokens
-        )
+        """Like `generate`, piece by piece.
+
+        `for piece in model.stream("Once"): print(piece, end="", flush=True)`
+        """
+        ids = self.writer.frame(self.prompt(prompt, input, raw))
+        return self.writer.stream(ids, Sampling(**sampling), max_tokens)
 
     def prompt(self, prompt: str, input: str = "", raw: bool = False) -> str:
-        """The text that the model is given to write on. Raises `UserError` for an `input` that has no place in it."""
+        """The text that the model continues.
+
+        Raises `UserError` for an `input` when no template is used.
+        """
         if self.template is not None and not raw:
             return TEMPLATES[self.template](prompt, input)
         if input:
@@ -119,7 +137,8 @@ class LanguageModel:
                 else f"this model (stage {self.stage}) is a base model and has none"
             )
             raise UserError(
-                f"input fills a place in a tuned model's template, but {reason}; make it a part of the prompt"
+                f"input fills a place in a tuned model's template, but {reason}; "
+                "make it a part of the prompt"
             )
         return prompt
 
@@ -128,15 +147,14 @@ class LanguageModel:
     def logits(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """Logits of head 0 behind every token: (T,) → (T, V), (B, T) → (B, T, V), in float32.
 
-        Every token sees all tokens before it in its row; rows may be longer than the context that the model was trained for.
+        Every token sees all tokens before it in its row. Rows may be longer than the context that
+        the model was trained for.
         """
         ids = self.checked(ids)
-        batch = self.batch(np.atleast_2d(ids))
-        buffers = self.transformer.forward(batch)
+        buffers = self.transformer.forward(self.batch(np.atleast_2d(ids)))
         logits_NV = self.transformer.first_logits(buffers.stream.normed)
-        return np.array(self.transformer.backend.to_host(logits_NV), np.float32).reshape(
-            *ids.shape, -1
-        )
+        host_NV = np.array(self.transformer.backend.to_host(logits_NV), np.float32)
+        return host_NV.reshape(*ids.shape, -1)
 
     def activations(self, ids: Sequence[int] | np.ndarray) -> Activations:
         """The residual stream and every Euler step of one sequence of token ids, (T,)."""
@@ -165,14 +183,17 @@ class LanguageModel:
         )
 
     def checked(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+        """`ids` as int32. Raises ValueError for those that are not token ids of this model."""
         ids = np.asarray(ids)
         if ids.ndim not in (1, 2) or ids.size == 0 or ids.dtype.kind not in "iu":
             raise ValueError(
-                f"ids must be integers of shape (T,) or (B, T) with at least one token; these have shape {ids.shape} and type {ids.dtype}"
+                "ids must be integers of shape (T,) or (B, T) with at least one token; "
+                f"these have shape {ids.shape} and type {ids.dtype}"
             )
         if ids.min() < 0 or ids.max() >= self.config.vocab_size:
             raise ValueError(
-                f"ids must lie from 0 to {self.config.vocab_size - 1}; these reach from {ids.min()} to {ids.max()}"
+                f"ids must lie from 0 to {self.config.vocab_size - 1}; "
+                f"these reach from {ids.min()} to {ids.max()}"
             )
         return ids.astype(np.int32)
 
@@ -186,21 +207,23 @@ class LanguageModel:
 def load(
     folder: str | Path, device: str = "auto", gpus: int | None = None, precision: str = "auto"
 ) -> LanguageModel:
-    """Load a model folder, such as results/demo/sft/model, onto `device` (auto, cpu, cuda, reference).
+    """Load a model folder, such as results/demo/sft/model.
 
-    `precision` is that of a GPU's products and activations: fp32, tf32, bf16; auto is bf16.
-
-    Raises `UserError` when the folder is no model folder, or its files are damaged or do not belong together.
+    `device` is auto, cpu, cuda or reference. `precision` is that of a GPU's products and
+    activations: fp32, tf32, bf16; auto is bf16. Raises `UserError` when the folder is not a model
+    folder, or its files are damaged or do not belong together.
     """
     backend = make_backend(device, gpus, precision)
     saved = load_model(folder)
     tokenizer = Tokenizer.load(saved.tokenizer_path)
     if tokenizer.vocab_size > saved.config.vocab_size:
         raise UserError(
-            f"{saved.tokenizer_path}: has {tokenizer.vocab_size} tokens where the model has {saved.config.vocab_size}; it is the tokenizer of another run"
+            f"{saved.tokenizer_path}: has {tokenizer.vocab_size} tokens where the model has "
+            f"{saved.config.vocab_size}; it is the tokenizer of another run"
         )
     if saved.template is not None and saved.template not in TEMPLATES:
         raise UserError(
-            f"{folder}: the model was tuned on the template {saved.template!r}, which this version does not have; it has {', '.join(TEMPLATES)}"
+            f"{folder}: the model was tuned on the template {saved.template!r}, which this version "
+            f"does not have; it has {', '.join(TEMPLATES)}"
         )
     return LanguageModel(saved, tokenizer, backend)

@@ -21,8 +21,8 @@ from nanoeuler.files import read_json
 from nanoeuler.log import counted, format_seconds
 from nanoeuler.model.buffers import training_pass_bytes
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import parameter_count, state_bytes, training_flops_per_token
-from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream

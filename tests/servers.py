@@ -162,7 +162,8 @@ class Handler(BaseHTTPRequestHandler):
         if not (self.site.root / "datasets" / owner / name / path).is_file():
             self.answer(404, {}, b"Entry not found")
             return
-        location = f"http://localhost:{self.site.port}/signed/datasets/{owner}/{name}/{path}?signed={time.time()}"
+        signed = f"signed/datasets/{owner}/{name}/{path}?signed={time.time()}"
+        location = f"http://localhost:{self.site.port}/{signed}"
         self.answer(302, {"Location": location, "X-Repo-Commit": revision}, b"")
 
     def serve(self, path: str, fault: Fault) -> None:

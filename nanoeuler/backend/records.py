@@ -139,7 +139,7 @@ class SwigluWeights:
 
 @dataclass
 class ModelWeights:
-    """All weights of a model, or their gradients, as the passes use them: views of a flat buffer."""
+    """All weights of a model, or their gradients, as views of a flat buffer."""
 
     flat: Array
     embedding: Array  # (V, D)

@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler import log
@@ -11,10 +12,8 @@ from nanoeuler.cli.options import add_gpus, finish
 from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nanoeuler.backend.ops import Backend
-    from nanoeuler.model.check import Comparison
+    from nanoeuler.model.checks.comparison import Comparison
     from nanoeuler.model.config import ModelConfig
 
 Line = tuple[str, str, str]
@@ -71,7 +70,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 def run_check(options: argparse.Namespace) -> None:
     from nanoeuler.backend import make_backend
     from nanoeuler.files import write_json
-    from nanoeuler.model.check import TOLERANCE, check_all
+    from nanoeuler.model.checks.comparison import TOLERANCE
+    from nanoeuler.model.checks.model_gradients import check_all
 
     backend = make_backend(options.device)  # refuses a device that is not there
     comparisons = print_table(check_all(options.quick), TOLERANCE)
@@ -105,13 +105,13 @@ def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -
     of the batch for each preset.
     """
     from nanoeuler.backend import make_backend
-    from nanoeuler.model.check_device import OP_TOLERANCE, check_device_ops
+    from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_device_ops
     from nanoeuler.training.check_model import MODEL_TOLERANCE, check_device_model, check_reading
 
     wrong: list[Comparison] = []
     count = 0
 
-    def compare(title: str, table: Iterable[Comparison], tolerance: float) -> None:
+    def compare(title: str, table: "Iterable[Comparison]", tolerance: float) -> None:
         nonlocal count
         print(f"{title}, beside float64 (limit {tolerance:g})")
         comparisons = print_table(table, tolerance)

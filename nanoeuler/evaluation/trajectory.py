@@ -26,7 +26,7 @@ from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer.shards import TokenStore
 
 TOKENS = 2048
-"""Held-out tokens that are followed; with more the means move by less than a percent."""
+"""Held-out tokens that are followed; with more, the means change by less than a percent."""
 PASS_TOKENS = 1024
 """Tokens of one forward pass, which keeps every layer's stream."""
 
@@ -34,7 +34,7 @@ PASS_TOKENS = 1024
 def measure(
     model: Transformer, store: TokenStore, document_mask: bool, window: int, end_id: int
 ) -> dict[str, Any]:
-    """Follow about `TOKENS` held-out tokens, equally many of each source, through `model`.
+    """Follow about `TOKENS` held-out tokens through `model`, the same number from each source.
 
     Returns JSON values, see `summarise`.
     """
@@ -46,23 +46,22 @@ def measure(
         sequence = store.tokens("validation", source)
         index_W = chosen_windows(-(-len(sequence) // window), wanted)
         for first in range(0, len(index_W), rows):
-            ids_BT, following_BK, length_B = windows(
-                sequence, index_W[first : first + rows], window, 1, end_id
-            )
+            index_B = index_W[first : first + rows]
+            ids_BT, following_BK, length_B = windows(sequence, index_B, window, 1, end_id)
             positions_BT, starts_BT, _ = frame(ids_BT, following_BK, end_id, document_mask)
             batch = Batch(*map(model.backend.from_host, (ids_BT, positions_BT, starts_BT)))
             real_N = (np.arange(window) < length_B[:, None]).reshape(-1)
             parts.append(follow([point[real_N] for point in stream(model, batch)]))
     together = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
-    return {
-        "step_size": model.config.step_size,
-        "layers": model.config.layers,
-        **summarise(together),
-    }
+    config = model.config
+    return {"step_size": config.step_size, "layers": config.layers, **summarise(together)}
 
 
 def stream(model: Transformer, batch: Batch) -> list[np.ndarray]:
-    """x_0 … x_2L of every token, each (N, dim) in float64: the stream before and in the middle of each layer, and behind the last."""
+    """x_0 … x_2L of every token, each (N, dim) in float64.
+
+    These are the residual stream in front of each layer, in its middle, and behind the last layer.
+    """
     points = model.forward(batch, training=True).points
     return [np.asarray(model.backend.to_host(point), np.float64) for point in points]
 
@@ -105,8 +104,10 @@ def angle(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
 
 
 def summarise(measures: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Each measure at each point or step as {"mean", "quartiles"} over the tokens that have one;
-    None where no token has."""
+    """Each measure at each point or step: {"mean", "quartiles"} over the tokens that have a value.
+
+    None where no token has one.
+    """
 
     def describe(values: np.ndarray) -> dict[str, Any] | None:
         known = values[np.isfinite(values)]

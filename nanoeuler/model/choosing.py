@@ -24,10 +24,17 @@ AHEAD = 2
 class SamplingSettings(Protocol):
     """How a token is drawn; see `nanoeuler.inference.sampling`."""
 
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
+    @property
+    def temperature(self) -> float: ...
+
+    @property
+    def top_k(self) -> int: ...
+
+    @property
+    def top_p(self) -> float: ...
+
+    @property
+    def seed(self) -> int: ...
 
 
 class Choices:

@@ -1,8 +1,8 @@
-"""The configuration of a model: its fields, presets, and what makes sense together."""
+"""The configuration of a model: its fields, its presets, and which values fit together."""
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,17 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+AT_LEAST_ONE = (
+    "vocab_size",
+    "dim",
+    "layers",
+    "heads",
+    "kv_heads",
+    "ffn",
+    "context",
+    "mtp_heads",
+)
+
 QK_NORMS = ("none", "rms", "weighted")
 
 VARIANTS: dict[str, Any] = {"qk_norm": "none"}
@@ -57,10 +68,11 @@ the same `to_dict` as before, so that fingerprints of earlier runs hold."""
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder-only transformer: pre-norm RMSNorm, rotary positions, grouped-query attention, SwiGLU, K prediction heads.
+    """A decoder-only transformer with K prediction heads.
 
-    Sources: RMSNorm (Zhang & Sennrich 2019), RoPE (Su et al. 2021, rotate-half form), GQA (Ainslie et al. 2023),
-    SwiGLU (Shazeer 2020), multi-token prediction (Gloeckle et al. 2024, with linear heads on one hidden state).
+    Pre-norm RMSNorm (Zhang & Sennrich 2019), rotary positions in the rotate-half form (Su et al.
+    2021), grouped-query attention (Ainslie et al. 2023), SwiGLU (Shazeer 2020), and multi-token
+    prediction with linear heads on one hidden state (Gloeckle et al. 2024).
     """
 
     vocab_size: int
@@ -80,48 +92,53 @@ class ModelConfig:
     qk_norm: str = "none"  # RMSNorm of each head of q and k: none, rms (no weight), weighted
 
     def __post_init__(self) -> None:
-        for field in (
-            "vocab_size",
-            "dim",
-            "layers",
-            "heads",
-            "kv_heads",
-            "ffn",
-            "context",
-            "mtp_heads",
-        ):
+        """Fill in the defaults that depend on other fields. Raises `UserError`."""
+        for field in AT_LEAST_ONE:
             if getattr(self, field) < 1:
                 raise UserError(f"model.{field} is {getattr(self, field)}: it must be at least 1")
         if self.head_size == 0:
             if self.dim % self.heads:
                 raise UserError(
-                    f"model.heads is {self.heads}, which does not divide model.dim = {self.dim}; change one of them or set model.head_size"
+                    f"model.heads is {self.heads}, which does not divide model.dim = {self.dim}; "
+                    "change one of them or set model.head_size"
                 )
             object.__setattr__(self, "head_size", self.dim // self.heads)
+        weights = tuple(float(weight) for weight in self.mtp_weights) or (1.0,) * self.mtp_heads
+        object.__setattr__(self, "mtp_weights", weights)
+        self.check_fields()
+
+    def check_fields(self) -> None:
+        """Raise `UserError` for values that are out of range or don't fit together."""
         if self.heads % self.kv_heads:
             raise UserError(
-                f"model.kv_heads is {self.kv_heads}, which does not divide model.heads = {self.heads}; every key/value head serves equally many query heads"
+                f"model.kv_heads is {self.kv_heads}, which does not divide model.heads = "
+                f"{self.heads}; every key/value head serves equally many query heads"
             )
         if self.head_size < 2 or self.head_size % 2:
             raise UserError(
-                f"model.head_size is {self.head_size}: rotary positions turn pairs of elements, so it must be even and above 0"
+                f"model.head_size is {self.head_size}: rotary positions turn pairs of elements, "
+                "so it must be even and above 0"
             )
-        weights = tuple(float(weight) for weight in self.mtp_weights) or (1.0,) * self.mtp_heads
+        weights = self.mtp_weights
         if len(weights) != self.mtp_heads or min(weights) < 0 or weights[0] <= 0:
             raise UserError(
-                f"model.mtp_weights is {list(weights)}: it needs one weight ≥ 0 for each of the {self.mtp_heads} heads, and head 0's above 0"
+                f"model.mtp_weights is {list(weights)}: it needs one weight ≥ 0 for each of the "
+                f"{self.mtp_heads} heads, and head 0's above 0"
             )
-        object.__setattr__(self, "mtp_weights", weights)
         if self.qk_norm not in QK_NORMS:
             raise UserError(f"model.qk_norm is {self.qk_norm!r}; there are {', '.join(QK_NORMS)}")
         if not (self.norm_epsilon > 0 and self.rope_theta > 1 and self.step_size > 0):
             raise UserError(
-                "model.norm_epsilon and model.step_size must be above 0, and model.rope_theta above 1"
+                "model.norm_epsilon and model.step_size must be above 0, and model.rope_theta "
+                "above 1"
             )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
-        """Build from the config's `model` section: a preset's fields, overridden by the others. Raises `UserError`."""
+        """Build from the config's `model` section: a preset's fields, overridden by the others.
+
+        Raises `UserError`.
+        """
         values = {key: value for key, value in values.items() if value is not None}
         preset = values.pop("preset", None)
         if preset is not None and preset not in PRESETS:
@@ -133,14 +150,12 @@ class ModelConfig:
                 raise UserError(
                     f"model.{key} is no field of the model; there are {', '.join(known)}"
                 )
-        required = [
-            name
-            for name, field in known.items()
-            if field.default is dataclasses.MISSING and name not in merged
-        ]
-        if required:
+        required = [name for name, field in known.items() if field.default is dataclasses.MISSING]
+        missing = [name for name in required if name not in merged]
+        if missing:
             raise UserError(
-                f"the model section lacks {', '.join(required)}; give them or a preset ({', '.join(PRESETS)})"
+                f"the model section lacks {', '.join(missing)}; "
+                f"give them or a preset ({', '.join(PRESETS)})"
             )
         for key, value in merged.items():
             check_type(key, value, known[key].type)
@@ -149,35 +164,53 @@ class ModelConfig:
         return cls(**merged)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, but for variants that are not used: see `VARIANTS`."""
+        """All fields except variants that are not used: see `VARIANTS`."""
         values = dataclasses.asdict(self) | {"mtp_weights": list(self.mtp_weights)}
         return {key: value for key, value in values.items() if VARIANTS.get(key) != value}
 
     @property
     def ffn_storage(self) -> int:
-        """`ffn` rounded up to a multiple of 8, the width of a vector load; the padding is zero and stays zero."""
+        """`ffn` rounded up to a multiple of 8, the width of a vector load.
+
+        The padding is zero and stays zero.
+        """
         return round_up(self.ffn, 8)
 
     @property
     def vocab_storage(self) -> int:
+        """`vocab_size` rounded up in the same way."""
         return round_up(self.vocab_size, 8)
 
 
 def check_type(field: str, value: Any, kind: Any) -> None:
-    """Refuse a value of the wrong type: a quoted number, a fraction of a layer."""
-
-    def number(item: Any) -> bool:
-        return isinstance(item, int | float) and not isinstance(item, bool) and math.isfinite(item)
-
-    words, right = {
-        int: ("a whole number", isinstance(value, int) and not isinstance(value, bool)),
-        float: ("a number", number(value)),
-        bool: ("true or false", isinstance(value, bool)),
-        str: ("a word", isinstance(value, str)),
-    }.get(kind, ("a list of numbers", isinstance(value, list | tuple) and all(map(number, value))))
-    if not right:
+    """Refuse a value of the wrong type, such as a quoted number or a fraction of a layer."""
+    words, is_right = TYPES[kind]
+    if not is_right(value):
         raise UserError(f"model.{field} is {value!r}: it must be {words}")
 
 
+def is_whole_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return is_whole_number(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def is_list_of_numbers(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(map(is_number, value))
+
+
+TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    int: ("a whole number", is_whole_number),
+    float: ("a number", is_number),
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    str: ("a word", lambda value: isinstance(value, str)),
+    tuple[float, ...]: ("a list of numbers", is_list_of_numbers),
+}
+"""The type of a field → its name in a sentence, and whether a value has it."""
+
+
 def round_up(value: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is at least `value`."""
     return -(-value // multiple) * multiple

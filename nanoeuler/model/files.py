@@ -1,11 +1,13 @@
-"""A model folder: `model.safetensors`, `config.json`, `tokenizer.json`; all that chat, evaluation and export need.
+"""A model folder holds all that chat, evaluation and export need.
 
-Tensors have the names and shapes of Hugging Face's Llama, in float32, without padding. `config.json` carries this
-project's fields under `nanoeuler` beside the keys that Llama-class readers look for.
+It has three files: `model.safetensors`, `config.json` and `tokenizer.json`. Tensors have the names
+and shapes of Hugging Face's Llama, in float32, without padding. `config.json` carries this
+project's fields under `nanoeuler`, beside the keys that Llama-class readers look for.
 """
 
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,15 +27,16 @@ WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json
 
 @dataclass
 class SavedModel:
-    """What a model folder holds. `parameters` is a flat float32 buffer laid out by `tensor_table(config)`."""
+    """The contents of a model folder.
+
+    `parameters` is a flat float32 buffer laid out by `tensor_table(config)`.
+    """
 
     config: ModelConfig
     parameters: np.ndarray
     tokenizer_path: Path
     stage: str  # pretrain, sft, …
-    template: (
-        str | None
-    )  # name of the prompt template that the model was tuned on; None for a base model
+    template: str | None  # the prompt template that it was tuned on; None for a base model
     info: dict[str, Any] = field(default_factory=dict)  # provenance, licences, training summary
 
 
@@ -46,7 +49,7 @@ def save_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
     }
     try:
         save_file(tensors, path)
-    except SafetensorError as error:  # it wraps what the system said
+    except SafetensorError as error:  # it hides the number of the system's error in its text
         number = re.search(r"os error (\d+)", str(error))
         if number:
             raise OSError(int(number[1]), str(error), str(path)) from error
@@ -54,37 +57,28 @@ def save_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
 
 
 def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
-    """Read what `save_tensors` wrote into `buffers`. Raises `UserError` for a damaged file or one of another model."""
+    """Read what `save_tensors` wrote into `buffers`.
+
+    Raises `UserError` for a damaged file or one of another model.
+    """
+    wanted = {
+        prefix + tensor.name: buffer[tensor.name]
+        for prefix, buffer in buffers.items()
+        for tensor in buffer.table
+    }
+    other_fields = "the file is of a model with other fields than its config says"
     try:
         with safe_open(path, framework="numpy") as file:
             present = set(file.keys())
-            further = present - {
-                prefix + tensor.name
-                for prefix, buffer in buffers.items()
-                for tensor in buffer.table
-            }
+            further = present - wanted.keys()
             if further:
-                raise UserError(
-                    f"{path}: tensor {min(further)} is one too many; the file is of a model with other fields than its config says"
-                )
-            for prefix, buffer in buffers.items():
-                for tensor in buffer.table:
-                    name = prefix + tensor.name
-                    if name not in present:
-                        raise UserError(
-                            f"{path}: tensor {name} is missing; the file is of a model with other fields than its config says"
-                        )
-                    stored = file.get_slice(name)
-                    if stored.get_dtype() != "F32":
-                        raise UserError(
-                            f"{path}: tensor {name} has type {stored.get_dtype()}; a nanoeuler model is stored in float32, so this file was not written by it"
-                        )
-                    shape = tuple(stored.get_shape())
-                    if shape != tensor.shape:
-                        raise UserError(
-                            f"{path}: tensor {name} has shape {list(shape)} where the config asks for {list(tensor.shape)}"
-                        )
-                    buffer[tensor.name][...] = file.get_tensor(name)
+                raise UserError(f"{path}: tensor {min(further)} is one too many; {other_fields}")
+            for name, view in wanted.items():
+                if name not in present:
+                    raise UserError(f"{path}: tensor {name} is missing; {other_fields}")
+                stored = file.get_slice(name)
+                check_stored(path, name, stored.get_dtype(), stored.get_shape(), view.shape)
+                view[...] = file.get_tensor(name)
     except FileNotFoundError as error:
         raise UserError(
             f"{path}: no such file; train the model first or give its folder"
@@ -95,26 +89,41 @@ def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
         ) from error
 
 
+def check_stored(
+    path: Path, name: str, dtype: str, shape: Sequence[int], expected: Sequence[int]
+) -> None:
+    """Refuse a stored tensor that does not fit the model."""
+    if dtype != "F32":
+        raise UserError(
+            f"{path}: tensor {name} has type {dtype}; a nanoeuler model is stored in float32, "
+            "so this file was not written by it"
+        )
+    if tuple(shape) != tuple(expected):
+        raise UserError(
+            f"{path}: tensor {name} has shape {list(shape)} where the config asks for "
+            f"{list(expected)}"
+        )
+
+
 def save_model(folder: str | Path, model: SavedModel) -> None:
-    """Write a model folder in one move: it appears whole or not at all."""
+    """Write a model folder, which appears whole or not at all."""
     with atomic_folder(folder) as temporary:
         save_tensors(temporary / WEIGHTS, {"": FlatBuffer(model.config, model.parameters)})
         shutil.copyfile(model.tokenizer_path, temporary / TOKENIZER)
+        hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, TOKENIZER)}
         description = {
             "version": 1,
             "model": model.config.to_dict(),
             "stage": model.stage,
             "template": model.template,
             "info": model.info,
-        }
-        description["sha256"] = {
-            name: sha256_file(temporary / name) for name in (WEIGHTS, TOKENIZER)
+            "sha256": hashes,
         }
         write_json(temporary / CONFIG, llama_keys(model.config) | {"nanoeuler": description})
 
 
 def load_model(folder: str | Path) -> SavedModel:
-    """Read a model folder. Raises `UserError` when it is none, or damaged."""
+    """Read a model folder. Raises `UserError` when it is damaged, or not a model folder."""
     folder = Path(folder)
     config, description = read_description(folder)
     parameters = np.zeros(storage_elements(tensor_table(config)), np.float32)
@@ -125,7 +134,8 @@ def load_model(folder: str | Path) -> SavedModel:
     for name, expected in description.get("sha256", {}).items():
         if sha256_file(folder / name) != expected:
             raise UserError(
-                f"{folder / name}: damaged, it is not what its stage wrote; run the stage again, which exports the model from its checkpoint"
+                f"{folder / name}: damaged, it is not what its stage wrote; run the stage again, "
+                "which exports the model from its checkpoint"
             )
     return SavedModel(
         config,
@@ -138,15 +148,16 @@ def load_model(folder: str | Path) -> SavedModel:
 
 
 def load_config(folder: str | Path) -> ModelConfig:
-    """The configuration of a model folder, without its weights. Raises `UserError` when it is none, or damaged."""
+    """The configuration of a model folder. Raises `UserError` like `load_model`."""
     return read_description(Path(folder))[0]
 
 
 def read_description(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    """The model's configuration, and all that this project says about it in `config.json`."""
+    """The model's configuration, and the whole section of this project in `config.json`."""
     if not folder.is_dir():
         raise UserError(
-            f"{folder}: no such folder; give the model folder of a finished stage, such as results/demo/sft/model"
+            f"{folder}: no such folder; give the model folder of a finished stage, "
+            "such as results/demo/sft/model"
         )
     if not (folder / CONFIG).is_file() and (folder / "model" / CONFIG).is_file():
         raise UserError(f"{folder}: the folder of a stage; its model lies in {folder / 'model'}")
@@ -154,7 +165,8 @@ def read_description(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
     description = content.get("nanoeuler") if isinstance(content, dict) else None
     if not isinstance(description, dict) or not isinstance(description.get("model"), dict):
         raise UserError(
-            f"{folder / CONFIG}: not the config of a nanoeuler model (it has no 'nanoeuler' section with a 'model')"
+            f"{folder / CONFIG}: not the config of a nanoeuler model "
+            "(it has no 'nanoeuler' section with a 'model')"
         )
     try:
         return ModelConfig.from_dict(description["model"]), description
@@ -163,8 +175,11 @@ def read_description(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
 
 
 def llama_keys(config: ModelConfig) -> dict[str, Any]:
-    """The keys of a Hugging Face Llama config, where the model is one (with h = 1); readers that know no K heads ignore them."""
-    if config.step_size != 1.0:
+    """The keys of a Hugging Face Llama config, or none where the model is not a Llama.
+
+    It is one with h = 1 and without QK-norm; readers ignore the heads beyond head 0.
+    """
+    if config.step_size != 1.0 or config.qk_norm != "none":
         return {}
     return {
         "architectures": ["LlamaForCausalLM"],

@@ -1,5 +1,7 @@
 """One contiguous buffer for all parameters (or gradients, or a moment), with named views."""
 
+import numpy as np
+
 from nanoeuler.backend.records import Array, ModelWeights
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.llama import make_blocks
@@ -62,3 +64,23 @@ def model_weights(config: ModelConfig, array: Array, norms: Array | None = None)
         heads=buffer.packed(*heads),
         first_head=buffer.storage(first),
     )
+
+
+def initial_parameters(config: ModelConfig, seed: int) -> np.ndarray:
+    """A flat float32 buffer of fresh parameters: normal with each tensor's spread, norms 1.
+
+    Each tensor draws from a counter-based stream of its own, keyed by the seed and its row in the
+    table. Padding is 0.
+    """
+    table = tensor_table(config)
+    buffer = np.zeros(storage_elements(table), np.float32)
+    for index, tensor in enumerate(table):
+        view = buffer[tensor.offset : tensor.stop].reshape(tensor.storage_shape)
+        view = view[tuple(slice(size) for size in tensor.shape)]
+        if tensor.initial_std is None:
+            view[...] = 1
+        else:
+            generator = np.random.Generator(np.random.Philox(key=[seed, index]))
+            draws = generator.standard_normal(tensor.shape, np.float32)
+            view[...] = draws * np.float32(tensor.initial_std)
+    return buffer

@@ -1,39 +1,44 @@
-"""How well a model predicts held-out text: bits per byte, and how often each of its K heads is right.
+"""How well a model predicts held-out text.
 
-    bits per byte = nats of head 0, summed over all tokens, `</s>` included / (ln 2 · UTF-8 bytes of the text)
+Measured are the bits per byte, and how often each of the K heads is right.
 
-The unit does not depend on the tokenizer, so models of different vocabularies compare. The text is read in windows that
-do not overlap: window w holds the tokens [w·T, (w+1)·T) and predicts each one's successor, the successor of the last
-being `</s>`. So every token but the very first `</s>` is predicted exactly once, and so is the end of the text.
+    bits per byte = nats / (ln 2 · UTF-8 bytes of the text)
+
+The nats are those of head 0, summed over all tokens, `</s>` included. The unit does not
+depend on the tokenizer, so that models of different vocabularies can be compared.
+
+The text is read in windows that do not overlap: window w holds the tokens [w·T, (w+1)·T) and
+predicts the successor of each; the successor of the text's last token is `</s>`. So every token but
+the very first `</s>` is predicted exactly once, and so is the end of the text.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nanoeuler.model.documents import frame, mask_padding, windows
+from nanoeuler.model.documents import TokenSlices, frame, mask_padding, windows
 from nanoeuler.model.transformer import Batch, Transformer
 
 if TYPE_CHECKING:
     from nanoeuler.tokenizer import Tokenizer
 
 BATCH_TOKENS = 8192
-"""Tokens of one forward pass, unless the caller says otherwise."""
+"""Tokens of one forward pass, by default."""
 
 SLICE_ELEMENTS = 1 << 22
-"""Logits that exist at a time: 16 MB in float32, whatever the batch and the vocabulary."""
+"""Elements of the logits that exist at a time: 16 MB in float32."""
 
 
 @dataclass(frozen=True)
 class HeldOutScore:
-    """What `bits_per_byte` measured, as sums: nats of head 0 over `tokens` targets that stand for `text_bytes` bytes."""
+    """The sums that `bits_per_byte` measures."""
 
-    nats: float
-    tokens: int
-    text_bytes: int
+    nats: float  # of head 0
+    tokens: int  # targets of head 0
+    text_bytes: int  # UTF-8 bytes that these targets stand for
     hits: tuple[int, ...]  # per head: targets that were its likeliest token
     targets: tuple[int, ...]  # per head: targets that it had
 
@@ -47,26 +52,24 @@ class HeldOutScore:
 
     @property
     def accuracy(self) -> tuple[float, ...]:
-        """Share of each head's targets that it ranked first; head k's lie k + 1 tokens ahead, in the same document."""
-        return tuple(
-            hits / max(targets, 1) for hits, targets in zip(self.hits, self.targets, strict=True)
-        )
+        """Share of each head's targets that it ranked first.
+
+        Head k's targets lie k + 1 tokens ahead, in the same document.
+        """
+        pairs = zip(self.hits, self.targets, strict=True)
+        return tuple(hits / max(targets, 1) for hits, targets in pairs)
 
 
 def token_byte_lengths(tokenizer: "Tokenizer") -> np.ndarray:
     """UTF-8 bytes that each id stands for, (vocab_size,) int32; special tokens stand for none."""
-    return np.array(
-        [
-            0 if tokenizer.is_special(id) else len(tokenizer.token_bytes(id))
-            for id in range(tokenizer.vocab_size)
-        ],
-        np.int32,
-    )
+    ids = range(tokenizer.vocab_size)
+    lengths = [0 if tokenizer.is_special(id) else len(tokenizer.token_bytes(id)) for id in ids]
+    return np.array(lengths, np.int32)
 
 
 def bits_per_byte(
     model: Transformer,
-    sequence: Any,
+    sequence: TokenSlices,
     text_bytes: int,
     tokenizer: "Tokenizer",
     document_mask: bool,
@@ -76,24 +79,24 @@ def bits_per_byte(
     window: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> HeldOutScore:
-    """Score `sequence`, anything that has a length of at least 1 and slices to an integer array.
+    """Score `sequence`, which holds at least one token.
 
-    `text_bytes` are the UTF-8 bytes of its text. `limit_tokens` scores only as many whole windows as that holds (at least
-    one), spread evenly over the text, and takes the bytes of their targets instead. The first `heads` heads have their
-    accuracy measured; nats are head 0's. `window` is T, the model's context unless given. `advance` is told how many tokens
-    each forward pass has scored.
+    `text_bytes`: UTF-8 bytes of its text. `limit_tokens`: score only as many whole windows as that
+    many tokens make (at least one), spread evenly over the text; the bytes are then those of their
+    targets. `heads`: how many heads have their accuracy measured. `window`: T, by default the
+    model's context. `advance` is called with the tokens that each forward pass has scored.
     """
     T, end_id = window or model.config.context, tokenizer.end_id
     total_windows = -(-len(sequence) // T)
-    index_W = chosen_windows(
-        total_windows, None if limit_tokens is None else max(1, limit_tokens // T)
-    )
+    limit = None if limit_tokens is None else max(1, limit_tokens // T)
+    index_W = chosen_windows(total_windows, limit)
     byte_lengths_V = None if len(index_W) == total_windows else token_byte_lengths(tokenizer)
+    # equal batches: the model lays out its buffers once, and little is padded
     batches = -(-len(index_W) // (batch_rows or max(1, BATCH_TOKENS // T)))
-    rows = -(
-        -len(index_W) // batches
-    )  # equal batches: the model plans its buffers once, and little is padded
-    nats, tokens, scored_bytes = 0.0, 0, 0
+    rows = -(-len(index_W) // batches)
+    nats = 0.0
+    tokens = 0
+    scored_bytes = 0
     hits_K, counts_K = np.zeros(heads, np.int64), np.zeros(heads, np.int64)
     for first in range(0, len(index_W), rows):
         index_B = index_W[first : first + rows]
@@ -101,16 +104,10 @@ def bits_per_byte(
         positions_BT, starts_BT, targets_BTK = frame(ids_BT, following_BK, end_id, document_mask)
         mask_padding(targets_BTK, length_B)
         targets_NK = targets_BTK.reshape(-1, heads)
-        if len(index_B) < rows:  # fill up the last batch
-            ids_BT, positions_BT, starts_BT = (
-                np.pad(x, ((0, rows - len(index_B)), (0, 0)))
-                for x in (ids_BT, positions_BT, starts_BT)
-            )
-        batch_nats, batch_hits_K = score_batch(
-            model,
-            Batch(*map(model.backend.from_host, (ids_BT, positions_BT, starts_BT))),
-            targets_NK,
-        )
+        missing = rows - len(index_B)  # of the last batch, which is filled up
+        padded = [np.pad(x, ((0, missing), (0, 0))) for x in (ids_BT, positions_BT, starts_BT)]
+        batch = Batch(*map(model.backend.from_host, padded))
+        batch_nats, batch_hits_K = score_batch(model, batch, targets_NK)
         scored = targets_NK[targets_NK[:, 0] >= 0, 0]
         nats += batch_nats
         tokens += len(scored)
@@ -119,28 +116,27 @@ def bits_per_byte(
         counts_K += (targets_NK >= 0).sum(axis=0)
         if advance:
             advance(len(scored))
+    if byte_lengths_V is None:
+        scored_bytes = text_bytes
     return HeldOutScore(
-        nats,
-        tokens,
-        text_bytes if byte_lengths_V is None else scored_bytes,
-        tuple(hits_K.tolist()),
-        tuple(counts_K.tolist()),
+        nats, tokens, scored_bytes, tuple(hits_K.tolist()), tuple(counts_K.tolist())
     )
 
 
-def chosen_windows(windows: int, limit: int | None) -> np.ndarray:
-    """All window numbers, or `limit` of them at even distances from the first on."""
-    if limit is None or limit >= windows:
-        return np.arange(windows)
-    return np.arange(limit) * windows // limit
+def chosen_windows(count: int, limit: int | None) -> np.ndarray:
+    """The numbers of all `count` windows, or of `limit` of them at even distances."""
+    if limit is None or limit >= count:
+        return np.arange(count)
+    return np.arange(limit) * count // limit
 
 
 def score_batch(
     model: Transformer, batch: Batch, targets_NK: np.ndarray
 ) -> tuple[float, np.ndarray]:
-    """Nats of head 0 and hits of each head, (K,), over the batch's first N tokens. Targets of −1 count for nothing.
+    """Nats of head 0 and hits of each head, (K,), over the batch's first N tokens.
 
-    The logits are made slice by slice, so that memory does not grow with tokens × heads × vocabulary.
+    Targets of −1 are not counted. The logits are computed slice by slice, so that memory does not
+    grow with tokens × heads × vocabulary.
     """
     ops, head_rows = model.backend, model.heads.rows
     N, K = targets_NK.shape
@@ -155,9 +151,8 @@ def score_batch(
         n = len(part_NK)
         ops.linear(hidden_ND[start : start + n], weight, logits[:n])
         logits_RV = logits[:n].reshape(n * K, head_rows)[:, : model.config.vocab_size]
-        ops.cross_entropy(
-            logits_RV, ops.from_host(part_NK.reshape(-1)), logprobs_R[: n * K], lse_R[: n * K]
-        )
+        targets_R = ops.from_host(part_NK.reshape(-1))
+        ops.cross_entropy(logits_RV, targets_R, logprobs_R[: n * K], lse_R[: n * K])
         nats -= float(ops.to_host(logprobs_R[: n * K])[::K].sum(dtype=np.float64))
         hits_K += (ops.to_host(ops.argmax(logits_RV)).reshape(n, K) == part_NK).sum(axis=0)
     return nats, hits_K

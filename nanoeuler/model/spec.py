@@ -1,4 +1,4 @@
-"""What a model consists of and costs: the table of its tensors, and operations per token.
+"""The table of a model's tensors, and the operations that a token costs.
 
 Everything that needs to know a tensor's name, shape or offset (buffers, model files, optimizer,
 gradient checks, memory estimates, the parameter count) reads `tensor_table`. Nothing writes an
@@ -49,7 +49,7 @@ def parameter_count(config: ModelConfig) -> int:
 
 
 def parameters_by_kind(config: ModelConfig) -> dict[str, int]:
-    """Number of trained parameters of each kind; a tied embedding counts as the embedding that it also is."""
+    """Number of trained parameters of each kind; a tied embedding counts as embedding."""
     marks = {
         "embedding": ("embed_tokens",),
         "attention": ("self_attn",),
@@ -59,18 +59,17 @@ def parameters_by_kind(config: ModelConfig) -> dict[str, int]:
     }
     counts = dict.fromkeys(marks, 0)
     for tensor in tensor_table(config):
-        counts[
-            next(
-                kind for kind, parts in marks.items() if any(part in tensor.name for part in parts)
-            )
-        ] += tensor.size
+        kinds = (kind for kind, parts in marks.items() if any(x in tensor.name for x in parts))
+        counts[next(kinds)] += tensor.size
     return counts
 
 
 def forward_flops(config: ModelConfig, tokens: float, seen: float, predicted: float) -> float:
-    """Floating-point operations of the forward pass of `tokens` tokens; a multiply-add counts two.
+    """Floating-point operations of a forward pass; a multiply-add counts as two.
 
-    Matrix products, all K heads for the tokens that predict, and causal attention of tokens that see `seen` keys together; glue is not counted.
+    Counted are the matrix products of `tokens` tokens, all K heads for `predicted` of them, and
+    causal attention, where `seen` is the sum over tokens of the keys that each sees. Elementwise
+    ops are not counted.
     """
     c = config
     per_layer = c.dim * c.head_size * (2 * c.heads + 2 * c.kv_heads) + 3 * c.dim * c.ffn
@@ -82,16 +81,23 @@ def forward_flops(config: ModelConfig, tokens: float, seen: float, predicted: fl
 
 
 def training_flops(config: ModelConfig, tokens: float, seen: float, predicted: float) -> float:
-    """Forward plus backward, which costs twice the forward (Kaplan et al. 2020); recomputation is not counted, as usual for MFU."""
+    """Operations of a forward and a backward pass, which costs twice as much (Kaplan et al. 2020).
+
+    Recomputation is not counted, as usual for MFU.
+    """
     return 3 * forward_flops(config, tokens, seen, predicted)
 
 
 def forward_flops_per_token(config: ModelConfig, length: int) -> float:
-    """Of rows of `length` tokens, each one document: a token sees (length + 1) / 2 keys on average, and predicts."""
+    """`forward_flops` in rows of `length` tokens that are one document each.
+
+    Every token predicts, and sees (length + 1) / 2 keys on average.
+    """
     return forward_flops(config, 1, (length + 1) / 2, 1)
 
 
 def training_flops_per_token(config: ModelConfig, length: int) -> float:
+    """`training_flops` in the same rows."""
     return training_flops(config, 1, (length + 1) / 2, 1)
 
 

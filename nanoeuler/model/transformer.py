@@ -23,7 +23,6 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import model_weights
 from nanoeuler.model.heads import Heads
 from nanoeuler.model.llama import make_blocks
-from nanoeuler.model.spec import storage_elements, tensor_table
 
 
 @dataclass
@@ -220,23 +219,3 @@ class Transformer:
         """
         logits = self.first_logits(cache.append(self, tokens, counts, every=every))
         return logits.reshape(*np.shape(tokens), self.config.vocab_size) if every else logits
-
-
-def initial_parameters(config: ModelConfig, seed: int) -> np.ndarray:
-    """A flat float32 buffer of fresh parameters: normal with each tensor's spread, norms 1.
-
-    Each tensor draws from a counter-based stream of its own, keyed by the seed and its row in the
-    table. Padding is 0.
-    """
-    table = tensor_table(config)
-    buffer = np.zeros(storage_elements(table), np.float32)
-    for index, tensor in enumerate(table):
-        view = buffer[tensor.offset : tensor.stop].reshape(tensor.storage_shape)
-        view = view[tuple(slice(size) for size in tensor.shape)]
-        if tensor.initial_std is None:
-            view[...] = 1
-        else:
-            generator = np.random.Generator(np.random.Philox(key=[seed, index]))
-            draws = generator.standard_normal(tensor.shape, np.float32)
-            view[...] = draws * np.float32(tensor.initial_std)
-    return buffer

@@ -1,7 +1,8 @@
-"""The training state on disk: a folder per checkpoint, written whole or not at all, verified when read.
+"""The training state on disk: a folder per checkpoint, written whole or not at all.
 
-`checkpoints/step-00001200/` holds `model.safetensors` (a model that other stages can start from), `optimizer.safetensors`
-and `state.json` with the hashes of both. The newest two, the best, and the last before a WSD schedule's decay are kept.
+`checkpoints/step-00001200/` holds `model.safetensors` (a model that other stages can start from),
+`optimizer.safetensors`, and `state.json` with the hashes of both, which are verified when it is
+read. The newest two checkpoints are kept, the best, and the last before a WSD schedule's decay.
 """
 
 import shutil
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nanoeuler import log
+from nanoeuler.backend.records import Array
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_folder, read_json, sha256_file, write_json
 from nanoeuler.model.config import ModelConfig
@@ -28,52 +30,49 @@ class Checkpoints:
         self.folder = folder
 
     def steps(self) -> list[int]:
-        """Steps with a checkpoint, oldest first, sound or not."""
-        return sorted(
-            int(path.name.removeprefix("step-"))
-            for path in self.folder.glob("step-*")
-            if path.is_dir()
-        )
+        """Steps with a checkpoint, oldest first, damaged or not."""
+        folders = [path for path in self.folder.glob("step-*") if path.is_dir()]
+        return sorted(int(folder.name.removeprefix("step-")) for folder in folders)
 
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
 
     def save(self, state: TrainingState, info: dict[str, Any]) -> None:
-        """Write the state at its present step; `info` is what the trainer needs to resume (JSON)."""
-        weights, *moments = (
-            (name, FlatBuffer(state.config, np.asarray(state.backend.to_host(array), np.float32)))
-            for name, array in state.tensors().items()
-        )
+        """Write the state at its present step; `info` (JSON) is for the trainer, to resume."""
+
+        def on_host(array: Array) -> FlatBuffer:
+            return FlatBuffer(state.config, np.asarray(state.backend.to_host(array), np.float32))
+
+        moments = {f"{name}/": on_host(x) for name, x in state.optimizer.tensors.items()}
         with atomic_folder(self.path(state.step)) as temporary:
-            save_tensors(temporary / WEIGHTS, {"": weights[1]})
-            save_tensors(temporary / OPTIMIZER, {f"{name}/": buffer for name, buffer in moments})
+            save_tensors(temporary / WEIGHTS, {"": on_host(state.parameters)})
+            save_tensors(temporary / OPTIMIZER, moments)
             hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, OPTIMIZER)}
             content = {"version": 1, "step": state.step, "sha256": hashes}
             write_json(temporary / STATE, content | {"model": state.config.to_dict(), **info})
 
     def read_state(self, step: int) -> dict[str, Any] | None:
-        """`state.json` of a checkpoint whose files are as they were written; None (said aloud) for a damaged one."""
+        """`state.json` of a checkpoint; None, and a line in the log, where a file is damaged."""
         path = self.path(step)
         try:
             content = read_json(path / STATE)
-            damaged = [
-                name
-                for name, expected in content["sha256"].items()
-                if sha256_file(path / name) != expected
-            ]
+            hashes = content["sha256"].items()
+            damaged = [name for name, expected in hashes if sha256_file(path / name) != expected]
         except (UserError, OSError, KeyError, TypeError, AttributeError) as error:
             damaged = [f"{STATE} ({type(error).__name__})"]
             content = None
         if damaged:
-            log.line(
-                "checkpoint",
-                f"{path}: {', '.join(damaged)} is damaged; falling back to the checkpoint before it",
-            )
+            names = ", ".join(damaged)
+            fallback = "falling back to the checkpoint before it"
+            log.line("checkpoint", f"{path}: {names} is damaged; {fallback}")
             return None
         return content
 
     def newest(self, limit: int | None = None) -> dict[str, Any] | None:
-        """State of the newest sound checkpoint, at `limit` or before when given; unsound ones are passed over aloud."""
+        """`read_state` of the newest checkpoint that is not damaged.
+
+        With `limit`, of that step or an earlier one.
+        """
         for step in reversed(self.steps()):
             if limit is None or step <= limit:
                 content = self.read_state(step)
@@ -83,15 +82,14 @@ class Checkpoints:
 
     def restore(self, step: int, state: TrainingState) -> None:
         """Load parameters and optimizer tensors of checkpoint `step` into `state`."""
-        path, tensors = self.path(step), state.tensors()
+        tensors = state.tensors()
         buffers = {
             name: FlatBuffer(state.config, np.zeros(array.shape, np.float32))
             for name, array in tensors.items()
         }
-        load_tensors(path / WEIGHTS, {"": buffers["parameters"]})
-        load_tensors(
-            path / OPTIMIZER, {f"{name}/": buffers[name] for name in state.optimizer.tensors}
-        )
+        moments = {f"{name}/": buffers[name] for name in state.optimizer.tensors}
+        load_tensors(self.path(step) / WEIGHTS, {"": buffers["parameters"]})
+        load_tensors(self.path(step) / OPTIMIZER, moments)
         for name, array in tensors.items():
             array[...] = state.backend.from_host(buffers[name].array)
         state.model.refresh()
@@ -107,24 +105,30 @@ class Checkpoints:
             shutil.rmtree(self.path(step), ignore_errors=True)
 
     def remove_after(self, step: int) -> None:
-        """Delete checkpoints beyond `step`: what they hold is about to be computed again."""
+        """Delete the checkpoints of later steps, which are about to be computed again."""
         for later in self.steps():
             if later > step:
                 shutil.rmtree(self.path(later), ignore_errors=True)
 
     def set_aside(self, fingerprint: str) -> Path:
-        """Move the whole folder away: it belongs to other settings. Returns where it went."""
+        """Move all checkpoints to another folder, since they belong to other settings.
+
+        Returns that folder.
+        """
         target = self.folder.with_name(f"{self.folder.name}.stale-{fingerprint[:8]}")
         if target.exists():
             shutil.rmtree(target)
         target.mkdir(parents=True)
-        for path in [*self.folder.glob("step-*")]:
+        for path in list(self.folder.glob("step-*")):
             path.rename(target / path.name)
         return target
 
 
 def read_parameters(folder: Path, config: ModelConfig) -> np.ndarray:
-    """Flat parameters of a model or checkpoint folder, for a model of `config`. Raises `UserError` when they don't fit."""
+    """Flat parameters of a model or checkpoint folder, for a model of `config`.
+
+    Raises `UserError` when they don't fit.
+    """
     buffer = FlatBuffer(config, np.zeros(FlatBuffer.elements(config), np.float32))
     load_tensors(folder / WEIGHTS, {"": buffer})
     return buffer.array

@@ -15,7 +15,7 @@ import numpy as np
 from nanoeuler import log, provenance
 from nanoeuler.backend.ops import Backend
 from nanoeuler.errors import UserError
-from nanoeuler.model.check import check_all
+from nanoeuler.model.checks.model_gradients import check_all
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.training.checkpoint import Checkpoints

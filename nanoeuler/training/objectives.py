@@ -1,6 +1,7 @@
-"""What a stage minimises, as the weights w of −Σ w · logprob: its gradient is all that the backward pass wants to know.
+"""The losses of the stages, as the weights w of −Σ w · logprob.
 
-Pretraining and fine-tuning know the weights beforehand; preferences find them from the log-probabilities of whole replies.
+The backward pass needs no more than these weights. Pretraining and fine-tuning know them
+beforehand. Preferences find them from the log-probabilities of whole replies.
 """
 
 from collections.abc import Sequence
@@ -15,11 +16,14 @@ from nanoeuler.training.streams import StepRows
 
 
 class Objective(Protocol):
+    """The loss of a stage."""
+
     known: ClassVar[bool]
-    """Do the rows bring the weights along? Then log-probabilities and gradient take one pass over the logits."""
+    """Do the rows bring the weights along? Then one pass over the logits gives log-probabilities
+    and gradient."""
 
     def first_head_weight(self, rows: StepRows) -> float:
-        """What the step's sum for head 0 is divided by to be reported."""
+        """The divisor of the step's sum for head 0, which gives the loss that is reported."""
         ...
 
     def weigh(
@@ -30,9 +34,9 @@ class Objective(Protocol):
         further: Sequence[Array],
         losses_2: Array,
     ) -> None:
-        """Put the weights of some rows' targets into `weights`, and add the loss of all heads and of head 0 to `losses`.
+        """Write the weights of some rows' targets, and add the loss of all heads and of head 0.
 
-        Always on the same arrays and without a look at any value, so that a device can record it.
+        It always uses the same arrays and looks at no value, so that a device can record it.
         """
         ...
 
@@ -59,7 +63,10 @@ class KnownWeights:
 
 @dataclass(frozen=True)
 class PreferenceLoss:
-    """The chosen reply of a pair should gain on the rejected one; see the op `preference`. Rows bring spans, reference, scales and shares."""
+    """The chosen reply of a pair should gain on the rejected one: see the op `preference`.
+
+    Rows bring spans, reference, scales and shares.
+    """
 
     margin: float
     smoothing: float

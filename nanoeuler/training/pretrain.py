@@ -14,9 +14,10 @@ from nanoeuler import log
 from nanoeuler.config.settings import Pretrain
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.likelihood import bits_per_byte
 from nanoeuler.model.spec import parameter_count
-from nanoeuler.model.transformer import Transformer, initial_parameters
+from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.bigram import bigram_bits_per_byte

@@ -19,7 +19,8 @@ from nanoeuler.config.settings import Sft
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json, sha256_file
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.transformer import Transformer, initial_parameters
+from nanoeuler.model.flat import initial_parameters
+from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.fingerprint import fingerprint
 from nanoeuler.training.job import Job

@@ -28,8 +28,8 @@ from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.transformer import Transformer, initial_parameters
+from nanoeuler.model.flat import FlatBuffer, initial_parameters
+from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import StepRows, TextStream

@@ -19,7 +19,7 @@ from nanoeuler.backend.records import (
     SwigluWeights,
 )
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.check_device import check_device_ops
+from nanoeuler.model.checks.engine_ops import check_device_ops
 
 TOLERANCE = 1e-6
 REFERENCE = ReferenceBackend(np.float64)

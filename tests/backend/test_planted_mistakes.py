@@ -12,7 +12,8 @@ import pytest
 
 from nanoeuler.backend.records import AttentionArrays
 from nanoeuler.backend.reference import ReferenceBackend, sigmoid, store
-from nanoeuler.model.check import CASES, check_model, check_ops
+from nanoeuler.model.checks.model_gradients import CASES, check_model
+from nanoeuler.model.checks.op_gradients import check_ops
 
 PLANTED = []
 
@@ -495,9 +496,44 @@ class EulerStepIgnored(ReferenceBackend):
         super().linear_backward_input(dout_NO, weight_OI, dx_NI)
 
 
+class HeadNormIgnored(ReferenceBackend):
+    """The backward pass takes the norm of heads for no norm at all."""
+
+    def head_norm_backward(self, dx_NHE, norm, dweight_E, *, accumulate):
+        if dweight_E is not None:
+            dweight_E[...] = 0
+
+
+class HeadNormWithoutItsProjection(ReferenceBackend):
+    """The gradient along the head itself, which the norm takes away, stays."""
+
+    def head_norm_backward(self, dx_NHE, norm, dweight_E, *, accumulate):
+        before = dx_NHE.copy()
+        super().head_norm_backward(dx_NHE, norm, dweight_E, accumulate=accumulate)
+        weight = 1.0 if norm.weight_E is None else norm.weight_E
+        dx_NHE[...] = before * weight * norm.inverse_rms_NH[..., None]
+
+
+class HeadNormWeightForgotten(ReferenceBackend):
+    """The gradient of a head's input leaves the weight out."""
+
+    def head_norm_backward(self, dx_NHE, norm, dweight_E, *, accumulate):
+        plain, scratch = norm._replace(weight_E=None), dx_NHE.copy()
+        super().head_norm_backward(scratch, norm, dweight_E, accumulate=accumulate)
+        super().head_norm_backward(dx_NHE, plain, None, accumulate=False)
+
+
+QK_NORM = "QK-norm with weights, one key/value head"
+
+
 @pytest.mark.parametrize(
     ("mistaken", "case"),
     [
+        (HeadNormIgnored, "QK-norm without weights"),
+        (HeadNormIgnored, QK_NORM),
+        (HeadNormWithoutItsProjection, "QK-norm without weights"),
+        (HeadNormWithoutItsProjection, QK_NORM),
+        (HeadNormWeightForgotten, QK_NORM),
         (TiedGradientOverwritten, "tied heads, head size apart from dim / heads"),
         (EulerStepIgnored, "one layer, K = 2, step size 0.5, two documents a row"),
     ],

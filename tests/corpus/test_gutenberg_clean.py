@@ -433,7 +433,8 @@ NOTES_AT_THE_END = {
     "pg56248",
 }
 CHAPTER = re.compile(
-    r"^[^\S\n]*(?:CHAPTER|Chapter|BOOK|ACT|Act|CANTO|LETTER|Letter|VOLUME|Stave)\s+(?:[IVXLC]+|\d+)\b.*$",
+    r"^[^\S\n]*(?:CHAPTER|Chapter|BOOK|ACT|Act|CANTO|LETTER|Letter|VOLUME|Stave)"
+    r"\s+(?:[IVXLC]+|\d+)\b.*$",
     re.MULTILINE,
 )
 

@@ -100,7 +100,8 @@ def test_what_the_data_forbids_is_in_the_front_matter_and_said_aloud(run):
 
 
 def test_data_sets_of_a_hub_are_named_when_they_were_used(run):
-    address = "https://huggingface.co/datasets/HuggingFaceFW/fineweb-edu/resolve/87f0/sample/10BT/000.parquet"
+    repository = "https://huggingface.co/datasets/HuggingFaceFW/fineweb-edu"
+    address = f"{repository}/resolve/87f0/sample/10BT/000.parquet"
     sources = {
         "fineweb": {"shards": [{"url": address}, {"url": address}]},
         "instructions": {"world": {"url": "data/world.json"}},

@@ -9,7 +9,8 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.evaluation import continuations
 from nanoeuler.evaluation.continuations import Pair, encode, log_likelihoods, pack
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
+from nanoeuler.model.flat import initial_parameters
+from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import build
 

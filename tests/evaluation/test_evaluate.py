@@ -9,7 +9,7 @@ import pytest
 from nanoeuler.cli import main
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, save_model
-from nanoeuler.model.transformer import initial_parameters
+from nanoeuler.model.flat import initial_parameters
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import ShardWriter, token_dtype, write_manifest
 from nanoeuler.tokenizer.vocabulary import build

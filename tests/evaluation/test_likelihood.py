@@ -9,10 +9,10 @@ import pytest
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model import likelihood
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.likelihood import HeldOutScore, bits_per_byte, token_byte_lengths
 from nanoeuler.model.spec import head_name
-from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
+from nanoeuler.model.transformer import Batch, Transformer
 
 END = 0
 

@@ -12,7 +12,7 @@ from nanoeuler.corpus.tasks import prepare
 from nanoeuler.evaluation.tasks import choose_items, judge, mean, summarise_task
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, save_model
-from nanoeuler.model.transformer import initial_parameters
+from nanoeuler.model.flat import initial_parameters
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import build
 

@@ -6,7 +6,8 @@ import pytest
 from nanoeuler.backend import make_backend
 from nanoeuler.evaluation.trajectory import angle, follow, stream, summarise
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
+from nanoeuler.model.flat import initial_parameters
+from nanoeuler.model.transformer import Batch, Transformer
 
 H = 0.25
 

@@ -7,8 +7,8 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.documents import frame
 from nanoeuler.model.files import SavedModel, save_model
+from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.template import alpaca
-from nanoeuler.model.transformer import initial_parameters
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.counting import count_words

@@ -12,7 +12,7 @@ from nanoeuler import api
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, load_model, save_model
-from nanoeuler.model.transformer import initial_parameters
+from nanoeuler.model.flat import initial_parameters
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -153,7 +153,7 @@ def test_the_steps_carry_h(tmp_path, tokenizer_path):
 
 
 @pytest.mark.parametrize("ids", [[], [[[1]]], [1.5], [-1, 2], [384], "text"])
-def test_ids_that_are_none_are_refused(base, ids):
+def test_ids_that_are_not_of_the_model_are_refused(base, ids):
     with pytest.raises(ValueError, match="ids must"):
         base.logits(ids)
 
@@ -163,7 +163,7 @@ def test_activations_take_one_sequence(base):
         base.activations([[1, 2]])
 
 
-# ---- folders that do not do
+# ---- folders that are refused
 
 
 def test_a_tokenizer_of_another_run_is_refused(tmp_path, tokenizer_path):

@@ -141,7 +141,7 @@ def test_no_reserved_token_and_no_padding_of_the_vocabulary_is_ever_written(writ
 def wider_vocabulary(model):
     from dataclasses import replace
 
-    from nanoeuler.model.transformer import initial_parameters
+    from nanoeuler.model.flat import initial_parameters
 
     config = replace(model.config, vocab_size=400)
     return config, initial_parameters(config, 1), model.backend

@@ -11,7 +11,8 @@ import pytest
 from nanoeuler import log
 from nanoeuler.cli import main
 from nanoeuler.inference.sampling import Sampling
-from nanoeuler.model import check
+from nanoeuler.model.checks import engine_ops, model_gradients
+from nanoeuler.model.checks.comparison import Comparison
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -246,11 +247,9 @@ def test_check_prints_a_row_for_every_tensor_and_writes_them(command, tmp_path):
 def test_check_is_whole_unless_told_to_be_quick(command, monkeypatch, options, quick):
     asked = []
     monkeypatch.setattr(
-        check,
+        model_gradients,
         "check_all",
-        lambda quick: (
-            asked.append(quick) or iter([check.Comparison("swiglu", "up", 35, 1e-12, 1e-12)])
-        ),
+        lambda quick: asked.append(quick) or iter([Comparison("swiglu", "up", 35, 1e-12, 1e-12)]),
     )
     assert command("check", *options)[0] == 0
     assert asked == [quick]
@@ -261,10 +260,10 @@ def test_a_wrong_gradient_fails_the_check_and_is_still_written_down(
     command, tmp_path, monkeypatch, error
 ):
     rows = [
-        check.Comparison("swiglu", "gate", 35, error, error),
-        check.Comparison("swiglu", "up", 35, 1e-12, 1e-12),
+        Comparison("swiglu", "gate", 35, error, error),
+        Comparison("swiglu", "up", 35, 1e-12, 1e-12),
     ]
-    monkeypatch.setattr(check, "check_all", lambda quick: iter(rows))
+    monkeypatch.setattr(model_gradients, "check_all", lambda quick: iter(rows))
     status, out, err = command("check", "--output", tmp_path / "gradients.json")
     assert status == 1
     differ = "1 of 2 tensors differ from finite differences by more than 1e-06"
@@ -274,6 +273,17 @@ def test_a_wrong_gradient_fails_the_check_and_is_still_written_down(
     assert report["passed"] is False
     assert report["largest_error"] == (error if error < 1 else None)
     assert [row["ok"] for row in report["rows"]] == [False, True]
+
+
+@pytest.mark.parametrize(("error", "status"), [(1e-7, 0), (1e-5, 1)])
+def test_check_of_the_cpu_compares_its_engine_too(command, monkeypatch, error, status):
+    row = Comparison("swiglu 1 × 8", "out", 8, error, error)
+    monkeypatch.setattr(engine_ops, "check_device_ops", lambda engine: iter([row]))
+    found, out, err = command("check", "--quick", "--device", "cpu")
+    assert found == status
+    assert "ops in fp32, beside float64 (limit 1e-06)" in out
+    differ = "the results of --device cpu differ from the specification's in 1 of 1 tensors"
+    assert (differ in err) == (status == 1)
 
 
 def test_check_refuses_a_device_that_is_not_there(command):

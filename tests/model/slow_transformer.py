@@ -1,7 +1,8 @@
-"""The model a second time, straight from the papers' formulas: Python numbers, one document, one head, one token at a time.
+"""The model a second time, straight from the papers' formulas.
 
-It shares no code with the package. It knows no batches, no masks (a document is a sequence of its own), no packed products, no
-cache and no buffers, so a mistake in any of those shows as a difference.
+It computes with Python numbers, one document, one head and one token at a time. It shares no code
+with the package, and has no batches, no masks (a document is a sequence of its own), no packed
+products, no cache and no buffers: a mistake in any of those shows as a difference.
 """
 
 import math
@@ -13,7 +14,8 @@ Matrix = list[Vector]
 def slow_logits(config, tensors, ids) -> list[list[Vector]]:
     """Logits of every head behind every token of one document: [token][head][vocabulary entry].
 
-    `tensors` maps the names of Hugging Face's Llama (and mtp_heads.k.weight) to nested lists, matrices as (out, in).
+    `tensors` maps the names of Hugging Face's Llama (and mtp_heads.k.weight) to nested lists;
+    matrices are (out, in).
     """
     c = config
     stream = [list(tensors["model.embed_tokens.weight"][id]) for id in ids]
@@ -45,27 +47,27 @@ def slow_attention(c, weights, xs: list[Vector]) -> list[Vector]:
     size = c.head_size
     queries = [
         [
-            rotate(part, place, c.rope_theta)
+            rotate(part, position, c.rope_theta)
             for part in split(apply(weights["self_attn.q_proj"], x), size)
         ]
-        for place, x in enumerate(xs)
+        for position, x in enumerate(xs)
     ]
     keys = [
         [
-            rotate(part, place, c.rope_theta)
+            rotate(part, position, c.rope_theta)
             for part in split(apply(weights["self_attn.k_proj"], x), size)
         ]
-        for place, x in enumerate(xs)
+        for position, x in enumerate(xs)
     ]
     values = [split(apply(weights["self_attn.v_proj"], x), size) for x in xs]
     outputs = []
-    for place in range(len(xs)):
+    for position in range(len(xs)):
         joined: Vector = []
         for head in range(c.heads):
             group = head // (c.heads // c.kv_heads)
             scores = [
-                dot(queries[place][head], keys[other][group]) / math.sqrt(size)
-                for other in range(place + 1)
+                dot(queries[position][head], keys[other][group]) / math.sqrt(size)
+                for other in range(position + 1)
             ]
             exponentials = [math.exp(score) for score in scores]
             shares = [value / sum(exponentials) for value in exponentials]
@@ -90,15 +92,19 @@ def rms_norm(x: Vector, weight: Vector, epsilon: float) -> Vector:
     return [w * value / root for w, value in zip(weight, x, strict=True)]
 
 
-def rotate(x: Vector, place: int, theta: float) -> Vector:
-    """Element i of the first half and element i of the second are a point in the plane, turned by place · θ^(−2i/E)."""
+def rotate(x: Vector, position: int, theta: float) -> Vector:
+    """Rotary position embedding.
+
+    Element i of the first half and element i of the second are a point in the plane, which is
+    rotated by position · θ^(−2i/E).
+    """
     half = len(x) // 2
-    turned = [0.0] * len(x)
+    rotated = [0.0] * len(x)
     for i in range(half):
-        angle = place * theta ** (-2 * i / len(x))
-        turned[i] = x[i] * math.cos(angle) - x[i + half] * math.sin(angle)
-        turned[i + half] = x[i] * math.sin(angle) + x[i + half] * math.cos(angle)
-    return turned
+        angle = position * theta ** (-2 * i / len(x))
+        rotated[i] = x[i] * math.cos(angle) - x[i + half] * math.sin(angle)
+        rotated[i + half] = x[i] * math.sin(angle) + x[i + half] * math.cos(angle)
+    return rotated
 
 
 def euler_step(x: Vector, h: float, f: Vector) -> Vector:

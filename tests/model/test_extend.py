@@ -37,13 +37,9 @@ def test_prefill_gives_the_logits_behind_every_token(model, make_batch):
 def test_any_pieces_give_the_logits_of_the_whole(model, make_batch, pieces):
     ids = random_ids(2, 8)
     cache = model.new_cache(2, 8)
-    parts = [
-        model.extend(cache, part, every=True)
-        for part in np.split(ids, np.cumsum(pieces)[:-1], axis=1)
-    ]
-    np.testing.assert_allclose(
-        np.concatenate(parts, axis=1), whole(model, make_batch, ids), **CLOSE
-    )
+    parts = np.split(ids, np.cumsum(pieces)[:-1], axis=1)
+    logits = np.concatenate([model.extend(cache, part, every=True) for part in parts], axis=1)
+    np.testing.assert_allclose(logits, whole(model, make_batch, ids), **CLOSE)
     assert cache.lengths.tolist() == [8, 8]
 
 
@@ -52,12 +48,8 @@ def test_rows_of_unequal_lengths_do_not_disturb_each_other(model, make_batch):
     expected = whole(model, make_batch, ids)
     cache = model.new_cache(3, 8)
     taken = np.zeros(3, np.int32)
-    for counts in (
-        [4, 1, 2],
-        [1, 1, 3],
-        [2, 1, 2],
-        [1, 4, 1],
-    ):  # padding reaches past the cache's end in the last
+    # in the last step the padding reaches past the cache's end
+    for counts in ([4, 1, 2], [1, 1, 3], [2, 1, 2], [1, 4, 1]):
         padded = np.full((3, max(counts)), 18, np.int32)
         for row, count in enumerate(counts):
             padded[row, :count] = ids[row, taken[row] : taken[row] + count]
@@ -78,7 +70,7 @@ def test_truncate_takes_tokens_back(model, make_batch):
     np.testing.assert_allclose(logits, whole(model, make_batch, changed)[:, 5:], **CLOSE)
 
 
-def test_remove_puts_the_last_row_in_the_place(model, make_batch):
+def test_remove_moves_the_last_row_into_the_gap(model, make_batch):
     ids = random_ids(3, 8)
     cache = model.new_cache(3, 8)
     model.extend(cache, ids[:, :6], np.array([6, 3, 5]))

@@ -43,9 +43,8 @@ def test_logits_of_all_heads_are_those_of_the_slow_transformer(make_model, make_
     expected = np.array(
         [slow_logits(model.config, nested_lists(model), row) for row in ids.tolist()]
     )
-    np.testing.assert_allclose(
-        logits, expected, rtol=1e-11, atol=1e-12
-    )  # float64; sums are taken in another order
+    # float64; sums are taken in another order
+    np.testing.assert_allclose(logits, expected, rtol=1e-11, atol=1e-12)
 
 
 def test_float32_follows_the_slow_transformer_within_its_rounding(make_model, make_batch):
@@ -65,12 +64,8 @@ def test_documents_packed_in_a_row_give_what_each_gives_alone(make_model):
     batch = Batch(ids, np.arange(9, dtype=np.int32) - starts, starts)
     logits = all_logits(model, model.forward(batch, training=True)).reshape(9, 3, -1)
     tensors = nested_lists(model)
-    expected = np.concatenate(
-        [
-            slow_logits(model.config, tensors, ids[0, a:b].tolist())
-            for a, b in ((0, 3), (3, 7), (7, 9))
-        ]
-    )
+    documents = [ids[0, a:b].tolist() for a, b in ((0, 3), (3, 7), (7, 9))]
+    expected = np.concatenate([slow_logits(model.config, tensors, each) for each in documents])
     np.testing.assert_allclose(logits, expected, rtol=1e-11, atol=1e-12)
 
 
@@ -114,11 +109,8 @@ def test_a_changed_token_changes_nothing_in_the_next_document(make_model):
     assert np.array_equal(after[1], before[1])
     assert (after[0, 1:3] != before[0, 1:3]).any(axis=1).all()
     without_borders = Batch(ids, batch.positions, np.zeros_like(starts))
-    assert (
-        (model.forward(without_borders).stream.normed.reshape(2, 7, -1)[0, 3:] != before[0, 3:])
-        .any(axis=1)
-        .all()
-    )  # the test can tell
+    after = model.forward(without_borders).stream.normed.reshape(2, 7, -1)
+    assert (after[0, 3:] != before[0, 3:]).any(axis=1).all()  # the test can tell
 
 
 def test_rows_may_be_longer_than_the_context(make_model, make_batch):

@@ -1,4 +1,4 @@
-"""The backward pass: against finite differences, against itself in float32, in micro-batches, and in the padding."""
+"""The backward pass: finite differences, float32, micro-batches, and the padding."""
 
 import itertools
 
@@ -7,23 +7,20 @@ import pytest
 
 from nanoeuler.backend.records import AdamWConstants, FlatState
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.check import (
-    CASES,
-    TINY,
-    check_all,
-    check_model,
-    check_ops,
-    compare,
-    finite_difference,
-)
+from nanoeuler.model.checks.comparison import compare, finite_difference
+from nanoeuler.model.checks.model_gradients import CASES, TINY, check_all, check_model
+from nanoeuler.model.checks.op_gradients import check_ops
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import FlatBuffer, model_weights
+from nanoeuler.model.flat import FlatBuffer, initial_parameters, model_weights
 from nanoeuler.model.spec import storage_elements, tensor_table
-from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
+from nanoeuler.model.transformer import Batch, Transformer
 
 
 def gradient(model, batch, targets, weights, gradients=None, accumulate=False):
-    """Flat gradient of −Σ weights · logprobs, as a trainer computes it; `targets` and `weights` are (B, T, K)."""
+    """Flat gradient of −Σ weights · logprobs, as a trainer computes it.
+
+    `targets` and `weights` are (B, T, K).
+    """
     ops = model.backend
     gradients = ops.zeros(model.parameters.shape) if gradients is None else gradients
     rows_targets, rows_weights = targets.reshape(-1), ops.from_host(weights.reshape(-1))
@@ -37,21 +34,20 @@ def gradient(model, batch, targets, weights, gradients=None, accumulate=False):
 
 
 def random_task(config, rows, length, seed=2):
-    """A batch with a document border in its last row, targets with some masked, and weights that sum to 1."""
+    """A batch, targets with some masked, and weights that sum to 1.
+
+    The batch has a document border in its last row.
+    """
     random = np.random.default_rng(seed)
     ids = random.integers(0, config.vocab_size, (rows, length)).astype(np.int32)
     starts = np.zeros((rows, length), np.int32)
     starts[-1, length // 2 :] = length // 2
-    targets = random.integers(0, config.vocab_size, (rows, length, config.mtp_heads)).astype(
-        np.int32
-    )
-    targets[random.random(targets.shape) < 0.1] = -1
-    weights = random.random(targets.shape)
-    return (
-        Batch(ids, np.arange(length, dtype=np.int32) - starts, starts),
-        targets,
-        weights / weights.sum(),
-    )
+    shape = rows, length, config.mtp_heads
+    targets = random.integers(0, config.vocab_size, shape).astype(np.int32)
+    targets[random.random(shape) < 0.1] = -1
+    weights = random.random(shape)
+    batch = Batch(ids, np.arange(length, dtype=np.int32) - starts, starts)
+    return batch, targets, weights / weights.sum()
 
 
 # ---- finite differences
@@ -65,9 +61,8 @@ def test_every_tensor_of_every_case_agrees_with_finite_differences(case):
         tensor.name for tensor in tensor_table(config)
     ]
     assert [comparison for comparison in comparisons if not comparison.passed] == []
-    assert (
-        max(comparison.error for comparison in comparisons) < 2e-7
-    )  # what the differences reach, well below the limit
+    # what the differences reach, well below the limit
+    assert max(comparison.error for comparison in comparisons) < 2e-7
 
 
 def test_every_op_agrees_with_finite_differences():
@@ -86,7 +81,8 @@ def test_every_op_agrees_with_finite_differences():
 
 
 def test_the_quick_form_leaves_no_tensor_without_a_gradient():
-    # one token alone, for instance, has no gradient in its query and key weights, so no mistake would show there
+    # one token alone, for instance, has no gradient in its query and key weights, so no mistake
+    # would show there
     comparisons = list(check_all(quick=True))
     assert all(0 < comparison.error < 1e-6 for comparison in comparisons)
 
@@ -113,16 +109,14 @@ def test_a_comparison_fails_above_the_limit_and_for_what_is_no_number():
     assert not compare("case", "tensor", numeric * (1 + 2e-6), numeric).passed
     assert not compare("case", "tensor", numeric * np.nan, numeric).passed
     assert compare("case", "tensor", np.zeros(2), np.zeros(2)).passed
-    assert not compare(
-        "case", "tensor", np.array([0.0, 1e-12]), np.zeros(2)
-    ).passed  # exactly 0 is asked for
+    almost_zero = np.array([0.0, 1e-12])
+    assert not compare("case", "tensor", almost_zero, np.zeros(2)).passed
 
 
 def test_finite_differences_are_exact_for_a_polynomial_of_degree_four_and_leave_the_values():
     values = np.array([0.5, -1.0])
-    assert finite_difference(lambda: float((values**4).sum()), values) == pytest.approx(
-        4 * values**3, rel=1e-11
-    )
+    derivative = finite_difference(lambda: float((values**4).sum()), values)
+    assert derivative == pytest.approx(4 * values**3, rel=1e-11)
     assert values.tolist() == [0.5, -1.0]
 
 
@@ -133,18 +127,19 @@ def test_float32_gradients_of_small_follow_float64():
     config = ModelConfig.from_dict({"preset": "small"})
     task = random_task(config, 2, 128)
     parameters = initial_parameters(config, 1)
-    narrow, wide = (
-        FlatBuffer(
-            config, gradient(Transformer(config, backend.from_host(parameters), backend), *task)
-        )
-        for backend in map(ReferenceBackend, (np.float32, np.float64))
-    )
+
+    def gradient_in(dtype):
+        backend = ReferenceBackend(dtype)
+        model = Transformer(config, backend.from_host(parameters), backend)
+        return FlatBuffer(config, gradient(model, *task))
+
+    narrow, wide = gradient_in(np.float32), gradient_in(np.float64)
     for tensor in narrow.table:
         exact = wide[tensor.name]
-        # 24 bits, and sums over 256 tokens and 128 to 341 elements in a row: about 8e-7 in the worst tensor
-        assert np.linalg.norm(narrow[tensor.name] - exact) < 1.5e-6 * np.linalg.norm(exact), (
-            tensor.name
-        )
+        difference = np.linalg.norm(narrow[tensor.name] - exact)
+        # 24 bits, and sums over 256 tokens and 128 to 341 elements in a row: about 8e-7 in the
+        # worst tensor
+        assert difference < 1.5e-6 * np.linalg.norm(exact), tensor.name
 
 
 @pytest.mark.parametrize("fields", [{}, {"tied": True}], ids=["untied", "tied"])
@@ -159,19 +154,11 @@ def test_micro_batches_add_up_to_the_whole_batch(make_model, fields):
         stored[tuple(slice(size) for size in tensor.shape)] = np.nan
     for start, stop in itertools.pairwise((0, 1, 3, 6)):
         part = slice(start, stop)
-        gradient(
-            model,
-            Batch(batch.ids[part], batch.positions[part], batch.starts[part]),
-            targets[part],
-            weights[part],
-            parts,
-            accumulate=start > 0,
-        )
+        rows = Batch(batch.ids[part], batch.positions[part], batch.starts[part])
+        gradient(model, rows, targets[part], weights[part], parts, accumulate=start > 0)
     a, b = FlatBuffer(model.config, parts), FlatBuffer(model.config, whole)
-    for tensor in a.table:
-        np.testing.assert_allclose(
-            a[tensor.name], b[tensor.name], rtol=1e-9, atol=1e-13
-        )  # float64, sums in another order
+    for tensor in a.table:  # float64, sums in another order
+        np.testing.assert_allclose(a[tensor.name], b[tensor.name], rtol=1e-9, atol=1e-13)
 
 
 def test_masked_targets_give_no_gradient(make_model):
@@ -202,16 +189,15 @@ def test_padding_stays_zero_through_training_steps():
         )
     inside = np.zeros(storage_elements(tensor_table(config)), bool)
     for tensor in tensor_table(config):
-        inside[tensor.offset : tensor.stop].reshape(tensor.storage_shape)[
-            tuple(slice(size) for size in tensor.shape)
-        ] = True
+        stored = inside[tensor.offset : tensor.stop].reshape(tensor.storage_shape)
+        stored[tuple(slice(size) for size in tensor.shape)] = True
     assert (~inside).sum() > 100
     for values in (parameters, gradients, *moments):
         assert not values[~inside].any()
     assert (parameters[inside] != before[inside]).mean() > 0.99
 
 
-def test_a_training_step_plans_its_buffers_once(make_model):
+def test_a_training_step_lays_out_its_buffers_once(make_model):
     model = make_model()
     batch, targets, weights = random_task(model.config, 2, 5)
     gradient(model, batch, targets, weights)

@@ -8,12 +8,11 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from nanoeuler.errors import UserError
-from nanoeuler.model.check import CASES, TINY
+from nanoeuler.model.checks.model_gradients import CASES, TINY
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, load_config, load_model, save_model
-from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.spec import tensor_table
-from nanoeuler.model.transformer import initial_parameters
 
 
 @pytest.fixture
@@ -90,31 +89,29 @@ def test_the_weights_are_llamas_to_any_reader(saved):
         "mtp_heads.2.weight": (c.vocab_size, c.dim),
     }
     buffer = FlatBuffer(c, model.parameters)
-    for (
-        name,
-        value,
-    ) in tensors.items():  # padded storage is where a strided view could be written wrong
+    # padded storage is where a strided view could be written wrong
+    for name, value in tensors.items():
         assert value.dtype == np.float32
         assert np.array_equal(value, buffer[name])
     with safe_open(folder / "model.safetensors", framework="numpy") as file:
         assert set(file.keys()) == {tensor.name for tensor in tensor_table(c)}
 
 
-def test_the_config_is_llamas_where_the_model_is(saved, tmp_path):
-    folder, model = saved
+def test_the_config_is_llamas_where_the_model_is(saved):
+    folder, _ = saved
     keys = json.loads((folder / "config.json").read_text())
     assert keys["architectures"] == ["LlamaForCausalLM"]
-    assert (keys["hidden_size"], keys["num_key_value_heads"], keys["intermediate_size"]) == (
-        8,
-        2,
-        11,
-    )
-    half = ModelConfig.from_dict(TINY | {"step_size": 0.5})
-    save_model(
-        tmp_path / "half",
-        SavedModel(half, model.parameters, model.tokenizer_path, "pretrain", None),
-    )
-    assert "architectures" not in json.loads((tmp_path / "half" / "config.json").read_text())
+    sizes = [keys[key] for key in ("hidden_size", "num_key_value_heads", "intermediate_size")]
+    assert sizes == [8, 2, 11]
+
+
+@pytest.mark.parametrize("fields", [{"step_size": 0.5}, {"qk_norm": "rms"}])
+def test_a_config_that_no_llama_has_does_not_claim_to_be_one(tmp_path, saved, fields):
+    config = ModelConfig.from_dict(TINY | fields)
+    parameters = initial_parameters(config, 1)
+    model = SavedModel(config, parameters, saved[1].tokenizer_path, "pretrain", None)
+    save_model(tmp_path / "other", model)
+    assert "architectures" not in json.loads((tmp_path / "other" / "config.json").read_text())
 
 
 def test_saving_again_replaces_the_folder(saved):
@@ -135,10 +132,9 @@ def test_no_folder():
 
 def test_the_folder_of_a_stage_says_where_its_model_lies(saved, tmp_path):
     shutil.copytree(saved[0], tmp_path / "sft" / "model")
-    assert (
-        refusal(tmp_path / "sft")
-        == f"{tmp_path / 'sft'}: the folder of a stage; its model lies in {tmp_path / 'sft' / 'model'}"
-    )
+    stage = tmp_path / "sft"
+    expected = f"{stage}: the folder of a stage; its model lies in {stage / 'model'}"
+    assert refusal(stage) == expected
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])

@@ -8,9 +8,9 @@ from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.spec import tensor_table
-from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
+from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream

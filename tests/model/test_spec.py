@@ -8,8 +8,9 @@ import pytest
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.model.buffers import rows_within, training_pass_bytes
-from nanoeuler.model.check import CASES, TINY
+from nanoeuler.model.checks.model_gradients import CASES, TINY
 from nanoeuler.model.config import PRESETS, ModelConfig
+from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import (
     forward_flops_per_token,
     parameter_count,
@@ -20,7 +21,7 @@ from nanoeuler.model.spec import (
     training_flops_per_token,
 )
 from nanoeuler.model.tensors import ALIGNMENT
-from nanoeuler.model.transformer import Batch, Transformer, initial_parameters
+from nanoeuler.model.transformer import Batch, Transformer
 
 CONFIGS = {name: {"preset": name} for name in PRESETS} | {
     name: TINY | fields for name, (fields, _) in CASES.items()

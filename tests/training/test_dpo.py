@@ -12,12 +12,12 @@ import pytest
 from nanoeuler.backend.records import PreferencePairs
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
-from nanoeuler.model.check import TOLERANCE, compare, finite_difference
+from nanoeuler.model.checks.comparison import TOLERANCE, compare, finite_difference
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model
-from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.template import TEMPLATES
-from nanoeuler.model.transformer import Transformer, initial_parameters
+from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.dpo import measure
 from nanoeuler.training.objectives import PreferenceLoss

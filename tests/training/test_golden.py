@@ -14,7 +14,7 @@ from llvmlite.binding import get_host_cpu_name
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.transformer import initial_parameters
+from nanoeuler.model.flat import initial_parameters
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream

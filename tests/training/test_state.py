@@ -7,8 +7,7 @@ import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.transformer import initial_parameters
+from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.training.optimizer.adamw import AdamW, decay_slices
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
@@ -40,10 +39,8 @@ def rows():
 @pytest.mark.parametrize("micro_batch_rows", [1, 4, 6])
 def test_micro_batches_change_a_step_only_by_rounding(rows, micro_batch_rows):
     whole, parts = make_state(), make_state()
-    expected, found = (
-        whole.train_step(rows, 12, 1e-2),
-        parts.train_step(rows, micro_batch_rows, 1e-2),
-    )
+    expected = whole.train_step(rows, 12, 1e-2)
+    found = parts.train_step(rows, micro_batch_rows, 1e-2)
     assert found.loss == pytest.approx(expected.loss, rel=1e-7)
     np.testing.assert_allclose(parts.gradients, whole.gradients, rtol=1e-5, atol=1e-9)
 
@@ -128,22 +125,11 @@ def test_heads_that_take_the_tokens_in_parts_change_a_step_only_by_rounding(rows
     whole = make_state()
     monkeypatch.setattr(ReferenceBackend, "logits_at_once", 2000)
     parts = make_state()
-    rows = replace(
-        rows,
-        **{
-            name: np.tile(getattr(rows, name), (24, 1, 1)[: getattr(rows, name).ndim])
-            for name in ("ids", "positions", "starts", "targets", "weights")
-        },
-    )
+    names = "ids", "positions", "starts", "targets", "weights"
+    rows = replace(rows, **{name: np.concatenate([getattr(rows, name)] * 24) for name in names})
     expected, found = (state.train_step(rows, len(rows.ids), 1e-2) for state in (whole, parts))
-    assert (
-        len(
-            parts.model.heads.parts(
-                parts.model.buffers(len(rows.ids), 8, training=True), rows.ids.size
-            )
-        )
-        > 1
-    )
+    buffers = parts.model.buffers(len(rows.ids), 8, training=True)
+    assert len(parts.model.heads.parts(buffers, rows.ids.size)) > 1
     assert found.loss == pytest.approx(expected.loss, rel=1e-12)
     np.testing.assert_allclose(parts.gradients, whole.gradients, rtol=1e-9, atol=1e-13)
 

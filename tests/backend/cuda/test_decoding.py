@@ -9,7 +9,8 @@ from nanoeuler.errors import UserError
 from nanoeuler.inference.generate import Decoding
 from nanoeuler.inference.sampling import GREEDY, NOT_FINITE, Sampling, checked, choose
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.transformer import Transformer, initial_parameters
+from nanoeuler.model.flat import initial_parameters
+from nanoeuler.model.transformer import Transformer
 
 pytestmark = pytest.mark.gpu
 ODD = ModelConfig(

@@ -5,9 +5,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from nanoeuler.model.check_device import OP_TOLERANCE, check_device_ops
+from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_device_ops
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.transformer import initial_parameters
+from nanoeuler.model.flat import initial_parameters
 from nanoeuler.training.check_model import MODEL_TOLERANCE, check_device_model, source_rows
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState

@@ -1,0 +1,106 @@
+"""A layer that decodes one new token of each row: an engine beside the reference in float64."""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import CacheSlots
+from nanoeuler.model.blocks.block import Rows
+from nanoeuler.model.cache import decode_step
+from nanoeuler.model.checks.comparison import Comparison
+from nanoeuler.model.checks.op_comparison import Arrays, Input, Output, Random, compare_op
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import FlatBuffer, model_weights
+from nanoeuler.model.heads import head_rows
+from nanoeuler.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """Sizes of a layer that decodes."""
+
+    dim: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    ffn: int
+
+
+SHAPES = [
+    LayerShape(128, 4, 4, 32, 341),
+    LayerShape(768, 12, 4, 64, 2048),
+    LayerShape(264, 8, 1, 64, 100),
+    LayerShape(256, 2, 2, 128, 682),
+    LayerShape(96, 3, 1, 32, 341),
+]
+
+CACHES = [(1, 1), (1, 512), (2, 300), (3, 70), (4, 33), (5, 129), (8, 512), (9, 200), (70, 40)]
+"""Rows and slots, for the op that the engine takes by itself."""
+
+COMPOSED_CACHES = [(1, 33), (3, 70), (9, 40)]
+"""Rows and slots, for the composed op."""
+
+
+def check_decoded_layers(engine: Backend, random: Random) -> Iterator[Comparison]:
+    """Layers of several shapes: by the fused op where the engine has one, and composed."""
+    for (B, S), shape in zip(CACHES, 2 * SHAPES, strict=False):
+        yield from check_decode(engine, random, B, S, shape, fused=engine.fused_rows >= B)
+    for (B, S), shape in zip(COMPOSED_CACHES, SHAPES, strict=False):
+        yield from check_decode(engine, random, B, S, shape, fused=False)
+
+
+def check_decode(
+    engine: Backend, random: Random, B: int, S: int, shape: LayerShape, *, fused: bool
+) -> Iterator[Comparison]:
+    """A layer for one new token a row, and the logits behind it; composed, or by the fused op.
+
+    Rows have all lengths, from none to a cache that the new token fills. For the fused op, free
+    slots hold NaN.
+    """
+    config = ModelConfig(
+        vocab_size=50, layers=1, context=S, step_size=0.5, **dataclasses.asdict(shape)
+    )
+    count = FlatBuffer.elements(config)
+    G, E = shape.kv_heads, shape.head_size
+    lengths = np.linspace(S - 1, 0, B).astype(np.int32)
+    keys, values = random.normal(2, B, S, G, E)
+    for b, length in enumerate(lengths):
+        keys[b, length:] = values[b, length:] = np.nan if fused else 0
+    inputs: dict[str, Input] = {
+        "matrices": (random.normal(count) * shape.dim**-0.5, "activation"),
+        "norms": random.statistic(count),
+        "lengths": (lengths, "index"),
+        "x": random.residual(B, shape.dim),
+        "keys": (keys, "activation"),
+        "values": (values, "activation"),
+    }
+    outputs: dict[str, Output] = {"logits": ((B, head_rows(config)), "statistic")}
+
+    def step(ops: Backend, a: Arrays) -> None:
+        model = Transformer(config, a.norms, ops)
+        model.weights = model_weights(config, a.matrices, norms=a.norms)
+        buffers = model.buffers(B, 1, training=False)
+        for point in (0, 2):  # the residual stream in front of the layer and behind it
+            buffers.norms[point] = buffers.norms[point]._replace(x_ND=a.x)
+        slots = [CacheSlots(a.keys, a.values), None]
+        decode = decode_step(model, buffers, slots)
+        if fused and decode:
+            decode.lengths_B = a.lengths
+            ops.decode_fused(decode)
+        else:
+            starts = ops.zeros((B, 1), np.int32)
+            rows = Rows(a.lengths, starts, a.lengths, model.rope_table)
+            model.run_blocks(rows, buffers, model.weights, slots)
+        written = np.arange(B) * S + lengths
+        a.key = ops.gather(a.keys.reshape(B * S, G * E), written)
+        a.value = ops.gather(a.values.reshape(B * S, G * E), written)
+        ops.next_logits(buffers.norms[-1], model.weights.first_head, a.logits)
+
+    case = (
+        f"decode{', composed' * (not fused)}: {B} of {S}, {shape.dim}, {shape.heads} / {G} heads "
+        f"of {E}, ffn {shape.ffn}"
+    )
+    yield from compare_op(case, engine, inputs, outputs, step, ("x", "key", "value"))

@@ -1,0 +1,247 @@
+"""Does an engine compute what the specification says? Every op beside the reference in float64.
+
+The sizes fit no tile: one row, odd lengths, padded rows, masked targets, grouped heads.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import PreferencePairs, RmsNorm
+from nanoeuler.model.checks.comparison import Comparison
+from nanoeuler.model.checks.decoded_layer import check_decoded_layers
+from nanoeuler.model.checks.engine_attention import (
+    check_attention,
+    check_cached_attention,
+    check_linear_rope,
+    check_rope,
+)
+from nanoeuler.model.checks.op_comparison import Arrays, Input, Output, Random, compare_op
+from nanoeuler.model.config import round_up
+
+OP_TOLERANCE = {"fp32": 1e-6, "tf32": 1.5e-3, "bf16": 8e-3}
+"""fp32: sums of up to a few hundred rounded products. tf32: operands of 10 bits, 2⁻¹¹ each. bf16:
+results of 8 bits, 2⁻⁹ each, and probabilities rounded before they are multiplied."""
+
+
+def check_device_ops(engine: Backend) -> Iterator[Comparison]:
+    """Every op of `engine`."""
+    random = Random(3)
+
+    def each(
+        check: Callable[..., Iterator[Comparison]], sizes: Iterable[tuple[int, ...]]
+    ) -> Iterator[Comparison]:
+        for size in sizes:
+            yield from check(engine, random, *size)
+
+    yield from each(check_linear, [(1, 8, 24), (37, 128, 344), (300, 768, 1280)])
+    tables = [(1, 8, 16), (2500, 128, 40), (700, 768, 512), (900, 64, 50_257)]
+    yield from each(check_embedding, tables)
+    yield from each(check_rms_norm, [(1, 8), (37, 256), (301, 768), (1000, 1024), (5, 2048)])
+    yield from each(check_rope, [(1, 1, 32), (37, 3, 64), (130, 12, 128)])
+    few = [(37, 128, 3, 1, 32)]
+    many = [(4_133, 200, 6, 2, 32), (4_133, 768, 12, 4, 64), (4_400, 256, 4, 1, 128)]
+    yield from each(check_linear_rope, few + many)  # from 4,096 rows on, a GPU fuses them
+    short = [(1, 1, 1, 1, 32), (2, 7, 4, 4, 64), (2, 65, 6, 2, 64)]
+    long = [(1, 130, 8, 2, 128), (2, 200, 8, 1, 32), (1, 513, 12, 4, 64), (2, 512, 12, 4, 64)]
+    yield from each(check_attention, short + long)
+    yield from each(check_cached_attention, [(1, 1, 70, 12, 4, 64), (3, 5, 140, 4, 1, 32)])
+    yield from check_decoded_layers(engine, random)
+    yield from each(check_swiglu, [(1, 8), (37, 344), (130, 2048)])
+    yield from each(check_linear_swiglu, [(37, 128, 344), (4_133, 200, 512), (4_400, 768, 2048)])
+    yield from each(check_cross_entropy, [(1, 16), (37, 50), (130, 4096), (9, 50_257)])
+    yield from check_all_masked(engine, random)
+    yield from check_preference(engine, random)
+
+
+def check_linear(
+    engine: Backend, random: Random, N: int, D: int, columns: int
+) -> Iterator[Comparison]:
+    inputs = {
+        "x": random.activation(N, D),
+        "weight": random.activation(columns, D),
+        "dout": random.activation(N, columns),
+        "dweight": random.statistic(columns, D),
+    }
+    outputs: dict[str, Output] = {
+        "out": ((N, columns), "activation"),
+        "dx": ((N, D), "activation"),
+        "fresh": ((columns, D), "statistic"),
+    }
+
+    def linear(ops: Backend, a: Arrays) -> None:
+        ops.linear(a.x, a.weight, a.out)
+        ops.linear_backward_input(a.dout, a.weight, a.dx, scale=0.5)
+        ops.linear_backward_weight(a.dout, a.x, a.fresh, accumulate=False)
+        ops.linear_backward_weight(a.dout, a.x, a.dweight, accumulate=True, scale=0.5)
+
+    case = f"linear {N} × {D} × {columns}"
+    yield from compare_op(case, engine, inputs, outputs, linear, ("dweight",))
+
+
+def check_embedding(
+    engine: Backend, random: Random, N: int, D: int, V: int
+) -> Iterator[Comparison]:
+    """More than half of the rows have the same id."""
+    is_common = random.generator.random(N) < 0.6
+    inputs = {
+        "ids": (np.where(is_common, 3, random.integers(V, N)).astype(np.int32), "index"),
+        "table": random.activation(V, D),
+        "dout": random.activation(N, D),
+        "dtable": random.statistic(V, D),
+    }
+    outputs: dict[str, Output] = {
+        "out": ((N, D), "residual"),
+        "fresh": ((V, D), "statistic"),
+    }
+
+    def embedding(ops: Backend, a: Arrays) -> None:
+        ops.embedding(a.ids, a.table, a.out)
+        ops.embedding_backward(a.ids, a.dout, a.fresh, accumulate=False)
+        ops.embedding_backward(a.ids, a.dout, a.dtable, accumulate=True)
+
+    case = f"embedding {N} × {D}"
+    yield from compare_op(case, engine, inputs, outputs, embedding, ("dtable",))
+
+
+def check_rms_norm(engine: Backend, random: Random, N: int, D: int) -> Iterator[Comparison]:
+    inputs = {
+        "x": random.residual(N, D),
+        "delta": random.activation(N, D),
+        "weight": random.statistic(D),
+        "dout": random.activation(N, D),
+        "dx": random.activation(N, D),
+        "dweight": random.statistic(D),
+    }
+    outputs: dict[str, Output] = {
+        "sum": ((N, D), "residual"),
+        "out": ((N, D), "activation"),
+        "plain": ((N, D), "activation"),
+        "fresh_dx": ((N, D), "activation"),
+        "inverse": ((N,), "statistic"),
+        "plain_inverse": ((N,), "statistic"),
+        "fresh_dweight": ((D,), "statistic"),
+    }
+
+    def rms_norm(ops: Backend, a: Arrays) -> None:
+        ops.add_rms_norm(a.x, a.delta, 0.5, RmsNorm(a.sum, a.weight, 1e-5, a.out, a.inverse))
+        ops.rms_norm(a.x, a.weight, 1e-5, a.plain, a.plain_inverse)
+        saved = a.dout, a.x, a.weight, a.plain_inverse
+        fresh, sums = (a.fresh_dx, a.fresh_dweight), (a.dx, a.dweight)
+        ops.rms_norm_backward(*saved, *fresh, add_to_dx=False, accumulate=False)
+        ops.rms_norm_backward(*saved, *sums, add_to_dx=True, accumulate=True, out_ND=a.dout)
+
+    case, changed = f"rms_norm {N} × {D}", ("dx", "dweight", "dout")
+    yield from compare_op(case, engine, inputs, outputs, rms_norm, changed)
+
+
+def check_swiglu(engine: Backend, random: Random, N: int, F: int) -> Iterator[Comparison]:
+    inputs: dict[str, Input] = {
+        "packed": (4 * random.normal(N, 2 * F), "activation"),
+        "dout": random.activation(N, F),
+    }
+    outputs: dict[str, Output] = {
+        "out": ((N, F), "activation"),
+        "dpacked": ((N, 2 * F), "activation"),
+    }
+
+    def swiglu(ops: Backend, a: Arrays) -> None:
+        gate, up = a.packed[:, :F], a.packed[:, F:]
+        ops.swiglu(gate, up, a.out)
+        ops.swiglu_backward(a.dout, gate, up, a.dpacked[:, :F], a.dpacked[:, F:])
+        ops.swiglu_backward(a.dout, gate, up, gate, up, a.dout)
+
+    case = f"swiglu {N} × {F}"
+    yield from compare_op(case, engine, inputs, outputs, swiglu, ("packed", "dout"))
+
+
+def check_linear_swiglu(
+    engine: Backend, random: Random, N: int, D: int, F: int
+) -> Iterator[Comparison]:
+    """SwiGLU with the products around it.
+
+    Weights are as wide as a trained model's, so that gates of every size occur.
+    """
+    inputs: dict[str, Input] = {
+        "x": random.activation(N, D),
+        "weight": (3 / np.sqrt(D) * random.normal(2 * F, D), "activation"),
+        "dx": random.activation(N, D),
+        "down": random.activation(D, F),
+        "spent": (3 * random.normal(N, 2 * F), "activation"),
+    }
+    outputs: dict[str, Output] = {
+        "packed": ((N, 2 * F), "activation"),
+        "out": ((N, F), "activation"),
+        "again": ((N, F), "activation"),
+    }
+
+    def linear_swiglu(ops: Backend, a: Arrays) -> None:
+        gate, up = slice(0, F), slice(F, 2 * F)
+        ops.linear_swiglu(a.x, a.weight, a.packed, gate, up, a.out)
+        ops.linear_swiglu_backward(a.dx, a.down, 0.5, a.spent, gate, up, a.again)
+
+    case = f"swiglu and its products {N} × {D} × {F}"
+    yield from compare_op(case, engine, inputs, outputs, linear_swiglu, ("spent",))
+
+
+def check_cross_entropy(engine: Backend, random: Random, R: int, V: int) -> Iterator[Comparison]:
+    """Forward and backward pass, separately and in one; rows are padded, and a target is masked."""
+    targets = random.integers(V, R)
+    targets[R // 2] = -1
+    inputs: dict[str, Input] = {
+        "packed": (3 * random.normal(R, round_up(V, 8)), "activation"),
+        "targets": (targets, "index"),
+        "weights": (random.generator.random(R), "statistic"),
+    }
+    names = "logprobs", "lse", "logprobs_at_once", "lse_at_once"
+    outputs: dict[str, Output] = {name: ((R,), "statistic") for name in names}
+
+    def cross_entropy(ops: Backend, a: Arrays) -> None:
+        ops.cross_entropy(a.packed[:, :V], a.targets, a.logprobs, a.lse)
+        again = a.packed.copy()
+        ops.cross_entropy_with_gradient(
+            again[:, :V], a.targets, a.weights, a.logprobs_at_once, a.lse_at_once
+        )
+        ops.cross_entropy_backward(a.packed[:, :V], a.targets, a.weights, a.lse)
+        a.gradient, a.gradient_at_once = a.packed[:, :V], again[:, :V]
+
+    case, changed = f"cross_entropy {R} × {V}", ("gradient", "gradient_at_once")
+    yield from compare_op(case, engine, inputs, outputs, cross_entropy, changed)
+
+
+def check_all_masked(engine: Backend, random: Random) -> Iterator[Comparison]:
+    """No loss, and a gradient that is exactly zero."""
+    inputs: dict[str, Input] = {
+        "packed": random.activation(5, 64),
+        "targets": (np.full(5, -1, np.int32), "index"),
+        "weights": (np.ones(5), "statistic"),
+    }
+    outputs: dict[str, Output] = {"logprobs": ((5,), "statistic"), "lse": ((5,), "statistic")}
+
+    def masked(ops: Backend, a: Arrays) -> None:
+        ops.cross_entropy_with_gradient(a.packed, a.targets, a.weights, a.logprobs, a.lse)
+
+    case = "cross_entropy, all masked"
+    yield from compare_op(case, engine, inputs, outputs, masked, ("packed",))
+
+
+def check_preference(engine: Backend, random: Random) -> Iterator[Comparison]:
+    """Two rows: one with two pairs, and one with a pair and an empty slot."""
+    spans = np.array([[[0, 9, 21], [21, 30, 60]], [[0, 30, 57], [0, 0, 0]]], np.int32)
+    shares = np.array([[0.3, 0.3], [0.4, 0.0]], np.float32)
+    inputs: dict[str, Input] = {
+        "logprobs": (-np.abs(random.normal(2, 64, 3)), "statistic"),
+        "spans": (spans, "index"),
+        "shares": (shares, "statistic"),
+        "scales": (0.1 + random.generator.random((2, 2, 2)), "statistic"),
+        "weights": (np.zeros((2, 64, 3)), "statistic"),
+    }
+    reference = -20 + random.generator.random((2, 2, 2))
+
+    def preference(ops: Backend, a: Arrays) -> None:
+        a.losses = ops.zeros((2,), np.float64)
+        pairs = PreferencePairs(a.spans, ops.from_host(reference, np.float64), a.scales, a.shares)
+        ops.preference(a.logprobs, pairs, 0.2, 0.1, a.weights, a.losses)
+
+    yield from compare_op("preference", engine, inputs, {}, preference, ("weights", "losses"))

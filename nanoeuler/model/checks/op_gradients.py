@@ -1,0 +1,188 @@
+"""Is the backward pass of every op the derivative of its forward pass?
+
+Each op is compared with finite differences at small odd shapes. The loss is the sum of the op's
+outputs, each multiplied by a fixed random number.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.random import Generator
+
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import AttentionArrays, PreferencePairs, RmsNorm
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.checks.comparison import Comparison, compare, finite_difference
+
+N, D, F, V = 5, 6, 7, 9
+"""Tokens, dim, ffn and vocabulary."""
+
+
+def check_ops(backend: Backend | None = None) -> Iterator[Comparison]:
+    """The gradients of every op of `backend` (default: the reference in float64)."""
+    ops = backend or ReferenceBackend(np.float64)
+    random = np.random.default_rng(1)
+    yield from check_linear(ops, random)
+    yield from check_embedding(ops, random)
+    yield from check_add_rms_norm(ops, random)
+    yield from check_rope(ops, random)
+    yield from check_attention(ops, random)
+    yield from check_swiglu(ops, random)
+    yield from check_cross_entropy(ops, random)
+    yield from check_preference(ops, random)
+
+
+def check_derivatives(
+    case: str, loss: Callable[[], float], tensors: dict[str, tuple[np.ndarray, np.ndarray]]
+) -> Iterator[Comparison]:
+    """Compare the gradients of `loss` with finite differences.
+
+    `tensors`: name → values that the loss depends on, and its gradient with respect to them.
+    """
+    for name, (values, gradient) in tensors.items():
+        yield compare(case, name, gradient, finite_difference(loss, values))
+
+
+def check_linear(ops: Backend, random: Generator) -> Iterator[Comparison]:
+    x = random.standard_normal((N, D))
+    weight = random.standard_normal((F, D))
+    out = np.empty((N, F))
+    dout = random.standard_normal((N, F))
+    dx = np.empty_like(x)
+    dweight = random.standard_normal((F, D))
+    before = dweight.copy()
+    ops.linear_backward_input(dout, weight, dx, scale=0.5)
+    ops.linear_backward_weight(dout, x, dweight, accumulate=True, scale=0.5)
+
+    def loss() -> float:
+        ops.linear(x, weight, out)
+        return 0.5 * float((out * dout).sum())
+
+    tensors = {"input": (x, dx), "weight": (weight, dweight - before)}
+    yield from check_derivatives("linear", loss, tensors)
+
+
+def check_embedding(ops: Backend, random: Generator) -> Iterator[Comparison]:
+    ids = np.array([3, 0, 3, 8, 3], np.int32)
+    table = random.standard_normal((V, D))
+    out = np.empty((N, D))
+    dout = random.standard_normal((N, D))
+    dtable = np.empty_like(table)
+    ops.embedding_backward(ids, dout, dtable, accumulate=False)
+
+    def loss() -> float:
+        ops.embedding(ids, table, out)
+        return float((out * dout).sum())
+
+    yield from check_derivatives("embedding", loss, {"table": (table, dtable)})
+
+
+def check_add_rms_norm(ops: Backend, random: Generator) -> Iterator[Comparison]:
+    """The Euler step with the norm behind it. The sum is used as well, as in a residual stream."""
+    x = random.standard_normal((N, D))
+    delta = random.standard_normal((N, D))
+    weight = random.standard_normal(D)
+    dout = random.standard_normal((N, D))
+    dsum = random.standard_normal((N, D))
+    total, out, inverse_rms = np.empty((N, D)), np.empty((N, D)), np.empty(N)
+    step_size = 0.7
+
+    def loss() -> float:
+        ops.add_rms_norm(x, delta, step_size, RmsNorm(total, weight, 1e-5, out, inverse_rms))
+        return float((out * dout).sum() + (total * dsum).sum())
+
+    loss()
+    dx, dweight = dsum.copy(), np.empty(D)
+    saved = total, weight, inverse_rms
+    ops.rms_norm_backward(dout, *saved, dx, dweight, add_to_dx=True, accumulate=False)
+    tensors = {"x": (x, dx), "delta": (delta, step_size * dx), "weight": (weight, dweight)}
+    yield from check_derivatives("add_rms_norm", loss, tensors)
+
+
+def check_rope(ops: Backend, random: Generator) -> Iterator[Comparison]:
+    x, dout = random.standard_normal((N, 2, 6)), random.standard_normal((N, 2, 6))
+    positions = np.array([0, 1, 2, 0, 9], np.int32)
+    table = ops.rope_table(10, 6, 100.0)
+    dx = dout.copy()
+    ops.rope(dx, positions, table, inverse=True)
+
+    def loss() -> float:
+        rotated = x.copy()
+        ops.rope(rotated, positions, table)
+        return float((rotated * dout).sum())
+
+    yield from check_derivatives("rope", loss, {"x": (x, dx)})
+
+
+def check_attention(ops: Backend, random: Generator) -> Iterator[Comparison]:
+    """Grouped heads, an odd length, and two documents in the second row."""
+    B, T, H, G, E = 2, 5, 6, 2, 4
+    query = random.standard_normal((B, T, H, E))
+    key = random.standard_normal((B, T, G, E))
+    value = random.standard_normal((B, T, G, E))
+    dout = random.standard_normal((B, T, H, E))
+    starts = np.array([[0, 0, 0, 0, 0], [0, 0, 0, 3, 3]], np.int32)
+    offset = np.zeros(B, np.int32)
+    out, lse = np.empty((B, T, H, E)), np.empty((B, H, T))
+
+    def loss() -> float:
+        ops.attention(query, key, value, starts, offset, out, lse)
+        return float((out * dout).sum())
+
+    loss()
+    dquery, dkey, dvalue = np.empty_like(query), np.empty_like(key), np.empty_like(value)
+    saved = AttentionArrays(query, key, value, out)
+    ops.attention_backward(saved, AttentionArrays(dquery, dkey, dvalue, dout), starts, lse)
+    tensors = {"query": (query, dquery), "key": (key, dkey), "value": (value, dvalue)}
+    yield from check_derivatives("attention", loss, tensors)
+
+
+def check_swiglu(ops: Backend, random: Generator) -> Iterator[Comparison]:
+    gate, up = random.standard_normal((N, F)), random.standard_normal((N, F))
+    out = np.empty((N, F))
+    dout = random.standard_normal((N, F))
+    dgate, dup = np.empty_like(gate), np.empty_like(up)
+    ops.swiglu_backward(dout, gate, up, dgate, dup)
+
+    def loss() -> float:
+        ops.swiglu(gate, up, out)
+        return float((out * dout).sum())
+
+    yield from check_derivatives("swiglu", loss, {"gate": (gate, dgate), "up": (up, dup)})
+
+
+def check_cross_entropy(ops: Backend, random: Generator) -> Iterator[Comparison]:
+    """One of the rows has no target."""
+    logits = 3 * random.standard_normal((N, V))
+    targets = np.array([0, 8, -1, 4, 4], np.int32)
+    weights = random.random(N)
+    logprobs, lse = np.empty(N), np.empty(N)
+
+    def loss() -> float:
+        ops.cross_entropy(logits, targets, logprobs, lse)
+        return float(-(logprobs * weights).sum())
+
+    loss()
+    dlogits = logits.copy()
+    ops.cross_entropy_backward(dlogits, targets, weights, lse)
+    yield from check_derivatives("cross_entropy", loss, {"logits": (logits, dlogits)})
+
+
+def check_preference(ops: Backend, random: Generator) -> Iterator[Comparison]:
+    """Two pairs in the first row; one and an empty slot in the second."""
+    logprobs = -np.abs(random.standard_normal((2, 9, 2)))
+    pairs = PreferencePairs(
+        spans_RP3=np.array([[[0, 2, 4], [5, 6, 9]], [[1, 4, 9], [0, 0, 0]]], np.int32),
+        reference_RP2=-np.abs(random.standard_normal((2, 2, 2))),
+        scales_RP2=random.random((2, 2, 2)),
+        shares_RP=np.array([[0.5, 0.2], [0.3, 0.0]]),
+    )
+    weights = np.zeros((2, 9, 2))
+
+    def loss() -> float:
+        losses = np.zeros(2)
+        ops.preference(logprobs, pairs, 0.3, 0.1, weights, losses)
+        return float(losses[0])
+
+    loss()
+    yield from check_derivatives("preference", loss, {"logprobs": (logprobs, -weights.copy())})

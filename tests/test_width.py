@@ -1,0 +1,23 @@
+"""Lines fit beside each other on a screen: at most 100 columns in all files that people read."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+KINDS = ("*.cu", "*.cuh", "*.css", "*.html", "*.md", "*.smk", "*.toml", "*.yaml", "Makefile")
+FOLDERS = (".", "benchmarks", "config", "docs", "nanoeuler", "profiles", "workflow")
+COLUMNS = 100
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_line_is_longer_than_100_columns(kind):
+    """Python files are the linter's."""
+    too_long = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for folder in FOLDERS
+        for path in (ROOT.glob(kind) if folder == "." else (ROOT / folder).rglob(kind))
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if len(line) > COLUMNS
+    ]
+    assert too_long == []
