@@ -47,8 +47,8 @@ OPS = {
     "swiglu": lambda gate, up, out: (3 * size(out), "TB/s"),
     "swiglu_backward": lambda dout, *rest: (6 * size(dout), "TB/s"),
     "rms_norm": lambda x, w, epsilon, out, inverse: (size(x) + size(out), "TB/s"),
-    "rms_norm_backward": lambda dout, x, w, inverse, dx, dw, add_to_dx, accumulate, out=None: (
-        size(dout) + size(x) + size(dx) * (1 + add_to_dx) + (0 if out is None else size(out)),
+    "rms_norm_backward": lambda dout, x, w, inverse, dx, dw, add_to_dx, out_ND=None, **rest: (
+        size(dout) + size(x) + size(dx) * (1 + add_to_dx) + (0 if out_ND is None else size(out_ND)),
         "TB/s",
     ),
     "cross_entropy_with_gradient": lambda logits, *rest: (2 * size(logits), "TB/s"),

@@ -76,10 +76,7 @@ class Cache:
         *,
         every: bool = False,
     ) -> Array:
-        """Append tokens to every row, as `Transformer.extend` says; returns what the heads read.
-
-        That is (rows, D), or (rows · n, D) with `every`.
-        """
+        """See `Transformer.append`."""
         tokens = np.asarray(tokens, np.int32)
         B, n = tokens.shape
         counts = np.full(B, n, np.int32) if counts is None else np.asarray(counts, np.int32)

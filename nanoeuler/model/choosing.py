@@ -96,12 +96,13 @@ class Choices:
         draws = np.asarray(draws_B, np.int64)
         if tokens.shape[1] == 1:
             ids = np.asarray(tokens[:, 0], np.int32)
-            self.feed.load(ids, cache.lengths, draws, settings)
+            self.feed.load(ids, cache.lengths.copy(), draws, settings)
             cache.lengths += 1
             self.ask()
         else:
-            normed = cache.append(self.model, tokens, counts)
-            self.feed.load(np.zeros(len(tokens), np.int32), cache.lengths, draws, settings)
+            normed = self.model.append(cache, tokens, counts)
+            ids = np.zeros(len(tokens), np.int32)
+            self.feed.load(ids, cache.lengths.copy(), draws, settings)
             self.model.backend.program(lambda: self.choose_behind(normed)).run()
             self.copy()
 

@@ -217,5 +217,16 @@ class Transformer:
         behind each row's last token, (rows, V), or with `every` behind every token, (rows, n, V);
         those past counts[b] mean nothing. Raises ValueError when a row would outgrow the cache.
         """
-        logits = self.first_logits(cache.append(self, tokens, counts, every=every))
+        logits = self.first_logits(self.append(cache, tokens, counts, every=every))
         return logits.reshape(*np.shape(tokens), self.config.vocab_size) if every else logits
+
+    def append(
+        self,
+        cache: Cache,
+        tokens: np.ndarray,
+        counts: np.ndarray | None = None,
+        *,
+        every: bool = False,
+    ) -> Array:
+        """`extend` without the head: what it reads, (rows, D), or (rows · n, D) with `every`."""
+        return cache.append(self, tokens, counts, every=every)
