@@ -65,6 +65,7 @@ def test_tensors_have_the_names_of_llama(config):
     layer = [
         "input_layernorm",
         *(f"self_attn.{part}_proj" for part in "qkvo"),
+        *(f"self_attn.{part}_norm" for part in "qk" * (config.qk_norm == "weighted")),  # of Qwen3
         "post_attention_layernorm",
         *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
     ]

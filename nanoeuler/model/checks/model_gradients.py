@@ -43,7 +43,7 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
         {"mtp_heads": 4, "mtp_weights": [1.0, 0.5, 0.25, 0.125], "layers": 1},
         1,
     ),
-    "QK-norm without weights": ({"qk_norm": "rms", "mtp_heads": 1}, 5),
+    "QK-norm without weights": ({"qk_norm": "rms", "mtp_heads": 1, "head_size": 6}, 5),
     "QK-norm with weights, one key/value head": (
         {"qk_norm": "weighted", "mtp_heads": 1, "head_size": 6, "kv_heads": 1},
         5,
