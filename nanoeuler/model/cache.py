@@ -163,7 +163,9 @@ class CacheStep:
 
     def run(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
         """Append `tokens` (rows, n) behind `lengths` tokens of each row."""
-        self.feed.load(tokens, lengths[:, None] + self.arange, self.no_starts, lengths)
+        first = lengths[:, None]
+        positions = first if tokens.shape[1] == 1 else first + self.arange
+        self.feed.load(tokens, positions, self.no_starts, lengths)
         self.program.run()
 
 
