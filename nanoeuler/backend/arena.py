@@ -53,5 +53,5 @@ def count_bytes(lay_out: Callable[[Arena], Any]) -> int:
 
 
 def in_one_block(lay_out: Callable[[Arena], Arrays], allocator: Allocator) -> Arrays:
-    """What `lay_out` makes, in one block of memory from `allocator`."""
+    """The arrays of `lay_out`, in one block of memory from `allocator`."""
     return lay_out(Arena(allocator.zeros((count_bytes(lay_out),), np.uint8)))

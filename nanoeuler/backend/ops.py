@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class DeviceInfo(Protocol):
-    """What is said of a device to people."""
+    """A device, as commands describe it to people."""
 
     @property
     def name(self) -> str: ...
@@ -137,7 +137,7 @@ class Backend(ABC):
 
     @abstractmethod
     def environment(self) -> dict[str, Any]:
-        """What has to be the same for the same bits."""
+        """Everything about the engine that must be the same for the same bits."""
 
     # ---- arrays
 
@@ -175,19 +175,19 @@ class Backend(ABC):
     # ---- work as a whole
 
     def feed(self, arrays: list[np.ndarray]) -> Feed:
-        """A way in for host arrays of these shapes and types."""
+        """Where host arrays of these shapes and types are handed over."""
         return Feed(arrays)
 
     def program(self, function: Callable[[], None], *, training: bool = False) -> Program:
         """`function` as work to be done again and again, always on the same arrays.
 
-        `training`: it is a training step. There will be so many that an engine may first find out
-        how best to do it.
+        `training`: it is a training step. It will run often, so an engine may take time to find
+        out how to run it fast.
         """
         return Program(function)
 
     def host_copy(self, array: Array) -> HostCopy:
-        """A way out for a small array."""
+        """A small array that is copied to the host again and again."""
         return HostCopy(array)
 
     def finish(self) -> None:  # noqa: B027 (a host has nothing to wait for)
@@ -271,7 +271,7 @@ class Backend(ABC):
     ) -> None:
         """A block's last product with its step and the norm behind it.
 
-        norm.x = x + step_size · inner Wᵀ, then the norm. `delta` is room for the product.
+        norm.x = x + step_size · inner Wᵀ, then the norm. `delta` is scratch for the product.
         """
         self.linear(inner_NI, weight_DI, delta_ND)
         self.add_rms_norm(x_ND, delta_ND, step_size, norm)
@@ -281,8 +281,8 @@ class Backend(ABC):
         E = x_NHE.shape[-1]
         norm.raw_NHE[...] = x_NHE
         rows = norm.raw_NHE.reshape(-1, E), self.weight_or_ones(norm.weight_E, E), norm.epsilon
-        self.rms_norm(*rows, norm.room_NHE.reshape(-1, E), norm.inverse_rms_NH.reshape(-1))
-        x_NHE[...] = norm.room_NHE
+        self.rms_norm(*rows, norm.scratch_NHE.reshape(-1, E), norm.inverse_rms_NH.reshape(-1))
+        x_NHE[...] = norm.scratch_NHE
 
     def head_norm_backward(
         self, dx_NHE: Array, norm: HeadNorm, dweight_E: Array | None, *, accumulate: bool
@@ -290,18 +290,18 @@ class Backend(ABC):
         """From the gradient of `head_norm`'s output to that of its input, in place."""
         E = dx_NHE.shape[-1]
         weight_E = self.weight_or_ones(norm.weight_E, E)
-        norm.room_NHE[...] = dx_NHE
+        norm.scratch_NHE[...] = dx_NHE
         self.rms_norm_backward(
-            norm.room_NHE.reshape(-1, E),
+            norm.scratch_NHE.reshape(-1, E),
             norm.raw_NHE.reshape(-1, E),
             weight_E,
             norm.inverse_rms_NH.reshape(-1),
-            norm.droom_NHE.reshape(-1, E),
+            norm.dscratch_NHE.reshape(-1, E),
             self.unused_gradient(E) if dweight_E is None else dweight_E,
             add_to_dx=False,
             accumulate=accumulate,
         )
-        dx_NHE[...] = norm.droom_NHE
+        dx_NHE[...] = norm.dscratch_NHE
 
     def weight_or_ones(self, weight_E: Array | None, size: int) -> Array:
         """A norm's weight, or the weight of a norm that has none."""
@@ -450,7 +450,7 @@ class Backend(ABC):
     def cross_entropy_backward(
         self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array
     ) -> None:
-        """Of the loss −Σ weights · logprobs: the logits become their gradient."""
+        """The logits become the gradient of the loss −Σ weights · logprobs."""
 
     def cross_entropy_with_gradient(
         self,

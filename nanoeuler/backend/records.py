@@ -38,8 +38,8 @@ class HeadNorm(NamedTuple):
     epsilon: float
     raw_NHE: Array  # contiguous, `residual`: the heads before the norm, kept for the backward pass
     inverse_rms_NH: Array
-    room_NHE: Array  # contiguous, `activation`: scratch
-    droom_NHE: Array  # the same; needed by the backward pass alone
+    scratch_NHE: Array  # contiguous, `activation`
+    dscratch_NHE: Array  # the same; for the backward pass alone
 
 
 class PreferencePairs(NamedTuple):
@@ -62,7 +62,7 @@ class AdamWConstants(NamedTuple):
 
 @dataclass
 class FlatState:
-    """What an optimizer reads and writes: flat buffers laid out by the tensor table."""
+    """The flat buffers of an update, laid out by the tensor table."""
 
     parameters: Array
     working: Array  # the copy that products read; `parameters` itself where their types agree
@@ -74,7 +74,7 @@ class FlatState:
 
 @dataclass(frozen=True)
 class BlockForm:
-    """What a block computes, its weights left out. A field with a default is a variant.
+    """The function that a block computes, without its weights. A field with a default is a variant.
 
     An engine's fused path names the variants that it knows: a block with any other variant takes
     the composed path, so that a new variant is never silently left out.

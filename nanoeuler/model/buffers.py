@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.arena import Arena, count_bytes
+from nanoeuler.backend.arena import Arena, count_bytes, in_one_block
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, RmsNorm
 from nanoeuler.model.blocks.block import StreamBuffers
@@ -91,6 +91,31 @@ def lay_out_pass(
     )
 
 
+def make_buffers(
+    config: ModelConfig,
+    ops: Backend,
+    norm_weights: Sequence[Array],
+    batch: int,
+    length: int,
+    *,
+    training: bool,
+    recompute: bool,
+) -> PassBuffers:
+    """The buffers of a pass, in one block of memory, with the norm at each point of the stream."""
+
+    def lay_out(arena: Arena) -> PassBuffers:
+        shape = {"training": training, "recompute": recompute}
+        return lay_out_pass(arena, config, ops, batch, length, **shape)
+
+    buffers = in_one_block(lay_out, ops)
+    points = zip(buffers.points, norm_weights, buffers.inverse_rms, strict=True)
+    buffers.norms = [
+        RmsNorm(x, weight, config.norm_epsilon, buffers.stream.normed, inverse_rms)
+        for x, weight, inverse_rms in points
+    ]
+    return buffers
+
+
 def logit_tokens(tokens: int, columns: int, ops: Backend) -> int:
     """How many of a pass's tokens the heads take at once: all, or parts of equal size."""
     parts = -(-tokens * columns // ops.logits_at_once)
@@ -128,17 +153,3 @@ def rows_within(
         if training_pass_bytes(config, ops, fits + step, length, recompute=recompute) <= budget:
             fits += step
     return fits
-
-
-def norms_of(
-    points: Sequence[Array],
-    inverse_rms: Sequence[Array],
-    weights: Sequence[Array],
-    epsilon: float,
-    out: Array,
-) -> list[RmsNorm]:
-    """The norm at each point of the stream; all write to the same array, one after another."""
-    return [
-        RmsNorm(x, weight, epsilon, out, statistic)
-        for x, weight, statistic in zip(points, weights, inverse_rms, strict=True)
-    ]

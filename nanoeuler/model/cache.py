@@ -206,11 +206,11 @@ def new_cache(
     A cache that is gone leaves its memory in `idle`, where the engine keeps some.
     """
     most = model.backend.idle_caches
-    room = round_up(capacity, CAPACITY_MULTIPLE) if most else capacity
-    memory = idle.pop((rows, room), None) or CacheMemory(model, rows, room)
+    slots = round_up(capacity, CAPACITY_MULTIPLE) if most else capacity
+    memory = idle.pop((rows, slots), None) or CacheMemory(model, rows, slots)
     cache = Cache(memory, rows, capacity)
     if most:
-        gone = weakref.finalize(cache, give_back, idle, (rows, room), memory, most)
+        gone = weakref.finalize(cache, give_back, idle, (rows, slots), memory, most)
         gone.atexit = False
     return cache
 

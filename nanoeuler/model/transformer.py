@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nanoeuler.backend.arena import in_one_block
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, CacheSlots, ModelWeights
 from nanoeuler.model.blocks.block import Rows
-from nanoeuler.model.buffers import PassBuffers, lay_out_pass, norms_of
+from nanoeuler.model.buffers import PassBuffers, make_buffers
 from nanoeuler.model.cache import Cache, CacheMemory, new_cache
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import model_weights
@@ -54,7 +53,7 @@ class Transformer:
         self.working = backend.working_copy(parameters)
         self.weights = model_weights(config, self.working, norms=parameters)
         self.training_weights = self.weights
-        """What the forward pass of training reads; see `Backend.training_weights`."""
+        """The weights as training's forward pass reads them: see `Backend.training_weights`."""
         self.kept_buffers: dict[tuple[int, int, bool], PassBuffers] = {}
         self.idle_caches: dict[tuple[int, int], CacheMemory] = {}
         self.rope_table = backend.rope_table(config.context, config.head_size, config.rope_theta)
@@ -65,30 +64,17 @@ class Transformer:
         if key not in kept:
             for other in [other for other in kept if other[2] == training]:
                 del kept[other]
-            kept[key] = self.make_buffers(batch, length, training)
-        return kept[key]
-
-    def make_buffers(self, batch: int, length: int, training: bool) -> PassBuffers:
-        buffers = in_one_block(
-            lambda arena: lay_out_pass(
-                arena,
+            norms = [*(weights.norm for weights in self.weights.blocks), self.weights.final_norm]
+            kept[key] = make_buffers(
                 self.config,
                 self.backend,
+                norms,
                 batch,
                 length,
                 training=training,
                 recompute=self.recompute,
-            ),
-            self.backend,
-        )
-        buffers.norms = norms_of(
-            buffers.points,
-            buffers.inverse_rms,
-            [*(weights.norm for weights in self.weights.blocks), self.weights.final_norm],
-            self.config.norm_epsilon,
-            buffers.stream.normed,
-        )
-        return buffers
+            )
+        return kept[key]
 
     def refresh(self) -> None:
         """Take note that `parameters` were written from outside, as by a checkpoint."""

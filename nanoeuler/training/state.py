@@ -1,4 +1,4 @@
-"""What training changes: parameters, gradients and the optimizer's tensors; and one step of it."""
+"""The state of training (parameters, gradients, the optimizer's tensors), and one step of it."""
 
 import math
 import weakref
@@ -20,7 +20,7 @@ from nanoeuler.training.streams import StepRows
 
 @dataclass
 class StepResult:
-    """What an update has come to."""
+    """The result of an update."""
 
     loss: float  # Σ −weight · logprob over all heads: nats per target
     first_head_loss: float  # mean over head 0's targets: nats per token
@@ -148,7 +148,7 @@ class TrainingState:
         buffers = model.forward(batch, training=True)
         K = self.config.mtp_heads
         targets_NK, weights, further = self.inputs.targets(part)
-        logprobs_R, lse_R = self.inputs.target_room(part)
+        logprobs_R, lse_R = self.inputs.target_arrays(part)
         few = ops.few_targets(targets_NK) if self.objective.known else None
         if few is not None:  # as in fine-tuning: the heads take the tokens with targets alone
             targets_NK, weights = targets_NK[few], weights.reshape(-1, K)[few]
@@ -193,7 +193,7 @@ class TrainingState:
 
 
 class StepInputs:
-    """A step's rows on the engine, and room for what is computed of every target."""
+    """A step's rows on the engine, and two arrays with a number for each of their targets."""
 
     def __init__(self, backend: Backend, arrays: list[np.ndarray]):
         self.shape = arrays[3].shape  # (rows, T, K)
@@ -211,7 +211,7 @@ class StepInputs:
         targets, weights, *further = (array[part] for array in self.feed.arrays[3:])
         return targets.reshape(-1, self.shape[2]), weights, further
 
-    def target_room(self, part: slice) -> tuple[Array, Array]:
+    def target_arrays(self, part: slice) -> tuple[Array, Array]:
         """Log-probability and log-sum-exp from the first target of some rows on."""
         first = part.start * self.shape[1] * self.shape[2]
         return self.logprobs[first:], self.lse[first:]

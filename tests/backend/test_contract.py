@@ -98,8 +98,8 @@ def test_the_composed_norm_of_heads_is_its_definition(engine, weighted):
     heads = packed[:, 4:28].reshape(N, H, E)  # a view of a packed product
     before = np.array(heads, np.float64)
     weight = engine.from_host(random.standard_normal(E)) if weighted else None
-    raw, room, droom = (engine.empty((N, H, E)) for _ in range(3))
-    norm = HeadNorm(weight, 1e-5, raw, engine.empty((N, H)), room, droom)
+    raw, scratch, dscratch = (engine.empty((N, H, E)) for _ in range(3))
+    norm = HeadNorm(weight, 1e-5, raw, engine.empty((N, H)), scratch, dscratch)
     engine.head_norm(heads, norm)
     r = np.sqrt((before**2).mean(axis=-1, keepdims=True) + 1e-5)
     scale = 1.0 if weight is None else np.asarray(weight, np.float64)

@@ -147,15 +147,15 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         for index, heads in enumerate((f.heads, f.kv_heads) if f.qk_norm != "none" else ()):
             shape = heads, f.head_size
             if first:
-                rooms = first.norms[index][-2:]
+                scratch = first.norms[index][-2:]
             else:
-                rooms = (
+                scratch = (
                     arena.empty((N, *shape), ops.activation),
                     arena.empty((backward_N, *shape), ops.activation),
                 )
             raw = arena.empty((N, *shape), ops.residual)
             inverse_rms = arena.empty((N, heads), ops.dtype)
-            norms.append(HeadNorm(None, f.epsilon, raw, inverse_rms, *rooms))
+            norms.append(HeadNorm(None, f.epsilon, raw, inverse_rms, *scratch))
         return norms
 
     def rotated(self, packed: Array) -> list[Array]:

@@ -1,4 +1,4 @@
-"""What every block has, and what its forward and backward passes are given."""
+"""The interface of a block, and the arguments of its forward and backward pass."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ class Rows:
 class StreamBuffers:
     """The arrays of a pass that all blocks work on, one block after the other."""
 
-    normed: Array  # (N, D) output of the last norm: what the next block, or the heads, read
+    normed: Array  # (N, D) output of the last norm; the next block, or the heads, read it
     dnormed: Array  # (N, D) its gradient; shares the memory of `normed`
-    delta: Array  # (N, D) room for a block's last product
+    delta: Array  # (N, D) scratch for a block's last product
     dx: Array  # (N, D) gradient of the residual stream; shares the memory of `delta`
 
 

@@ -1,1 +1,1 @@
-"""Optimizers: what moves the parameters, and the tensors that this takes."""
+"""Optimizers: they move the parameters, and keep tensors of their own for it."""

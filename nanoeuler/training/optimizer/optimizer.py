@@ -1,4 +1,4 @@
-"""What an optimizer is to the training loop, checkpoints and memory estimates."""
+"""The interface of an optimizer to the training loop, checkpoints and memory estimates."""
 
 from typing import ClassVar, Protocol
 
