@@ -64,7 +64,9 @@ def lay_out_pass(
             activations.append(first[kind])
         else:
             earlier = first.get(kind)
-            activations.append(block.activations(arena, ops, batch, length, training, earlier))
+            activations.append(
+                block.activations(arena, ops, batch, length, training=training, first=earlier)
+            )
             first.setdefault(kind, activations[-1])
     if training:
         points.append(arena.empty((N, config.dim), ops.residual))

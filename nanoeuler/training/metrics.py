@@ -18,7 +18,7 @@ class Metrics:
         with atomic_write(self.path) as file:
             file.write(json.dumps(header) + "\n")
 
-    def cut_back(self, header: dict[str, Any], step: int, validated: bool) -> None:
+    def cut_back(self, header: dict[str, Any], step: int, *, validated: bool) -> None:
         """Drop the measurements behind `step`, at which training resumes.
 
         `validated`: the checkpoint includes the validation of that step, so its line stays.

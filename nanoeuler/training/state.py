@@ -62,7 +62,7 @@ class TrainingState:
         self.results = backend.zeros((4,), np.float64)  # one array, so that a device is read once
         self.report = self.results[2:]  # see `Optimizer.update`
         self.replicas = [
-            self.make_replica(engine, index, recompute)
+            self.make_replica(engine, index, recompute=recompute)
             for index, engine in enumerate(backend.replicas(len(parameters)))
         ]
         self.model, self.gradients = self.replicas[0].model, self.replicas[0].gradients
@@ -70,7 +70,7 @@ class TrainingState:
         self.schedule = backend.feed([np.zeros(2)])
         self.inputs: StepInputs | None = None
 
-    def make_replica(self, engine: Backend, index: int, recompute: bool) -> Replica:
+    def make_replica(self, engine: Backend, index: int, *, recompute: bool) -> Replica:
         gradients = engine.zeros(self.parameters.shape)
         losses = engine.zeros((2,), np.float64) if index else self.results[:2]
         model = Transformer(self.config, self.parameters, engine, recompute=recompute)

@@ -99,6 +99,7 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         ops: Backend,
         rows: int,
         length: int,
+        *,
         training: bool,
         first: AttentionActivations | None,
     ) -> AttentionActivations:

@@ -64,6 +64,7 @@ class Block(ABC, Generic[Weights, Activations]):
         ops: Backend,
         rows: int,
         length: int,
+        *,
         training: bool,
         first: Activations | None,
     ) -> Activations:

@@ -67,6 +67,7 @@ class Swiglu(Block[SwigluWeights, SwigluActivations]):
         ops: Backend,
         rows: int,
         length: int,
+        *,
         training: bool,
         first: SwigluActivations | None,
     ) -> SwigluActivations:
