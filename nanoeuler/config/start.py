@@ -24,6 +24,7 @@ FETCHING = (
     "fetch_instructions",
     "fetch_preferences",
     "fetch_questions",
+    "fetch_task",
 )
 
 

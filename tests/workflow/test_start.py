@@ -1,6 +1,7 @@
 """A run is planned before its first job, and a finished one says where its results are."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,14 @@ def test_the_plan_counts_the_stages_that_will_run(config):
 def test_where_only_downloads_happen_no_stage_counts(config):
     command = plan_command(config, {"fetch_book", "download"}, ["config.yaml"], gpus=0, local=True)
     assert command[-4:] == ["--stages", "", "--gpus", "0"]
+
+
+def test_every_rule_that_downloads_is_planned(config):
+    rules = "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
+    downloading = re.findall(r"^rule (fetch_\w+|extract_fineweb):", rules, re.MULTILINE)
+    assert "fetch_task" in downloading
+    for rule in downloading:
+        assert plan_command(config, {rule}, ["config.yaml"], gpus=0, local=True), rule
 
 
 def test_small_work_and_work_for_other_machines_is_not_planned(config):
