@@ -21,6 +21,7 @@ for parameters, gradients, statistics and tables, int32 for ids, positions and o
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -313,11 +314,15 @@ class Backend(ABC):
 
     def constant(self, purpose: str, values: np.ndarray) -> Array:
         """`values` on the engine: made once for each purpose and size."""
-        known = self.__dict__.setdefault("constants", {})
         key = purpose, values.size
-        if key not in known:
-            known[key] = self.from_host(values)
-        return known[key]
+        if key not in self.constants:
+            self.constants[key] = self.from_host(values)
+        return self.constants[key]
+
+    @cached_property
+    def constants(self) -> dict[tuple[str, int], Array]:
+        """The arrays of `constant`. They stay, since a recorded program holds their addresses."""
+        return {}
 
     # ---- rotary positions
 
