@@ -37,8 +37,9 @@ from nanoeuler.backend.cuda.engine import CudaBackend
 from nanoeuler.model.buffers import rows_within
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
-from nanoeuler.model.spec import parameter_count, state_bytes, training_flops_per_token
+from nanoeuler.model.spec import parameter_count, training_flops_per_token
 from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.optimizer.optimizer import state_bytes
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
@@ -104,7 +105,7 @@ def rows_that_fit(config: ModelConfig, options: argparse.Namespace) -> int:
     """What the trainer would take on a card of so much memory."""
     backend = CudaBackend(options.precision, options.residual)
     backend.device.memory = options.memory * 1e9
-    budget = backend.activation_budget(2 * state_bytes(config))
+    budget = backend.activation_budget(2 * state_bytes(config, AdamW))
     return rows_within(config, backend, options.length, budget, recompute=options.recompute)
 
 

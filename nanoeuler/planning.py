@@ -22,8 +22,9 @@ from nanoeuler.log import counted, format_seconds
 from nanoeuler.model.buffers import training_pass_bytes
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
-from nanoeuler.model.spec import parameter_count, state_bytes, training_flops_per_token
+from nanoeuler.model.spec import parameter_count, training_flops_per_token
 from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.optimizer.optimizer import checkpoint_bytes, state_bytes
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
@@ -100,12 +101,13 @@ def make_plan(config: Config, backend: "Backend", stages: list[str] | None = Non
     plan.stages = {
         stage: replace(costs[stage]) for stage in (paths.stages if stages is None else stages)
     }
-    stage_bytes = KEPT_CHECKPOINTS * 12 * plan.parameters + 4 * plan.parameters
+    checkpoint = checkpoint_bytes(plan.parameters, AdamW)
+    stage_bytes = KEPT_CHECKPOINTS * checkpoint + 4 * plan.parameters
     plan.results_disk = stage_bytes * len(plan.stages)
     if plan.stages:
         row = training_pass_bytes(model, backend, 1, longest_row(config, model))
-        checkpoint = 12 * plan.parameters  # while it is being written
-        plan.memory = IMPORTS_BYTES + state_bytes(model) + row + checkpoint
+        written = checkpoint  # while it is being written, it lies in memory as well
+        plan.memory = IMPORTS_BYTES + state_bytes(model, AdamW) + row + written
     return plan
 
 

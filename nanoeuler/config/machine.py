@@ -8,7 +8,8 @@ from typing import Any
 
 from nanoeuler.config.settings import Slurm
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.spec import state_bytes
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.optimizer.optimizer import state_bytes
 
 ALL_CORES = 64
 """More cores than most machines have: Snakemake lowers it to the number that it was given."""
@@ -60,7 +61,7 @@ def training_megabytes(config: Mapping[str, Any]) -> int:
 
     It holds the libraries, the training state, and as much again for activations.
     """
-    return 1500 + 4 * state_bytes(ModelConfig.from_dict(config["model"])) // 2**20
+    return 1500 + 4 * state_bytes(ModelConfig.from_dict(config["model"]), AdamW) // 2**20
 
 
 def memory_megabytes() -> int:

@@ -99,8 +99,3 @@ def forward_flops_per_token(config: ModelConfig, length: int) -> float:
 def training_flops_per_token(config: ModelConfig, length: int) -> float:
     """`training_flops` in the same rows."""
     return training_flops(config, 1, (length + 1) / 2, 1)
-
-
-def state_bytes(config: ModelConfig) -> int:
-    """Bytes of parameters, gradients and both moments of AdamW in float32."""
-    return 4 * 4 * storage_elements(tensor_table(config))

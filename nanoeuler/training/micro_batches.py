@@ -1,8 +1,10 @@
 """The number of rows that are computed at once, and advice when they do not fit into memory."""
 
 from nanoeuler.model.buffers import rows_within
-from nanoeuler.model.spec import parameter_count, state_bytes
+from nanoeuler.model.spec import parameter_count
 from nanoeuler.training.job import Job
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.optimizer.optimizer import state_bytes
 
 
 def micro_batch_rows(job: Job) -> int:
@@ -21,7 +23,7 @@ def rows_that_fit(job: Job) -> int:
     """
     length, engine = job.stream.length, job.backend
     tokens, shares = engine.slices(parameter_count(job.config))
-    budget = engine.activation_budget(2 * state_bytes(job.config)) // shares
+    budget = engine.activation_budget(2 * state_bytes(job.config, AdamW)) // shares
     return min(
         tokens // length,
         -(-job.stream.rows_per_step // shares),
@@ -51,6 +53,6 @@ def smaller_model(job: Job) -> str:
     """Advice for when memory ran out before the first step."""
     return (
         f"parameters, gradients and moments of {parameter_count(job.config):,} parameters take "
-        f"{state_bytes(job.config) / 1e9:,.1f} GB whatever {job.stage}.micro_batch_rows and "
+        f"{state_bytes(job.config, AdamW) / 1e9:,.1f} GB whatever {job.stage}.micro_batch_rows and "
         f"{job.stage}.recompute are: take a smaller model"
     )

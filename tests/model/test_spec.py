@@ -15,7 +15,6 @@ from nanoeuler.model.spec import (
     forward_flops_per_token,
     parameter_count,
     parameters_by_kind,
-    state_bytes,
     storage_elements,
     tensor_table,
     training_flops_per_token,
@@ -182,11 +181,6 @@ def test_recomputation_shares_the_gate_and_up_products():
     kept = training_pass_bytes(config, backend, 2, 64)
     shared = training_pass_bytes(config, backend, 2, 64, recompute=True)
     assert kept - shared == 3 * 2 * 64 * 2 * 344 * 4  # three of the four layers' products
-
-
-def test_state_is_four_buffers_of_float32():
-    config = ModelConfig.from_dict({"preset": "small"})
-    assert state_bytes(config) == 4 * initial_parameters(config, 1).nbytes
 
 
 # ---- bad fields

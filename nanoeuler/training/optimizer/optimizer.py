@@ -5,6 +5,7 @@ from typing import ClassVar, Protocol
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, FlatState
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.spec import storage_elements, tensor_table
 
 
 class Optimizer(Protocol):
@@ -31,3 +32,13 @@ class OptimizerSettings(Protocol):
 
     def make(self, config: ModelConfig, ops: Backend) -> Optimizer:
         """An optimizer at its beginning."""
+
+
+def state_bytes(config: ModelConfig, settings: type[OptimizerSettings]) -> int:
+    """Bytes of parameters, gradients and the optimizer's tensors, all in float32."""
+    return 4 * (2 + len(settings.tensor_names)) * storage_elements(tensor_table(config))
+
+
+def checkpoint_bytes(parameters: int, settings: type[OptimizerSettings]) -> int:
+    """Bytes of a checkpoint of that many parameters, with the optimizer's tensors."""
+    return 4 * (1 + len(settings.tensor_names)) * parameters

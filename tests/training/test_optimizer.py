@@ -1,0 +1,78 @@
+"""An optimizer is a choice: another one trains, is saved and restored, and is counted."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import initial_parameters
+from nanoeuler.model.spec import parameter_count
+from nanoeuler.training.checkpoint import Checkpoints
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.optimizer.optimizer import checkpoint_bytes, state_bytes
+from nanoeuler.training.state import TrainingState
+from nanoeuler.training.streams import TextStream
+
+CONFIG = ModelConfig(
+    vocab_size=50, dim=16, layers=2, heads=4, kv_heads=2, ffn=20, context=8, mtp_heads=2
+)
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """Gradient descent with momentum, for hosts: one tensor instead of AdamW's two."""
+
+    decay: float = 0.9
+    tensor_names: ClassVar[tuple[str, ...]] = ("velocity",)
+
+    def make(self, config, ops):
+        return MomentumOptimizer(self.decay, ops.zeros(initial_parameters(config, 1).shape))
+
+
+class MomentumOptimizer:
+    def __init__(self, decay, velocity):
+        self.decay, self.tensors = decay, {"velocity": velocity}
+
+    def update(self, flat, schedule_2, losses_2, report_2):
+        velocity = self.tensors["velocity"]
+        velocity *= self.decay
+        velocity += flat.gradients
+        flat.parameters -= schedule_2[0] * velocity
+
+
+def make_state():
+    return TrainingState(CONFIG, ReferenceBackend(), initial_parameters(CONFIG, 1), Momentum())
+
+
+def rows(step):
+    tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
+    return TextStream(tokens, 8, 96, CONFIG.mtp_weights, 0, True, 1, "text").step(step)
+
+
+def test_another_optimizer_trains():
+    state = make_state()
+    losses = [state.train_step(rows(0), 12, 0.1).loss for _ in range(20)]
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_a_checkpoint_keeps_the_tensors_of_another_optimizer(tmp_path):
+    whole, stopped, resumed = make_state(), make_state(), make_state()
+    for step in range(4):
+        whole.train_step(rows(step), 4, 0.1)
+    for step in range(2):
+        stopped.train_step(rows(step), 4, 0.1)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(stopped, {})
+    checkpoints.restore(2, resumed)
+    for step in range(2, 4):
+        resumed.train_step(rows(step), 4, 0.1)
+    np.testing.assert_array_equal(resumed.parameters, whole.parameters)
+
+
+def test_estimates_count_the_tensors_of_the_optimizer():
+    flat, parameters = initial_parameters(CONFIG, 1).nbytes, parameter_count(CONFIG)
+    assert (state_bytes(CONFIG, Momentum), state_bytes(CONFIG, AdamW)) == (3 * flat, 4 * flat)
+    assert checkpoint_bytes(parameters, Momentum) == 8 * parameters
+    assert checkpoint_bytes(parameters, AdamW) == 12 * parameters
