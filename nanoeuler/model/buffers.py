@@ -118,6 +118,33 @@ def make_buffers(
     return buffers
 
 
+class KeptBuffers:
+    """The buffers of a model's passes: of one shape for training, and of one for the rest."""
+
+    def __init__(
+        self, config: ModelConfig, ops: Backend, norm_weights: Sequence[Array], *, recompute: bool
+    ):
+        self.config, self.ops, self.recompute = config, ops, recompute
+        self.norm_weights = norm_weights
+        self.kept: dict[bool, PassBuffers] = {}
+
+    def __call__(self, batch: int, length: int, *, training: bool) -> PassBuffers:
+        """The buffers for B rows of T tokens."""
+        kept = self.kept
+        if training not in kept or (kept[training].batch, kept[training].length) != (batch, length):
+            kept.pop(training, None)  # before the next ones take memory
+            kept[training] = make_buffers(
+                self.config,
+                self.ops,
+                self.norm_weights,
+                batch,
+                length,
+                training=training,
+                recompute=self.recompute,
+            )
+        return kept[training]
+
+
 def logit_tokens(tokens: int, columns: int, ops: Backend) -> int:
     """How many of a pass's tokens the heads take at once: all, or parts of equal size."""
     parts = -(-tokens * columns // ops.logits_at_once)

@@ -16,7 +16,7 @@ import numpy as np
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, CacheSlots, ModelWeights
 from nanoeuler.model.blocks.block import Rows
-from nanoeuler.model.buffers import PassBuffers, make_buffers
+from nanoeuler.model.buffers import KeptBuffers, PassBuffers
 from nanoeuler.model.cache import Cache, CacheMemory, new_cache
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import model_weights
@@ -54,27 +54,10 @@ class Transformer:
         self.weights = model_weights(config, self.working, norms=parameters)
         self.training_weights = self.weights
         """The weights as training's forward pass reads them: see `Backend.training_weights`."""
-        self.kept_buffers: dict[tuple[int, int, bool], PassBuffers] = {}
+        norms = [*(weights.norm for weights in self.weights.blocks), self.weights.final_norm]
+        self.buffers = KeptBuffers(config, backend, norms, recompute=recompute)
         self.idle_caches: dict[tuple[int, int], CacheMemory] = {}
         self.rope_table = backend.rope_table(config.context, config.head_size, config.rope_theta)
-
-    def buffers(self, batch: int, length: int, *, training: bool) -> PassBuffers:
-        """The buffers for B rows of T tokens. One shape is kept for training, one for the rest."""
-        key, kept = (batch, length, training), self.kept_buffers
-        if key not in kept:
-            for other in [other for other in kept if other[2] == training]:
-                del kept[other]
-            norms = [*(weights.norm for weights in self.weights.blocks), self.weights.final_norm]
-            kept[key] = make_buffers(
-                self.config,
-                self.backend,
-                norms,
-                batch,
-                length,
-                training=training,
-                recompute=self.recompute,
-            )
-        return kept[key]
 
     def refresh(self) -> None:
         """Take note that `parameters` were written from outside, as by a checkpoint."""

@@ -63,8 +63,8 @@ def weights_after_training(case: str) -> str:
     length = config.context
     stream = TextStream(tokens, length, 8 * length, config.mtp_weights, 0, True, 5, "golden")
     settings = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
-    state = TrainingState(config, engine(), initial_parameters(config, 3), settings)
-    state.model.recompute = recompute
+    parameters = initial_parameters(config, 3)
+    state = TrainingState(config, engine(), parameters, settings, recompute=recompute)
     for step in range(5):
         state.train_step(stream.step(step), 2, 3e-3)
     return hashlib.sha256(np.asarray(state.parameters, np.float32).tobytes()).hexdigest()[:16]

@@ -51,6 +51,19 @@ __device__ __forceinline__ void store(bfloat16* to, const Eight& value) {
     *reinterpret_cast<uint4*>(to) = bits;
 }
 
+// Float32 activations get 1/r as from float64: an error of 1/r is that of a whole row, so that it
+// does not average out in the products that follow.
+constexpr bool EXACT = sizeof(ACTIVATION) == 4;
+template <bool>
+struct Statistic {
+    using type = float;
+};
+template <>
+struct Statistic<true> {
+    using type = double;
+};
+using statistic = Statistic<EXACT>::type;
+
 // Eight elements as they lie in memory: fewer registers than their values while they wait.
 template <typename T>
 struct Raw {

@@ -23,6 +23,7 @@ from nanoeuler.backend.cuda.kernel_sources import (
     ADDING_WARPS,
     DECAY_BLOCK,
     ELEMENTWISE_THREADS,
+    HEAD_NORM_BLOCKS,
     NORM_THREADS,
     PAIR_THREADS,
     STEP_SCALARS,
@@ -46,6 +47,7 @@ from nanoeuler.backend.records import (
     AttentionForm,
     BlockForm,
     FlatState,
+    HeadNorm,
     PreferencePairs,
     RmsNorm,
     RopeTable,
@@ -338,9 +340,39 @@ class CudaBackend(DecodingOps):
         (partial,) = self.scratch.take("rms_norm", ((parts, D), np.float32))
         arrays = dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, add_to_dx, out_ND, partial
         self.launch(source, "rms_norm_backward", parts, warps * WARP, *arrays, N)
+        self.sum_weight_gradient(partial, dweight_D, accumulate=accumulate)
+
+    def head_norm(self, x_NHE: Array, norm: HeadNorm) -> None:
+        N, H, E = x_NHE.shape
+        arrays = x_NHE, row_stride(x_NHE), norm.weight_E, norm.epsilon
+        saved = norm.raw_NHE, norm.inverse_rms_NH
+        source, elements = self.sources.head_norm(E), N * H * E
+        self.launch_elementwise(source, "head_norm", elements, *arrays, *saved, N, H)
+
+    def head_norm_backward(
+        self, dx_NHE: Array, norm: HeadNorm, dweight_E: Array | None, *, accumulate: bool
+    ) -> None:
+        N, H, E = dx_NHE.shape
+        parts = min(
+            HEAD_NORM_BLOCKS * self.device.multiprocessors,
+            blocks(N * H * E, ELEMENTWISE_THREADS * WIDTH),
+        )
+        partial = None
+        if dweight_E is not None:
+            (partial,) = self.scratch.take("head_norm", ((parts, E), np.float32))
+        arrays = dx_NHE, row_stride(dx_NHE), norm.raw_NHE, norm.weight_E, norm.inverse_rms_NH
+        source = self.sources.head_norm(E)
+        threads = ELEMENTWISE_THREADS
+        self.launch(source, "head_norm_backward", parts, threads, *arrays, partial, N, H)
+        if dweight_E is not None:
+            self.sum_weight_gradient(partial, dweight_E, accumulate=accumulate)
+
+    def sum_weight_gradient(self, partial: Array, dweight_D: Array, *, accumulate: bool) -> None:
+        """Add up the rows of `partial`, each the sum of what one block took."""
+        parts, D = partial.shape
         grid, threads = blocks(D, WARP), ADDING_WARPS * WARP
         sums = partial, parts, dweight_D, accumulate
-        self.launch(source, "sum_weight_gradient", grid, threads, *sums)
+        self.launch(self.sources.rms_norm(D), "sum_weight_gradient", grid, threads, *sums)
 
     # ---- rotary positions
 
@@ -353,9 +385,8 @@ class CudaBackend(DecodingOps):
         self, x_NHE: Array, positions_N: Array, table: RopeTable, *, inverse: bool = False
     ) -> None:
         N, H, E = x_NHE.shape
-        stride = np.int64(x_NHE.strides[0] // x_NHE.itemsize)
         pairs, direction = N * H * E // 2, -1.0 if inverse else 1.0
-        arrays = x_NHE, stride, positions_N, *table
+        arrays = x_NHE, row_stride(x_NHE), positions_N, *table
         self.launch_elementwise(self.sources.rope(E), "rope", pairs, *arrays, N, H, direction)
 
     def linear_rope(
@@ -596,4 +627,4 @@ def allocate(shape: tuple[int, ...], dtype: Any) -> Array:
 
 def row_stride(array: Array) -> np.int64:
     """Elements from a row (a token) to the next: of the second last dimension but the heads'."""
-    return np.int64(array.strides[-3 if array.ndim == 4 else -2] // array.itemsize)
+    return np.int64(array.strides[-3 if array.ndim > 2 else -2] // array.itemsize)

@@ -29,6 +29,9 @@ ELEMENTWISE_THREADS = 256
 NORM_THREADS = 512
 """Threads of a block that sums squares of gradients."""
 
+HEAD_NORM_BLOCKS = 8
+"""Blocks of a multiprocessor in the backward pass of the norms of heads."""
+
 DECAY_BLOCK = 128
 """Elements that share one flag of weight decay: tensors start on multiples of it."""
 
@@ -230,6 +233,9 @@ class KernelSources:
     def rope(self, head_size: int) -> Source:
         return self.source("rope", THREADS=ELEMENTWISE_THREADS, HEAD_SIZE=head_size)
 
+    def head_norm(self, head_size: int) -> Source:
+        return self.source("head_norm", THREADS=ELEMENTWISE_THREADS, HEAD_SIZE=head_size)
+
     def swiglu(self, ffn: int) -> Source:
         return self.source("swiglu", THREADS=ELEMENTWISE_THREADS, FFN=ffn)
 
@@ -311,6 +317,7 @@ class KernelSources:
             self.rms_norm(dim),
             self.embedding(dim),
             self.rope(head_size),
+            self.head_norm(head_size),
             self.cache(key),
             self.swiglu(ffn),
             *(self.decode_layer(decoding, rows) for rows in row_counts),

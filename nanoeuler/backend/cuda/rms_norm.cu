@@ -20,19 +20,6 @@
 // Compiled in: DIM, WARPS of a block, BLOCKS of a multiprocessor (backward), ADDING_WARPS.
 #include "common.cuh"
 
-// Float32 activations get 1/r as from float64: an error of 1/r is that of a whole row, so that it
-// does not average out in the products that follow.
-constexpr bool EXACT = sizeof(ACTIVATION) == 4;
-template <bool>
-struct Statistic {
-    using type = float;
-};
-template <>
-struct Statistic<true> {
-    using type = double;
-};
-using statistic = Statistic<EXACT>::type;
-
 constexpr int VECTORS = DIM / WIDTH;  // accesses of a row
 constexpr int STEPS = (VECTORS + 31) / 32;  // of one lane
 constexpr bool EVEN = VECTORS % 32 == 0;
