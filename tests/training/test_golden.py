@@ -1,15 +1,12 @@
 """Weights after a few steps, to the bit: what trained yesterday has to train the same today.
 
-The hashes were recorded with the code before the engine contract. Rounding depends on the kernels
-that BLAS and NumPy choose, so they hold for one kind of processor and one version of NumPy.
+The hashes were recorded with the code before the engine contract, on the machines named here.
 """
 
 import hashlib
 
-import numba
 import numpy as np
 import pytest
-from llvmlite.binding import get_host_cpu_name
 
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
@@ -18,6 +15,7 @@ from nanoeuler.model.flat import initial_parameters
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
+from tests.rounding import machine
 
 ODD = {
     "vocab_size": 300,
@@ -40,7 +38,7 @@ CASES = {
     "odd, reference in float64": (ODD, lambda: ReferenceBackend(np.float64), True),
 }
 GOLDEN = {
-    "emeraldrapids, NumPy 2.4.6, Numba 0.68.1": {
+    "emeraldrapids, 2 cores, NumPy 2.4.6, Numba 0.68.1": {
         "small, one thread": "b57abbef1bbf86f6",
         "small, two threads": "28dd881783ab892a",
         "odd, two threads, recomputation": "958a2ce340520676",
@@ -48,11 +46,6 @@ GOLDEN = {
         "odd, reference in float64": "f6c97d7c10a0037a",
     }
 }
-
-
-def machine() -> str:
-    """What rounding depends on."""
-    return f"{get_host_cpu_name()}, NumPy {np.__version__}, Numba {numba.__version__}"
 
 
 def weights_after_training(case: str) -> str:

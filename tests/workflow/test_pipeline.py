@@ -10,6 +10,17 @@ from stub_checkout import CI
 
 from nanoeuler.files import sha256_file
 from nanoeuler.timing import read_times
+from tests.rounding import machine
+
+WEIGHTS = {
+    "emeraldrapids, 2 cores, NumPy 2.4.6, Numba 0.68.1": {
+        "pretrain": "2666892b12f2f130",
+        "sft": "8957f55179af48ed",
+        "sft_scratch": "5f9a6aab6a63f348",
+        "dpo": "c0100bd7fa884d17",
+    }
+}
+"""SHA-256 of each stage's weights, recorded with the code before the engine contract."""
 
 
 @pytest.mark.slow
@@ -28,6 +39,15 @@ def test_every_stage_leaves_what_it_promises(pipeline):
             "config.json",
             "tokenizer.json",
         }
+
+
+@pytest.mark.slow
+def test_the_weights_of_every_stage_are_those_of_the_recorded_code(pipeline):
+    if machine() not in WEIGHTS:
+        pytest.skip(f"no weights are recorded for {machine()}")
+    for stage, expected in WEIGHTS[machine()].items():
+        weights = pipeline.path / "results/ci" / stage / "model/model.safetensors"
+        assert sha256_file(weights).startswith(expected), stage
 
 
 @pytest.mark.slow

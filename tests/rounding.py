@@ -1,0 +1,13 @@
+"""The machine that recorded hashes hold for."""
+
+import numba
+import numpy as np
+from llvmlite.binding import get_host_cpu_name
+
+from nanoeuler.cores import usable_cores
+
+
+def machine() -> str:
+    """What rounding depends on: the kernels that BLAS, NumPy and Numba choose, and the threads."""
+    processor, cores = get_host_cpu_name(), usable_cores()
+    return f"{processor}, {cores} cores, NumPy {np.__version__}, Numba {numba.__version__}"
