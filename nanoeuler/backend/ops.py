@@ -36,7 +36,9 @@ from nanoeuler.backend.records import (
     DecodeStep,
     FlatState,
     HeadNorm,
+    MatrixGroup,
     ModelWeights,
+    MuonConstants,
     PreferencePairs,
     RmsNorm,
     RopeTable,
@@ -581,5 +583,17 @@ class Backend(ABC):
     ) -> None:
         """One step of AdamW with the gradient clipped. `flat.working` follows the parameters.
 
-        `decays`: slices of the flat buffers, and whether weight decay applies to each.
+        `decays`: slices of the flat buffers, and whether weight decay applies to each. What no
+        slice covers stays.
         """
+
+    @abstractmethod
+    def muon(
+        self,
+        flat: FlatState,
+        momentum: Array,
+        groups: Sequence[MatrixGroup],
+        constants: MuonConstants,
+        scalars: Array,
+    ) -> None:
+        """One step of Muon on the matrices of `groups`. `flat.working` follows the parameters."""

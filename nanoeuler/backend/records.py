@@ -60,6 +60,24 @@ class AdamWConstants(NamedTuple):
     weight_decay: float
 
 
+class MuonConstants(NamedTuple):
+    """The constants of Muon; the learning rate comes from the schedule."""
+
+    momentum: float
+    weight_decay: float
+    polynomials: tuple[tuple[float, float, float], ...]
+    """(a, b, c) of each Newton–Schulz iteration X ← a X + b (X Xᵀ) X + c (X Xᵀ)² X."""
+
+
+class MatrixGroup(NamedTuple):
+    """Matrices of one shape that Muon moves, in the flat buffers."""
+
+    rows: int  # with padding between the parts of a packed product, as it is stored
+    columns: int
+    offsets: tuple[int, ...]  # of each matrix, in elements
+    scale: float  # of its update, which else has singular values near 1
+
+
 @dataclass
 class FlatState:
     """The flat buffers of an update, laid out by the tensor table."""

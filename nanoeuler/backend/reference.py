@@ -7,7 +7,7 @@ float64. Names, shapes and the rules for outputs are those of the contract, `ops
 import itertools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from nanoeuler.backend.records import (
     AdamWConstants,
     AttentionArrays,
     FlatState,
+    MatrixGroup,
+    MuonConstants,
     PreferencePairs,
     RmsNorm,
     RopeTable,
@@ -383,6 +385,69 @@ class ReferenceBackend(Backend):
             moments = first_moment[part], second_moment[part]
             self.adamw_slice(parameters, gradients, *moments, decay, constants, scalars)
         self.refresh(flat.working, flat.parameters)
+
+    def muon(
+        self,
+        flat: FlatState,
+        momentum: Array,
+        groups: Sequence[MatrixGroup],
+        constants: MuonConstants,
+        scalars: Array,
+    ) -> None:
+        """Muon (Jordan et al. 2024; scaled so that AdamW's learning rates fit: Liu et al. 2025).
+
+        With g = gradient_scale · gradients, for each matrix:
+
+            m = μ m + (1 − μ) g,  u = μ m + (1 − μ) g,  p −= lr · (scale · U Vᵀ + decay · p)
+
+        where U Vᵀ is u's nearest orthogonal matrix: u = U Σ Vᵀ.
+        """
+        finite, gradient_scale, learning_rate, _ = scalars.tolist()
+        if not finite:
+            return
+        mu = constants.momentum
+        for group in groups:
+            for offset in group.offsets:
+                part = slice(offset, offset + group.rows * group.columns)
+                moment, gradient = momentum[part], (1 - mu) * gradient_scale * flat.gradients[part]
+                moment *= mu
+                moment += gradient
+                gradient += mu * moment
+                update_RK = gradient.reshape(group.rows, group.columns)
+                update_RK = self.orthogonalize(update_RK, constants.polynomials)
+                update_RK *= learning_rate * group.scale
+                parameters = flat.parameters[part]
+                parameters *= 1 - learning_rate * constants.weight_decay
+                parameters -= update_RK.reshape(-1)
+        self.refresh(flat.working, flat.parameters)
+
+    def orthogonalize(
+        self, x_RK: Array, polynomials: Sequence[tuple[float, float, float]]
+    ) -> Array:
+        """U Vᵀ of x = U Σ Vᵀ, nearly: each polynomial brings the singular values closer to 1.
+
+        The products are taken on the shorter side.
+        """
+        x = x_RK / (np.linalg.norm(x_RK) + 1e-7)
+        R, K = x.shape
+        size = min(R, K)
+        gram, square = (self.empty((size, size), x.dtype) for _ in range(2))
+        product = self.empty((R, K), x.dtype)
+        for a, b, c in polynomials:
+            if R <= K:
+                self.linear(x, x, gram)
+            else:
+                self.linear_backward_weight(x, x, gram, accumulate=False)
+            self.linear(gram, gram, square)
+            square *= c
+            square += b * gram
+            if R <= K:
+                self.linear_backward_input(square, x, product)
+            else:
+                self.linear(x, square, product)
+            x *= a
+            x += product
+        return x
 
     def squared_norm(self, values: Array) -> float:
         if values.dtype == np.float64:

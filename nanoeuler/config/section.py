@@ -22,6 +22,7 @@ def key(
     optional: bool = False,
     form: str | None = None,
     reruns: bool | Literal["best"] = True,
+    later: bool = False,
     **limits: Any,
 ) -> Any:
     """A field of a section.
@@ -29,12 +30,18 @@ def key(
     A key without `default` must be given, unless it is `optional`. `form` says in words what a
     pattern stands for. `reruns` is False for a key that cannot change a result, so that a change
     of it makes no stage run again; "best" says the same of stages that keep their last model, and
-    not their best. `limits` are pydantic's: ge, gt, le, lt, pattern, min_length.
+    not their best. `later` marks a key that results of earlier versions do not know: its default
+    does not make them run again. `limits` are pydantic's: ge, gt, le, lt, pattern, min_length.
     """
     extra: dict[str, Any] = {"x-form": form} if form else {}
     if optional:
         extra["x-optional"], default = True, None
-    metadata = limits | {"description": meaning, "reruns": reruns, "json_schema_extra": extra}
+    metadata = limits | {
+        "description": meaning,
+        "reruns": reruns,
+        "later": later,
+        "json_schema_extra": extra,
+    }
     if isinstance(default, list):
         extra["default"] = default
         return field(default_factory=default.copy, metadata=metadata)

@@ -57,9 +57,13 @@ class Training(Section):
     decay_share: float = key(
         "last share of the steps, in which a wsd schedule falls", default=0.2, gt=0, le=1
     )
-    weight_decay: float = key(
-        "decoupled weight decay of AdamW, on matrices only", default=0.1, ge=0
+    optimizer: Literal["adamw", "muon"] = key(
+        "adamw; or muon, which moves the matrices of the blocks by Muon and all else by AdamW",
+        default="adamw",
+        later=True,
     )
+    muon_momentum: float = key("decay of Muon's momentum", default=0.95, ge=0, lt=1, later=True)
+    weight_decay: float = key("decoupled weight decay, on matrices only", default=0.1, ge=0)
     beta1: float = key("decay of AdamW's first moment", default=0.9, ge=0, lt=1)
     beta2: float = key("decay of AdamW's second moment", default=0.95, ge=0, lt=1)
     epsilon: float = key("AdamW's epsilon", default=1e-8, gt=0)

@@ -131,6 +131,8 @@ def lasting(values: Mapping[str, Any], section: type[Section]) -> dict[str, Any]
         reruns = known[key].metadata["reruns"] if key in known else True
         if reruns is False or (reruns == "best" and values.get("keep") != "best"):
             continue
+        if key in known and known[key].metadata.get("later") and value == known[key].default:
+            continue
         inner = section_type(known[key]) if key in known else None
         kept[key] = lasting(value, inner) if inner and isinstance(value, Mapping) else value
     return kept

@@ -6,6 +6,7 @@ offset or a shape a second time.
 """
 
 import functools
+import itertools
 
 from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.llama import make_blocks
@@ -36,6 +37,18 @@ def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
     heads = [embedding if c.tied else head_name(0), *map(head_name, range(1, c.mtp_heads))]
     specs += [TensorSpec(name, shape, storage_shape=storage, packed=True) for name in heads]
     return lay_out(specs)
+
+
+def block_matrices(config: ModelConfig) -> list[tuple[Tensor, ...]]:
+    """The matrices of all blocks, each as the tensors that are packed into it."""
+    table = {tensor.name: tensor for tensor in tensor_table(config)}
+    matrices: list[tuple[Tensor, ...]] = []
+    for block in make_blocks(config):
+        tensors = [table[spec.name] for spec in block.tensors() if len(spec.shape) > 1]
+        for packed, parts in itertools.groupby(tensors, lambda tensor: tensor.packed):
+            together = tuple(parts)
+            matrices += [together] if packed else [(tensor,) for tensor in together]
+    return matrices
 
 
 def storage_elements(table: tuple[Tensor, ...]) -> int:

@@ -32,6 +32,7 @@ class Tensor:
     offset: int  # of its first element in a flat buffer, in elements
     initial_std: float | None
     decay: bool  # does weight decay apply to it?
+    packed: bool = False  # part of a packed product, of which the neighbours are the others
 
     @property
     def size(self) -> int:
@@ -63,6 +64,8 @@ def lay_out(specs: Iterable[TensorSpec]) -> tuple[Tensor, ...]:
         if spec.packed:
             storage = (packed_rows(*storage), storage[1])
         decay = len(spec.shape) > 1
-        table.append(Tensor(spec.name, spec.shape, storage, offset, spec.initial_std, decay))
+        table.append(
+            Tensor(spec.name, spec.shape, storage, offset, spec.initial_std, decay, spec.packed)
+        )
         offset = round_up(table[-1].stop, ALIGNMENT)
     return tuple(table)

@@ -23,7 +23,7 @@ from nanoeuler.training.job import Job
 from nanoeuler.training.lock import FolderLock
 from nanoeuler.training.metrics import Metrics
 from nanoeuler.training.micro_batches import micro_batch_rows, smaller_batch, smaller_model
-from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.optimizer.choice import optimizer_of
 from nanoeuler.training.resuming import changes, find_checkpoint
 from nanoeuler.training.state import StepResult, TrainingState
 from nanoeuler.training.stopping import Stopped, catch_signals
@@ -78,16 +78,14 @@ class Trainer:
         self.began = self.saved = time.monotonic()
         self.micro_batch_rows = micro_batch_rows(job)
         self.peak: float | None = job.backend.peak_flops
-        o = job.settings
-        optimizer = AdamW(o.beta1, o.beta2, o.epsilon, o.weight_decay, o.clip_norm)
         resumed = find_checkpoint(job, checkpoints)
         initial = job.initial() if resumed is None else np.zeros_like(job.initial())
         self.state = TrainingState(
             job.config,
             job.backend,
             initial,
-            optimizer,
-            recompute=o.recompute,
+            optimizer_of(job.settings),
+            recompute=job.settings.recompute,
             objective=job.objective,
         )
         if resumed is None:

@@ -13,15 +13,15 @@
 //                bytes: 4 P
 // prepare        in: partial, schedule (lr, updates done), losses
 //                out: scalars (STEP_SCALARS) float, report (norm, updates left out) double
-// adamw          in: parameters, gradients, m, v (P) float; decays (P / DECAY_BLOCK) bytes
+// adamw          in: parameters, gradients, m, v (P) float; flags (P / DECAY_BLOCK) bytes: STAYS, MOVES
+//                or, for a parameter that decays too, another
 //                out: parameters, m, v, working (P) bfloat16
 //                bytes: 28 P, and 2 P for working
 //
-// Compiled in: THREADS of a block, NORM_THREADS of one of squared_norm, STEP_SCALARS, DECAY_BLOCK.
+// Compiled in: THREADS of a block, NORM_THREADS of one of squared_norm, STEP_SCALARS, DECAY_BLOCK,
+// the flags.
 #include "common.cuh"
-
-enum Scalar { FINITE, CLIPPING, RATE, CORRECTION, UNCORRECTED_RATE, SCALARS };
-static_assert(SCALARS == STEP_SCALARS, "scalars of a step");
+#include "update.cuh"
 
 extern "C" __global__ void __launch_bounds__(NORM_THREADS)
     squared_norm(const float* values, long long count, double* partial) {
@@ -57,13 +57,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     adamw(float* parameters, bfloat16* working, const float* gradients, float* first, float* second,
-        const unsigned char* decays, long long count, const float* scalars, float beta1,
+        const unsigned char* flags, long long count, const float* scalars, float beta1,
         float beta2, float epsilon, float weight_decay) {
     const long long index = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
     if (index >= count || scalars[FINITE] == 0) return;
+    const int flag = flags[index / DECAY_BLOCK];
+    if (flag == STAYS) return;
     const float scale = scalars[CLIPPING], rate = scalars[RATE], correction = scalars[CORRECTION],
-                keep = decays[index / DECAY_BLOCK] ? 1 - scalars[UNCORRECTED_RATE] * weight_decay
-                                                   : 1.0f;
+                keep = flag == MOVES ? 1.0f : 1 - scalars[UNCORRECTED_RATE] * weight_decay;
     Eight p = load(parameters + index), m = load(first + index), v = load(second + index);
     const Eight raw = load(gradients + index);
 #pragma unroll

@@ -54,6 +54,7 @@ COMPUTE = {"fp32": 68, "tf32": 77, "bf16": 68}
 """cublasComputeType: float32 is multiplied in float32 or TF32; sums are always in float32."""
 
 TRANSPOSE_A, TRANSPOSE_B = 3, 4  # cublasLtMatmulDescAttributes
+BATCH_COUNT, BATCH_DISTANCE = 5, 6  # cublasLtMatrixLayoutAttributes
 MAX_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes
 REDUCE_IN_COMPUTE_TYPE = 2
 ALIGNMENT = 16
@@ -84,21 +85,25 @@ class Operand:
     columns: int
     stride: int  # elements from a column to the next
     type: int
+    count: int = 1  # of matrices of this form, one behind the other
+    distance: int = 0  # elements from one of them to the next
 
     @classmethod
     def of(cls, array: Array) -> Operand:
-        """A row-major array whose last dimension is contiguous."""
-        rows, columns = array.shape
+        """A row-major array whose last dimension is contiguous, or several in a third dimension."""
+        rows, columns = array.shape[-2:]
         size = array.itemsize
-        if columns > 1 and array.strides[1] != size:
+        if columns > 1 and array.strides[-1] != size:
             raise ValueError(f"the rows of a matrix must be contiguous; strides {array.strides}")
-        stride = array.strides[0] // size if rows > 1 else columns
+        stride = array.strides[-2] // size if rows > 1 else columns
         kind = FLOAT32 if array.dtype == np.float32 else BFLOAT16
-        return cls(array.data.ptr, columns, rows, stride, kind)
+        several = (array.shape[0], array.strides[0] // size) if array.ndim == 3 else (1, 0)
+        return cls(array.data.ptr, columns, rows, stride, kind, *several)
 
     @property
     def key(self) -> str:
-        return f"{self.rows}x{self.columns}/{self.stride}{'f' if self.type == FLOAT32 else 'b'}"
+        form = f"{self.rows}x{self.columns}/{self.stride}{'f' if self.type == FLOAT32 else 'b'}"
+        return form if self.count == 1 else f"{self.count}*{form}+{self.distance}"
 
 
 class Prepared(NamedTuple):
@@ -153,22 +158,24 @@ class CublasLt:
         out: Array,
         scale: float = 1.0,
         add: Array | None = None,
+        add_scale: float = 1.0,
     ) -> None:
-        """Row-major out = scale · op(a) op(b) + add.
+        """Row-major out = scale · op(a) op(b) + add_scale · add.
 
-        `add` has the shape, type and strides of `out`, and may be `out`.
+        `add` has the shape, type and strides of `out`, and may be `out`. Arrays of three
+        dimensions are as many products, each of one matrix of either array.
         """
-        terms = a.shape[0 if transpose_a else 1]
-        if not self.in_slices or terms <= SLICE_TERMS:
-            self.multiply_whole(a, transpose_a, b, transpose_b, out, scale, add)
+        terms = a.shape[-2 if transpose_a else -1]
+        if not self.in_slices or terms <= SLICE_TERMS or a.ndim == 3:
+            self.multiply_whole(a, transpose_a, b, transpose_b, out, scale, add, add_scale)
             return
         step = slice_terms(terms)
         for start in range(0, terms, step):
             part = slice(start, start + step)
             left = a[part] if transpose_a else a[:, part]
             right = b[:, part] if transpose_b else b[part]
-            so_far = out if start else add
-            self.multiply_whole(left, transpose_a, right, transpose_b, out, scale, so_far)
+            so_far = (out, 1.0) if start else (add, add_scale)
+            self.multiply_whole(left, transpose_a, right, transpose_b, out, scale, *so_far)
 
     def multiply_whole(
         self,
@@ -179,13 +186,14 @@ class CublasLt:
         out: Array,
         scale: float,
         add: Array | None,
+        add_scale: float,
     ) -> None:
         arrays = ((x.shape, x.strides, x.dtype.char, x.data.ptr % ALIGNMENT) for x in (a, b, out))
         form = (*arrays, transpose_a, transpose_b, self.tuned)
         if form not in self.forms:
             self.forms[form] = self.prepare_form(a, transpose_a, b, transpose_b, out)
-        addend = None if add is None else add.data.ptr
-        self.launch(self.forms[form], b.data.ptr, a.data.ptr, out.data.ptr, scale, addend)
+        addend = (None, 0.0) if add is None else (add.data.ptr, add_scale)
+        self.launch(self.forms[form], b.data.ptr, a.data.ptr, out.data.ptr, scale, *addend)
 
     def prepare_form(
         self, a: Array, transpose_a: bool, b: Array, transpose_b: bool, out: Array
@@ -210,7 +218,8 @@ class CublasLt:
         right: int,
         result: int,
         scale: float,
-        add: int | None,
+        add: int | None = None,
+        add_scale: float = 0.0,
     ) -> None:
         """`left`, `right`, `result` and `add` are addresses."""
         self.call(
@@ -222,7 +231,7 @@ class CublasLt:
             prepared.left,
             ctypes.c_void_p(right),
             prepared.right,
-            ctypes.byref(ctypes.c_float(0.0 if add is None else 1.0)),
+            ctypes.byref(ctypes.c_float(add_scale)),
             ctypes.c_void_p(result if add is None else add),
             prepared.result,
             ctypes.c_void_p(result),
@@ -265,7 +274,7 @@ class CublasLt:
         ]
         if not proposals:
             raise RuntimeError(f"cuBLASLt has no algorithm for {key}")
-        operations = 2 * result.columns * left.rows * left.columns
+        operations = 2 * result.count * result.columns * left.rows * left.columns
         if not self.tuned or operations < WORTH_TIMING:
             return proposals[0]
         if operations >= LARGE:
@@ -295,6 +304,16 @@ class CublasLt:
             ctypes.c_uint64(operand.columns),
             ctypes.c_int64(operand.stride),
         )
+        if operand.count > 1:
+            count, distance = ctypes.c_int32(operand.count), ctypes.c_int64(operand.distance)
+            for attribute, value in ((BATCH_COUNT, count), (BATCH_DISTANCE, distance)):
+                self.call(
+                    "cublasLtMatrixLayoutSetAttribute",
+                    layout,
+                    attribute,
+                    ctypes.byref(value),
+                    ctypes.c_size_t(ctypes.sizeof(value)),
+                )
         return layout
 
     def proposals(
@@ -368,16 +387,17 @@ class CublasLt:
         """Milliseconds of a proposal on the real operands, the result going elsewhere; infinite
         for one that does not run."""
         itemsize = 4 if result.type == FLOAT32 else 2
-        elsewhere = cupy.empty(result.columns * result.stride * itemsize, np.uint8)
+        elements = result.count * result.columns * result.stride
+        elsewhere = cupy.empty(elements * itemsize, np.uint8)
         addresses = left.pointer, right.pointer, elsewhere.data.ptr
         start, stop = cupy.cuda.Event(), cupy.cuda.Event()
         try:
-            self.launch(proposal, *addresses, 1.0, None)
+            self.launch(proposal, *addresses, 1.0)
         except RuntimeError:
             return float("inf")
         start.record(self.stream)
         for _ in range(repeats):
-            self.launch(proposal, *addresses, 1.0, None)
+            self.launch(proposal, *addresses, 1.0)
         stop.record(self.stream)
         stop.synchronize()
         return cupy.cuda.get_elapsed_time(start, stop) / repeats

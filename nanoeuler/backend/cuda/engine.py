@@ -6,7 +6,7 @@ in a fixed order, so equal inputs give equal bits.
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cupy
@@ -24,8 +24,12 @@ from nanoeuler.backend.cuda.kernel_sources import (
     DECAY_BLOCK,
     ELEMENTWISE_THREADS,
     HEAD_NORM_BLOCKS,
+    MOVES,
+    MOVES_AND_DECAYS,
+    MUON_PARTS,
     NORM_THREADS,
     PAIR_THREADS,
+    STAYS,
     STEP_SCALARS,
     SUM_THREADS,
     WARP,
@@ -48,6 +52,8 @@ from nanoeuler.backend.records import (
     BlockForm,
     FlatState,
     HeadNorm,
+    MatrixGroup,
+    MuonConstants,
     PreferencePairs,
     RmsNorm,
     RopeTable,
@@ -141,7 +147,8 @@ class CudaBackend(DecodingOps):
         self.portable = portable
         hopper = precision == "bf16" and self.kernels.hopper and not portable
         self.fused = FusedLinear(self.kernels, self.device.multiprocessors) if hopper else None
-        self.decay_flags: dict[tuple[tuple[int, int, bool], ...], Array] = {}
+        self.kept_flags: dict[tuple[tuple[int, int, bool], ...], Array] = {}
+        self.kept_offsets: dict[tuple[int, ...], Array] = {}
         self.attentions: dict[tuple[int, ...], Attention] = {}
         self.feeds: weakref.WeakSet[DeviceFeed] = weakref.WeakSet()
 
@@ -589,8 +596,59 @@ class CudaBackend(DecodingOps):
         working = None if flat.working is flat.parameters else flat.working
         arrays = flat.parameters, working, flat.gradients, first_moment, second_moment
         size = flat.parameters.size
-        arguments = *arrays, self.decays(decays), np.int64(size), scalars, *map(float, constants)
+        flags = self.flags(decays, size)
+        arguments = *arrays, flags, np.int64(size), scalars, *map(float, constants)
         self.launch_elementwise(self.sources.adamw(), "adamw", size, *arguments)
+
+    def muon(
+        self,
+        flat: FlatState,
+        momentum: Array,
+        groups: Sequence[MatrixGroup],
+        constants: MuonConstants,
+        scalars: Array,
+    ) -> None:
+        source = self.sources.muon()
+        working = None if flat.working is flat.parameters else flat.working
+        for group in groups:
+            count, size = len(group.offsets), np.int64(group.rows * group.columns)
+            grid, offsets = (MUON_PARTS, count), self.offsets(group.offsets)
+            shape = (count, group.rows, group.columns), self.activation
+            square = (count, *2 * (min(group.rows, group.columns),)), self.activation
+            x, other, *squares, partial = self.scratch.take(
+                "muon", shape, shape, square, square, ((count, MUON_PARTS), np.float32)
+            )
+            inputs = flat.gradients, momentum, offsets, size, scalars, constants.momentum
+            self.launch(source, "momentum", grid, ELEMENTWISE_THREADS, *inputs, x, partial)
+            self.launch(source, "normalize", grid, ELEMENTWISE_THREADS, x, partial, size)
+            y = self.orthogonalize(x, other, squares, constants.polynomials)
+            outputs = flat.parameters, working, offsets, size, y, scalars
+            numbers = group.scale, constants.weight_decay
+            self.launch(source, "apply", grid, ELEMENTWISE_THREADS, *outputs, *numbers)
+
+    def orthogonalize(
+        self,
+        x_CRK: Array,
+        other_CRK: Array,
+        squares: list[Array],
+        polynomials: Sequence[tuple[float, float, float]],
+    ) -> Array:
+        """The matrices made orthogonal, in one of the two arrays; `squares` is scratch."""
+        multiply, (gram, polynomial) = self.products.multiply, squares
+        wide = x_CRK.shape[1] <= x_CRK.shape[2]
+        for a, b, c in polynomials:
+            multiply(x_CRK, not wide, x_CRK, wide, gram)
+            multiply(gram, False, gram, False, polynomial, c, gram, b)
+            left, right = (polynomial, x_CRK) if wide else (x_CRK, polynomial)
+            multiply(left, False, right, False, other_CRK, 1.0, x_CRK, a)
+            x_CRK, other_CRK = other_CRK, x_CRK
+        return x_CRK
+
+    def offsets(self, offsets: tuple[int, ...]) -> Array:
+        """Where matrices lie, on the device. Kept like `flags`, and for the same reason."""
+        if offsets not in self.kept_offsets:
+            self.kept_offsets[offsets] = self.from_host(np.array(offsets, np.int64))
+        return self.kept_offsets[offsets]
 
     def squares(self, values: Array) -> Array:
         """Partial sums of squares, float64."""
@@ -603,19 +661,21 @@ class CudaBackend(DecodingOps):
     def squared_norm(self, values: Array) -> float:
         return float(self.to_host(self.squares(values)).sum())
 
-    def decays(self, decay_slices: list[tuple[slice, bool]]) -> Array:
-        """One byte for each block of `DECAY_BLOCK` elements: does it decay?
+    def flags(self, decay_slices: list[tuple[slice, bool]], size: int) -> Array:
+        """One byte for each block of `DECAY_BLOCK` elements: see adamw.cu.
 
         Unlike scratch memory this is kept: its content is made on the host, which a graph cannot
         repeat. There is one array for each layout of tensors, so one for a model.
         """
         layout = tuple((part.start, part.stop, decays) for part, decays in decay_slices)
-        if layout not in self.decay_flags:
-            flags = np.zeros(blocks(layout[-1][1], DECAY_BLOCK), np.uint8)
+        if layout not in self.kept_flags:
+            flags = np.full(blocks(size, DECAY_BLOCK), STAYS, np.uint8)
             for start, stop, decays in layout:
-                flags[start // DECAY_BLOCK : blocks(stop, DECAY_BLOCK)] = decays
-            self.decay_flags[layout] = self.from_host(flags)
-        return self.decay_flags[layout]
+                flags[start // DECAY_BLOCK : blocks(stop, DECAY_BLOCK)] = (
+                    MOVES_AND_DECAYS if decays else MOVES
+                )
+            self.kept_flags[layout] = self.from_host(flags)
+        return self.kept_flags[layout]
 
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> Array:

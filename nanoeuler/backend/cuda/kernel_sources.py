@@ -33,10 +33,16 @@ HEAD_NORM_BLOCKS = 8
 """Blocks of a multiprocessor in the backward pass of the norms of heads."""
 
 DECAY_BLOCK = 128
-"""Elements that share one flag of weight decay: tensors start on multiples of it."""
+"""Elements that share one of AdamW's flags: tensors start on multiples of it."""
+
+STAYS, MOVES, MOVES_AND_DECAYS = range(3)
+"""AdamW's flags."""
 
 STEP_SCALARS = 5
 """Scalars of an optimizer step that stay on the device between two kernels of adamw.cu."""
+
+MUON_PARTS = 64
+"""Blocks that share a matrix of Muon."""
 
 SUM_THREADS = 1024
 """Threads of the one block that adds a step's losses up."""
@@ -246,9 +252,14 @@ class KernelSources:
         )
 
     def adamw(self) -> Source:
-        sizes = {"DECAY_BLOCK": DECAY_BLOCK, "STEP_SCALARS": STEP_SCALARS}
+        flags = {"STAYS": STAYS, "MOVES": MOVES}
+        sizes = {"DECAY_BLOCK": DECAY_BLOCK, "STEP_SCALARS": STEP_SCALARS, **flags}
         threads = {"THREADS": ELEMENTWISE_THREADS, "NORM_THREADS": NORM_THREADS}
         return self.source("adamw", **threads, **sizes)
+
+    def muon(self) -> Source:
+        sizes = {"PARTS": MUON_PARTS, "STEP_SCALARS": STEP_SCALARS}
+        return self.source("muon", THREADS=ELEMENTWISE_THREADS, **sizes)
 
     def cache(self, wide: int) -> Source:
         return self.source("cache", THREADS=ELEMENTWISE_THREADS, WIDE=wide)
@@ -328,4 +339,5 @@ class KernelSources:
             self.losses(),
             self.preference(),
             self.adamw(),
+            self.muon(),
         ]

@@ -1,5 +1,6 @@
 """AdamW (Loshchilov & Hutter 2019) with the gradient's norm clipped."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -39,20 +40,31 @@ class AdamWOptimizer:
         }
 
     def update(self, flat: FlatState, schedule_2: Array, losses_2: Array, report_2: Array) -> None:
-        ops, constants = self.ops, self.constants
-        scalars = ops.begin_update(
-            flat.gradients, schedule_2, losses_2, report_2, constants, self.clip_norm
+        scalars = self.ops.begin_update(
+            flat.gradients, schedule_2, losses_2, report_2, self.constants, self.clip_norm
         )
+        self.move(flat, scalars)
+
+    def move(self, flat: FlatState, scalars: Array) -> None:
+        """The update itself, by the scalars of `begin_update`."""
         first, second = self.tensors.values()
-        ops.adamw(flat, first, second, self.decays, constants, scalars)
+        self.ops.adamw(flat, first, second, self.decays, self.constants, scalars)
 
 
-def decay_slices(config: ModelConfig) -> list[tuple[slice, bool]]:
-    """The flat buffer as runs of tensors that decay and tensors that don't."""
+def decay_slices(config: ModelConfig, left_out: Collection[str] = ()) -> list[tuple[slice, bool]]:
+    """The flat buffer as runs of tensors that decay and tensors that don't.
+
+    `left_out` names tensors that belong to no run.
+    """
     runs: list[tuple[slice, bool]] = []
+    previous = None
     for tensor in tensor_table(config):
-        if runs and runs[-1][1] == tensor.decay:
+        if tensor.name in left_out:
+            previous = None
+            continue
+        if runs and previous == tensor.decay:
             runs[-1] = (slice(runs[-1][0].start, tensor.stop), tensor.decay)
         else:
             runs.append((slice(tensor.offset, tensor.stop), tensor.decay))
+        previous = tensor.decay
     return runs

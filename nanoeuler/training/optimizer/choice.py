@@ -1,0 +1,12 @@
+"""The optimizer that the settings of a stage name."""
+
+from nanoeuler.config.settings import Training
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.optimizer.muon import Muon
+from nanoeuler.training.optimizer.optimizer import OptimizerSettings
+
+
+def optimizer_of(settings: Training) -> OptimizerSettings:
+    s = settings
+    adamw = AdamW(s.beta1, s.beta2, s.epsilon, s.weight_decay, s.clip_norm)
+    return Muon(s.muon_momentum, adamw) if s.optimizer == "muon" else adamw
