@@ -428,7 +428,7 @@ class ReferenceBackend(Backend):
 
         The products are taken on the shorter side.
         """
-        x = x_RK / (np.linalg.norm(x_RK) + 1e-7)
+        x = x_RK / (np.linalg.norm(x_RK) + 1e-20)
         R, K = x.shape
         size = min(R, K)
         gram, square = (self.empty((size, size), x.dtype) for _ in range(2))

@@ -90,7 +90,7 @@ def test_a_step_is_the_formula():
             0.2 * max(gradient.shape) ** 0.5 * state.backend.orthogonalize(gradient, POLYNOMIALS)
         )
         expected = start[name] * (1 - 0.01 * 0.1) - 0.01 * update
-        np.testing.assert_allclose(after[name], expected, rtol=1e-3)
+        np.testing.assert_allclose(after[name], expected, rtol=1e-6, atol=1e-9)
 
 
 def test_it_learns():

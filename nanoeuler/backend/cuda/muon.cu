@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 extern "C" __global__ void __launch_bounds__(THREADS)
     normalize(ACTIVATION* x, const float* partial, long long size) {
     float total = threadIdx.x < PARTS ? partial[blockIdx.y * PARTS + threadIdx.x] : 0.0f;
-    const float factor = 1 / (sqrtf(block_sum<THREADS / 32>(total)) + 1e-7f);
+    const float factor = 1 / (sqrtf(block_sum<THREADS / 32>(total)) + 1e-20f);
     for (long long index = (blockIdx.x * THREADS + threadIdx.x) * WIDTH; index < size;
         index += PARTS * THREADS * WIDTH) {
         ACTIVATION* here = x + blockIdx.y * size + index;
