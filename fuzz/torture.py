@@ -1,0 +1,332 @@
+"""Runs that are killed again and again end with the bytes of a run that nothing disturbed.
+
+    python -m fuzz.torture --kills 200
+
+Trainers of each stage are killed (SIGKILL) at random moments and while they save. The workflow of
+tests/workflow/ci.yaml is killed, too: Snakemake alone, which leaves its trainer at work, and its
+whole process group. After each kill the same command is given again.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fuzz import material
+from fuzz.material import CONFIG, INPUTS, PARENTS, ROOT
+from fuzz.runner import markdown
+
+SHARES = {"trainer": 0.45, "save": 0.3, "snakemake": 0.125, "group": 0.125}
+"""What is killed, and its share of the kills."""
+KILLS_OF_ONE_RUN = 4
+FREQUENT = 0.0005  # minutes between checkpoints: most of the time goes into saving
+LONGEST = 300.0  # seconds that one attempt may take
+WORKFLOW = ("--cores", "2", "--configfile", "tests/workflow/ci.yaml")
+OFTEN = "{checkpoint_minutes: 0.002}"
+OVERRIDES = ("--config", *(f"{stage}={OFTEN}" for stage in INPUTS))
+MODELS = ("pretrain", "sft", "sft_scratch", "dpo")
+
+
+class Failed(Exception):
+    """A promise was broken; the text says how."""
+
+
+@dataclass
+class Tally:
+    """The counts of one kind of kill."""
+
+    what: str
+    stage: str
+    kills: int = 0
+    attempts: int = 0
+    runs: int = 0
+    equal: int = 0
+    unlocked: int = 0  # times that Snakemake asked for --unlock
+    left: int = 0  # folders and files that killed writers had left when the run had ended
+    seconds: float = 0.0
+
+    def row(self) -> tuple[str, ...]:
+        counts = (self.kills, self.attempts, self.runs, self.equal, self.left)
+        return self.what, self.stage, *map(str, counts), f"{self.seconds:.0f} s"
+
+
+HEADER = ("killed", "stage", "kills", "starts", "runs", "equal hashes", "leftovers", "time")
+
+
+@dataclass
+class Attempt:
+    """A command that is at work, in a process group of its own."""
+
+    command: list[str]
+    folder: Path
+    process: subprocess.Popen = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.said = self.folder / "said.txt"
+        with open(self.said, "wb") as said:
+            self.process = subprocess.Popen(
+                self.command,
+                cwd=self.folder,
+                env=material.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+
+    def end(self) -> int:
+        try:
+            return self.process.wait(LONGEST)
+        except subprocess.TimeoutExpired:
+            self.kill_group()
+            raise Failed(f"no end within {LONGEST:.0f} s\n{self.text}") from None
+
+    def kill(self) -> bool:
+        """Kill the process alone; whether it was still at work."""
+        self.process.kill()
+        return self.process.wait() == -signal.SIGKILL
+
+    def kill_group(self) -> bool:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        return self.process.wait() == -signal.SIGKILL
+
+    @property
+    def text(self) -> str:
+        return self.said.read_text(errors="replace")[-4_000:]
+
+
+class Trainers:
+    """Kills trainers of one stage."""
+
+    def __init__(self, stage: str, whole: Path, scratch: Path, rng: random.Random):
+        self.stage, self.scratch, self.rng = stage, scratch, rng
+        self.data, self.whole = whole / "data", whole / "run"
+        self.expected = sha256(self.whole / stage / "model/model.safetensors")
+        self.seconds = 1.0  # that an undisturbed run takes
+
+    def command(self, run: Path) -> list[str]:
+        config: dict[str, Any] = json.loads(json.dumps(CONFIG))
+        config[self.stage]["checkpoint_minutes"] = FREQUENT
+        return material.nanoeuler(*material.training_command(self.stage, self.data, run, config))
+
+    def fresh(self) -> Path:
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        run = self.scratch / "run"
+        run.mkdir(parents=True)
+        if self.stage in PARENTS:
+            parent = PARENTS[self.stage]
+            shutil.copytree(self.whole / parent / "model", run / parent / "model")
+        return run
+
+    def run(self, tally: Tally, kills: int) -> None:
+        """One run, killed up to `kills` times before it is let go to its end."""
+        run = self.fresh()
+        command = self.command(run)
+        for _ in range(kills):
+            attempt = Attempt(command, self.scratch)
+            tally.attempts += 1
+            if tally.what == "save":
+                wait_for_save(attempt, run / self.stage, self.rng)
+            else:
+                patience = self.rng.uniform(0.1, 1.1) * self.seconds
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    attempt.process.wait(patience)
+            if attempt.kill():
+                tally.kills += 1
+        attempt, began = Attempt(command, self.scratch), time.monotonic()
+        tally.attempts += 1
+        if attempt.end() != 0:
+            raise Failed(f"the command does not end well\n{attempt.text}")
+        self.seconds = max(self.seconds, time.monotonic() - began)
+        tally.runs += 1
+        found = sha256(run / self.stage / "model/model.safetensors")
+        if found != self.expected:
+            raise Failed(f"the weights differ: {found} instead of {self.expected}\n{attempt.text}")
+        tally.equal += 1
+        tally.left += len(leftovers(run))
+
+
+def wait_for_save(attempt: Attempt, stage: Path, rng: random.Random) -> None:
+    """Return in the midst of a save or an export, or when the process has ended."""
+    skipped = rng.choice((0, 0, 1, 3, 8))
+    seen: set[str] = set()
+    while attempt.process.poll() is None:
+        for path in leftovers(stage):
+            if path.name not in seen and str(attempt.process.pid) in path.name:
+                seen.add(path.name)
+                if len(seen) > skipped:
+                    time.sleep(rng.choice((0.0, 0.0, 0.001, 0.003)))
+                    return
+        time.sleep(0.0003)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Temporary files and folders of writers below `folder`, whether at work or dead."""
+    found: list[Path] = []
+    with contextlib.suppress(FileNotFoundError):  # they come and go while we look
+        for path in folder.rglob(".*"):
+            if path.name.endswith((".part", ".old")):
+                found.append(path)
+    return found
+
+
+class Workflow:
+    """Kills Snakemake while it runs the whole of tests/workflow/ci.yaml."""
+
+    def __init__(self, scratch: Path, rng: random.Random):
+        self.scratch, self.rng = scratch, rng
+        self.checkout = scratch / "checkout"
+        self.command = [sys.executable, "-m", "snakemake", *WORKFLOW, *OVERRIDES]
+        self.fresh()
+        began = time.monotonic()
+        self.finish(Tally("", ""))
+        self.seconds = time.monotonic() - began
+        self.expected = self.hashes()
+
+    def fresh(self) -> None:
+        if not self.checkout.exists():
+            for part in ("workflow", "profiles", "nanoeuler", "config"):
+                shutil.copytree(ROOT / part, self.checkout / part)  # machine code included
+            shutil.copy(ROOT / "Snakefile", self.checkout)
+            (self.checkout / "tests/workflow").mkdir(parents=True)
+            shutil.copy(ROOT / WORKFLOW[-1], self.checkout / WORKFLOW[-1])
+        for made in ("results", "data", ".snakemake", "logs"):
+            shutil.rmtree(self.checkout / made, ignore_errors=True)
+
+    def hashes(self) -> dict[str, str]:
+        run = self.checkout / "results/ci"
+        return {name: sha256(run / name / "model/model.safetensors") for name in MODELS}
+
+    def run(self, tally: Tally, kills: int) -> None:
+        """One run of the workflow, killed up to `kills` times before it is let go to its end."""
+        self.fresh()
+        for _ in range(kills):
+            self.ready(tally)
+            attempt = Attempt(self.command, self.checkout)
+            tally.attempts += 1
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                attempt.process.wait(3 + self.rng.uniform(0, 0.5) * self.seconds)
+            killed = attempt.kill() if tally.what == "snakemake" else attempt.kill_group()
+            tally.kills += killed
+        self.finish(tally)
+        tally.runs += 1
+        if self.hashes() != self.expected:
+            raise Failed(f"the weights differ: {self.hashes()} instead of {self.expected}")
+        tally.equal += 1
+        tally.left += len(leftovers(self.checkout / "results"))
+
+    def ready(self, tally: Tally) -> None:
+        """Do what a user is told after a kill: wait for a stage at work, unlock."""
+        self.wait_for_stages()
+        unlock = [sys.executable, "-m", "snakemake", *WORKFLOW, "--unlock"]
+        if any((self.checkout / ".snakemake/locks").glob("*")):
+            tally.unlocked += 1
+            if Attempt(unlock, self.checkout).end() != 0:
+                raise Failed("snakemake --unlock fails")
+
+    def finish(self, tally: Tally) -> None:
+        self.ready(tally)
+        attempt = Attempt(self.command, self.checkout)
+        tally.attempts += 1
+        if attempt.end() != 0:
+            raise Failed(f"snakemake does not end well\n{attempt.text}")
+
+    def wait_for_stages(self) -> None:
+        """Wait until the stages that a killed Snakemake has left have ended."""
+        deadline = time.monotonic() + LONGEST
+        while any(processes_in(self.checkout)):
+            if time.monotonic() > deadline:
+                raise Failed("a stage that Snakemake has left does not end")
+            time.sleep(0.05)
+
+    def kill_left(self) -> None:
+        for number in processes_in(self.checkout):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+
+
+def processes_in(folder: Path) -> Iterator[int]:
+    """The processes that work in `folder` (Linux)."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(process / "cwd") == str(folder) and not is_zombie(process):
+                yield int(process.name)
+
+
+def is_zombie(process: Path) -> bool:
+    return (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def torture(kills: int, seed: int, folder: Path) -> tuple[list[Tally], list[str]]:
+    """Kill `kills` processes; returns the counts, and what was broken."""
+    rng = random.Random(seed)
+    whole = material.make(folder / "whole")
+    tallies, broken = [], []
+    for what, share in SHARES.items():
+        on_stages = what in ("trainer", "save")
+        workflow = None if on_stages else Workflow(folder / "workflow", rng)
+        for stage in INPUTS if on_stages else ("all",):
+            wanted = round(kills * share / (len(INPUTS) if on_stages else 1))
+            target = workflow or Trainers(stage, whole, folder / "killed", rng)
+            tallies.append(tally := Tally(what, stage))
+            began = told = time.monotonic()
+            while tally.kills < wanted:
+                try:
+                    target.run(tally, min(KILLS_OF_ONE_RUN, wanted - tally.kills))
+                except Failed as failure:
+                    broken.append(f"{what} {stage}, seed {seed}: {failure}")
+                    print(f"torture  BROKEN {broken[-1]}", flush=True)
+                    tally.runs += 1
+                    if len(broken) >= 10:
+                        return tallies, broken
+                finally:
+                    if isinstance(target, Workflow):
+                        target.kill_left()
+                tally.seconds = time.monotonic() - began
+                if time.monotonic() - told > 60 or tally.kills >= wanted:
+                    told = time.monotonic()
+                    done = sum(other.kills for other in tallies)
+                    print(
+                        f"torture {what} {stage} kills={done}/{kills} runs={tally.runs} "
+                        f"equal={tally.equal} seconds={tally.seconds:.0f}",
+                        flush=True,
+                    )
+    return tallies, broken
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m fuzz.torture", description="Kill runs; exits 1 when a hash differs."
+    )
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="nanoeuler-torture-") as temporary:
+        tallies, broken = torture(options.kills, options.seed, Path(temporary).resolve())
+    total = Tally("all", "")
+    for name in ("kills", "attempts", "runs", "equal", "left", "unlocked", "seconds"):
+        setattr(total, name, sum(getattr(tally, name) for tally in tallies))
+    print(f"\nseed {options.seed}:\n\n{markdown(HEADER, [t.row() for t in [*tallies, total]])}")
+    print(f"\nSnakemake's lock was in the way {total.unlocked} times.")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
