@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,6 @@ def data_commands(folder: Path) -> list[list[str]]:
     manifest, tokenizer = str(folder / "corpus/manifest.json"), str(folder / "tokenizer.json")
     common = ["--config", config, "--corpus", manifest]
     return [
-        ["assemble", "--config", config, "--output", str(folder / "corpus")],
-        ["bpe", *common, "--output", tokenizer],
-        ["tokenize", *common, "--tokenizer", tokenizer, "--output", str(folder / "tokens")],
         *(
             [
                 *(name, "--config", records, "--name", str(folder / f"{name}.jsonl")),
@@ -122,6 +120,9 @@ def data_commands(folder: Path) -> list[list[str]]:
             ]
             for name in ("instructions", "preferences")
         ),
+        ["assemble", "--config", config, "--output", str(folder / "corpus")],
+        ["bpe", *common, "--output", tokenizer],
+        ["tokenize", *common, "--tokenizer", tokenizer, "--output", str(folder / "tokens")],
     ]
 
 
@@ -143,12 +144,12 @@ def training_command(
     return command
 
 
-def make(folder: Path) -> Path:
-    """Write records, the inputs of training in data/ and a finished run in run/."""
+def make(folder: Path, stages: Iterable[str] = INPUTS) -> Path:
+    """Write records, the inputs of training in data/ and a run of `stages` in run/."""
     data = folder / "data"
     write_records(data)
     commands = data_commands(data)
-    commands += [training_command(stage, data, folder / "run", CONFIG) for stage in INPUTS]
+    commands += [training_command(stage, data, folder / "run", CONFIG) for stage in stages]
     for arguments in commands:
         done = subprocess.run(
             nanoeuler(*arguments), env=environment(), capture_output=True, text=True
