@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -274,12 +274,18 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def torture(kills: int, seed: int, folder: Path) -> tuple[list[Tally], list[str]]:
-    """Kill `kills` processes; returns the counts, and what was broken."""
+def torture(
+    kills: int, seed: int, folder: Path, chosen: Iterable[str] = tuple(SHARES)
+) -> tuple[list[Tally], list[str]]:
+    """Kill `kills` processes, or the share of the chosen kinds of kills.
+
+    Returns the counts, and what was broken.
+    """
     rng = random.Random(seed)
     whole = material.make(folder / "whole")
     tallies, broken = [], []
-    for what, share in SHARES.items():
+    for what in chosen:
+        share = SHARES[what]
         on_stages = what in ("trainer", "save")
         workflow = None if on_stages else Workflow(folder / "workflow", rng)
         for stage in INPUTS if on_stages else ("all",):
@@ -317,9 +323,12 @@ def main() -> int:
     )
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--what", action="append", choices=list(SHARES), help="only this kind")
     options = parser.parse_args()
+    chosen = options.what or list(SHARES)
     with tempfile.TemporaryDirectory(prefix="nanoeuler-torture-") as temporary:
-        tallies, broken = torture(options.kills, options.seed, Path(temporary).resolve())
+        folder = Path(temporary).resolve()
+        tallies, broken = torture(options.kills, options.seed, folder, chosen)
     total = Tally("all", "")
     for name in ("kills", "attempts", "runs", "equal", "left", "unlocked", "seconds"):
         setattr(total, name, sum(getattr(tally, name) for tally in tallies))

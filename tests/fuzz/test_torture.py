@@ -12,7 +12,7 @@ from fuzz.material import ROOT
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return material.make(tmp_path_factory.mktemp("whole"))
+    return material.make(tmp_path_factory.mktemp("whole"), ["pretrain"])
 
 
 def test_a_killed_trainer_ends_with_equal_weights_and_another_result_is_seen(whole, tmp_path):
