@@ -284,13 +284,17 @@ def torture(
     rng = random.Random(seed)
     whole = material.make(folder / "whole")
     tallies, broken = [], []
+    workflow: Workflow | None = None
     for what in chosen:
         share = SHARES[what]
         on_stages = what in ("trainer", "save")
-        workflow = None if on_stages else Workflow(folder / "workflow", rng)
+        if not on_stages and workflow is None:
+            workflow = Workflow(folder / "workflow", rng)
         for stage in INPUTS if on_stages else ("all",):
             wanted = round(kills * share / (len(INPUTS) if on_stages else 1))
-            target = workflow or Trainers(stage, whole, folder / "killed", rng)
+            target: Trainers | Workflow | None = workflow
+            if on_stages or target is None:
+                target = Trainers(stage, whole, folder / "killed", rng)
             tallies.append(tally := Tally(what, stage))
             began = told = time.monotonic()
             while tally.kills < wanted:
