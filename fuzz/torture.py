@@ -32,7 +32,7 @@ SHARES = {"trainer": 0.45, "save": 0.3, "snakemake": 0.125, "group": 0.125}
 """What is killed, and its share of the kills."""
 KILLS_OF_ONE_RUN = 4
 FREQUENT = 0.0005  # minutes between checkpoints: most of the time goes into saving
-LONGEST = 300.0  # seconds that one attempt may take
+LONGEST = 900.0  # seconds that one attempt may take
 WORKFLOW = ("--cores", "2", "--configfile", "tests/workflow/ci.yaml")
 OFTEN = "{checkpoint_minutes: 0.002}"
 OVERRIDES = ("--config", *(f"{stage}={OFTEN}" for stage in INPUTS))
@@ -92,6 +92,9 @@ class Attempt:
         except subprocess.TimeoutExpired:
             self.kill_group()
             raise Failed(f"no end within {LONGEST:.0f} s\n{self.text}") from None
+        except BaseException:  # the harness is stopped
+            self.kill_group()
+            raise
 
     def kill(self) -> bool:
         """Kill the process alone; whether it was still at work."""
@@ -329,6 +332,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--what", action="append", choices=list(SHARES), help="only this kind")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing is left at work or on disk
     chosen = options.what or list(SHARES)
     with tempfile.TemporaryDirectory(prefix="nanoeuler-torture-") as temporary:
         folder = Path(temporary).resolve()
