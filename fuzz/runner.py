@@ -15,7 +15,7 @@ from fuzz import material, worker
 from fuzz.worker import Outcome
 
 HANG = 10.0  # seconds
-START = 120.0  # seconds that a worker may load for
+START = 300.0  # seconds that a worker may load for
 SLICE = 5.0  # seconds that a campaign has until it is the next one's turn
 CASES_PER_WORKER = 2_000  # so that what a library leaks is not taken for the case's
 KEPT = 3  # cases kept of one finding
@@ -31,7 +31,8 @@ class Worker:
         self.process: multiprocessing.process.BaseProcess | None = None
         self.cases = 0
 
-    def start(self) -> None:
+    def start(self) -> bool:
+        """Whether the process can start."""
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(
@@ -41,13 +42,8 @@ class Worker:
         )
         self.process.start()
         theirs.close()
-        if not self.connection.poll(START) or not self.answered():
-            said = self.scratch / "said.txt"
-            raise SystemExit(
-                f"fuzz: the campaign {self.campaign} cannot start:\n"
-                + (said.read_text(errors="replace") if said.exists() else "")
-            )
         self.cases = 0
+        return self.connection.poll(START) and self.answered()
 
     def answered(self) -> bool:
         """Whether the process says that it is ready."""
@@ -67,7 +63,11 @@ class Worker:
         """The outcome of a case; a process that hangs or dies is replaced for the next one."""
         if self.process is None or self.cases >= CASES_PER_WORKER:
             self.stop()
-            self.start()
+            if not self.start():
+                self.stop()
+                said = self.scratch / "said.txt"
+                text = said.read_text(errors="replace") if said.exists() else ""
+                return Outcome("crash", text, f"the campaign {self.campaign} cannot start")
         assert self.process is not None
         self.cases += 1
         try:
