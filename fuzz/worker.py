@@ -27,6 +27,7 @@ from nanoeuler import log
 from nanoeuler.errors import UserError
 
 MEMORY = 1 << 30  # bytes that a case may use on top of what the loaded process has
+LARGEST_FILE = 1 << 26  # bytes: an endless download does not fill the disk
 LONGEST_SENTENCE = 4_000  # characters
 OBEYED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """What a terminal obeys, but for tabs and line ends."""
@@ -97,7 +98,8 @@ def refuse_the_world(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def fence() -> None:
-    """Limit the memory to come, where the system counts what a process has (Linux)."""
+    """Limit files, and the memory to come where the system tells what a process has (Linux)."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     statm = Path("/proc/self/statm")
     if statm.exists():
         have = int(statm.read_text().split()[0]) * resource.getpagesize()
