@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from fuzz.runner import markdown
 SHARES = {"trainer": 0.45, "save": 0.3, "snakemake": 0.125, "group": 0.125}
 """What is killed, and its share of the kills."""
 KILLS_OF_ONE_RUN = 4
+MISSES = 5  # runs in a row that no kill hits, after which a kind of kill is given up
 FREQUENT = 0.0005  # minutes between checkpoints: most of the time goes into saving
 LONGEST = 900.0  # seconds that one attempt may take
 WORKFLOW = ("--cores", "2", "--configfile", "tests/workflow/ci.yaml")
@@ -165,10 +167,11 @@ class Trainers:
 def wait_for_save(attempt: Attempt, stage: Path, rng: random.Random) -> None:
     """Return in the midst of a save or an export, or when the process has ended."""
     skipped = rng.choice((0, 0, 1, 3, 8))
-    seen: set[str] = set()
+    seen = {path.name for path in leftovers(stage)}  # of writers that were killed before
+    skipped += len(seen)
     while attempt.process.poll() is None:
         for path in leftovers(stage):
-            if path.name not in seen and str(attempt.process.pid) in path.name:
+            if path.name not in seen:
                 seen.add(path.name)
                 if len(seen) > skipped:
                     time.sleep(rng.choice((0.0, 0.0, 0.001, 0.003)))
@@ -277,6 +280,19 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def tell(tallies: list[Tally], kills: int, over: threading.Event) -> None:
+    """Print the progress each minute."""
+    while not over.wait(60):
+        if tallies:
+            now, done = tallies[-1], sum(tally.kills for tally in tallies)
+            print(
+                f"torture {now.what} {now.stage} kills={done}/{kills} "
+                f"runs={sum(tally.runs for tally in tallies)} "
+                f"equal={sum(tally.equal for tally in tallies)}",
+                flush=True,
+            )
+
+
 def torture(
     kills: int, seed: int, folder: Path, chosen: Iterable[str] = tuple(SHARES)
 ) -> tuple[list[Tally], list[str]]:
@@ -286,8 +302,11 @@ def torture(
     """
     rng = random.Random(seed)
     whole = material.make(folder / "whole")
-    tallies, broken = [], []
+    tallies: list[Tally] = []
+    broken: list[str] = []
     workflow: Workflow | None = None
+    over = threading.Event()
+    threading.Thread(target=tell, args=(tallies, kills, over), daemon=True).start()
     for what in chosen:
         share = SHARES[what]
         on_stages = what in ("trainer", "save")
@@ -299,28 +318,27 @@ def torture(
             if on_stages or target is None:
                 target = Trainers(stage, whole, folder / "killed", rng)
             tallies.append(tally := Tally(what, stage))
-            began = told = time.monotonic()
+            began, missed = time.monotonic(), 0
             while tally.kills < wanted:
+                before = tally.kills
                 try:
                     target.run(tally, min(KILLS_OF_ONE_RUN, wanted - tally.kills))
+                    missed = 0 if tally.kills > before else missed + 1
+                    if missed == MISSES:
+                        raise Failed(f"{MISSES} runs ended before they were killed")
                 except Failed as failure:
                     broken.append(f"{what} {stage}, seed {seed}: {failure}")
                     print(f"torture  BROKEN {broken[-1]}", flush=True)
                     tally.runs += 1
                     if len(broken) >= 10:
                         return tallies, broken
+                    if missed == MISSES:
+                        break
                 finally:
                     if isinstance(target, Workflow):
                         target.kill_left()
                 tally.seconds = time.monotonic() - began
-                if time.monotonic() - told > 60 or tally.kills >= wanted:
-                    told = time.monotonic()
-                    done = sum(other.kills for other in tallies)
-                    print(
-                        f"torture {what} {stage} kills={done}/{kills} runs={tally.runs} "
-                        f"equal={tally.equal} seconds={tally.seconds:.0f}",
-                        flush=True,
-                    )
+    over.set()
     return tallies, broken
 
 
