@@ -1,6 +1,7 @@
 """Runs campaigns in turn under one time limit, counts, and keeps what they find."""
 
 import multiprocessing
+import os
 import queue
 import shutil
 import tempfile
@@ -20,6 +21,11 @@ SLICE = 5.0  # seconds that a campaign has until it is the next one's turn
 CASES_PER_WORKER = 2_000  # so that what a library leaks is not taken for the case's
 KEPT = 3  # cases kept of one finding
 FINDINGS = Path(__file__).parent / "findings"
+
+
+def crowd() -> float:
+    """How many processes share a core, 1 at least: as much longer a case may take."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 class Worker:
@@ -72,7 +78,7 @@ class Worker:
         self.cases += 1
         try:
             self.connection.send(case)
-            if self.connection.poll(HANG):
+            if self.connection.poll(HANG * crowd()):
                 return self.connection.recv()
             outcome = Outcome("hang", f"no answer within {HANG:.0f} s", "hang", HANG)
         except (EOFError, ConnectionError):

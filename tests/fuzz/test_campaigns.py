@@ -53,6 +53,7 @@ def serve_planted(*arguments):
 def test_every_kind_of_finding_is_told_apart_and_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(runner.worker, "serve", serve_planted)
     monkeypatch.setattr(runner, "HANG", 1.0)
+    monkeypatch.setattr(runner, "crowd", lambda: 3.0)
     running = runner.Campaigns(["planted"], 3, tmp_path, tmp_path / "findings")
     cases: dict[int, int] = {}  # way to the number of a case that goes it
     for case in range(100):
