@@ -1,9 +1,9 @@
 """The configuration that a rule gives to a stage: JSON of the sections that the stage reads."""
 
-import json
 from typing import Any
 
 from nanoeuler.errors import UserError
+from nanoeuler.files import parse_json
 
 
 class InlineSection(dict[str, Any]):
@@ -18,8 +18,8 @@ class InlineSection(dict[str, Any]):
 
 def read_inline(text: str) -> dict[str, Any]:
     try:
-        return json.loads(text, object_hook=InlineSection)
-    except json.JSONDecodeError as error:
+        return parse_json(text, object_hook=InlineSection)
+    except ValueError as error:
         raise UserError(
             "--config is inline JSON (it starts with a brace) but is not valid: "
             f"{error}; quote it for the shell, or give the path of a YAML file"

@@ -1,6 +1,7 @@
 """Reading a configuration from YAML files and resolving it until nothing is left to guess."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -84,7 +85,7 @@ def read_sources(file: str, data_dir: str, where: str) -> Config:
 
     `{data_dir}` in its addresses is replaced by the configuration's.
     """
-    if not Path(file).is_file():
+    if not os.path.isfile(file):
         raise UserError(
             f"{where}: sources is {file}, and there is no such file (from {Path.cwd()}); "
             "correct the path, config/sources.yaml for example"
@@ -193,7 +194,7 @@ class Consistency:
     def check_data_sets(self) -> None:
         for stage, data in (("sft", "instructions"), ("dpo", "preferences")):
             name, known = self.config[stage][data], self.sources.get(data, {})
-            if self.config[stage]["enabled"] and name not in known and not Path(name).is_file():
+            if self.config[stage]["enabled"] and name not in known and not os.path.isfile(name):
                 self.refuse(
                     (stage, data),
                     f"is {name!r}, neither a name in the sources file "

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-FORM_OF_NAME = "a name of letters, digits, dots, dashes and underscores"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
+"""A file system takes 255 bytes, and temporary names are a little longer."""
+FORM_OF_NAME = "a name of at most 200 letters, digits, dots, dashes and underscores"
 
 T = TypeVar("T")
 

@@ -200,7 +200,7 @@ MISTAKES = {
     ),
     "a run that is no file name": (
         {"run": "a/b"},
-        r'run must be a name of letters, digits, dots, dashes and underscores, not "a/b"',
+        r'run must be a name of at most 200 letters, digits, dots, .* not "a/b"',
     ),
     "an unknown preset": (
         {"model": "{preset: huge}"},
