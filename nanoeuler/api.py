@@ -44,7 +44,7 @@ from nanoeuler.backend.records import Array
 from nanoeuler.errors import UserError
 from nanoeuler.inference.generate import Reply, Writer
 from nanoeuler.inference.sampling import Sampling
-from nanoeuler.model.files import SavedModel, load_model
+from nanoeuler.model.files import SavedModel, find_model, load_model
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.model.transformer import Batch, Transformer
@@ -214,7 +214,7 @@ def load(
     folder, or its files are damaged or do not belong together.
     """
     backend = make_backend(device, gpus, precision)
-    saved = load_model(folder)
+    saved = load_model(find_model(Path(folder)))
     tokenizer = Tokenizer.load(saved.tokenizer_path)
     if tokenizer.vocab_size > saved.config.vocab_size:
         raise UserError(

@@ -9,9 +9,11 @@ from nanoeuler.cli.options import (
     add_config,
     add_device,
     add_gpus,
+    add_model,
     add_optional_path,
     add_path,
     finish,
+    model_folder,
 )
 from nanoeuler.errors import UserError
 
@@ -41,7 +43,7 @@ def register_evaluate(subparsers: argparse._SubParsersAction) -> None:
         description="Measure a model: held-out bits per byte, tasks, replies, samples.",
     )
     add_config(parser, "the section evaluate")
-    add_path(parser, "--model", "DIR", "model folder, such as results/demo/sft/model")
+    add_model(parser)
     add_optional_path(
         parser, "--tokens", "MANIFEST", "manifest.json of the token shards, for bits per byte"
     )
@@ -120,7 +122,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
         options.tokens, options.questions, options.instructions, tuple(options.tasks)
     )
     result, items = evaluate(
-        load(options.config), options.model, material, options.device, options.gpus
+        load(options.config), model_folder(options), material, options.device, options.gpus
     )
     if options.items:
         with atomic_write(options.items) as file:

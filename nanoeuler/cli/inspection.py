@@ -3,7 +3,9 @@
 import argparse
 import json
 import math
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler import log
@@ -45,7 +47,13 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         description="Say what a model consists of and what it costs, and what this machine has.",
     )
     which = info.add_mutually_exclusive_group()
-    which.add_argument("--model", metavar="DIR", help="model folder of a finished stage")
+    which.add_argument(
+        "what",
+        nargs="?",
+        metavar="DIR|FILE",
+        help="a model: its folder, or that of a stage or a run; or the path of a config",
+    )
+    which.add_argument("--model", metavar="DIR", help="the model as an option")
     which.add_argument(
         "--config", metavar="C", help="path of a config, or inline JSON with its model section"
     )
@@ -203,6 +211,8 @@ def run_info(options: argparse.Namespace) -> None:
 
     if options.rows < 1 or (options.length is not None and options.length < 1):
         raise UserError("--rows and --length must be at least 1")
+    if options.what is not None:
+        setattr(options, "model" if os.path.isdir(options.what) else "config", options.what)
     backend = make_backend(options.device, options.gpus)
     if options.model or options.config:
         print_model(model_config(options), options.rows, options.length, backend)
@@ -215,10 +225,10 @@ def model_config(options: argparse.Namespace) -> "ModelConfig":
     """The configuration of `--model` or `--config`."""
     from nanoeuler.config import load
     from nanoeuler.model.config import ModelConfig
-    from nanoeuler.model.files import load_config
+    from nanoeuler.model.files import find_model, load_config
 
     if options.model:
-        return load_config(options.model)
+        return load_config(find_model(Path(options.model)))
     config = load(options.config)
     if "model" not in config:
         raise UserError(

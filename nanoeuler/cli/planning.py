@@ -3,7 +3,7 @@
 import argparse
 
 from nanoeuler.backend import DEVICES
-from nanoeuler.cli.options import add_config, add_gpus, finish
+from nanoeuler.cli.options import add_gpus, finish
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -14,7 +14,15 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         description="Print what a run downloads and needs of disk, memory and time, and fail with "
         "the remedy when this machine won't do.",
     )
-    add_config(parser, "the whole resolved configuration")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "file", nargs="?", metavar="FILE", help="the configuration, such as config/small.yaml"
+    )
+    which.add_argument(
+        "--config",
+        metavar="C",
+        help="the same as an option, or inline JSON with the whole resolved configuration",
+    )
     parser.add_argument(
         "--name", help="the configuration's file, for the advice when --config is inline"
     )
@@ -40,9 +48,10 @@ def run_plan(options: argparse.Namespace) -> int:
     from nanoeuler.backend import make_backend
     from nanoeuler.config import load
 
-    config = load(options.config)
-    inline = options.config.lstrip().startswith("{")
-    name = options.name or ("config/config.yaml" if inline else options.config)
+    source = options.file or options.config
+    config = load(source)
+    inline = source.lstrip().startswith("{")
+    name = options.name or ("config/config.yaml" if inline else source)
     stages = None if options.stages is None else list(filter(None, options.stages.split(",")))
     backend = make_backend(options.device or config["device"], options.gpus)
     plan = planning.make_plan(config, backend, stages)
