@@ -87,8 +87,7 @@ def sampling_options(options: argparse.Namespace) -> dict[str, Any]:
 
 def run_generate(options: argparse.Namespace) -> None:
     from nanoeuler import api
-    from nanoeuler.inference.chat import at_least_one
-    from nanoeuler.inference.sampling import Sampling
+    from nanoeuler.inference.sampling import Sampling, at_least_one
 
     max_tokens = at_least_one(api.MAX_TOKENS if options.max_tokens is None else options.max_tokens)
     sampling = sampling_options(options)

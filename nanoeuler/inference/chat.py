@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from nanoeuler.errors import UserError
 from nanoeuler.inference.conversation import Conversation
-from nanoeuler.inference.sampling import Sampling
+from nanoeuler.inference.sampling import Sampling, at_least_one
 from nanoeuler.log import counted, printable
 
 T = TypeVar("T")
@@ -162,9 +162,3 @@ def number(kind: Callable[[str], T], name: str, value: str) -> T:
     except ValueError as error:
         wanted = "whole number" if kind is int else "number"
         raise UserError(f"/{name} {value}: it takes a {wanted}") from error
-
-
-def at_least_one(max_tokens: int) -> int:
-    if max_tokens < 1:
-        raise UserError(f"max-tokens is {max_tokens}: it must be at least 1")
-    return max_tokens
