@@ -6,6 +6,7 @@ lines of the attempt before it. Machines read `metrics.jsonl` and manifests, nev
 
 import io
 import logging
+import os
 import re
 import sys
 import time
@@ -22,6 +23,10 @@ UNPRINTABLE = re.compile(
 )
 
 
+ERASE = "\r\x1b[K"
+"""Returns a terminal to the start of its line and erases it."""
+
+
 def printable(text: str) -> str:
     """Escape what a terminal would obey in a text from outside: "\\x1b", "\\u202e".
 
@@ -34,6 +39,13 @@ def printable(text: str) -> str:
 class PrintableFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
+
+
+class Terminal(logging.StreamHandler):
+    """Standard error, where a line may follow a progress line, which it erases if it is drawn."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return (ERASE if self.stream.isatty() else "") + super().format(record)
 
 
 class LogFile(logging.FileHandler):
@@ -54,7 +66,7 @@ def start(path: str | Path | None = None) -> None:
     LOGGER.handlers.clear()
     LOGGER.setLevel(logging.INFO)
     LOGGER.propagate = False
-    add(logging.StreamHandler(sys.stderr))
+    add(Terminal(sys.stderr))
     if path is not None:
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +160,9 @@ class Progress:
             shown["eta"] = format_seconds((self.total - self.done) / rate)
         if self.terminal:
             fields = (f"{key}={format_value(value)}" for key, value in (shown | values).items())
-            sys.stderr.write("\r\x1b[K" + printable(" ".join([self.tag, *fields])))
+            text = printable(" ".join([self.tag, *fields]))
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+            sys.stderr.write(ERASE + text[: columns - 1])  # a line that wraps cannot be erased
             sys.stderr.flush()
             self.drawn = True
         else:
@@ -159,5 +173,5 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         if self.drawn:
-            sys.stderr.write("\r\x1b[K")
+            sys.stderr.write(ERASE)
             sys.stderr.flush()
