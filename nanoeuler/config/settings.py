@@ -488,8 +488,11 @@ class Configuration(Section):
         reruns=False,
     )
     results_dir: str = key("folder of the runs", default="results", min_length=1, reruns=False)
-    sources: str = key(
-        "YAML file with every address that is downloaded, its size, hash and licence", min_length=1
+    sources: str | None = key(
+        "YAML file with every address that is downloaded, its size, hash and licence; null for a "
+        "run of your own text alone",
+        default=None,
+        min_length=1,
     )
     sample: Sample = key(
         "a small invented world; with this section it is written to data_dir/sample first, for "
