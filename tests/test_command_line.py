@@ -1,9 +1,14 @@
 """The command line meets a newcomer: what it says unasked, and what it makes of a slip."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from nanoeuler import log
 from nanoeuler.cli import build_parser, main
+
+CHECKOUT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -98,3 +103,29 @@ def test_a_missing_model_is_asked_for_by_an_example(command, tmp_path, monkeypat
     (model / "config.json").write_text("{}")
     assert command("chat")[2].endswith("for example results/mine/sft/model\n")
     assert "are two models; give one" in command("chat", "one", "--model", "other")[2]
+
+
+def test_info_and_plan_print_json_for_programs(command, monkeypatch):
+    monkeypatch.chdir(CHECKOUT)
+    _, out, _ = command("info", "config/small.yaml", "--json", "--device", "cpu")
+    info = json.loads(out)
+    assert info["parameters"]["total"] == 1_049_216
+    assert info["memory"]["weights"] >= 4 * 1_049_216
+    assert info["machine"]["backend"] == "cpu"
+    assert json.loads(command("info", "--json")[1])["presets"]["small"] == 1_049_216
+    _, out, _ = command("plan", "config/small.yaml", "--json", "--stages", "", "--device", "cpu")
+    plan = json.loads(out)
+    assert (plan["run"], plan["parameters"], plan["stages"]) == ("small", 1_049_216, {})
+    assert plan["download"]["books"] >= 0
+    assert isinstance(plan["problems"], list)
+
+
+def test_a_plan_of_too_much_says_so_in_json_and_by_its_status(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(CHECKOUT)
+    text = (CHECKOUT / "config" / "small.yaml").read_text()
+    huge = tmp_path / "huge.yaml"
+    huge.write_text(text.replace("model:", "model:\n  dim: 65536\n  layers: 1000"))
+    status, out, err = command("plan", huge, "--json", "--device", "cpu")
+    assert status == 1
+    assert any("of memory" in problem for problem in json.loads(out)["problems"])
+    assert "error  " in err

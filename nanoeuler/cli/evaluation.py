@@ -9,6 +9,7 @@ from nanoeuler.cli.options import (
     add_config,
     add_device,
     add_gpus,
+    add_json,
     add_model,
     add_optional_path,
     add_path,
@@ -32,6 +33,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         help="files that `nanoeuler evaluate` wrote, such as results/demo/evaluation/*.json",
     )
     add_optional_path(parser, "--output", "FILE", "also write the table to this Markdown file")
+    add_json(parser)
     finish(parser, run_compare)
     register_report(subparsers)
 
@@ -132,11 +134,12 @@ def run_evaluate(options: argparse.Namespace) -> None:
 
 
 def run_compare(options: argparse.Namespace) -> None:
-    from nanoeuler.evaluation.comparison import compare, read_evaluations
+    from nanoeuler.evaluation.comparison import compare, read_evaluations, scores
     from nanoeuler.files import atomic_write
 
-    table = compare(read_evaluations(options.evaluations))
-    print(table)
+    evaluations = read_evaluations(options.evaluations)
+    table = compare(evaluations)
+    print(json.dumps(scores(evaluations), indent=2) if options.json else table)
     if options.output:
         with atomic_write(options.output) as file:
             file.write(table + "\n")

@@ -78,6 +78,14 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs to use; 0 forces the CPU")
 
 
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON for programs, in bytes, seconds, tokens and shares",
+    )
+
+
 def finish(parser: argparse.ArgumentParser, handler: Handler) -> None:
     """Add the option `--log`, which every subcommand has, and the function that runs it."""
     parser.add_argument(

@@ -1,9 +1,11 @@
 """Subcommand `plan`: what a configuration will cost on this machine."""
 
 import argparse
+import dataclasses
+import json
 
 from nanoeuler.backend import DEVICES
-from nanoeuler.cli.options import add_gpus, finish
+from nanoeuler.cli.options import add_gpus, add_json, finish
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -40,6 +42,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         help="don't time steps of a run that takes minutes on any machine; the workflow sets this",
     )
     add_gpus(parser)
+    add_json(parser)
     finish(parser, run_plan)
 
 
@@ -60,7 +63,11 @@ def run_plan(options: argparse.Namespace) -> int:
     if plan.stages and not found and not short:  # memory suffices, so a few steps may be tried
         planning.probe(config, backend, plan)
         found = planning.shortages(config, plan, name)
-    print(planning.describe(config, plan), flush=True)
+    if options.json:
+        described = {"version": 1, "run": config["run"], **dataclasses.asdict(plan)}
+        print(json.dumps(described | {"problems": found}, indent=2, ensure_ascii=False), flush=True)
+    else:
+        print(planning.describe(config, plan), flush=True)
     for sentence in found:
         log.line("error", sentence)
     return 1 if found else 0
