@@ -398,7 +398,9 @@ class Evaluate(Section):
     """Measurements of every stage's model."""
 
     prompts: list[Annotated[str, MinLen(1)]] = key(
-        "prompts whose replies are printed in the report", default=[]
+        "prompts whose replies are printed in the report; without any, it has the first words of "
+        "held-out documents, and held-out instructions",
+        default=[],
     )
     questions: str | None = key(
         "a name under questions in the sources file: held-out questions that are scored exactly; "
