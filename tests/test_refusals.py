@@ -103,6 +103,30 @@ def test_a_configuration_without_bounds_is_refused(folder, monkeypatch, old, new
         load("trial.yaml")
 
 
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"pretrain": 5}, "pretrain cannot be 5;"),
+        ({"pretrain": {"tokens": "many"}}, "pretrain.tokens cannot be 'many'"),
+        ({"corpus": {"fineweb": {"shards": 1e300}}}, "corpus.fineweb.shards cannot be 1e+300"),
+        ({"sources": {"gutenberg": {"books": [7]}}}, "sources.gutenberg.books.0 cannot be 7"),
+        ({"dpo": {"loss": "none"}}, "dpo.loss cannot be 'none'"),
+        ({"seed": None}, "seed cannot be None"),
+    ],
+)
+def test_inline_json_of_other_types_is_refused(config, problem):
+    with pytest.raises(UserError) as caught:
+        load(json.dumps(config))
+    assert f"--config is inline JSON whose {problem}" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["config", "small", "base"])
+def test_inline_json_that_the_workflow_passes_is_taken(name, monkeypatch):
+    monkeypatch.chdir(CHECKOUT)
+    config = load(f"config/{name}.yaml")
+    assert load(json.dumps(config)) == config
+
+
 @pytest.mark.parametrize("merged", ["[*a{0}, *a{0}, *a{0}]", "{{<<: [*a{0}, *a{0}]}}"])
 def test_aliases_of_aliases_are_refused(tmp_path, merged):
     lines = [f"a{n + 1}: &a{n + 1} {merged.format(n)}" for n in range(40)]
