@@ -14,6 +14,7 @@ import os
 import sys
 
 sys.path.insert(0, workflow.basedir)
+from nanoeuler.config import start
 from nanoeuler.config.machine import (
     ALL_CORES,
     cluster_resources,
@@ -23,13 +24,13 @@ from nanoeuler.config.machine import (
     training_megabytes,
 )
 from nanoeuler.config.paths import Paths, option
-from nanoeuler.config.start import plan_command, read_configuration, require_plan, write_pipeline
 from nanoeuler.config.stages import code_fingerprint, stage_config, stage_identity
 from nanoeuler.files import canonical_json
 
 os.environ.update(job_environment(workflow.basedir))
+start.explain_changes()
 config_files = workflow.overwrite_configfiles or ["config/config.yaml"]
-config = read_configuration(config_files, workflow.config_settings.config)
+config = start.read_configuration(config_files, workflow.config_settings.config)
 paths = Paths(config)
 
 for name, limit in limits(config, given=workflow.global_resources).items():
@@ -40,9 +41,11 @@ MODEL_THREADS = model_threads(workflow.global_resources["gpu"].value)
 onstart:
     rules_to_run = {job.rule.name for job in workflow.dag.needrun_jobs()}
     gpus = workflow.global_resources["gpu"].value
-    require_plan(plan_command(config, rules_to_run, config_files, gpus, workflow.local_exec))
+    start.require_plan(
+        start.plan_command(config, rules_to_run, config_files, gpus, workflow.local_exec)
+    )
     needs = {job: workflow.dag.dependencies[job] for job in workflow.dag.jobs}
-    write_pipeline(paths.pipeline, config, needs)
+    start.write_pipeline(paths.pipeline, config, needs)
 
 
 # Jobs use the interpreter that runs Snakemake. The image serves

@@ -17,6 +17,9 @@ from typing import IO, Any
 
 from nanoeuler.errors import UserError
 
+MOST_JSON = 100_000_000
+"""Bytes of the largest JSON file that is read whole."""
+
 
 @contextlib.contextmanager
 def explain_os_errors(path: Path | None = None) -> Iterator[None]:
@@ -38,7 +41,10 @@ def explain_os_errors(path: Path | None = None) -> Iterator[None]:
             raise UserError(
                 f"{where}no permission there; choose another folder or change its owner"
             ) from error
-        if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
+        if error.errno in (
+            *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR),
+            *(errno.ENAMETOOLONG, errno.ELOOP),
+        ):
             raise UserError(
                 f"{where}cannot be used ({error.strerror}: {error.filename}); give another path"
             ) from error
@@ -109,14 +115,39 @@ def write_json(path: str | Path, value: Any) -> None:
         file.write("\n")
 
 
+def read_text(path: Path, most: int) -> str:
+    """Read a UTF-8 file. Raises `UserError` for more than `most` bytes: a device may be endless."""
+    with open(path, "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise UserError(
+            f"{path}: more than {most / 1e6:.0f} MB, too much for such a file; give another one"
+        )
+    return content.decode("utf-8")
+
+
+def parse_json(text: str, **options: Any) -> Any:
+    """`json.loads`, which raises ValueError for all that it cannot read."""
+    try:
+        return json.loads(text, **options)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:
+        raise ValueError("a number has thousands of digits") from error
+
+
 def read_json(path: str | Path) -> Any:
     """Read a JSON file. Raises `UserError` when it is missing or is not JSON."""
     path = Path(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(read_text(path, MOST_JSON))
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file; run the stage that writes it first") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); give another file") from error
+    except ValueError as error:  # not JSON or not UTF-8
         raise UserError(
             f"{path}: not valid JSON ({error}); delete it and run the stage that writes it again"
         ) from error

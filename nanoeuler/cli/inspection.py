@@ -3,12 +3,14 @@
 import argparse
 import json
 import math
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler import log
 from nanoeuler.backend import DEVICES
-from nanoeuler.cli.options import add_gpus, finish
+from nanoeuler.cli.options import add_gpus, add_json, finish
 from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,7 +47,13 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         description="Say what a model consists of and what it costs, and what this machine has.",
     )
     which = info.add_mutually_exclusive_group()
-    which.add_argument("--model", metavar="DIR", help="model folder of a finished stage")
+    which.add_argument(
+        "what",
+        nargs="?",
+        metavar="DIR|FILE",
+        help="a model: its folder, or that of a stage or a run; or the path of a config",
+    )
+    which.add_argument("--model", metavar="DIR", help="the model as an option")
     which.add_argument(
         "--config", metavar="C", help="path of a config, or inline JSON with its model section"
     )
@@ -61,6 +69,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     )
     info.add_argument("--device", choices=DEVICES, default="auto")
     add_gpus(info)
+    add_json(info)
     finish(info, run_info)
 
 
@@ -203,22 +212,33 @@ def run_info(options: argparse.Namespace) -> None:
 
     if options.rows < 1 or (options.length is not None and options.length < 1):
         raise UserError("--rows and --length must be at least 1")
+    if options.what is not None:
+        setattr(options, "model" if os.path.isdir(options.what) else "config", options.what)
     backend = make_backend(options.device, options.gpus)
+    machine = describe_machine(backend, reason(options.device, options.gpus))
     if options.model or options.config:
-        print_model(model_config(options), options.rows, options.length, backend)
+        config = model_config(options)
+        model = describe_model(config, options.rows, options.length or config.context, backend)
+        if options.json:
+            print(json.dumps(model | {"machine": machine}, indent=2, ensure_ascii=False))
+            return
+        print_model(config, model)
+    elif options.json:
+        print(json.dumps({"version": 1, "presets": presets(), "machine": machine}, indent=2))
+        return
     else:
         print_presets()
-    print_machine(backend, reason(options.device, options.gpus))
+    print_machine(machine)
 
 
 def model_config(options: argparse.Namespace) -> "ModelConfig":
     """The configuration of `--model` or `--config`."""
     from nanoeuler.config import load
     from nanoeuler.model.config import ModelConfig
-    from nanoeuler.model.files import load_config
+    from nanoeuler.model.files import find_model, load_config
 
     if options.model:
-        return load_config(options.model)
+        return load_config(find_model(Path(options.model)))
     config = load(options.config)
     if "model" not in config:
         raise UserError(
@@ -228,31 +248,49 @@ def model_config(options: argparse.Namespace) -> "ModelConfig":
     return ModelConfig.from_dict(config["model"])
 
 
-def print_model(config: "ModelConfig", rows: int, length: int | None, backend: "Backend") -> None:
-    """Shape, parameters by kind, FLOPs per token, bytes by kind."""
+def describe_model(
+    config: "ModelConfig", rows: int, length: int, backend: "Backend"
+) -> dict[str, Any]:
+    """Fields, parameters by kind, FLOPs per token and bytes by kind."""
     from nanoeuler.model.spec import (
         forward_flops_per_token,
-        parameter_count,
         parameters_by_kind,
         training_flops_per_token,
     )
 
-    c, length, total = config, length or config.context, parameter_count(config)
+    kinds = parameters_by_kind(config)
+    return {
+        "version": 1,
+        "model": config.to_dict(),
+        "parameters": kinds | {"total": sum(kinds.values())},
+        "rows": rows,
+        "length": length,
+        "flops_per_token": {
+            "forward": forward_flops_per_token(config, length),
+            "training": training_flops_per_token(config, length),
+        },
+        "memory": describe_memory(config, rows, length, backend),
+    }
+
+
+def print_model(config: "ModelConfig", described: dict[str, Any]) -> None:
+    """What `describe_model` says, for people."""
     print_section("model", shape_lines(config))
-    kinds = [
-        (kind, f"{count:,}", f"{count / total:.1%}")
-        for kind, count in parameters_by_kind(c).items()
+    counts = described["parameters"]
+    lines = [
+        (kind, f"{count:,}", "" if kind == "total" else f"{count / counts['total']:.1%}")
+        for kind, count in counts.items()
     ]
-    print_section("parameters", [*kinds, ("total", f"{total:,}", "")])
-    forward, training = forward_flops_per_token(c, length), training_flops_per_token(c, length)
+    print_section("parameters", lines)
+    flops, length = described["flops_per_token"], described["length"]
     print_section(
         f"FLOPs per token, in rows of {length}",
         [
-            ("forward", f"{forward / 1e6:,.1f} M", ""),
-            ("training", f"{training / 1e6:,.1f} M", "forward and backward"),
+            ("forward", f"{flops['forward'] / 1e6:,.1f} M", ""),
+            ("training", f"{flops['training'] / 1e6:,.1f} M", "forward and backward"),
         ],
     )
-    print_section("memory", memory_lines(config, rows, length, backend))
+    print_section("memory", memory_lines(described["memory"], described["rows"], length))
 
 
 def shape_lines(config: "ModelConfig") -> list[Line]:
@@ -266,13 +304,15 @@ def shape_lines(config: "ModelConfig") -> list[Line]:
     ]
 
 
-def memory_lines(config: "ModelConfig", rows: int, length: int, backend: "Backend") -> list[Line]:
-    """Bytes of training on micro-batches of `rows` × `length` tokens, and of a KV cache."""
+def describe_memory(
+    config: "ModelConfig", rows: int, length: int, backend: "Backend"
+) -> dict[str, Any]:
+    """Bytes of training on micro-batches of `rows` × `length` tokens, and of a KV cache; and the
+    rows of a micro-batch that the memory of `holder` holds."""
     from nanoeuler.config.machine import memory_megabytes
     from nanoeuler.model.buffers import rows_within, training_pass_bytes
     from nanoeuler.model.llama import make_blocks
     from nanoeuler.model.spec import storage_elements, tensor_table
-    from nanoeuler.planning import size
 
     buffer = 4 * storage_elements(tensor_table(config))
     for block in make_blocks(config):
@@ -284,54 +324,85 @@ def memory_lines(config: "ModelConfig", rows: int, length: int, backend: "Backen
     else:
         available = backend.device.free_memory
         holder = f"free memory of {backend.device.name}"
-    largest = rows_within(config, backend, length, available - 4 * buffer - copy)
-    activations = training_pass_bytes(config, backend, rows, length)
-    cache = width * 2 * config.layers * config.kv_heads * config.head_size * config.context
-    memory = [
-        ("weights", buffer, "float32, padding to blocks included"),
-        ("working copy", copy, "of the weights in bf16, which products read"),
-        ("gradients", buffer, ""),
-        ("moments", 2 * buffer, "both of AdamW"),
-        ("activations", activations, f"micro-batch of {log.counted(rows, 'row')} of {length}"),
-    ]
-    total = sum(amount for _, amount, _ in memory)
+    parts = {
+        "weights": buffer,
+        "working_copy": copy,
+        "gradients": buffer,
+        "moments": 2 * buffer,
+        "activations": training_pass_bytes(config, backend, rows, length),
+    }
+    return {
+        **parts,
+        "training": sum(parts.values()),
+        "kv_cache": width * 2 * config.layers * config.kv_heads * config.head_size * config.context,
+        "largest_rows": rows_within(config, backend, length, available - 4 * buffer - copy),
+        "holder": holder,
+    }
+
+
+def memory_lines(memory: dict[str, Any], rows: int, length: int) -> list[Line]:
+    from nanoeuler.planning import size
+
+    notes = {
+        "weights": "float32, padding to blocks included",
+        "working_copy": "of the weights in bf16, which products read",
+        "gradients": "",
+        "moments": "both of AdamW",
+        "activations": f"micro-batch of {log.counted(rows, 'row')} of {length}",
+        "training": "all of the above",
+    }
+    holder = f"rows of {length} in a micro-batch that {memory['holder']} holds"
     return [
-        *((kind, size(amount), note) for kind, amount, note in memory if amount),
-        ("training", size(total), "all of the above"),
-        ("largest", f"{largest:,}", f"rows of {length} in a micro-batch that {holder} holds"),
-        ("KV cache", size(cache), "of a row at full context, in use"),
+        *(
+            (kind.replace("_", " "), size(memory[kind]), note)
+            for kind, note in notes.items()
+            if memory[kind]
+        ),
+        ("largest", f"{memory['largest_rows']:,}", holder),
+        ("KV cache", size(memory["kv_cache"]), "of a row at full context, in use"),
     ]
 
 
-def print_presets() -> None:
+def presets() -> dict[str, int]:
+    """The parameters of each preset."""
     from nanoeuler.model.config import PRESETS, ModelConfig
     from nanoeuler.model.spec import parameter_count
 
+    return {name: parameter_count(ModelConfig.from_dict({"preset": name})) for name in PRESETS}
+
+
+def print_presets() -> None:
     lines = []
-    for name in PRESETS:
-        section = {"model": {"preset": name}}
-        count = parameter_count(ModelConfig.from_dict(section["model"]))
-        command = f"nanoeuler info --config '{json.dumps(section)}'"
+    for name, count in presets().items():
+        command = f"nanoeuler info --config '{json.dumps({'model': {'preset': name}})}'"
         lines.append((name, f"{count:,}", f"parameters; {command}"))
     print_section("presets", lines)
 
 
-def print_machine(backend: "Backend", why: str) -> None:
+def describe_machine(backend: "Backend", why: str) -> dict[str, Any]:
+    """The engine and why it was chosen, its GPU if any, and this machine with its packages."""
     from nanoeuler import provenance
     from nanoeuler.config.machine import memory_megabytes
+
+    found, device = provenance.collect(), backend.device
+    gpu = device and {"name": device.name, "memory": device.memory, "free": device.free_memory}
+    kept = {key: found[key] for key in ("cores", "cpu", "nanoeuler", "python", "packages")}
+    memory = memory_megabytes() * 2**20
+    return {"backend": backend.name, "reason": why, "gpu": gpu, "memory": memory, **kept}
+
+
+def print_machine(machine: dict[str, Any]) -> None:
     from nanoeuler.planning import size
 
-    found = provenance.collect()
-    packages = {"python": found["python"], **found["packages"]}
+    packages = {"python": machine["python"], **machine["packages"]}
     versions = ", ".join(f"{name} {version}" for name, version in packages.items())
-    lines: list[Line] = [("backend", backend.name, why)]
-    if backend.device is not None:
-        free = f"{backend.device.name}, {size(backend.device.free_memory)} free"
-        lines.append(("GPU", size(backend.device.memory), free))
+    lines: list[Line] = [("backend", machine["backend"], machine["reason"])]
+    if gpu := machine["gpu"]:
+        lines.append(("GPU", size(gpu["memory"]), f"{gpu['name']}, {size(gpu['free'])} free"))
     lines += [
-        ("cores", str(found["cores"]), found["cpu"]),
-        ("memory", size(memory_megabytes() * 2**20), ""),
-        ("versions", found["nanoeuler"], versions),
+        ("cores", str(machine["cores"]), machine["cpu"]),
+        ("memory", size(machine["memory"]), ""),
+        ("versions", machine["nanoeuler"], versions),
     ]
     print_section("machine", lines)
 

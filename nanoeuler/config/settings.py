@@ -398,7 +398,9 @@ class Evaluate(Section):
     """Measurements of every stage's model."""
 
     prompts: list[Annotated[str, MinLen(1)]] = key(
-        "prompts whose replies are printed in the report", default=[]
+        "prompts whose replies are printed in the report; without any, it has the first words of "
+        "held-out documents, and held-out instructions",
+        default=[],
     )
     questions: str | None = key(
         "a name under questions in the sources file: held-out questions that are scored exactly; "
@@ -488,8 +490,11 @@ class Configuration(Section):
         reruns=False,
     )
     results_dir: str = key("folder of the runs", default="results", min_length=1, reruns=False)
-    sources: str = key(
-        "YAML file with every address that is downloaded, its size, hash and licence", min_length=1
+    sources: str | None = key(
+        "YAML file with every address that is downloaded, its size, hash and licence; null for a "
+        "run of your own text alone",
+        default=None,
+        min_length=1,
     )
     sample: Sample = key(
         "a small invented world; with this section it is written to data_dir/sample first, for "

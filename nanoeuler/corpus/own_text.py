@@ -42,7 +42,7 @@ def find_files(path: str) -> list[Path]:
     else:
         raise UserError(
             f"{path}: no such file or folder; correct the path in corpus.sources (it counts from "
-            "the folder in which the command runs)"
+            "the folder in which the command runs, or from the configuration's)"
         )
     if found == [Path(expanded)] and found[0].is_file():
         if not is_text_name(found[0]):

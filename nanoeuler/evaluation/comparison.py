@@ -51,6 +51,24 @@ def compare(evaluations: Mapping[str, Evaluation]) -> str:
     return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
 
 
+def scores(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, Any]]:
+    """The scores of each evaluation, for programs: without single replies and groups of items."""
+    return {
+        name: {
+            **{key: each.get(key) for key in ("stage", "parameters", "held_out", "chat")},
+            "tasks": {
+                task: {key: value for key, value in score.items() if key != "groups"}
+                for task, score in (each.get("tasks") or {}).items()
+            },
+            "answers": {
+                key: value for key, value in (each.get("answers") or {}).items() if key != "replies"
+            }
+            or None,
+        }
+        for name, each in evaluations.items()
+    }
+
+
 def rows_of(evaluations: Sequence[Evaluation]) -> list[list[str]]:
     rows = []
 

@@ -147,6 +147,13 @@ def load_model(folder: str | Path) -> SavedModel:
     )
 
 
+def find_model(folder: Path) -> Path:
+    """The model folder that `folder` stands for: itself, that of a stage, or a run's last one."""
+    inside = ("", "model", "dpo/model", "sft/model", "pretrain/model")
+    found = (folder / each for each in inside if (folder / each / CONFIG).is_file())
+    return next(found, folder)
+
+
 def load_config(folder: str | Path) -> ModelConfig:
     """The configuration of a model folder. Raises `UserError` like `load_model`."""
     return read_description(Path(folder))[0]

@@ -60,6 +60,33 @@ def test_a_tuned_model_answers_the_prompt(command, tuned_folder):
     assert "tokens_per_second=" in err
 
 
+@pytest.fixture
+def run_folder(tmp_path, base_folder, tuned_folder):
+    """The folder of a run with two stages."""
+    for stage, model in (("pretrain", base_folder), ("sft", tuned_folder)):
+        (tmp_path / "run" / stage).mkdir(parents=True)
+        (tmp_path / "run" / stage / "model").symlink_to(model)
+    return tmp_path / "run"
+
+
+def test_the_model_and_the_prompt_need_no_options(command, run_folder):
+    greedy = ("--temperature", "0")
+    for folder in (run_folder, run_folder / "sft", run_folder / "sft" / "model"):
+        assert command("generate", folder, "Name a colour.", *greedy)[:2] == (0, "blue\n")
+    assert command("generate", run_folder, *greedy, "Name a colour.")[1] == "blue\n"
+    assert command("generate", *greedy, "--model", run_folder, "Name a colour.")[1] == "blue\n"
+    status, _, err = command("generate", run_folder, "Name", "a", "colour.", *greedy)
+    assert (status, err) == (1, "error  'a' is one word too many; put the prompt in quotes\n")
+    assert "no prompt was given" in command("generate", run_folder)[2]
+
+
+def test_chat_and_info_take_the_folder_of_a_run(command, run_folder):
+    status, out, err = typed("chat", run_folder, "--temperature", "0", input=b"Name a colour.\n")
+    assert (status, out.splitlines()[1:]) == (0, ["blue"])
+    assert f"of {run_folder}/sft/model" in err
+    assert "57,568" in command("info", run_folder)[1]
+
+
 def test_raw_leaves_the_template_out(command, tuned_folder):
     arguments = (
         "generate",

@@ -150,6 +150,42 @@ def test_a_later_file_wins_key_by_key(write, tmp_path):
     assert config["pretrain"]["tokens"] == 1_000_000
 
 
+def test_own_text_alone_needs_no_sources_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("novel.txt").write_text("It was a dark night. " * 50)
+    own = CONFIG.replace("sources: {sources}\n", "corpus: {{sources: [novel.txt]}}\n").format()
+    Path("mine.yaml").write_text(own)
+    config = load("mine.yaml")
+    assert config["sources"] == {}
+    assert Paths(config).own_text == ["novel.txt"]
+    Path("mine.yaml").write_text(own.replace("novel.txt", "gutenberg"))
+    with pytest.raises(UserError, match="takes gutenberg, but no sources file is named; write"):
+        load("mine.yaml")
+
+
+@pytest.mark.parametrize("folder", ["project", "project/config"])
+def test_files_are_found_beside_the_configuration_from_any_folder(tmp_path, monkeypatch, folder):
+    """They lie in the project's folder, and the command runs in another."""
+    project = tmp_path / "project"
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("novel.txt", "pairs.jsonl", "sources.yaml"):
+        (project / name).write_text(SOURCES if name == "sources.yaml" else "It was a dark night.")
+    text = CONFIG.format(sources="sources.yaml") + (
+        "corpus: {sources: ['n*.txt']}\nsft: {init_from: novel.txt}\n"
+        "dpo: {preferences: pairs.jsonl}\n"
+    )
+    (tmp_path / folder / "mine.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    config = load(f"../{folder}/mine.yaml")
+    assert Paths(config).own_text == ["../project/novel.txt"]
+    assert config["dpo"]["preferences"] == "../project/pairs.jsonl"
+    assert config["sft"]["init_from"] == "../project/novel.txt"
+    assert config["sft"]["instructions"] == "alpaca"
+    Path("novel2.txt").write_text("Nearer.")
+    assert Paths(load(f"../{folder}/mine.yaml")).own_text == ["novel2.txt"]
+
+
 MISTAKES = {
     "an unknown key": (
         {"learning_rate": "1", "added": "pretran: {}"},
@@ -200,7 +236,7 @@ MISTAKES = {
     ),
     "a run that is no file name": (
         {"run": "a/b"},
-        r'run must be a name of letters, digits, dots, dashes and underscores, not "a/b"',
+        r'run must be a name of at most 200 letters, digits, dots, .* not "a/b"',
     ),
     "an unknown preset": (
         {"model": "{preset: huge}"},

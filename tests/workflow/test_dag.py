@@ -59,6 +59,16 @@ def test_a_change_of_the_configuration_reruns_what_it_can_change(done, change):
     assert done.planned() == expected
 
 
+def test_a_dry_run_says_which_settings_changed(done):
+    change = ("--config", "pretrain={tokens: 2000000, keep: best}", "seed=7")
+    said = done.run("-n", "pretrain", *change)
+    [reason] = [line for line in said.splitlines() if "Params have changed" in line]
+    assert 'pretrain.keep "final" → "best", ' in reason
+    assert "pretrain.tokens 1000000 → 2000000, " in reason
+    assert reason.endswith("seed 1 → 7")
+    assert "{" not in reason
+
+
 def test_a_change_that_cannot_change_a_result_reruns_nothing(done):
     done.replace(
         "config/config.yaml",

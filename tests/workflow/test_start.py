@@ -70,7 +70,7 @@ def test_the_next_steps_say_where_things_are_and_how_to_chat(config):
     lines = next_steps(config).split("\n")
     assert lines[1] == "report   results/trial/report.html"
     assert lines[2] == "model    results/trial/dpo/model"
-    assert lines[3].endswith("nanoeuler chat --model results/trial/dpo/model")
+    assert lines[3].endswith("nanoeuler chat results/trial/dpo/model")
     assert [line.removeprefix("try").strip() for line in lines[4:]] == [
         "Who lives here?",
         "Why?",
