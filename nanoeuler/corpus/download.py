@@ -19,7 +19,7 @@ from nanoeuler import log
 from nanoeuler.corpus.addresses import resolve
 from nanoeuler.corpus.remote_file import Patience, RemoteFile, StartOver
 from nanoeuler.errors import UserError
-from nanoeuler.files import explain_os_errors, sha256_file, sync_folder, write_json
+from nanoeuler.files import explain_os_errors, sha256_file, sync, write_json
 
 TRIES_OF_A_DAMAGED_FILE = 2
 
@@ -115,7 +115,7 @@ def download(
                     forget(partial)
                     raise
             os.replace(partial, target)
-            sync_folder(target.parent)
+            sync(target.parent)
             forget(partial)
 
 
