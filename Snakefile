@@ -25,9 +25,11 @@ from nanoeuler.config.machine import (
 from nanoeuler.config.paths import Paths, option
 from nanoeuler.config.start import plan_command, read_configuration, require_plan, write_pipeline
 from nanoeuler.config.stages import code_fingerprint, stage_config, stage_identity
+from nanoeuler.config.workflow_lock import WorkflowLock
 from nanoeuler.files import canonical_json
 
 os.environ.update(job_environment(workflow.basedir))
+workflow_lock = WorkflowLock()  # here, since Snakemake takes its own before onstart
 config_files = workflow.overwrite_configfiles or ["config/config.yaml"]
 config = read_configuration(config_files, workflow.config_settings.config)
 paths = Paths(config)
@@ -38,6 +40,7 @@ MODEL_THREADS = model_threads(workflow.global_resources["gpu"].value)
 
 
 onstart:
+    workflow_lock.note(getattr(workflow.persistence, "_lockfile", {}).values())
     rules_to_run = {job.rule.name for job in workflow.dag.needrun_jobs()}
     gpus = workflow.global_resources["gpu"].value
     require_plan(plan_command(config, rules_to_run, config_files, gpus, workflow.local_exec))

@@ -1,10 +1,12 @@
 """Reading a configuration from YAML files and resolving it until nothing is left to guess."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from nanoeuler.config.section import FORM_OF_NAME, NAME
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
 from nanoeuler.config.validation import check, locate
@@ -91,6 +93,13 @@ def read_sources(file: str, data_dir: str, where: str) -> Config:
         )
     content, locations = read_yaml(file)
     sources = check(content or {}, Sources, locations, file)
+    for kind in ("instructions", "preferences", "questions", "tasks"):
+        for name in sources.get(kind) or {}:
+            if not re.fullmatch(NAME, name):
+                raise UserError(
+                    f"{locate((kind, name), locations, file)}: {kind} has the name {name!r}, and a "
+                    f"folder is named after it; give {FORM_OF_NAME}"
+                )
     return {name: expand(section, data_dir) for name, section in sources.items()}
 
 
