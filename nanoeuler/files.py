@@ -36,7 +36,6 @@ SIGNS: tuple[tuple[str, set[str]], ...] = (
     ("manifest.json", {"validation_share", "bad"}),  # instructions, preferences
     ("manifest.json", {"items_sha256"}),  # a task
     ("manifest.json", {"people", "boats", "files"}),  # the demo's world
-    ("../manifest.json", {"validation_share", "sources"}),  # a split of a corpus, without a marker
 )
 """Files that show that we made a folder, with keys that they have. They name our files in it."""
 
@@ -161,8 +160,7 @@ def sign_of_ours(folder: Path) -> str | None:
             content = json.loads(text)
         except (OSError, ValueError, RecursionError):
             continue
-        inside = not name.startswith("../") or json.dumps(folder.name) in text
-        if isinstance(content, dict) and keys <= content.keys() and inside:
+        if isinstance(content, dict) and keys <= content.keys():
             return text
     return None
 

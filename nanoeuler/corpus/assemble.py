@@ -40,12 +40,15 @@ from nanoeuler.corpus.survey import COPY, HELD_OUT, NEAR_COPY, QUOTING, TRAIN, P
 from nanoeuler.corpus.word_hashes import hash_words
 from nanoeuler.errors import UserError
 from nanoeuler.files import (
+    MARKER,
     atomic_folder,
     canonical_json,
+    files_in,
     read_json,
     require_ours,
     sha256_file,
     sha256_text,
+    sign_of_ours,
     sweep,
     write_json,
 )
@@ -131,15 +134,22 @@ def assemble(
 
 def require_corpus(output: Path) -> None:
     """Raise `UserError` where the corpus would replace files that are not ours."""
+    path = output / "manifest.json"
+    if path.exists():
+        manifest = read_json(path)
+        if not isinstance(manifest, dict) or not {"sources", "fingerprint"} <= manifest.keys():
+            raise UserError(
+                f"{path}: not the manifest of a corpus, and would be replaced by one; "
+                "give the name of a new folder"
+            )
+        for folder in (output / split for split in SPLITS):
+            names = files_in(folder)
+            if sign_of_ours(folder) is None and names:  # of a version that left no marker
+                stems = [name[: -len(".offsets")] for name in names if name.endswith(".offsets")]
+                ours = [f"{stem}{suffix}" for stem in stems for suffix in (".txt", ".offsets")]
+                write_json(folder / MARKER, {"files": ours})
     for split in SPLITS:
         require_ours(output / split)
-    path = output / "manifest.json"
-    manifest = read_json(path) if path.exists() else {"sources": None}
-    if not isinstance(manifest, dict) or "sources" not in manifest:
-        raise UserError(
-            f"{path}: not the manifest of a corpus, and would be replaced by one; "
-            "give the name of a new folder"
-        )
 
 
 def total(entries: dict[str, dict[str, Any]], split: str, counted: str) -> int:

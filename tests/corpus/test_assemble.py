@@ -433,6 +433,29 @@ def test_a_new_corpus_leaves_tokenizers_alone_and_clears_up_after_a_killed_attem
     assert (tmp_path / "corpus/tokenizer-512/tokenizer.json").exists()
 
 
+def test_a_corpus_of_an_older_version_which_left_no_marker_is_replaced(tmp_path, books):
+    run(tmp_path, "--books", *books)
+    for split in ("train", "validation"):
+        (tmp_path / "corpus" / split / files.MARKER).unlink()
+    assert run(tmp_path, "--books", *books[:12]) == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("train/thesis.txt", "corpus/train: holds files and was not made by nanoeuler"),
+        ("manifest.json", "corpus/manifest.json: not the manifest of a corpus"),
+    ],
+)
+def test_files_in_the_place_of_a_corpus_are_refused(tmp_path, books, capsys, path, sentence):
+    precious = tmp_path / "corpus" / path
+    precious.parent.mkdir(parents=True)
+    precious.write_text("[]")
+    assert run(tmp_path, "--books", *books) == 1
+    assert sentence in capsys.readouterr().err
+    assert precious.read_text() == "[]"
+
+
 def test_the_manifest_is_gone_while_files_are_exchanged(tmp_path, books, monkeypatch):
     """A kill between the two renames must not leave a manifest that describes other files."""
     run(tmp_path, "--books", *books)
