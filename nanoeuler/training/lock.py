@@ -128,8 +128,8 @@ class FolderLock:
                     text = file.read()
                     holder, before = read_holder(text), path
                     path = self.folder / f".lock.after-{sha256_text(text)[:16]}"
-                    if path == before:  # a damaged lock
-                        return holder, path
+                    if path == before:  # nobody succeeds himself: a damaged copy
+                        path.unlink()
                     found = holder, path
                     if judge and not path.exists() and self.alive(holder, file):
                         raise UserError(f"{self.folder}: {refusal(holder)}")

@@ -191,3 +191,13 @@ def test_a_process_number_used_again_is_not_the_holder(tmp_path):
     (tmp_path / "lock.json").write_text(json.dumps(identity | {"process_start": "long ago"}))
     with FolderLock(tmp_path):
         pass
+
+
+def test_a_copy_of_a_dead_lock_in_the_place_of_its_successor_is_no_riddle(tmp_path):
+    dead = json.dumps({"host": "elsewhere", "pid": 1})
+    for name in ("lock.json", f".lock.after-{sha256_text(dead)[:16]}"):
+        (tmp_path / name).write_text(dead)
+        os.utime(tmp_path / name, (time.time() - SILENT_SECONDS - 10,) * 2)
+    with FolderLock(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
