@@ -25,10 +25,12 @@ from nanoeuler.config.machine import (
 )
 from nanoeuler.config.paths import Paths, option
 from nanoeuler.config.stages import code_fingerprint, stage_config, stage_identity
+from nanoeuler.config.workflow_lock import WorkflowLock
 from nanoeuler.files import canonical_json
 
 os.environ.update(job_environment(workflow.basedir))
 start.explain_changes()
+workflow_lock = WorkflowLock()  # here, since Snakemake takes its own before onstart
 config_files = workflow.overwrite_configfiles or ["config/config.yaml"]
 config = start.read_configuration(config_files, workflow.config_settings.config)
 paths = Paths(config)
@@ -39,6 +41,7 @@ MODEL_THREADS = model_threads(workflow.global_resources["gpu"].value)
 
 
 onstart:
+    workflow_lock.note(getattr(workflow.persistence, "_lockfile", {}).values())
     rules_to_run = {job.rule.name for job in workflow.dag.needrun_jobs()}
     gpus = workflow.global_resources["gpu"].value
     start.require_plan(

@@ -3,10 +3,12 @@
 import glob
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from nanoeuler.config.section import FORM_OF_NAME, NAME
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
 from nanoeuler.config.validation import check, locate
@@ -133,6 +135,13 @@ def read_sources(file: str | None, data_dir: str, where: str) -> Config:
         )
     content, locations = read_yaml(file)
     sources = check(content or {}, Sources, locations, file)
+    for kind in ("instructions", "preferences", "questions", "tasks"):
+        for name in sources.get(kind) or {}:
+            if not re.fullmatch(NAME, name):
+                raise UserError(
+                    f"{locate((kind, name), locations, file)}: {kind} has the name {name!r}, and a "
+                    f"folder is named after it; give {FORM_OF_NAME}"
+                )
     return {name: expand(section, data_dir) for name, section in sources.items()}
 
 

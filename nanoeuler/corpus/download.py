@@ -6,7 +6,6 @@ there. Only a complete and verified file takes the target's name.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -19,7 +18,8 @@ from nanoeuler import log
 from nanoeuler.corpus.addresses import resolve
 from nanoeuler.corpus.remote_file import Patience, RemoteFile, StartOver
 from nanoeuler.errors import UserError
-from nanoeuler.files import explain_os_errors, sha256_file, sync_folder, write_json
+from nanoeuler.files import explain_os_errors, sha256_file, sync, write_json
+from nanoeuler.locks import lock_file
 
 TRIES_OF_A_DAMAGED_FILE = 2
 
@@ -115,7 +115,7 @@ def download(
                     forget(partial)
                     raise
             os.replace(partial, target)
-            sync_folder(target.parent)
+            sync(target.parent)
             forget(partial)
 
 
@@ -136,14 +136,12 @@ def forget(partial: Path) -> None:
 def only_process_at(partial: Path) -> Iterator[None]:
     """Hold the lock of a partial file. Raises `UserError` in a second process that wants it."""
     path = partial.with_name(f"{partial.name}.lock")
-    with open(path, "a") as file:
-        with contextlib.suppress(OSError):  # a file system without locks
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(
-                    f"{partial}: another process is downloading this file; wait until it has ended"
-                ) from error
+    file = lock_file(path, wait=False)
+    if file is None:
+        raise UserError(
+            f"{partial}: another process is downloading this file; wait until it has ended"
+        )
+    with file:
         try:
             yield
         finally:

@@ -25,7 +25,7 @@ from nanoeuler.corpus.dialogue import Turn, Unusable, check_text, read_message, 
 from nanoeuler.corpus.download import Source, local_copy
 from nanoeuler.corpus.instructions import check_records, find_entry, split, write_splits
 from nanoeuler.corpus.remote_file import Patience
-from nanoeuler.files import sha256_file
+from nanoeuler.files import require_ours, sha256_file
 
 Pair = dict[str, Any]
 """instruction, input, chosen, rejected and, for a conversation, `earlier`: the turns before."""
@@ -46,6 +46,7 @@ def prepare(
     """
     entry = find_entry(name, sources, "preferences")
     source = Source.from_entry(entry)
+    require_ours(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
         pairs, bad, copies = check_records(path, source.url, read_pair, WANTED)

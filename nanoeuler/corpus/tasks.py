@@ -21,7 +21,7 @@ from nanoeuler.corpus.json_records import decode_text, parse_json_records
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.corpus.task_layouts import LAYOUTS, BadItem, Item, read_item
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_folder, sha256_file, sha256_text, write_json
+from nanoeuler.files import atomic_folder, require_ours, sha256_file, sha256_text, write_json
 
 TOLD = 5  # bad records named in the log
 LABELS = "-labels.lst"
@@ -61,6 +61,7 @@ def prepare(
     `task` is an entry that `describe_task` returns.
     """
     source = Source.from_entry(task)
+    require_ours(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     members = task.get("members")
     if isinstance(source.location, Path) and source.location.is_dir():

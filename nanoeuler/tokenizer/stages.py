@@ -4,7 +4,7 @@ from pathlib import Path
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_folder
+from nanoeuler.files import atomic_folder, require_ours
 from nanoeuler.tokenizer import gpt2_files
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.chunks import ChunkEncoder, chunks
@@ -78,6 +78,7 @@ def tokenize_corpus(
     Raises `UserError` when the tokenizer does not have the `vocab_size` ids of the configuration.
     """
     check_threads(threads)
+    require_ours(output)
     corpus, tokenizer = Corpus(corpus_path), Tokenizer.load(tokenizer_path)
     if tokenizer.vocab_size != vocab_size:
         raise UserError(

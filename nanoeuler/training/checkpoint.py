@@ -5,6 +5,8 @@
 read. The newest two checkpoints are kept, the best, and the last before a WSD schedule's decay.
 """
 
+import contextlib
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,14 @@ import numpy as np
 from nanoeuler import log
 from nanoeuler.backend.records import Array
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_folder, read_json, sha256_file, write_json
+from nanoeuler.files import (
+    atomic_folder,
+    read_json,
+    sha256_file,
+    sign_of_ours,
+    sweep,
+    write_json,
+)
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_tensors, save_tensors
 from nanoeuler.model.flat import FlatBuffer
@@ -31,8 +40,8 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps with a checkpoint, oldest first, damaged or not."""
-        folders = [path for path in self.folder.glob("step-*") if path.is_dir()]
-        return sorted(int(folder.name.removeprefix("step-")) for folder in folders)
+        named = [re.fullmatch("step-([0-9]{8,})", path.name) for path in self.folder.glob("*/")]
+        return sorted(int(name[1]) for name in named if name)
 
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
@@ -44,6 +53,8 @@ class Checkpoints:
             return FlatBuffer(state.config, np.asarray(state.backend.to_host(array), np.float32))
 
         moments = {f"{name}/": on_host(x) for name, x in state.optimizer.tensors.items()}
+        if sign_of_ours(self.path(state.step)) is None:  # damaged
+            self.remove(state.step)
         with atomic_folder(self.path(state.step)) as temporary:
             save_tensors(temporary / WEIGHTS, {"": on_host(state.parameters)})
             save_tensors(temporary / OPTIMIZER, moments)
@@ -98,17 +109,28 @@ class Checkpoints:
     def read_parameters(self, step: int, config: ModelConfig) -> np.ndarray:
         return read_parameters(self.path(step), config)
 
+    def remove(self, step: int) -> None:
+        """Delete a checkpoint. Other files that somebody has put into its folder stay."""
+        for name in (WEIGHTS, OPTIMIZER, STATE):
+            (self.path(step) / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path(step).rmdir()
+
+    def sweep(self) -> None:
+        """Delete what killed trainers have left half-written."""
+        sweep(self.folder, "step-")
+
     def remove_all_but(self, steps: set[int]) -> None:
         """Delete the checkpoints that are neither in `steps` nor among the newest two."""
         present = self.steps()
         for step in set(present) - set(present[-2:]) - steps:
-            shutil.rmtree(self.path(step), ignore_errors=True)
+            self.remove(step)
 
     def remove_after(self, step: int) -> None:
         """Delete the checkpoints of later steps, which are about to be computed again."""
         for later in self.steps():
             if later > step:
-                shutil.rmtree(self.path(later), ignore_errors=True)
+                self.remove(later)
 
     def set_aside(self, fingerprint: str) -> Path:
         """Move all checkpoints to another folder, since they belong to other settings.
@@ -119,8 +141,8 @@ class Checkpoints:
         if target.exists():
             shutil.rmtree(target)
         target.mkdir(parents=True)
-        for path in list(self.folder.glob("step-*")):
-            path.rename(target / path.name)
+        for step in self.steps():
+            self.path(step).rename(target / self.path(step).name)
         return target
 
 

@@ -38,6 +38,7 @@ def train(job: Job) -> Path:
     """
     checkpoints = Checkpoints(job.output / "checkpoints")
     with FolderLock(checkpoints.folder):
+        checkpoints.sweep()
         check_gradients()
         trainer = None
         try:

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import json
-import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +12,7 @@ import duckdb
 import pytest
 from corpus_samples import LICENCES, manifest_of, page_text, read, run, write_book, write_pages
 
+from nanoeuler import files
 from nanoeuler.cli import main
 from nanoeuler.corpus import assemble as assembly
 from nanoeuler.corpus import own_text
@@ -102,7 +103,7 @@ def test_the_same_input_gives_the_same_bytes_and_other_input_another_fingerprint
         for path in (tmp_path / "one").rglob("*")
         if path.is_file()
     }
-    assert len(files) == 9
+    assert len(files) == 11
     for file in files:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
     run(tmp_path, *arguments, sources=["fineweb", "gutenberg"], output="order")
@@ -419,8 +420,9 @@ def test_a_new_corpus_leaves_tokenizers_alone_and_clears_up_after_a_killed_attem
     run(tmp_path, "--books", *books)
     (tmp_path / "corpus/tokenizer-512").mkdir()
     (tmp_path / "corpus/tokenizer-512/tokenizer.json").write_text("{}")
-    (tmp_path / "corpus/.train.1.part").mkdir()
-    (tmp_path / "corpus/.train.1.part/gutenberg.txt").write_text("half a co")
+    left = tmp_path / f"corpus/.train.{socket.gethostname()}.0123abcd.part"
+    left.mkdir()
+    (left / "gutenberg.txt").write_text("half a co")
     assert run(tmp_path, "--books", *books[:12]) == 0
     assert sorted(path.name for path in (tmp_path / "corpus").iterdir()) == [
         "manifest.json",
@@ -431,20 +433,43 @@ def test_a_new_corpus_leaves_tokenizers_alone_and_clears_up_after_a_killed_attem
     assert (tmp_path / "corpus/tokenizer-512/tokenizer.json").exists()
 
 
+def test_a_corpus_of_an_older_version_which_left_no_marker_is_replaced(tmp_path, books):
+    run(tmp_path, "--books", *books)
+    for split in ("train", "validation"):
+        (tmp_path / "corpus" / split / files.MARKER).unlink()
+    assert run(tmp_path, "--books", *books[:12]) == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("train/thesis.txt", "corpus/train: holds files and was not made by nanoeuler"),
+        ("manifest.json", "corpus/manifest.json: not the manifest of a corpus"),
+    ],
+)
+def test_files_in_the_place_of_a_corpus_are_refused(tmp_path, books, capsys, path, sentence):
+    precious = tmp_path / "corpus" / path
+    precious.parent.mkdir(parents=True)
+    precious.write_text("[]")
+    assert run(tmp_path, "--books", *books) == 1
+    assert sentence in capsys.readouterr().err
+    assert precious.read_text() == "[]"
+
+
 def test_the_manifest_is_gone_while_files_are_exchanged(tmp_path, books, monkeypatch):
     """A kill between the two renames must not leave a manifest that describes other files."""
     run(tmp_path, "--books", *books)
-    real, renamed = os.replace, []
+    real, renamed = files.replace_folder, []
 
-    def replace(source, target):
-        renamed.append(Path(target).name)
+    def replace(new, path):
+        renamed.append(path.name)
         assert not (tmp_path / "corpus/manifest.json").exists()
-        real(source, target)
+        real(new, path)
 
-    monkeypatch.setattr("nanoeuler.files.os.replace", replace)
+    monkeypatch.setattr(files, "replace_folder", replace)
     assert run(tmp_path, "--books", *books[:15]) == 0
-    assert {"train", "validation"} <= set(renamed)
-    assert renamed[-1] == "manifest.json"
+    assert renamed == ["validation", "train"]
+    assert (tmp_path / "corpus/manifest.json").exists()
 
 
 def test_a_corpus_is_never_held_in_memory(tmp_path):

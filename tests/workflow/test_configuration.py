@@ -475,3 +475,12 @@ def test_the_configurations_that_come_with_the_project_are_valid(path, monkeypat
     monkeypatch.chdir(ROOT)
     config = load(path)
     assert config["run"] == ("demo" if path.stem == "config" else path.stem)
+
+
+@pytest.mark.parametrize("kind", ["instructions", "preferences", "questions", "tasks"])
+@pytest.mark.parametrize("name", ["../..", ".", "a/b", "/tmp/x", ""])
+def test_a_name_in_the_sources_file_leads_to_no_other_folder(write, tmp_path, kind, name):
+    path = write()
+    (tmp_path / "sources.yaml").write_text(f'{kind}:\n  "{name}": {{url: records.jsonl}}\n')
+    with pytest.raises(UserError, match=rf"sources\.yaml, line 2: {kind} has the name '{name}'"):
+        load(path)
