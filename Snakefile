@@ -23,7 +23,13 @@ from nanoeuler.config.machine import (
     training_megabytes,
 )
 from nanoeuler.config.paths import Paths, option
-from nanoeuler.config.start import plan_command, read_configuration, require_plan, write_pipeline
+from nanoeuler.config.start import (
+    keep_models,
+    plan_command,
+    read_configuration,
+    require_plan,
+    write_pipeline,
+)
 from nanoeuler.config.stages import code_fingerprint, stage_config, stage_identity
 from nanoeuler.files import canonical_json
 
@@ -41,6 +47,7 @@ onstart:
     rules_to_run = {job.rule.name for job in workflow.dag.needrun_jobs()}
     gpus = workflow.global_resources["gpu"].value
     require_plan(plan_command(config, rules_to_run, config_files, gpus, workflow.local_exec))
+    keep_models(paths, rules_to_run)
     needs = {job: workflow.dag.dependencies[job] for job in workflow.dag.jobs}
     write_pipeline(paths.pipeline, config, needs)
 

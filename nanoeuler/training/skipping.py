@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 REWIND_STEPS = 100
 """Steps to go back when the weights are to blame."""
-SOON = 10
-"""They are when a step fails within this many steps of rows that were left out."""
+SOON = 2
+"""They are when a step fails fewer than this many steps behind rows that were left out."""
 
 
 @dataclass
