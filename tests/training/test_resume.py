@@ -291,6 +291,7 @@ def test_a_run_of_earlier_code_stays_finished(trainer, uninterrupted):
 
 def test_settings_that_are_changed_back_find_their_checkpoints_again(trainer, uninterrupted):
     shutil.copytree(uninterrupted.output, trainer.output, dirs_exist_ok=True)
+    (trainer.output / "pretrain" / "metrics.jsonl").unlink()  # `stop_at` waits for new steps
     trainer.config["pretrain"]["tokens"] = 70 * 128
     stop_at(trainer, 5, signal.SIGINT)
     assert trainer.weights() == uninterrupted.weights(), "the finished model stays until the end"
