@@ -47,6 +47,7 @@ onstart:
     start.require_plan(
         start.plan_command(config, rules_to_run, config_files, gpus, workflow.local_exec)
     )
+    start.keep_models(paths, rules_to_run)
     needs = {job: workflow.dag.dependencies[job] for job in workflow.dag.jobs}
     start.write_pipeline(paths.pipeline, config, needs)
 

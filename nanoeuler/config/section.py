@@ -36,15 +36,17 @@ def key(
     default: Any = MISSING,
     optional: bool = False,
     form: str | None = None,
-    reruns: bool | Literal["best"] = True,
+    reruns: bool | Literal["measured", "default"] = True,
     **limits: Any,
 ) -> Any:
     """A field of a section.
 
     A key without `default` must be given, unless it is `optional`. `form` says in words what a
     pattern stands for. `reruns` is False for a key that cannot change a result, so that a change
-    of it makes no stage run again; "best" says the same of stages that keep their last model, and
-    not their best. `limits` are pydantic's: ge, gt, le, lt, pattern, min_length.
+    of it makes no stage run again; "measured" says the same of stages whose measurements decide
+    neither which model is kept nor when they end; "default" says the same of a key that was hashed
+    once, so that its default still is. `limits` are pydantic's: ge, gt, le, lt, pattern,
+    min_length.
     """
     extra: dict[str, Any] = {"x-form": form} if form else {}
     if optional:

@@ -69,12 +69,19 @@ class Training(Section):
         gt=0,
     )
     validate_every: int = key(
-        "steps between two measurements on held-out text", default=100, ge=1, reruns="best"
+        "steps between two measurements on held-out text", default=100, ge=1, reruns="measured"
     )
     checkpoint_minutes: float = key(
         "minutes between two checkpoints of the training state, from which a stopped run resumes",
         default=10,
         gt=0,
+        reruns=False,
+    )
+    rewinds: int = key(
+        "how often a stage leaves out rows whose loss or gradient is not a number, and goes on, "
+        "before it stops with an error",
+        default=3,
+        ge=0,
         reruns=False,
     )
     log_every: int = key("steps between two lines in metrics.jsonl", default=10, ge=1, reruns=False)
@@ -100,7 +107,10 @@ class Pretrain(Training):
         "attention stays within a document; false lets the documents of a row mix", default=True
     )
     validation_tokens: int = key(
-        "held-out tokens per source that a measurement reads", default=100_000, ge=1, reruns="best"
+        "held-out tokens per source that a measurement reads",
+        default=100_000,
+        ge=1,
+        reruns="measured",
     )
     keep: Keep = key(
         "which model the stage hands on: the final one or the best on held-out text",
@@ -119,6 +129,7 @@ class Tuning(Training):
         default=0.5,
         ge=0,
         le=1,
+        reruns="default",
     )
     patience: int | None = key(
         "the stage ends after this many measurements in a row that are no better than the best "

@@ -126,10 +126,14 @@ def resolve_key(name: str, config: Config) -> tuple[str, ...]:
 def lasting(values: Mapping[str, Any], section: type[Section]) -> dict[str, Any]:
     """The values of a section that can change a result."""
     known = {item.name: item for item in fields(section)}
+    measured = values.get("keep") == "best" or values.get("patience") is not None
     kept = {}
     for key, value in values.items():
         reruns = known[key].metadata["reruns"] if key in known else True
-        if reruns is False or (reruns == "best" and values.get("keep") != "best"):
+        if reruns is False or (reruns == "measured" and not measured):
+            continue
+        if reruns == "default":
+            kept[key] = known[key].default
             continue
         inner = section_type(known[key]) if key in known else None
         kept[key] = lasting(value, inner) if inner and isinstance(value, Mapping) else value

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nanoeuler.config.loading import load_files
+from nanoeuler.config.paths import Paths
 from nanoeuler.config.stages import stage_config
 from nanoeuler.config.validation import show
 from nanoeuler.errors import UserError
 from nanoeuler.files import write_json
+from nanoeuler.model.files import keep_model
 
 TRAINING = ("pretrain", "sft", "sft_scratch", "dpo")
 FETCHING = (
@@ -122,6 +124,16 @@ def require_plan(command: list[str]) -> None:
             "error  this machine won't do for this run, see above; "
             "nothing was downloaded or started"
         )
+
+
+def keep_models(paths: Paths, rules: Collection[str]) -> None:
+    """Keep the models that `rules` make again usable until their successors are whole."""
+    try:
+        for stage in TRAINING:
+            if stage in rules:
+                keep_model(paths.model_folder(stage))
+    except UserError as error:
+        raise SystemExit(f"error  {error}") from error
 
 
 def write_pipeline(

@@ -16,8 +16,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_folder, read_json, sha256_file, write_json
+from nanoeuler.files import atomic_folder, link_or_copy, read_json, sha256_file, write_json
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import storage_elements, tensor_table
@@ -105,8 +106,36 @@ def check_stored(
         )
 
 
+def previous(folder: Path) -> Path:
+    """Where a model is kept while its stage makes the next one: see `keep_model`."""
+    return folder.with_name(f"{folder.name}.previous")
+
+
+def keep_model(folder: str | Path) -> None:
+    """Give the files of a whole model folder second names, which outlive those in `folder`.
+
+    Snakemake deletes the outputs of a rule before it runs, and again when it is stopped.
+    `load_model` reads the kept model until `save_model` has written its successor.
+    """
+    folder = Path(folder)
+    if all((folder / name).is_file() for name in (WEIGHTS, CONFIG, TOKENIZER)):
+        with atomic_folder(previous(folder)) as temporary:
+            for name in (WEIGHTS, CONFIG, TOKENIZER):
+                link_or_copy(folder / name, temporary / name)
+
+
+def usable(folder: Path) -> Path:
+    """`folder`, or where its model is kept while the next one is made."""
+    kept = previous(folder)
+    if (folder / CONFIG).is_file() or not (kept / CONFIG).is_file():
+        return folder
+    log.line("previous", f"{folder} is being made again; until it is whole, {kept} is used")
+    return kept
+
+
 def save_model(folder: str | Path, model: SavedModel) -> None:
     """Write a model folder, which appears whole or not at all."""
+    folder = Path(folder)
     with atomic_folder(folder) as temporary:
         save_tensors(temporary / WEIGHTS, {"": FlatBuffer(model.config, model.parameters)})
         shutil.copyfile(model.tokenizer_path, temporary / TOKENIZER)
@@ -120,11 +149,12 @@ def save_model(folder: str | Path, model: SavedModel) -> None:
             "sha256": hashes,
         }
         write_json(temporary / CONFIG, llama_keys(model.config) | {"nanoeuler": description})
+    shutil.rmtree(previous(folder), ignore_errors=True)
 
 
 def load_model(folder: str | Path) -> SavedModel:
     """Read a model folder. Raises `UserError` when it is damaged, or not a model folder."""
-    folder = Path(folder)
+    folder = usable(Path(folder))
     config, description = read_description(folder)
     parameters = np.zeros(storage_elements(tensor_table(config)), np.float32)
     load_tensors(folder / WEIGHTS, {"": FlatBuffer(config, parameters)})
@@ -156,7 +186,7 @@ def find_model(folder: Path) -> Path:
 
 def load_config(folder: str | Path) -> ModelConfig:
     """The configuration of a model folder. Raises `UserError` like `load_model`."""
-    return read_description(Path(folder))[0]
+    return read_description(usable(Path(folder)))[0]
 
 
 def read_description(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:

@@ -18,6 +18,7 @@ from nanoeuler.backend.records import Array
 from nanoeuler.errors import UserError
 from nanoeuler.files import (
     atomic_folder,
+    link_or_copy,
     read_json,
     sha256_file,
     sign_of_ours,
@@ -120,11 +121,30 @@ class Checkpoints:
         """Delete what killed trainers have left half-written."""
         sweep(self.folder, "step-")
 
-    def remove_all_but(self, steps: set[int]) -> None:
-        """Delete the checkpoints that are neither in `steps` nor among the newest two."""
+    def remove_all_but(self, steps: set[int], *, with_their_best: bool) -> None:
+        """Delete the checkpoints that are neither in `steps` nor among the newest two.
+
+        `with_their_best` also keeps the best that each of those names, since training may resume
+        there and end with it.
+        """
         present = self.steps()
-        for step in set(present) - set(present[-2:]) - steps:
+        kept = steps | set(present[-2:])
+        if with_their_best:
+            kept |= {self.best_before(step) for step in kept & set(present)}
+        for step in set(present) - kept:
             self.remove(step)
+
+    def best_before(self, step: int) -> int:
+        """The step that checkpoint `step` names as the best so far, or `step` itself."""
+        with contextlib.suppress(UserError, OSError, KeyError, TypeError, AttributeError):
+            return read_json(self.path(step) / STATE)["best"]["step"]
+        return step
+
+    def copy_aside(self, step: int, fingerprint: str) -> Path:
+        """Keep a checkpoint where other settings can start from it; returns its new folder."""
+        target = self.stale(fingerprint) / self.path(step).name
+        shutil.copytree(self.path(step), target, copy_function=link_or_copy, dirs_exist_ok=True)
+        return target
 
     def remove_after(self, step: int) -> None:
         """Delete the checkpoints of later steps, which are about to be computed again."""
@@ -132,12 +152,16 @@ class Checkpoints:
             if later > step:
                 self.remove(later)
 
+    def stale(self, fingerprint: str) -> Path:
+        """The folder to which the checkpoints of a fingerprint are set aside."""
+        return self.folder.with_name(f"{self.folder.name}.stale-{fingerprint[:8]}")
+
     def set_aside(self, fingerprint: str) -> Path:
         """Move all checkpoints to another folder, since they belong to other settings.
 
         Returns that folder.
         """
-        target = self.folder.with_name(f"{self.folder.name}.stale-{fingerprint[:8]}")
+        target = self.stale(fingerprint)
         if target.exists():
             shutil.rmtree(target)
         target.mkdir(parents=True)

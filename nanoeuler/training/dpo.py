@@ -27,7 +27,6 @@ from nanoeuler.files import atomic_folder, canonical_json, read_json, sha256_fil
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.training.fingerprint import fingerprint
 from nanoeuler.training.job import Job
 from nanoeuler.training.loop import train
 from nanoeuler.training.objectives import PreferenceLoss
@@ -112,7 +111,7 @@ def dpo(
         config=model,
         settings=settings,
         section=section,
-        fingerprint=fingerprint("dpo", section, seed=seed, **origin),
+        inputs={"seed": seed, **origin},
         stream=training,
         schedule=Schedule.of(settings, steps_in(settings.epochs, training)),
         backend=backend,

@@ -2,10 +2,10 @@
 
 The stages differ in their `Job`: the rows they train on, what they validate, and the weights they
 start from. A job that is stopped at any moment (Ctrl-C, SIGTERM, kill -9, a power cut) resumes from
-its newest checkpoint and ends with the same bits as one that never stopped.
+its newest checkpoint and ends with the same bits as one that never stopped. Rows whose loss is not
+a number are left out, see `skipping.py`.
 """
 
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from nanoeuler.training.metrics import Metrics
 from nanoeuler.training.micro_batches import micro_batch_rows, smaller_batch, smaller_model
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.resuming import changes, find_checkpoint
+from nanoeuler.training.skipping import REWIND_STEPS, Skipped
 from nanoeuler.training.state import StepResult, TrainingState
 from nanoeuler.training.stopping import Stopped, catch_signals
 from nanoeuler.training.throughput import Throughput
@@ -33,8 +34,8 @@ from nanoeuler.training.throughput import Throughput
 def train(job: Job) -> Path:
     """Run `job` to its end, from its newest checkpoint if there is one; returns the model folder.
 
-    Raises `Stopped` after a signal. Raises `UserError` when the loss is not a number, when the disk
-    or the memory is full, and when another trainer is at work in the folder.
+    Raises `Stopped` after a signal. Raises `UserError` when the loss keeps being no number, when
+    the disk or the memory is full, and when another trainer is at work in the folder.
     """
     checkpoints = Checkpoints(job.output / "checkpoints")
     with FolderLock(checkpoints.folder):
@@ -74,6 +75,7 @@ class Trainer:
         self.best: dict[str, Any] | None = None  # {"step", "score"} of the best validation so far
         self.validated: int | None = None  # step of the last validation
         self.worse = 0  # validations since the best one
+        self.skipped = Skipped()
         self.finished = False
         self.seconds_before = 0.0  # spent by earlier attempts
         self.began = self.saved = time.monotonic()
@@ -100,18 +102,14 @@ class Trainer:
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Take over everything that the checkpoint `saved` holds."""
-        job, step = self.job, saved["step"]
-        self.checkpoints.restore(step, self.state)
-        self.checkpoints.remove_after(step)
-        self.best, self.validated = saved["best"], saved["validated"]
-        self.seconds_before, self.worse = saved["seconds"], saved.get("worse", 0)
-        if self.best is not None and self.best["step"] > step:
-            self.best = None
+        job = self.job
+        self.skipped = Skipped(saved.get("skipped", []), saved.get("rewinds", 0))
+        self.seconds_before = saved["seconds"]
         self.finished = saved["finished"] and saved["total_steps"] == job.schedule.total_steps
         if job.settings.micro_batch_rows == "auto":
             self.micro_batch_rows = saved["micro_batch_rows"]  # another number may fit here
         job.backend.algorithms.update(saved.get("algorithms", {}))
-        self.metrics.cut_back(self.header(), step, validated=self.validated == step)
+        self.restore(saved)
         if self.finished:
             log.line(
                 "finished",
@@ -119,7 +117,20 @@ class Trainer:
             )
         else:
             self.notice_changes(saved)
-            log.line("resume", f"going on from step {step} of {job.schedule.total_steps}")
+            log.line("resume", f"going on from step {saved['step']} of {job.schedule.total_steps}")
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go to the step of the checkpoint `saved`, and forget what came behind it."""
+        step = saved["step"]
+        self.checkpoints.restore(step, self.state)
+        self.checkpoints.remove_after(step)
+        self.best, self.validated = saved["best"], saved["validated"]
+        self.worse = saved.get("worse", 0)
+        keeps_best = self.job.settings.keep == "best"
+        possible = self.checkpoints.steps() if keeps_best else range(step + 1)
+        if self.best is not None and self.best["step"] not in possible:
+            self.best = None
+        self.metrics.cut_back(self.header(), step, validated=self.validated == step)
 
     def notice_changes(self, saved: dict[str, Any]) -> None:
         """Say which differences to the checkpoint's machine or batches may change last bits."""
@@ -148,6 +159,7 @@ class Trainer:
             "micro_batch_rows": self.micro_batch_rows,
             "fingerprint": job.fingerprint,
             "provenance": provenance.collect(device_name(job.backend)),
+            **({"skipped": self.skipped.ranges} if self.skipped.ranges else {}),
             **job.facts,
         }
 
@@ -179,7 +191,11 @@ class Trainer:
                 if state.step + 1 < total:  # the host makes rows while the device computes
                     flops = self.hand_over(state.step + 1)
                 result = state.finish()
-                self.refuse_divergence(result)
+                if not result.finite:
+                    self.leave_out_rows(result)
+                    progress.done = state.step * job.tokens_per_step
+                    flops = self.hand_over(state.step)
+                    continue
                 speed, mfu = throughput.measure()
                 progress.update(
                     job.tokens_per_step,
@@ -204,8 +220,8 @@ class Trainer:
 
         Where the device's peak is unknown, the operations are not counted.
         """
-        rows = self.job.stream.step(step)
-        self.state.stage(rows)
+        rows = self.job.stream.step(self.skipped.rows_of(step))
+        self.state.stage(rows.padded(self.micro_batch_rows))
         return rows.training_flops(self.job.config) if self.peak else 0.0
 
     def validate_before_training(self) -> None:
@@ -240,21 +256,55 @@ class Trainer:
         """Whether the last `patience` validations were no better than the best before them."""
         return self.job.patience is not None and self.worse >= self.job.patience
 
-    def refuse_divergence(self, result: StepResult) -> None:
-        """Raise `UserError` when the loss or the gradient of a step is not a number."""
-        if math.isfinite(result.loss) and math.isfinite(result.gradient_norm):
+    # ---- losses that are no number
+
+    def leave_out_rows(self, result: StepResult) -> None:
+        """Go on without the rows that made the present step fail; see `skipping.py`.
+
+        Raises `UserError` when that was done too often.
+        """
+        failed, limit = self.state.step, self.job.settings.rewinds
+        what = (
+            f"the loss is not a number at step {failed + 1} "
+            f"(gradient norm {result.gradient_norm:.3g})"
+        )
+        if self.skipped.rewinds >= limit:
+            raise UserError(f"{self.job.stage}: {what}{self.advice()}")
+        update = self.skipped.leave_out(failed)
+        first, last = self.skipped.ranges[-1]
+        if update < failed:
+            self.go_back(update)
+        else:
+            self.metrics.cut_back(self.header(), failed, validated=self.validated == failed)
+        log.line(
+            "skipped",
+            f"{what}: going on from step {self.state.step} without the rows of "
+            + (f"step {first + 1}" if first == last else f"steps {first + 1} to {last + 1}")
+            + f" ({self.skipped.rewinds} of {log.counted(limit, 'rewind')})",
+        )
+
+    def go_back(self, update: int) -> None:
+        """Go to the newest checkpoint from before `update`, or to the beginning."""
+        saved = self.checkpoints.newest(update)
+        if saved is not None:
+            self.restore(saved)
+            self.validate_before_training()
             return
-        stage, steps = self.job.stage, self.checkpoints.steps()
-        last = (
-            f"the checkpoint of step {steps[-1]} is kept"
-            if steps
-            else "no checkpoint was written yet"
-        )
-        raise UserError(
-            f"{stage}: the loss is not a number at step {self.state.step + 1} "
-            f"(gradient norm {result.gradient_norm:.3g}); {last}; "
-            f"lower {stage}.learning_rate or raise {stage}.warmup_steps"
-        )
+        self.checkpoints.remove_after(-1)
+        self.state.restart(self.job.initial())
+        self.best, self.validated, self.worse = None, None, 0
+        self.metrics.cut_back(self.header(), 0, validated=True)
+
+    def advice(self) -> str:
+        """The end of a sentence about a loss that is no number: what was tried, and what to do."""
+        stage, tried, step = self.job.stage, self.skipped.rewinds, self.state.step
+        text = f" after {log.counted(tried, 'rewind')}" if tried else ""
+        text += f"; lower {stage}.learning_rate or raise {stage}.warmup_steps"
+        good = self.checkpoints.newest(step - REWIND_STEPS) or self.checkpoints.newest()
+        if good is None or stage != "pretrain":  # other stages are short, and dpo's start matters
+            return text
+        kept = self.checkpoints.copy_aside(good["step"], self.job.fingerprint)
+        return f"{text}, and set {stage}.init_from: {kept} to go on from the weights of that step"
 
     # ---- measurements
 
@@ -314,6 +364,8 @@ class Trainer:
             "best": self.best,
             "validated": self.validated,
             "worse": self.worse,
+            "skipped": self.skipped.ranges,
+            "rewinds": self.skipped.rewinds,
             "finished": self.finished,
             "seconds": self.seconds(),
             "algorithms": job.backend.algorithms,
@@ -321,10 +373,14 @@ class Trainer:
             "provenance": provenance.collect(device_name(job.backend)),
         }
         self.checkpoints.save(self.state, info)
-        kept = {self.best["step"]} if self.best and job.settings.keep == "best" else set()
+        keeps_best = job.settings.keep == "best"
+        earlier = [s for s in self.checkpoints.steps() if s <= self.state.step - REWIND_STEPS]
+        kept = set(earlier[-1:])  # the one to rewind to
+        if self.best and keeps_best:
+            kept.add(self.best["step"])
         if schedule.kind == "wsd":
             kept.add(schedule.decay_start)
-        self.checkpoints.remove_all_but(kept)
+        self.checkpoints.remove_all_but(kept, with_their_best=keeps_best)
         self.saved = time.monotonic()
 
     def finish(self) -> None:
@@ -355,6 +411,7 @@ class Trainer:
             "tokens": step * job.tokens_per_step,
             "fingerprint": job.fingerprint,
             "provenance": provenance.collect(device_name(job.backend)),
+            **({"skipped": self.skipped.ranges} if self.skipped.ranges else {}),
             **job.info,
         }
         folder = job.output / "model"

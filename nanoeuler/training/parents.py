@@ -9,7 +9,7 @@ import numpy as np
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json, sha256_file
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import CONFIG, WEIGHTS
+from nanoeuler.model.files import CONFIG, WEIGHTS, usable
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.checkpoint import STATE, Checkpoints, read_parameters
 
@@ -69,7 +69,7 @@ def find_weights(folder: Path) -> Path:
 
     That is `folder` itself, its `model`, or the newest of its `checkpoints`.
     """
-    for candidate in (folder, folder / "model"):
+    for candidate in map(usable, (folder, folder / "model")):
         if (candidate / WEIGHTS).is_file():
             return candidate
     for checkpoints in (Checkpoints(folder), Checkpoints(folder / "checkpoints")):

@@ -21,7 +21,6 @@ from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.bigram import bigram_bits_per_byte
-from nanoeuler.training.fingerprint import fingerprint
 from nanoeuler.training.job import Job
 from nanoeuler.training.loop import train
 from nanoeuler.training.parents import check_tokenizer, read_parent
@@ -89,15 +88,13 @@ def pretrain(
         config=model,
         settings=settings,
         section=section,
-        fingerprint=fingerprint(
-            "pretrain",
-            section,
-            model=model.to_dict(),
-            seed=seed,
-            tokens=store.fingerprint,
-            tokenizer=tokenizer.fingerprint,
-            parent=parent.fingerprint if parent else None,
-        ),
+        inputs={
+            "model": model.to_dict(),
+            "seed": seed,
+            "tokens": store.fingerprint,
+            "tokenizer": tokenizer.fingerprint,
+            "parent": parent.fingerprint if parent else None,
+        },
         stream=stream,
         schedule=Schedule.of(settings, math.ceil(settings.tokens / tokens_per_step)),
         backend=backend,

@@ -22,7 +22,6 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.training.fingerprint import fingerprint
 from nanoeuler.training.job import Job
 from nanoeuler.training.loop import train
 from nanoeuler.training.parents import check_tokenizer, read_parent
@@ -83,15 +82,13 @@ def sft(
         config=model,
         settings=settings,
         section=section,
-        fingerprint=fingerprint(
-            "sft",
-            section,
-            model=model.to_dict(),
-            seed=seed,
-            instructions=[sha256_file(path) for path in files],
-            tokenizer=tokenizer.fingerprint,
-            parent=parent.fingerprint if parent else None,
-        ),
+        inputs={
+            "model": model.to_dict(),
+            "seed": seed,
+            "instructions": [sha256_file(path) for path in files],
+            "tokenizer": tokenizer.fingerprint,
+            "parent": parent.fingerprint if parent else None,
+        },
         stream=stream,
         schedule=Schedule.of(settings, steps_in(settings.epochs, stream)),
         backend=backend,

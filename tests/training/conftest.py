@@ -158,6 +158,9 @@ def data(tmp_path_factory) -> Path:
         documents = [
             "".join(sentence() for _ in range(random.integers(2, 9))).encode() for _ in range(count)
         ]
+        if split == "train":
+            documents[7] += b"~"
+            documents[21] += b"~"
         (folder / "corpus" / split).mkdir(parents=True)
         (folder / "corpus" / split / "tales.txt").write_bytes(b"".join(documents))
         np.cumsum([0, *map(len, documents)]).astype("<u8").tofile(

@@ -180,6 +180,19 @@ def make_state(objective, dtype=np.float64, seed=1):
     )
 
 
+def test_empty_rows_change_nothing(make_stream):
+    stream = make_stream()
+    set_reference(stream, make_model(np.float32))
+    rows, states = stream.step(0), [make_state(PreferenceLoss(0.0, 0.1), seed=2) for _ in "ab"]
+    padded = rows.padded(len(rows.ids) + 2)
+    whole, filled = (
+        step_loss(state, given, len(given.ids))
+        for state, given in zip(states, (rows, padded), strict=True)
+    )
+    assert filled == pytest.approx(whole, rel=1e-9)
+    np.testing.assert_allclose(states[1].gradients, states[0].gradients, rtol=1e-5, atol=1e-9)
+
+
 def test_a_policy_that_is_the_reference_has_loss_ln_2_and_margin_0(make_stream):
     stream, model = make_stream(), make_model(np.float32)
     tokens = set_reference(stream, model)

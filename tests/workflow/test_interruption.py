@@ -12,6 +12,7 @@ import pytest
 from stub_checkout import CI, Checkout
 
 from nanoeuler.files import sha256_file
+from nanoeuler.model.files import load_model
 
 LONGER = ("--config", "pretrain={tokens: 300000, log_every: 1, checkpoint_minutes: 0.002}")
 COMMAND = ("pretrain", *CI, *LONGER)
@@ -81,6 +82,26 @@ def test_ctrl_c(checkout, uninterrupted):
     assert not (checkout.path / WEIGHTS).exists()
     assert "going on from step" in checkout.run(*COMMAND)
     assert sha256_file(checkout.path / WEIGHTS) == uninterrupted
+
+
+def test_a_finished_model_is_usable_until_its_successor_is_whole(pipeline, tmp_path, uninterrupted):
+    """Ctrl-C and kill -9 of Snakemake, which has deleted the outputs of the rule by then."""
+    shutil.copytree(pipeline.path, tmp_path / "checkout", symlinks=True)
+    checkout = Checkout(tmp_path / "checkout")
+    folder = checkout.path / "results/ci/pretrain/model"
+    finished = load_model(folder)
+    for number in (signal.SIGINT, signal.SIGKILL):
+        (folder.parent / "metrics.jsonl").unlink()
+        interrupted = Interrupted(checkout, step=5)
+        assert not folder.is_dir() or not any(folder.iterdir())
+        assert (load_model(folder).parameters == finished.parameters).all()
+        os.killpg(interrupted.process.pid, number)
+        interrupted.process.wait(timeout=60)
+        assert (load_model(folder).parameters == finished.parameters).all()
+        checkout.run("--unlock", *CI)
+    checkout.run(*COMMAND)
+    assert sha256_file(checkout.path / WEIGHTS) == uninterrupted
+    assert not folder.with_name("model.previous").exists()
 
 
 def test_kill_9_of_the_trainer(checkout, uninterrupted):

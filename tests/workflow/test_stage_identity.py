@@ -36,6 +36,8 @@ def rerun(before: dict, after: dict) -> set[str]:
         ("pretrain.keep=best", {"pretrain"}),
         ("pretrain.validate_every=7", set()),
         ("sft.validate_every=7", {"sft"}),
+        ("sft.rewinds=0", set()),
+        ("sft.minimum_fit_share=0.1", set()),
         ("sft.learning_rate=1e-3", {"sft"}),
         ("sft.validation_share=0.1", {"fetch_instructions", "sft"}),
         ("dpo.beta=0.2", {"dpo"}),

@@ -73,6 +73,11 @@ class Stage:
         return measured.get(self.model_step, next(reversed(measured.values()), None))
 
     @property
+    def skipped_steps(self) -> int:
+        """The steps whose rows were left out, since their loss was not a number."""
+        return sum(last - first + 1 for first, last in self.header.get("skipped", []))
+
+    @property
     def tokens_per_second(self) -> float | None:
         """Median over the logged steps, so that a pause of the machine does not count."""
         return self.median("tokens_per_second")
