@@ -134,3 +134,8 @@ def sha256_text(text: str) -> str:
 def sha256_file(path: str | Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cache_folder() -> Path:
+    """The user's folder for what can be found again: chosen algorithms, hashes of large files."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanoeuler"

@@ -10,6 +10,7 @@ import sys
 
 from nanoeuler import __version__, log
 from nanoeuler.cli import (
+    accepting,
     corpus,
     evaluation,
     inference,
@@ -23,7 +24,17 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors
 from nanoeuler.timing import Timing
 
-GROUPS = (sources, corpus, tokenizer, training, inference, evaluation, inspection, planning)
+GROUPS = (
+    sources,
+    corpus,
+    tokenizer,
+    training,
+    inference,
+    evaluation,
+    inspection,
+    planning,
+    accepting,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -106,7 +106,9 @@ class Trainer:
         self.seconds_before, self.worse = saved["seconds"], saved.get("worse", 0)
         if self.best is not None and self.best["step"] > step:
             self.best = None
-        self.finished = saved["finished"] and saved["total_steps"] == job.schedule.total_steps
+        total = job.schedule.total_steps
+        ended = step == total or self.stalled()  # "finished" alone could be a flipped bit
+        self.finished = saved["finished"] and saved["total_steps"] == total and ended
         if job.settings.micro_batch_rows == "auto":
             self.micro_batch_rows = saved["micro_batch_rows"]  # another number may fit here
         job.backend.algorithms.update(saved.get("algorithms", {}))
