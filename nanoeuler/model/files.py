@@ -174,7 +174,7 @@ def read_description(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
     Raises `UserError` for a section that is not as it was written.
     """
     config, description = read_unsealed(folder)
-    path, sealed = folder / CONFIG, description.get("version") != 1
+    path, sealed = folder / CONFIG, description.get("version", 1) != 1
     check_seal(path, description, origin_of(folder, description), required=sealed)
     return config, description
 

@@ -131,7 +131,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / STATE}: not the state of a checkpoint; delete {folder}")
     remedy = f"delete {folder} and run the stage again, which resumes from the checkpoint before it"
     origin = Origin(f"the stage {content.get('stage')}", remedy)
-    check_seal(folder / STATE, content, origin, required=content.get("version") != 1)
+    check_seal(folder / STATE, content, origin, required=content.get("version", 1) != 1)
     for name in (WEIGHTS, OPTIMIZER):
         if name not in content["sha256"]:
             raise UserError(f"{folder / STATE}: lacks the sha256 of {name}; {remedy}")

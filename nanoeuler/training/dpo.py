@@ -215,6 +215,8 @@ def read_reference(path: Path) -> dict[str, np.ndarray]:
     """The log-probabilities at `path`. Raises `UserError` where they are not those written."""
     note = read_json(path.with_name(NOTE))
     origin = Origin("the stage dpo", "they are taken from the parent")
+    if not isinstance(note, dict):
+        raise UserError(f"{path.with_name(NOTE)}: not a JSON object; {origin.remedy}")
     check_seal(path.with_name(NOTE), note, origin, required=True)
     check_file(path, note["sha256"], origin)
     return load_file(path)
