@@ -214,7 +214,7 @@ def computed_by(backend: "Backend") -> dict[str, Any]:
 def read_reference(path: Path) -> dict[str, np.ndarray]:
     """The log-probabilities at `path`. Raises `UserError` where they are not those written."""
     note = read_json(path.with_name(NOTE))
-    origin = Origin("the stage dpo", "they are taken from the parent")
+    origin = Origin("the stage dpo", "the parent gives them anew")
     if not isinstance(note, dict):
         raise UserError(f"{path.with_name(NOTE)}: not a JSON object; {origin.remedy}")
     check_seal(path.with_name(NOTE), note, origin, required=True)
