@@ -10,9 +10,12 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.integrity import seal
 from nanoeuler.model.files import load_model
+from nanoeuler.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.shards import manifest_fingerprint
 from nanoeuler.tokenizer.stages import tokenize_corpus
 from nanoeuler.training.dpo import dpo
+from nanoeuler.training.parents import read_parent
 from nanoeuler.training.pretrain import pretrain
 from nanoeuler.training.sft import sft
 
@@ -154,17 +157,26 @@ def test_a_damaged_best_checkpoint_is_not_exported(trainer, tuned):
     assert "Traceback" not in said
 
 
+def test_tokens_without_a_held_out_part_are_refused_before_training(start, tmp_path):
+    path = tmp_path / "data" / "tokens" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["splits"]["validation"] = {}
+    path.write_text(json.dumps(manifest | {"fingerprint": manifest_fingerprint(manifest)}))
+    with pytest.raises(UserError, match=r"has no held-out text; raise corpus\.validation_share"):
+        start("pretrain")
+
+
 # ---- what was changed on purpose
 
 
-def test_a_model_that_was_changed_on_purpose_is_accepted(start, tmp_path):
-    folder = tmp_path / "parent"
+def test_a_model_that_was_changed_on_purpose_is_accepted(tuned, tmp_path):
+    folder = shutil.copytree(tuned, tmp_path / "model")
     flip(folder / "model.safetensors")
     with pytest.raises(UserError, match="nanoeuler accept"):
         load_model(folder)
     assert folder / "model.safetensors" in accept(folder)
     assert load_model(folder).info["accepted"]
-    start("sft")
+    read_parent(folder, load_model(folder).config)
 
 
 def test_a_folder_made_elsewhere_is_accepted_with_three_files(tuned, tmp_path):
@@ -178,8 +190,9 @@ def test_a_folder_made_elsewhere_is_accepted_with_three_files(tuned, tmp_path):
         accept(folder)
 
 
-def test_records_and_a_tokenizer_that_were_changed_on_purpose_are_accepted(start, tmp_path):
-    records, tokenizer = tmp_path / "data" / "instructions", tmp_path / "data" / "tokenizer.json"
+def test_records_and_a_tokenizer_that_were_changed_on_purpose_are_accepted(data, tmp_path):
+    copy = shutil.copytree(data, tmp_path / "data")
+    records, tokenizer = copy / "instructions", copy / "tokenizer.json"
     path = records / "train.jsonl"
     path.write_text(path.read_text() + path.read_text().splitlines()[0] + "\n")
     assert accept(records) == [path]
@@ -188,7 +201,8 @@ def test_records_and_a_tokenizer_that_were_changed_on_purpose_are_accepted(start
     with pytest.raises(UserError, match="nanoeuler accept"):
         Tokenizer.load(tokenizer)
     accept(tokenizer)
-    start("sft")
+    Tokenizer.load(tokenizer)
+    RecordFolder(records / "manifest.json", "instructions").check("train")
     path.write_text("no json\n")
     with pytest.raises(UserError, match=r"train\.jsonl, line 1: not valid JSON"):
         accept(records)
