@@ -127,7 +127,8 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     Raises `UserError` when one is not.
     """
     content = read_json(folder / STATE)
-    if not isinstance(content, dict) or not isinstance(content.get("sha256"), dict):
+    parts = [content.get(key) for key in ("sha256", "model")] if isinstance(content, dict) else []
+    if not parts or not all(isinstance(part, dict) for part in parts):
         raise UserError(f"{folder / STATE}: not the state of a checkpoint; delete {folder}")
     remedy = f"delete {folder} and run the stage again, which resumes from the checkpoint before it"
     origin = Origin(f"the stage {content.get('stage')}", remedy)
