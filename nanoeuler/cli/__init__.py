@@ -12,6 +12,7 @@ from itertools import starmap
 
 from nanoeuler import __version__, log
 from nanoeuler.cli import (
+    accepting,
     corpus,
     evaluation,
     inference,
@@ -36,7 +37,7 @@ START = (
 GROUPS = {
     "use a model": (inference,),
     "before a run": (planning, inspection),
-    "after a run": (evaluation,),
+    "after a run": (evaluation, accepting),
     "the stages of a run, which Snakemake calls for you": (
         *(sources, corpus, tokenizer, training),
     ),

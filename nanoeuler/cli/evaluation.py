@@ -119,6 +119,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
     from nanoeuler.config import load
     from nanoeuler.evaluation.evaluate import Material, evaluate
     from nanoeuler.files import atomic_write, write_json
+    from nanoeuler.integrity import seal
 
     material = Material(
         options.tokens, options.questions, options.instructions, tuple(options.tasks)
@@ -129,7 +130,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
     if options.items:
         with atomic_write(options.items) as file:
             file.writelines(json.dumps(item) + "\n" for item in items)
-    write_json(options.output, result)
+    write_json(options.output, seal(result))
     log.line("evaluated", str(options.output))
 
 

@@ -79,6 +79,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 def run_check(options: argparse.Namespace) -> None:
     from nanoeuler.backend import make_backend
     from nanoeuler.files import write_json
+    from nanoeuler.integrity import seal
     from nanoeuler.model.checks.comparison import TOLERANCE
     from nanoeuler.model.checks.model_gradients import check_all
 
@@ -87,7 +88,8 @@ def run_check(options: argparse.Namespace) -> None:
     worst = worst_of(comparisons)
     failed = [comparison for comparison in comparisons if not comparison.passed]
     if options.output:
-        write_json(options.output, check_report(comparisons, worst, options.quick, TOLERANCE))
+        report = check_report(comparisons, worst, options.quick, TOLERANCE)
+        write_json(options.output, seal(report))
     if failed:
         raise UserError(
             f"gradient check: {len(failed)} of {len(comparisons)} tensors differ from finite "

@@ -51,6 +51,12 @@ def prepare(
     with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
         pairs, bad, copies = check_records(path, source.url, read_pair, WANTED)
         sha256 = sha256_file(path)
+    if source.revision is None and source.sha256 is None and isinstance(source.location, str):
+        log.line(
+            "unpinned",
+            f"{source.url}: the sources file gives neither its revision nor its sha256, so a later "
+            f"download may be another file; add there 'sha256: {sha256}'",
+        )
     splits = split(pairs, validation_share, source.url)
     manifest: dict[str, Any] = {
         "version": 1,

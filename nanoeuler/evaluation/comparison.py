@@ -9,6 +9,7 @@ from typing import Any
 
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json
+from nanoeuler.integrity import Origin, check_seal
 
 Evaluation = Mapping[str, Any]
 
@@ -19,6 +20,8 @@ def read_evaluations(paths: Sequence[Path]) -> dict[str, Evaluation]:
     evaluations = {}
     for path in paths:
         value = read_json(path)
+        if isinstance(value, dict):
+            check_evaluation_seal(path, value)
         if not is_evaluation(value):
             raise UserError(
                 f"{path}: not an evaluation; give the JSON files that `nanoeuler evaluate` writes"
@@ -28,6 +31,12 @@ def read_evaluations(paths: Sequence[Path]) -> dict[str, Evaluation]:
             name = f"{path.absolute().parent.parent.name}/{name}"
         evaluations[name] = value
     return evaluations
+
+
+def check_evaluation_seal(path: Path, value: Evaluation) -> None:
+    """Raise `UserError` where an evaluation is not the one that was written."""
+    remedy = "delete it, or let `nanoeuler evaluate` write it again"
+    check_seal(path, value, Origin("`nanoeuler evaluate`", remedy))
 
 
 def is_evaluation(value: Any) -> bool:

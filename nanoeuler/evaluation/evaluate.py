@@ -35,6 +35,7 @@ from nanoeuler.evaluation.tasks import score_task
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.model.likelihood import bits_per_byte
 from nanoeuler.model.spec import parameter_count
+from nanoeuler.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 
@@ -166,7 +167,7 @@ def chat_scores(
     limit = settings.get("chat_prompts", 0)
     if instructions is None or not limit:
         return None
-    path = instructions.with_name("validation.jsonl")
+    path = RecordFolder(instructions, "instructions").file("validation")
     records = read_records(path, required=("instruction",), optional=("input",))
     # The later turn of a conversation makes no sense alone.
     records = [record for record in records if not record.get("earlier")][:limit]

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from nanoeuler.errors import UserError, brief
 from nanoeuler.files import read_json, write_json
+from nanoeuler.integrity import Origin, check_note, note_path
 from nanoeuler.tokenizer import pretokenizer
 from nanoeuler.tokenizer.vocabulary import (
     BYTE_OF_CHARACTER,
@@ -72,12 +73,25 @@ def to_json(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def write(path: str | Path, vocabulary: Vocabulary) -> None:
+    """Write a `tokenizer.json`; the note of the file that was there before goes."""
+    path = Path(path)
+    note_path(path).unlink(missing_ok=True)
     write_json(path, to_json(vocabulary))
 
 
 def read(path: str | Path) -> Vocabulary:
     """Read a `tokenizer.json`. Raises `UserError` when it is damaged or unsupported."""
-    return Reader(Path(path)).vocabulary(read_json(path))
+    path = Path(path)
+    remedy = (
+        f"delete it and run that again, or, if you changed it yourself: nanoeuler accept {path}"
+    )
+    check_note(path, Origin("`nanoeuler bpe`", remedy))
+    return read_unchecked(path)
+
+
+def read_unchecked(path: Path) -> Vocabulary:
+    """The same, whoever wrote or changed it."""
+    return Reader(path).vocabulary(read_json(path))
 
 
 class Reader:

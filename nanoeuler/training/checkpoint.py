@@ -1,8 +1,9 @@
 """The training state on disk: a folder per checkpoint, written whole or not at all.
 
 `checkpoints/step-00001200/` holds `model.safetensors` (a model that other stages can start from),
-`optimizer.safetensors`, and `state.json` with the hashes of both, which are verified when it is
-read. The newest two checkpoints are kept, the best, and the last before a WSD schedule's decay.
+`optimizer.safetensors`, and `state.json` with the hashes of both and its own. They are compared
+when a checkpoint is read. The newest two checkpoints are kept, the best, and the last before a WSD
+schedule's decay.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ from nanoeuler.files import (
     sweep,
     write_json,
 )
+from nanoeuler.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_tensors, save_tensors
 from nanoeuler.model.flat import FlatBuffer
@@ -60,25 +62,18 @@ class Checkpoints:
             save_tensors(temporary / WEIGHTS, {"": on_host(state.parameters)})
             save_tensors(temporary / OPTIMIZER, moments)
             hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, OPTIMIZER)}
-            content = {"version": 1, "step": state.step, "sha256": hashes}
-            write_json(temporary / STATE, content | {"model": state.config.to_dict(), **info})
+            content = {"version": 2, "step": state.step, "sha256": hashes}  # 1 had no seal
+            write_json(temporary / STATE, seal(content | {"model": state.config.to_dict(), **info}))
 
     def read_state(self, step: int) -> dict[str, Any] | None:
         """`state.json` of a checkpoint; None, and a line in the log, where a file is damaged."""
         path = self.path(step)
         try:
-            content = read_json(path / STATE)
-            hashes = content["sha256"].items()
-            damaged = [name for name, expected in hashes if sha256_file(path / name) != expected]
-        except (UserError, OSError, KeyError, TypeError, AttributeError) as error:
-            damaged = [f"{STATE} ({type(error).__name__})"]
-            content = None
-        if damaged:
-            names = ", ".join(damaged)
+            return read_checkpoint(path)
+        except UserError as error:
             fallback = "falling back to the checkpoint before it"
-            log.line("checkpoint", f"{path}: {names} is damaged; {fallback}")
+            log.line("checkpoint", f"{path}: it is damaged; {fallback} ({error})")
             return None
-        return content
 
     def newest(self, limit: int | None = None) -> dict[str, Any] | None:
         """`read_state` of the newest checkpoint that is not damaged.
@@ -108,6 +103,8 @@ class Checkpoints:
         state.step = step
 
     def read_parameters(self, step: int, config: ModelConfig) -> np.ndarray:
+        """The parameters of checkpoint `step`. Raises `UserError` when it is damaged."""
+        read_checkpoint(self.path(step))
         return read_parameters(self.path(step), config)
 
     def remove(self, step: int) -> None:
@@ -168,6 +165,25 @@ class Checkpoints:
         for step in self.steps():
             self.path(step).rename(target / self.path(step).name)
         return target
+
+
+def read_checkpoint(folder: Path) -> dict[str, Any]:
+    """`state.json` of a checkpoint folder, whose files are all as they were written.
+
+    Raises `UserError` when one is not.
+    """
+    content = read_json(folder / STATE)
+    parts = [content.get(key) for key in ("sha256", "model")] if isinstance(content, dict) else []
+    if not parts or not all(isinstance(part, dict) for part in parts):
+        raise UserError(f"{folder / STATE}: not the state of a checkpoint; delete {folder}")
+    remedy = f"delete {folder} and run the stage again, which resumes from the checkpoint before it"
+    origin = Origin(f"the stage {content.get('stage')}", remedy)
+    check_seal(folder / STATE, content, origin, required=content.get("version", 1) != 1)
+    for name in (WEIGHTS, OPTIMIZER):
+        if name not in content["sha256"]:
+            raise UserError(f"{folder / STATE}: lacks the sha256 of {name}; {remedy}")
+        check_file(folder / name, content["sha256"][name], origin)
+    return content
 
 
 def read_parameters(folder: Path, config: ModelConfig) -> np.ndarray:

@@ -102,14 +102,15 @@ class Trainer:
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Take over everything that the checkpoint `saved` holds."""
-        job = self.job
+        job, total = self.job, self.job.schedule.total_steps
         self.skipped = Skipped(saved.get("skipped", []), saved.get("rewinds", 0))
         self.seconds_before = saved["seconds"]
-        self.finished = saved["finished"] and saved["total_steps"] == job.schedule.total_steps
         if job.settings.micro_batch_rows == "auto":
             self.micro_batch_rows = saved["micro_batch_rows"]  # another number may fit here
         job.backend.algorithms.update(saved.get("algorithms", {}))
         self.restore(saved)
+        ended = saved["step"] == total or self.stalled()  # "finished" alone could be a flipped bit
+        self.finished = saved["finished"] and saved["total_steps"] == total and ended
         if self.finished:
             log.line(
                 "finished",

@@ -62,6 +62,11 @@ def pretrain(
     )
     tokens_per_step = stream.rows_per_step * stream.length
     parent = read_parent(settings.init_from, model) if settings.init_from else None
+    if not store.sources("validation"):
+        raise UserError(
+            f"{tokens}: has no held-out text; "
+            "raise corpus.validation_share, or add documents to the corpus"
+        )
     held_out = {
         source: (store.tokens("validation", source), store.bytes("validation", source))
         for source in store.sources("validation")

@@ -373,7 +373,7 @@ def test_a_flipped_byte_in_a_model_is_noticed(trainer, uninterrupted):
     content = bytearray(weights.read_bytes())
     content[-5] ^= 1
     weights.write_bytes(content)
-    with pytest.raises(UserError, match="damaged, it is not what its stage wrote"):
+    with pytest.raises(UserError, match="its bytes are not those that the stage pretrain wrote"):
         load_model(weights.parent)
 
 
