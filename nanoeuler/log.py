@@ -6,6 +6,7 @@ lines of the attempt before it. Machines read `metrics.jsonl` and manifests, nev
 
 import io
 import logging
+import re
 import sys
 import time
 from pathlib import Path
@@ -14,6 +15,25 @@ from typing import Any, TextIO
 from nanoeuler.errors import UserError
 
 LOGGER = logging.getLogger("nanoeuler")
+UNPRINTABLE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but for tabs and line ends
+    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # those that turn the direction of writing
+    r"\ud800-\udfff]"  # halves of characters
+)
+
+
+def printable(text: str) -> str:
+    """Escape what a terminal would obey in a text from outside: "\\x1b", "\\u202e".
+
+    Tabs and line ends stay. Every text of a server, a file or a model that reaches a terminal or a
+    log passes through here; `line` and `Progress` see to theirs.
+    """
+    return UNPRINTABLE.sub(lambda found: ascii(found.group())[1:-1], text)
+
+
+class PrintableFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 class LogFile(logging.FileHandler):
@@ -47,7 +67,7 @@ def start(path: str | Path | None = None) -> None:
 
 
 def add(handler: logging.Handler) -> None:
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(PrintableFormatter("%(message)s"))
     LOGGER.addHandler(handler)
 
 
@@ -128,7 +148,7 @@ class Progress:
             shown["eta"] = format_seconds((self.total - self.done) / rate)
         if self.terminal:
             fields = (f"{key}={format_value(value)}" for key, value in (shown | values).items())
-            sys.stderr.write("\r\x1b[K" + " ".join([self.tag, *fields]))
+            sys.stderr.write("\r\x1b[K" + printable(" ".join([self.tag, *fields])))
             sys.stderr.flush()
             self.drawn = True
         else:

@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import pytest
 
-from nanoeuler.log import counted
+from nanoeuler import log
+from nanoeuler.log import counted, printable
 
 
 @pytest.mark.parametrize(
@@ -17,3 +20,26 @@ from nanoeuler.log import counted
 )
 def test_one_thing_is_told_in_the_singular(number, told):
     assert counted(number, "pair") == told
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\tb\nc", "a\tb\nc"),
+        ("é… 漢字 👩\u200d🔬 שלום", "é… 漢字 👩\u200d🔬 שלום"),
+        ("\x1b[2J\x07\r\x00\x7f", r"\x1b[2J\x07\r\x00\x7f"),
+        ("\x9b31m\x85", r"\x9b31m\x85"),
+        ("\u202etxt.exe\u2066\u200f", r"\u202etxt.exe\u2066\u200f"),
+        ("\ud800", r"\ud800"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_escaped(text, shown):
+    assert printable(text) == shown
+
+
+def test_no_escape_sequence_reaches_the_log(tmp_path: Path, capsys):
+    log.start(tmp_path / "stage.log")
+    log.line("retry", "No\x1b]0;owned\x07", name="\u202e")
+    expected = "retry name=\\u202e  No\\x1b]0;owned\\x07\n"
+    assert capsys.readouterr().err == expected
+    assert (tmp_path / "stage.log").read_text(encoding="utf-8") == expected
