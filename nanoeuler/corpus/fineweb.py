@@ -25,7 +25,7 @@ from nanoeuler.corpus.extracted_pages import index_of
 from nanoeuler.corpus.page_filters import Filters
 from nanoeuler.corpus.parquet_pages import Damaged, NothingLeft, Parquet, write_pages
 from nanoeuler.corpus.parquet_ranges import SparseCopy
-from nanoeuler.corpus.remote_file import Patience, RemoteFile, StartOver
+from nanoeuler.corpus.remote_file import Patience, StartOver
 from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors, sha256_file, write_json
 
@@ -108,13 +108,8 @@ def extract_remote(
     output.parent.mkdir(parents=True, exist_ok=True)
     with only_process_at(scratch):
         try:
-            copy = SparseCopy(RemoteFile(location, patience=patience), scratch)
+            copy = SparseCopy(source.remote(location, patience), scratch)
             try:
-                if source.bytes not in (None, copy.size):
-                    raise Damaged(
-                        f"{source.url}: has {copy.size:,} bytes, where the sources file says "
-                        f"{source.bytes:,}; correct the sources file"
-                    )
                 parquet = Parquet(copy.path, name, copy.fetch)
                 taken = write_pages([parquet], filters, output, source.url)
             except (Damaged, NothingLeft, StartOver):  # another attempt could not use the ranges
