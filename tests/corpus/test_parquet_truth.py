@@ -18,6 +18,7 @@ from nanoeuler.corpus.fineweb import extract
 from nanoeuler.corpus.page_checksums import BadPage, check_pages
 from nanoeuler.corpus.page_filters import Filters
 from nanoeuler.corpus.parquet_ranges import MAGIC, read_row_groups
+from nanoeuler.corpus.record_files import read_records
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
 from tests.servers import Fault
@@ -171,6 +172,8 @@ def test_texts_that_unpack_to_a_hundred_times_their_size_are_refused(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", select, ", compression zstd")
     with pytest.raises(UserError, match=r"row group 0 unpacks to 6.*, over 100 times its size"):
         run(tmp_path / "out", path)
+    with pytest.raises(UserError, match=r"a.parquet: unpacks to 6.*, over 100 times its size"):
+        next(read_records(path, str(path)))
 
 
 def test_too_little_memory_is_not_blamed_on_the_file(tmp_path):
@@ -181,11 +184,14 @@ def test_too_little_memory_is_not_blamed_on_the_file(tmp_path):
 import resource, sys
 from pathlib import Path
 from tests.corpus.test_parquet_truth import run
+run(Path(sys.argv[2]), sys.argv[3])  # what the libraries allocate once is there
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 400_000_000,) * 2)
 run(Path(sys.argv[2]), sys.argv[1])
 """
-    command = [sys.executable, "-c", program, str(path), str(tmp_path / "out")]
+    (tmp_path / "small.parquet").write_bytes(WITH_CHECKSUMS)
+    paths = [str(path), str(tmp_path / "out"), str(tmp_path / "small.parquet")]
+    command = [sys.executable, "-c", program, *paths]
     said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
     assert "too little free memory for its row groups; end other programs" in said
     assert "damaged" not in said.splitlines()[-1]
