@@ -50,14 +50,15 @@ COPYRIGHTED = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 WEB_PAGE = re.compile(
-    r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b",
+    # atomic, as there are exponentially many ways to take several comments for one
+    r"\s*(?:<\?xml[^>]*>\s*)?(?>(?:(?><!--.*?-->)\s*)*)<(?:!doctype\s+html|html)\b",
     re.IGNORECASE | re.DOTALL,
 )
 TITLE = re.compile(r"^Title:[^\S\n]*(?:Title:)?[^\S\n]*(\S[^\n]*)", re.MULTILINE)
 AUTHOR = re.compile(r"^Author:[^\S\n]*(\S[^\n]*)", re.MULTILINE)
 OLD_TITLE = re.compile(
     r"^(?:[^\w\n]|_){0,20}(?:the )?project gutenberg(?:['’]s)? e-?(?:text|book)(?: of)?:? "
-    r"([^\n*]+?)(?:,? by ([^\n*]+?))?[\s*]*$",
+    r"([^\n*]{1,300}?)(?:,? by ([^\n*]{1,300}?))?[\s*]*$",
     re.MULTILINE | re.IGNORECASE,
 )
 

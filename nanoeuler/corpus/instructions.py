@@ -179,7 +179,8 @@ def check_records(
             records.setdefault(canonical_json(record), record)
         except Unusable as problem:
             bad[str(problem)] += 1
-            examples.append(f"{where}: {problem}")
+            if len(examples) <= TOLD:
+                examples.append(f"{where}: {problem}")
     tell_bad(address, total, bad, examples, len(records), wanted)
     return list(records.values()), bad, total - bad.total() - len(records)
 
