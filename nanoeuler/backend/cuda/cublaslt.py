@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-import os
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from cupy import ndarray as Array
 from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.files import write_json
+from nanoeuler.user_cache import cache_folder
 
 WORKSPACE_BYTES = 64 << 20
 PROPOSALS = 24
@@ -386,10 +386,6 @@ class CublasLt:
 def slice_terms(terms: int) -> int:
     """Terms of each slice of a sum: a multiple of 8, so that slices start on 16-byte borders."""
     return -(-max(SLICE_TERMS, -(-terms // SLICES)) // 8) * 8
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanoeuler"
 
 
 def read_algorithms(path: Path) -> dict[str, str]:
