@@ -24,7 +24,12 @@ from nanoeuler.config.machine import (
 )
 from nanoeuler.config.paths import Paths, option
 from nanoeuler.config.start import plan_command, read_configuration, require_plan, write_pipeline
-from nanoeuler.config.stages import code_fingerprint, stage_config, stage_identity
+from nanoeuler.config.stages import (
+    CHECKED_CODE,
+    code_fingerprint,
+    stage_config,
+    stage_identity,
+)
 from nanoeuler.files import canonical_json
 
 os.environ.update(job_environment(workflow.basedir))
