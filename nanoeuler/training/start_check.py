@@ -127,6 +127,7 @@ def refuse_wrong_engine(form: Form, rows: list[Comparison], where: str) -> None:
 
 def wrong_op(form: Form) -> Comparison | None:
     """The first op that differs from the specification by itself."""
+    log.line("check", f"{engine_name(form.engine)} is wrong; looking for the op, up to a minute")
     ops = form.engine.as_for(parameter_count(form.config))
     limit = OP_TOLERANCE[ops.precision]
     return next((row for row in check_device_ops(ops) if not row.error <= limit), None)
