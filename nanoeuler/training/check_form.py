@@ -28,10 +28,15 @@ from nanoeuler.training.streams import StepRows, TextStream
 LAYERS, VOCABULARY, LENGTH = 2, 2048, 133
 """Limits of the small model. The length is odd, and more than a tile of attention."""
 
-MODEL_TOLERANCE = {"fp64": 1e-11, "fp32": 1e-5, "tf32": 1e-2, "bf16": 6e-2}
+MODEL_TOLERANCE = {"fp64": 1e-11, "fp32": 2e-4, "tf32": 2e-2, "bf16": 1e-1}
 """Some tens of roundings, each 2⁻²⁴ of its result in fp32, 2⁻¹¹ in tf32 and 2⁻⁹ in bf16, add up on
-the way through two layers, most in the gradients of keys, where large terms cancel. Seen at most on
-six forms: 1.9e-6, 2.6e-3 and 2.2e-2. A wrong term shows at 1e-1."""
+the way through two layers, most in the gradients of keys, where large terms cancel. Seen at most in
+presets and their variants: 1.9e-6, 2.6e-3 and 2.2e-2, and in fp32 2.5e-5 in models of two
+dimensions. A wrong term shows at 2e-1."""
+
+LEAST_NORM = 1e-3
+"""Smallest norm of a gradient that counts, as a share of the largest tensor's. In rows of one token
+the gradients of queries and keys are exactly 0, and an engine leaves a rounding."""
 
 UPDATE_TOLERANCE = 1e-6
 """Parameters and moments are float32 in every precision."""
@@ -82,8 +87,10 @@ def check_small_model(
     _, found = reference_gradients(config, host, rows)
     expected = FlatBuffer(config, found)
     case = f"gradients, dim {config.dim}, {config.heads} / {config.kv_heads} heads"
+    norms = [float(np.linalg.norm(expected[tensor.name])) for tensor in expected.table]
     for tensor in expected.table:
-        yield compare(case, tensor.name, gradients[tensor.name], expected[tensor.name], limit)
+        arrays = gradients[tensor.name], expected[tensor.name]
+        yield compare(case, tensor.name, *arrays, limit, LEAST_NORM * max(norms))
 
     tokens = rows.ids[:1, : min(8, config.context)]
     reference = Transformer(config, host, ReferenceBackend(np.float64))
