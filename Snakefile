@@ -24,7 +24,12 @@ from nanoeuler.config.machine import (
     training_megabytes,
 )
 from nanoeuler.config.paths import Paths, option
-from nanoeuler.config.stages import code_fingerprint, stage_config, stage_identity
+from nanoeuler.config.stages import (
+    CHECKED_CODE,
+    code_fingerprint,
+    stage_config,
+    stage_identity,
+)
 from nanoeuler.config.workflow_lock import WorkflowLock
 from nanoeuler.files import canonical_json
 

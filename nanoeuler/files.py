@@ -390,8 +390,3 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
-
-
-def cache_folder() -> Path:
-    """The user's folder for what can be found again: chosen algorithms, hashes of large files."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanoeuler"

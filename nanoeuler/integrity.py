@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_write, cache_folder, canonical_json, sha256_file, sha256_text
+from nanoeuler.files import atomic_write, canonical_json, sha256_file, sha256_text
+from nanoeuler.user_cache import cache_folder
 
 SEAL = "seal"
 """Key of a JSON object that holds the SHA-256 of all its other keys."""

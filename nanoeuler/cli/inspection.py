@@ -5,18 +5,20 @@ import json
 import math
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler import log
 from nanoeuler.backend import DEVICES
-from nanoeuler.cli.options import add_gpus, add_json, finish
+from nanoeuler.cli.options import add_device, add_gpus, add_json, finish
 from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
     from nanoeuler.model.checks.comparison import Comparison
     from nanoeuler.model.config import ModelConfig
+    from nanoeuler.training.start_check import Form
 
 Line = tuple[str, str, str]
 """Name, value and note."""
@@ -26,20 +28,27 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     """Add these subcommands."""
     check = subparsers.add_parser(
         "check",
-        help="compare every gradient with finite differences",
+        help="compare every gradient with finite differences, and the engine with the result",
         description="Compare the gradient of every op and of every parameter tensor with finite "
-        "differences. On a GPU, compare its results with the specification in float64 as well; "
-        "--device cpu does so for the CPU engine (a minute, and 4 GB for the model `base` at 1,024 "
-        "tokens).",
+        "differences, and what the engine at hand computes with that specification in float64: "
+        "gradients, decoded tokens, updates. Without --config, a GPU's engine (or the CPU's with "
+        "--device cpu: a minute, and 4 GB for the model `base` at 1,024 tokens) is also compared "
+        "op by op, in every precision.",
     )
     check.add_argument(
-        "--quick",
-        action="store_true",
-        help="all ops and one small model, as a trainer does at its start: half a second; of an "
-        "engine, the ops",
+        "--quick", action="store_true", help="fewer and smaller models: a second or two"
     )
-    check.add_argument("--output", metavar="PATH", help="write the table as JSON as well")
-    check.add_argument("--device", choices=DEVICES, default="auto")
+    check.add_argument(
+        "--config",
+        metavar="C",
+        help="compare the engine as training with this config does; path, or inline JSON with its "
+        "model section",
+    )
+    check.add_argument(
+        "--output", metavar="PATH", help="write the table as JSON, and print only what is wrong"
+    )
+    add_device(check)
+    add_gpus(check)
     finish(check, run_check)
     info = subparsers.add_parser(
         "info",
@@ -76,37 +85,89 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 # ---- check
 
 
+FORMS: list[dict[str, Any]] = [
+    {"preset": "small"},
+    {
+        "preset": "small",
+        "head_size": 64,
+        "kv_heads": 1,
+        "ffn": 100,
+        "tied": True,
+        "qk_norm": "weighted",
+        "step_size": 0.5,
+    },
+]
+"""Models whose form is checked where no config says which."""
+
+
 def run_check(options: argparse.Namespace) -> None:
-    from nanoeuler.backend import make_backend
     from nanoeuler.files import write_json
     from nanoeuler.integrity import seal
     from nanoeuler.model.checks.comparison import TOLERANCE
     from nanoeuler.model.checks.model_gradients import check_all
+    from nanoeuler.training.start_check import (
+        engine_name,
+        keep,
+        refuse_wrong_engine,
+        refuse_wrong_gradients,
+        summarise,
+        worst,
+    )
 
-    backend = make_backend(options.device)  # refuses a device that is not there
-    comparisons = print_table(check_all(options.quick), TOLERANCE)
-    worst = worst_of(comparisons)
-    failed = [comparison for comparison in comparisons if not comparison.passed]
+    forms = checked_forms(options)  # refuses a device that is not there
+    quiet = options.output is not None
+    gradients = print_table(check_all(options.quick), quiet)
+    tables = [(form, print_table(form.rows(), quiet)) for form in forms]
+    rows = [row for _, table in tables for row in table]
+    engine = forms[0].engine
     if options.output:
-        report = check_report(comparisons, worst, options.quick, TOLERANCE)
+        report = table_report(gradients) | {
+            "version": 2,
+            "quick": options.quick,
+            "passed": all(row.passed for row in gradients + rows),
+            "tolerance": TOLERANCE,
+            "engine": table_report(rows) | summarise(engine, rows),
+        }
         write_json(options.output, seal(report))
-    if failed:
-        raise UserError(
-            f"gradient check: {len(failed)} of {len(comparisons)} tensors differ from finite "
-            f"differences by more than {TOLERANCE:g}, most of all {worst.tensor} of "
-            f"'{worst.case}' ({worst.error:.1e}); the backward pass of an op is not the derivative "
-            "of its forward pass"
-        )
+    refuse_wrong_gradients(gradients, "check")
     log.line(
         "check",
         f"every gradient agrees with finite differences (limit {TOLERANCE:g})",
-        tensors=len(comparisons),
-        largest_error=f"{worst.error:.1e}",
+        tensors=len(gradients),
+        largest_error=f"{worst(gradients).error:.1e}",
     )
-    if options.device == "cpu":
-        check_engine("cpu", options.quick, {"small": (2, 128), "base": (1, 1024)})
-    elif backend.name == "cuda":
-        check_engine("cuda", options.quick, {"small": (2, 128), "base": (2, 512)})
+    for form, table in tables:
+        refuse_wrong_engine(form, table, "check")
+        keep(form, gradients, table)
+    nearest = worst(rows)
+    log.line(
+        "check",
+        f"{engine_name(engine)} agrees with the specification in float64 (limit {nearest.limit:g})",
+        tensors=len(rows),
+        largest_error=f"{nearest.error:.1e}",
+    )
+    if options.config is None and (options.device == "cpu" or engine.name == "cuda"):
+        length = 512 if engine.name == "cuda" else 1024
+        check_engine(engine.name, options.quick, {"small": (2, 128), "base": (1, length)})
+
+
+def checked_forms(options: argparse.Namespace) -> "list[Form]":
+    """The engine at hand, with each of the models whose form is checked."""
+    from nanoeuler.backend import make_backend
+    from nanoeuler.config import load
+    from nanoeuler.model.config import ModelConfig
+    from nanoeuler.training.start_check import Form
+
+    if options.config is None:
+        engine = make_backend(options.device, options.gpus)
+        fields = FORMS[:1] if options.quick else FORMS
+        return [Form(engine, ModelConfig.from_dict(each)) for each in fields]
+    config = load(options.config)
+    settings = config.get("pretrain", {})
+    precision = settings.get("precision", "auto"), settings.get("residual_precision", "auto")
+    engine = make_backend(options.device, options.gpus, *precision)
+    model = config_model(config)
+    return [Form(engine, model, recompute=settings.get("recompute", False))]
 
 
 def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -> None:
@@ -118,6 +179,7 @@ def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -
     from nanoeuler.backend import make_backend
     from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_device_ops
     from nanoeuler.training.check_model import MODEL_TOLERANCE, check_device_model, check_reading
+    from nanoeuler.training.start_check import worst
 
     wrong: list[Comparison] = []
     count = 0
@@ -125,11 +187,11 @@ def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -
     def compare(title: str, table: "Iterable[Comparison]", tolerance: float) -> None:
         nonlocal count
         print(f"{title}, beside float64 (limit {tolerance:g})")
-        comparisons = print_table(table, tolerance)
-        wrong.extend(found for found in comparisons if not found.error <= tolerance)
+        comparisons = print_table(replace(row, limit=tolerance) for row in table)
+        wrong.extend(row for row in comparisons if not row.passed)
         count += len(comparisons)
 
-    for precision in OP_TOLERANCE if device == "cuda" else ("fp32",):
+    for precision in ("fp32", "tf32", "bf16") if device == "cuda" else ("fp32",):
         backend = make_backend(device, precision=precision)
         compare(f"ops in {precision}", check_device_ops(backend), OP_TOLERANCE[precision])
         if quick:
@@ -142,10 +204,10 @@ def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -
             table = check_reading(backend, "small", 20)
             compare("small, reading and decoding", table, tolerances["small"])
     if wrong:
-        worst = worst_of(wrong)
+        found = worst(wrong)
         raise UserError(
             f"the results of --device {device} differ from the specification's in {len(wrong)} of "
-            f"{count} tensors, most of all {worst.tensor} of '{worst.case}' ({worst.error:.1e}); "
+            f"{count} tensors, most of all {found.tensor} of '{found.case}' ({found.error:.1e}); "
             "do not train on this device, and report it with this table"
         )
     log.line(
@@ -156,52 +218,48 @@ def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -
     )
 
 
-def worst_of(comparisons: "Iterable[Comparison]") -> "Comparison":
-    """The comparison with the largest error; NaN is larger than all."""
-    return max(comparisons, key=lambda found: math.inf if math.isnan(found.error) else found.error)
-
-
-def print_table(table: "Iterable[Comparison]", limit: float) -> "list[Comparison]":
-    """Print comparisons as they come, by case; returns them."""
+def print_table(table: "Iterable[Comparison]", quiet: bool = False) -> "list[Comparison]":
+    """Print comparisons as they come, by case, `quiet` only those that are wrong; returns all."""
     comparisons: list[Comparison] = []
-    for comparison in table:
-        if not comparisons or comparisons[-1].case != comparison.case:
-            print(f"{comparison.case:<52} {'elements':>8}  {'error':>8}  {'worst':>8}")
-        print(row_text(comparison, limit), flush=True)
-        comparisons.append(comparison)
+    case = None
+    for row in table:
+        comparisons.append(row)
+        if quiet and row.passed:
+            continue
+        if row.case != case:
+            case = row.case
+            print(f"{case:<52} {'elements':>8}  {'error':>8}  {'worst':>8}")
+        print(row_text(row), flush=True)
     return comparisons
 
 
-def row_text(comparison: "Comparison", limit: float) -> str:
-    verdict = "ok" if comparison.error <= limit else "WRONG"
-    numbers = f"{comparison.elements:>8}  {comparison.error:8.1e}  {comparison.worst:8.1e}"
-    return f"  {comparison.tensor:<50} {numbers}  {verdict}"
+def row_text(row: "Comparison") -> str:
+    verdict = "ok" if row.passed else "WRONG"
+    numbers = f"{row.elements:>8}  {row.error:8.1e}  {row.worst:8.1e}"
+    return f"  {row.tensor:<50} {numbers}  {verdict}"
 
 
-def check_report(
-    comparisons: "list[Comparison]", worst: "Comparison", quick: bool, tolerance: float
-) -> dict[str, Any]:
-    """The table as JSON values; an error that is infinite or NaN becomes null."""
+def table_report(rows: "list[Comparison]") -> dict[str, Any]:
+    """A table as JSON values; an error that is infinite or NaN becomes null."""
 
     def finite(value: float) -> float | None:
         return value if math.isfinite(value) else None
 
     return {
-        "version": 1,
-        "quick": quick,
-        "tolerance": tolerance,
-        "passed": all(comparison.passed for comparison in comparisons),
-        "largest_error": finite(worst.error),
+        "largest_error": finite(
+            max(math.inf if math.isnan(row.error) else row.error for row in rows)
+        ),
         "rows": [
             {
-                "case": comparison.case,
-                "tensor": comparison.tensor,
-                "elements": comparison.elements,
-                "error": finite(comparison.error),
-                "worst": finite(comparison.worst),
-                "ok": comparison.passed,
+                "case": row.case,
+                "tensor": row.tensor,
+                "elements": row.elements,
+                "error": finite(row.error),
+                "worst": finite(row.worst),
+                "limit": row.limit,
+                "ok": row.passed,
             }
-            for comparison in comparisons
+            for row in rows
         ],
     }
 
@@ -236,12 +294,17 @@ def run_info(options: argparse.Namespace) -> None:
 def model_config(options: argparse.Namespace) -> "ModelConfig":
     """The configuration of `--model` or `--config`."""
     from nanoeuler.config import load
-    from nanoeuler.model.config import ModelConfig
     from nanoeuler.model.files import find_model, load_config
 
     if options.model:
         return load_config(find_model(Path(options.model)))
-    config = load(options.config)
+    return config_model(load(options.config))
+
+
+def config_model(config: dict[str, Any]) -> "ModelConfig":
+    """The model of `--config`."""
+    from nanoeuler.model.config import ModelConfig
+
     if "model" not in config:
         raise UserError(
             "--config: there is no model section; "

@@ -1,5 +1,6 @@
 """The part of the configuration that each stage reads, and the part that makes it run again."""
 
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -30,6 +31,9 @@ WHOLE_RUN = (
     *("run", "seed", "device", "max_hours", "data_dir", "results_dir", "sample", "corpus"),
     *("tokenizer", "model", "pretrain", "sft", "dpo", "evaluate", "sources"),
 )
+CHECKED_CODE = ("model", "backend", "training", "compiling.py")
+"""Parts of the package that decide what a stage computes, for `code_fingerprint`."""
+
 BOOKS = "sources.gutenberg"
 PAGES = "sources.fineweb"
 
@@ -58,7 +62,10 @@ STAGES = {
     ),
     "learn_bpe": Stage(1, ("tokenizer",)),
     "tokenize": Stage(1, ("tokenizer.vocab_size",)),
-    "check_gradients": Stage(1, ()),
+    "check_gradients": Stage(
+        2,
+        ("model", *(f"pretrain.{key}" for key in ("precision", "residual_precision", "recompute"))),
+    ),
     "pretrain": Stage(1, ("seed", "model", "pretrain")),
     "sft": Stage(2, ("seed", "model", "sft")),
     "dpo": Stage(1, ("seed", "model", "dpo")),
@@ -140,16 +147,18 @@ def lasting(values: Mapping[str, Any], section: type[Section]) -> dict[str, Any]
     return kept
 
 
-def code_fingerprint(*packages: str) -> str:
-    """SHA-256 of the source files of some of nanoeuler's packages.
+@functools.cache
+def code_fingerprint(*parts: str) -> str:
+    """SHA-256 of the source files of some of nanoeuler's packages and modules.
 
-    A rule whose result is a statement about code runs again when that code changes.
+    A rule whose result is a statement about code runs again when that code changes. A process keeps
+    the hash of what it found first, which is the code that it runs.
     """
     root = Path(nanoeuler.__file__).parent
     files = [
         path
-        for package in packages
-        for path in (root / package).rglob("*")
+        for part in parts
+        for path in (root / part, *(root / part).rglob("*"))
         if path.suffix in (".py", ".cu", ".cuh")
     ]
     digest = hashlib.sha256()

@@ -125,7 +125,8 @@ def evaluate(
         "tokenizer_fingerprint": model.tokenizer.fingerprint,
         "model_info": model.info,
     }
-    return result | {"seconds": time.monotonic() - began, "provenance": provenance.collect()}, items
+    made = provenance.collect(model.transformer.backend.device_name)
+    return result | {"seconds": time.monotonic() - began, "provenance": made}, items
 
 
 def open_tokens(manifest: Path, model: api.LanguageModel, model_folder: Path) -> TokenStore:

@@ -14,8 +14,8 @@ import numpy as np
 
 from nanoeuler import log, provenance
 from nanoeuler.backend.ops import Backend
+from nanoeuler.config.stages import CHECKED_CODE, code_fingerprint
 from nanoeuler.errors import UserError
-from nanoeuler.model.checks.model_gradients import check_all
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.training.checkpoint import Checkpoints
@@ -26,6 +26,7 @@ from nanoeuler.training.micro_batches import micro_batch_rows, smaller_batch, sm
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.resuming import changes, find_checkpoint
 from nanoeuler.training.skipping import REWIND_STEPS, Skipped
+from nanoeuler.training.start_check import Form, check_before_training
 from nanoeuler.training.state import StepResult, TrainingState
 from nanoeuler.training.stopping import Stopped, catch_signals
 from nanoeuler.training.throughput import Throughput
@@ -40,30 +41,16 @@ def train(job: Job) -> Path:
     checkpoints = Checkpoints(job.output / "checkpoints")
     with FolderLock(checkpoints.folder):
         checkpoints.sweep()
-        check_gradients()
         trainer = None
         try:
+            form = Form(job.backend, job.config, job.settings.recompute)
+            job.facts["check"] = check_before_training(form, job.stage)
             trainer = Trainer(job, checkpoints)
             return trainer.run()
         except MemoryError as error:
             rows = trainer.micro_batch_rows if trainer else None
             advice = smaller_model(job) if rows is None else smaller_batch(job, rows)
             raise UserError(f"{job.stage}: {error}; {advice}") from error
-
-
-def check_gradients() -> None:
-    """Refuse to train a model whose backward pass is wrong: the quick gradient check."""
-    worst = max(
-        check_all(quick=True), key=lambda comparison: (not comparison.passed, comparison.error)
-    )
-    if not worst.passed:
-        raise UserError(
-            f"the gradient of {worst.tensor} ({worst.case}) is off by {worst.error:.2g}; "
-            "run 'nanoeuler check' for the whole table"
-        )
-    log.line(
-        "gradients", f"every op and tensor agrees with finite differences to {worst.error:.1e}"
-    )
 
 
 class Trainer:
@@ -136,7 +123,7 @@ class Trainer:
     def notice_changes(self, saved: dict[str, Any]) -> None:
         """Say which differences to the checkpoint's machine or batches may change last bits."""
         here = environment(self.job.backend)
-        before = {key: saved["environment"].get(key) for key in here}
+        before = {key: saved["environment"].get(key, "unknown") for key in here}
         changed = changes(before, here)
         rows = {"micro_batch_rows": saved["micro_batch_rows"]}
         changed += changes(rows, {"micro_batch_rows": self.micro_batch_rows})
@@ -159,7 +146,7 @@ class Trainer:
             "tokens_per_step": job.tokens_per_step,
             "micro_batch_rows": self.micro_batch_rows,
             "fingerprint": job.fingerprint,
-            "provenance": provenance.collect(device_name(job.backend)),
+            "provenance": provenance.collect(job.backend.device_name),
             **({"skipped": self.skipped.ranges} if self.skipped.ranges else {}),
             **job.facts,
         }
@@ -371,7 +358,7 @@ class Trainer:
             "seconds": self.seconds(),
             "algorithms": job.backend.algorithms,
             "environment": environment(job.backend),
-            "provenance": provenance.collect(device_name(job.backend)),
+            "provenance": provenance.collect(job.backend.device_name),
         }
         self.checkpoints.save(self.state, info)
         keeps_best = job.settings.keep == "best"
@@ -411,7 +398,7 @@ class Trainer:
             "step": step,
             "tokens": step * job.tokens_per_step,
             "fingerprint": job.fingerprint,
-            "provenance": provenance.collect(device_name(job.backend)),
+            "provenance": provenance.collect(job.backend.device_name),
             **({"skipped": self.skipped.ranges} if self.skipped.ranges else {}),
             **job.info,
         }
@@ -424,11 +411,7 @@ class Trainer:
         return folder
 
 
-def device_name(backend: Backend) -> str | None:
-    """The name of the device that computes, unless that is the CPU."""
-    return backend.device.name if backend.device else None
-
-
 def environment(backend: Backend) -> dict[str, Any]:
     """Everything outside the job that must be the same for the same bits."""
-    return backend.environment() | {"numpy": np.__version__}
+    code = code_fingerprint(*CHECKED_CODE)[:12]
+    return backend.environment() | {"numpy": np.__version__, "code": code}

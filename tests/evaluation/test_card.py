@@ -58,6 +58,25 @@ def test_it_says_what_the_report_says(run):
     ]
     assert "nanoeuler chat dpo/model" in text
     assert "of 9 tensors the worst is off by 4.5 × 10⁻⁹" in text
+    assert (
+        "What the engine cpu computes in fp32 on a processor agrees with them: of 1 tensors the "
+        "one nearest to its limit is off by 1.7 × 10⁻⁶, the limit is " in unwrapped(text)
+    )
+
+
+def unwrapped(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_it_says_which_half_of_the_check_failed_or_was_not_made(run):
+    run.gradients["engine"]["passed"] = run.gradients["passed"] = False
+    text = unwrapped(card(run))
+    assert "The gradients of its code agree with finite differences" in text
+    assert "on a processor DOES NOT agree with them" in text
+    run.gradients["rows"][0]["ok"] = False
+    assert "The gradients of its code DO NOT agree with finite" in unwrapped(card(run))
+    del run.gradients["engine"]  # by an earlier version
+    assert "The engine that trained it was not compared with them." in unwrapped(card(run))
     assert "commit `0123456789abcdef0123456789abcdef01234567`" in text
     assert "## Limits" in text
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,26 @@ def test_a_polite_stop_saves_and_goes_on(trainer, uninterrupted, number, status)
     step = json.loads((checkpoint / "state.json").read_text())["step"]
     assert f"going on from step {step} of 60" in trainer.run()
     assert trainer.weights() == uninterrupted.weights()
+
+
+def test_resuming_with_other_code_is_said_and_with_the_same_is_not(
+    trainer, uninterrupted, tmp_path
+):
+    stop_at(trainer, 13, signal.SIGTERM)
+    package = Path(__file__).parents[2] / "nanoeuler"
+    others = shutil.ignore_patterns("__pycache__", "cuda")
+    shutil.copytree(package, tmp_path / "upgraded/nanoeuler", ignore=others)
+    with (tmp_path / "upgraded/nanoeuler/training/loop.py").open("a") as file:
+        file.write("# changed\n")
+    shutil.copytree(trainer.output, tmp_path / "same")
+    said = trainer.run(cwd=tmp_path / "upgraded")  # the working folder comes first
+    assert said.count("notice") == 1
+    assert "resuming with another code " in said
+    assert trainer.weights() == uninterrupted.weights()
+    trainer.output = tmp_path / "same"
+    said = trainer.run()
+    assert "going on from step" in said
+    assert "notice" not in said
 
 
 def test_sft_resumes_to_the_bit(trainer, uninterrupted):

@@ -45,8 +45,11 @@ def rerun(before: dict, after: dict) -> set[str]:
         ("dpo.enabled=true", set()),
         ("sft.baseline_from_scratch=false", set()),
         ("sft.enabled=false", set()),
-        ("model.layers=2", {"pretrain", "sft", "dpo"}),
-        ("tokenizer.vocab_size=1024", {"learn_bpe", "tokenize", "pretrain", "sft", "dpo"}),
+        ("model.layers=2", {"check_gradients", "pretrain", "sft", "dpo"}),
+        (
+            "tokenizer.vocab_size=1024",
+            {"learn_bpe", "tokenize", "check_gradients", "pretrain", "sft", "dpo"},
+        ),
         ("tokenizer.sample_bytes=5", {"learn_bpe"}),
         ("corpus.validation_share=0.1", {"build_corpus"}),
         ("corpus.name=other", {"build_corpus"}),
