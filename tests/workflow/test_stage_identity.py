@@ -70,6 +70,15 @@ def test_a_key_reruns_the_stages_that_read_it(resolve, change, stages):
     assert rerun(resolve(), resolve(change)) == stages
 
 
+def test_a_corpus_of_books_and_pages_outlasts_the_revision_for_one_s_own_text(resolve):
+    Path("novel.txt").write_text("It was a dark night.")
+    handed = [
+        json.loads(stage_config(resolve(f'corpus.sources=["gutenberg"{own}]'), "build_corpus"))
+        for own in ("", ', "novel.txt"')
+    ]
+    assert [each["revision"] for each in handed] == [4, STAGES["build_corpus"].revision]
+
+
 def test_what_is_handed_over_holds_the_intervals_too(resolve):
     handed = json.loads(stage_config(resolve("pretrain.log_every=3"), "pretrain"))
     assert handed["pretrain"]["log_every"] == 3
