@@ -14,6 +14,7 @@ from nanoeuler.cli import (
     evaluation,
     inference,
     inspection,
+    own_text,
     planning,
     sources,
     tokenizer,
@@ -23,7 +24,17 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors
 from nanoeuler.timing import Timing
 
-GROUPS = (sources, corpus, tokenizer, training, inference, evaluation, inspection, planning)
+GROUPS = (
+    own_text,
+    sources,
+    corpus,
+    tokenizer,
+    training,
+    inference,
+    evaluation,
+    inspection,
+    planning,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

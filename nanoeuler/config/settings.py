@@ -106,6 +106,12 @@ class Pretrain(Training):
         "which model the stage hands on: the final one or the best on held-out text",
         default="final",
     )
+    sample_prompt: str | None = key(
+        "a text that the model continues at every measurement, so that the log shows what it has "
+        "learned; null writes no samples",
+        default=None,
+        reruns=False,
+    )
 
 
 @section
