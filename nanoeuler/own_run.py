@@ -8,9 +8,11 @@ docs/own-text.md has the measurements behind the constants.
 """
 
 import math
+import multiprocessing
 import os
 import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from nanoeuler import log, planning
+from nanoeuler.backend import make_backend
 from nanoeuler.corpus.document_sources import OwnText, choose_sources
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_write
@@ -36,9 +39,9 @@ LEAST_BYTES = 20_000
 HELD_OUT_BYTES = 50_000
 """Enough to compare two models to 0.02 bits per byte."""
 EPOCHS = 8
-"""Later epochs lower the loss on held-out text hardly at all, and then raise it."""
+"""Of more, a model of `PARAMETERS_PER_TOKEN` learns the text by heart: held-out loss rises."""
 TOKENS_PER_PARAMETER = 8
-PARAMETERS_PER_TOKEN = 10
+PARAMETERS_PER_TOKEN = 5
 WEIGHT_DECAY = 1.0
 """Ten times the usual, which lets a text be read more often before it is learned by heart (Kim et
 al. 2025, Pre-training under infinite compute)."""
@@ -163,6 +166,21 @@ def learn_vocabulary(sample: Sequence[bytes], total: int) -> Tokenizer:
     if found < wanted + wanted // 4:
         wanted = SMALLEST + (found - SMALLEST) // 2
     return Tokenizer(build(learn(counts, wanted)))
+
+
+def choose_here(text: Text, minutes: float) -> tuple[Choice, str]:
+    """Choose for this machine. Returns the choice and the name of the engine.
+
+    Speeds are measured in a process of their own, whose end leaves the GPU to the training.
+    """
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=log.start) as process:
+        return process.submit(measure_and_choose, text, minutes).result()
+
+
+def measure_and_choose(text: Text, minutes: float) -> tuple[Choice, str]:
+    backend = make_backend()
+    return choose(text, minutes, lambda model: measure(model, backend)), backend.name
 
 
 def choose(text: Text, minutes: float, speed_of: Callable[[ModelConfig], float]) -> Choice:

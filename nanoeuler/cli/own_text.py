@@ -89,7 +89,6 @@ def prepare(
 ) -> None:
     """Write the configuration that `request` asks for, unless it is there already."""
     from nanoeuler import log, own_run, planning
-    from nanoeuler.backend import make_backend
 
     first_line = f"# {request}"
     if config_file.is_file():
@@ -102,8 +101,7 @@ def prepare(
         )
     snakefile = find_snakefile()
     text = own_run.read_text(texts)
-    backend = make_backend()
-    choice = own_run.choose(text, minutes, lambda model: own_run.measure(model, backend))
+    choice, engine = own_run.choose_here(text, minutes)
     sources = os.path.relpath(snakefile.parent / "config" / "sources.yaml")
     config = own_run.make_config(name, texts, sources, text, choice)
     if config_file.is_file():
@@ -117,7 +115,7 @@ def prepare(
         request,
         "",
         f"Chosen for {planning.size(text.bytes)} of text and {minutes:g} minutes on "
-        f"{backend.name}, at {choice.tokens_per_second:,.0f} tokens/s.",
+        f"{engine}, at {choice.tokens_per_second:,.0f} tokens/s.",
         "Change what you like. The command above takes this file as it is, and so does",
         f"  {rerun}",
     ]
