@@ -7,6 +7,7 @@ heart. The largest size that keeps both is taken. Speeds are measured: a second 
 docs/own-text.md has the measurements behind the constants.
 """
 
+import glob
 import math
 import multiprocessing
 import os
@@ -249,7 +250,7 @@ def make_config(
             "keep": "best",
             "sample_prompt": text.openings[0] if text.openings else None,
         },
-        "evaluate": {"prompts": text.openings, "max_new_tokens": 150},
+        "evaluate": {"prompts": text.openings, "max_new_tokens": 150, "temperature": 0.7},
     }
 
 
@@ -260,7 +261,20 @@ def write_config(path: Path, comment: Sequence[str], config: dict[str, Any]) -> 
         yaml.safe_dump(config, file, sort_keys=False, allow_unicode=True, width=90)
 
 
+def together(paths: Sequence[str]) -> list[str]:
+    """Put the pattern in the place of the files that a shell has made of it.
+
+    Each path is a source of the corpus, which is measured by itself; a folder's files are one.
+    """
+    first = Path(paths[0])
+    pattern = str(first.parent / f"*{first.suffix}")
+    if len(paths) > 1 and sorted(paths) == sorted(glob.glob(pattern)):
+        return [pattern]
+    return list(paths)
+
+
 def name_of(path: str) -> str:
-    """A name for a run: that of the file or folder, as letters, digits and hyphens."""
-    stem = Path(os.path.abspath(os.path.expanduser(path))).stem
+    """A name for a run: that of the file, or of the folder, as letters, digits and hyphens."""
+    whole = Path(os.path.abspath(os.path.expanduser(path)))
+    stem = whole.parent.name if glob.has_magic(whole.name) else whole.stem
     return re.sub(r"[^A-Za-z0-9]+", "-", stem).strip("-")[:60].strip("-").lower() or "own-text"

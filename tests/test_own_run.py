@@ -18,6 +18,7 @@ from nanoeuler.own_run import (
     make_config,
     name_of,
     read_text,
+    together,
     write_config,
 )
 
@@ -116,11 +117,24 @@ def test_the_vocabulary_fits_what_the_text_yields(tmp_path):
         ("books/", "books"),
         ("~/Notes & Letters.md", "notes-letters"),
         ("роман.txt", "own-text"),
-        ("*.txt", "own-text"),
+        ("books/*.txt", "books"),
+        ("/*.txt", "own-text"),
     ],
 )
 def test_a_run_is_named_after_its_text(path, name):
     assert name_of(path) == name
+
+
+def test_the_files_that_a_shell_makes_of_a_pattern_are_one_source(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books").mkdir()
+    for name in "abc":
+        (tmp_path / f"books/{name}.txt").touch()
+    assert together(["books/a.txt", "books/b.txt", "books/c.txt"]) == ["books/*.txt"]
+    assert together(["books/a.txt", "books/c.txt"]) == ["books/a.txt", "books/c.txt"]
+    assert together(["books/a.txt"]) == ["books/a.txt"]
+    monkeypatch.chdir(tmp_path / "books")
+    assert together(["b.txt", "a.txt", "c.txt"]) == ["*.txt"]
 
 
 @pytest.mark.parametrize(

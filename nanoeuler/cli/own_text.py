@@ -54,20 +54,21 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 def run_train(options: argparse.Namespace) -> int:
     from nanoeuler.config.section import FORM_OF_NAME, NAME
-    from nanoeuler.own_run import name_of
+    from nanoeuler.own_run import name_of, together
 
     if not 1 <= options.minutes <= MOST_MINUTES:
         raise UserError(
             f"--minutes {options.minutes:g}: give 1 to {MOST_MINUTES}; "
             "for more, raise pretrain.tokens in the configuration that a shorter run writes"
         )
-    name = options.name or name_of(options.text[0])
+    texts = together(options.text)
+    name = options.name or name_of(texts[0])
     if not re.match(NAME, name):
         raise UserError(f"--name {name}: give {FORM_OF_NAME}")
     config_file = RESULTS / name / "config.yaml"
-    request = ["nanoeuler", "train", *options.text, "--minutes", f"{options.minutes:g}"]
+    request = ["nanoeuler", "train", *texts, "--minutes", f"{options.minutes:g}"]
     request += ["--name", options.name] if options.name else []
-    prepare(config_file, name, options.text, options.minutes, shlex.join(request))
+    prepare(config_file, name, texts, options.minutes, shlex.join(request))
     return run_workflow(config_file) or show_results(config_file)
 
 
