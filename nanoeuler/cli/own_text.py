@@ -115,7 +115,7 @@ def prepare(
     comment = [
         request,
         "",
-        f"Chosen for {planning.size(text.bytes)} of text and {minutes:g} minutes on "
+        f"Chosen for {planning.size(text.bytes)} of text and {log.counted(minutes, 'minute')} on "
         f"{engine}, at {choice.tokens_per_second:,.0f} tokens/s.",
         "Change what you like. The command above takes this file as it is, and so does",
         f"  {rerun}",
