@@ -27,11 +27,13 @@ def command(capsys):
 def test_the_command_alone_shows_where_to_start(command):
     status, out, err = command()
     assert (status, err) == (0, "")
-    start, use, *others = out.split("\n\n")[2:]
-    assert start.splitlines()[:2] == [
+    start, own_text, use, *others = out.split("\n\n")[2:]
+    assert start.splitlines()[:3] == [
         "start here:",
+        "  nanoeuler train my-novel.txt              from a text to a model, a report and a chat",
         "  make demo                                 the whole pipeline on a small invented world",
     ]
+    assert own_text.startswith("your own text:\n  train")
     assert use.splitlines() == [
         "use a model:",
         "  chat          talk to a model",

@@ -17,6 +17,7 @@ from nanoeuler.cli import (
     evaluation,
     inference,
     inspection,
+    own_text,
     planning,
     sources,
     tokenizer,
@@ -28,6 +29,7 @@ from nanoeuler.files import explain_os_errors
 from nanoeuler.timing import Timing
 
 START = (
+    ("nanoeuler train my-novel.txt", "from a text to a model, a report and a chat"),
     ("make demo", "the whole pipeline on a small invented world"),
     ("nanoeuler chat results/demo", "talk to its model"),
     ("nanoeuler plan config/small.yaml", "what a real run would cost here"),
@@ -35,6 +37,7 @@ START = (
 )
 """The commands to begin with, for the top of `nanoeuler --help`."""
 GROUPS = {
+    "your own text": (own_text,),
     "use a model": (inference,),
     "before a run": (planning, inspection),
     "after a run": (evaluation, accepting),

@@ -116,6 +116,12 @@ class Pretrain(Training):
         "which model the stage hands on: the final one or the best on held-out text",
         default="final",
     )
+    sample_prompt: str | None = key(
+        "a text that the model continues at every measurement, so that the log shows what it has "
+        "learned; null writes no samples",
+        default=None,
+        reruns=False,
+    )
 
 
 @section
@@ -304,7 +310,8 @@ class Corpus(Section):
         "ids of the books to take from the sources file, or all", default="all"
     )
     validation_share: float = key(
-        "share of each source's documents (whole ones, at least two) that is held out",
+        "share of each source that is held out: whole documents, at least two; of your own text "
+        "the end of each document where that is less",
         default=0.01,
         gt=0,
         le=0.5,
@@ -316,7 +323,8 @@ class Corpus(Section):
     )
     decontaminate: bool = key(
         "drop training documents that have 13 words in a row in common with held-out text, "
-        "evaluate.questions or evaluate.tasks, unless more than 10 documents have the same words",
+        "evaluate.questions or evaluate.tasks, unless more than 10 documents have the same words; "
+        "your own text may quote your own held-out text",
         default=True,
     )
     fineweb: Fineweb = subsection(Fineweb, "the part of each FineWeb-Edu shard that is taken")

@@ -34,7 +34,7 @@ from nanoeuler.corpus.contamination import (
     hash_runs,
     read_evaluation_set,
 )
-from nanoeuler.corpus.document_sources import Source
+from nanoeuler.corpus.document_sources import OWN_TEXT, Source
 from nanoeuler.corpus.split import check_share
 from nanoeuler.corpus.survey import COPY, HELD_OUT, NEAR_COPY, QUOTING, TRAIN, Part, Survey, survey
 from nanoeuler.corpus.word_hashes import hash_words
@@ -195,10 +195,16 @@ def clean(
     quotations = Quotations(measured)
     borders = np.cumsum([0, *(len(found.fates) for found in surveys)])
     touched = []
-    for found, search, own, first in zip(surveys, searches, held_out, borders[:-1], strict=True):
+    for found, search, first in zip(surveys, searches, borders[:-1], strict=True):
         others = measured
-        if found.ends and checked:  # a document whose end is held out does not quote that end
-            of_others = [(HELD_OUT_TEXT, runs) for runs in held_out if runs is not own]
+        is_own = found.source.kind == OWN_TEXT
+        if checked and (is_own or found.ends):
+            # one's own text may repeat itself; a document whose end is held out does not quote it
+            of_others = [
+                (HELD_OUT_TEXT, runs)
+                for other, runs in zip(surveys, held_out, strict=True)
+                if other is not found and not (is_own and other.source.kind == OWN_TEXT)
+            ]
             others = Measured([(HELD_OUT_TEXT, NO_RUNS), *of_others, *tests])
         touched.append(examine(found, search, others, quotations, int(first), threads))
     owners = quotations.owners(int(borders[-1]))
@@ -249,7 +255,7 @@ def write(found: Survey, train: Path, validation: Path, threads: int) -> dict[st
             return batch.take(part.fates == TRAIN), batch.take(part.fates == HELD_OUT)
         beginnings = batch.cut(np.zeros(len(batch), np.int64), part.cuts)
         ends = batch.cut(part.cuts, part.sizes)
-        has_end = (part.fates == TRAIN) | (part.fates == QUOTING)
+        has_end = np.isin(part.fates, (TRAIN, QUOTING)) & (part.cuts < part.sizes)
         return beginnings.take(part.fates == TRAIN), ends.take(has_end)
 
     with (

@@ -41,6 +41,7 @@ class Job:
     score: Callable[[Scores], float]  # the value to compare measurements by; lower is better
     tokenizer_path: Path
     template: str | None
+    sample: Callable[[Transformer], str] | None = None  # a text to show with each measurement
     objective: Objective = field(default_factory=KnownWeights)
     tuned: bool = False  # starts from a trained model, which is measured before the first step
     patience: int | None = None  # measurements without improvement that end the stage

@@ -329,6 +329,8 @@ class Trainer:
             self.worse += 1
         self.write(validation=values)
         log.line("validation", "", step=step, **values, best=self.best["score"])
+        if self.job.sample:
+            log.line("sample", self.job.sample(self.state.model))
 
     def measure_start(self) -> None:
         """Measure the model that this stage starts from, which it can't hand on as its best."""

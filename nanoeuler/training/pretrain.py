@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from nanoeuler import log
 from nanoeuler.config.settings import Pretrain
 from nanoeuler.errors import UserError
+from nanoeuler.inference.generate import Writer
+from nanoeuler.inference.sampling import Sampling
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.likelihood import bits_per_byte
@@ -29,6 +31,9 @@ from nanoeuler.training.streams import TextStream
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
+
+SAMPLE_TOKENS = 60
+"""New tokens of the sample at each measurement."""
 
 
 def pretrain(
@@ -87,6 +92,12 @@ def pretrain(
             for source, (text, text_bytes) in held_out.items()
         }
 
+    def sample(transformer: Transformer) -> str:
+        writer = Writer(transformer, tokenizer)
+        prompt = settings.sample_prompt or ""
+        reply = writer.stream(writer.frame(prompt), Sampling(seed=seed), SAMPLE_TOKENS)
+        return " ".join((prompt + "".join(reply)).split())
+
     job = Job(
         stage="pretrain",
         output=output,
@@ -106,6 +117,7 @@ def pretrain(
         initial=lambda: parent.parameters if parent else initial_parameters(model, seed),
         validate=validate,
         score=lambda values: sum(values.values()) / len(values),
+        sample=sample if settings.sample_prompt else None,
         tokenizer_path=tokenizer_path,
         template=None,
         facts={"bigram_bits_per_byte": floor, "training_tokens": len(sequence)},

@@ -217,6 +217,69 @@ def test_a_file_in_pieces_is_cut_at_the_end_of_each(tmp_path, monkeypatch):
     assert sum(map(len, validation)) < 0.06 * len(novel)
 
 
+def paragraphs(word: str, count: int) -> str:
+    return "".join(f"The {word} came to the quay on day {n}.\n\n" for n in range(count))
+
+
+def test_of_a_few_own_files_the_ends_are_held_out_up_to_the_share(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").mkdir()
+    texts = {name: paragraphs(name, 20_000) for name in ("a", "b", "c")} | {"d": "Ok."}
+    for name, text in texts.items():
+        (tmp_path / f"texts/{name}.txt").write_text(text)
+    assert run(tmp_path, sources=["texts"], share=0.01) == 0
+    train, validation = (
+        read(tmp_path / "corpus", split, "texts") for split in ("train", "validation")
+    )
+    assert [a + b for a, b in zip(train, validation, strict=False)] == list(texts.values())[:3]
+    assert train[3] == "Ok."  # too short to hold out a part of it
+    assert len(validation) == 3
+    assert sum(map(len, validation)) == pytest.approx(0.01 * sum(map(len, train)), rel=0.05)
+
+
+def test_of_many_short_own_files_whole_ones_are_held_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    for n in range(60):
+        (tmp_path / f"notes/{n}.md").write_text(f"Note {n} has words.\n" * 20)
+    assert run(tmp_path, sources=["notes"], share=0.01) == 0
+    assert [
+        len(read(tmp_path / "corpus", split, "notes")) for split in ("train", "validation")
+    ] == [58, 2]
+
+
+def test_one_s_own_text_may_repeat_itself_but_not_quote_an_evaluation_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "letters").mkdir()
+    greeting = "I remain, as ever and with my love to all of you at the quay, yours, Bea."
+    for n in range(40):
+        (tmp_path / f"letters/{n}.txt").write_text(paragraphs(f"ship {n}", 20) + greeting)
+    (tmp_path / "quiz.jsonl").write_text(json.dumps({"question": paragraphs("whale", 2)}) + "\n")
+    (tmp_path / "letters/40.txt").write_text(paragraphs("whale", 20))
+    for sources in (["letters"], [f"letters/{n}.txt" for n in range(9)] + ["letters/[34]*.txt"]):
+        assert (
+            run(tmp_path, "--kept-out", "quiz.jsonl", sources=sources, decontaminate=True) == 0
+        ), sources
+        dropped = [
+            entry["dropped"]["contaminated"] for entry in manifest_of(tmp_path)["sources"].values()
+        ]
+        assert sum(set_["held-out text"]["documents"] for set_ in dropped) == 0
+        assert sum(set_["quiz"]["documents"] for set_ in dropped) == 1
+
+
+def test_books_must_not_quote_the_held_out_end_of_one_s_own_text(tmp_path, monkeypatch, books):
+    monkeypatch.chdir(tmp_path)
+    novel = paragraphs("ferry", 1000)
+    (tmp_path / "novel.txt").write_text(novel)
+    copy = write_book(tmp_path / "clean", 99, "Copy", novel)
+    found = run(
+        tmp_path, "--books", *books, copy, sources=["novel.txt", "gutenberg"], decontaminate=True
+    )
+    assert found == 0
+    dropped = manifest_of(tmp_path)["sources"]["gutenberg"]["dropped"]["contaminated"]
+    assert dropped["held-out text"]["bytes"] >= len(novel)
+
+
 def test_two_editions_of_one_title_alone_both_lose_their_end(tmp_path):
     books = [
         write_book(tmp_path / "clean", n, "Emma", "A paragraph of it.\n\n" * 100 * n)
@@ -238,11 +301,8 @@ def test_own_text_stands_where_the_configuration_names_it(tmp_path, monkeypatch,
         == 0
     )
     assert list(manifest_of(tmp_path)["sources"]) == ["diary", "gutenberg", "texts", "more"]
-    texts = [
-        *read(tmp_path / "corpus", "train", "texts"),
-        *read(tmp_path / "corpus", "validation", "texts"),
-    ]
-    assert sorted(texts) == [
+    parts = [read(tmp_path / "corpus", split, "texts") for split in ("train", "validation")]
+    assert ["".join(text) for text in zip(*parts, strict=True)] == [
         f"{name} has a line of words\n" * 30 for name in ("texts/a.md", "texts/b.txt")
     ]
 

@@ -326,7 +326,7 @@ MISTAKES = {
     ),
     "own text that is not there": (
         {"added": "corpus: {sources: [gutenberg, novel.txt]}"},
-        r"line 9: novel.txt: no such file or folder; correct the path in corpus.sources",
+        r"line 9: novel.txt: no such file or folder; correct the path",
     ),
     "a key given twice": ({"added": "run: again"}, r"line 9: run is given twice; keep one of them"),
     "a tab": ({"added": "corpus:\n\tname: x"}, r"line 10: not valid YAML"),
