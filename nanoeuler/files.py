@@ -56,7 +56,7 @@ RENAME_EXCHANGE, AT_FDCWD = 2, -100  # of Linux
 def explain_os_errors(path: Path | None = None) -> Iterator[None]:
     """Turn errors that a user can mend into a `UserError` naming `path`, or the file that failed.
 
-    These are a full disk, missing permissions, and a file or folder in the way.
+    These are a full or a broken disk, missing permissions, and a file or folder in the way.
     """
     try:
         yield
@@ -71,6 +71,10 @@ def explain_os_errors(path: Path | None = None) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise UserError(
                 f"{where}no permission there; choose another folder or change its owner"
+            ) from error
+        if error.errno in (errno.EIO, errno.ENODEV):
+            raise UserError(
+                f"{where}cannot be read or written ({error.strerror}); check the disk and run again"
             ) from error
         if error.errno in IN_THE_WAY:
             raise UserError(
