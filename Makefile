@@ -3,6 +3,8 @@
 #   make demo       .venv, then the offline demo from raw text to a chatting model
 #   make test       .venv with the development tools, then lint and the tests
 #   make lint       style, and the workflow's own checks
+#   make fuzz       damaged input for every reader; `MINUTES=60`
+#   make torture    runs under kill -9 and on full disks; `KILLS=200`
 #   make install    .venv only; `make install EXTRAS=slurm` for a cluster
 #   make lock       renew requirements/ from pyproject.toml (needs uv and the network)
 #   make clean      remove .venv and caches; data/ and results/ stay
@@ -13,8 +15,10 @@ LOCKS := core dev slurm cuda12 cuda13
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -nE \
   -e 's/.*CUDA Version: *12\..*/cuda12/p' -e 's/.*CUDA Version: *1[3-9]\..*/cuda13/p')
 EXTRAS :=
+MINUTES := 60
+KILLS := 200
 
-.PHONY: demo test lint install lock clean
+.PHONY: demo test lint fuzz torture install lock clean
 
 demo: .venv/core.stamp
 	$(BIN)/snakemake --cores all
@@ -29,6 +33,13 @@ lint: .venv/dev.stamp
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
+
+fuzz: .venv/core.stamp
+	$(BIN)/python -m fuzz --minutes $(MINUTES)
+
+torture: .venv/core.stamp
+	$(BIN)/python -m fuzz.torture --kills $(KILLS)
+	$(BIN)/python -m fuzz.full_disk
 
 install:
 	requirements/install.sh $(EXTRAS) $(CUDA)

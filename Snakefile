@@ -14,6 +14,7 @@ import os
 import sys
 
 sys.path.insert(0, workflow.basedir)
+from nanoeuler.config import start
 from nanoeuler.config.machine import (
     ALL_CORES,
     cluster_resources,
@@ -23,13 +24,20 @@ from nanoeuler.config.machine import (
     training_megabytes,
 )
 from nanoeuler.config.paths import Paths, option
-from nanoeuler.config.start import plan_command, read_configuration, require_plan, write_pipeline
-from nanoeuler.config.stages import code_fingerprint, stage_config, stage_identity
+from nanoeuler.config.stages import (
+    CHECKED_CODE,
+    code_fingerprint,
+    stage_config,
+    stage_identity,
+)
+from nanoeuler.config.workflow_lock import WorkflowLock
 from nanoeuler.files import canonical_json
 
 os.environ.update(job_environment(workflow.basedir))
+start.explain_changes()
+workflow_lock = WorkflowLock()  # here, since Snakemake takes its own before onstart
 config_files = workflow.overwrite_configfiles or ["config/config.yaml"]
-config = read_configuration(config_files, workflow.config_settings.config)
+config = start.read_configuration(config_files, workflow.config_settings.config)
 paths = Paths(config)
 
 for name, limit in limits(config, given=workflow.global_resources).items():
@@ -38,11 +46,15 @@ MODEL_THREADS = model_threads(workflow.global_resources["gpu"].value)
 
 
 onstart:
+    workflow_lock.note(getattr(workflow.persistence, "_lockfile", {}).values())
     rules_to_run = {job.rule.name for job in workflow.dag.needrun_jobs()}
     gpus = workflow.global_resources["gpu"].value
-    require_plan(plan_command(config, rules_to_run, config_files, gpus, workflow.local_exec))
+    start.require_plan(
+        start.plan_command(config, rules_to_run, config_files, gpus, workflow.local_exec)
+    )
+    start.keep_models(paths, rules_to_run)
     needs = {job: workflow.dag.dependencies[job] for job in workflow.dag.jobs}
-    write_pipeline(paths.pipeline, config, needs)
+    start.write_pipeline(paths.pipeline, config, needs)
 
 
 # Jobs use the interpreter that runs Snakemake. The image serves

@@ -34,17 +34,16 @@ known terms:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from nanoeuler.backend import make_backend
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, brief
 from nanoeuler.inference.generate import Reply, Writer
-from nanoeuler.inference.sampling import Sampling
-from nanoeuler.model.files import SavedModel, load_model
+from nanoeuler.inference.sampling import Sampling, at_least_one
+from nanoeuler.model.files import SavedModel, find_model, load_model
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.model.transformer import Batch, Transformer
@@ -98,15 +97,39 @@ class LanguageModel:
         input: str = "",
         raw: bool = False,
         max_tokens: int = MAX_TOKENS,
-        **sampling: Any,
+        *,
+        temperature: float = Sampling.temperature,
+        top_k: int = Sampling.top_k,
+        top_p: float = Sampling.top_p,
+        seed: int = Sampling.seed,
     ) -> str:
         """The text that the model writes behind `prompt`, up to `</s>` or `max_tokens`.
 
-        A tuned model answers `prompt` (and `input`, where there is one) in its template, unless
-        `raw`; a base model continues it. `sampling` are the fields of `Sampling`: temperature,
-        top_k, top_p, seed. Raises `UserError` for one out of its range.
+        - `prompt`: an instruction, which a tuned model answers in its template, or a text, which a
+          base model continues.
+        - `input`: further input to the instruction.
+        - `raw`: continue `prompt` itself with a tuned model, too.
+        - `max_tokens`: new tokens at most.
+        - `temperature`: logits are divided by it; 0 always takes the likeliest token.
+        - `top_k`: choose among the k likeliest tokens; 0 means all.
+        - `top_p`: choose among the fewest tokens that hold this share of the probability.
+        - `seed`: the same seed and arguments give the same text.
+
+        Raises TypeError for a prompt that is not text, and `UserError` for a value out of its
+        range.
         """
-        return "".join(self.stream(prompt, input, raw, max_tokens, **sampling))
+        return "".join(
+            self.stream(
+                prompt,
+                input,
+                raw,
+                max_tokens,
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                seed=seed,
+            )
+        )
 
     def stream(
         self,
@@ -114,20 +137,29 @@ class LanguageModel:
         input: str = "",
         raw: bool = False,
         max_tokens: int = MAX_TOKENS,
-        **sampling: Any,
+        *,
+        temperature: float = Sampling.temperature,
+        top_k: int = Sampling.top_k,
+        top_p: float = Sampling.top_p,
+        seed: int = Sampling.seed,
     ) -> Reply:
         """Like `generate`, piece by piece.
 
         `for piece in model.stream("Once"): print(piece, end="", flush=True)`
         """
+        sampling = Sampling(temperature, top_k, top_p, seed)
         ids = self.writer.frame(self.prompt(prompt, input, raw))
-        return self.writer.stream(ids, Sampling(**sampling), max_tokens)
+        return self.writer.stream(ids, sampling, at_least_one(max_tokens))
 
     def prompt(self, prompt: str, input: str = "", raw: bool = False) -> str:
         """The text that the model continues.
 
-        Raises `UserError` for an `input` when no template is used.
+        Raises `UserError` for an `input` when no template is used, and TypeError for what is not
+        text.
         """
+        for name, text in (("prompt", prompt), ("input", input)):
+            if not isinstance(text, str):
+                raise TypeError(f"{name} must be one text, a str, not {brief(text)}")
         if self.template is not None and not raw:
             return TEMPLATES[self.template](prompt, input)
         if input:
@@ -207,14 +239,18 @@ class LanguageModel:
 def load(
     folder: str | Path, device: str = "auto", gpus: int | None = None, precision: str = "auto"
 ) -> LanguageModel:
-    """Load a model folder, such as results/demo/sft/model.
+    """Load a trained model.
 
-    `device` is auto, cpu, cuda or reference. `precision` is that of a GPU's products and
-    activations: fp32, tf32, bf16; auto is bf16. Raises `UserError` when the folder is not a model
-    folder, or its files are damaged or do not belong together.
+    - `folder`: a model folder, such as results/demo/sft/model, or the folder of a stage or a run,
+      such as results/demo, which stands for its last model.
+    - `device`: auto (a GPU where there is one), cpu, cuda, or reference (plain NumPy, slow).
+    - `gpus`: GPUs to use; 0 forces the CPU, None takes what `device` says.
+    - `precision`: of a GPU's products and activations: fp32, tf32 or bf16; auto is bf16.
+
+    Raises `UserError` when there is no model, or its files are damaged or do not belong together.
     """
     backend = make_backend(device, gpus, precision)
-    saved = load_model(folder)
+    saved = load_model(find_model(Path(folder)))
     tokenizer = Tokenizer.load(saved.tokenizer_path)
     if tokenizer.vocab_size > saved.config.vocab_size:
         raise UserError(

@@ -7,3 +7,13 @@ class UserError(Exception):
     The text is one sentence that says what is wrong, where (file, line or key) and what to do about
     it. The command line prints it without a traceback and exits with status 1.
     """
+
+
+LONGEST = 60
+"""Characters of a wrong value that a message shows."""
+
+
+def brief(value: object) -> str:
+    """`repr(value)`, shortened when long, for a message about a wrong value."""
+    text = repr(value)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

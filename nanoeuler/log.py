@@ -6,6 +6,8 @@ lines of the attempt before it. Machines read `metrics.jsonl` and manifests, nev
 
 import io
 import logging
+import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -14,6 +16,36 @@ from typing import Any, TextIO
 from nanoeuler.errors import UserError
 
 LOGGER = logging.getLogger("nanoeuler")
+UNPRINTABLE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but for tabs and line ends
+    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # those that turn the direction of writing
+    r"\ud800-\udfff]"  # halves of characters
+)
+
+
+ERASE = "\r\x1b[K"
+"""Returns a terminal to the start of its line and erases it."""
+
+
+def printable(text: str) -> str:
+    """Escape what a terminal would obey in a text from outside: "\\x1b", "\\u202e".
+
+    Tabs and line ends stay. Every text of a server, a file or a model that reaches a terminal or a
+    log passes through here; `line` and `Progress` see to theirs.
+    """
+    return UNPRINTABLE.sub(lambda found: ascii(found.group())[1:-1], text)
+
+
+class PrintableFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+class Terminal(logging.StreamHandler):
+    """Standard error, where a line may follow a progress line, which it erases if it is drawn."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return (ERASE if self.stream.isatty() else "") + super().format(record)
 
 
 class LogFile(logging.FileHandler):
@@ -34,7 +66,7 @@ def start(path: str | Path | None = None) -> None:
     LOGGER.handlers.clear()
     LOGGER.setLevel(logging.INFO)
     LOGGER.propagate = False
-    add(logging.StreamHandler(sys.stderr))
+    add(Terminal(sys.stderr))
     if path is not None:
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +79,7 @@ def start(path: str | Path | None = None) -> None:
 
 
 def add(handler: logging.Handler) -> None:
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(PrintableFormatter("%(message)s"))
     LOGGER.addHandler(handler)
 
 
@@ -128,7 +160,9 @@ class Progress:
             shown["eta"] = format_seconds((self.total - self.done) / rate)
         if self.terminal:
             fields = (f"{key}={format_value(value)}" for key, value in (shown | values).items())
-            sys.stderr.write("\r\x1b[K" + " ".join([self.tag, *fields]))
+            text = printable(" ".join([self.tag, *fields]))
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+            sys.stderr.write(ERASE + text[: columns - 1])  # a line that wraps cannot be erased
             sys.stderr.flush()
             self.drawn = True
         else:
@@ -139,5 +173,5 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         if self.drawn:
-            sys.stderr.write("\r\x1b[K")
+            sys.stderr.write(ERASE)
             sys.stderr.flush()

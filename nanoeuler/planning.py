@@ -8,7 +8,7 @@ and are printed as such.
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ import numpy as np
 
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.settings import Dpo, Pretrain, Sft
+from nanoeuler.corpus.split import bytes_of_ends, least_held_out
 from nanoeuler.files import read_json
 from nanoeuler.log import counted, format_seconds
 from nanoeuler.model.buffers import training_pass_bytes
@@ -77,7 +78,8 @@ class Plan:
     data_disk: float = 0.0
     results_disk: float = 0.0
     memory: float = 0.0
-    text_bytes: float = 0.0
+    text_bytes: float = 0.0  # for training
+    held_out_bytes: float = 0.0
     text_tokens: float = 0.0
     stages: dict[str, StageCost] = field(default_factory=dict)
     tokens_per_second: float | None = None
@@ -154,24 +156,43 @@ def source_bytes(sources: Mapping[str, Any], kind: str, name: str) -> float | No
 def estimate_text(plan: Plan, config: Config, paths: Paths) -> None:
     """Fill in the bytes and tokens of the corpus, and the disk that its preparation needs."""
     if Path(paths.tokens).exists():
-        splits = read_json(paths.tokens)["splits"]["train"].values()
-        plan.text_bytes = sum(split["bytes"] for split in splits)
-        plan.text_tokens = sum(split["tokens"] for split in splits)
+        splits = read_json(paths.tokens)["splits"]
+        plan.text_bytes = sum(source["bytes"] for source in splits["train"].values())
+        plan.held_out_bytes = sum(source["bytes"] for source in splits["validation"].values())
+        plan.text_tokens = sum(source["tokens"] for source in splits["train"].values())
         return
-    vocab_size = config["tokenizer"]["vocab_size"]
+    vocab_size, share = config["tokenizer"]["vocab_size"], config["corpus"]["validation_share"]
     if "sample" in config:
-        plan.text_bytes = raw_bytes = float(SAMPLE_TEXT_BYTES)
+        text = raw_bytes = float(SAMPLE_TEXT_BYTES)
+        plan.held_out_bytes = share * text
     else:
         books = len(paths.books) * BOOK_BYTES * CLEAN_SHARE
         pages = sum(shard_text(config, shard) for shard in paths.web_shards)
-        own = sum(Path(file).stat().st_size for file in paths.own_text)
-        plan.text_bytes = books + pages + own
+        own = [Path(file).stat().st_size for file in paths.own_text]
+        text = books + pages + sum(own)
+        plan.held_out_bytes = (
+            books * whole_share(len(paths.books), share) + pages * share + held_out(own, share)
+        )
         missing = [book for book in paths.books if not Path(paths.raw_book(book)).exists()]
         raw_pages = sum(shard_text(config, shard) for shard in missing_shards(paths))
         raw_bytes = len(missing) * BOOK_BYTES * 2 + raw_pages
+    plan.text_bytes = text - plan.held_out_bytes
     plan.text_tokens = plan.text_bytes / bytes_per_token(vocab_size)
-    token_bytes = plan.text_tokens * (2 if vocab_size <= 65536 else 4)
-    plan.data_disk = raw_bytes + plan.text_bytes + token_bytes
+    token_bytes = text / bytes_per_token(vocab_size) * (2 if vocab_size <= 65536 else 4)
+    plan.data_disk = raw_bytes + text + token_bytes
+
+
+def whole_share(documents: int, share: float) -> float:
+    """About the share of a source that is held out as whole documents."""
+    return max(share, least_held_out(documents) / max(1, documents))
+
+
+def held_out(own_files: Sequence[int], share: float) -> float:
+    """About how many bytes are held out of one's own files of these sizes."""
+    ends = float(bytes_of_ends(np.array(own_files, float), share).sum())
+    if len(own_files) < 2:
+        return ends
+    return min(ends, whole_share(len(own_files), share) * sum(own_files))
 
 
 def stage_costs(plan: Plan, config: Config) -> dict[str, StageCost]:
@@ -320,7 +341,10 @@ def describe(config: Config, plan: Plan) -> str:
     speed = f", about {rate:,.0f} tokens/s" if rate else ""
     data = f"{size(plan.data_disk)} in {config['data_dir']}"
     results = f"at most {size(plan.results_disk)} in {config['results_dir']}"
-    text = f"{size(plan.text_bytes)}, about {plan.text_tokens / 1e6:,.1f} M tokens"
+    text = (
+        f"{size(plan.text_bytes)}, about {plan.text_tokens / 1e6:,.1f} M tokens; "
+        f"{size(plan.held_out_bytes)} held out"
+    )
     return "\n".join(
         [
             f"run {config['run']}: {plan.parameters:,} parameters on {plan.engine}{speed}",

@@ -41,7 +41,8 @@ RESOLVE = re.compile(r"/datasets/([^/]+)/([^/]+)/resolve/([^/]+)/(.+)")
 class Fault:
     """A fault of a response: an error status, or a body that is a web page.
 
-    A body may also end, stall or change after `after` bytes.
+    A body may also end, stall or change after `after` bytes. `raw` is sent as it is in place of a
+    response: one byte every `drip` seconds, and its end `again` until the client hangs up.
     """
 
     status: int | None = None
@@ -51,6 +52,9 @@ class Fault:
     corrupt: bool = False
     block_page: bool = False
     after: int = 0
+    raw: bytes | None = None
+    drip: float = 0.0
+    again: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class Server:
         self.root = root
         self.ranges = True
         self.validators = True
+        self.heeds_if_range = True
         self.signature_seconds = 3600.0
         self.signature_requests = math.inf  # requests after which a signature expires, too
         self.signed: Counter[str] = Counter()  # requests of each signature
@@ -141,7 +146,9 @@ class Handler(BaseHTTPRequestHandler):
                 and (len(self.site.seen) + 1) % self.site.too_many_every == 0
             ):
                 fault = Fault(status=429, headers={"Retry-After": "1"})
-        if fault.status:
+        if fault.raw is not None:
+            self.send_raw(fault.raw, fault)
+        elif fault.status:
             self.answer(fault.status, fault.headers, b"no\n")
         elif found := RESOLVE.fullmatch(self.plain_path):
             self.redirect(*found.groups())
@@ -187,7 +194,8 @@ class Handler(BaseHTTPRequestHandler):
         start, stop = 0, size
         code = 200
         wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        if self.site.ranges and wanted and self.headers.get("If-Range", tag) == tag:
+        known = self.headers.get("If-Range", tag) if self.site.heeds_if_range else tag
+        if self.site.ranges and wanted and known == tag:
             first, last = wanted.groups()
             start = int(first) if first else max(0, size - int(last))
             stop = min(size, int(last) + 1) if first and last else size
@@ -221,6 +229,17 @@ class Handler(BaseHTTPRequestHandler):
             self.site.stopping.wait(30)
         if fault.truncate or fault.stall:
             self.close_connection = True
+
+    def send_raw(self, raw: bytes, fault: Fault) -> None:
+        self.note(0)
+        self.close_connection = True
+        size = 1 if fault.drip else 1 << 20
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while raw and not self.site.stopping.is_set():
+                for begin in range(0, len(raw), size):
+                    self.wfile.write(raw[begin : begin + size])
+                    self.site.stopping.wait(fault.drip)
+                raw = fault.again
 
     def answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.note(status)

@@ -1,12 +1,20 @@
 """Compiled functions: the cache on disk and what is said."""
 
+import ast
+import importlib
+import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from numba.core.dispatcher import Dispatcher
 
+from tests.machine_code import copy_machine_code
+
+CHECKOUT = Path(__file__).parents[1]
 CALLER = """
 from nanoeuler.compiling import compiled
 from callee import double
@@ -28,11 +36,11 @@ MAIN = "from nanoeuler import log\nlog.start()\nfrom caller import twice\nprint(
 def run(
     folder: Path, largest_file: int = resource.RLIM_INFINITY, **environment: str
 ) -> tuple[str, str]:
-    checkout = Path(__file__).parents[1]
+    search = {"PYTHONPATH": f"{folder}:{CHECKOUT}", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
         [sys.executable, "-c", MAIN],
         cwd=folder,
-        env={"PYTHONPATH": f"{folder}:{checkout}", "PATH": "/usr/bin:/bin", **environment},
+        env=search | {"XDG_CACHE_HOME": f"{folder}/cache"} | environment,
         preexec_fn=lambda: resource.setrlimit(
             resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY)
         ),
@@ -56,6 +64,16 @@ def test_the_first_run_compiles_and_says_so_once(folder):
     assert said.count("compiling") == 1
 
 
+def test_processes_that_compile_soon_after_say_nothing(folder):
+    run(folder)
+    (folder / "callee.py").write_text(CALLEE.format(factor=12))
+    assert run(folder) == ("61", "")
+    said = folder / "cache/nanoeuler/compiling"
+    os.utime(said, (said.stat().st_mtime - 3600,) * 2)
+    (folder / "callee.py").write_text(CALLEE.format(factor=122))
+    assert run(folder)[1].count("compiling") == 1
+
+
 def test_the_next_run_finds_the_machine_code_on_disk(folder):
     run(folder)
     assert run(folder) == ("11", "")
@@ -65,9 +83,74 @@ def test_a_change_in_a_function_called_from_another_file_is_noticed(folder):
     run(folder)
     # of another length: Python itself compares seconds and sizes
     (folder / "callee.py").write_text(CALLEE.format(factor=12))
-    result, said = run(folder)
-    assert result == "61"
-    assert "compiling" in said
+    assert run(folder)[0] == "61"
+
+
+def test_a_changed_constant_of_a_file_without_compiled_functions_is_noticed(folder):
+    (folder / "constants.py").write_text("FACTOR = 2\n")
+    (folder / "callee.py").write_text(
+        "from constants import FACTOR\n" + CALLEE.format(factor="FACTOR")
+    )
+    assert run(folder)[0] == "11"
+    (folder / "constants.py").write_text("FACTOR = 12\n")
+    assert run(folder)[0] == "61"
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "result"),
+    [
+        ("backend/cpu/vector_maps.py", "sigmoid(builder, gate)", "vector_constant(3)", "12.0"),
+        ("compiling.py", '{"reassoc", "contract", "arcp", "nsz"}', '{"nsz"}', "3.523"),
+    ],
+)
+def test_an_edit_of_what_goes_into_a_kernel_makes_it_new(tmp_path, path, old, new, result):
+    package = tmp_path / "nanoeuler"
+    others = shutil.ignore_patterns("__pycache__", "cuda", "corpus", "evaluation", "training")
+    shutil.copytree(CHECKOUT / "nanoeuler", package, ignore=others)
+    copy_machine_code(tmp_path)
+    (tmp_path / "program.py").write_text(
+        "import numpy as np\n"
+        "from nanoeuler.backend.cpu.elementwise import swiglu\n"
+        "two, out = np.full((1, 3), 2, np.float32), np.zeros((1, 3), np.float32)\n"
+        "swiglu(two, two, out, 0, 1)\n"
+        "print(round(float(out[0, 0]), 3), sum(swiglu.stats.cache_misses.values()))\n"
+    )
+
+    def computed() -> list[str]:
+        environment = {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        command = [sys.executable, "program.py"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout.split()
+
+    computed()  # this checkout may have compiled none
+    assert computed() == ["3.523", "0"]
+    text = (package / path).read_text()
+    assert old in text
+    (package / path).write_text(text.replace(old, new, 1))
+    assert computed() == [result, "1"]
+
+
+def test_compiled_functions_take_nothing_from_other_folders():
+    """Machine code is kept until a source of its folder changes."""
+    for path in sorted((CHECKOUT / "nanoeuler").rglob("*.py")):
+        source = path.read_text("utf-8")
+        if "\n@compiled" not in source:
+            continue
+        package = ".".join(path.parent.relative_to(CHECKOUT).parts)
+        module = importlib.import_module(f"{package}.{path.stem}")
+        used = {
+            name
+            for value in vars(module).values()
+            if isinstance(value, Dispatcher) and value.py_func.__module__ == module.__name__
+            for name in value.py_func.__code__.co_names
+        }
+        assert used
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("nanoeuler"):
+                imported = {alias.asname or alias.name for alias in node.names}
+                assert node.module.startswith(package) or not imported & used, path
 
 
 @pytest.mark.parametrize("kind", ["nbi", "nbc"])
@@ -77,10 +160,32 @@ def test_machine_code_that_was_cut_off_is_compiled_anew(folder, kind, left):
     for path in folder.rglob(f"*.{kind}"):
         content = path.read_bytes()
         path.write_bytes(content[: int(left * len(content))])
+    (folder / "cache/nanoeuler/compiling").unlink()
     result, said = run(folder)
     assert result == "11"
     assert said.count("compiling") == 1
     assert run(folder) == ("11", "")
+
+
+def test_a_flipped_bit_in_machine_code_is_not_run(folder):
+    run(folder)
+    for path in folder.rglob("*.nbc"):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 4
+        path.write_bytes(content)
+    assert run(folder)[0] == "11"
+    (folder / "cache/nanoeuler/compiling").unlink()
+    assert run(folder) == ("11", ""), "it was compiled anew"
+
+
+def test_a_kill_between_index_and_code_leaves_no_old_code_in_use(folder):
+    run(folder)
+    old = {path: path.read_bytes() for path in folder.rglob("*.nbc")}
+    (folder / "callee.py").write_text(CALLEE.format(factor=12))
+    run(folder)
+    for path, content in old.items():  # Numba writes the index first
+        path.write_bytes(content)
+    assert run(folder)[0] == "61"
 
 
 def test_a_disk_that_is_full_costs_the_machine_code_and_not_the_run(folder):

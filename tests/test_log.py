@@ -1,6 +1,16 @@
+import os
+import pty
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
 import pytest
 
-from nanoeuler.log import counted
+from nanoeuler import log
+from nanoeuler.log import counted, printable
+
+CHECKOUT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -17,3 +27,51 @@ from nanoeuler.log import counted
 )
 def test_one_thing_is_told_in_the_singular(number, told):
     assert counted(number, "pair") == told
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\tb\nc", "a\tb\nc"),
+        ("é… 漢字 👩\u200d🔬 שלום", "é… 漢字 👩\u200d🔬 שלום"),
+        ("\x1b[2J\x07\r\x00\x7f", r"\x1b[2J\x07\r\x00\x7f"),
+        ("\x9b31m\x85", r"\x9b31m\x85"),
+        ("\u202etxt.exe\u2066\u200f", r"\u202etxt.exe\u2066\u200f"),
+        ("\ud800", r"\ud800"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_escaped(text, shown):
+    assert printable(text) == shown
+
+
+def test_no_escape_sequence_reaches_the_log(tmp_path: Path, capsys):
+    log.start(tmp_path / "stage.log")
+    log.line("retry", "No\x1b]0;owned\x07", name="\u202e")
+    expected = "retry name=\\u202e  No\\x1b]0;owned\\x07\n"
+    assert capsys.readouterr().err == expected
+    assert (tmp_path / "stage.log").read_text(encoding="utf-8") == expected
+
+
+def test_on_a_terminal_a_line_takes_the_place_of_the_progress_line():
+    """A real program at a terminal of 60 columns, which a progress line must not outgrow."""
+    program = """
+import time
+from nanoeuler import log
+log.start()
+with log.Progress("train", 100, "steps") as progress:
+    progress.shown -= 9  # as if seconds had passed
+    progress.update(5, note="x" * 100)
+    log.line("validation", step=5)
+log.line("model", "is written")
+"""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 60))
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=theirs, cwd=CHECKOUT)
+    assert process.wait(30) == 0
+    os.close(theirs)
+    drawn = os.read(ours, 10_000).decode().split("\r\x1b[K")
+    os.close(ours)
+    assert drawn[0] == ""
+    assert drawn[1].startswith("train done=5steps share=5% rate=")
+    assert len(drawn[1]) == 59
+    assert drawn[2:] == ["validation step=5\r\n", "", "model  is written\r\n"]

@@ -84,6 +84,25 @@ def test_the_download_of_tasks_is_counted_where_all_sizes_are_stated():
     assert planning.make_plan(config, ReferenceBackend()).download["tasks"] == 1_819_752
 
 
+@pytest.mark.parametrize(
+    ("sizes", "held_out"),
+    [
+        ([500_000] * 3, 15_000),
+        ([500_000], 5_000),
+        ([2_000] * 60, 4_000),
+        ([100_000] * 200, 200_000),
+    ],
+)
+def test_the_held_out_part_of_own_text_is_not_counted_as_training_text(sizes, held_out):
+    Path("texts").mkdir()
+    for number, size in enumerate(sizes):
+        Path(f"texts/{number}.txt").write_text("x" * size)
+    config, plan = plan_of("small", 'corpus.sources=["texts"]')
+    assert plan.held_out_bytes == pytest.approx(held_out)
+    assert plan.text_bytes == pytest.approx(sum(sizes) - held_out)
+    assert f"; {planning.size(held_out)} held out\n" in planning.describe(config, plan)
+
+
 def test_what_is_there_already_is_not_downloaded_again():
     config, before = plan_of("small")
     book = Path(planning.Paths(config).raw_book(1342))
@@ -159,7 +178,7 @@ def test_a_workflow_does_not_time_a_run_of_minutes(capsys):
     assert main([*command, "--unless-short"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("run demo: 1,049,216 parameters on reference\n")
-    assert "2.37 epochs, minutes" in said
+    assert "2.4 epochs, minutes" in said
     assert "dpo        0.1 M tokens, 1 epoch, minutes" in said
     config, plan = plan_of("config", "max_hours=0.5")
     assert not planning.is_short(config, plan)

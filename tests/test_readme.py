@@ -88,7 +88,7 @@ def test_its_commands_work_as_printed(checkout):
         assert "Traceback" not in said, f"{command}\n{said}"
         if command == "make demo":
             assert "results/demo/report.html" in done.stdout
-            assert "nanoeuler chat --model results/demo/dpo/model" in done.stdout
+            assert "nanoeuler chat results/demo/dpo/model" in done.stdout
         if command.startswith("nanoeuler plan"):
             assert "pretrain" in done.stdout
         if command.endswith("pip install ."):

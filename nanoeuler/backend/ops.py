@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from nanoeuler import provenance
 from nanoeuler.backend.programs import Feed, HostCopy, Program
 from nanoeuler.backend.records import (
     AdamWConstants,
@@ -67,6 +68,8 @@ class Backend(ABC):
     """An engine: its arrays, its ops, and what it can do."""
 
     name: ClassVar[str]
+    precision: str
+    """Arithmetic of products and activations: fp32, tf32, bf16; fp64 of the reference alone."""
     dtype: np.dtype
     activation: np.dtype
     residual: np.dtype
@@ -78,6 +81,9 @@ class Backend(ABC):
 
     algorithms: dict[str, str]
     """Algorithms chosen by measuring. A run that is to give the same bits needs the same ones."""
+
+    check_tokens = 40
+    """Tokens of a micro-batch for which the kernels compute that training takes."""
 
     peak_flops: float | None = None
     """Operations per second that the device can do; None where nobody says."""
@@ -137,6 +143,15 @@ class Backend(ABC):
 
     def check_form(self, form: BlockForm, dim: int) -> None:  # noqa: B027 (optional)
         """Raise `UserError` for a block that this engine cannot compute."""
+
+    def as_for(self, elements: int) -> "Self":
+        """An engine that computes any model in the way of one of that many parameters."""
+        return self
+
+    @property
+    def device_name(self) -> str:
+        """The name of the device that computes, a GPU's or the processor's."""
+        return self.device.name if self.device else provenance.cpu_name()
 
     @abstractmethod
     def environment(self) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class ReferenceBackend(Backend):
 
     def __init__(self, dtype: Any = np.float32):
         self.dtype = self.activation = self.residual = np.dtype(dtype)
+        self.precision = f"fp{8 * self.dtype.itemsize}"
         self.algorithms: dict[str, str] = {}
 
     # ---- what it can do

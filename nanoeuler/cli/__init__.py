@@ -7,41 +7,97 @@ the stage runs, so that `nanoeuler --help` answers at once.
 import argparse
 import os
 import sys
+from collections.abc import Sequence
+from itertools import starmap
 
 from nanoeuler import __version__, log
 from nanoeuler.cli import (
+    accepting,
     corpus,
     evaluation,
     inference,
     inspection,
+    own_text,
     planning,
     sources,
     tokenizer,
     training,
 )
+from nanoeuler.cli.parser import Parser, UsageError
 from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors
 from nanoeuler.timing import Timing
 
-GROUPS = (sources, corpus, tokenizer, training, inference, evaluation, inspection, planning)
+START = (
+    ("nanoeuler train my-novel.txt", "from a text to a model, a report and a chat"),
+    ("make demo", "the whole pipeline on a small invented world"),
+    ("nanoeuler chat results/demo", "talk to its model"),
+    ("nanoeuler plan config/small.yaml", "what a real run would cost here"),
+    ("snakemake --configfile config/small.yaml", "run it"),
+)
+"""The commands to begin with, for the top of `nanoeuler --help`."""
+GROUPS = {
+    "your own text": (own_text,),
+    "use a model": (inference,),
+    "before a run": (planning, inspection),
+    "after a run": (evaluation, accepting),
+    "the stages of a run, which Snakemake calls for you": (
+        *(sources, corpus, tokenizer, training),
+    ),
+}
+"""The modules of subcommands under the headings of `nanoeuler --help`."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def build_parser() -> Parser:
+    parser = Parser(
         prog="nanoeuler",
-        description="Train a GPT-2-class language model from scratch, one stage at a time.",
+        usage="nanoeuler COMMAND ...",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"nanoeuler {__version__}")
-    subparsers = parser.add_subparsers(dest="stage", metavar="STAGE", required=True)
-    for group in GROUPS:
-        group.register(subparsers)
+    subparsers = parser.add_subparsers(
+        dest="stage", metavar="COMMAND", help=argparse.SUPPRESS, prog="nanoeuler"
+    )
+    sections = {"start here": list(START)}
+    for heading, modules in GROUPS.items():
+        before = len(subparsers._choices_actions)
+        for module in modules:
+            module.register(subparsers)
+        added = subparsers._choices_actions[before:]
+        sections[heading] = [(action.dest, action.help or "") for action in added]
+    parser.description = "\n\n".join(
+        [
+            "Train a GPT-2-class language model from scratch, and talk to it.",
+            *starmap(help_section, sections.items()),
+            "`nanoeuler COMMAND --help` shows what a command takes.",
+        ]
+    )
     return parser
 
 
+def help_section(heading: str, entries: Sequence[tuple[str, str]]) -> str:
+    """A heading, and below it the commands with their meanings."""
+    width = max(14, 2 + max(len(command) for command, _ in entries))
+    lines = [f"  {command:<{width}}{meaning}" for command, meaning in entries]
+    return "\n".join([f"{heading}:", *lines])
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run one stage. Returns the exit status: 0, or 1 after one sentence on standard error."""
-    options = build_parser().parse_args(arguments)
+    """Run one stage. Returns the exit status: 0, or 1 after one sentence on standard error.
+
+    It is 2 when the command line itself cannot be read.
+    """
     log.lenient(sys.stdout)
+    parser = build_parser()
+    try:
+        options = parser.read(arguments)
+    except UsageError as error:
+        log.start()
+        log.line("error", str(error))
+        return 2
+    if options.stage is None:
+        parser.print_help()
+        return 0
     timing, log_file = Timing(options.stage), getattr(options, "log", None)
     try:
         with explain_os_errors():

@@ -9,9 +9,12 @@ from nanoeuler.cli.options import (
     add_config,
     add_device,
     add_gpus,
+    add_json,
+    add_model,
     add_optional_path,
     add_path,
     finish,
+    model_folder,
 )
 from nanoeuler.errors import UserError
 
@@ -30,6 +33,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         help="files that `nanoeuler evaluate` wrote, such as results/demo/evaluation/*.json",
     )
     add_optional_path(parser, "--output", "FILE", "also write the table to this Markdown file")
+    add_json(parser)
     finish(parser, run_compare)
     register_report(subparsers)
 
@@ -41,7 +45,7 @@ def register_evaluate(subparsers: argparse._SubParsersAction) -> None:
         description="Measure a model: held-out bits per byte, tasks, replies, samples.",
     )
     add_config(parser, "the section evaluate")
-    add_path(parser, "--model", "DIR", "model folder, such as results/demo/sft/model")
+    add_model(parser)
     add_optional_path(
         parser, "--tokens", "MANIFEST", "manifest.json of the token shards, for bits per byte"
     )
@@ -115,26 +119,28 @@ def run_evaluate(options: argparse.Namespace) -> None:
     from nanoeuler.config import load
     from nanoeuler.evaluation.evaluate import Material, evaluate
     from nanoeuler.files import atomic_write, write_json
+    from nanoeuler.integrity import seal
 
     material = Material(
         options.tokens, options.questions, options.instructions, tuple(options.tasks)
     )
     result, items = evaluate(
-        load(options.config), options.model, material, options.device, options.gpus
+        load(options.config), model_folder(options), material, options.device, options.gpus
     )
     if options.items:
         with atomic_write(options.items) as file:
             file.writelines(json.dumps(item) + "\n" for item in items)
-    write_json(options.output, result)
+    write_json(options.output, seal(result))
     log.line("evaluated", str(options.output))
 
 
 def run_compare(options: argparse.Namespace) -> None:
-    from nanoeuler.evaluation.comparison import compare, read_evaluations
+    from nanoeuler.evaluation.comparison import compare, read_evaluations, scores
     from nanoeuler.files import atomic_write
 
-    table = compare(read_evaluations(options.evaluations))
-    print(table)
+    evaluations = read_evaluations(options.evaluations)
+    table = compare(evaluations)
+    print(json.dumps(scores(evaluations), indent=2) if options.json else table)
     if options.output:
         with atomic_write(options.output) as file:
             file.write(table + "\n")

@@ -2,27 +2,44 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from nanoeuler import log
-from nanoeuler.cli.options import add_device, add_gpus, finish
+from nanoeuler.cli.options import add_device, add_gpus, add_model, finish, model_folder
 from nanoeuler.errors import UserError
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     """Add these subcommands."""
+    chat = subparsers.add_parser(
+        "chat",
+        help="talk to a model",
+        description="Talk to a tuned model, or let a base model continue what you type.",
+    )
+    add_model(chat)
+    add_sampling(chat)
+    chat.add_argument(
+        "--history",
+        action="store_true",
+        help="let the model see earlier turns (default: it sees each line alone, as in tuning)",
+    )
+    finish(chat, run_chat)
     generate = subparsers.add_parser(
         "generate",
         help="continue a prompt",
         description="Continue a prompt; the new text goes to standard output as it is made.",
     )
-    add_model_options(generate)
     generate.add_argument(
-        "--prompt",
-        required=True,
-        help="text to continue, or the instruction for a tuned model; - reads it from standard "
-        "input",
+        "words",
+        nargs="*",
+        metavar="DIR PROMPT",
+        help="the model's folder, or that of a stage or a run, such as results/demo; and the text "
+        "to continue, or the instruction for a tuned model; - reads it from standard input",
     )
+    generate.add_argument("--model", metavar="DIR", help="the model as an option")
+    generate.add_argument("--prompt", help="the text as an option")
+    add_sampling(generate)
     generate.add_argument(
         "--input", default="", help="further input to the instruction (tuned models)"
     )
@@ -32,25 +49,10 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         help="continue the bare prompt, without a tuned model's template",
     )
     finish(generate, run_generate)
-    chat = subparsers.add_parser(
-        "chat",
-        help="talk to a model",
-        description="Talk to a tuned model, or let a base model continue what you type.",
-    )
-    add_model_options(chat)
-    chat.add_argument(
-        "--history",
-        action="store_true",
-        help="let the model see earlier turns (default: it sees each line alone, as in tuning)",
-    )
-    finish(chat, run_chat)
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Which model, where it runs and how it chooses tokens; `Sampling` has the defaults."""
-    parser.add_argument(
-        "--model", required=True, metavar="DIR", help="model folder, such as results/demo/sft/model"
-    )
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """How a model chooses tokens, and where it runs; `Sampling` has the defaults."""
     parser.add_argument("--max-tokens", type=int, metavar="N", help="longest reply (default 200)")
     parser.add_argument(
         "--temperature",
@@ -85,19 +87,19 @@ def sampling_options(options: argparse.Namespace) -> dict[str, Any]:
 
 def run_generate(options: argparse.Namespace) -> None:
     from nanoeuler import api
-    from nanoeuler.inference.chat import at_least_one, visible
-    from nanoeuler.inference.sampling import Sampling
+    from nanoeuler.inference.sampling import Sampling, at_least_one
 
     max_tokens = at_least_one(api.MAX_TOKENS if options.max_tokens is None else options.max_tokens)
     sampling = sampling_options(options)
     Sampling(**sampling)  # refuses bad values before the model is read
-    text, further = read_prompt(options.prompt), as_text(options.input, "--input")
-    model = api.load(options.model, options.device, options.gpus)
+    folder, prompt = folder_and_prompt(options)
+    text, further = read_prompt(prompt), as_text(options.input, "--input")
+    model = api.load(folder, options.device, options.gpus)
     reply = model.stream(text, further, options.raw, max_tokens, **sampling)
     output = sys.stdout
     last = ""
     for piece in reply:
-        output.write(visible(piece) if output.isatty() else piece)
+        output.write(log.printable(piece) if output.isatty() else piece)
         output.flush()
         last = piece or last
     if not last.endswith("\n"):
@@ -118,6 +120,19 @@ def run_generate(options: argparse.Namespace) -> None:
             f"prompt and text outgrew the model's context of {model.config.context} tokens: "
             f"its {log.counted(reply.dropped, 'oldest token')} dropped",
         )
+
+
+def folder_and_prompt(options: argparse.Namespace) -> tuple[Path, str]:
+    """The model's folder and the prompt, each an option or the next of the words."""
+    words = list(options.words)
+    options.folder = words.pop(0) if words and options.model is None else None
+    folder = model_folder(options)
+    prompt = words.pop(0) if words and options.prompt is None else options.prompt
+    if prompt is None:
+        raise UserError("no prompt was given; put it in quotes behind the model's folder")
+    if words:
+        raise UserError(f"{words[0]!r} is one word too many; put the prompt in quotes")
+    return folder, prompt
 
 
 def read_prompt(prompt: str) -> str:
@@ -153,7 +168,8 @@ def run_chat(options: argparse.Namespace) -> None:
         import readline  # noqa: F401  (with it, input() edits lines and recalls them)
 
     sampling = Sampling(**sampling_options(options))
-    model = api.load(options.model, options.device, options.gpus)
+    folder = model_folder(options)
+    model = api.load(folder, options.device, options.gpus)
     log.lenient(sys.stdin)
     output = sys.stdout
 
@@ -165,7 +181,7 @@ def run_chat(options: argparse.Namespace) -> None:
     conversation = Conversation(model.writer, template, options.history)
     max_tokens = api.MAX_TOKENS if options.max_tokens is None else options.max_tokens
     chat = Chat(conversation, sampling, max_tokens, write)
-    log.line("chat", repr(model))
+    log.line("chat", f"{model!r} of {folder}")
     prompt = "> " if sys.stdin.isatty() else ""
     chat.run(lambda: input(prompt))
     if prompt:

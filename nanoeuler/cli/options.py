@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nanoeuler.backend import DEVICES
+from nanoeuler.errors import UserError
 
 Handler = Callable[[argparse.Namespace], int | None]
 
@@ -27,6 +28,31 @@ def add_optional_path(
     parser: argparse.ArgumentParser, flag: str, metavar: str, meaning: str
 ) -> None:
     parser.add_argument(flag, type=Path, metavar=metavar, help=meaning)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The model, as an argument or as the option `--model`; `model_folder` reads them."""
+    meaning = "model folder, or the folder of a stage or a run, such as results/demo"
+    parser.add_argument("folder", nargs="?", metavar="DIR", help=meaning)
+    parser.add_argument("--model", metavar="DIR", help="the same as an option")
+
+
+def model_folder(options: argparse.Namespace) -> Path:
+    """The model folder that was asked for. Raises `UserError` unless it was given once."""
+    from nanoeuler.model.files import find_model
+
+    given = [folder for folder in (options.folder, options.model) if folder is not None]
+    if len(given) == 1:
+        return find_model(Path(given[0]))
+    if given:
+        raise UserError(f"{given[0]} and {given[1]} are two models; give one of them")
+    models = sorted(Path("results").glob("*/*/model/config.json"), key=modified, reverse=True)
+    found = models[0].parent if models else "results/demo, which `make demo` writes"
+    raise UserError(f"no model was given; name its folder, for example {found}")
+
+
+def modified(path: Path) -> float:
+    return path.stat().st_mtime
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
@@ -52,9 +78,17 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs to use; 0 forces the CPU")
 
 
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON for programs, in bytes, seconds, tokens and shares",
+    )
+
+
 def finish(parser: argparse.ArgumentParser, handler: Handler) -> None:
     """Add the option `--log`, which every subcommand has, and the function that runs it."""
     parser.add_argument(
         "--log", type=Path, metavar="FILE", help="append log lines to this file as well"
     )
-    parser.set_defaults(handler=handler)
+    parser.set_defaults(handler=handler, parser=parser)

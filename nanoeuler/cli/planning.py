@@ -1,9 +1,11 @@
 """Subcommand `plan`: what a configuration will cost on this machine."""
 
 import argparse
+import dataclasses
+import json
 
 from nanoeuler.backend import DEVICES
-from nanoeuler.cli.options import add_config, add_gpus, finish
+from nanoeuler.cli.options import add_gpus, add_json, finish
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -14,7 +16,15 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         description="Print what a run downloads and needs of disk, memory and time, and fail with "
         "the remedy when this machine won't do.",
     )
-    add_config(parser, "the whole resolved configuration")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "file", nargs="?", metavar="FILE", help="the configuration, such as config/small.yaml"
+    )
+    which.add_argument(
+        "--config",
+        metavar="C",
+        help="the same as an option, or inline JSON with the whole resolved configuration",
+    )
     parser.add_argument(
         "--name", help="the configuration's file, for the advice when --config is inline"
     )
@@ -32,6 +42,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         help="don't time steps of a run that takes minutes on any machine; the workflow sets this",
     )
     add_gpus(parser)
+    add_json(parser)
     finish(parser, run_plan)
 
 
@@ -40,9 +51,10 @@ def run_plan(options: argparse.Namespace) -> int:
     from nanoeuler.backend import make_backend
     from nanoeuler.config import load
 
-    config = load(options.config)
-    inline = options.config.lstrip().startswith("{")
-    name = options.name or ("config/config.yaml" if inline else options.config)
+    source = options.file or options.config
+    config = load(source)
+    inline = source.lstrip().startswith("{")
+    name = options.name or ("config/config.yaml" if inline else source)
     stages = None if options.stages is None else list(filter(None, options.stages.split(",")))
     backend = make_backend(options.device or config["device"], options.gpus)
     plan = planning.make_plan(config, backend, stages)
@@ -51,7 +63,11 @@ def run_plan(options: argparse.Namespace) -> int:
     if plan.stages and not found and not short:  # memory suffices, so a few steps may be tried
         planning.probe(config, backend, plan)
         found = planning.shortages(config, plan, name)
-    print(planning.describe(config, plan), flush=True)
+    if options.json:
+        described = {"version": 1, "run": config["run"], **dataclasses.asdict(plan)}
+        print(json.dumps(described | {"problems": found}, indent=2, ensure_ascii=False), flush=True)
+    else:
+        print(planning.describe(config, plan), flush=True)
     for sentence in found:
         log.line("error", sentence)
     return 1 if found else 0

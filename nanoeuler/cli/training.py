@@ -77,7 +77,10 @@ def run_pretrain(options: argparse.Namespace) -> int:
 
     config = load(options.config)
     backend = choose_backend(options, Pretrain.read(config["pretrain"]))
-    return run(lambda: pretrain(config, options.tokens, options.tokenizer, options.output, backend))
+    return run(
+        lambda: pretrain(config, options.tokens, options.tokenizer, options.output, backend),
+        options.output,
+    )
 
 
 def run_sft(options: argparse.Namespace) -> int:
@@ -91,7 +94,8 @@ def run_sft(options: argparse.Namespace) -> int:
     return run(
         lambda: sft(
             config, options.instructions, options.tokenizer, parent, options.output, backend
-        )
+        ),
+        options.output,
     )
 
 
@@ -108,7 +112,10 @@ def run_dpo(options: argparse.Namespace) -> int:
             "dpo starts from a tuned model; give its folder with --parent, or set dpo.init_from"
         )
     return run(
-        lambda: dpo(config, options.preferences, options.tokenizer, parent, options.output, backend)
+        lambda: dpo(
+            config, options.preferences, options.tokenizer, parent, options.output, backend
+        ),
+        options.output,
     )
 
 
@@ -129,10 +136,12 @@ def choose_parent(options: argparse.Namespace, settings: "Training") -> Path | N
     return options.parent or (Path(settings.init_from) if settings.init_from else None)
 
 
-def run(stage: Callable[[], object]) -> int:
+def run(stage: Callable[[], object], output: Path) -> int:
     """Run a training stage. A stop by a signal ends with the status that shells expect."""
+    from nanoeuler.files import require_ours
     from nanoeuler.training.stopping import Stopped
 
+    require_ours(output / "model")
     try:
         stage()
         return 0

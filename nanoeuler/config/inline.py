@@ -1,9 +1,13 @@
 """The configuration that a rule gives to a stage: JSON of the sections that the stage reads."""
 
-import json
+from dataclasses import fields
 from typing import Any
 
-from nanoeuler.errors import UserError
+from nanoeuler.config.section import first_misfit
+from nanoeuler.config.settings import Configuration
+from nanoeuler.config.sources import Sources
+from nanoeuler.errors import UserError, brief
+from nanoeuler.files import parse_json
 
 
 class InlineSection(dict[str, Any]):
@@ -17,9 +21,27 @@ class InlineSection(dict[str, Any]):
 
 
 def read_inline(text: str) -> dict[str, Any]:
+    """Parse the configuration. Raises `UserError` unless it is JSON whose values have the types
+    that the sections declare."""
+    values = parse_inline(text)
+    known = {item.name: item.type for item in fields(Configuration)}
+    known |= {"sources": Sources, "model": dict[str, Any]}  # ModelConfig checks its fields itself
+    wrong = first_misfit((key, values[key], known[key]) for key in values if key in known)
+    if wrong is not None:
+        found: Any = values
+        for key in wrong:
+            found = found[key]
+        raise UserError(
+            f"--config is inline JSON whose {'.'.join(map(str, wrong))} cannot be {brief(found)}; "
+            "correct it, or give the path of a YAML file"
+        )
+    return values
+
+
+def parse_inline(text: str) -> dict[str, Any]:
     try:
-        return json.loads(text, object_hook=InlineSection)
-    except json.JSONDecodeError as error:
+        return parse_json(text, object_hook=InlineSection)
+    except ValueError as error:
         raise UserError(
             "--config is inline JSON (it starts with a brace) but is not valid: "
             f"{error}; quote it for the shell, or give the path of a YAML file"

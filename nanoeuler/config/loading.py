@@ -1,10 +1,14 @@
 """Reading a configuration from YAML files and resolving it until nothing is left to guess."""
 
+import glob
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from nanoeuler.config.section import FORM_OF_NAME, NAME
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
 from nanoeuler.config.validation import check, locate
@@ -38,8 +42,10 @@ def load_files(files: Sequence[str | Path], overrides: Mapping[str, Any] | None 
         locations[key] = "the command line"
     source = ", ".join(map(str, files))
     config = check(merged, Configuration, locations, source)
+    find = finder(files)
     where = locate(("sources",), locations, source)
-    config["sources"] = read_sources(config["sources"], config["data_dir"], where)
+    config["sources"] = read_sources(find(config["sources"]), config["data_dir"], where)
+    find_inputs(config, find)
     resolve_model(config, locations, source)
     Consistency(config, locations, source).check()
     return config
@@ -79,18 +85,63 @@ def keys_in(value: Mapping[str, Any], prefix: Key = ()) -> Iterable[Key]:
             yield from keys_in(item, (*prefix, key))
 
 
-def read_sources(file: str, data_dir: str, where: str) -> Config:
-    """Read and check the sources file, which the configuration names at `where`.
+def finder(files: Iterable[str | Path]) -> Callable[[str | None], str | None]:
+    """A function that says where the file is that a configuration names.
+
+    A path counts from the working folder. Where nothing is there, it counts from the folder of the
+    configuration, or if that is called `config`, from the folder around it.
+    """
+    places: list[Path] = []
+    for folder in (Path(file).parent for file in files):
+        places += [folder, folder / ".."] if folder.resolve().name == "config" else [folder]
+
+    def find(path: str | None) -> str | None:
+        if path is None or os.path.isabs(path) or exists(path):
+            return path
+        return next(filter(exists, (os.path.normpath(place / path) for place in places)), path)
+
+    return find
+
+
+def find_inputs(config: Config, find: Callable[[str | None], str | None]) -> None:
+    """Put in where the files and folders are that the sections name."""
+    corpus, sources = config["corpus"], config["sources"]
+    known = {"gutenberg", "fineweb"}
+    corpus["sources"] = [name if name in known else find(name) for name in corpus["sources"]]
+    for stage, data in (("sft", "instructions"), ("dpo", "preferences")):
+        if config[stage][data] not in sources.get(data, {}):
+            config[stage][data] = find(config[stage][data])
+    for stage in ("pretrain", "sft", "dpo"):
+        config[stage]["init_from"] = find(config[stage]["init_from"])
+
+
+def exists(path: str) -> bool:
+    """Whether there is something at `path`, which may be a glob."""
+    path = os.path.expanduser(path)
+    return os.path.exists(path) or (glob.has_magic(path) and bool(glob.glob(path, recursive=True)))
+
+
+def read_sources(file: str | None, data_dir: str, where: str) -> Config:
+    """Read and check the sources file, which the configuration names at `where`, if at all.
 
     `{data_dir}` in its addresses is replaced by the configuration's.
     """
-    if not Path(file).is_file():
+    if file is None:
+        return {}
+    if not os.path.isfile(file):
         raise UserError(
-            f"{where}: sources is {file}, and there is no such file (from {Path.cwd()}); "
-            "correct the path, config/sources.yaml for example"
+            f"{where}: sources is {file}, and there is no such file from here ({Path.cwd()}) or "
+            "from the configuration; correct the path, config/sources.yaml for example"
         )
     content, locations = read_yaml(file)
     sources = check(content or {}, Sources, locations, file)
+    for kind in ("instructions", "preferences", "questions", "tasks"):
+        for name in sources.get(kind) or {}:
+            if not re.fullmatch(NAME, name):
+                raise UserError(
+                    f"{locate((kind, name), locations, file)}: {kind} has the name {name!r}, and a "
+                    f"folder is named after it; give {FORM_OF_NAME}"
+                )
     return {name: expand(section, data_dir) for name, section in sources.items()}
 
 
@@ -153,11 +204,10 @@ class Consistency:
         names = self.corpus["sources"]
         for name in {"gutenberg", "fineweb"} & set(names):
             if name not in self.sources:
-                self.refuse(
-                    ("corpus", "sources"),
-                    f"takes {name}, which the sources file does not describe; "
-                    f"add a {name} section there or take it out here",
-                )
+                there = f"which the sources file does not describe; add a {name} section there"
+                if not self.sources:
+                    there = "but no sources file is named; write `sources: config/sources.yaml`"
+                self.refuse(("corpus", "sources"), f"takes {name}, {there} or take it out here")
         for own in set(names) - {"gutenberg", "fineweb"}:
             try:
                 find_files(own)
@@ -193,7 +243,7 @@ class Consistency:
     def check_data_sets(self) -> None:
         for stage, data in (("sft", "instructions"), ("dpo", "preferences")):
             name, known = self.config[stage][data], self.sources.get(data, {})
-            if self.config[stage]["enabled"] and name not in known and not Path(name).is_file():
+            if self.config[stage]["enabled"] and name not in known and not os.path.isfile(name):
                 self.refuse(
                     (stage, data),
                     f"is {name!r}, neither a name in the sources file "

@@ -21,7 +21,7 @@ def next_steps(config: Mapping[str, Any]) -> str:
     lines = [
         f"report   {paths.report}",
         f"model    {model}",
-        f"chat     {command()} chat --model {model}",
+        f"chat     {command()} chat {model}",
     ]
     for number, prompt in enumerate(config["evaluate"]["prompts"][:3]):
         lines.append(f"{'try' if number == 0 else '':8} {prompt}")

@@ -60,9 +60,9 @@ class Training(Section):
     optimizer: Literal["adamw", "muon"] = key(
         "adamw; or muon, which moves the matrices of the blocks by Muon and all else by AdamW",
         default="adamw",
-        later=True,
+        reruns="new",
     )
-    muon_momentum: float = key("decay of Muon's momentum", default=0.95, ge=0, lt=1, later=True)
+    muon_momentum: float = key("decay of Muon's momentum", default=0.95, ge=0, lt=1, reruns="new")
     weight_decay: float = key("decoupled weight decay, on matrices only", default=0.1, ge=0)
     beta1: float = key("decay of AdamW's first moment", default=0.9, ge=0, lt=1)
     beta2: float = key("decay of AdamW's second moment", default=0.95, ge=0, lt=1)
@@ -73,12 +73,19 @@ class Training(Section):
         gt=0,
     )
     validate_every: int = key(
-        "steps between two measurements on held-out text", default=100, ge=1, reruns="best"
+        "steps between two measurements on held-out text", default=100, ge=1, reruns="measured"
     )
     checkpoint_minutes: float = key(
         "minutes between two checkpoints of the training state, from which a stopped run resumes",
         default=10,
         gt=0,
+        reruns=False,
+    )
+    rewinds: int = key(
+        "how often a stage leaves out rows whose loss or gradient is not a number, and goes on, "
+        "before it stops with an error",
+        default=3,
+        ge=0,
         reruns=False,
     )
     log_every: int = key("steps between two lines in metrics.jsonl", default=10, ge=1, reruns=False)
@@ -104,11 +111,20 @@ class Pretrain(Training):
         "attention stays within a document; false lets the documents of a row mix", default=True
     )
     validation_tokens: int = key(
-        "held-out tokens per source that a measurement reads", default=100_000, ge=1, reruns="best"
+        "held-out tokens per source that a measurement reads",
+        default=100_000,
+        ge=1,
+        reruns="measured",
     )
     keep: Keep = key(
         "which model the stage hands on: the final one or the best on held-out text",
         default="final",
+    )
+    sample_prompt: str | None = key(
+        "a text that the model continues at every measurement, so that the log shows what it has "
+        "learned; null writes no samples",
+        default=None,
+        reruns=False,
     )
 
 
@@ -123,6 +139,7 @@ class Tuning(Training):
         default=0.5,
         ge=0,
         le=1,
+        reruns="default",
     )
     patience: int | None = key(
         "the stage ends after this many measurements in a row that are no better than the best "
@@ -297,7 +314,8 @@ class Corpus(Section):
         "ids of the books to take from the sources file, or all", default="all"
     )
     validation_share: float = key(
-        "share of each source's documents (whole ones, at least two) that is held out",
+        "share of each source that is held out: whole documents, at least two; of your own text "
+        "the end of each document where that is less",
         default=0.01,
         gt=0,
         le=0.5,
@@ -309,7 +327,8 @@ class Corpus(Section):
     )
     decontaminate: bool = key(
         "drop training documents that have 13 words in a row in common with held-out text, "
-        "evaluate.questions or evaluate.tasks, unless more than 10 documents have the same words",
+        "evaluate.questions or evaluate.tasks, unless more than 10 documents have the same words; "
+        "your own text may quote your own held-out text",
         default=True,
     )
     fineweb: Fineweb = subsection(Fineweb, "the part of each FineWeb-Edu shard that is taken")
@@ -402,7 +421,9 @@ class Evaluate(Section):
     """Measurements of every stage's model."""
 
     prompts: list[Annotated[str, MinLen(1)]] = key(
-        "prompts whose replies are printed in the report", default=[]
+        "prompts whose replies are printed in the report; without any, it has the first words of "
+        "held-out documents, and held-out instructions",
+        default=[],
     )
     questions: str | None = key(
         "a name under questions in the sources file: held-out questions that are scored exactly; "
@@ -492,8 +513,11 @@ class Configuration(Section):
         reruns=False,
     )
     results_dir: str = key("folder of the runs", default="results", min_length=1, reruns=False)
-    sources: str = key(
-        "YAML file with every address that is downloaded, its size, hash and licence", min_length=1
+    sources: str | None = key(
+        "YAML file with every address that is downloaded, its size, hash and licence; null for a "
+        "run of your own text alone",
+        default=None,
+        min_length=1,
     )
     sample: Sample = key(
         "a small invented world; with this section it is written to data_dir/sample first, for "

@@ -1,5 +1,6 @@
 """The part of the configuration that each stage reads, and the part that makes it run again."""
 
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -30,6 +31,9 @@ WHOLE_RUN = (
     *("run", "seed", "device", "max_hours", "data_dir", "results_dir", "sample", "corpus"),
     *("tokenizer", "model", "pretrain", "sft", "dpo", "evaluate", "sources"),
 )
+CHECKED_CODE = ("model", "backend", "training", "compiling.py")
+"""Parts of the package that decide what a stage computes, for `code_fingerprint`."""
+
 BOOKS = "sources.gutenberg"
 PAGES = "sources.fineweb"
 
@@ -50,7 +54,7 @@ STAGES = {
     "fetch_questions": Stage(2, ("evaluate.questions", "sources.questions.{evaluate.questions}")),
     "fetch_task": Stage(1, ("evaluate.tasks", "sources.tasks")),
     "build_corpus": Stage(
-        4,
+        5,
         (
             *("corpus.name", "corpus.sources", "corpus.validation_share", "corpus.deduplicate"),
             *("corpus.decontaminate", f"{BOOKS}.licence", f"{PAGES}.licence"),
@@ -58,13 +62,23 @@ STAGES = {
     ),
     "learn_bpe": Stage(1, ("tokenizer",)),
     "tokenize": Stage(1, ("tokenizer.vocab_size",)),
-    "check_gradients": Stage(1, ()),
+    "check_gradients": Stage(
+        2,
+        ("model", *(f"pretrain.{key}" for key in ("precision", "residual_precision", "recompute"))),
+    ),
     "pretrain": Stage(1, ("seed", "model", "pretrain")),
     "sft": Stage(2, ("seed", "model", "sft")),
     "dpo": Stage(1, ("seed", "model", "dpo")),
     "evaluate_model": Stage(4, ("seed", "model.context", "pretrain.document_mask", "evaluate")),
     "write_report": Stage(2, WHOLE_RUN),
 }
+
+
+def revision(config: Config, stage: str) -> int:
+    """The revision of a stage for `config`; a raise does not reach runs that it does not change."""
+    if stage == "build_corpus" and set(config["corpus"]["sources"]) <= {"gutenberg", "fineweb"}:
+        return 4  # 5 reads and splits one's own text in another way
+    return STAGES[stage].revision
 
 
 def stage_config(config: Config, stage: str) -> str:
@@ -74,7 +88,7 @@ def stage_config(config: Config, stage: str) -> str:
     fields written out are one model.
     """
     selected = select(config, STAGES[stage].reads)
-    return canonical_json(selected | {"revision": STAGES[stage].revision})
+    return canonical_json(selected | {"revision": revision(config, stage)})
 
 
 def stage_identity(config: Config, stage: str) -> str:
@@ -85,9 +99,8 @@ def stage_identity(config: Config, stage: str) -> str:
     """
     selected = select(config, STAGES[stage].reads)
     sources = lasting(selected.pop("sources", {}), Sources)
-    revision = STAGES[stage].revision
     return canonical_json(
-        lasting(selected, Configuration) | {"sources": sources, "revision": revision}
+        lasting(selected, Configuration) | {"sources": sources, "revision": revision(config, stage)}
     )
 
 
@@ -126,28 +139,34 @@ def resolve_key(name: str, config: Config) -> tuple[str, ...]:
 def lasting(values: Mapping[str, Any], section: type[Section]) -> dict[str, Any]:
     """The values of a section that can change a result."""
     known = {item.name: item for item in fields(section)}
+    measured = values.get("keep") == "best" or values.get("patience") is not None
     kept = {}
     for key, value in values.items():
         reruns = known[key].metadata["reruns"] if key in known else True
-        if reruns is False or (reruns == "best" and values.get("keep") != "best"):
+        if reruns is False or (reruns == "measured" and not measured):
             continue
-        if key in known and known[key].metadata.get("later") and value == known[key].default:
+        if reruns == "default":
+            kept[key] = known[key].default
+            continue
+        if reruns == "new" and value == known[key].default:
             continue
         inner = section_type(known[key]) if key in known else None
         kept[key] = lasting(value, inner) if inner and isinstance(value, Mapping) else value
     return kept
 
 
-def code_fingerprint(*packages: str) -> str:
-    """SHA-256 of the source files of some of nanoeuler's packages.
+@functools.cache
+def code_fingerprint(*parts: str) -> str:
+    """SHA-256 of the source files of some of nanoeuler's packages and modules.
 
-    A rule whose result is a statement about code runs again when that code changes.
+    A rule whose result is a statement about code runs again when that code changes. A process keeps
+    the hash of what it found first, which is the code that it runs.
     """
     root = Path(nanoeuler.__file__).parent
     files = [
         path
-        for package in packages
-        for path in (root / package).rglob("*")
+        for part in parts
+        for path in (root / part, *(root / part).rglob("*"))
         if path.suffix in (".py", ".cu", ".cuh")
     ]
     digest = hashlib.sha256()

@@ -4,18 +4,23 @@ When one of them fails, the workflow stops with one sentence: `SystemExit` with 
 Snakemake without a report of its own.
 """
 
+import ast
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any, Protocol
 
 from nanoeuler.config.loading import load_files
+from nanoeuler.config.paths import Paths
 from nanoeuler.config.stages import stage_config
+from nanoeuler.config.validation import show
 from nanoeuler.errors import UserError
 from nanoeuler.files import write_json
+from nanoeuler.model.files import keep_model
 
 TRAINING = ("pretrain", "sft", "sft_scratch", "dpo")
 FETCHING = (
@@ -48,6 +53,47 @@ def read_configuration(files: Sequence[str | Path], overrides: Mapping[str, Any]
         raise SystemExit(f"error  {error}") from error
 
 
+def explain_changes() -> None:
+    """Make Snakemake say which settings changed, instead of all that a rule's params hold.
+
+    It has no hook for that, so that the method is replaced which words the change.
+    """
+    from snakemake.persistence import ParamsChange
+
+    ParamsChange.__str__ = lambda change: changed_settings(change.only_old, change.only_new)
+
+
+def changed_settings(before: Iterable[str], now: Iterable[str]) -> str:
+    """The settings that differ, as "pretrain.tokens 1500000 → 2000000".
+
+    `before` and `now` have the `repr` of params that are in one of them alone: JSON of settings, or
+    a hash of code.
+    """
+    old, new = (
+        {key: value for text in params for key, value in settings_in(text)}
+        for params in (before, now)
+    )
+    changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    return ", ".join(f"{key} {show(old.get(key))} → {show(new.get(key))}" for key in changed)
+
+
+def settings_in(param: str) -> Iterator[tuple[str, Any]]:
+    """The settings in the `repr` of a param, by their dotted names."""
+    value = str(ast.literal_eval(param))
+    if value.startswith("{"):
+        yield from leaves(json.loads(value))
+    else:
+        yield "code", value[:12]
+
+
+def leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, Mapping) and item:
+            yield from leaves(item, f"{prefix}{key}.")
+        else:
+            yield prefix + key, item
+
+
 def plan_command(
     config: Mapping[str, Any],
     rules: Collection[str],
@@ -78,6 +124,16 @@ def require_plan(command: list[str]) -> None:
             "error  this machine won't do for this run, see above; "
             "nothing was downloaded or started"
         )
+
+
+def keep_models(paths: Paths, rules: Collection[str]) -> None:
+    """Keep the models that `rules` make again usable until their successors are whole."""
+    try:
+        for stage in TRAINING:
+            if stage in rules:
+                keep_model(paths.model_folder(stage))
+    except UserError as error:
+        raise SystemExit(f"error  {error}") from error
 
 
 def write_pipeline(

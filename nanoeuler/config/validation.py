@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanoeuler.config.yaml_file import Key
 from nanoeuler.errors import UserError
+from nanoeuler.model.config import LARGEST_NUMBER
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -35,6 +36,11 @@ def check(value: Any, section: type, locations: Mapping[Key, str], source: str) 
     """
     schema = read_schema(section)
     value = fill_defaults(coerce(value, schema), schema)
+    if too_large := next(huge_numbers(value), None):
+        where, limit = locate(too_large, locations, source), f"{LARGEST_NUMBER:g}"
+        raise UserError(
+            f"{where}: {dotted(too_large)} is beyond {limit}, which no number here may be; lower it"
+        )
     mistake = first_mistake(value, section)
     if mistake is not None:
         raise UserError(explain(*mistake, value, schema, locations, source))
@@ -185,6 +191,15 @@ def fill_defaults(value: Any, schema: Schema) -> Any:
 
 
 # ---- mistakes
+
+
+def huge_numbers(value: Any, key: Key = ()) -> Iterator[Key]:
+    """The keys of finite numbers that are too large to compute with."""
+    if isinstance(value, Mapping | list):
+        for part, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from huge_numbers(item, (*key, part))
+    elif isinstance(value, int | float) and LARGEST_NUMBER < abs(value) < math.inf:
+        yield key
 
 
 def first_mistake(value: Any, section: type) -> tuple[str, Key] | None:

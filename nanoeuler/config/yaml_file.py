@@ -1,15 +1,18 @@
 """Reading YAML so that a mistake can be reported with file and line."""
 
-from collections.abc import Hashable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from nanoeuler.errors import UserError
+from nanoeuler.files import read_text
 
 Key = tuple[str | int, ...]
 """The way to a value, such as ("sft", "epochs")."""
+MOST = 10_000_000
+"""Bytes of the largest file that is read."""
 
 
 def read_yaml(path: str | Path) -> tuple[Any, dict[Key, str]]:
@@ -20,13 +23,17 @@ def read_yaml(path: str | Path) -> tuple[Any, dict[Key, str]]:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        text = read_text(path, MOST)
+        loader = yaml.SafeLoader(text)
         locations: dict[Key, str] = {(): str(path)}
+        root = loader.get_single_node()
         if root is None:
             return None, locations
-        find_locations(root, (), path, locations)
-        return yaml.safe_load(text), locations
+        for count, (key, line) in enumerate(lines_of(root, (), path)):
+            if count > len(text):  # aliases of aliases, which can stand for billions of values
+                raise UserError(f"{path}: its aliases stand for too much; write the values out")
+            locations[key] = f"{path}, line {line}"
+        return loader.construct_document(root), locations
     except FileNotFoundError as error:
         raise UserError(
             f"{path}: no such file; give the path of a YAML file, config/config.yaml for example"
@@ -35,35 +42,44 @@ def read_yaml(path: str | Path) -> tuple[Any, dict[Key, str]]:
         raise UserError(
             f"{path}: a folder, not a YAML file; give the path of a file in it"
         ) from error
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}); give the path of a YAML file"
+        ) from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text; save it as UTF-8") from error
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+    except RecursionError as error:
         raise UserError(
-            f"{path}{line}: not valid YAML: {error.problem}; "
+            f"{path}: nested too deeply; close the brackets, and let no alias hold itself"
+        ) from error
+    except yaml.MarkedYAMLError as error:
+        where = f"{path}, line {error.problem_mark.line + 1}" if error.problem_mark else path
+        raise UserError(
+            f"{where}: not valid YAML: {error.problem}; "
             "check the indentation (spaces, no tabs) and the quotes there"
         ) from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise UserError(f"{path}: not valid YAML: {error}") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a day or a number out of range
+        problem = str(error).partition(";")[0]
+        raise UserError(f"{path}: not valid YAML: {problem}; correct it there") from error
 
 
-def find_locations(node: yaml.Node, key: Key, path: Path, locations: dict[Key, str]) -> None:
-    """Add the locations of everything inside `node`, which is the value of `key`."""
+def lines_of(node: yaml.Node, key: Key, path: Path) -> Iterator[tuple[Key, int]]:
+    """Everything inside `node`, which is the value of `key`, with its line in the file."""
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            locations[*key, index] = f"{path}, line {item.start_mark.line + 1}"
-            find_locations(item, (*key, index), path, locations)
+            yield (*key, index), item.start_mark.line + 1
+            yield from lines_of(item, (*key, index), path)
     elif isinstance(node, yaml.MappingNode):
-        seen: set[Hashable] = set()
+        seen: set[str] = set()
         for name, value in node.value:
-            if name.tag == "tag:yaml.org,2002:merge":
-                continue
-            location = f"{path}, line {name.start_mark.line + 1}"
-            inner = (*key, name.value)
-            if name.value in seen:
+            if not isinstance(name, yaml.ScalarNode):
+                continue  # a list as a key, which YAML itself refuses later
+            inner, line = (*key, name.value), name.start_mark.line + 1
+            if name.value in seen and name.tag != "tag:yaml.org,2002:merge":
                 raise UserError(
-                    f"{location}: {'.'.join(map(str, inner))} is given twice; keep one of them"
+                    f"{path}, line {line}: {'.'.join(map(str, inner))} is given twice; "
+                    "keep one of them"
                 )
             seen.add(name.value)
-            locations[inner] = location
-            find_locations(value, inner, path, locations)
+            yield inner, line
+            yield from lines_of(value, inner, path)

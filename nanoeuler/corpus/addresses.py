@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote, urlsplit
 from nanoeuler.errors import UserError
 
 HUGGING_FACE = "https://huggingface.co"
+LONGEST_HOST = 255  # characters of a host's name and port; no name has more
 
 
 def resolve(address: str, revision: str | None = None) -> str | Path:
@@ -28,11 +29,7 @@ def resolve(address: str, revision: str | None = None) -> str | Path:
     if not separator:
         return Path(address).expanduser()
     if scheme in ("http", "https"):
-        try:
-            named = urlsplit(address).hostname
-        except ValueError:  # brackets without an IPv6 address
-            named = None
-        if not named:
+        if not names_host(address):
             raise UserError(f"{address}: names no host; write {scheme}://HOST/PATH")
         return percent_encoded(address)
     if scheme == "hf":
@@ -48,6 +45,17 @@ def resolve(address: str, revision: str | None = None) -> str | Path:
         f"{address}: addresses of the kind {scheme}:// cannot be read; "
         "give https://, hf://datasets/, file:/// or a local path"
     )
+
+
+def names_host(address: str) -> bool:
+    """Return whether `address` is a web address with the name of a host."""
+    try:
+        scheme, place = urlsplit(address)[:2]
+        host = urlsplit(address).hostname
+    except ValueError:  # brackets without an IPv6 address
+        return False
+    named = host and host.strip(".") and len(quote(place, safe="")) <= LONGEST_HOST
+    return scheme in ("http", "https") and bool(named)
 
 
 def hugging_face(address: str, rest: str, revision: str | None) -> str:

@@ -14,7 +14,6 @@ more to be written. Threads share the batches; the result does not depend on the
 
 import contextlib
 import hashlib
-import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -35,12 +34,24 @@ from nanoeuler.corpus.contamination import (
     hash_runs,
     read_evaluation_set,
 )
-from nanoeuler.corpus.document_sources import Source
+from nanoeuler.corpus.document_sources import OWN_TEXT, Source
 from nanoeuler.corpus.split import check_share
 from nanoeuler.corpus.survey import COPY, HELD_OUT, NEAR_COPY, QUOTING, TRAIN, Part, Survey, survey
 from nanoeuler.corpus.word_hashes import hash_words
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_folder, canonical_json, sha256_file, sha256_text, write_json
+from nanoeuler.files import (
+    MARKER,
+    atomic_folder,
+    canonical_json,
+    files_in,
+    read_json,
+    require_ours,
+    sha256_file,
+    sha256_text,
+    sign_of_ours,
+    sweep,
+    write_json,
+)
 
 SPLITS = ("train", "validation")
 HELD_OUT_TEXT = "held-out text"  # its name among the sets that training documents may quote
@@ -82,8 +93,8 @@ def assemble(
     if threads < 1:
         raise UserError(f"--threads is {threads}: it must be at least 1")
     output = Path(output)
-    for stale in output.glob(".*.part"):  # of an attempt that was killed
-        shutil.rmtree(stale, ignore_errors=True)
+    require_corpus(output)
+    sweep(output)
     modes = [cleaning.duplicates.get(source.kind, "none") for source in sources]
     surveys = [
         survey(source, validation_share, mode != "none", threads)
@@ -119,6 +130,26 @@ def assemble(
     }
     write_json(output / "manifest.json", manifest)
     return manifest
+
+
+def require_corpus(output: Path) -> None:
+    """Raise `UserError` where the corpus would replace files that are not ours."""
+    path = output / "manifest.json"
+    if path.exists():
+        manifest = read_json(path)
+        if not isinstance(manifest, dict) or not {"sources", "fingerprint"} <= manifest.keys():
+            raise UserError(
+                f"{path}: not the manifest of a corpus, and would be replaced by one; "
+                "give the name of a new folder"
+            )
+        for folder in (output / split for split in SPLITS):
+            names = files_in(folder)
+            if sign_of_ours(folder) is None and names:  # of a version that left no marker
+                stems = [name[: -len(".offsets")] for name in names if name.endswith(".offsets")]
+                ours = [f"{stem}{suffix}" for stem in stems for suffix in (".txt", ".offsets")]
+                write_json(folder / MARKER, {"files": ours})
+    for split in SPLITS:
+        require_ours(output / split)
 
 
 def total(entries: dict[str, dict[str, Any]], split: str, counted: str) -> int:
@@ -164,10 +195,16 @@ def clean(
     quotations = Quotations(measured)
     borders = np.cumsum([0, *(len(found.fates) for found in surveys)])
     touched = []
-    for found, search, own, first in zip(surveys, searches, held_out, borders[:-1], strict=True):
+    for found, search, first in zip(surveys, searches, borders[:-1], strict=True):
         others = measured
-        if found.ends and checked:  # a document whose end is held out does not quote that end
-            of_others = [(HELD_OUT_TEXT, runs) for runs in held_out if runs is not own]
+        is_own = found.source.kind == OWN_TEXT
+        if checked and (is_own or found.ends):
+            # one's own text may repeat itself; a document whose end is held out does not quote it
+            of_others = [
+                (HELD_OUT_TEXT, runs)
+                for other, runs in zip(surveys, held_out, strict=True)
+                if other is not found and not (is_own and other.source.kind == OWN_TEXT)
+            ]
             others = Measured([(HELD_OUT_TEXT, NO_RUNS), *of_others, *tests])
         touched.append(examine(found, search, others, quotations, int(first), threads))
     owners = quotations.owners(int(borders[-1]))
@@ -218,7 +255,7 @@ def write(found: Survey, train: Path, validation: Path, threads: int) -> dict[st
             return batch.take(part.fates == TRAIN), batch.take(part.fates == HELD_OUT)
         beginnings = batch.cut(np.zeros(len(batch), np.int64), part.cuts)
         ends = batch.cut(part.cuts, part.sizes)
-        has_end = (part.fates == TRAIN) | (part.fates == QUOTING)
+        has_end = np.isin(part.fates, (TRAIN, QUOTING)) & (part.cuts < part.sizes)
         return beginnings.take(part.fates == TRAIN), ends.take(has_end)
 
     with (

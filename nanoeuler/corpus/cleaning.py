@@ -42,7 +42,7 @@ def look_at_held_out(
         batch = part.read().take(wanted) if len(wanted) else Batch.of([])
         if found.ends:
             texts = map(bytes, batch.documents())
-            part.cuts[wanted] = [find_cut(text, share, found.source.name) for text in texts]
+            part.cuts[wanted] = [cut_end(text, share) or len(text) for text in texts]
         hashes, borders = hash_words(batch)
         signatures = sign(hashes, borders) if search else None
         if found.ends and measure:
@@ -62,6 +62,11 @@ def look_at_held_out(
                 rank = drop_near_copies(search, part, wanted, signatures, rank)
             kept.extend(itertools.compress(of_documents, part.fates[wanted] != NEAR_COPY))
             progress.update(int(part.sizes.sum()))
+    if found.ends and (found.cuts == found.sizes).all():
+        raise UserError(
+            f"corpus source {found.source.name}: {found.sizes.sum()} bytes are too little text to "
+            "hold some out for validation; add to it"
+        )
     return Runs(*map(np.concatenate, zip(*kept, strict=True)))
 
 
@@ -135,13 +140,3 @@ def drop_near_copies(
     search.compare(rank, rank + len(documents))
     part.fates[documents[search.near[part.rows.start + documents]]] = NEAR_COPY
     return rank + len(documents)
-
-
-def find_cut(text: bytes, share: float, source: str) -> int:
-    """Return where the held-out end of a document begins."""
-    if not (cut := cut_end(text, share)):
-        raise UserError(
-            f"corpus source {source}: {len(text)} bytes are too little text to hold some out for "
-            "validation; add to it"
-        )
-    return cut

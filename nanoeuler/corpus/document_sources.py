@@ -24,6 +24,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import read_json
 
 GUTENBERG, FINEWEB = "gutenberg", "fineweb"
+OWN_TEXT = "own_text"
 
 
 class Outline(NamedTuple):
@@ -171,9 +172,9 @@ class OwnText:
     files: Sequence[Path]
     name: str
     licence: str = "own text"
-    kind: str = "own_text"
+    kind: str = OWN_TEXT
     left_out: dict[str, str] = field(default_factory=dict)
-    encoding_said: bool = False
+    read_before: bool = False
 
     def size(self) -> int:
         return sum(file.stat().st_size for file in self.files)
@@ -197,11 +198,11 @@ class OwnText:
         return (partial(outline_of, read) for read in self.batches())
 
     def read(self) -> Iterator[tuple[str, bytes]]:
-        say_encoding = not self.encoding_said  # once, however often the files are read
-        self.encoding_said = True
+        aloud = not self.read_before  # once, however often the files are read
+        self.read_before = True
         for file in self.files:
             key = None
-            for document in read_documents(file, say_encoding):
+            for document in read_documents(file, aloud):
                 text = document.encode("utf-8", "replace")
                 key = key or hashlib.sha256(text).hexdigest()
                 yield key, text

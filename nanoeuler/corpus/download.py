@@ -6,7 +6,6 @@ there. Only a complete and verified file takes the target's name.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -17,26 +16,36 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.corpus.addresses import resolve
+from nanoeuler.corpus.limits import LARGEST_DOWNLOAD
 from nanoeuler.corpus.remote_file import Patience, RemoteFile, StartOver
 from nanoeuler.errors import UserError
-from nanoeuler.files import explain_os_errors, sha256_file, sync_folder, write_json
+from nanoeuler.files import explain_os_errors, sha256_file, sync, write_json
+from nanoeuler.locks import lock_file
 
 TRIES_OF_A_DAMAGED_FILE = 2
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file as an entry of the sources file describes it."""
+    """A file as an entry of the sources file describes it.
+
+    `largest` is the most bytes of a download whose size is not given.
+    """
 
     url: str
     revision: str | None = None
     bytes: int | None = None
     sha256: str | None = None
+    largest: int = LARGEST_DOWNLOAD
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], revision: str | None = None) -> "Source":
         revision = entry.get("revision") or revision
         return cls(entry["url"], revision, entry.get("bytes"), entry.get("sha256"))
+
+    def remote(self, address: str, patience: Patience | None, pause: float = 0.0) -> RemoteFile:
+        """Return the file at `address`, where `location` says that it is."""
+        return RemoteFile(address, pause, patience, self.bytes, self.largest)
 
     @property
     def location(self) -> str | Path:
@@ -115,7 +124,7 @@ def download(
                     forget(partial)
                     raise
             os.replace(partial, target)
-            sync_folder(target.parent)
+            sync(target.parent)
             forget(partial)
 
 
@@ -136,14 +145,12 @@ def forget(partial: Path) -> None:
 def only_process_at(partial: Path) -> Iterator[None]:
     """Hold the lock of a partial file. Raises `UserError` in a second process that wants it."""
     path = partial.with_name(f"{partial.name}.lock")
-    with open(path, "a") as file:
-        with contextlib.suppress(OSError):  # a file system without locks
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(
-                    f"{partial}: another process is downloading this file; wait until it has ended"
-                ) from error
+    file = lock_file(path, wait=False)
+    if file is None:
+        raise UserError(
+            f"{partial}: another process is downloading this file; wait until it has ended"
+        )
+    with file:
         try:
             yield
         finally:
@@ -157,7 +164,7 @@ def fetch(source: Source, partial: Path, pause: float, patience: Patience | None
         require_file(location)
         shutil.copyfile(location, partial)
         return
-    remote = RemoteFile(location, pause, patience)
+    remote = source.remote(location, patience, pause)
     remote.validator, have = resumable(partial, location)
     for _ in range(remote.patience.attempts):
         try:
@@ -191,13 +198,6 @@ def append(remote: RemoteFile, source: Source, partial: Path, have: int) -> None
         for chunk in chunks:
             if not noted:
                 progress.total = remote.size
-                if None not in (source.bytes, remote.size) and source.bytes != remote.size:
-                    raise UserError(
-                        f"{source.url}: has {remote.size:,} bytes, where the sources file says "
-                        f"{source.bytes:,}; "
-                        "it has changed, or something else is sent in its place: "
-                        "look at the address, and correct the sources file"
-                    )
                 write_json(note_path(partial), {"url": remote.url, "validator": remote.validator})
                 noted = True
             file.write(chunk)
@@ -215,9 +215,10 @@ def resumable(partial: Path, location: str) -> tuple[str | None, int]:
     try:
         note = json.loads(note_path(partial).read_text(encoding="utf-8"))
         have = partial.stat().st_size
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (FileNotFoundError, ValueError):
         return None, 0
-    if note.get("url") != location or not note.get("validator") or not have:
-        return None, 0
-    log.line("resume", f"{location}: going on after {have:,} bytes")
-    return note["validator"], have
+    match note:
+        case {"url": str(url), "validator": str(validator)} if url == location and have:
+            log.line("resume", f"{location}: going on after {have:,} bytes")
+            return validator, have
+    return None, 0

@@ -8,12 +8,16 @@ this machine (a path, folder or glob) or on a server. From a server, only the fo
 columns of the first row groups are fetched (parquet_ranges.py), one group at a time until the
 budget is used up. A server without ranges sends the whole file. The result is the same either way.
 
+A part of a file cannot be compared with the hash in the sources file. Its pages are compared with
+their own checksums, or else https must vouch for them: over http, a file of known hash whose pages
+have no checksums is fetched whole.
+
 DuckDB's own httpfs is not used: it is an extension to be downloaded, knows neither Retry-After nor
 one connection at a time, and reads ahead of what is needed.
 """
 
 import glob
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -24,8 +28,8 @@ from nanoeuler.corpus.download import Source, local_copy, only_process_at
 from nanoeuler.corpus.extracted_pages import index_of
 from nanoeuler.corpus.page_filters import Filters
 from nanoeuler.corpus.parquet_pages import Damaged, NothingLeft, Parquet, write_pages
-from nanoeuler.corpus.parquet_ranges import SparseCopy
-from nanoeuler.corpus.remote_file import Patience, RemoteFile, StartOver
+from nanoeuler.corpus.parquet_ranges import RowGroup, SparseCopy
+from nanoeuler.corpus.remote_file import Patience, StartOver
 from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors, sha256_file, write_json
 
@@ -108,20 +112,24 @@ def extract_remote(
     output.parent.mkdir(parents=True, exist_ok=True)
     with only_process_at(scratch):
         try:
-            copy = SparseCopy(RemoteFile(location, patience=patience), scratch)
+            copy = SparseCopy(source.remote(location, patience), scratch)
+            checksums = True
+
+            def fetch(group: RowGroup, columns: Collection[str]) -> None:
+                nonlocal checksums
+                checksums = copy.fetch(group, columns) and checksums
+                if not checksums and source.sha256 and not location.startswith("https://"):
+                    raise StartOver("its pages have no checksums, but the file has a known hash")
+
             try:
-                if source.bytes not in (None, copy.size):
-                    raise Damaged(
-                        f"{source.url}: has {copy.size:,} bytes, where the sources file says "
-                        f"{source.bytes:,}; correct the sources file"
-                    )
-                parquet = Parquet(copy.path, name, copy.fetch)
+                parquet = Parquet(copy.path, name, fetch)
                 taken = write_pages([parquet], filters, output, source.url)
             except (Damaged, NothingLeft, StartOver):  # another attempt could not use the ranges
                 copy.remove()
                 raise
             copy.remove()
-            return {"way": "ranges", "bytes_fetched": copy.bytes_fetched} | taken
+            fetched = {"bytes_fetched": copy.bytes_fetched, "page_checksums": checksums}
+            return {"way": "ranges"} | fetched | taken
         except StartOver as why:
             log.line("whole", f"{source.url}: {why}; fetching all of it")
         with local_copy(source, output.with_name(f".{output.name}.whole"), patience) as path:

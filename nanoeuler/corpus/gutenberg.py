@@ -13,6 +13,7 @@ record says so. Only what is recognised is cut.
 import hashlib
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from nanoeuler.corpus.decode import decode
@@ -50,14 +51,15 @@ COPYRIGHTED = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 WEB_PAGE = re.compile(
-    r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b",
+    # atomic, as there are exponentially many ways to take several comments for one
+    r"\s*(?:<\?xml[^>]*>\s*)?(?>(?:(?><!--.*?-->)\s*)*)<(?:!doctype\s+html|html)\b",
     re.IGNORECASE | re.DOTALL,
 )
 TITLE = re.compile(r"^Title:[^\S\n]*(?:Title:)?[^\S\n]*(\S[^\n]*)", re.MULTILINE)
 AUTHOR = re.compile(r"^Author:[^\S\n]*(\S[^\n]*)", re.MULTILINE)
 OLD_TITLE = re.compile(
     r"^(?:[^\w\n]|_){0,20}(?:the )?project gutenberg(?:['’]s)? e-?(?:text|book)(?: of)?:? "
-    r"([^\n*]+?)(?:,? by ([^\n*]+?))?[\s*]*$",
+    r"([^\n*]{1,300}?)(?:,? by ([^\n*]{1,300}?))?[\s*]*$",
     re.MULTILINE | re.IGNORECASE,
 )
 
@@ -115,6 +117,24 @@ def clean(raw: bytes) -> CleanedBook:
         end_marker=end_marker,
         removed=tuple(removed),
     )
+
+
+def strip_wrapping(text: str) -> list[str]:
+    """Return the books in `text` without headers, credits and licences of Project Gutenberg.
+
+    Several books may follow one another in `text`. Text without markers is returned unchanged.
+    """
+    borders = [end.end() for end in END.finditer(text) if START.search(text, end.end())]
+    return [strip_one(text[start:end]) for start, end in pairwise([0, *borders, len(text)])]
+
+
+def strip_one(whole: str) -> str:
+    start, start_marker = find_start(whole)
+    end, end_marker = find_end(whole, start)
+    if start_marker is None and end_marker is None:
+        return whole
+    text, _ = strip_credits(trim(whole[start:end]))
+    return text
 
 
 def find_start(whole: str) -> tuple[int, str | None]:

@@ -14,7 +14,8 @@ from nanoeuler.corpus.addresses import resolve
 from nanoeuler.corpus.decode import UTF_16_MARKS, decode
 from nanoeuler.corpus.download import Source, download
 from nanoeuler.corpus.gutenberg import HEADER, START, WEB_PAGE, find_end
-from nanoeuler.corpus.remote_file import NotThere, Patience
+from nanoeuler.corpus.limits import LARGEST_BOOK
+from nanoeuler.corpus.remote_file import NotThere, Patience, TooLarge
 from nanoeuler.errors import UserError
 
 NUMBER = re.compile(r"\be-?(?:book|text)\s*(?:no\.?\s*)?#\s*(\d+)", re.IGNORECASE)
@@ -48,10 +49,15 @@ def fetch_book(
                 )
 
         try:
-            download(Source(url), output, pause, patience, check)
+            download(Source(url, largest=LARGEST_BOOK), output, pause, patience, check)
             log.line("fetched", url=url, bytes=output.stat().st_size)
             return
-        except (NotThere, UnfitBook) as error:
+        except (NotThere, TooLarge, UnfitBook) as error:
+            if isinstance(error, TooLarge):
+                error = UnfitBook(
+                    f"{url}: more than {LARGEST_BOOK:,} bytes, which is no book; "
+                    f"name another mirror, or take book {book} out of the sources file"
+                )
             if isinstance(error, UnfitBook):
                 first_problem = first_problem or error
     raise first_problem or UserError(

@@ -25,7 +25,14 @@ from nanoeuler.corpus.download import Source, local_copy
 from nanoeuler.corpus.record_files import read_records
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_folder, canonical_json, sha256_file, sha256_text, write_json
+from nanoeuler.files import (
+    atomic_folder,
+    canonical_json,
+    require_ours,
+    sha256_file,
+    sha256_text,
+    write_json,
+)
 
 NAMES = {
     "instruction": ("instruction",),
@@ -51,6 +58,7 @@ def prepare(
     Raises `UserError` when that cannot be read, or when more than half of its records are bad.
     """
     entry = find_entry(name, sources, "instructions")
+    require_ours(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     members = entry.get("mixture") or [entry]
     if not all("url" in member for member in members):
@@ -171,7 +179,8 @@ def check_records(
             records.setdefault(canonical_json(record), record)
         except Unusable as problem:
             bad[str(problem)] += 1
-            examples.append(f"{where}: {problem}")
+            if len(examples) <= TOLD:
+                examples.append(f"{where}: {problem}")
     tell_bad(address, total, bad, examples, len(records), wanted)
     return list(records.values()), bad, total - bad.total() - len(records)
 

@@ -2,7 +2,7 @@
 
 A file is a document; files come in the order of their sorted paths. A file of more than `PIECE`
 bytes is read in pieces that end with a paragraph, each a document, so that a file of any size fits
-in memory.
+in memory. Header and licence of Project Gutenberg are left out where their markers are found.
 """
 
 import glob
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nanoeuler import log
 from nanoeuler.corpus.decode import UTF_16_MARKS, decode
+from nanoeuler.corpus.gutenberg import strip_wrapping
 from nanoeuler.errors import UserError
 
 SUFFIXES = (".txt", ".md")
@@ -31,8 +32,8 @@ def slug(path: str) -> str:
 def find_files(path: str) -> list[Path]:
     """Return the .txt and .md files that `path` (a file, a folder or a glob) names, sorted.
 
-    Folders are searched with their subfolders; hidden files are left out. Raises `UserError` if
-    there are none.
+    Folders are searched with their subfolders. Hidden and empty files that a folder or a glob has
+    are left out. Raises `UserError` if there are none.
     """
     expanded = os.path.expanduser(path)
     if os.path.exists(expanded):
@@ -41,19 +42,18 @@ def find_files(path: str) -> list[Path]:
         found = [Path(match) for match in glob.glob(expanded, recursive=True)]
     else:
         raise UserError(
-            f"{path}: no such file or folder; correct the path in corpus.sources (it counts from "
-            "the folder in which the command runs)"
+            f"{path}: no such file or folder; correct the path (it counts from the folder in which "
+            "the command runs, or in corpus.sources from the configuration's)"
         )
     if found == [Path(expanded)] and found[0].is_file():
         if not is_text_name(found[0]):
             raise UserError(
-                f"{path}: not a .txt or .md file; save it as plain text and name that file in "
-                "corpus.sources"
+                f"{path}: not a .txt or .md file; save it as plain text and name that file"
             )
         return found
     files = {file for each in found for file in ([each] if each.is_file() else files_below(each))}
-    if not (named := sorted(file for file in files if is_text_name(file))):
-        raise UserError(f"{path}: matches no .txt or .md file; correct the path in corpus.sources")
+    if not (named := sorted(file for file in files if is_text_name(file) and file.stat().st_size)):
+        raise UserError(f"{path}: has no .txt or .md file with text in it; correct the path")
     return named
 
 
@@ -69,37 +69,45 @@ def is_text_name(file: Path) -> bool:
     return file.suffix.lower() in SUFFIXES
 
 
-def read_documents(file: Path, say_encoding: bool = False) -> Iterator[str]:
+def read_documents(file: Path, aloud: bool = False) -> Iterator[str]:
     """Yield the text of `file`: whole, or in pieces if it is large.
 
-    Raises `UserError` if it is empty or cannot be read as text. With `say_encoding`, an encoding
-    that had to be guessed is logged.
+    Raises `UserError` if it is empty or cannot be read as text. With `aloud`, an encoding that had
+    to be guessed and parts that were left out are logged.
     """
-    empty = True
+    empty, encoding_said = True, not aloud
+    left_out = 0
     for raw in read_pieces(file):
         decoded = decode(raw)
         if b"\0" in raw and decoded.encoding != "utf-16":
             raise UserError(
-                f"{file}: a binary file, not text; take it out of corpus.sources, "
-                "or save it as plain text in UTF-8"
+                f"{file}: a binary file, not text; leave it out, or save it as plain text in UTF-8"
             )
         if decoded.unreadable:
             raise UserError(
                 f"{file}: {decoded.unreadable} places in it are neither UTF-8 nor Windows-1252; "
                 "save it as UTF-8"
             )
-        if say_encoding and decoded.encoding not in ("utf-8", "utf-16"):
+        if not encoding_said and decoded.encoding not in ("utf-8", "utf-16"):
             log.line(
                 "text",
                 f"{file} was read as {decoded.encoding}; save it as UTF-8 if its accents look "
                 "wrong",
             )
-            say_encoding = False
-        if decoded.text.strip():
-            empty = False
-            yield decoded.text
+            encoding_said = True
+        documents = strip_wrapping(decoded.text)
+        left_out += len(decoded.text) - sum(map(len, documents))
+        for document in documents:
+            if document.strip():
+                empty = False
+                yield document
+    if left_out and aloud:
+        log.line(
+            "text",
+            f"{file}: {left_out:,} characters of Project Gutenberg's header and licence left out",
+        )
     if empty:
-        raise UserError(f"{file}: empty; take it out of corpus.sources or put text into it")
+        raise UserError(f"{file}: empty; leave it out or put text into it")
 
 
 def read_pieces(file: Path) -> Iterator[bytes]:
@@ -123,14 +131,13 @@ def read_pieces(file: Path) -> Iterator[bytes]:
                 if not end:
                     raise UserError(
                         f"{file}: {PIECE / 1e6:.0f} MB without a space or a line end, "
-                        "which is not text; take it out of corpus.sources"
+                        "which is not text; leave it out"
                     )
                 yield rest[:end]
                 rest = rest[end:]
     except OSError as error:
         raise UserError(
-            f"{file}: cannot be read ({error.strerror}); correct its permissions or take it out of "
-            "corpus.sources"
+            f"{file}: cannot be read ({error.strerror}); correct its permissions or leave it out"
         ) from error
     if rest:
         yield rest

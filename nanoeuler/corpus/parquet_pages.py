@@ -23,6 +23,7 @@ from nanoeuler import log
 from nanoeuler.corpus.arrow_text import read_texts
 from nanoeuler.corpus.batches import Batch
 from nanoeuler.corpus.extracted_pages import PAGE, index_of, origins_of
+from nanoeuler.corpus.limits import MOST_INFLATION, most_unpacked
 from nanoeuler.corpus.page_filters import REMEDIES, Filters, Page, Selection, measure
 from nanoeuler.corpus.parquet_ranges import RowGroup, read_row_groups
 from nanoeuler.errors import UserError
@@ -40,6 +41,10 @@ class Damaged(UserError):
     """Not a parquet file with text, or one whose content cannot be read."""
 
 
+class ShortOfMemory(UserError):
+    """The texts of a row group do not fit in memory."""
+
+
 @dataclass
 class Parquet:
     """A file to take pages from.
@@ -50,11 +55,16 @@ class Parquet:
 
     path: Path
     name: str
-    fetch: Callable[[RowGroup, Collection[str]], None] = lambda group, columns: None
+    fetch: Callable[[RowGroup, Collection[str]], object] = lambda group, columns: None
     columns: list[str] = field(default_factory=list)
     groups: list[RowGroup] = field(default_factory=list)
     read: list[RowGroup] = field(default_factory=list)  # the row groups that pages were taken from
     kept: bytearray = field(default_factory=bytearray)  # a "1" or "0" for each of their rows
+
+    @property
+    def wanted(self) -> list[str]:
+        """The columns that are read."""
+        return ["text", *(label for label in LABELS if label in self.columns)]
 
 
 def write_pages(
@@ -118,10 +128,16 @@ def connected(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 @contextlib.contextmanager
 def explain_errors(address: str, output: Path) -> Iterator[None]:
-    """Turn DuckDB's errors into this project's: a damaged file, or a full disk."""
+    """Turn DuckDB's errors into this project's: a damaged file, a full disk, too little memory."""
     try:
         yield
-    except duckdb.Error as error:
+    except (MemoryError, duckdb.Error) as error:
+        # of its streams, DuckDB hands on the text of an error only (arrow_text.py)
+        if isinstance(error, MemoryError) or "Out of Memory Error" in str(error):
+            raise ShortOfMemory(
+                f"{address}: this machine has too little free memory for its row groups; "
+                "end other programs, or give a file with smaller row groups"
+            ) from error
         if os.strerror(errno.ENOSPC) in str(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(output)) from error
         problem = str(error).splitlines()[0]
@@ -145,6 +161,15 @@ def describe(connection: duckdb.DuckDBPyConnection, file: Parquet, address: str)
         raise Damaged(f"{address}: {problem}; give a parquet file with a column text of strings")
     file.columns = list(types)
     file.groups = read_row_groups(connection, file.path)
+    for number, group in enumerate(file.groups):
+        if absent := [name for name in file.wanted if name not in group.columns]:
+            raise duckdb.Error(f"row group {number} lacks the column {absent[0]}")
+        text = group.columns["text"]
+        if text.size > most_unpacked(text.stop - text.start):
+            raise Damaged(
+                f"{address}: row group {number} unpacks to {text.size:,} bytes, over "
+                f"{MOST_INFLATION} times its size, as no text does; correct the address"
+            )
 
 
 def reading(file: Parquet) -> str:
@@ -170,12 +195,11 @@ def select_pages(
     text = sum(group.columns["text"].size for file in files for group in file.groups)
     with log.Progress("fineweb", min(budget, text), "MB", 1e-6) as progress:
         for file in files:
-            wanted = ["text", *(label for label in LABELS if label in file.columns)]
             for group in file.groups:
                 reach = selection.bytes + group.columns["text"].size
                 if selection.kept and reach > OVERSHOOT * budget:
                     return "budget"
-                file.fetch(group, wanted)
+                file.fetch(group, file.wanted)
                 file.read.append(group)
                 before = selection.bytes
                 texts, pages = look_at(connection, file, group, selection.filters)
@@ -219,6 +243,8 @@ def look_at(
         """
     ).fetchall()
     texts = read_texts(connection, f"select coalesce(text, '') as text {rows}")
+    if len(texts) != len(labels):
+        raise duckdb.Error("the columns of a row group differ in length")
     characters, blank = measure(texts)
     columns = characters, texts.sizes.tolist(), texts.hashes(), blank
     return texts, [Page(*known, *seen) for known, *seen in zip(labels, *columns, strict=True)]

@@ -5,22 +5,25 @@ offsets. The footer is fetched first, into a local file of the same length that 
 then the wanted columns of one row group after another, each to its own offset. A reader of just
 those columns and row groups cannot tell that the rest is missing.
 
-The fetched ranges are noted beside the file, so that an interrupted extraction can resume.
+The fetched ranges are noted beside the file with their hashes, so that an interrupted extraction
+can resume. Pages are compared with their checksums, if the file has some.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, NamedTuple
 
+import duckdb
+
+from nanoeuler.corpus.limits import LARGEST_FOOTER
+from nanoeuler.corpus.page_checksums import BadPage, check_pages
 from nanoeuler.corpus.remote_file import RemoteFile, StartOver
 from nanoeuler.errors import UserError
 from nanoeuler.files import write_json
-
-if TYPE_CHECKING:
-    import duckdb
 
 MAGIC = b"PAR1"
 TAIL = 8  # bytes: the footer's length (little-endian, 4 bytes) and the magic
@@ -43,7 +46,7 @@ class RowGroup(NamedTuple):
     columns: dict[str, Chunk]
 
 
-def read_row_groups(connection: "duckdb.DuckDBPyConnection", path: Path) -> list[RowGroup]:
+def read_row_groups(connection: duckdb.DuckDBPyConnection, path: Path) -> list[RowGroup]:
     """Read the row groups from the footer of a parquet file. Raises `duckdb.Error` for damage."""
     found = connection.execute(
         """
@@ -57,7 +60,10 @@ def read_row_groups(connection: "duckdb.DuckDBPyConnection", path: Path) -> list
         [str(path)],
     ).fetchall()
     groups: list[RowGroup] = []
-    for number, rows, column, start, compressed, size in found:
+    for number, rows, column, *place in found:
+        if None in place or min(rows, *place) < 0:
+            raise duckdb.Error(f"row group {number} does not say where its column {column} is")
+        start, compressed, size = place
         if number == len(groups):
             first = groups[-1].end_row if groups else 0
             groups.append(RowGroup(first, first + rows, {}))
@@ -75,7 +81,7 @@ class SparseCopy:
     def __init__(self, remote: RemoteFile, path: Path):
         self.remote, self.path = remote, path
         self.note = path.with_name(f"{path.name}.json")
-        self.ranges: list[tuple[int, int]] = []
+        self.ranges: list[tuple[int, int, str]] = []  # start, stop, SHA-256 of the bytes
         self.resume()
         try:
             tail = b"".join(remote.read(-TAIL))
@@ -87,7 +93,8 @@ class SparseCopy:
             tail = b"".join(remote.read(-TAIL))
         self.size = size = remote.size or 0
         footer = int.from_bytes(tail[:4], "little")
-        if tail[4:] != MAGIC or not 0 < footer <= size - TAIL - len(MAGIC):
+        most = min(size - TAIL - len(MAGIC), LARGEST_FOOTER)
+        if tail[4:] != MAGIC or not 0 < footer <= most:
             self.remove()
             raise UserError(
                 f"{remote.url}: not a parquet file, or a damaged one "
@@ -101,35 +108,53 @@ class SparseCopy:
         """Take over what an earlier attempt fetched of the same file."""
         try:
             note = json.loads(self.note.read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
-            note = {}
-        if note.get("url") == self.remote.url and note.get("validator") and self.path.exists():
-            self.remote.validator = note["validator"]
-            self.ranges = [(start, stop) for start, stop in note["ranges"]]
-        else:
+            with open(self.path, "rb") as file:
+                self.ranges = [
+                    (start, stop, sha256)
+                    for start, stop, sha256 in note["ranges"]
+                    if note["url"] == self.remote.url
+                    and hashlib.sha256(read_range(file, start, stop)).hexdigest() == sha256
+                ]
+            self.remote.validator = str(note["validator"]) if self.ranges else None
+        except (FileNotFoundError, KeyError, TypeError, ValueError):
+            self.ranges = []
+        if not self.ranges:
             self.remove()
 
-    def fetch(self, group: RowGroup, columns: Collection[str]) -> None:
-        """Fetch the chunks of `columns` of a row group."""
+    def fetch(self, group: RowGroup, columns: Collection[str]) -> bool:
+        """Fetch the chunks of `columns` of a row group.
+
+        Returns whether all of their pages have a checksum. Raises `duckdb.Error` for damage.
+        """
         chunks = [group.columns[column] for column in columns]
+        if not all(chunk.start < chunk.stop <= self.size for chunk in chunks):
+            raise duckdb.Error("a column lies outside of the file")
         self.fetch_ranges(merge((chunk.start, chunk.stop) for chunk in chunks))
+        try:
+            with open(self.path, "rb") as file:
+                return all([check_pages(read_range(file, *chunk[:2])) for chunk in chunks])
+        except BadPage as error:
+            raise duckdb.Error(str(error)) from error
 
     def fetch_ranges(self, ranges: Iterable[tuple[int, int]]) -> None:
         with open(self.path, "r+b") as file:
             for start, stop in ranges:
-                if any(first <= start and stop <= last for first, last in self.ranges):
+                if any(first <= start and stop <= last for first, last, _ in self.ranges):
                     continue
                 file.seek(start)
+                sha256 = hashlib.sha256()
                 with contextlib.closing(self.remote.read(start, stop)) as chunks:
                     for chunk in chunks:
                         file.write(chunk)
-                self.ranges.append((start, stop))
+                        sha256.update(chunk)
+                self.ranges.append((start, stop, sha256.hexdigest()))
             file.flush()
             os.fsync(file.fileno())
-        write_json(
-            self.note,
-            {"url": self.remote.url, "validator": self.remote.validator, "ranges": self.ranges},
-        )
+        if self.remote.validator:  # without it, another attempt cannot tell versions apart
+            write_json(
+                self.note,
+                {"url": self.remote.url, "validator": self.remote.validator, "ranges": self.ranges},
+            )
 
     def remove(self) -> None:
         for path in (self.path, self.note):
@@ -138,7 +163,12 @@ class SparseCopy:
 
     @property
     def bytes_fetched(self) -> int:
-        return sum(stop - start for start, stop in self.ranges)
+        return sum(stop - start for start, stop, _ in self.ranges)
+
+
+def read_range(file: IO[bytes], start: int, stop: int) -> bytes:
+    file.seek(start)
+    return file.read(stop - start)
 
 
 def merge(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

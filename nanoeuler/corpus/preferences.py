@@ -25,7 +25,7 @@ from nanoeuler.corpus.dialogue import Turn, Unusable, check_text, read_message, 
 from nanoeuler.corpus.download import Source, local_copy
 from nanoeuler.corpus.instructions import check_records, find_entry, split, write_splits
 from nanoeuler.corpus.remote_file import Patience
-from nanoeuler.files import sha256_file
+from nanoeuler.files import require_ours, sha256_file
 
 Pair = dict[str, Any]
 """instruction, input, chosen, rejected and, for a conversation, `earlier`: the turns before."""
@@ -46,10 +46,17 @@ def prepare(
     """
     entry = find_entry(name, sources, "preferences")
     source = Source.from_entry(entry)
+    require_ours(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
         pairs, bad, copies = check_records(path, source.url, read_pair, WANTED)
         sha256 = sha256_file(path)
+    if source.revision is None and source.sha256 is None and isinstance(source.location, str):
+        log.line(
+            "unpinned",
+            f"{source.url}: the sources file gives neither its revision nor its sha256, so a later "
+            f"download may be another file; add there 'sha256: {sha256}'",
+        )
     splits = split(pairs, validation_share, source.url)
     manifest: dict[str, Any] = {
         "version": 1,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nanoeuler.corpus.json_records import read_json_records
+from nanoeuler.corpus.limits import MOST_INFLATION, most_unpacked
 from nanoeuler.errors import UserError
 
 PARQUET = b"PAR1"
@@ -29,6 +30,13 @@ def read_parquet_rows(path: Path, address: str) -> Iterator[tuple[str, dict[str,
 
     try:
         with duckdb.connect() as connection:
+            sizes = "select sum(total_uncompressed_size) from parquet_metadata(?)"
+            (size,) = connection.execute(sizes, [str(path)]).fetchall()[0]
+            if size and size > most_unpacked(path.stat().st_size):
+                raise UserError(
+                    f"{address}: unpacks to {size:,} bytes, over {MOST_INFLATION} times its size, "
+                    "as no data set does; correct the address"
+                )
             described = connection.execute(
                 "describe select * from read_parquet(?)", [str(path)]
             ).fetchall()
@@ -45,7 +53,12 @@ def read_parquet_rows(path: Path, address: str) -> Iterator[tuple[str, dict[str,
                     values = zip(columns, row, strict=True)
                     record = {name: value for name, value in values if value is not None}
                     yield f"row {number}", record
-    except duckdb.Error as error:
+    except (MemoryError, duckdb.Error) as error:
+        if isinstance(error, MemoryError) or "Out of Memory Error" in str(error):
+            raise UserError(
+                f"{address}: this machine has too little free memory for its records; "
+                "end other programs, or give a smaller file"
+            ) from error
         raise UserError(
             f"{address}: damaged parquet ({' '.join(str(error).split())[:120]}); fetch it again"
         ) from error

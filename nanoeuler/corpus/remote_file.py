@@ -4,30 +4,33 @@ urllib3 carries the requests; who may be asked, when, and how often is decided h
 one connection at a time (host_locks.py), a User-Agent that names this project, and after a failure
 a pause that doubles each time, or the one that the server asks for (Retry-After). A read that
 breaks off resumes at its last byte, and If-Range makes sure that the file is still the same.
+Nothing that a server says is believed before it is checked, and what it sends has a ceiling of size
+(limits.py) and a floor of progress (transport.py).
 
 Redirects are followed here, so that the next host is locked too and gets no header that is meant
-for the first. They are remembered: Hugging Face redirects to a signed address, which after a while
-answers 403; then the first address is asked again.
+for the first, and never from https to http. They are remembered: Hugging Face redirects to a signed
+address, which after a while answers 403; then the first address is asked again.
 """
 
 import contextlib
+import email.utils
 import random
 import re
 import ssl
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from urllib.parse import unquote, urljoin, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import urljoin, urlsplit
 
 import urllib3
-from urllib3.exceptions import HTTPError, IncompleteRead, InvalidHeader, LocationValueError
-from urllib3.util import Retry, make_headers, parse_url
+from urllib3.exceptions import HTTPError, IncompleteRead, LocationValueError
 
 import nanoeuler
 from nanoeuler import log
-from nanoeuler.corpus.addresses import authorization, percent_encoded
+from nanoeuler.corpus.addresses import authorization, names_host, percent_encoded
 from nanoeuler.corpus.host_locks import LONGEST_WAIT, locked_host, postpone
+from nanoeuler.corpus.limits import LARGEST_DOWNLOAD, SLOWEST
+from nanoeuler.corpus.transport import TooSlow, connections
 from nanoeuler.errors import UserError
 
 USER_AGENT = (
@@ -38,13 +41,17 @@ MOST_REDIRECTS = 8
 LONGEST_DELAY = 10**9  # seconds, some 30 years: whatever a server asks for, the moment is a date
 REFUSALS = (400, 401, 403)
 WORTH_ANOTHER_TRY = (408, 425, 429, 500, 502, 503, 504)
+SIZE = "([0-9]{1,18})"  # bytes; longer numbers are none
+LONGEST_QUOTE = 120  # characters of a server's own words in a message
 
 
 @dataclass(frozen=True)
 class Patience:
     """When to give up: after `attempts` in a row that bring nothing.
 
-    The first pause doubles each time; an attempt ends after `silence`. Both are in seconds.
+    The first pause doubles each time. An attempt ends after `silence`, or when as long a time
+    brings less than `SLOWEST` bytes/s; it brings something if that many arrive. Times are in
+    seconds.
     """
 
     attempts: int = 6
@@ -54,6 +61,10 @@ class Patience:
 
 class NotThere(UserError):
     """The server has no file at this address."""
+
+
+class TooLarge(UserError):
+    """The file has more bytes than are fetched."""
 
 
 class StartOver(Exception):
@@ -69,17 +80,26 @@ class Trouble(Exception):
 
 
 class RemoteFile:
-    """The file at `url`.
+    """The file at `url`, of `bytes` bytes if the sources file says so, else of at most `largest`.
 
     After the first read, `size` is its length and `validator` identifies its content, as far as the
     server tells. `pause` is in seconds, between two requests to one host. `received` counts the
     bytes that arrived, including those of failed attempts.
     """
 
-    def __init__(self, url: str, pause: float = 0.0, patience: Patience | None = None):
+    def __init__(
+        self,
+        url: str,
+        pause: float = 0.0,
+        patience: Patience | None = None,
+        bytes: int | None = None,
+        largest: int = LARGEST_DOWNLOAD,
+    ):
         self.url = url
         self.pause = pause
         self.patience = patience or Patience()
+        self.bytes = bytes
+        self.largest = largest
         self.size: int | None = None
         self.validator: str | None = None
         self.received = 0
@@ -88,20 +108,21 @@ class RemoteFile:
     def read(self, start: int = 0, stop: int | None = None) -> Generator[bytes]:
         """Yield the bytes from `start` up to `stop`, or to the end.
 
-        A negative `start` counts from the end. Raises `NotThere`, `StartOver`, or `UserError` after
-        too many failures.
+        A negative `start` counts from the end. Raises `NotThere`, `TooLarge`, `StartOver`, or
+        `UserError` after too many failures.
         """
         position = start
         failures = 0
         while True:
+            before = position
             try:
                 for chunk in self.attempt(position, stop):
                     yield chunk
                     position += len(chunk)
-                    failures = 0
                 return
             except Trouble as trouble:
-                failures += 1
+                progress = position - before >= SLOWEST * self.patience.silence
+                failures = 1 if progress else failures + 1
                 self.recover(trouble, failures)
             if position != start and not self.validator:
                 raise StartOver("the server does not tell whether the file is still the same")
@@ -138,13 +159,21 @@ class RemoteFile:
                 headers["If-Range"] = self.validator
         try:
             with self.open(headers) as response:
-                self.read_headers(response, start, stop)
+                expected = self.read_headers(response, start, stop)
+                arrived = 0
                 while chunk := response.read1(CHUNK, decode_content=False):
+                    arrived += len(chunk)
                     self.received += len(chunk)
+                    if expected is None:
+                        self.check_size(arrived, "more than ")
+                    elif arrived > expected:
+                        raise StartOver("the server sends more than it was asked for")
                     yield chunk
+                if expected is not None and arrived < expected:
+                    raise Trouble(broken_off(arrived, expected))
         except LocationValueError as error:
             raise UserError(
-                f"{self.url}: not an address that can be asked ({error}); "
+                f"{self.url}: not an address that can be asked ({quoted(error)}); "
                 "correct it in the sources file"
             ) from error
         except HTTPError as error:
@@ -160,6 +189,7 @@ class RemoteFile:
                     self.address,
                     headers=headers | authorization(self.address),
                     timeout=self.patience.silence,
+                    redirect=False,
                     retries=False,
                     preload_content=False,
                 )
@@ -169,24 +199,37 @@ class RemoteFile:
                         self.refused(answer)
                         yield answer
                         return
-            self.address = percent_encoded(urljoin(self.address, location))
-            if urlsplit(self.address).scheme not in ("http", "https"):
-                raise UserError(
-                    f"{self.url}: redirects to {self.address}, which is no web address; "
-                    "correct the address in the sources file"
-                )
+            self.address = self.follow(location)
         raise UserError(
             f"{self.url}: redirects more than {MOST_REDIRECTS} times; "
             "correct the address in the sources file"
         )
 
+    def follow(self, location: str) -> str:
+        """Return the address that a redirect means by `location`."""
+        try:
+            address = percent_encoded(urljoin(self.address, location))
+        except ValueError:  # brackets without an IPv6 address
+            address = location
+        if not names_host(address):
+            raise UserError(
+                f"{self.url}: redirects to {quoted(location)}, which is no web address; "
+                "correct the address in the sources file"
+            )
+        if urlsplit(self.address).scheme == "https" != urlsplit(address).scheme:
+            raise UserError(
+                f"{self.url}: redirects to {quoted(location)}, where anyone on the way can read "
+                "and change what is sent; give an address that stays with https"
+            )
+        return address
+
     def refused(self, answer: urllib3.BaseHTTPResponse) -> None:
         """Raise the error that the status of `answer` means, unless it brings the file."""
-        if answer.status < 300:
+        if answer.status in (200, 206):
             return
-        said = f"the server answers {answer.status} ({answer.reason})"
+        said = f"the server answers {answer.status} ({quoted(answer.reason)})"
         if answer.status == 416:
-            total = re.fullmatch(r"bytes \*/(\d+)", answer.headers.get("Content-Range", ""))
+            total = re.fullmatch(rf"bytes \*/{SIZE}", answer.headers.get("Content-Range", ""))
             self.size = int(total.group(1)) if total else None
             raise StartOver(said)
         if answer.status in WORTH_ANOTHER_TRY:
@@ -205,14 +248,19 @@ class RemoteFile:
 
     def read_headers(
         self, response: urllib3.BaseHTTPResponse, start: int, stop: int | None
-    ) -> None:
+    ) -> int | None:
         """Learn size and validator from the headers.
 
-        Raises `StartOver` unless `response` holds the bytes from `start` to `stop`.
+        Returns how many bytes will follow, or None if that is not said. Raises `StartOver` unless
+        `response` holds the bytes from `start` to `stop` of the same file as before.
         """
+        coding = response.headers.get("Transfer-Encoding", "chunked")
+        if coding.lower() != "chunked":
+            raise Trouble(f"the server sends what nobody asked for ({quoted(coding)})")
+        validator = find_validator(response)
         if response.status == 206:
             given = re.fullmatch(
-                r"bytes (\d+)-(\d+)/(\d+)", response.headers.get("Content-Range", "").strip()
+                f"bytes {SIZE}-{SIZE}/{SIZE}", response.headers.get("Content-Range", "").strip()
             )
             if not given:
                 raise StartOver("the server serves ranges that it does not describe")
@@ -221,13 +269,33 @@ class RemoteFile:
             wanted_stop = size if stop is None else min(stop, size)
             if (first, last + 1) != (wanted_first, wanted_stop) or self.size not in (None, size):
                 raise StartOver("the server serves another range than it was asked for")
-            self.size = size
-        elif start != 0 or stop is not None:
+            if self.validator and validator not in (None, self.validator):
+                raise StartOver("the file has changed meanwhile")
+            self.size, self.validator = size, validator or self.validator
+            self.check_size(size)
+            return last - first + 1
+        if start != 0 or stop is not None:
             raise StartOver("the server sends the whole file")
-        else:
-            self.size = response.length_remaining
-        tag = response.headers.get("ETag", "")
-        self.validator = tag if tag.startswith('"') else response.headers.get("Last-Modified")
+        self.size, self.validator = response.length_remaining, validator
+        if self.size is not None:
+            self.check_size(self.size)
+        elif (length := response.headers.get("Content-Length")) and not response.chunked:
+            raise Trouble(f"the server gives the file a length that is none ({quoted(length)})")
+        return self.size
+
+    def check_size(self, size: int, more: str = "") -> None:
+        """Refuse a file of `size` bytes, or of `more` than that, if it is not the one expected."""
+        if self.bytes is not None and (size > self.bytes if more else size != self.bytes):
+            raise UserError(
+                f"{self.url}: has {more}{size:,} bytes, where the sources file says "
+                f"{self.bytes:,}; it has changed, or something else is sent in its place: "
+                "look at the address, and correct the sources file"
+            )
+        if self.bytes is None and size > self.largest:
+            raise TooLarge(
+                f"{self.url}: has {more}{size:,} bytes, and no more than {self.largest:,} are "
+                "fetched unasked; if that is its size, give it as bytes in the sources file"
+            )
 
     def trouble(self, error: BaseException) -> Trouble:
         """Describe urllib3's `error` by the failure that it wraps."""
@@ -235,35 +303,49 @@ class RemoteFile:
             if (cause := error.__cause__ or error.__context__) is None:
                 break
             error = cause
+        if isinstance(error, TooSlow):
+            return Trouble(str(error))
         if isinstance(error, TimeoutError):
             return Trouble(
                 f"the server sent nothing for {log.format_seconds(self.patience.silence)}"
             )
         if isinstance(error, IncompleteRead):
-            total = error.partial + error.expected
-            return Trouble(f"the connection ended after {error.partial:,} of {total:,} bytes")
+            return Trouble(broken_off(error.partial, error.partial + error.expected))
         if isinstance(error, ssl.SSLCertVerificationError):
             raise UserError(
                 f"{self.url}: the server's certificate is not to be trusted "
                 f"({error.verify_message})"
             ) from error
-        return Trouble(f"the connection failed ({getattr(error, 'strerror', None) or error})")
+        said = quoted(getattr(error, "strerror", None) or error)
+        return Trouble(f"the connection failed ({said})")
 
 
-def connections(address: str) -> urllib3.PoolManager:
-    """Return urllib3's connections to the host of `address`, through the environment's proxy."""
-    scheme, host = urlsplit(address)[:2]
-    proxy = getproxies().get(scheme)
-    if not proxy or proxy_bypass(host):
-        return urllib3.PoolManager()
-    proxy = proxy if "://" in proxy else f"http://{proxy}"
-    login = unquote(parse_url(proxy).auth or "") or None
-    return urllib3.ProxyManager(proxy, proxy_headers=make_headers(proxy_basic_auth=login))
+def quoted(words: object) -> str:
+    """Shorten what a server says for a message."""
+    text = str(words)
+    return text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}…"
+
+
+def broken_off(arrived: int, expected: int) -> str:
+    return f"the connection ended after {arrived:,} of {expected:,} bytes"
+
+
+def find_validator(response: urllib3.BaseHTTPResponse) -> str | None:
+    """Return the header that tells versions of the file apart, if it can be sent back as it is."""
+    for name, form in (("ETag", r'"[!#-~]{1,200}"'), ("Last-Modified", r"[ -~]{1,60}")):
+        if re.fullmatch(form, value := response.headers.get(name, "")):
+            return value
+    return None
 
 
 def retry_after(value: str | None) -> float | None:
     """Return the seconds that a Retry-After header asks for, as a number or a date."""
+    value = (value or "")[:LONGEST_QUOTE].strip()
+    if re.fullmatch("[0-9]+", value):
+        return min(int(value), LONGEST_DELAY)
     try:
-        return Retry(retry_after_max=LONGEST_DELAY).parse_retry_after(value) if value else None
-    except (InvalidHeader, ValueError):  # no date, or one with an impossible year
+        date = email.utils.parsedate_tz(value)
+        delay = email.utils.mktime_tz(date) - time.time() if date else None
+    except (ValueError, OverflowError):  # a date with an impossible part
         return None
+    return None if delay is None else min(max(delay, 0), LONGEST_DELAY)

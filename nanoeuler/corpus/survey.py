@@ -13,9 +13,9 @@ import numpy as np
 
 from nanoeuler import log
 from nanoeuler.corpus.batches import Batch, ordered_map
-from nanoeuler.corpus.document_sources import Source
+from nanoeuler.corpus.document_sources import OWN_TEXT, Source
 from nanoeuler.corpus.near_duplicates import find_copies
-from nanoeuler.corpus.split import last_held_out_position
+from nanoeuler.corpus.split import bytes_of_ends, last_held_out_position
 from nanoeuler.errors import UserError
 
 TRAIN, HELD_OUT, COPY, NEAR_COPY, QUOTING = range(5)
@@ -83,6 +83,10 @@ def survey(source: Source, share: float, copies: bool, threads: int) -> Survey:
         )
     positions, sizes, identities = (np.concatenate(column) for column in zip(*parts, strict=True))
     last = last_held_out_position(positions, sizes, share)
+    if last is not None and source.kind == OWN_TEXT:
+        whole = sizes[positions <= np.uint64(last)].sum()
+        if bytes_of_ends(sizes, share).sum() < whole:
+            last = None
     fates = np.full(len(sizes), TRAIN, np.uint8)
     if last is not None:
         fates[positions <= np.uint64(last)] = HELD_OUT

@@ -9,23 +9,36 @@ does not have the layout of the task's kind, and the stage stops.
 
 import fnmatch
 import json
+import stat
+import struct
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from nanoeuler import log
 from nanoeuler.corpus.download import Source, local_copy
-from nanoeuler.corpus.json_records import decode_text, parse_json_records
+from nanoeuler.corpus.json_records import (
+    Ration,
+    check_unpacked,
+    decoded,
+    parse_json_records,
+    unpack,
+)
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.corpus.task_layouts import LAYOUTS, BadItem, Item, read_item
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_folder, sha256_file, sha256_text, write_json
+from nanoeuler.files import atomic_folder, require_ours, sha256_file, sha256_text, write_json
 
 TOLD = 5  # bad records named in the log
 LABELS = "-labels.lst"
 """Ending of PIQA's file of answers, which has a line for each record of the file of that name."""
+DAMAGED_ZIP = (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, struct.error)
+"""What Python raises for archives that are damaged, encrypted, or of an unknown version."""
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Compressions of archives. The others unpack blocks of any size at once."""
 
 
 def describe_task(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,6 +74,7 @@ def prepare(
     `task` is an entry that `describe_task` returns.
     """
     source = Source.from_entry(task)
+    require_ours(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     members = task.get("members")
     if isinstance(source.location, Path) and source.location.is_dir():
@@ -107,7 +121,8 @@ def check_items(
             items.append(read_item(kind, record, number))
         except BadItem as error:
             bad[str(error)] += 1
-            examples.append(f"{where}: {error}")
+            if len(examples) <= TOLD:
+                examples.append(f"{where}: {error}")
     told = "; ".join(examples[:TOLD]) + ("; …" if len(examples) > TOLD else "")
     if not total:
         raise UserError(f"{address}: holds no records; correct the address, or fetch it again")
@@ -126,26 +141,57 @@ def records_of_file(path: Path, address: str, members: str | None) -> Iterator[t
 
     With `members`, only files of the archive are read whose paths match this pattern.
     """
-    if not zipfile.is_zipfile(path):
-        beside = path.with_name(stem(path.name) + LABELS)
-        answers = beside.read_bytes() if beside.is_file() else None
-        yield from labelled(path.read_bytes(), answers, address)
+    if zipfile.is_zipfile(path):
+        yield from records_of_archive(path, address, members)
         return
+    ration = Ration(path.stat().st_size)
+    beside = path.with_name(stem(path.name) + LABELS)
+    files = [path, beside] if beside.is_file() else [path]
+    file, *labels = [partial(open_bytes, each) for each in files]
+    for opened in (file, *labels):
+        check_unpacked(opened, address, ration)
+    yield from labelled(file, labels[0] if labels else None, address)
+
+
+def records_of_archive(path: Path, address: str, members: str | None) -> Iterator[tuple[str, Any]]:
+    """Yield the records of files in an archive. Nothing of it is written to the disk."""
+    ration = Ration(path.stat().st_size)
     try:
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            chosen = sorted(name for name in names if is_wanted(name, members))
+            files = {info.filename: info for info in archive.infolist() if is_file(info)}
+            chosen = sorted(name for name in files if is_wanted(name, members))
             if not chosen:
+                held = ", ".join(name[:80] for name in archive.namelist()[:3])
                 raise UserError(
                     f"{address}: the archive holds no {members or '.jsonl file'} (it holds "
-                    f"{', '.join(names[:3]) or 'nothing'}); correct members"
+                    f"{held or 'nothing'}); correct members"
                 )
+            labels = {name: files.get(stem(name) + LABELS) for name in chosen}
+            for member in filter(None, [*map(files.get, chosen), *labels.values()]):
+                where = f"{address}, {member.filename[:80]}"
+                if member.compress_type not in METHODS:
+                    raise UserError(
+                        f"{where}: compressed in a way that is not read; pack it with deflate"
+                    )
+                check_unpacked(partial(archive.open, member), where, ration)
             for name in chosen:
-                labels = stem(name) + LABELS
-                answers = archive.read(labels) if labels in names else None
-                yield from labelled(archive.read(name), answers, f"{address}, {name}")
-    except (zipfile.BadZipFile, OSError) as error:
+                beside = labels[name]
+                yield from labelled(
+                    partial(archive.open, files[name]),
+                    partial(archive.open, beside) if beside else None,
+                    f"{address}, {name[:80]}",
+                )
+    except DAMAGED_ZIP as error:
         raise UserError(f"{address}: damaged zip archive ({error}); fetch it again") from error
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    return path.open("rb")
+
+
+def is_file(member: zipfile.ZipInfo) -> bool:
+    """Return whether a member of an archive is a file, and no folder or symbolic link."""
+    return not member.is_dir() and not stat.S_ISLNK(member.external_attr >> 16)
 
 
 def records_of_folder(folder: Path, members: str | None) -> Iterator[tuple[str, Any]]:
@@ -171,16 +217,20 @@ def is_wanted(name: str, members: str | None) -> bool:
     return name.endswith((".jsonl", ".jsonl.gz")) and not name.startswith("__MACOSX/")
 
 
-def labelled(raw: bytes, labels: bytes | None, address: str) -> Iterator[tuple[str, Any]]:
-    """Yield the records of a file's bytes, each with its label from the file of labels.
+def labelled(
+    file: Callable[[], IO[bytes]], labels: Callable[[], IO[bytes]] | None, address: str
+) -> Iterator[tuple[str, Any]]:
+    """Yield the records of a file, each with its label from the file of labels.
 
     Raises `UserError` unless there is one label for each record.
     """
-    records = parse_json_records(decode_text(raw, address), address)
-    if labels is None:
-        yield from records
-        return
-    answers, asked = decode_text(labels, f"{address}, its {LABELS}").split(), list(records)
+    with unpack(file) as lines:
+        if labels is None:
+            yield from parse_json_records(lines, address)
+            return
+        asked = list(parse_json_records(lines, address))
+    with unpack(labels) as lines:
+        answers = "".join(decoded(lines, f"{address}, its {LABELS}")).split()
     if len(answers) != len(asked):
         raise UserError(
             f"{address}: {log.counted(len(asked), 'record')}, but "

@@ -4,16 +4,16 @@ A score means little alone, so it comes with its standard error and with a basel
 always giving the commonest answer, without reading the question.
 """
 
-import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.replies import Reply, describe_replies
+from nanoeuler.record_folder import RecordFolder, read_json_lines
 
 MINIMUM_OF_A_KIND = 10
 """With fewer questions of a kind its commonest answer is chance, and no baseline."""
@@ -47,7 +47,8 @@ def read_questions(path: Path) -> list[Question]:
 def read_training_answers(manifest: Path) -> list[str]:
     """The responses of the instruction data whose manifest is given, which a model could learn to
     say regardless of the question."""
-    entries = read_records(manifest.parent / "train.jsonl", required=("output",))
+    train = RecordFolder(manifest, "instructions").file("train")
+    entries = read_records(train, required=("output",))
     return [entry["output"] for entry in entries]
 
 
@@ -56,43 +57,28 @@ def read_records(
 ) -> list[dict[str, Any]]:
     """JSON lines with non-empty texts in the `required` fields, and texts in those `optional` ones
     that are given. Raises `UserError` naming the line of a mistake."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file; run the stage that writes it first") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text ({error}); save it as UTF-8") from error
     entries = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            entry, mistake = parse_record(line, required, optional)
-            if mistake:
-                raise UserError(
-                    f"{path}, line {number}: {mistake}; correct the line or take it out"
-                )
-            entries.append(entry)
+    for where, entry in read_json_lines(path):
+        mistake = mistake_in(entry, required, optional)
+        if mistake:
+            raise UserError(f"{where}: {mistake}; correct the line or take it out")
+        entries.append(entry)
     if not entries:
         raise UserError(f"{path}: holds no records; run the stage that writes it again")
     return entries
 
 
-def parse_record(
-    line: str, required: Sequence[str], optional: Sequence[str]
-) -> tuple[dict[str, Any], str]:
-    """The record in `line`, and what is wrong with it, or nothing."""
-    try:
-        entry = json.loads(line)
-    except json.JSONDecodeError as error:
-        return {}, f"not valid JSON ({error.msg})"
-    if not isinstance(entry, dict):
-        return {}, f"not a JSON object with {', '.join(required)}"
+def mistake_in(
+    entry: Mapping[str, Any], required: Sequence[str], optional: Sequence[str]
+) -> str | None:
+    """What is wrong with a record, if anything."""
     for field in required:
         if not isinstance(entry.get(field), str) or not entry[field].strip():
-            return {}, f"{field} is missing, empty or not a text"
+            return f"{field} is missing, empty or not a text"
     for field in optional:
         if not isinstance(entry.get(field, ""), str):
-            return {}, f"{field} is not a text"
-    return entry, ""
+            return f"{field} is not a text"
+    return None
 
 
 def normalise(text: str) -> str:

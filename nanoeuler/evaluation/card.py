@@ -13,7 +13,7 @@ from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.evaluation.report.scores import Row, score_rows
 from nanoeuler.evaluation.report.summary import summarise_gradients
 from nanoeuler.evaluation.report.training import FACTS, facts
-from nanoeuler.log import counted
+from nanoeuler.log import counted, printable
 
 ENGLISH = {"gutenberg", "fineweb"}
 """The sources whose language is known; that of somebody's own text is not."""
@@ -50,7 +50,7 @@ def card(run: Run) -> str:
         evaluation={"model": None} | evaluations.get(measured, {}),
         **origin(run),
     )
-    return text.replace(NARROW, " ")
+    return printable(text.replace(NARROW, " "))
 
 
 def usage(run: Run) -> Json:
@@ -62,6 +62,7 @@ def usage(run: Run) -> Json:
         "best": best,
         "tuned": bool(run.evaluations.get(best, {}).get("template")),
         "shell_prompt": shlex.quote(prompt),
+        "fence": "`" * max([3, *(1 + len(ticks) for ticks in re.findall("`+", prompt))]),
         "python_prompt": repr(prompt),
     }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json
+from nanoeuler.integrity import Origin, check_seal
 
 Evaluation = Mapping[str, Any]
 
@@ -19,6 +20,8 @@ def read_evaluations(paths: Sequence[Path]) -> dict[str, Evaluation]:
     evaluations = {}
     for path in paths:
         value = read_json(path)
+        if isinstance(value, dict):
+            check_evaluation_seal(path, value)
         if not is_evaluation(value):
             raise UserError(
                 f"{path}: not an evaluation; give the JSON files that `nanoeuler evaluate` writes"
@@ -28,6 +31,12 @@ def read_evaluations(paths: Sequence[Path]) -> dict[str, Evaluation]:
             name = f"{path.absolute().parent.parent.name}/{name}"
         evaluations[name] = value
     return evaluations
+
+
+def check_evaluation_seal(path: Path, value: Evaluation) -> None:
+    """Raise `UserError` where an evaluation is not the one that was written."""
+    remedy = "delete it, or let `nanoeuler evaluate` write it again"
+    check_seal(path, value, Origin("`nanoeuler evaluate`", remedy))
 
 
 def is_evaluation(value: Any) -> bool:
@@ -49,6 +58,24 @@ def compare(evaluations: Mapping[str, Evaluation]) -> str:
         aligned = [cell.rjust(width) for cell, width in zip(cells, others, strict=True)]
         lines.append(f"| {' | '.join([title.ljust(first), *aligned])} |")
     return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
+
+
+def scores(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, Any]]:
+    """The scores of each evaluation, for programs: without single replies and groups of items."""
+    return {
+        name: {
+            **{key: each.get(key) for key in ("stage", "parameters", "held_out", "chat")},
+            "tasks": {
+                task: {key: value for key, value in score.items() if key != "groups"}
+                for task, score in (each.get("tasks") or {}).items()
+            },
+            "answers": {
+                key: value for key, value in (each.get("answers") or {}).items() if key != "replies"
+            }
+            or None,
+        }
+        for name, each in evaluations.items()
+    }
 
 
 def rows_of(evaluations: Sequence[Evaluation]) -> list[list[str]]:

@@ -5,11 +5,14 @@
         --questions data/questions/world.jsonl --output results/demo/evaluation/sft.json
 """
 
+import itertools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from nanoeuler import api, log, provenance
 from nanoeuler.errors import UserError
@@ -32,6 +35,8 @@ from nanoeuler.evaluation.tasks import score_task
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.model.likelihood import bits_per_byte
 from nanoeuler.model.spec import parameter_count
+from nanoeuler.record_folder import RecordFolder
+from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 
 UNTUNED_TEMPLATE = "alpaca"
@@ -41,6 +46,13 @@ PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=1)
 SPACING = 1 << 20
 """Positions between two prompts for the sampler: more than any reply has, so that each reply has
 draws of its own."""
+
+OWN_PROMPTS = 3
+"""Documents of each source, and instructions, that give prompts where none are configured."""
+OPENING_WORDS = 6
+"""Words of a document that a model goes on with."""
+OPENING_TOKENS = 1_000_000
+"""Tokens of a source in which its first documents are looked for."""
 
 Json = dict[str, Any]
 
@@ -108,12 +120,13 @@ def evaluate(
         "tasks": tasks,
         "chat": chat_scores(model, instructions, settings, seed),
         "answers": answers,
-        "samples": samples(model, settings, seed),
+        "samples": samples(model, settings, seed, store, instructions),
         "tokens_fingerprint": store.fingerprint if store else None,
         "tokenizer_fingerprint": model.tokenizer.fingerprint,
         "model_info": model.info,
     }
-    return result | {"seconds": time.monotonic() - began, "provenance": provenance.collect()}, items
+    made = provenance.collect(model.transformer.backend.device_name)
+    return result | {"seconds": time.monotonic() - began, "provenance": made}, items
 
 
 def open_tokens(manifest: Path, model: api.LanguageModel, model_folder: Path) -> TokenStore:
@@ -155,7 +168,7 @@ def chat_scores(
     limit = settings.get("chat_prompts", 0)
     if instructions is None or not limit:
         return None
-    path = instructions.with_name("validation.jsonl")
+    path = RecordFolder(instructions, "instructions").file("validation")
     records = read_records(path, required=("instruction",), optional=("input",))
     # The later turn of a conversation makes no sense alone.
     records = [record for record in records if not record.get("earlier")][:limit]
@@ -261,9 +274,20 @@ def answer_scores(
     return scores
 
 
-def samples(model: api.LanguageModel, settings: Mapping[str, Any], seed: int) -> list[Json]:
-    """Replies to the configured prompts, or continuations by a model without a template."""
+def samples(
+    model: api.LanguageModel,
+    settings: Mapping[str, Any],
+    seed: int,
+    store: TokenStore | None,
+    instructions: Path | None,
+) -> list[Json]:
+    """Replies to the configured prompts, or continuations by a model without a template.
+
+    Where no prompts are configured, held-out documents and instructions give some.
+    """
     prompts, max_tokens = settings["prompts"], settings["max_new_tokens"]
+    if not prompts:
+        prompts = [*openings(store, model.tokenizer), *held_out_instructions(instructions)]
     if not prompts:
         return []
     sampling = sampling_of(settings, seed)
@@ -281,3 +305,28 @@ def samples(model: api.LanguageModel, settings: Mapping[str, Any], seed: int) ->
         }
         for prompt, reply in zip(prompts, replies, strict=True)
     ]
+
+
+def openings(store: TokenStore | None, tokenizer: Tokenizer) -> list[str]:
+    """The first words of some held-out documents of each source."""
+    if store is None:
+        return []
+    found = []
+    for source in store.sources("validation"):
+        tokens = np.asarray(store.tokens("validation", source)[:OPENING_TOKENS])
+        for start in np.flatnonzero(tokens == tokenizer.end_id)[:OWN_PROMPTS]:
+            document = itertools.takewhile(
+                lambda token: token != tokenizer.end_id, tokens[start + 1 : start + 64].tolist()
+            )
+            words = tokenizer.decode(document).split()
+            found.append(" ".join(words[:OPENING_WORDS]))
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def held_out_instructions(manifest: Path | None) -> list[str]:
+    path = manifest and manifest.with_name("validation.jsonl")
+    if path is None or not path.is_file():
+        return []
+    records = read_records(path, required=("instruction",))
+    single = (record["instruction"] for record in records if not record.get("earlier"))
+    return list(itertools.islice(single, OWN_PROMPTS))

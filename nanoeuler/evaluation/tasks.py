@@ -25,6 +25,7 @@ from nanoeuler.api import LanguageModel
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.continuations import Pair, encode, log_likelihoods
 from nanoeuler.files import read_json
+from nanoeuler.integrity import Origin, check_file
 
 QUOTED = {
     "hellaswag": "acc_norm",
@@ -57,6 +58,8 @@ def read_task(manifest: Path) -> tuple[dict[str, Any], list[Item]]:
             "give the manifest.json that `nanoeuler task` writes"
         )
     path = manifest.with_name("items.jsonl")
+    origin = Origin("`nanoeuler task`", f"delete {manifest.parent} and run it again")
+    check_file(path, described.get("items_sha256"), origin)
     try:
         items = [json.loads(line) for line in path.read_text(encoding="ascii").split("\n") if line]
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError) as error:

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from nanoeuler.errors import UserError
 from nanoeuler.inference.conversation import Conversation
-from nanoeuler.inference.sampling import Sampling
-from nanoeuler.log import counted
+from nanoeuler.inference.sampling import Sampling, at_least_one
+from nanoeuler.log import counted, printable
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class Chat:
         stopped = False
         try:
             for piece in reply:
-                self.write(visible(piece))
+                self.write(printable(piece))
         except KeyboardInterrupt:
             stopped = True
         self.conversation.hear(reply)
@@ -162,22 +162,3 @@ def number(kind: Callable[[str], T], name: str, value: str) -> T:
     except ValueError as error:
         wanted = "whole number" if kind is int else "number"
         raise UserError(f"/{name} {value}: it takes a {wanted}") from error
-
-
-def at_least_one(max_tokens: int) -> int:
-    if max_tokens < 1:
-        raise UserError(f"max-tokens is {max_tokens}: it must be at least 1")
-    return max_tokens
-
-
-def visible(text: str) -> str:
-    """`text` with its control characters escaped: the model may write any, and a terminal would
-    obey them."""
-    return "".join(
-        character if character in "\n\t" or character.isprintable() else escaped(character)
-        for character in text
-    )
-
-
-def escaped(character: str) -> str:
-    return character if ord(character) >= 0xA0 else f"\\x{ord(character):02x}"

@@ -6,15 +6,18 @@ continuation that is resumed draws the numbers of an uninterrupted one.
 """
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 import numpy as np
 
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, brief
 
 NOT_FINITE = (
     "the model's logits are not finite: its weights are damaged or its training diverged; "
     "take an earlier model"
 )
+MOST = 10**9
+"""The largest temperature and top-k, far above any that changes a choice."""
 STREAM = 0x73616D706C65
 """Second word of the Philox key: other stages draw other numbers from the same seed."""
 
@@ -33,20 +36,38 @@ class Sampling:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
+        for field, value in vars(self).items():
+            whole = field in ("top_k", "seed")
+            if not isinstance(value, Integral if whole else Real):
+                raise UserError(
+                    f"{field.replace('_', '-')} is {brief(value)}: it must be "
+                    f"{'a whole number' if whole else 'a number'}"
+                )
+        if not 0 <= self.temperature <= MOST:
             raise UserError(
-                f"temperature is {self.temperature}: it must be 0 (greedy) or above, "
+                f"temperature is {brief(self.temperature)}: it must be 0 (greedy) or above, "
                 "1 samples from the model as it is"
             )
-        if self.top_k < 0:
+        if not 0 <= self.top_k <= MOST:
             raise UserError(
-                f"top-k is {self.top_k}: it must be 0 (all tokens) "
+                f"top-k is {brief(self.top_k)}: it must be 0 (all tokens) "
                 "or the number of likeliest tokens to choose from"
             )
         if not 0 < self.top_p <= 1:
-            raise UserError(f"top-p is {self.top_p}: it must be above 0 and at most 1 (all tokens)")
+            raise UserError(
+                f"top-p is {brief(self.top_p)}: it must be above 0 and at most 1 (all tokens)"
+            )
         if not 0 <= self.seed < 2**64:
-            raise UserError(f"seed is {self.seed}: it must be a whole number from 0 to 2**64 - 1")
+            raise UserError(
+                f"seed is {brief(self.seed)}: it must be a whole number from 0 to 2**64 - 1"
+            )
+
+
+def at_least_one(max_tokens: int) -> int:
+    """The most tokens of a reply. Raises `UserError` unless it is a whole number above 0."""
+    if not isinstance(max_tokens, Integral) or max_tokens < 1:
+        raise UserError(f"max-tokens is {brief(max_tokens)}: it must be at least 1")
+    return max_tokens
 
 
 GREEDY = Sampling(temperature=0.0)

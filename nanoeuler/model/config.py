@@ -1,12 +1,11 @@
 """The configuration of a model: its fields, its presets, and which values fit together."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, brief
 
 PRESETS: dict[str, dict[str, Any]] = {
     "small": {
@@ -48,16 +47,20 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-AT_LEAST_ONE = (
-    "vocab_size",
-    "dim",
-    "layers",
-    "heads",
-    "kv_heads",
-    "ffn",
-    "context",
-    "mtp_heads",
-)
+LARGEST = {
+    "vocab_size": 2**20,
+    "dim": 2**16,
+    "layers": 2**10,
+    "heads": 2**10,
+    "kv_heads": 2**10,
+    "ffn": 2**20,
+    "context": 2**24,
+    "mtp_heads": 2**6,
+}
+"""Counts, which are at least 1, and the largest that a model may have. No machine holds a model
+that comes near; without an end, a mistyped number would lay out tensors until memory is full."""
+LARGEST_NUMBER = 1e15
+"""No number of a configuration is above it, so that what is computed from them is finite."""
 
 QK_NORMS = ("none", "rms", "weighted")
 
@@ -93,9 +96,12 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Fill in the defaults that depend on other fields. Raises `UserError`."""
-        for field in AT_LEAST_ONE:
-            if getattr(self, field) < 1:
-                raise UserError(f"model.{field} is {getattr(self, field)}: it must be at least 1")
+        for field, largest in LARGEST.items():
+            if not 1 <= getattr(self, field) <= largest:
+                raise UserError(
+                    f"model.{field} is {brief(getattr(self, field))}: it must be at least 1 and at "
+                    f"most {largest}"
+                )
         if self.head_size == 0:
             if self.dim % self.heads:
                 raise UserError(
@@ -114,19 +120,21 @@ class ModelConfig:
                 f"model.kv_heads is {self.kv_heads}, which does not divide model.heads = "
                 f"{self.heads}; every key/value head serves equally many query heads"
             )
-        if self.head_size < 2 or self.head_size % 2:
+        if not 2 <= self.head_size <= LARGEST["dim"] or self.head_size % 2:
             raise UserError(
-                f"model.head_size is {self.head_size}: rotary positions turn pairs of elements, "
-                "so it must be even and above 0"
+                f"model.head_size is {brief(self.head_size)}: rotary positions turn pairs of "
+                f"elements, so it must be even, above 0 and at most {LARGEST['dim']}"
             )
         weights = self.mtp_weights
         if len(weights) != self.mtp_heads or min(weights) < 0 or weights[0] <= 0:
             raise UserError(
-                f"model.mtp_weights is {list(weights)}: it needs one weight ≥ 0 for each of the "
-                f"{self.mtp_heads} heads, and head 0's above 0"
+                f"model.mtp_weights is {brief(list(weights))}: it needs one weight ≥ 0 for each "
+                f"of the {self.mtp_heads} heads, and head 0's above 0"
             )
         if self.qk_norm not in QK_NORMS:
-            raise UserError(f"model.qk_norm is {self.qk_norm!r}; there are {', '.join(QK_NORMS)}")
+            raise UserError(
+                f"model.qk_norm is {brief(self.qk_norm)}; there are {', '.join(QK_NORMS)}"
+            )
         if not (self.norm_epsilon > 0 and self.rope_theta > 1 and self.step_size > 0):
             raise UserError(
                 "model.norm_epsilon and model.step_size must be above 0, and model.rope_theta "
@@ -141,14 +149,14 @@ class ModelConfig:
         """
         values = {key: value for key, value in values.items() if value is not None}
         preset = values.pop("preset", None)
-        if preset is not None and preset not in PRESETS:
-            raise UserError(f"model.preset is {preset!r}; there are {', '.join(PRESETS)}")
+        if preset is not None and preset not in list(PRESETS):  # it may be unhashable
+            raise UserError(f"model.preset is {brief(preset)}; there are {', '.join(PRESETS)}")
         merged = PRESETS.get(preset, {}) | values
         known = {field.name: field for field in dataclasses.fields(cls)}
         for key in merged:
             if key not in known:
                 raise UserError(
-                    f"model.{key} is no field of the model; there are {', '.join(known)}"
+                    f"model.{key[:60]} is no field of the model; there are {', '.join(known)}"
                 )
         required = [name for name, field in known.items() if field.default is dataclasses.MISSING]
         missing = [name for name in required if name not in merged]
@@ -186,7 +194,7 @@ def check_type(field: str, value: Any, kind: Any) -> None:
     """Refuse a value of the wrong type, such as a quoted number or a fraction of a layer."""
     words, is_right = TYPES[kind]
     if not is_right(value):
-        raise UserError(f"model.{field} is {value!r}: it must be {words}")
+        raise UserError(f"model.{field} is {brief(value)}: it must be {words}")
 
 
 def is_whole_number(value: Any) -> bool:
@@ -194,7 +202,7 @@ def is_whole_number(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    return is_whole_number(value) or (isinstance(value, float) and math.isfinite(value))
+    return (is_whole_number(value) or isinstance(value, float)) and abs(value) <= LARGEST_NUMBER
 
 
 def is_list_of_numbers(value: Any) -> bool:
@@ -203,10 +211,10 @@ def is_list_of_numbers(value: Any) -> bool:
 
 TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     int: ("a whole number", is_whole_number),
-    float: ("a number", is_number),
+    float: (f"a number of at most {LARGEST_NUMBER:g}", is_number),
     bool: ("true or false", lambda value: isinstance(value, bool)),
     str: ("a word", lambda value: isinstance(value, str)),
-    tuple[float, ...]: ("a list of numbers", is_list_of_numbers),
+    tuple[float, ...]: (f"a list of numbers of at most {LARGEST_NUMBER:g}", is_list_of_numbers),
 }
 """The type of a field → its name in a sentence, and whether a value has it."""
 

@@ -2,12 +2,13 @@
 
 It has three files: `model.safetensors`, `config.json` and `tokenizer.json`. Tensors have the names
 and shapes of Hugging Face's Llama, in float32, without padding. `config.json` carries this
-project's fields under `nanoeuler`, beside the keys that Llama-class readers look for.
+project's fields under `nanoeuler`, beside the keys that Llama-class readers look for. That section
+holds the hashes of the other two files and its own, which are compared when the folder is read.
 """
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_folder, read_json, sha256_file, write_json
+from nanoeuler.files import atomic_folder, link_or_copy, read_json, sha256_file, write_json
+from nanoeuler.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import storage_elements, tensor_table
@@ -105,55 +108,116 @@ def check_stored(
         )
 
 
+def previous(folder: Path) -> Path:
+    """Where a model is kept while its stage makes the next one: see `keep_model`."""
+    return folder.with_name(f"{folder.name}.previous")
+
+
+def keep_model(folder: str | Path) -> None:
+    """Give the files of a whole model folder second names, which outlive those in `folder`.
+
+    Snakemake deletes the outputs of a rule before it runs, and again when it is stopped.
+    `load_model` reads the kept model until `save_model` has written its successor.
+    """
+    folder = Path(folder)
+    if all((folder / name).is_file() for name in (WEIGHTS, CONFIG, TOKENIZER)):
+        with atomic_folder(previous(folder)) as temporary:
+            for name in (WEIGHTS, CONFIG, TOKENIZER):
+                link_or_copy(folder / name, temporary / name)
+
+
+def usable(folder: Path) -> Path:
+    """`folder`, or where its model is kept while the next one is made."""
+    kept = previous(folder)
+    if (folder / CONFIG).is_file() or not (kept / CONFIG).is_file():
+        return folder
+    log.line("previous", f"{folder} is being made again; until it is whole, {kept} is used")
+    return kept
+
+
 def save_model(folder: str | Path, model: SavedModel) -> None:
     """Write a model folder, which appears whole or not at all."""
+    folder = Path(folder)
     with atomic_folder(folder) as temporary:
         save_tensors(temporary / WEIGHTS, {"": FlatBuffer(model.config, model.parameters)})
         shutil.copyfile(model.tokenizer_path, temporary / TOKENIZER)
         hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, TOKENIZER)}
         description = {
-            "version": 1,
+            "version": 2,  # 1 had no seal
             "model": model.config.to_dict(),
             "stage": model.stage,
             "template": model.template,
             "info": model.info,
             "sha256": hashes,
         }
-        write_json(temporary / CONFIG, llama_keys(model.config) | {"nanoeuler": description})
+        write_json(temporary / CONFIG, llama_keys(model.config) | {"nanoeuler": seal(description)})
+    shutil.rmtree(previous(folder), ignore_errors=True)
 
 
 def load_model(folder: str | Path) -> SavedModel:
     """Read a model folder. Raises `UserError` when it is damaged, or not a model folder."""
-    folder = Path(folder)
+    folder = usable(Path(folder))
     config, description = read_description(folder)
     parameters = np.zeros(storage_elements(tensor_table(config)), np.float32)
     load_tensors(folder / WEIGHTS, {"": FlatBuffer(config, parameters)})
-    tokenizer = folder / TOKENIZER
-    if not tokenizer.is_file():
-        raise UserError(f"{tokenizer}: no such file; the folder is not whole, run its stage again")
-    for name, expected in description.get("sha256", {}).items():
-        if sha256_file(folder / name) != expected:
-            raise UserError(
-                f"{folder / name}: damaged, it is not what its stage wrote; run the stage again, "
-                "which exports the model from its checkpoint"
-            )
+    check_hashes(folder, description)
     return SavedModel(
         config,
         parameters,
-        tokenizer,
+        folder / TOKENIZER,
         description.get("stage", "unknown"),
         description.get("template"),
         description.get("info", {}),
     )
 
 
+def find_model(folder: Path) -> Path:
+    """The model folder that `folder` stands for: itself, that of a stage, or a run's last one."""
+    inside = ("", "model", "dpo/model", "sft/model", "pretrain/model")
+    found = (folder / each for each in inside if (folder / each / CONFIG).is_file())
+    return next(found, folder)
+
+
+def check_hashes(folder: Path, description: Mapping[str, Any]) -> str:
+    """Compare weights and tokenizer with the hashes in the description, and return the weights'.
+
+    Raises `UserError` where a file or its hash is missing, or another.
+    """
+    origin, noted = origin_of(folder, description), description.get("sha256")
+    hashes = noted if isinstance(noted, dict) else {}
+    for name in (WEIGHTS, TOKENIZER):
+        if name not in hashes:
+            raise UserError(f"{folder / CONFIG}: lacks the sha256 of {name}; {origin.remedy}")
+        check_file(folder / name, hashes[name], origin)
+    return hashes[WEIGHTS]
+
+
+def origin_of(folder: Path, description: Mapping[str, Any]) -> Origin:
+    return Origin(
+        f"the stage {description.get('stage')}",
+        f"delete {folder} and run the stage again, which exports it from its checkpoint, or, if "
+        f"you changed it yourself: nanoeuler accept {folder}",
+    )
+
+
 def load_config(folder: str | Path) -> ModelConfig:
     """The configuration of a model folder. Raises `UserError` like `load_model`."""
-    return read_description(Path(folder))[0]
+    return read_description(usable(Path(folder)))[0]
 
 
 def read_description(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    """The model's configuration, and the whole section of this project in `config.json`."""
+    """The model's configuration, and the whole section of this project in `config.json`.
+
+    Raises `UserError` for a section that is not as it was written.
+    """
+    config, description = read_unsealed(folder)
+    path, sealed = folder / CONFIG, description.get("version", 1) != 1
+    check_seal(path, description, origin_of(folder, description), required=sealed)
+    return config, description
+
+
+def read_unsealed(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
+    """The same, whoever wrote or changed it."""
     if not folder.is_dir():
         raise UserError(
             f"{folder}: no such folder; give the model folder of a finished stage, "

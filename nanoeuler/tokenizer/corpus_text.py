@@ -9,6 +9,7 @@ import numpy as np
 
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_json
+from nanoeuler.integrity import Origin, check_file
 from nanoeuler.tokenizer.counting import Piece
 from nanoeuler.tokenizer.file_bytes import FileBytes
 from nanoeuler.tokenizer.pretokenizer import blocks
@@ -59,13 +60,18 @@ class Corpus:
         """Open the files of one source. Raises `UserError` when the manifest does not fit them."""
         text = self.path.parent / entry["text"]
         offsets = self.path.parent / entry["offsets"]
-        for path, size in ((text, entry["bytes"]), (offsets, 8 * (entry["documents"] + 1))):
+        origin = Origin("`nanoeuler assemble`", f"delete {self.path} and run it again")
+        for path, size, sha256 in (
+            (text, entry["bytes"], entry.get("sha256")),
+            (offsets, 8 * (entry["documents"] + 1), entry.get("offsets_sha256")),
+        ):
             if not path.is_file() or path.stat().st_size != size:
                 found = f"{path.stat().st_size:,} bytes" if path.is_file() else "no such file"
                 raise UserError(
                     f"{path}: {found} where {self.path.name} says {size:,} bytes; "
                     "run `nanoeuler assemble` again"
                 )
+            check_file(path, sha256, origin)
         borders = np.fromfile(offsets, "<u8").astype(np.int64)  # (documents + 1,)
         if borders[0] != 0 or borders[-1] != entry["bytes"] or (np.diff(borders) <= 0).any():
             raise UserError(

@@ -4,7 +4,7 @@
     store.tokens("train")[0:128]            # int32 (128,)
 
 A shard is an array of ids without a header, little-endian: uint16 for vocabularies of up to 65,536
-ids, else uint32.
+ids, else uint32. It is compared with its hash in the manifest before its first token is read.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ import numpy as np
 
 from nanoeuler.errors import UserError
 from nanoeuler.files import canonical_json, read_json, sha256_text, write_json
+from nanoeuler.integrity import Origin, check_file
 from nanoeuler.tokenizer.tokenizer import Tokenizer
 
 SHARD_TOKENS = 1 << 28  # 512 MB of uint16
@@ -109,12 +110,17 @@ class TokenStore:
         return [source for source, entry in entries.items() if entry["tokens"]]
 
     def tokens(self, split: str, source: str | None = None) -> TokenSequence:
-        """Return the tokens of one source, or of all of them one after another."""
+        """Return the tokens of one source, or of all of them one after another.
+
+        Raises `UserError` for a shard that is not the one that was written.
+        """
         shards = [shard for entry in self.entries(split, source) for shard in entry["shards"]]
         return TokenSequence([self.map_shard(shard) for shard in shards])
 
     def map_shard(self, shard: dict[str, Any]) -> np.ndarray:
         path = self.path.parent / shard["file"]
+        remedy = f"delete {self.path.parent} and run it again"
+        check_file(path, shard.get("sha256"), Origin("`nanoeuler tokenize`", remedy))
         return np.memmap(path, self.dtype, mode="r", shape=(shard["tokens"],))
 
     def bytes(self, split: str, source: str | None = None) -> int:

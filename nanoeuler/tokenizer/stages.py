@@ -4,7 +4,8 @@ from pathlib import Path
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_folder
+from nanoeuler.files import atomic_folder, require_ours
+from nanoeuler.integrity import write_note
 from nanoeuler.tokenizer import gpt2_files
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.chunks import ChunkEncoder, chunks
@@ -55,6 +56,7 @@ def learn_tokenizer(
             f"set it to {tokenizer.vocab_size} or less, or {more}"
         )
     tokenizer.save(output)
+    write_note(output)  # the format has no room for a hash
     log.line(
         "bpe",
         vocab_size=vocab_size,
@@ -78,6 +80,7 @@ def tokenize_corpus(
     Raises `UserError` when the tokenizer does not have the `vocab_size` ids of the configuration.
     """
     check_threads(threads)
+    require_ours(output)
     corpus, tokenizer = Corpus(corpus_path), Tokenizer.load(tokenizer_path)
     if tokenizer.vocab_size != vocab_size:
         raise UserError(
@@ -111,7 +114,8 @@ def tokenize_corpus(
         write_manifest(folder, tokenizer, corpus.fingerprint, splits)
     store = TokenStore.open(output / MANIFEST)
     for split in corpus.texts:
-        tokens, size = len(store.tokens(split)), store.bytes(split)
+        tokens = sum(entry["tokens"] for entry in store.entries(split, None))
+        size = store.bytes(split)
         mean = size / max(tokens, 1)
         log.line("tokenize", split=split, tokens=tokens, bytes=size, bytes_per_token=mean)
     return store
@@ -124,6 +128,7 @@ def import_gpt2(folder: Path, output: Path) -> Tokenizer:
     """
     tokenizer = Tokenizer(gpt2_files.read(folder))
     tokenizer.save(output)
+    write_note(output)  # the format has no room for a hash
     log.line(
         "import-gpt2",
         vocab_size=tokenizer.vocab_size,

@@ -9,8 +9,9 @@ tools know them. `tokenizers` takes a literal `</s>` in a text for the token unl
 from pathlib import Path
 from typing import Any, NoReturn
 
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, brief
 from nanoeuler.files import read_json, write_json
+from nanoeuler.integrity import Origin, check_note, note_path
 from nanoeuler.tokenizer import pretokenizer
 from nanoeuler.tokenizer.vocabulary import (
     BYTE_OF_CHARACTER,
@@ -72,12 +73,25 @@ def to_json(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def write(path: str | Path, vocabulary: Vocabulary) -> None:
+    """Write a `tokenizer.json`; the note of the file that was there before goes."""
+    path = Path(path)
+    note_path(path).unlink(missing_ok=True)
     write_json(path, to_json(vocabulary))
 
 
 def read(path: str | Path) -> Vocabulary:
     """Read a `tokenizer.json`. Raises `UserError` when it is damaged or unsupported."""
-    return Reader(Path(path)).vocabulary(read_json(path))
+    path = Path(path)
+    remedy = (
+        f"delete it and run that again, or, if you changed it yourself: nanoeuler accept {path}"
+    )
+    check_note(path, Origin("`nanoeuler bpe`", remedy))
+    return read_unchecked(path)
+
+
+def read_unchecked(path: Path) -> Vocabulary:
+    """The same, whoever wrote or changed it."""
+    return Reader(path).vocabulary(read_json(path))
 
 
 class Reader:
@@ -115,11 +129,11 @@ class Reader:
     def check_settings(self, content: dict[str, Any]) -> None:
         model = content["model"]
         if model.get("type", "BPE") != "BPE":
-            self.refuse(f"its model is {model['type']!r} where this project reads 'BPE'")
+            self.refuse(f"its model is {brief(model['type'])} where this project reads 'BPE'")
         for key, ours in MODEL_SETTINGS.items():
             if model.get(key) not in (ours, None, ""):
                 self.refuse(
-                    f"its model sets {key} to {model[key]!r}, which this project does not do"
+                    f"its model sets {key} to {brief(model[key])}, which this project does not do"
                 )
         for key in ("truncation", "padding", "normalizer"):
             if content.get(key) is not None:
@@ -147,7 +161,7 @@ class Reader:
         for key, default in (("add_prefix_space", True), ("use_regex", True)):
             if found.get(key, default) != PRETOKENIZER[key]:
                 self.refuse(
-                    f"its pre_tokenizer sets {key} to {found.get(key, default)!r}, "
+                    f"its pre_tokenizer sets {key} to {brief(found.get(key, default))}, "
                     f"where the scanner {pretokenizer.NAME!r} is {PRETOKENIZER[key]!r}"
                 )
 
@@ -169,11 +183,13 @@ class Reader:
                 or ids[literal] != entry.get("id")
             ):
                 self.refuse(
-                    f"damaged: its added token {entry!r} is not in its vocab with the same id"
+                    f"damaged: its added token {brief(entry)} is not in its vocab with the same id"
                 )
+            if any("\ud800" <= character <= "\udfff" for character in literal):
+                self.refuse(f"damaged: its added token {brief(literal)} has half a character")
             if entry.get("special") is not True:
                 self.refuse(
-                    f"its added token {literal!r} is not a special one, "
+                    f"its added token {brief(literal)} is not a special one, "
                     "which this project does not do"
                 )
             specials[literal] = ids[literal]
@@ -186,7 +202,8 @@ class Reader:
             return bytes(BYTE_OF_CHARACTER[character] for character in name)
         except KeyError as error:
             self.refuse(
-                f"damaged: the token {name!r} holds {error.args[0]!r}, which stands for no byte"
+                f"damaged: the token {brief(name)} holds {error.args[0]!r}, "
+                "which stands for no byte"
             )
 
     def merges(
@@ -203,12 +220,12 @@ class Reader:
                 or len(names) != 2
                 or not all(isinstance(name, str) for name in names)
             ):
-                self.refuse(f"damaged: merge {index} is {merge!r} and not a pair of tokens")
+                self.refuse(f"damaged: merge {index} is {brief(merge)} and not a pair of tokens")
             for name in (*names, "".join(names)):
                 if name not in ids or name in specials:
                     self.refuse(
-                        f"damaged: merge {index} is {' + '.join(names)}, "
-                        f"but {name!r} is not in its vocab"
+                        f"damaged: merge {index} is {' + '.join(names)[:60]}, "
+                        f"but {brief(name)} is not in its vocab"
                     )
             merges.append((ids[names[0]], ids[names[1]], ids["".join(names)]))
         if len({merge[:2] for merge in merges}) < len(merges):
@@ -225,4 +242,5 @@ def describe(section: Any) -> str:
     """Return the name of a section's type."""
     if section is None:
         return "none"
-    return str(section.get("type")) if isinstance(section, dict) else repr(section)
+    found = section.get("type") if isinstance(section, dict) else section
+    return found if isinstance(found, str) and len(found) < 60 else brief(found)

@@ -1,10 +1,13 @@
 """The training state on disk: a folder per checkpoint, written whole or not at all.
 
 `checkpoints/step-00001200/` holds `model.safetensors` (a model that other stages can start from),
-`optimizer.safetensors`, and `state.json` with the hashes of both, which are verified when it is
-read. The newest two checkpoints are kept, the best, and the last before a WSD schedule's decay.
+`optimizer.safetensors`, and `state.json` with the hashes of both and its own. They are compared
+when a checkpoint is read. The newest two checkpoints are kept, the best, and the last before a WSD
+schedule's decay.
 """
 
+import contextlib
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,16 @@ import numpy as np
 from nanoeuler import log
 from nanoeuler.backend.records import Array
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_folder, read_json, sha256_file, write_json
+from nanoeuler.files import (
+    atomic_folder,
+    link_or_copy,
+    read_json,
+    sha256_file,
+    sign_of_ours,
+    sweep,
+    write_json,
+)
+from nanoeuler.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_tensors, save_tensors
 from nanoeuler.model.flat import FlatBuffer
@@ -31,8 +43,8 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps with a checkpoint, oldest first, damaged or not."""
-        folders = [path for path in self.folder.glob("step-*") if path.is_dir()]
-        return sorted(int(folder.name.removeprefix("step-")) for folder in folders)
+        named = [re.fullmatch("step-([0-9]{8,})", path.name) for path in self.folder.glob("*/")]
+        return sorted(int(name[1]) for name in named if name)
 
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
@@ -44,29 +56,24 @@ class Checkpoints:
             return FlatBuffer(state.config, np.asarray(state.backend.to_host(array), np.float32))
 
         moments = {f"{name}/": on_host(x) for name, x in state.optimizer.tensors.items()}
+        if sign_of_ours(self.path(state.step)) is None:  # damaged
+            self.remove(state.step)
         with atomic_folder(self.path(state.step)) as temporary:
             save_tensors(temporary / WEIGHTS, {"": on_host(state.parameters)})
             save_tensors(temporary / OPTIMIZER, moments)
             hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, OPTIMIZER)}
-            content = {"version": 1, "step": state.step, "sha256": hashes}
-            write_json(temporary / STATE, content | {"model": state.config.to_dict(), **info})
+            content = {"version": 2, "step": state.step, "sha256": hashes}  # 1 had no seal
+            write_json(temporary / STATE, seal(content | {"model": state.config.to_dict(), **info}))
 
     def read_state(self, step: int) -> dict[str, Any] | None:
         """`state.json` of a checkpoint; None, and a line in the log, where a file is damaged."""
         path = self.path(step)
         try:
-            content = read_json(path / STATE)
-            hashes = content["sha256"].items()
-            damaged = [name for name, expected in hashes if sha256_file(path / name) != expected]
-        except (UserError, OSError, KeyError, TypeError, AttributeError) as error:
-            damaged = [f"{STATE} ({type(error).__name__})"]
-            content = None
-        if damaged:
-            names = ", ".join(damaged)
+            return read_checkpoint(path)
+        except UserError as error:
             fallback = "falling back to the checkpoint before it"
-            log.line("checkpoint", f"{path}: {names} is damaged; {fallback}")
+            log.line("checkpoint", f"{path}: it is damaged; {fallback} ({error})")
             return None
-        return content
 
     def newest(self, limit: int | None = None) -> dict[str, Any] | None:
         """`read_state` of the newest checkpoint that is not damaged.
@@ -96,32 +103,87 @@ class Checkpoints:
         state.step = step
 
     def read_parameters(self, step: int, config: ModelConfig) -> np.ndarray:
+        """The parameters of checkpoint `step`. Raises `UserError` when it is damaged."""
+        read_checkpoint(self.path(step))
         return read_parameters(self.path(step), config)
 
-    def remove_all_but(self, steps: set[int]) -> None:
-        """Delete the checkpoints that are neither in `steps` nor among the newest two."""
+    def remove(self, step: int) -> None:
+        """Delete a checkpoint. Other files that somebody has put into its folder stay."""
+        for name in (WEIGHTS, OPTIMIZER, STATE):
+            (self.path(step) / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path(step).rmdir()
+
+    def sweep(self) -> None:
+        """Delete what killed trainers have left half-written."""
+        sweep(self.folder, "step-")
+
+    def remove_all_but(self, steps: set[int], *, with_their_best: bool) -> None:
+        """Delete the checkpoints that are neither in `steps` nor among the newest two.
+
+        `with_their_best` also keeps the best that each of those names, since training may resume
+        there and end with it.
+        """
         present = self.steps()
-        for step in set(present) - set(present[-2:]) - steps:
-            shutil.rmtree(self.path(step), ignore_errors=True)
+        kept = steps | set(present[-2:])
+        if with_their_best:
+            kept |= {self.best_before(step) for step in kept & set(present)}
+        for step in set(present) - kept:
+            self.remove(step)
+
+    def best_before(self, step: int) -> int:
+        """The step that checkpoint `step` names as the best so far, or `step` itself."""
+        with contextlib.suppress(UserError, OSError, KeyError, TypeError, AttributeError):
+            return read_json(self.path(step) / STATE)["best"]["step"]
+        return step
+
+    def copy_aside(self, step: int, fingerprint: str) -> Path:
+        """Keep a checkpoint where other settings can start from it; returns its new folder."""
+        target = self.stale(fingerprint) / self.path(step).name
+        shutil.copytree(self.path(step), target, copy_function=link_or_copy, dirs_exist_ok=True)
+        return target
 
     def remove_after(self, step: int) -> None:
         """Delete the checkpoints of later steps, which are about to be computed again."""
         for later in self.steps():
             if later > step:
-                shutil.rmtree(self.path(later), ignore_errors=True)
+                self.remove(later)
+
+    def stale(self, fingerprint: str) -> Path:
+        """The folder to which the checkpoints of a fingerprint are set aside."""
+        return self.folder.with_name(f"{self.folder.name}.stale-{fingerprint[:8]}")
 
     def set_aside(self, fingerprint: str) -> Path:
         """Move all checkpoints to another folder, since they belong to other settings.
 
         Returns that folder.
         """
-        target = self.folder.with_name(f"{self.folder.name}.stale-{fingerprint[:8]}")
+        target = self.stale(fingerprint)
         if target.exists():
             shutil.rmtree(target)
         target.mkdir(parents=True)
-        for path in list(self.folder.glob("step-*")):
-            path.rename(target / path.name)
+        for step in self.steps():
+            self.path(step).rename(target / self.path(step).name)
         return target
+
+
+def read_checkpoint(folder: Path) -> dict[str, Any]:
+    """`state.json` of a checkpoint folder, whose files are all as they were written.
+
+    Raises `UserError` when one is not.
+    """
+    content = read_json(folder / STATE)
+    parts = [content.get(key) for key in ("sha256", "model")] if isinstance(content, dict) else []
+    if not parts or not all(isinstance(part, dict) for part in parts):
+        raise UserError(f"{folder / STATE}: not the state of a checkpoint; delete {folder}")
+    remedy = f"delete {folder} and run the stage again, which resumes from the checkpoint before it"
+    origin = Origin(f"the stage {content.get('stage')}", remedy)
+    check_seal(folder / STATE, content, origin, required=content.get("version", 1) != 1)
+    for name in (WEIGHTS, OPTIMIZER):
+        if name not in content["sha256"]:
+            raise UserError(f"{folder / STATE}: lacks the sha256 of {name}; {remedy}")
+        check_file(folder / name, content["sha256"][name], origin)
+    return content
 
 
 def read_parameters(folder: Path, config: ModelConfig) -> np.ndarray:

@@ -22,12 +22,21 @@ from safetensors.numpy import load_file, save_file
 
 from nanoeuler import log
 from nanoeuler.config.settings import Dpo
+from nanoeuler.config.stages import STAGES
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_folder, canonical_json, read_json, sha256_file, sha256_text
+from nanoeuler.files import (
+    atomic_folder,
+    canonical_json,
+    read_json,
+    sha256_file,
+    sha256_text,
+    write_json,
+)
+from nanoeuler.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.transformer import Transformer
+from nanoeuler.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.training.fingerprint import fingerprint
 from nanoeuler.training.job import Job
 from nanoeuler.training.loop import train
 from nanoeuler.training.objectives import PreferenceLoss
@@ -40,7 +49,7 @@ from nanoeuler.training.streams import steps_in
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
 
-REFERENCE = "logprobs.safetensors"
+REFERENCE, NOTE = "logprobs.safetensors", "reference.json"
 
 
 def dpo(
@@ -61,8 +70,8 @@ def dpo(
     tokenizer = Tokenizer.load(tokenizer_path)
     parent = read_parent(parent_folder, model)
     check_tokenizer(tokenizer, tokenizer_path, model, parent)
-    manifest = read_json(preferences)
-    files = [preferences.parent / name for name in ("train.jsonl", "validation.jsonl")]
+    folder = RecordFolder(preferences, "preferences")
+    files = [folder.file(part) for part in ("train", "validation")]
     by_length = settings.loss == "simpo"
 
     def stream(path: Path, batch_tokens: int, name: str) -> tuple[PairStream, PairFit]:
@@ -86,13 +95,13 @@ def dpo(
     origin = {
         "model": model.to_dict(),
         "parent": parent.fingerprint,
-        "preferences": [sha256_file(path) for path in files],
+        "preferences": [folder.check(part) for part in ("train", "validation")],
         "tokenizer": tokenizer.fingerprint,
         "template": parent.template,
     }
     reference = reference_logprobs(
         output / "reference",
-        origin,
+        origin | computed_by(backend),
         Transformer(model, backend.from_host(parent.parameters), backend),
         training,
         held_out,
@@ -112,7 +121,7 @@ def dpo(
         config=model,
         settings=settings,
         section=section,
-        fingerprint=fingerprint("dpo", section, seed=seed, **origin),
+        inputs={"seed": seed, **origin},
         stream=training,
         schedule=Schedule.of(settings, steps_in(settings.epochs, training)),
         backend=backend,
@@ -130,7 +139,7 @@ def dpo(
             "held_out_pairs": len(held_out.pairs),
         },
         info={
-            "preferences": {key: manifest.get(key) for key in ("name", "licence")},
+            "preferences": {key: folder.manifest.get(key) for key in ("name", "licence")},
             "parent": parent.fingerprint,
             **parent.inherited,
         },
@@ -165,15 +174,17 @@ def reference_logprobs(
 
     `train` and `validation` are sums per reply (rows, pairs, 2); `tokens` (rows, T) has every
     held-out target. They are computed once: `folder` keeps them under the hash of `origin`, which
-    is all that they depend on, so that a resumed run has the same bits.
+    is all that they depend on, so that a resumed run has the same bits. Damaged ones are computed
+    again.
     """
     path = folder / sha256_text(canonical_json(origin))[:16] / REFERENCE
-    try:
-        found = load_file(path)
-        log.line("reference", f"log-probabilities of the parent taken from {path}")
-        return found
-    except (FileNotFoundError, SafetensorError):
-        pass
+    if path.exists():
+        try:
+            found = read_reference(path)
+            log.line("reference", f"log-probabilities of the parent taken from {path}")
+            return found
+        except (UserError, SafetensorError) as error:
+            log.line("reference", f"computing them again: {error}")
     with log.Progress("reference", training.rows + held_out.rows, "rows") as progress:
         sums: dict[str, list[np.ndarray]] = {"train": [], "validation": []}
         tokens = []
@@ -187,7 +198,27 @@ def reference_logprobs(
     found["tokens"] = np.concatenate(tokens)
     with atomic_folder(path.parent) as temporary:
         save_file(found, temporary / REFERENCE)
+        note = {"origin": origin, "sha256": sha256_file(temporary / REFERENCE)}
+        write_json(temporary / NOTE, seal(note))
     return found
+
+
+def computed_by(backend: "Backend") -> dict[str, Any]:
+    """What the last bits of log-probabilities depend on, besides model and pairs."""
+    names = ("engine", "device", "precision")
+    found = {name: backend.environment().get(name) for name in names}
+    return found | {"residual": backend.residual.name, "revision": STAGES["dpo"].revision}
+
+
+def read_reference(path: Path) -> dict[str, np.ndarray]:
+    """The log-probabilities at `path`. Raises `UserError` where they are not those written."""
+    note = read_json(path.with_name(NOTE))
+    origin = Origin("the stage dpo", "the parent gives them anew")
+    if not isinstance(note, dict):
+        raise UserError(f"{path.with_name(NOTE)}: not a JSON object; {origin.remedy}")
+    check_seal(path.with_name(NOTE), note, origin, required=True)
+    check_file(path, note["sha256"], origin)
+    return load_file(path)
 
 
 def measure(

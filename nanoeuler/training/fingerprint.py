@@ -25,13 +25,29 @@ def fingerprint(stage: str, section: Mapping[str, Any], **inputs: Any) -> str:
     section, the seed, and hashes of data, tokenizer and parent. The duration is left out for a WSD
     schedule, since such a run can be made longer.
     """
-    ignored = BY_CONTENT | (DURATION if section.get("schedule") == "wsd" else set())
-    kept = {
-        key: value
-        for key, value in lasting(section, STAGE_SECTIONS[stage]).items()
-        if key not in ignored
+    return hash_settings(stage, lasting(section, STAGE_SECTIONS[stage]), inputs)
+
+
+def earlier_fingerprint(stage: str, section: Mapping[str, Any], **inputs: Any) -> str:
+    """The fingerprint that earlier code gave the same settings.
+
+    It hashed `minimum_fit_share` as it was given, and `validate_every` for `keep: best` only.
+    """
+    kept = lasting(section, STAGE_SECTIONS[stage])
+    if "minimum_fit_share" in kept:
+        kept["minimum_fit_share"] = section["minimum_fit_share"]
+    if section.get("keep") != "best":
+        kept.pop("validate_every", None)
+    return hash_settings(stage, kept, inputs)
+
+
+def hash_settings(stage: str, settings: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
+    ignored = BY_CONTENT | (DURATION if settings.get("schedule") == "wsd" else set())
+    kept = {key: value for key, value in settings.items() if key not in ignored}
+    content = {
+        "stage": stage,
+        "revision": STAGES[stage].revision,
+        "section": kept,
+        "inputs": dict(inputs),
     }
-    revision = STAGES[stage].revision
-    return sha256_text(
-        canonical_json({"stage": stage, "revision": revision, "section": kept, "inputs": inputs})
-    )
+    return sha256_text(canonical_json(content))

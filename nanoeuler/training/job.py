@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from nanoeuler.config.settings import StageSettings
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.transformer import Transformer
+from nanoeuler.training.fingerprint import fingerprint
 from nanoeuler.training.objectives import KnownWeights, Objective
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.streams import Stream
@@ -30,7 +32,7 @@ class Job:
     config: ModelConfig
     settings: StageSettings
     section: Mapping[str, Any]  # the settings as they were given: see `fingerprint`
-    fingerprint: str
+    inputs: Mapping[str, Any]  # what else decides the weights, for the fingerprint
     stream: Stream
     schedule: Schedule
     backend: "Backend"
@@ -39,11 +41,21 @@ class Job:
     score: Callable[[Scores], float]  # the value to compare measurements by; lower is better
     tokenizer_path: Path
     template: str | None
+    sample: Callable[[Transformer], str] | None = None  # a text to show with each measurement
     objective: Objective = field(default_factory=KnownWeights)
     tuned: bool = False  # starts from a trained model, which is measured before the first step
     patience: int | None = None  # measurements without improvement that end the stage
     facts: dict[str, Any] = field(default_factory=dict)  # for the first line of metrics.jsonl
     info: dict[str, Any] = field(default_factory=dict)  # for the model folder: licences, parent
+
+    @property
+    def hashed(self) -> dict[str, Any]:
+        """All that the fingerprint hashes beside the settings."""
+        return {**self.inputs, **self.schedule.hashed}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint(self.stage, self.section, **self.hashed)
 
     @property
     def tokens_per_step(self) -> int:

@@ -1,26 +1,32 @@
 """One trainer per checkpoint folder.
 
-`flock` is unreliable on network file systems. The lock is therefore a small file that names host,
-process and job, and whose modification time is a heartbeat. A holder on this host is alive while
-its process is; a holder on another host is alive while its heart beats.
+The lock is a small file, `lock.json`, that names host, process and job. Where `flock` works, its
+holder also locks the file, which the system undoes when the holder dies. Elsewhere (some network
+file systems), a holder on this machine is alive while its process is. A holder on another machine
+is alive while its heartbeat, the file's modification time, is fresh.
+
+A dead holder's successor links its own lock to a name that belongs to that holder, so that only one
+of many can do it, and only then renames it to `lock.json`.
 """
 
 import contextlib
+import fcntl
 import json
 import os
+import secrets
 import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import explain_os_errors
+from nanoeuler.files import explain_os_errors, sha256_text
 
 HEARTBEAT_SECONDS = 10.0
 SILENT_SECONDS = 120.0
-"""After this long without a heartbeat, a holder on another host counts as dead."""
+"""After this long without a heartbeat, a holder on another machine counts as dead."""
 
 
 class FolderLock:
@@ -30,80 +36,184 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path):
-        self.path = folder / "lock.json"
+        self.folder, self.path = folder, folder / "lock.json"
         self.stop = threading.Event()
         self.identity = {
             "host": socket.gethostname(),
+            "boot": boot_id(),  # two machines, or two containers, may have one name
+            "processes": process_namespace(),
             "pid": os.getpid(),
             "process_start": process_start(os.getpid()),
             "job": os.environ.get("SLURM_JOB_ID"),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "token": secrets.token_hex(8),
         }
 
     def __enter__(self) -> "FolderLock":
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        while not self.create():
-            holder = self.read()
-            if holder is None:  # released, or not yet written completely
-                time.sleep(0.1)
-                continue
-            if self.alive(holder):
-                job = f", job {holder['job']}" if holder.get("job") else ""
-                raise UserError(
-                    f"{self.path.parent}: another trainer is at work there since "
-                    f"{holder.get('since')} (process {holder.get('pid')} on "
-                    f"{holder.get('host')}{job}); wait for it, "
-                    f"or stop it with 'kill {holder.get('pid')}' and run again"
-                )
-            log.line(
-                "lock",
-                f"the last trainer (process {holder.get('pid')} on {holder.get('host')}) is gone "
-                f"without releasing {self.path}; taking over",
-            )
-            with contextlib.suppress(FileNotFoundError):
-                self.path.unlink()
+        own = self.folder / f".lock.{self.identity['token']}"
+        with explain_os_errors(self.path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.file = open(own, "x", encoding="utf-8")
+            try:
+                self.identity["flock"] = self.lock(own)
+                self.file.write(json.dumps(self.identity))
+                self.file.flush()
+                while not self.take(own):
+                    pass
+            except BaseException:
+                with contextlib.suppress(OSError):  # a full disk
+                    self.file.close()
+                raise
+            finally:
+                own.unlink(missing_ok=True)
         threading.Thread(target=self.beat, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop.set()
-        if self.read() == self.identity:
+        if self.holds():
             self.path.unlink(missing_ok=True)
+        self.file.close()
 
-    def create(self) -> bool:
-        """Write the lock if there is none. Its content is complete when its name appears."""
-        temporary = self.path.with_name(f".lock.{self.identity['host']}.{os.getpid()}")
+    def lock(self, own: Path) -> bool:
+        """Lock our file; whether other processes can see that."""
+        with contextlib.suppress(OSError):
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with open(own, encoding="utf-8") as other:
+            return is_locked(other)
+
+    def holds(self) -> bool:
+        """Whether lock.json is our file."""
         try:
-            with explain_os_errors(self.path):
-                temporary.write_text(json.dumps(self.identity), encoding="utf-8")
-            os.link(temporary, self.path)
+            return os.path.samestat(os.fstat(self.file.fileno()), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+    def take(self, own: Path) -> bool:
+        """Try once to become the holder with the complete lock `own`; False asks to try again."""
+        with contextlib.suppress(FileExistsError):
+            os.link(own, self.path)
             return True
-        except FileExistsError:
+        last = self.last_holder()
+        if last is None:  # released
             return False
-        finally:
-            temporary.unlink(missing_ok=True)
-
-    def read(self) -> dict[str, Any] | None:
+        holder, successor = last
         try:
-            return json.loads(self.path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        except json.JSONDecodeError:
-            return {}
-
-    def alive(self, holder: dict[str, Any]) -> bool:
-        if holder.get("host") == self.identity["host"] and isinstance(holder.get("pid"), int):
-            started = process_start(holder["pid"])
-            return started is not None and started == holder.get("process_start")
-        try:
-            return time.time() - self.path.stat().st_mtime < SILENT_SECONDS
-        except FileNotFoundError:
+            os.link(own, successor)
+        except FileExistsError:  # somebody was faster
             return False
+        present = self.last_holder(judge=False)
+        if present is None or present[0] != self.identity:  # its successor has come and gone
+            successor.unlink(missing_ok=True)
+            return False
+        os.replace(own, self.path)
+        for passed in self.folder.glob(".lock.after-*"):
+            passed.unlink(missing_ok=True)
+        log.line(
+            "lock",
+            f"{described(holder)} is gone without releasing {self.path}; taking over",
+        )
+        return True
+
+    def last_holder(self, judge: bool = True) -> tuple[dict[str, Any], Path] | None:
+        """The content of lock.json, or of the last successor that was about to replace it, and the
+        name of its own successor; None without a lock.
+
+        With `judge`, raises `UserError` when that holder is alive.
+        """
+        path, found = self.path, None
+        while True:
+            try:
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    text = file.read()
+                    holder, before = read_holder(text), path
+                    path = self.folder / f".lock.after-{sha256_text(text)[:16]}"
+                    if path == before:  # nobody succeeds himself: a damaged copy
+                        path.unlink()
+                    found = holder, path
+                    if judge and not path.exists() and self.alive(holder, file):
+                        raise UserError(f"{self.folder}: {refusal(holder)}")
+            except FileNotFoundError:
+                return found
+
+    def alive(self, holder: dict[str, Any], file: IO[str]) -> bool:
+        """Whether the holder that wrote the open `file` still runs."""
+        if is_locked(file):
+            return True
+        here = {key: self.identity[key] for key in ("host", "boot", "processes")}
+        if all(holder.get(key, here[key]) == here[key] for key in ("host", "boot")) and holder:
+            if holder.get("flock"):
+                return False
+            if holder.get("processes", here["processes"]) == here["processes"]:
+                pid, started = holder.get("pid"), holder.get("process_start")
+                return (
+                    isinstance(pid, int) and started is not None and process_start(pid) == started
+                )
+        os.utime(self.file.fileno())  # now, by the clock of the file system
+        now = os.fstat(self.file.fileno()).st_mtime
+        return now - os.fstat(file.fileno()).st_mtime < SILENT_SECONDS
 
     def beat(self) -> None:
         while not self.stop.wait(HEARTBEAT_SECONDS):
-            with contextlib.suppress(OSError):
-                os.utime(self.path)
+            with contextlib.suppress(OSError, ValueError):
+                os.utime(self.file.fileno())
+
+
+def read_holder(text: str) -> dict[str, Any]:
+    """The content of a lock; empty when it is damaged."""
+    try:
+        holder = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def described(holder: dict[str, Any]) -> str:
+    if not holder:
+        return "the last trainer, which left a damaged lock,"
+    return f"the last trainer (process {holder.get('pid')} on {holder.get('host')})"
+
+
+def refusal(holder: dict[str, Any]) -> str:
+    if not holder:
+        return (
+            f"lock.json is damaged, and another trainer may be at work there; wait "
+            f"{SILENT_SECONDS:.0f} seconds, or delete it when there is none"
+        )
+    job = f", job {holder['job']}" if holder.get("job") else ""
+    return (
+        f"another trainer is at work there since {holder.get('since')} "
+        f"(process {holder.get('pid')} on {holder.get('host')}{job}); wait for it, "
+        f"or stop it with 'kill {holder.get('pid')}' and run again"
+    )
+
+
+def is_locked(file: IO[str]) -> bool:
+    """Whether another open file has the lock of this one."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_UN)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        pass
+    return False
+
+
+def boot_id() -> str | None:
+    """What tells this start of this machine from all others; None where nothing does."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+def process_namespace() -> str | None:
+    """What tells the process numbers of this container from those of others."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
 
 
 def process_start(pid: int) -> str | None:
@@ -114,7 +224,7 @@ def process_start(pid: int) -> str | None:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if fields[0] == "Z" else fields[19]
-    except FileNotFoundError:
+    except OSError:
         if Path("/proc/self/stat").exists():
             return None
     try:  # a system without /proc

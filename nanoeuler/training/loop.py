@@ -2,10 +2,10 @@
 
 The stages differ in their `Job`: the rows they train on, what they validate, and the weights they
 start from. A job that is stopped at any moment (Ctrl-C, SIGTERM, kill -9, a power cut) resumes from
-its newest checkpoint and ends with the same bits as one that never stopped.
+its newest checkpoint and ends with the same bits as one that never stopped. Rows whose loss is not
+a number are left out, see `skipping.py`.
 """
 
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import numpy as np
 
 from nanoeuler import log, provenance
 from nanoeuler.backend.ops import Backend
+from nanoeuler.config.stages import CHECKED_CODE, code_fingerprint
 from nanoeuler.errors import UserError
-from nanoeuler.model.checks.model_gradients import check_all
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.training.checkpoint import Checkpoints
@@ -25,6 +25,8 @@ from nanoeuler.training.metrics import Metrics
 from nanoeuler.training.micro_batches import micro_batch_rows, smaller_batch, smaller_model
 from nanoeuler.training.optimizer.choice import optimizer_of
 from nanoeuler.training.resuming import changes, find_checkpoint
+from nanoeuler.training.skipping import REWIND_STEPS, Skipped
+from nanoeuler.training.start_check import Form, check_before_training
 from nanoeuler.training.state import StepResult, TrainingState
 from nanoeuler.training.stopping import Stopped, catch_signals
 from nanoeuler.training.throughput import Throughput
@@ -33,35 +35,22 @@ from nanoeuler.training.throughput import Throughput
 def train(job: Job) -> Path:
     """Run `job` to its end, from its newest checkpoint if there is one; returns the model folder.
 
-    Raises `Stopped` after a signal. Raises `UserError` when the loss is not a number, when the disk
-    or the memory is full, and when another trainer is at work in the folder.
+    Raises `Stopped` after a signal. Raises `UserError` when the loss keeps being no number, when
+    the disk or the memory is full, and when another trainer is at work in the folder.
     """
     checkpoints = Checkpoints(job.output / "checkpoints")
     with FolderLock(checkpoints.folder):
-        check_gradients()
+        checkpoints.sweep()
         trainer = None
         try:
+            form = Form(job.backend, job.config, job.settings.recompute)
+            job.facts["check"] = check_before_training(form, job.stage)
             trainer = Trainer(job, checkpoints)
             return trainer.run()
         except MemoryError as error:
             rows = trainer.micro_batch_rows if trainer else None
             advice = smaller_model(job) if rows is None else smaller_batch(job, rows)
             raise UserError(f"{job.stage}: {error}; {advice}") from error
-
-
-def check_gradients() -> None:
-    """Refuse to train a model whose backward pass is wrong: the quick gradient check."""
-    worst = max(
-        check_all(quick=True), key=lambda comparison: (not comparison.passed, comparison.error)
-    )
-    if not worst.passed:
-        raise UserError(
-            f"the gradient of {worst.tensor} ({worst.case}) is off by {worst.error:.2g}; "
-            "run 'nanoeuler check' for the whole table"
-        )
-    log.line(
-        "gradients", f"every op and tensor agrees with finite differences to {worst.error:.1e}"
-    )
 
 
 class Trainer:
@@ -73,6 +62,7 @@ class Trainer:
         self.best: dict[str, Any] | None = None  # {"step", "score"} of the best validation so far
         self.validated: int | None = None  # step of the last validation
         self.worse = 0  # validations since the best one
+        self.skipped = Skipped()
         self.finished = False
         self.seconds_before = 0.0  # spent by earlier attempts
         self.began = self.saved = time.monotonic()
@@ -97,18 +87,15 @@ class Trainer:
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Take over everything that the checkpoint `saved` holds."""
-        job, step = self.job, saved["step"]
-        self.checkpoints.restore(step, self.state)
-        self.checkpoints.remove_after(step)
-        self.best, self.validated = saved["best"], saved["validated"]
-        self.seconds_before, self.worse = saved["seconds"], saved.get("worse", 0)
-        if self.best is not None and self.best["step"] > step:
-            self.best = None
-        self.finished = saved["finished"] and saved["total_steps"] == job.schedule.total_steps
+        job, total = self.job, self.job.schedule.total_steps
+        self.skipped = Skipped(saved.get("skipped", []), saved.get("rewinds", 0))
+        self.seconds_before = saved["seconds"]
         if job.settings.micro_batch_rows == "auto":
             self.micro_batch_rows = saved["micro_batch_rows"]  # another number may fit here
         job.backend.algorithms.update(saved.get("algorithms", {}))
-        self.metrics.cut_back(self.header(), step, validated=self.validated == step)
+        self.restore(saved)
+        ended = saved["step"] == total or self.stalled()  # "finished" alone could be a flipped bit
+        self.finished = saved["finished"] and saved["total_steps"] == total and ended
         if self.finished:
             log.line(
                 "finished",
@@ -116,12 +103,25 @@ class Trainer:
             )
         else:
             self.notice_changes(saved)
-            log.line("resume", f"going on from step {step} of {job.schedule.total_steps}")
+            log.line("resume", f"going on from step {saved['step']} of {job.schedule.total_steps}")
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go to the step of the checkpoint `saved`, and forget what came behind it."""
+        step = saved["step"]
+        self.checkpoints.restore(step, self.state)
+        self.checkpoints.remove_after(step)
+        self.best, self.validated = saved["best"], saved["validated"]
+        self.worse = saved.get("worse", 0)
+        keeps_best = self.job.settings.keep == "best"
+        possible = self.checkpoints.steps() if keeps_best else range(step + 1)
+        if self.best is not None and self.best["step"] not in possible:
+            self.best = None
+        self.metrics.cut_back(self.header(), step, validated=self.validated == step)
 
     def notice_changes(self, saved: dict[str, Any]) -> None:
         """Say which differences to the checkpoint's machine or batches may change last bits."""
         here = environment(self.job.backend)
-        before = {key: saved["environment"].get(key) for key in here}
+        before = {key: saved["environment"].get(key, "unknown") for key in here}
         changed = changes(before, here)
         rows = {"micro_batch_rows": saved["micro_batch_rows"]}
         changed += changes(rows, {"micro_batch_rows": self.micro_batch_rows})
@@ -144,7 +144,8 @@ class Trainer:
             "tokens_per_step": job.tokens_per_step,
             "micro_batch_rows": self.micro_batch_rows,
             "fingerprint": job.fingerprint,
-            "provenance": provenance.collect(device_name(job.backend)),
+            "provenance": provenance.collect(job.backend.device_name),
+            **({"skipped": self.skipped.ranges} if self.skipped.ranges else {}),
             **job.facts,
         }
 
@@ -176,7 +177,11 @@ class Trainer:
                 if state.step + 1 < total:  # the host makes rows while the device computes
                     flops = self.hand_over(state.step + 1)
                 result = state.finish()
-                self.refuse_divergence(result)
+                if not result.finite:
+                    self.leave_out_rows(result)
+                    progress.done = state.step * job.tokens_per_step
+                    flops = self.hand_over(state.step)
+                    continue
                 speed, mfu = throughput.measure()
                 progress.update(
                     job.tokens_per_step,
@@ -201,8 +206,8 @@ class Trainer:
 
         Where the device's peak is unknown, the operations are not counted.
         """
-        rows = self.job.stream.step(step)
-        self.state.stage(rows)
+        rows = self.job.stream.step(self.skipped.rows_of(step))
+        self.state.stage(rows.padded(self.micro_batch_rows))
         return rows.training_flops(self.job.config) if self.peak else 0.0
 
     def validate_before_training(self) -> None:
@@ -237,21 +242,55 @@ class Trainer:
         """Whether the last `patience` validations were no better than the best before them."""
         return self.job.patience is not None and self.worse >= self.job.patience
 
-    def refuse_divergence(self, result: StepResult) -> None:
-        """Raise `UserError` when the loss or the gradient of a step is not a number."""
-        if math.isfinite(result.loss) and math.isfinite(result.gradient_norm):
+    # ---- losses that are no number
+
+    def leave_out_rows(self, result: StepResult) -> None:
+        """Go on without the rows that made the present step fail; see `skipping.py`.
+
+        Raises `UserError` when that was done too often.
+        """
+        failed, limit = self.state.step, self.job.settings.rewinds
+        what = (
+            f"the loss is not a number at step {failed + 1} "
+            f"(gradient norm {result.gradient_norm:.3g})"
+        )
+        if self.skipped.rewinds >= limit:
+            raise UserError(f"{self.job.stage}: {what}{self.advice()}")
+        update = self.skipped.leave_out(failed)
+        first, last = self.skipped.ranges[-1]
+        if update < failed:
+            self.go_back(update)
+        else:
+            self.metrics.cut_back(self.header(), failed, validated=self.validated == failed)
+        log.line(
+            "skipped",
+            f"{what}: going on from step {self.state.step} without the rows of "
+            + (f"step {first + 1}" if first == last else f"steps {first + 1} to {last + 1}")
+            + f" ({self.skipped.rewinds} of {log.counted(limit, 'rewind')})",
+        )
+
+    def go_back(self, update: int) -> None:
+        """Go to the newest checkpoint from before `update`, or to the beginning."""
+        saved = self.checkpoints.newest(update)
+        if saved is not None:
+            self.restore(saved)
+            self.validate_before_training()
             return
-        stage, steps = self.job.stage, self.checkpoints.steps()
-        last = (
-            f"the checkpoint of step {steps[-1]} is kept"
-            if steps
-            else "no checkpoint was written yet"
-        )
-        raise UserError(
-            f"{stage}: the loss is not a number at step {self.state.step + 1} "
-            f"(gradient norm {result.gradient_norm:.3g}); {last}; "
-            f"lower {stage}.learning_rate or raise {stage}.warmup_steps"
-        )
+        self.checkpoints.remove_after(-1)
+        self.state.restart(self.job.initial())
+        self.best, self.validated, self.worse = None, None, 0
+        self.metrics.cut_back(self.header(), 0, validated=True)
+
+    def advice(self) -> str:
+        """The end of a sentence about a loss that is no number: what was tried, and what to do."""
+        stage, tried, step = self.job.stage, self.skipped.rewinds, self.state.step
+        text = f" after {log.counted(tried, 'rewind')}" if tried else ""
+        text += f"; lower {stage}.learning_rate or raise {stage}.warmup_steps"
+        good = self.checkpoints.newest(step - REWIND_STEPS) or self.checkpoints.newest()
+        if good is None or stage != "pretrain":  # other stages are short, and dpo's start matters
+            return text
+        kept = self.checkpoints.copy_aside(good["step"], self.job.fingerprint)
+        return f"{text}, and set {stage}.init_from: {kept} to go on from the weights of that step"
 
     # ---- measurements
 
@@ -288,6 +327,8 @@ class Trainer:
             self.worse += 1
         self.write(validation=values)
         log.line("validation", "", step=step, **values, best=self.best["score"])
+        if self.job.sample:
+            log.line("sample", self.job.sample(self.state.model))
 
     def measure_start(self) -> None:
         """Measure the model that this stage starts from, which it can't hand on as its best."""
@@ -311,17 +352,23 @@ class Trainer:
             "best": self.best,
             "validated": self.validated,
             "worse": self.worse,
+            "skipped": self.skipped.ranges,
+            "rewinds": self.skipped.rewinds,
             "finished": self.finished,
             "seconds": self.seconds(),
             "algorithms": job.backend.algorithms,
             "environment": environment(job.backend),
-            "provenance": provenance.collect(device_name(job.backend)),
+            "provenance": provenance.collect(job.backend.device_name),
         }
         self.checkpoints.save(self.state, info)
-        kept = {self.best["step"]} if self.best and job.settings.keep == "best" else set()
+        keeps_best = job.settings.keep == "best"
+        earlier = [s for s in self.checkpoints.steps() if s <= self.state.step - REWIND_STEPS]
+        kept = set(earlier[-1:])  # the one to rewind to
+        if self.best and keeps_best:
+            kept.add(self.best["step"])
         if schedule.kind == "wsd":
             kept.add(schedule.decay_start)
-        self.checkpoints.remove_all_but(kept)
+        self.checkpoints.remove_all_but(kept, with_their_best=keeps_best)
         self.saved = time.monotonic()
 
     def finish(self) -> None:
@@ -351,7 +398,8 @@ class Trainer:
             "step": step,
             "tokens": step * job.tokens_per_step,
             "fingerprint": job.fingerprint,
-            "provenance": provenance.collect(device_name(job.backend)),
+            "provenance": provenance.collect(job.backend.device_name),
+            **({"skipped": self.skipped.ranges} if self.skipped.ranges else {}),
             **job.info,
         }
         folder = job.output / "model"
@@ -363,11 +411,7 @@ class Trainer:
         return folder
 
 
-def device_name(backend: Backend) -> str | None:
-    """The name of the device that computes, unless that is the CPU."""
-    return backend.device.name if backend.device else None
-
-
 def environment(backend: Backend) -> dict[str, Any]:
     """Everything outside the job that must be the same for the same bits."""
-    return backend.environment() | {"numpy": np.__version__}
+    code = code_fingerprint(*CHECKED_CODE)[:12]
+    return backend.environment() | {"numpy": np.__version__, "code": code}

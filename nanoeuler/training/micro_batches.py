@@ -8,10 +8,13 @@ from nanoeuler.training.optimizer.optimizer import state_bytes
 
 
 def micro_batch_rows(job: Job) -> int:
-    """The number of rows to compute at once: the configured one, or as many as fit."""
+    """The number of rows to compute at once: the configured one, or as many as fit.
+
+    It need not divide the rows of a step, which are padded then: see `even_share`.
+    """
     rows, asked = job.stream.rows_per_step, job.settings.micro_batch_rows
     limit = rows_that_fit(job) if asked == "auto" else int(asked)
-    return largest_divisor(rows, max(1, min(limit, rows)))
+    return even_share(rows, max(1, min(limit, rows)))
 
 
 def rows_that_fit(job: Job) -> int:
@@ -31,8 +34,18 @@ def rows_that_fit(job: Job) -> int:
     )
 
 
+def even_share(rows: int, limit: int) -> int:
+    """Rows of a micro-batch, at most `limit`: all micro-batches of a step have one shape.
+
+    That is a divisor of `rows` where one is at least half of `limit`. A prime number of rows, say,
+    has none; then it is the smallest number with which as few micro-batches do.
+    """
+    divisor = largest_divisor(rows, limit)
+    return divisor if 2 * divisor >= limit else -(-rows // -(-rows // limit))
+
+
 def largest_divisor(number: int, limit: int) -> int:
-    """The largest divisor of `number` up to `limit`: all micro-batches of a step have one shape."""
+    """The largest divisor of `number` up to `limit`."""
     return next(divisor for divisor in range(limit, 0, -1) if number % divisor == 0)
 
 
@@ -42,7 +55,7 @@ def smaller_batch(job: Job, tried: int) -> str:
         recompute = "" if job.settings.recompute else f"set {job.stage}.recompute: true, or "
         return f"a single row does not fit: {recompute}take a smaller model or a shorter context"
     rows = job.stream.rows_per_step
-    fewer = largest_divisor(rows, max(1, min(rows, rows_that_fit(job), tried - 1)))
+    fewer = even_share(rows, max(1, min(rows, rows_that_fit(job), tried - 1)))
     return (
         f"set {job.stage}.micro_batch_rows: {fewer} (the result stays the same within rounding) "
         "or take a smaller model"

@@ -5,7 +5,6 @@ as two contexts, so that every pair fits into one row and thus into one micro-ba
 both sides.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from nanoeuler.errors import UserError
 from nanoeuler.model.template import TEMPLATES
+from nanoeuler.record_folder import check_texts, earlier_turns, read_json_lines
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.records import TokenRecord, cut, encode_turns, frame_record, pack
 from nanoeuler.training.streams import RowOrder, StepRows
@@ -50,18 +50,19 @@ def encode_pairs(
     """Read the JSON lines at `path` and frame both sides of each pair with the template.
 
     A side longer than context + 1 tokens loses its end. Left out and counted are a pair whose
-    prompt fills the context, and a pair whose sides differ only beyond it.
+    prompt fills the context, and a pair whose sides differ only beyond it. Raises `UserError`
+    naming a line that is no pair.
     """
     fit, pairs = PairFit(), []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
+    for where, entry in read_json_lines(path):
         if "chosen" not in entry:
             raise UserError(
                 f"{path}: holds no pairs of replies; "
                 "give the manifest.json that `nanoeuler preferences` writes"
             )
-        prompt = {"instruction": entry["instruction"], "input": entry["input"]}
-        earlier, fill = entry.get("earlier", []), TEMPLATES[template]
+        check_texts(entry, ("instruction", "chosen", "rejected"), where)
+        prompt = {"instruction": entry["instruction"], "input": entry.get("input", "")}
+        earlier, fill = earlier_turns(entry, where), TEMPLATES[template]
         whole = [
             encode_turns([*earlier, prompt | {"output": entry[side]}], tokenizer, fill)
             for side in ("chosen", "rejected")

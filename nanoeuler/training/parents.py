@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.errors import UserError
-from nanoeuler.files import read_json, sha256_file
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import CONFIG, WEIGHTS
+from nanoeuler.model.files import CONFIG, WEIGHTS, check_hashes, read_description, usable
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.training.checkpoint import STATE, Checkpoints, read_parameters
+from nanoeuler.training.checkpoint import Checkpoints, read_checkpoint, read_parameters
 
 UNTUNED_TEMPLATE = "alpaca"
 """The template of prompts for a parent that was tuned with none."""
@@ -24,12 +23,7 @@ class Parent:
     folder: Path  # the model or checkpoint folder that they were read from
     parameters: np.ndarray
     fingerprint: str  # sha256 of the weights' file
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """The description of the model in its folder; empty for a checkpoint."""
-        path = self.folder / CONFIG
-        return read_json(path).get("nanoeuler", {}) if path.is_file() else {}
+    description: dict[str, Any]  # of the model in its folder; empty for a checkpoint
 
     @property
     def template(self) -> str:
@@ -46,10 +40,18 @@ class Parent:
 def read_parent(folder: str | Path, model: ModelConfig) -> Parent:
     """Read the weights of `folder` for a model with the fields of `model`.
 
-    Only the context may differ, since RoPE has no parameters. Raises `UserError` for other fields.
+    Only the context may differ, since RoPE has no parameters. Raises `UserError` for other fields,
+    and for a file that is not as it was written.
     """
     found = find_weights(Path(folder))
-    theirs = replace(read_config(found), context=model.context).to_dict()
+    if (found / CONFIG).is_file():
+        config, description = read_description(found)
+        weights = check_hashes(found, description)
+    else:
+        state = read_checkpoint(found)
+        config, description = ModelConfig.from_dict(state["model"]), {}
+        weights = state["sha256"][WEIGHTS]
+    theirs = replace(config, context=model.context).to_dict()
     ours = model.to_dict()
     different = [
         f"{key} {theirs[key]} there, {ours[key]} here"
@@ -61,7 +63,7 @@ def read_parent(folder: str | Path, model: ModelConfig) -> Parent:
             f"{found}: its model has other fields than this config's ({'; '.join(different)}); "
             "use the config it was trained with"
         )
-    return Parent(found, read_parameters(found, model), sha256_file(found / WEIGHTS))
+    return Parent(found, read_parameters(found, model), weights, description)
 
 
 def find_weights(folder: Path) -> Path:
@@ -69,7 +71,7 @@ def find_weights(folder: Path) -> Path:
 
     That is `folder` itself, its `model`, or the newest of its `checkpoints`.
     """
-    for candidate in (folder, folder / "model"):
+    for candidate in map(usable, (folder, folder / "model")):
         if (candidate / WEIGHTS).is_file():
             return candidate
     for checkpoints in (Checkpoints(folder), Checkpoints(folder / "checkpoints")):
@@ -80,19 +82,6 @@ def find_weights(folder: Path) -> Path:
         f"{folder}: no {WEIGHTS} there, nor checkpoints; "
         "give the folder of a model, a checkpoint or a stage"
     )
-
-
-def read_config(folder: Path) -> ModelConfig:
-    """The fields of the model in a model folder or a checkpoint."""
-    if (folder / CONFIG).is_file():
-        description = read_json(folder / CONFIG).get("nanoeuler", {})
-    else:
-        description = read_json(folder / STATE)
-    if "model" not in description:
-        raise UserError(
-            f"{folder}: says nothing of the model's fields; give a folder that nanoeuler wrote"
-        )
-    return ModelConfig.from_dict(description["model"])
 
 
 def check_tokenizer(

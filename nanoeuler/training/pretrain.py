@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from nanoeuler import log
 from nanoeuler.config.settings import Pretrain
 from nanoeuler.errors import UserError
+from nanoeuler.inference.generate import Writer
+from nanoeuler.inference.sampling import Sampling
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.likelihood import bits_per_byte
@@ -21,7 +23,6 @@ from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.bigram import bigram_bits_per_byte
-from nanoeuler.training.fingerprint import fingerprint
 from nanoeuler.training.job import Job
 from nanoeuler.training.loop import train
 from nanoeuler.training.parents import check_tokenizer, read_parent
@@ -30,6 +31,9 @@ from nanoeuler.training.streams import TextStream
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
+
+SAMPLE_TOKENS = 60
+"""New tokens of the sample at each measurement."""
 
 
 def pretrain(
@@ -63,6 +67,11 @@ def pretrain(
     )
     tokens_per_step = stream.rows_per_step * stream.length
     parent = read_parent(settings.init_from, model) if settings.init_from else None
+    if not store.sources("validation"):
+        raise UserError(
+            f"{tokens}: has no held-out text; "
+            "raise corpus.validation_share, or add documents to the corpus"
+        )
     held_out = {
         source: (store.tokens("validation", source), store.bytes("validation", source))
         for source in store.sources("validation")
@@ -83,27 +92,32 @@ def pretrain(
             for source, (text, text_bytes) in held_out.items()
         }
 
+    def sample(transformer: Transformer) -> str:
+        writer = Writer(transformer, tokenizer)
+        prompt = settings.sample_prompt or ""
+        reply = writer.stream(writer.frame(prompt), Sampling(seed=seed), SAMPLE_TOKENS)
+        return " ".join((prompt + "".join(reply)).split())
+
     job = Job(
         stage="pretrain",
         output=output,
         config=model,
         settings=settings,
         section=section,
-        fingerprint=fingerprint(
-            "pretrain",
-            section,
-            model=model.to_dict(),
-            seed=seed,
-            tokens=store.fingerprint,
-            tokenizer=tokenizer.fingerprint,
-            parent=parent.fingerprint if parent else None,
-        ),
+        inputs={
+            "model": model.to_dict(),
+            "seed": seed,
+            "tokens": store.fingerprint,
+            "tokenizer": tokenizer.fingerprint,
+            "parent": parent.fingerprint if parent else None,
+        },
         stream=stream,
         schedule=Schedule.of(settings, math.ceil(settings.tokens / tokens_per_step)),
         backend=backend,
         initial=lambda: parent.parameters if parent else initial_parameters(model, seed),
         validate=validate,
         score=lambda values: sum(values.values()) / len(values),
+        sample=sample if settings.sample_prompt else None,
         tokenizer_path=tokenizer_path,
         template=None,
         facts={"bigram_bits_per_byte": floor, "training_tokens": len(sequence)},

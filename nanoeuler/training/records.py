@@ -4,7 +4,6 @@ Several records share a row without seeing each other: attention and positions s
 Records are packed once; epochs visit the rows in different orders.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from nanoeuler.errors import UserError
 from nanoeuler.model.documents import frame
 from nanoeuler.model.template import TEMPLATES
+from nanoeuler.record_folder import check_texts, earlier_turns, read_json_lines
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.streams import RowOrder, StepRows, loss_weights
 
@@ -51,17 +51,18 @@ def encode_records(
     """Read the JSON lines at `path` and frame each record with the template.
 
     A record longer than context + 1 tokens (the last is only a target) loses its end. It is dropped
-    when no response is left.
+    when no response is left. Raises `UserError` naming a line that is no record.
     """
     fit, records = Fit(), []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
+    for where, entry in read_json_lines(path):
         if "output" not in entry:
             raise UserError(
                 f"{path}: holds no instructions with a response; "
                 "give the manifest.json that `nanoeuler instructions` writes"
             )
-        whole = encode_turns([*entry.get("earlier", []), entry], tokenizer, TEMPLATES[template])
+        check_texts(entry, ("instruction", "output"), where)
+        turns = [*earlier_turns(entry, where), entry]
+        whole = encode_turns(turns, tokenizer, TEMPLATES[template])
         kept = cut(whole, context)
         fit.records += 1
         fit.whole += kept is whole

@@ -5,6 +5,7 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.training.checkpoint import Checkpoints
+from nanoeuler.training.fingerprint import earlier_fingerprint, fingerprint
 from nanoeuler.training.job import Job
 
 
@@ -16,12 +17,40 @@ def find_checkpoint(job: Job, checkpoints: Checkpoints) -> dict[str, Any] | None
     state = checkpoints.newest()
     if state is None:
         return None
-    if state["fingerprint"] != job.fingerprint:
+    if not same_run(job, state):
         set_aside(job, checkpoints, state)
-        return None
+        return take_back(job, checkpoints)
     if state["total_steps"] != job.schedule.total_steps:  # WSD: cosine fingerprints its length
         return before_decay(job, checkpoints, state)
     return state
+
+
+def same_run(job: Job, state: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint is of `job`: by its fingerprint, or by the one that earlier code gave.
+
+    The settings behind an earlier one have to be those of `job` in all that changes the weights.
+    """
+    found = state["fingerprint"]
+    if found == job.fingerprint:
+        return True
+    stage, section, hashed = job.stage, state["section"], job.hashed
+    return (
+        found == earlier_fingerprint(stage, section, **hashed)
+        and fingerprint(stage, section, **hashed) == job.fingerprint
+    )
+
+
+def take_back(job: Job, checkpoints: Checkpoints) -> dict[str, Any] | None:
+    """Use the checkpoints again that an earlier change of settings had set aside."""
+    aside = Checkpoints(checkpoints.stale(job.fingerprint))
+    state = aside.newest()
+    if state is None or state["fingerprint"] != job.fingerprint:
+        return None
+    log.line("back", f"these settings were trained before: taking {aside.folder} up again")
+    for path in aside.folder.glob("step-*"):
+        path.rename(checkpoints.folder / path.name)
+    aside.folder.rmdir()
+    return find_checkpoint(job, checkpoints)
 
 
 def set_aside(job: Job, checkpoints: Checkpoints, state: Mapping[str, Any]) -> None:
@@ -46,12 +75,18 @@ def before_decay(
     job: Job, checkpoints: Checkpoints, state: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """The newest checkpoint that a WSD run of another length shares with this one."""
-    limit = min(state["decay_start"], job.schedule.decay_start)
-    found = checkpoints.newest(limit)
+    limit = job.schedule.shared_steps(state["total_steps"])
+    found = checkpoints.newest(limit) if limit else None
     if found is None:
+        why = (
+            f"no checkpoint from before the decay (step {limit}) is left"
+            if limit
+            else f"the warm-up takes half of a run of {state['total_steps']} steps"
+        )
+        kept = checkpoints.set_aside(state["fingerprint"])
         log.line(
             "fresh",
-            f"no checkpoint from before the decay (step {limit}) is left; "
+            f"now {job.schedule.total_steps} steps: {why}; the checkpoints are kept in {kept}, "
             "training starts from the beginning",
         )
     else:

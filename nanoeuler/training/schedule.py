@@ -1,7 +1,7 @@
 """The learning rate as a function of the step."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from nanoeuler.config.settings import Training
@@ -15,7 +15,7 @@ class Schedule:
     step. It needs the number of steps from the start, so a longer run is another run. `wsd`
     (warm-up, stable, decay; Hu et al. 2024) stays at the peak and falls linearly in the last
     `decay_share` of the steps. Before those it does not depend on the number of steps, so a run can
-    be made longer.
+    be made longer, unless it was so short that its warm-up was cut: see `shared_steps`.
     """
 
     kind: Literal["cosine", "wsd"]
@@ -39,7 +39,7 @@ class Schedule:
 
     @property
     def decay_start(self) -> int:
-        """First step (counted from 0) whose rate depends on the number of steps."""
+        """First step (counted from 0) of the fall."""
         if self.kind == "cosine":
             return self.warm
         return max(self.warm, self.total_steps - math.ceil(self.total_steps * self.decay_share))
@@ -49,8 +49,21 @@ class Schedule:
         """Steps of warm-up; at most half of a short run."""
         return min(self.warmup_steps, self.total_steps // 2)
 
+    @property
+    def hashed(self) -> dict[str, int]:
+        """What the fingerprint hashes: the revision of the few schedules that earlier code had
+        otherwise."""
+        return {"schedule_revision": 2} if self.total_steps == 1 else {}
+
+    def shared_steps(self, total_steps: int) -> int:
+        """The first steps that have the same rates in a wsd run of `total_steps`."""
+        other = replace(self, total_steps=total_steps)
+        return min(self.decay_start, other.decay_start) if self.warm == other.warm else 0
+
     def rate(self, step: int) -> float:
         """Learning rate of the update numbered `step`, from 0 to total_steps − 1."""
+        if self.total_steps == 1:
+            return self.peak
         if step < self.warm:
             return self.peak * (step + 1) / self.warm
         if step < self.decay_start:

@@ -17,12 +17,11 @@ import numpy as np
 from nanoeuler import log
 from nanoeuler.config.settings import Sft
 from nanoeuler.errors import UserError
-from nanoeuler.files import read_json, sha256_file
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
+from nanoeuler.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.training.fingerprint import fingerprint
 from nanoeuler.training.job import Job
 from nanoeuler.training.loop import train
 from nanoeuler.training.parents import check_tokenizer, read_parent
@@ -54,8 +53,8 @@ def sft(
     tokenizer = Tokenizer.load(tokenizer_path)
     parent = read_parent(parent_folder, model) if parent_folder else None
     check_tokenizer(tokenizer, tokenizer_path, model, parent)
-    manifest = read_json(instructions)
-    files = [instructions.parent / name for name in ("train.jsonl", "validation.jsonl")]
+    folder = RecordFolder(instructions, "instructions")
+    files = [folder.file(part) for part in ("train", "validation")]
     records, fit = encode_records(files[0], tokenizer, settings.template, model.context)
     describe_fit(fit, settings, model.context)
     held_out, _ = encode_records(files[1], tokenizer, settings.template, model.context)
@@ -83,15 +82,13 @@ def sft(
         config=model,
         settings=settings,
         section=section,
-        fingerprint=fingerprint(
-            "sft",
-            section,
-            model=model.to_dict(),
-            seed=seed,
-            instructions=[sha256_file(path) for path in files],
-            tokenizer=tokenizer.fingerprint,
-            parent=parent.fingerprint if parent else None,
-        ),
+        inputs={
+            "model": model.to_dict(),
+            "seed": seed,
+            "instructions": [folder.check(part) for part in ("train", "validation")],
+            "tokenizer": tokenizer.fingerprint,
+            "parent": parent.fingerprint if parent else None,
+        },
         stream=stream,
         schedule=Schedule.of(settings, steps_in(settings.epochs, stream)),
         backend=backend,
@@ -109,7 +106,7 @@ def sft(
             "from_scratch": parent is None,
         },
         info={
-            "instructions": {key: manifest.get(key) for key in ("name", "licence")},
+            "instructions": {key: folder.manifest.get(key) for key in ("name", "licence")},
             "parent": parent.fingerprint if parent else None,
         },
     )

@@ -26,6 +26,11 @@ class StepResult:
     first_head_loss: float  # mean over head 0's targets: nats per token
     gradient_norm: float  # before clipping
 
+    @property
+    def finite(self) -> bool:
+        """Whether loss and gradient are numbers; otherwise the update changed nothing."""
+        return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
+
 
 @dataclass
 class Replica:
@@ -76,6 +81,14 @@ class TrainingState:
         model = Transformer(self.config, self.parameters, engine, recompute=recompute)
         return Replica(model, gradients, model_weights(self.config, gradients), losses)
 
+    def restart(self, parameters: np.ndarray) -> None:
+        """Go back to step 0 and the given parameters (as in `__init__`)."""
+        for tensor in self.optimizer.tensors.values():
+            tensor[...] = 0
+        self.parameters[...] = self.backend.from_host(parameters)
+        self.model.refresh()
+        self.step = 0
+
     def tensors(self) -> dict[str, Array]:
         """All that a checkpoint keeps, by name: flat arrays laid out by the tensor table."""
         return {"parameters": self.parameters, **self.optimizer.tensors}
@@ -111,10 +124,10 @@ class TrainingState:
     def finish(self) -> StepResult:
         """The result of the update that was started last."""
         loss, first_head_loss, norm, _ = self.backend.to_host(self.results).tolist()
-        if math.isfinite(loss) and math.isfinite(norm):  # otherwise the update changed nothing
-            self.step += 1
         weight = self.started_weight
-        return StepResult(loss, first_head_loss / weight if weight else 0.0, norm)
+        result = StepResult(loss, first_head_loss / weight if weight else 0.0, norm)
+        self.step += result.finite
+        return result
 
     def compute(self, micro_batch_rows: int) -> None:
         """The work of a step, always on the same arrays and without a look at any value."""

@@ -31,6 +31,25 @@ class StepRows:
     def tokens(self) -> int:
         return self.ids.size
 
+    def padded(self, multiple: int) -> "StepRows":
+        """These rows and empty ones (weight 0, no target), a multiple of `multiple` in all."""
+        missing = -len(self.ids) % multiple
+        if not missing:
+            return self
+
+        def pad(array: np.ndarray, value: int = 0) -> np.ndarray:
+            empty = np.full((missing, *array.shape[1:]), value, array.dtype)
+            return np.concatenate([array, empty])
+
+        return StepRows(
+            pad(self.ids),
+            pad(self.positions),
+            pad(self.starts),
+            pad(self.targets, -1),
+            pad(self.weights),
+            tuple(pad(array) for array in self.further),
+        )
+
     def training_flops(self, config: ModelConfig) -> float:
         """Floating-point operations that these rows need.
 

@@ -4,11 +4,15 @@ import inspect
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import llvmlite
+import numba
 import numpy as np
 import pytest
 
 import nanoeuler
+from nanoeuler import provenance
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import AttentionForm, BlockForm, HeadNorm, SwigluForm
@@ -23,6 +27,22 @@ FORMS = [block.form for block in make_blocks(CONFIG)]
 def test_engines_fulfil_the_contract():
     for engine in (ReferenceBackend(), CpuBackend(1)):
         assert isinstance(engine, Backend)
+
+
+def test_the_environment_names_every_version_that_bits_depend_on():
+    versions = {"numpy": np.__version__, "numba": numba.__version__}
+    versions["llvmlite"] = llvmlite.__version__
+    found = CpuBackend(3).environment()
+    assert found | versions == found
+    assert (found["threads"], found["processor"]) == ("3", provenance.cpu_name())
+
+
+def test_the_device_is_named_that_computes():
+    class Gpu(ReferenceBackend):
+        device = SimpleNamespace(name="A card", memory=1, free_memory=1)
+
+    assert Gpu().device_name == "A card"
+    assert CpuBackend(1).device_name == provenance.cpu_name()
 
 
 def test_every_op_of_the_contract_says_what_it_computes():

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import json
-import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +12,7 @@ import duckdb
 import pytest
 from corpus_samples import LICENCES, manifest_of, page_text, read, run, write_book, write_pages
 
+from nanoeuler import files
 from nanoeuler.cli import main
 from nanoeuler.corpus import assemble as assembly
 from nanoeuler.corpus import own_text
@@ -102,7 +103,7 @@ def test_the_same_input_gives_the_same_bytes_and_other_input_another_fingerprint
         for path in (tmp_path / "one").rglob("*")
         if path.is_file()
     }
-    assert len(files) == 9
+    assert len(files) == 11
     for file in files:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
     run(tmp_path, *arguments, sources=["fineweb", "gutenberg"], output="order")
@@ -216,6 +217,69 @@ def test_a_file_in_pieces_is_cut_at_the_end_of_each(tmp_path, monkeypatch):
     assert sum(map(len, validation)) < 0.06 * len(novel)
 
 
+def paragraphs(word: str, count: int) -> str:
+    return "".join(f"The {word} came to the quay on day {n}.\n\n" for n in range(count))
+
+
+def test_of_a_few_own_files_the_ends_are_held_out_up_to_the_share(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").mkdir()
+    texts = {name: paragraphs(name, 20_000) for name in ("a", "b", "c")} | {"d": "Ok."}
+    for name, text in texts.items():
+        (tmp_path / f"texts/{name}.txt").write_text(text)
+    assert run(tmp_path, sources=["texts"], share=0.01) == 0
+    train, validation = (
+        read(tmp_path / "corpus", split, "texts") for split in ("train", "validation")
+    )
+    assert [a + b for a, b in zip(train, validation, strict=False)] == list(texts.values())[:3]
+    assert train[3] == "Ok."  # too short to hold out a part of it
+    assert len(validation) == 3
+    assert sum(map(len, validation)) == pytest.approx(0.01 * sum(map(len, train)), rel=0.05)
+
+
+def test_of_many_short_own_files_whole_ones_are_held_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    for n in range(60):
+        (tmp_path / f"notes/{n}.md").write_text(f"Note {n} has words.\n" * 20)
+    assert run(tmp_path, sources=["notes"], share=0.01) == 0
+    assert [
+        len(read(tmp_path / "corpus", split, "notes")) for split in ("train", "validation")
+    ] == [58, 2]
+
+
+def test_one_s_own_text_may_repeat_itself_but_not_quote_an_evaluation_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "letters").mkdir()
+    greeting = "I remain, as ever and with my love to all of you at the quay, yours, Bea."
+    for n in range(40):
+        (tmp_path / f"letters/{n}.txt").write_text(paragraphs(f"ship {n}", 20) + greeting)
+    (tmp_path / "quiz.jsonl").write_text(json.dumps({"question": paragraphs("whale", 2)}) + "\n")
+    (tmp_path / "letters/40.txt").write_text(paragraphs("whale", 20))
+    for sources in (["letters"], [f"letters/{n}.txt" for n in range(9)] + ["letters/[34]*.txt"]):
+        assert (
+            run(tmp_path, "--kept-out", "quiz.jsonl", sources=sources, decontaminate=True) == 0
+        ), sources
+        dropped = [
+            entry["dropped"]["contaminated"] for entry in manifest_of(tmp_path)["sources"].values()
+        ]
+        assert sum(set_["held-out text"]["documents"] for set_ in dropped) == 0
+        assert sum(set_["quiz"]["documents"] for set_ in dropped) == 1
+
+
+def test_books_must_not_quote_the_held_out_end_of_one_s_own_text(tmp_path, monkeypatch, books):
+    monkeypatch.chdir(tmp_path)
+    novel = paragraphs("ferry", 1000)
+    (tmp_path / "novel.txt").write_text(novel)
+    copy = write_book(tmp_path / "clean", 99, "Copy", novel)
+    found = run(
+        tmp_path, "--books", *books, copy, sources=["novel.txt", "gutenberg"], decontaminate=True
+    )
+    assert found == 0
+    dropped = manifest_of(tmp_path)["sources"]["gutenberg"]["dropped"]["contaminated"]
+    assert dropped["held-out text"]["bytes"] >= len(novel)
+
+
 def test_two_editions_of_one_title_alone_both_lose_their_end(tmp_path):
     books = [
         write_book(tmp_path / "clean", n, "Emma", "A paragraph of it.\n\n" * 100 * n)
@@ -237,11 +301,8 @@ def test_own_text_stands_where_the_configuration_names_it(tmp_path, monkeypatch,
         == 0
     )
     assert list(manifest_of(tmp_path)["sources"]) == ["diary", "gutenberg", "texts", "more"]
-    texts = [
-        *read(tmp_path / "corpus", "train", "texts"),
-        *read(tmp_path / "corpus", "validation", "texts"),
-    ]
-    assert sorted(texts) == [
+    parts = [read(tmp_path / "corpus", split, "texts") for split in ("train", "validation")]
+    assert ["".join(text) for text in zip(*parts, strict=True)] == [
         f"{name} has a line of words\n" * 30 for name in ("texts/a.md", "texts/b.txt")
     ]
 
@@ -419,8 +480,9 @@ def test_a_new_corpus_leaves_tokenizers_alone_and_clears_up_after_a_killed_attem
     run(tmp_path, "--books", *books)
     (tmp_path / "corpus/tokenizer-512").mkdir()
     (tmp_path / "corpus/tokenizer-512/tokenizer.json").write_text("{}")
-    (tmp_path / "corpus/.train.1.part").mkdir()
-    (tmp_path / "corpus/.train.1.part/gutenberg.txt").write_text("half a co")
+    left = tmp_path / f"corpus/.train.{socket.gethostname()}.0123abcd.part"
+    left.mkdir()
+    (left / "gutenberg.txt").write_text("half a co")
     assert run(tmp_path, "--books", *books[:12]) == 0
     assert sorted(path.name for path in (tmp_path / "corpus").iterdir()) == [
         "manifest.json",
@@ -431,20 +493,43 @@ def test_a_new_corpus_leaves_tokenizers_alone_and_clears_up_after_a_killed_attem
     assert (tmp_path / "corpus/tokenizer-512/tokenizer.json").exists()
 
 
+def test_a_corpus_of_an_older_version_which_left_no_marker_is_replaced(tmp_path, books):
+    run(tmp_path, "--books", *books)
+    for split in ("train", "validation"):
+        (tmp_path / "corpus" / split / files.MARKER).unlink()
+    assert run(tmp_path, "--books", *books[:12]) == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("train/thesis.txt", "corpus/train: holds files and was not made by nanoeuler"),
+        ("manifest.json", "corpus/manifest.json: not the manifest of a corpus"),
+    ],
+)
+def test_files_in_the_place_of_a_corpus_are_refused(tmp_path, books, capsys, path, sentence):
+    precious = tmp_path / "corpus" / path
+    precious.parent.mkdir(parents=True)
+    precious.write_text("[]")
+    assert run(tmp_path, "--books", *books) == 1
+    assert sentence in capsys.readouterr().err
+    assert precious.read_text() == "[]"
+
+
 def test_the_manifest_is_gone_while_files_are_exchanged(tmp_path, books, monkeypatch):
     """A kill between the two renames must not leave a manifest that describes other files."""
     run(tmp_path, "--books", *books)
-    real, renamed = os.replace, []
+    real, renamed = files.replace_folder, []
 
-    def replace(source, target):
-        renamed.append(Path(target).name)
+    def replace(new, path):
+        renamed.append(path.name)
         assert not (tmp_path / "corpus/manifest.json").exists()
-        real(source, target)
+        real(new, path)
 
-    monkeypatch.setattr("nanoeuler.files.os.replace", replace)
+    monkeypatch.setattr(files, "replace_folder", replace)
     assert run(tmp_path, "--books", *books[:15]) == 0
-    assert {"train", "validation"} <= set(renamed)
-    assert renamed[-1] == "manifest.json"
+    assert renamed == ["validation", "train"]
+    assert (tmp_path / "corpus/manifest.json").exists()
 
 
 def test_a_corpus_is_never_held_in_memory(tmp_path):

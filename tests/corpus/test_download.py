@@ -332,7 +332,7 @@ def test_a_second_connection_waits_until_the_first_has_ended(server, address, ta
 def test_a_clock_that_was_set_back_does_not_stop_everything(monkeypatch):
     monkeypatch.setattr(host_locks, "LONGEST_WAIT", 0.1)
     host = "a host of tomorrow:80"
-    file = host_locks.lock_file(host)
+    file = host_locks.host_file(host)
     file.touch()
     os.utime(file, (time.time() + 86_400,) * 2)
     began = time.time()

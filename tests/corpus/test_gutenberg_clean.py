@@ -548,3 +548,17 @@ def test_real_editions_of_a_book_clean_to_about_the_same(real):
         ("pg767", "pg767-agnsg10-GITenberg"),
     ]:
         assert len(real[plain][1].text) == pytest.approx(len(real[edition][1].text), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!---->" * 5_000 + "no page",
+        "The Project Gutenberg Etext of " + "a by " * 10_000 + "* end",
+        ("The Project Gutenberg Etext of " + "a by " * 60 + "* end\n") * 150,
+    ],
+)
+def test_no_file_keeps_the_patterns_busy(text):
+    began = time.process_time()
+    clean(text.encode())
+    assert time.process_time() - began < 5

@@ -10,6 +10,7 @@ import pytest
 from nanoeuler import log
 from nanoeuler.corpus import own_text
 from nanoeuler.corpus.own_text import find_files, read_documents, slug
+from nanoeuler.corpus.sample.gutenberg_wrapping import STYLES, Wrapping
 from nanoeuler.errors import UserError
 
 
@@ -65,8 +66,8 @@ def test_a_path_may_start_at_home(shelf, monkeypatch):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("none.txt", r"none\.txt: no such file or folder; correct the path in corpus\.sources"),
-        ("*.text", r"\*\.text: matches no \.txt or \.md file"),
+        ("none.txt", r"none\.txt: no such file or folder; correct the path"),
+        ("*.text", r"\*\.text: has no \.txt or \.md file with text in it"),
         ("notes.docx", r"notes\.docx: not a \.txt or \.md file; save it as plain text"),
         (".git/none", r"none: no such file"),
     ],
@@ -77,7 +78,7 @@ def test_a_path_without_text_is_refused_in_one_sentence(shelf, path, message):
 
 
 def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"matches no \.txt or \.md file"):
+    with pytest.raises(UserError, match=r"has no \.txt or \.md file with text in it"):
         find_files(str(tmp_path))
 
 
@@ -92,7 +93,7 @@ def test_a_guessed_encoding_is_said_when_asked(tmp_path, capsys):
     (tmp_path / "a.txt").write_bytes("café".encode("cp1252"))
     list(read_documents(tmp_path / "a.txt"))
     assert "cp1252" not in capsys.readouterr().err
-    list(read_documents(tmp_path / "a.txt", say_encoding=True))
+    list(read_documents(tmp_path / "a.txt", aloud=True))
     assert "a.txt was read as cp1252" in capsys.readouterr().err
 
 
@@ -184,3 +185,41 @@ def test_a_large_file_that_cannot_be_cut_is_refused(tmp_path, monkeypatch):
 )
 def test_the_slug_of_a_path_is_a_plain_name(path, expected):
     assert slug(path) == expected
+
+
+def gutenberg_file(style: str, text: str) -> str:
+    wrapping = Wrapping(style, "utf-8", "\n")
+    return wrapping.wrap(text, "The Quay", "Amos Tiller", 90023).decode()
+
+
+def novel(word: str) -> str:
+    return "\n\n".join(f"The {word} came to the quay on day {day}." for day in range(500))
+
+
+@pytest.mark.parametrize("style", sorted(STYLES.keys() - {"unmarked"}))
+def test_header_and_licence_of_gutenberg_are_left_out_and_said(tmp_path, capsys, style):
+    log.start()
+    (tmp_path / "a.txt").write_text(gutenberg_file(style, novel("ferry")))
+    (read,) = read_documents(tmp_path / "a.txt", aloud=True)
+    assert read.strip() == novel("ferry")
+    assert "of Project Gutenberg's header and licence left out" in capsys.readouterr().err
+
+
+def test_books_that_follow_one_another_in_a_file_become_documents_without_what_is_between(tmp_path):
+    words = ("ferry", "pedlar", "inn")
+    whole = "".join(gutenberg_file("modern", novel(word)) for word in words)
+    (tmp_path / "all.txt").write_text(whole)
+    assert [text.strip() for text in read_documents(tmp_path / "all.txt")] == [
+        novel(word) for word in words
+    ]
+
+
+def test_a_text_without_markers_stays_as_it_is(tmp_path):
+    text = "Produced by me.\n\n\n" + novel("ferry") + "\n\nEnd of the project.\n"
+    (tmp_path / "a.txt").write_text(text)
+    assert list(read_documents(tmp_path / "a.txt")) == [text]
+
+
+def test_an_empty_file_in_a_folder_is_left_out(shelf):
+    (shelf / "deep" / "empty.txt").touch()
+    assert names(shelf, find_files(str(shelf / "deep"))) == ["deep/er/d.md"]

@@ -285,6 +285,20 @@ def test_a_file_without_pairs_is_one_sentence(tmp_path, content, sentence):
         make(tmp_path, content)
 
 
+def test_a_download_that_nothing_pins_tells_the_hash_to_pin_it_by(server, tmp_path, capsys):
+    pairs = [{"prompt": f"Say {n}.", "chosen": f"{n}!", "rejected": str(n)} for n in range(20)]
+    entry = {"url": server.put("pairs.json", json.dumps(pairs).encode())}
+    config = {"sources": {"preferences": {"mine": entry}}, "dpo": {"validation_share": 0.1}}
+    output = tmp_path / "mine"
+    command = ["preferences", "--name", "mine", "--output", str(output), "--config"]
+    assert main([*command, json.dumps(config)]) == 0
+    manifest = json.loads((output / "manifest.json").read_text())
+    assert f"add there 'sha256: {manifest['sha256']}'" in capsys.readouterr().err
+    entry["sha256"] = manifest["sha256"]
+    assert main([*command, json.dumps(config)]) == 0
+    assert "add there" not in capsys.readouterr().err
+
+
 def test_a_name_that_is_neither_listed_nor_a_file_is_one_sentence(tmp_path):
     with pytest.raises(
         UserError,

@@ -33,7 +33,7 @@ def test_every_section_names_its_licence(sources):
     assert sources["fineweb"]["licence"]
     assert all(
         entry["licence"]
-        for section in ("instructions", "tasks")
+        for section in ("instructions", "preferences", "tasks")
         for entry in sources[section].values()
     )
 
@@ -47,6 +47,18 @@ def test_web_and_instructions_are_pinned(sources):
     for shard in web["shards"]:
         assert f"/resolve/{web['revision']}/sample/10BT/" in resolve(shard["url"], web["revision"])
     assert all(entry["sha256"] for entry in sources["instructions"].values())
+
+
+def test_preferences_are_pinned_by_a_revision_but_for_one_whose_is_not_known(sources):
+    pinned = {
+        name
+        for name, entry in sources["preferences"].items()
+        if entry["sha256"] or re.fullmatch(r"[0-9a-f]{40}", entry["revision"] or "")
+    }
+    assert set(sources["preferences"]) - pinned == {"alpaca_farm"}
+    for name in pinned:
+        entry = sources["preferences"][name]
+        assert f"/resolve/{entry['revision']}/" in resolve(entry["url"], entry["revision"])
 
 
 def test_a_task_is_pinned_by_its_hash_or_by_a_commit_in_its_address(sources):

@@ -167,4 +167,5 @@ def test_training_answers_are_read_beside_their_manifest(tmp_path: Path):
     (tmp_path / "train.jsonl").write_text(
         '{"instruction": "Say tin.", "input": "", "output": "tin"}\n'
     )
+    (tmp_path / "manifest.json").write_text('{"version": 1}')
     assert read_training_answers(tmp_path / "manifest.json") == ["tin"]

@@ -56,8 +56,27 @@ def test_it_says_what_the_report_says(run):
         "29.1 % ± 1.1",
         "25.0 % at random",
     ]
-    assert "nanoeuler chat --model dpo/model" in text
+    assert "nanoeuler chat dpo/model" in text
     assert "of 9 tensors the worst is off by 4.5 × 10⁻⁹" in text
+    assert (
+        "What the engine cpu computes in fp32 on a processor agrees with them: of 1 tensors the "
+        "one nearest to its limit is off by 1.7 × 10⁻⁶, the limit is " in unwrapped(text)
+    )
+
+
+def unwrapped(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_it_says_which_half_of_the_check_failed_or_was_not_made(run):
+    run.gradients["engine"]["passed"] = run.gradients["passed"] = False
+    text = unwrapped(card(run))
+    assert "The gradients of its code agree with finite differences" in text
+    assert "on a processor DOES NOT agree with them" in text
+    run.gradients["rows"][0]["ok"] = False
+    assert "The gradients of its code DO NOT agree with finite" in unwrapped(card(run))
+    del run.gradients["engine"]  # by an earlier version
+    assert "The engine that trained it was not compared with them." in unwrapped(card(run))
     assert "commit `0123456789abcdef0123456789abcdef01234567`" in text
     assert "## Limits" in text
 
@@ -150,7 +169,7 @@ def test_only_models_that_are_there_are_offered(tmp_path):
     path.write_text("\n".join(path.read_text().splitlines()[:20]))
     text = card(gather(config, folder))
     assert "The models are `pretrain/model` (pretrained)." in text
-    assert "generate --model pretrain/model" in text
+    assert "generate pretrain/model" in text
 
 
 def test_the_command_writes_it(tmp_path):
@@ -177,6 +196,22 @@ def test_its_commands_can_be_pasted_whatever_the_prompt(tmp_path):
     run = gather(config, folder)
     run.evaluations["pretrain"]["template"] = None
     shell, python = re.findall(r"```(?:sh|python)\n(.*?)\n```", card(run), re.DOTALL)[:2]
-    assert shlex.split(shell)[-2:] == ["--prompt", config["evaluate"]["prompts"][0]]
+    assert shlex.split(shell)[-1] == config["evaluate"]["prompts"][0]
     call = ast.parse(python).body[-1].value.args[0]
     assert call.args[0].value == config["evaluate"]["prompts"][0]
+
+
+def test_no_value_becomes_a_tag_a_block_or_an_order_to_a_terminal(run):
+    sources = run.corpus["sources"]
+    sources["gutenberg"]["licence"] = "<script>alert(1)</script>CC & <b>"
+    sources["fineweb"]["licence"] = "&lt;script src=x&gt; \x1b[2J\u202e"
+    run.config["evaluate"]["prompts"] = ["a\n```\n<script>alert(2)</script>\n```"]
+    run.stages["pretrain"].header["provenance"] |= {"commit": "<img src=x>", "dirty": False}
+    run.evaluations["dpo"]["template"] = None
+    text = card(run)
+    outside = re.sub(r"^(`{3,}).*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert "alert(1)" in outside
+    assert "alert(2)" not in outside
+    assert "<" not in outside
+    assert "\x1b" not in text
+    assert "\u202e" not in text

@@ -180,3 +180,13 @@ def test_replies_are_described_by_their_means():
         "mean_reply_words": 4.0,
         "repetition": 0.375,
     }
+
+
+def test_programs_get_the_scores_as_json(tmp_path, capsys):
+    tasks = {"piqa": TASK | {"groups": {"easy": 0.5}}}
+    paths = [write(tmp_path, "pretrain"), write(tmp_path, "sft", tasks=tasks)]
+    assert main(["compare", *paths, "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["pretrain"]["held_out"]["books"]["bits_per_byte"] == 1.5
+    assert scores["sft"]["tasks"]["piqa"] == TASK
+    assert "replies" not in (scores["sft"]["answers"] or {})

@@ -194,7 +194,7 @@ def test_a_limit_and_another_window_are_heeded(files, tmp_path):
     assert result["window"] == 16
     assert result["held_out"]["books"]["tokens"] == 32
     assert result["held_out"]["books"]["of_tokens"] > 100
-    assert (result["answers"], result["samples"]) == (None, [])
+    assert result["answers"] is None
 
 
 def test_held_out_instructions_are_answered_to_see_how_replies_end(files, tmp_path):
@@ -250,3 +250,24 @@ def test_a_missing_model_and_damaged_questions_are_refused_in_a_sentence(files, 
         == 1
     )
     assert "questions.jsonl, line 1: answer is missing" in capsys.readouterr().err
+
+
+def test_without_prompts_held_out_text_and_instructions_give_some(files, tmp_path):
+    asked = tmp_path / "instructions"
+    asked.mkdir()
+    records = [{"instruction": f"Say {metal}."} for metal in ("tin", "salt", "zinc", "iron")]
+    (asked / "validation.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    (asked / "train.jsonl").write_text(json.dumps(records[0] | {"output": "Tin."}) + "\n")
+    config = CONFIG | {"evaluate": SETTINGS | {"prompts": []}}
+    arguments = ("--instructions", str(asked / "manifest.json"))
+    prompts = []
+    for model in ("base", "tuned"):
+        assert run(files, model, tmp_path / f"{model}.json", *arguments, config=config) == 0
+        samples = json.loads((tmp_path / f"{model}.json").read_text())["samples"]
+        prompts.append([sample["prompt"] for sample in samples])
+        assert all(isinstance(sample["text"], str) for sample in samples)
+    assert prompts[0] == [
+        *("The mill stands by the river.", "Tin is mined at Orm.", "How to bake bread in é"),
+        *("Say tin.", "Say salt.", "Say zinc."),
+    ]
+    assert prompts[1] == prompts[0]

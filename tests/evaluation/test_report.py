@@ -12,6 +12,7 @@ from nanoeuler.evaluation.report.background import is_non_commercial, licence_ve
 from nanoeuler.evaluation.report.gather import gather
 from nanoeuler.evaluation.report.page import page
 from nanoeuler.evaluation.report.summary import summarise
+from nanoeuler.integrity import seal
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import BYTE_ORDER, build
 
@@ -379,10 +380,20 @@ def test_the_summary_has_what_the_page_shows(run):
     }
     assert summary["gradients"] == {
         "tensors": 9,
+        "derivatives_passed": True,
         "passed": True,
         "tolerance": 1e-6,
         "largest_error": 4.53e-9,
         "quick": False,
+        "engine": {
+            "engine": "cpu",
+            "device": "a processor",
+            "precision": "fp32",
+            "tensors": 1,
+            "passed": True,
+            "largest_error": 1.7e-6,
+            "limit": 1e-5,
+        },
     }
 
 
@@ -428,6 +439,29 @@ def test_a_folder_that_is_no_run_and_damaged_metrics_are_refused(tmp_path, capsy
         ("evaluation/notes.json", b'{"a": 1}', r"notes\.json: not an evaluation"),
         ("pipeline.json", b"[1]", r"pipeline\.json: not a JSON object"),
         ("gradients.json", b"{}", r"gradients\.json: not a check of gradients"),
+        *(
+            ("gradients.json", json.dumps(fabricated.gradients() | change).encode(), sentence)
+            for sentence in [r"gradients\.json: not a check of gradients"]
+            for change in (
+                {"rows": None},
+                {"rows": [5]},
+                {"rows": [{"case": "linear"}]},
+                {"rows": [fabricated.gradients()["rows"][0] | {"error": "small"}]},
+                {"tolerance": None},
+                {"passed": "yes"},
+                {"largest_error": []},
+            )
+        ),
+        (
+            "gradients.json",
+            json.dumps(seal(fabricated.gradients()) | {"passed": False}).encode(),
+            r"gradients\.json: its bytes are not those that `nanoeuler check` wrote",
+        ),
+        (
+            "evaluation/sft.json",
+            json.dumps(seal({"held_out": {}}) | {"held_out": {"x": 1}}).encode(),
+            r"sft\.json: its bytes are not those that `nanoeuler evaluate` wrote",
+        ),
     ],
 )
 def test_files_of_another_shape_are_refused_in_a_sentence(tmp_path, file, content, sentence):

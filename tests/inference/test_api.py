@@ -1,5 +1,8 @@
+import dataclasses
 import doctest
+import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +13,7 @@ import pytest
 import nanoeuler
 from nanoeuler import api
 from nanoeuler.errors import UserError
+from nanoeuler.inference.sampling import Sampling
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, load_model, save_model
 from nanoeuler.model.flat import initial_parameters
@@ -66,6 +70,47 @@ def test_raw_continues_the_prompt_without_the_template(tuned):
 def test_a_base_model_continues_the_prompt(base):
     assert base.prompt("Once") == "Once"
     assert base.generate("Once", max_tokens=9) == base.generate("Once", raw=True, max_tokens=9)
+
+
+@pytest.mark.parametrize("prompt", [None, ["Name a colour."], b"Name", 7])
+def test_what_is_not_text_is_no_prompt(base, tuned, prompt):
+    for model in (base, tuned):
+        with pytest.raises(TypeError, match="prompt must be one text, a str, not"):
+            model.generate(prompt)
+    with pytest.raises(TypeError, match="input must be one text, a str, not None"):
+        tuned.generate("Name a colour.", None)
+
+
+def test_a_setting_of_another_name_is_an_error_of_the_method_that_was_called(base):
+    with pytest.raises(TypeError, match=r"LanguageModel.generate\(\) got .* 'temp'"):
+        base.generate("Once", temp=1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ({"temperature": "hot"}, "temperature is 'hot': it must be a number"),
+        ({"temperature": 10**400}, "temperature is 1000"),
+        ({"temperature": None}, "temperature is None: it must be a number"),
+        ({"top_k": 1.5}, "top-k is 1.5: it must be a whole number"),
+        ({"seed": "1"}, "seed is '1': it must be a whole number"),
+        ({"max_tokens": 0}, "max-tokens is 0: it must be at least 1"),
+        ({"max_tokens": "9"}, "max-tokens is '9': it must be at least 1"),
+    ],
+)
+def test_a_setting_out_of_range_is_named(base, setting, problem):
+    with pytest.raises(UserError, match=problem):
+        base.generate("Once", **setting)
+
+
+def test_every_parameter_is_documented():
+    for function in (nanoeuler.load, api.load, api.LanguageModel.generate):
+        parameters = set(inspect.signature(function).parameters) - {"self"}
+        assert parameters == set(re.findall(r"^ *- `(\w+)`:", function.__doc__, re.MULTILINE))
+    for function in (api.LanguageModel.generate, api.LanguageModel.stream):
+        parameters = inspect.signature(function).parameters
+        for field in dataclasses.fields(Sampling):
+            assert parameters[field.name].default == field.default
 
 
 def test_an_input_without_a_template_is_refused(base, tuned):

@@ -1,5 +1,7 @@
 """The chat: first its lines, one by one, then the program at a real terminal."""
 
+import dataclasses
+import itertools
 import os
 import pty
 import re
@@ -10,14 +12,16 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import nanoeuler
-from nanoeuler.inference.chat import Chat, visible
+from nanoeuler.inference.chat import Chat
 from nanoeuler.inference.conversation import Conversation
 from nanoeuler.inference.sampling import GREEDY, Sampling
-from nanoeuler.model.files import SavedModel, load_model, save_model
-from nanoeuler.model.flat import model_weights
+from nanoeuler.model.files import SavedModel, load_config, load_model, save_model
+from nanoeuler.model.flat import FlatBuffer, model_weights
+from nanoeuler.model.spec import storage_elements, tensor_table
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -227,8 +231,29 @@ def test_a_base_model_says_that_it_continues_text(base_chat):
     assert shown.count("(cut off at 5 tokens") == 2
 
 
-def test_control_characters_are_shown_not_obeyed():
-    assert visible("a\tb\nc\x1b[2Jd\x7f\x00é…\x9b") == "a\tb\nc\\x1b[2Jd\\x7f\\x00é…\\x9b"
+def test_what_a_terminal_would_obey_is_shown_not_obeyed(
+    tmp_path, base_folder, tokenizer, tokenizer_path
+):
+    """The model is made to write one text: its blocks are zero, so that each token's embedding goes
+    straight to the head, whose row for the next token is that embedding."""
+    written = "\x1b[2J\x07\r\u202e|"
+    ids = [*tokenizer.encode("!"), *tokenizer.encode(written), tokenizer.end_id]
+    assert len(set(ids)) == len(ids)
+    config = dataclasses.replace(load_config(base_folder), dim=len(ids))
+    parameters = np.zeros(storage_elements(tensor_table(config)), np.float32)
+    weights = FlatBuffer(config, parameters)
+    weights["model.norm.weight"][:] = 1
+    for place, (token, following) in enumerate(itertools.pairwise(ids)):
+        weights["model.embed_tokens.weight"][token, place] = 1
+        weights["lm_head.weight"][following, place] = 1
+    saved = SavedModel(config, parameters, tokenizer_path, "pretrain", None)
+    save_model(tmp_path / "model", saved)
+    model, terminal = nanoeuler.load(tmp_path / "model"), Terminal("!")
+    Chat(Conversation(model.writer, None, False), GREEDY, 30, terminal.write).run(
+        terminal.read_line
+    )
+    assert terminal.shown.endswith("Ctrl-D leaves)\n\\x1b[2J\\x07\\r\\u202e|\n")
+    assert model.generate("!", temperature=0) == written
 
 
 # ---- the program at a terminal

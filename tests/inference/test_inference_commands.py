@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler import log
+from nanoeuler import log, provenance
+from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.cli import main
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.model.checks import engine_ops, model_gradients
@@ -58,6 +59,33 @@ def test_a_tuned_model_answers_the_prompt(command, tuned_folder):
     assert "generate prompt_tokens=39" in err
     assert "end=</s>" in err
     assert "tokens_per_second=" in err
+
+
+@pytest.fixture
+def run_folder(tmp_path, base_folder, tuned_folder):
+    """The folder of a run with two stages."""
+    for stage, model in (("pretrain", base_folder), ("sft", tuned_folder)):
+        (tmp_path / "run" / stage).mkdir(parents=True)
+        (tmp_path / "run" / stage / "model").symlink_to(model)
+    return tmp_path / "run"
+
+
+def test_the_model_and_the_prompt_need_no_options(command, run_folder):
+    greedy = ("--temperature", "0")
+    for folder in (run_folder, run_folder / "sft", run_folder / "sft" / "model"):
+        assert command("generate", folder, "Name a colour.", *greedy)[:2] == (0, "blue\n")
+    assert command("generate", run_folder, *greedy, "Name a colour.")[1] == "blue\n"
+    assert command("generate", *greedy, "--model", run_folder, "Name a colour.")[1] == "blue\n"
+    status, _, err = command("generate", run_folder, "Name", "a", "colour.", *greedy)
+    assert (status, err) == (1, "error  'a' is one word too many; put the prompt in quotes\n")
+    assert "no prompt was given" in command("generate", run_folder)[2]
+
+
+def test_chat_and_info_take_the_folder_of_a_run(command, run_folder):
+    status, out, err = typed("chat", run_folder, "--temperature", "0", input=b"Name a colour.\n")
+    assert (status, out.splitlines()[1:]) == (0, ["blue"])
+    assert f"of {run_folder}/sft/model" in err
+    assert "57,568" in command("info", run_folder)[1]
 
 
 def test_raw_leaves_the_template_out(command, tuned_folder):
@@ -227,19 +255,33 @@ def test_chat_survives_bytes_that_are_not_utf8(tuned_folder):
 # ---- check
 
 
-def test_check_prints_a_row_for_every_tensor_and_writes_them(command, tmp_path):
-    status, out, err = command("check", "--quick", "--output", tmp_path / "gradients.json")
+def test_check_prints_a_row_for_every_tensor(command):
+    status, out, err = command("check", "--quick")
     assert status == 0
-    report = json.loads((tmp_path / "gradients.json").read_text())
-    assert report["passed"] is True
-    assert report["quick"] is True
+    rows = [line for line in out.splitlines() if line.startswith("  ")]
+    assert len(rows) > 75
+    assert all(line.endswith(" ok") for line in rows)
+    assert len({len(line) for line in rows}) == 1  # aligned
+    assert "every gradient agrees with finite differences" in err
+    assert "engine cpu in fp32 on " in err
+
+
+def test_check_writes_the_table_of_the_engine_that_a_config_names(command, tmp_path):
+    path = tmp_path / "gradients.json"
+    config = json.dumps({"model": {"preset": "small", "layers": 1, "tied": True}})
+    status, out, err = command("check", "--quick", "--config", config, "--output", path)
+    assert (status, out) == (0, "")
+    report = json.loads(path.read_text())
+    assert report["passed"] is report["quick"] is True
     assert report["tolerance"] == 1e-6
     assert report["largest_error"] == max(row["error"] for row in report["rows"]) < 1e-6
-    assert set(report["rows"][0]) == {"case", "tensor", "elements", "error", "worst", "ok"}
-    assert (
-        len([line for line in out.splitlines() if line.endswith(" ok")]) == len(report["rows"]) > 25
-    )
-    assert len({len(line) for line in out.splitlines() if line.startswith("  ")}) == 1  # aligned
+    fields = {"case", "tensor", "elements", "error", "worst", "limit", "ok"}
+    assert set(report["rows"][0]) == fields
+    engine = report["engine"]
+    assert (engine["engine"], engine["precision"], engine["passed"]) == ("cpu", "fp32", True)
+    assert engine["device"] == provenance.cpu_name()
+    assert engine["tensors"] == len(engine["rows"]) > 10
+    assert 0 < engine["largest_error"] < engine["limit"]
     assert f"tensors={len(report['rows'])}" in err
 
 
@@ -251,7 +293,8 @@ def test_check_is_whole_unless_told_to_be_quick(command, monkeypatch, options, q
         "check_all",
         lambda quick: asked.append(quick) or iter([Comparison("swiglu", "up", 35, 1e-12, 1e-12)]),
     )
-    assert command("check", *options)[0] == 0
+    config = json.dumps({"model": {"preset": "small", "layers": 1}})
+    assert command("check", "--config", config, *options)[0] == 0
     assert asked == [quick]
 
 
@@ -264,19 +307,38 @@ def test_a_wrong_gradient_fails_the_check_and_is_still_written_down(
         Comparison("swiglu", "up", 35, 1e-12, 1e-12),
     ]
     monkeypatch.setattr(model_gradients, "check_all", lambda quick: iter(rows))
-    status, out, err = command("check", "--output", tmp_path / "gradients.json")
+    status, out, err = command("check", "--quick", "--output", tmp_path / "gradients.json")
     assert status == 1
-    differ = "1 of 2 tensors differ from finite differences by more than 1e-06"
-    assert f"{differ}, most of all gate of 'swiglu'" in err
-    assert "WRONG" in out
+    differ = "1 of 2 gradients differ from finite differences by more than 1e-06"
+    assert f"{differ}, most of all that of gate in 'swiglu'" in err
+    assert [line.split()[0] for line in out.splitlines() if "WRONG" in line] == ["gate"]
+    assert " up " not in out
     report = json.loads((tmp_path / "gradients.json").read_text())
     assert report["passed"] is False
+    assert report["engine"]["passed"] is True
     assert report["largest_error"] == (error if error < 1 else None)
     assert [row["ok"] for row in report["rows"]] == [False, True]
 
 
+def test_a_wrong_engine_fails_the_check_and_is_named_with_its_op(command, tmp_path, monkeypatch):
+    backward = CpuBackend.linear_backward_input
+
+    def mistaken(engine, dout, weight, dx, scale=1.0):
+        backward(engine, dout, weight, dx, -scale)
+
+    monkeypatch.setattr(CpuBackend, "linear_backward_input", mistaken)
+    status, out, err = command("check", "--quick", "--output", tmp_path / "gradients.json")
+    assert status == 1
+    assert "engine cpu in fp32 on" in err
+    assert "op 'linear 1 × 8 × 24' differs by 2.0e+00 in dx" in err
+    assert "model.layers.0.mlp.up_proj.weight" in out
+    report = json.loads((tmp_path / "gradients.json").read_text())
+    assert report["passed"] is report["engine"]["passed"] is False
+    assert report["largest_error"] < 1e-6
+
+
 @pytest.mark.parametrize(("error", "status"), [(1e-7, 0), (1e-5, 1)])
-def test_check_of_the_cpu_compares_its_engine_too(command, monkeypatch, error, status):
+def test_check_of_the_cpu_compares_its_ops_too(command, monkeypatch, error, status):
     row = Comparison("swiglu 1 × 8", "out", 8, error, error)
     monkeypatch.setattr(engine_ops, "check_device_ops", lambda engine: iter([row]))
     found, out, err = command("check", "--quick", "--device", "cpu")

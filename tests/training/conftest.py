@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nanoeuler.corpus.instructions import write_splits
+
 TRAINING = {
     "micro_batch_rows": "auto",
     "minimum_learning_rate_share": 0.1,
@@ -158,6 +160,9 @@ def data(tmp_path_factory) -> Path:
         documents = [
             "".join(sentence() for _ in range(random.integers(2, 9))).encode() for _ in range(count)
         ]
+        if split == "train":
+            documents[7] += b"~"
+            documents[21] += b"~"
         (folder / "corpus" / split).mkdir(parents=True)
         (folder / "corpus" / split / "tales.txt").write_bytes(b"".join(documents))
         np.cumsum([0, *map(len, documents)]).astype("<u8").tofile(
@@ -191,30 +196,24 @@ def data(tmp_path_factory) -> Path:
         subprocess.run(
             [sys.executable, "-m", "nanoeuler", *stage], check=True, env=environment_with_checkout()
         )
-    (folder / "instructions").mkdir()
-    for split, count in (("train", 60), ("validation", 8)):
-        records = [
+    records = {
+        split: [
             {"instruction": f"Say {noun}.", "input": "", "output": noun}
-            for noun in random.choice(nouns, count)
+            for noun in random.choice(nouns, count).tolist()
         ]
-        (folder / "instructions" / f"{split}.jsonl").write_text(
-            "".join(json.dumps(record) + "\n" for record in records)
-        )
-    (folder / "instructions" / "manifest.json").write_text(
-        json.dumps({"version": 1, "name": "words", "licence": "none"})
-    )
-    (folder / "preferences").mkdir()
-    for split, count in (("train", 24), ("validation", 8)):
-        pairs = [
+        for split, count in (("train", 60), ("validation", 8))
+    }
+    described = {"version": 1, "name": "words", "licence": "none"}
+    write_splits(folder / "instructions", records, described, "records")
+    pairs = {
+        split: [
             {"instruction": f"Say {noun}.", "input": "", "chosen": f"{noun}!", "rejected": noun}
-            for noun in random.choice(nouns, count)
+            for noun in random.choice(nouns, count).tolist()
         ]
-        (folder / "preferences" / f"{split}.jsonl").write_text(
-            "".join(json.dumps(pair) + "\n" for pair in pairs)
-        )
-    (folder / "preferences" / "manifest.json").write_text(
-        json.dumps({"version": 1, "name": "loud", "licence": "none"})
-    )
+        for split, count in (("train", 24), ("validation", 8))
+    }
+    described = {"version": 1, "name": "loud", "licence": "none"}
+    write_splits(folder / "preferences", pairs, described, "pairs")
     return folder
 
 

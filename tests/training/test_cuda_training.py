@@ -8,6 +8,9 @@ import pytest
 
 from nanoeuler.api import load
 from nanoeuler.inference.sampling import GREEDY
+from nanoeuler.model.files import load_model, save_model
+from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.gpu
 DEVICE = ("--device", "cuda")
@@ -41,6 +44,24 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(cuda_trainer, preci
     assert "going on from step" in cuda_trainer.run("pretrain", *DEVICE)
     assert cuda_trainer.weights() == whole
     assert [entry.get("loss") for entry in cuda_trainer.metrics()] == losses
+
+
+def test_rows_that_overflow_are_left_out_and_a_kill_changes_nothing(cuda_trainer, data):
+    cuda_trainer.run("pretrain", *DEVICE)
+    model = load_model(cuda_trainer.output / "pretrain" / "model")
+    (token,) = Tokenizer.load(data / "tokenizer.json").encode("~")
+    FlatBuffer(model.config, model.parameters)["model.embed_tokens.weight"][token] = np.inf
+    poisoned = cuda_trainer.output / "poisoned"
+    save_model(poisoned, model)
+    cuda_trainer.config["pretrain"] |= {"init_from": str(poisoned), "rewinds": 30}
+    cuda_trainer.output = cuda_trainer.output / "whole"
+    assert "the loss is not a number at step" in cuda_trainer.run("pretrain", *DEVICE)
+    whole, skipped = cuda_trainer.weights(), cuda_trainer.metrics()[0]["skipped"]
+    cuda_trainer.output = cuda_trainer.output / "killed"
+    kill_at(cuda_trainer, 40)
+    cuda_trainer.run("pretrain", *DEVICE)
+    assert cuda_trainer.weights() == whole
+    assert cuda_trainer.metrics()[0]["skipped"] == skipped
 
 
 def test_a_model_trained_on_the_gpu_is_the_same_model_on_the_others(cuda_trainer):

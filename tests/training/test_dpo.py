@@ -19,7 +19,7 @@ from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.training.dpo import measure
+from nanoeuler.training.dpo import computed_by, measure, read_reference
 from nanoeuler.training.objectives import PreferenceLoss
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.pairs import PairStream, encode_pairs, reply_sums
@@ -178,6 +178,19 @@ def make_state(objective, dtype=np.float64, seed=1):
         optimizer,
         objective=objective,
     )
+
+
+def test_empty_rows_change_nothing(make_stream):
+    stream = make_stream()
+    set_reference(stream, make_model(np.float32))
+    rows, states = stream.step(0), [make_state(PreferenceLoss(0.0, 0.1), seed=2) for _ in "ab"]
+    padded = rows.padded(len(rows.ids) + 2)
+    whole, filled = (
+        step_loss(state, given, len(given.ids))
+        for state, given in zip(states, (rows, padded), strict=True)
+    )
+    assert filled == pytest.approx(whole, rel=1e-9)
+    np.testing.assert_allclose(states[1].gradients, states[0].gradients, rtol=1e-5, atol=1e-9)
 
 
 def test_a_policy_that_is_the_reference_has_loss_ln_2_and_margin_0(make_stream):
@@ -357,10 +370,29 @@ def test_a_damaged_reference_is_computed_again(trainer, tuned):
     trainer.run("dpo", "--parent", str(tuned))
     before = trainer.weights("dpo")
     (path,) = (trainer.output / "dpo" / "reference").glob("*/*.safetensors")
-    path.write_bytes(path.read_bytes()[:100])
-    shutil.rmtree(trainer.output / "dpo" / "checkpoints")
-    assert "taken from" not in trainer.run("dpo", "--parent", str(tuned))
-    assert trainer.weights("dpo") == before
+    content = path.read_bytes()
+    for damaged in (content[:100], content[:-5] + bytes([content[-5] ^ 1]) + content[-4:]):
+        path.write_bytes(damaged)
+        shutil.rmtree(trainer.output / "dpo" / "checkpoints")
+        said = trainer.run("dpo", "--parent", str(tuned))
+        assert "computing them again: " in said
+        assert "its bytes are not those that the stage dpo wrote" in said
+        assert "taken from" not in said
+        assert trainer.weights("dpo") == before
+        assert path.read_bytes() == content
+
+
+def test_the_reference_is_kept_by_all_that_its_last_bits_depend_on():
+    single, double = (computed_by(ReferenceBackend(kind)) for kind in (np.float32, np.float64))
+    assert set(single) == {"engine", "device", "precision", "residual", "revision"}
+    assert single != double
+
+
+@pytest.mark.parametrize("note", ["[]", "{}", "{"])
+def test_a_note_of_the_reference_that_is_none_is_no_traceback(tmp_path, note):
+    (tmp_path / "reference.json").write_text(note)
+    with pytest.raises(UserError):
+        read_reference(tmp_path / "logprobs.safetensors")
 
 
 @pytest.mark.parametrize("context", [20, 90])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.config import load
-from nanoeuler.training.fingerprint import fingerprint
+from nanoeuler.training.fingerprint import earlier_fingerprint, fingerprint
 
 ROOT = Path(__file__).parents[2]
 RECORDED = {
@@ -40,4 +40,28 @@ def test_a_section_that_lacks_keys_keeps_its_fingerprint():
     """A stage that a person started with part of a section hashes that part, without defaults."""
     assert fingerprint("sft", {"epochs": 3, "keep": "best"}, seed=1) == (
         "690e4490426f4e1d53d3f72a19e0425f402f62879246a5898750f799c096b67e"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "section", "counts"),
+    [
+        ("validate_every", {"keep": "final"}, False),
+        ("validate_every", {"keep": "final", "patience": None}, False),
+        ("validate_every", {"keep": "final", "patience": 2}, True),
+        ("validate_every", {"keep": "best"}, True),
+        ("minimum_fit_share", {"keep": "best"}, False),
+        ("rewinds", {"keep": "best"}, False),
+    ],
+)
+def test_a_key_counts_where_it_can_change_the_weights(key, section, counts):
+    one, two = (fingerprint("sft", section | {key: value}, seed=1) for value in (0.25, 0.75))
+    assert (one != two) == counts
+
+
+def test_the_fingerprint_of_earlier_code_has_what_that_code_hashed():
+    """Recorded with that code."""
+    section = {"keep": "final", "patience": 2, "validate_every": 7, "minimum_fit_share": 0.25}
+    assert earlier_fingerprint("sft", section, seed=1) == (
+        "a81776ade3daddf8f27aeebd8d1c43f2b597a3d4652b12b30caee8aace16f4b6"
     )

@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import training_flops
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.training.pairs import encode_pairs
 from nanoeuler.training.records import RecordStream, encode_records, pack
 
 CONTEXT = 420
@@ -198,3 +200,39 @@ def test_an_epoch_shows_every_record_once_and_the_next_in_another_order(tokenize
     assert sorted(ids.tobytes() for ids in epochs[0]) == sorted(ids.tobytes() for ids in epochs[1])
     assert [ids.tobytes() for ids in epochs[0]] != [ids.tobytes() for ids in epochs[1]]
     assert len({ids.tobytes() for ids in epochs[0]}) == stream.rows
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"{", "line 2: not valid JSON"),
+        (b"5", "line 2: not a JSON object"),
+        (b"[" * 100_000, "line 2: not valid JSON"),
+        (b"1" * 5_000, "line 2: not valid JSON"),
+        (b'{"instruction": 5, "output": "x"}', "line 2: instruction is missing or not a text"),
+        (b'{"instruction": "x", "output": null}', "line 2: output is missing or not a text"),
+        (b'{"instruction": "x", "output": "y", "input": []}', "line 2: input is missing or not"),
+        (b'{"instruction": "x", "output": "y", "earlier": 5}', "earlier is not a list of turns"),
+        (b'{"instruction": "x", "output": "y", "earlier": [{}]}', "line 2: instruction is missing"),
+        (b'{"instruction": "caf\xe9"', "not UTF-8 text"),
+    ],
+)
+@pytest.mark.parametrize("encode", [encode_records, encode_pairs])
+def test_a_line_that_is_no_record_or_pair_is_named(tokenizer, tmp_path, encode, line, words):
+    good = RECORDS[0] | {"chosen": "hen", "rejected": "fox"}
+    if encode is encode_pairs:
+        line = line.replace(b'"output": null', b'"chosen": null, "rejected": "x"')
+        line = line.replace(b'"output"', b'"rejected": "z", "chosen"')
+        words = words.replace("output", "chosen")
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(json.dumps(good).encode() + b"\n" + line + b"\n")
+    with pytest.raises(UserError, match=words) as caught:
+        encode(path, tokenizer, "alpaca", CONTEXT)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_other_line_ends_inside_a_text_end_no_record(tokenizer, tmp_path):
+    path = tmp_path / "by-hand.jsonl"
+    record = {"instruction": "Say hen.", "output": "hen\u2028hen\x85"}
+    path.write_text(json.dumps(record, ensure_ascii=False) + "\n\n", encoding="utf-8")
+    assert encode_records(path, tokenizer, "alpaca", CONTEXT)[1].records == 1

@@ -6,11 +6,17 @@ import shutil
 import signal
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from nanoeuler.errors import UserError
+from nanoeuler.files import sha256_file
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.training.fingerprint import earlier_fingerprint
 
 FREQUENT = 0.001  # minutes between checkpoints
 
@@ -59,6 +65,26 @@ def test_a_polite_stop_saves_and_goes_on(trainer, uninterrupted, number, status)
     step = json.loads((checkpoint / "state.json").read_text())["step"]
     assert f"going on from step {step} of 60" in trainer.run()
     assert trainer.weights() == uninterrupted.weights()
+
+
+def test_resuming_with_other_code_is_said_and_with_the_same_is_not(
+    trainer, uninterrupted, tmp_path
+):
+    stop_at(trainer, 13, signal.SIGTERM)
+    package = Path(__file__).parents[2] / "nanoeuler"
+    others = shutil.ignore_patterns("__pycache__", "cuda")
+    shutil.copytree(package, tmp_path / "upgraded/nanoeuler", ignore=others)
+    with (tmp_path / "upgraded/nanoeuler/training/loop.py").open("a") as file:
+        file.write("# changed\n")
+    shutil.copytree(trainer.output, tmp_path / "same")
+    said = trainer.run(cwd=tmp_path / "upgraded")  # the working folder comes first
+    assert said.count("notice") == 1
+    assert "resuming with another code " in said
+    assert trainer.weights() == uninterrupted.weights()
+    trainer.output = tmp_path / "same"
+    said = trainer.run()
+    assert "going on from step" in said
+    assert "notice" not in said
 
 
 def test_sft_resumes_to_the_bit(trainer, uninterrupted):
@@ -224,6 +250,79 @@ def test_a_wsd_run_can_be_made_longer(trainer):
     assert trainer.weights() == longer
 
 
+def test_a_longer_wsd_run_hands_on_the_best_of_both_parts(trainer):
+    """Every step of the fall is better than those before, every step behind it is worse."""
+    trainer.config["pretrain"] |= {
+        "schedule": "wsd",
+        "keep": "best",
+        "validate_every": 4,
+        "decay_share": 0.5,
+        "learning_rate": 0.05,
+    }
+    trainer.run()
+    trainer.config["pretrain"]["tokens"] = 64 * 128
+    assert "now 64 steps: going on from step 30" in trainer.run()
+    longer = trainer.weights(), load_model(trainer.output / "pretrain" / "model").info["step"]
+    shutil.rmtree(trainer.output / "pretrain")
+    trainer.run()
+    assert longer == (
+        trainer.weights(),
+        load_model(trainer.output / "pretrain" / "model").info["step"],
+    )
+
+
+def test_a_wsd_run_whose_warm_up_was_cut_starts_again_when_made_longer(trainer):
+    trainer.config["pretrain"] |= {"schedule": "wsd", "warmup_steps": 40, "tokens": 30 * 128}
+    trainer.run()
+    trainer.config["pretrain"]["tokens"] = 60 * 128
+    assert "the warm-up takes half of a run of 30 steps" in trainer.run()
+    longer = trainer.weights()
+    shutil.rmtree(trainer.output / "pretrain")
+    trainer.run()
+    assert trainer.weights() == longer
+
+
+def test_a_run_of_earlier_code_stays_finished(trainer, uninterrupted):
+    """That code hashed minimum_fit_share; here is a checkpoint as it wrote it."""
+    parent = ["--parent", str(uninterrupted.output / "pretrain" / "model")]
+    trainer.config["sft"] |= {"minimum_fit_share": 0.25, "patience": 50, "keep": "final"}
+    trainer.run("sft", *parent)
+    weights = trainer.weights("sft")
+    path = trainer.checkpoints("sft")[-1] / "state.json"
+    state = json.loads(path.read_text())
+    info = load_model(trainer.output / "sft" / "model").info
+    config = ModelConfig.from_dict(trainer.config["model"])
+    files = [trainer.data / "instructions" / f"{split}.jsonl" for split in ("train", "validation")]
+    state["fingerprint"] = earlier_fingerprint(
+        "sft",
+        state["section"],
+        model=replace(config, context=256).to_dict(),
+        seed=1,
+        instructions=[sha256_file(path) for path in files],
+        tokenizer=Tokenizer.load(trainer.data / "tokenizer.json").fingerprint,
+        parent=info["parent"],
+    )
+    path.write_text(json.dumps(state))
+    assert "exporting its model again" in trainer.run("sft", *parent)
+    assert trainer.weights("sft") == weights
+    state["section"]["validate_every"] = 5  # which that code did not hash
+    path.write_text(json.dumps(state))
+    assert "changed since the last run: validate_every 5 → 4" in trainer.run("sft", *parent)
+
+
+def test_settings_that_are_changed_back_find_their_checkpoints_again(trainer, uninterrupted):
+    shutil.copytree(uninterrupted.output, trainer.output, dirs_exist_ok=True)
+    (trainer.output / "pretrain" / "metrics.jsonl").unlink()  # `stop_at` waits for new steps
+    trainer.config["pretrain"]["tokens"] = 70 * 128
+    stop_at(trainer, 5, signal.SIGINT)
+    assert trainer.weights() == uninterrupted.weights(), "the finished model stays until the end"
+    trainer.config["pretrain"]["tokens"] = 60 * 128
+    said = trainer.run()
+    assert "these settings were trained before" in said
+    assert "exporting its model again" in said
+    assert trainer.weights() == uninterrupted.weights()
+
+
 def test_init_from_starts_from_a_checkpoint_or_a_model(trainer, uninterrupted):
     stage = uninterrupted.output / "pretrain"
     weights = set()
@@ -295,7 +394,7 @@ def test_a_flipped_byte_in_a_model_is_noticed(trainer, uninterrupted):
     content = bytearray(weights.read_bytes())
     content[-5] ^= 1
     weights.write_bytes(content)
-    with pytest.raises(UserError, match="damaged, it is not what its stage wrote"):
+    with pytest.raises(UserError, match="its bytes are not those that the stage pretrain wrote"):
         load_model(weights.parent)
 
 

@@ -37,3 +37,18 @@ def test_warm_up_takes_at_most_half_of_a_short_run():
     schedule = Schedule("cosine", 1.0, 10, 1000)
     assert schedule.warm == 5
     assert schedule.rate(4) == 1.0
+
+
+@pytest.mark.parametrize("kind", ["cosine", "wsd"])
+def test_a_single_step_has_the_peak_rate(kind):
+    assert Schedule(kind, 1.0, 1, 100).rate(0) == 1.0
+
+
+@pytest.mark.parametrize(("first", "second"), [(100, 1000), (150, 170), (200, 300), (60, 90)])
+def test_wsd_runs_of_two_lengths_share_the_steps_that_have_equal_rates(first, second):
+    short, long = Schedule("wsd", 1.0, first, 100), Schedule("wsd", 1.0, second, 100)
+    equal = [short.rate(step) == long.rate(step) for step in range(first)]
+    assert short.shared_steps(second) == long.shared_steps(first)
+    assert all(equal[: short.shared_steps(second)])
+    assert not any(equal[short.shared_steps(second) : min(short.warm, long.warm)])
+    assert (short.shared_steps(second) > 0) == (first >= 200)

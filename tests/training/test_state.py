@@ -8,6 +8,7 @@ import pytest
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
+from nanoeuler.training.micro_batches import even_share
 from nanoeuler.training.optimizer.adamw import AdamW, decay_slices
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
@@ -42,6 +43,35 @@ def test_micro_batches_change_a_step_only_by_rounding(rows, micro_batch_rows):
     found = parts.train_step(rows, micro_batch_rows, 1e-2)
     assert found.loss == pytest.approx(expected.loss, rel=1e-7)
     np.testing.assert_allclose(parts.gradients, whole.gradients, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit", "share"),
+    [(12, 8, 6), (12, 5, 4), (7, 7, 7), (7, 4, 4), (127, 64, 64), (127, 50, 43), (7, 1, 1)],
+)
+def test_a_prime_number_of_rows_is_computed_in_as_few_parts_as_another(rows, limit, share):
+    assert even_share(rows, limit) == share
+
+
+@pytest.mark.parametrize("micro_batch_rows", [5, 7, 8])
+def test_empty_rows_change_a_step_only_by_rounding(rows, micro_batch_rows):
+    whole, parts = make_state(), make_state()
+    expected = whole.train_step(rows, 12, 1e-2)
+    padded = rows.padded(micro_batch_rows)
+    assert len(padded.ids) % micro_batch_rows == 0
+    found = parts.train_step(padded, micro_batch_rows, 1e-2)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-7)
+    np.testing.assert_allclose(parts.gradients, whole.gradients, rtol=1e-5, atol=1e-9)
+
+
+def test_a_state_that_starts_again_repeats_its_first_step(rows):
+    state = make_state()
+    state.train_step(rows, 12, 1e-2)
+    once = state.parameters.copy()
+    state.train_step(rows, 12, 1e-2)
+    state.restart(initial_parameters(CONFIG, 1))
+    state.train_step(rows, 12, 1e-2)
+    np.testing.assert_array_equal(state.parameters, once)
 
 
 def test_adamw_follows_its_definition(rows):

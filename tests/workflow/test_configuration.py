@@ -150,6 +150,42 @@ def test_a_later_file_wins_key_by_key(write, tmp_path):
     assert config["pretrain"]["tokens"] == 1_000_000
 
 
+def test_own_text_alone_needs_no_sources_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("novel.txt").write_text("It was a dark night. " * 50)
+    own = CONFIG.replace("sources: {sources}\n", "corpus: {{sources: [novel.txt]}}\n").format()
+    Path("mine.yaml").write_text(own)
+    config = load("mine.yaml")
+    assert config["sources"] == {}
+    assert Paths(config).own_text == ["novel.txt"]
+    Path("mine.yaml").write_text(own.replace("novel.txt", "gutenberg"))
+    with pytest.raises(UserError, match="takes gutenberg, but no sources file is named; write"):
+        load("mine.yaml")
+
+
+@pytest.mark.parametrize("folder", ["project", "project/config"])
+def test_files_are_found_beside_the_configuration_from_any_folder(tmp_path, monkeypatch, folder):
+    """They lie in the project's folder, and the command runs in another."""
+    project = tmp_path / "project"
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("novel.txt", "pairs.jsonl", "sources.yaml"):
+        (project / name).write_text(SOURCES if name == "sources.yaml" else "It was a dark night.")
+    text = CONFIG.format(sources="sources.yaml") + (
+        "corpus: {sources: ['n*.txt']}\nsft: {init_from: novel.txt}\n"
+        "dpo: {preferences: pairs.jsonl}\n"
+    )
+    (tmp_path / folder / "mine.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    config = load(f"../{folder}/mine.yaml")
+    assert Paths(config).own_text == ["../project/novel.txt"]
+    assert config["dpo"]["preferences"] == "../project/pairs.jsonl"
+    assert config["sft"]["init_from"] == "../project/novel.txt"
+    assert config["sft"]["instructions"] == "alpaca"
+    Path("novel2.txt").write_text("Nearer.")
+    assert Paths(load(f"../{folder}/mine.yaml")).own_text == ["novel2.txt"]
+
+
 MISTAKES = {
     "an unknown key": (
         {"learning_rate": "1", "added": "pretran: {}"},
@@ -200,7 +236,7 @@ MISTAKES = {
     ),
     "a run that is no file name": (
         {"run": "a/b"},
-        r'run must be a name of letters, digits, dots, dashes and underscores, not "a/b"',
+        r'run must be a name of at most 200 letters, digits, dots, .* not "a/b"',
     ),
     "an unknown preset": (
         {"model": "{preset: huge}"},
@@ -290,7 +326,7 @@ MISTAKES = {
     ),
     "own text that is not there": (
         {"added": "corpus: {sources: [gutenberg, novel.txt]}"},
-        r"line 9: novel.txt: no such file or folder; correct the path in corpus.sources",
+        r"line 9: novel.txt: no such file or folder; correct the path",
     ),
     "a key given twice": ({"added": "run: again"}, r"line 9: run is given twice; keep one of them"),
     "a tab": ({"added": "corpus:\n\tname: x"}, r"line 10: not valid YAML"),
@@ -439,3 +475,12 @@ def test_the_configurations_that_come_with_the_project_are_valid(path, monkeypat
     monkeypatch.chdir(ROOT)
     config = load(path)
     assert config["run"] == ("demo" if path.stem == "config" else path.stem)
+
+
+@pytest.mark.parametrize("kind", ["instructions", "preferences", "questions", "tasks"])
+@pytest.mark.parametrize("name", ["../..", ".", "a/b", "/tmp/x", ""])
+def test_a_name_in_the_sources_file_leads_to_no_other_folder(write, tmp_path, kind, name):
+    path = write()
+    (tmp_path / "sources.yaml").write_text(f'{kind}:\n  "{name}": {{url: records.jsonl}}\n')
+    with pytest.raises(UserError, match=rf"sources\.yaml, line 2: {kind} has the name '{name}'"):
+        load(path)

@@ -13,6 +13,7 @@ SFT = {"sft": 1, "sft_scratch": 1, "dpo": 1, "evaluate_model": 3} | REPORT
 PRETRAIN = {"pretrain": 1, "sft": 1, "dpo": 1, "evaluate_model": 3} | REPORT
 TRAINING = {"pretrain": 1, "sft": 1, "sft_scratch": 1, "dpo": 1, "evaluate_model": 4} | REPORT
 TOKENS = {"learn_bpe": 1, "tokenize": 1} | TRAINING
+CHECK = {"check_gradients": 1}
 
 
 def test_a_fresh_checkout_runs_every_stage(checkout):
@@ -42,8 +43,12 @@ CHANGES = {
     "the learning rate of fine-tuning": ("sft: {", "sft: {learning_rate: 1e-4, ", SFT),
     "the beta of the preference loss": ("dpo: {", "dpo: {beta: 0.3, ", DPO),
     "the learning rate of pretraining": ("3.0e-3", "1e-3", PRETRAIN),
-    "the size of the model": ("{preset: small}", "{preset: small, layers: 2}", TRAINING),
-    "the vocabulary": ("run: trial", "run: trial\ntokenizer: {vocab_size: 1024}", TOKENS),
+    "the size of the model": ("{preset: small}", "{preset: small, layers: 2}", TRAINING | CHECK),
+    "the vocabulary": (
+        "run: trial",
+        "run: trial\ntokenizer: {vocab_size: 1024}",
+        TOKENS | CHECK,
+    ),
     "one more shard": (
         "{name: shared}",
         "{name: shared, fineweb: {shards: 2}}",
@@ -57,6 +62,16 @@ def test_a_change_of_the_configuration_reruns_what_it_can_change(done, change):
     old, new, expected = CHANGES[change]
     done.replace("config/config.yaml", old, new)
     assert done.planned() == expected
+
+
+def test_a_dry_run_says_which_settings_changed(done):
+    change = ("--config", "pretrain={tokens: 2000000, keep: best}", "seed=7")
+    said = done.run("-n", "pretrain", *change)
+    [reason] = [line for line in said.splitlines() if "Params have changed" in line]
+    assert 'pretrain.keep "final" → "best", ' in reason
+    assert "pretrain.tokens 1000000 → 2000000, " in reason
+    assert reason.endswith("seed 1 → 7")
+    assert "{" not in reason
 
 
 def test_a_change_that_cannot_change_a_result_reruns_nothing(done):
@@ -94,7 +109,7 @@ def test_a_second_run_of_another_size_shares_the_data(done):
         .replace("run: trial", "run: other")
         .replace("preset: small", "preset: small, layers: 2"),
     )
-    assert done.planned("--configfile", "other.yaml") == TRAINING | {"check_gradients": 1}
+    assert done.planned("--configfile", "other.yaml") == TRAINING | CHECK
     done.run("--configfile", "other.yaml")
     assert done.planned() == {}
 
@@ -126,7 +141,7 @@ def test_touching_files_costs_no_training(done):
 def test_changed_code_of_the_model_checks_the_gradients_again_and_trains_nothing(done):
     with (done.path / "nanoeuler/model/spec.py").open("a") as file:
         file.write("# changed\n")
-    assert done.planned() == {"check_gradients": 1, "write_report": 1, "all": 1}
+    assert done.planned() == CHECK | {"write_report": 1, "all": 1}
 
 
 def test_own_text_joins_the_corpus_and_a_change_of_it_counts(done):

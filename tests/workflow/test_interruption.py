@@ -12,6 +12,7 @@ import pytest
 from stub_checkout import CI, Checkout
 
 from nanoeuler.files import sha256_file
+from nanoeuler.model.files import load_model
 
 LONGER = ("--config", "pretrain={tokens: 300000, log_every: 1, checkpoint_minutes: 0.002}")
 COMMAND = ("pretrain", *CI, *LONGER)
@@ -83,6 +84,26 @@ def test_ctrl_c(checkout, uninterrupted):
     assert sha256_file(checkout.path / WEIGHTS) == uninterrupted
 
 
+def test_a_finished_model_is_usable_until_its_successor_is_whole(pipeline, tmp_path, uninterrupted):
+    """Ctrl-C and kill -9 of Snakemake, which has deleted the outputs of the rule by then."""
+    shutil.copytree(pipeline.path, tmp_path / "checkout", symlinks=True)
+    checkout = Checkout(tmp_path / "checkout")
+    folder = checkout.path / "results/ci/pretrain/model"
+    finished = load_model(folder)
+    for number in (signal.SIGINT, signal.SIGKILL):
+        (folder.parent / "metrics.jsonl").unlink()
+        interrupted = Interrupted(checkout, step=5)
+        assert not folder.is_dir() or not any(folder.iterdir())
+        assert (load_model(folder).parameters == finished.parameters).all()
+        os.killpg(interrupted.process.pid, number)
+        interrupted.process.wait(timeout=60)
+        assert (load_model(folder).parameters == finished.parameters).all()
+        checkout.run("--unlock", *CI)
+    checkout.run(*COMMAND)
+    assert sha256_file(checkout.path / WEIGHTS) == uninterrupted
+    assert not folder.with_name("model.previous").exists()
+
+
 def test_kill_9_of_the_trainer(checkout, uninterrupted):
     interrupted = Interrupted(checkout)
     os.kill(interrupted.trainer, signal.SIGKILL)
@@ -99,9 +120,9 @@ def test_kill_9_of_snakemake_leaves_a_trainer_that_is_respected_until_it_is_gone
     os.kill(trainer, signal.SIGSTOP)  # so that it does not finish while we look at it
     interrupted.process.kill()
     interrupted.process.wait()
-    checkout.run("--unlock", *CI)
     refused = checkout.snakemake(*COMMAND)
     assert refused.returncode != 0
+    assert "the last Snakemake in this folder was killed" in refused.stdout + refused.stderr
     assert "another trainer is at work there since" in refused.stdout + refused.stderr
     assert f"kill {trainer}" in refused.stdout + refused.stderr
     os.kill(trainer, signal.SIGKILL)

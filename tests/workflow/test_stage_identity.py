@@ -36,6 +36,8 @@ def rerun(before: dict, after: dict) -> set[str]:
         ("pretrain.keep=best", {"pretrain"}),
         ("pretrain.validate_every=7", set()),
         ("sft.validate_every=7", {"sft"}),
+        ("sft.rewinds=0", set()),
+        ("sft.minimum_fit_share=0.1", set()),
         ("sft.learning_rate=1e-3", {"sft"}),
         ("sft.validation_share=0.1", {"fetch_instructions", "sft"}),
         ("dpo.beta=0.2", {"dpo"}),
@@ -43,8 +45,11 @@ def rerun(before: dict, after: dict) -> set[str]:
         ("dpo.enabled=true", set()),
         ("sft.baseline_from_scratch=false", set()),
         ("sft.enabled=false", set()),
-        ("model.layers=2", {"pretrain", "sft", "dpo"}),
-        ("tokenizer.vocab_size=1024", {"learn_bpe", "tokenize", "pretrain", "sft", "dpo"}),
+        ("model.layers=2", {"check_gradients", "pretrain", "sft", "dpo"}),
+        (
+            "tokenizer.vocab_size=1024",
+            {"learn_bpe", "tokenize", "check_gradients", "pretrain", "sft", "dpo"},
+        ),
         ("tokenizer.sample_bytes=5", {"learn_bpe"}),
         ("corpus.validation_share=0.1", {"build_corpus"}),
         ("corpus.name=other", {"build_corpus"}),
@@ -61,6 +66,7 @@ def rerun(before: dict, after: dict) -> set[str]:
         ("run=other", set()),
         ("pretrain.micro_batch_rows=2", set()),
         ("pretrain.log_every=1", set()),
+        ("pretrain.sample_prompt=Once", set()),
         ("pretrain.checkpoint_minutes=1", set()),
         ("slurm.account=abc", set()),
         ("max_hours=1", set()),
@@ -68,6 +74,15 @@ def rerun(before: dict, after: dict) -> set[str]:
 )
 def test_a_key_reruns_the_stages_that_read_it(resolve, change, stages):
     assert rerun(resolve(), resolve(change)) == stages
+
+
+def test_a_corpus_of_books_and_pages_outlasts_the_revision_for_one_s_own_text(resolve):
+    Path("novel.txt").write_text("It was a dark night.")
+    handed = [
+        json.loads(stage_config(resolve(f'corpus.sources=["gutenberg"{own}]'), "build_corpus"))
+        for own in ("", ', "novel.txt"')
+    ]
+    assert [each["revision"] for each in handed] == [4, STAGES["build_corpus"].revision]
 
 
 def test_what_is_handed_over_holds_the_intervals_too(resolve):

@@ -1,7 +1,11 @@
 """A run is planned before its first job, and a finished one says where its results are."""
 
 import json
+import os
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -70,7 +74,7 @@ def test_the_next_steps_say_where_things_are_and_how_to_chat(config):
     lines = next_steps(config).split("\n")
     assert lines[1] == "report   results/trial/report.html"
     assert lines[2] == "model    results/trial/dpo/model"
-    assert lines[3].endswith("nanoeuler chat --model results/trial/dpo/model")
+    assert lines[3].endswith("nanoeuler chat results/trial/dpo/model")
     assert [line.removeprefix("try").strip() for line in lines[4:]] == [
         "Who lives here?",
         "Why?",
@@ -89,3 +93,41 @@ def test_what_the_demo_suggests_to_type_is_asked_in_its_held_out_questions(tmp_p
     assert world["questions"] >= 200
     assert len(demo["evaluate"]["prompts"]) >= 3
     assert set(demo["evaluate"]["prompts"][:3]) <= asked
+
+
+SLOW = """
+rule all:
+    output: "slow.txt"
+    shell: "touch started; while [ ! -e go ]; do sleep 0.05; done; touch {output}"
+"""
+
+
+def start_snakemake(folder: Path) -> subprocess.Popen:
+    """A Snakemake of a workflow with our lock, in the middle of its only job."""
+    lines = "from nanoeuler.config.workflow_lock import WorkflowLock\nlock = WorkflowLock()\n"
+    start = "onstart:\n    lock.note(workflow.persistence._lockfile.values())\n"
+    (folder / "Snakefile").write_text(lines + start + SLOW)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "snakemake", "--cores", "1"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    while not (folder / "started").exists() and process.poll() is None:
+        time.sleep(0.02)
+    return process
+
+
+def test_a_killed_snakemake_leaves_no_lock_and_a_living_one_keeps_its_own(tmp_path):
+    killed = start_snakemake(tmp_path)
+    second = start_snakemake(tmp_path)
+    assert "Directory cannot be locked" in second.communicate()[0]
+    killed.kill()
+    (tmp_path / "go").touch()  # which also ends the job that the killed one has left
+    killed.communicate()
+    said, _ = start_snakemake(tmp_path).communicate()
+    assert "the last Snakemake in this folder was killed" in said
+    assert "Directory cannot be locked" not in said
+    assert not list((tmp_path / ".snakemake").glob("locks/*"))

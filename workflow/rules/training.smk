@@ -15,17 +15,21 @@ rule check_gradients:
         table=paths.gradients,
     log:
         paths.log("check_gradients"),
-    threads: 1
+    threads: MODEL_THREADS
     resources:
-        **cluster_resources(config),
-        mem_mb=1000,
+        **cluster_resources(config, gpu=True),
+        gpu=1,
+        mem_mb=training_megabytes(config),
     params:
         identity=lambda wildcards: stage_identity(config, "check_gradients"),
-        code=lambda wildcards: code_fingerprint("model", "backend"),
+        code=lambda wildcards: code_fingerprint(*CHECKED_CODE),
+        config=lambda wildcards, output: stage_config(config, "check_gradients"),
+        device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
     message:
-        "Comparing every gradient with finite differences"
+        "Comparing every gradient with finite differences, and the engine with the specification"
     shell:
-        "python -m nanoeuler check --output {output.table:q} --log {log:q}"
+        "python -m nanoeuler check --config {params.config:q} --output {output.table:q}"
+        " {params.device} --log {log:q}"
 
 
 rule pretrain:

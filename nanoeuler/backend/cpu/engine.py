@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import llvmlite
+import numba
 import numpy as np
 
 from nanoeuler.backend.cpu import (
@@ -69,6 +71,8 @@ class CpuBackend(ReferenceBackend):
     def __init__(self, threads: int | None = None):
         super().__init__(np.float32)
         self.threads = threads or threads_allowed()
+        self.least_elements, self.least_product = LEAST_ELEMENTS, LEAST_PRODUCT
+        self.sized_for: int | None = None
         self.thread_pool = ThreadPool(self.threads)
         self.blas = Blas()
         self.scratch_arrays: dict[str, Array] = {}
@@ -79,13 +83,25 @@ class CpuBackend(ReferenceBackend):
 
     # ---- capabilities
 
+    def environment(self) -> dict[str, Any]:
+        versions = {"numba": numba.__version__, "llvmlite": llvmlite.__version__}
+        return super().environment() | versions
+
     def thread_count(self) -> str:
         return str(self.threads)
 
     def workspace_bytes(self, heads: int, length: int) -> int:
         return 0
 
+    def as_for(self, elements: int) -> "CpuBackend":
+        engine = type(self)(self.threads)
+        engine.sized_for = self.sized_for or elements
+        if self.slices(elements)[1] == 1:  # threads share every op, however small it is in a check
+            engine.least_elements = engine.least_product = 1
+        return engine
+
     def slices(self, elements: int) -> tuple[int, int]:
+        elements = self.sized_for or elements
         if 4 * elements * self.threads > COPIES_BYTES:
             return 8192, 1
         tokens = SHORT_SLICE_TOKENS if 4 * elements <= SHORT_SLICE_BYTES else SLICE_TOKENS
@@ -93,7 +109,7 @@ class CpuBackend(ReferenceBackend):
 
     def replicas(self, elements: int) -> "list[CpuBackend]":
         tokens, shares = self.slices(elements)
-        engines = [self] if shares == 1 else [CpuBackend(1) for _ in range(shares)]
+        engines = [self] if shares == 1 else [type(self)(1) for _ in range(shares)]
         if tokens == SHORT_SLICE_TOKENS:
             for engine in engines:
                 engine.logits_at_once = SHORT_SLICE_LOGITS
@@ -143,7 +159,7 @@ class CpuBackend(ReferenceBackend):
 
     def share_rows(self, x: Array, kernel: Callable[..., None], *arguments: Any) -> None:
         """kernel(*arguments, first, stop) on parts of the rows of `x`, for an elementwise op."""
-        self.thread_pool.share(len(x), x.size // LEAST_ELEMENTS, kernel, *arguments)
+        self.thread_pool.share(len(x), x.size // self.least_elements, kernel, *arguments)
 
     def share_product(
         self,
@@ -157,7 +173,7 @@ class CpuBackend(ReferenceBackend):
 
         It takes `rows` · `weight.size` multiply-adds.
         """
-        most = rows * weight_OI.size // LEAST_PRODUCT
+        most = rows * weight_OI.size // self.least_product
         self.thread_pool.share(count, most, kernel, self.blas.sgemm, *arguments)
 
     # ---- matrix products
@@ -192,7 +208,7 @@ class CpuBackend(ReferenceBackend):
     def embedding_backward(
         self, ids_N: Array, dout_ND: Array, dtable_VD: Array, *, accumulate: bool
     ) -> None:
-        kernel, most = elementwise.embedding_backward, dout_ND.size // LEAST_ELEMENTS
+        kernel, most = elementwise.embedding_backward, dout_ND.size // self.least_elements
         arguments = ids_N, dout_ND, dtable_VD, accumulate
         self.thread_pool.share(dout_ND.shape[1], most, kernel, *arguments)
 
@@ -239,7 +255,7 @@ class CpuBackend(ReferenceBackend):
         out_ND: Array | None = None,
     ) -> None:
         N, D = x_ND.shape
-        parts = max(1, min(self.threads, x_ND.size // LEAST_ELEMENTS))
+        parts = max(1, min(self.threads, x_ND.size // self.least_elements))
         sums_PD = self.scratch("norm", 2 * parts * D).reshape(-1, D)
         inputs = dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, sums_PD, add_to_dx
         restored = (False, dout_ND) if out_ND is None else (True, out_ND)

@@ -11,13 +11,9 @@ from call to call, take the heuristic's first proposal.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import json
-import os
 import statistics
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import cupy
@@ -25,8 +21,13 @@ import numpy as np
 from cupy import ndarray as Array
 
 from nanoeuler import log
+from nanoeuler.backend.cuda.algorithms import (
+    check_algorithms,
+    read_algorithms,
+    write_algorithms,
+)
 from nanoeuler.errors import UserError
-from nanoeuler.files import write_json
+from nanoeuler.user_cache import cache_folder
 
 WORKSPACE_BYTES = 64 << 20
 PROPOSALS = 24
@@ -265,6 +266,8 @@ class CublasLt:
             )
         layouts = self.layout(left), self.layout(right), self.layout(result)
         if self.tuned and key in self.algorithms:
+            # those of a checkpoint replace what was read from the file
+            check_algorithms({key: self.algorithms[key]}, "the checkpoint's state.json")
             known = Algorithm.from_buffer_copy(bytes.fromhex(self.algorithms[key]))
             return Prepared(description, *layouts, known)
         alignment = 2 if key.endswith("unaligned") else ALIGNMENT
@@ -406,26 +409,6 @@ class CublasLt:
 def slice_terms(terms: int) -> int:
     """Terms of each slice of a sum: a multiple of 8, so that slices start on 16-byte borders."""
     return -(-max(SLICE_TERMS, -(-terms // SLICES)) // 8) * 8
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanoeuler"
-
-
-def read_algorithms(path: Path) -> dict[str, str]:
-    """The algorithms chosen on this machine before; none without a file that can be read."""
-    try:
-        algorithms = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return algorithms if isinstance(algorithms, dict) else {}
-
-
-def write_algorithms(path: Path, algorithms: dict[str, str]) -> None:
-    """Keep what was chosen. A folder that cannot be written to costs only the next run's time."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, read_algorithms(path) | algorithms)
 
 
 def load_cublas() -> ctypes.CDLL:

@@ -1,14 +1,13 @@
 """The GPU that a process works on: which one, whether it is usable, and how fast it is."""
 
-import fcntl
 import functools
 import importlib.util
 import os
-import tempfile
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 from nanoeuler import log
+from nanoeuler.locks import lock_file, lock_path
 
 INSTALL = (
     "install the CUDA libraries with requirements/install.sh cuda13 (cuda12 for a driver below 580)"
@@ -96,8 +95,8 @@ class Device:
         return cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
 
 
-def take_free(indices: list[int]) -> tuple[int, TextIO | None]:
-    """The first device that no other process of this project holds, and its open lock file, which
+def take_free(indices: list[int]) -> tuple[int, BinaryIO | None]:
+    """The first device that no other process of this user holds, and its open lock file, which
     holds it as long as this process lives.
 
     Without the lock, two jobs that ask for one GPU each would share the first. Where all devices
@@ -114,18 +113,11 @@ def take_free(indices: list[int]) -> tuple[int, TextIO | None]:
 
 
 @functools.cache  # a process that makes a second engine holds the device already
-def lock_device(index: int) -> TextIO | None:
+def lock_device(index: int) -> BinaryIO | None:
     """The open file whose lock holds a device until this process ends; None when another process
     has it."""
     # named by the physical device: CUDA_VISIBLE_DEVICES renumbers them
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     name = visible[index].strip() if index < len(visible) else ""
     name = (name or str(index)).replace("/", "-")
-    path = Path(tempfile.gettempdir()) / f"nanoeuler-gpu-{name}.lock"
-    file = path.open("a")  # held until the process ends
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        return None
-    return file
+    return lock_file(lock_path(f"gpu-{name}.lock"), wait=False)

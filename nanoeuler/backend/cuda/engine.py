@@ -18,7 +18,7 @@ from nanoeuler.backend.cuda.attention import HEAD_SIZES, UNIT_OF, Attention
 from nanoeuler.backend.cuda.cublaslt import CublasLt
 from nanoeuler.backend.cuda.decoding import DecodingOps
 from nanoeuler.backend.cuda.device import Device, peak_flops
-from nanoeuler.backend.cuda.fused_linear import FusedLinear
+from nanoeuler.backend.cuda.fused_linear import WORTH_FUSING, FusedLinear
 from nanoeuler.backend.cuda.kernel_sources import (
     ADDING_WARPS,
     DECAY_BLOCK,
@@ -147,6 +147,8 @@ class CudaBackend(DecodingOps):
         self.portable = portable
         hopper = precision == "bf16" and self.kernels.hopper and not portable
         self.fused = FusedLinear(self.kernels, self.device.multiprocessors) if hopper else None
+        if self.fused:
+            self.check_tokens = WORTH_FUSING
         self.kept_flags: dict[tuple[tuple[int, int, bool], ...], Array] = {}
         self.kept_offsets: dict[tuple[int, ...], Array] = {}
         self.attentions: dict[tuple[int, ...], Attention] = {}
@@ -176,6 +178,8 @@ class CudaBackend(DecodingOps):
             "cublas": self.products.version,
             "cuda": cupy.cuda.runtime.runtimeGetVersion(),
             "driver": cupy.cuda.runtime.driverGetVersion(),
+            "cupy": cupy.__version__,
+            "nvrtc": ".".join(map(str, cupy.cuda.nvrtc.getVersion())),
         }
 
     def slices(self, elements: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-// RMSNorm of every head of queries or keys (QK-norm: Henry et al. 2020, here with RMSNorm), in place:
+// RMSNorm of every head of queries or keys, in place (QK-norm: Henry et al. 2020, with RMSNorm):
 //
 //   y = w · x / r,   r = √(mean(x²) + ε) over the head
 //

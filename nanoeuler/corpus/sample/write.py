@@ -26,7 +26,7 @@ from nanoeuler.corpus.sample.conversations import (
 )
 from nanoeuler.corpus.sample.settings import Settings
 from nanoeuler.corpus.sample.world import build_world
-from nanoeuler.files import atomic_folder, sha256_file, write_json
+from nanoeuler.files import atomic_folder, require_ours, sha256_file, write_json
 
 ROWS_PER_GROUP = 2048
 
@@ -34,6 +34,7 @@ ROWS_PER_GROUP = 2048
 def write_sample(section: Mapping[str, object], output: Path) -> dict[str, Any]:
     """Write the sample of the configuration's section `sample` to `output`; return its manifest."""
     settings = Settings.from_config(section)
+    require_ours(output)
     world = build_world(settings.seed, settings.people, settings.boats)
     pages = list(write_pages(world, settings.seed, settings.articles))
     instructions = write_instructions(world, settings.seed, settings.other_instructions)

@@ -75,7 +75,8 @@ def gradients(run: Run) -> Markup:
     """The gradient check: a line per case, and every tensor behind a fold."""
     if run.gradients is None:
         return Markup()
-    tensors = run.gradients["rows"]
+    engine = run.gradients.get("engine")
+    tensors = run.gradients["rows"] + (engine["rows"] if engine else [])
     by_case: dict[str, list[Json]] = {}
     for row in tensors:
         by_case.setdefault(row["case"], []).append(row)
@@ -100,7 +101,7 @@ def gradients(run: Run) -> Markup:
         for row in tensors
     ]
     tolerance = run.gradients["tolerance"]
-    return render("gradients.html", tolerance=tolerance, cases=cases, rows=rows)
+    return render("gradients.html", tolerance=tolerance, engine=engine, cases=cases, rows=rows)
 
 
 def largest(rows: list[Json]) -> float | None:

@@ -5,12 +5,14 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from nanoeuler.config.paths import Paths
 from nanoeuler.errors import UserError
-from nanoeuler.evaluation.comparison import is_evaluation
+from nanoeuler.evaluation.comparison import check_evaluation_seal, is_evaluation
 from nanoeuler.files import read_json
+from nanoeuler.integrity import Origin, check_seal
 from nanoeuler.model.files import CONFIG, read_description
 from nanoeuler.timing import read_times
 
@@ -25,8 +27,24 @@ MEASURED = {"finished", "validation", "loss"}
 """Keys that make a line of metrics.jsonl a measurement; its header has none of them."""
 WHEN = {"step", "tokens", "seconds"}
 """Keys that every measurement has."""
-CHECKED = {"rows", "tolerance", "passed", "largest_error", "quick"}
-"""Keys of a gradient check."""
+NUMBER = (int, float)
+CHECKED: dict[str, Any] = {
+    "rows": list,
+    "tolerance": NUMBER,
+    "passed": bool,
+    "largest_error": (*NUMBER, NoneType),
+    "quick": bool,
+}
+"""Keys of a gradient check and the types of their values."""
+CHECKED_ROW: dict[str, Any] = {
+    "case": str,
+    "tensor": str,
+    "elements": int,
+    "error": (*NUMBER, NoneType),
+    "worst": (*NUMBER, NoneType),
+    "ok": bool,
+}
+"""The same for a tensor of it."""
 
 
 @dataclass
@@ -71,6 +89,11 @@ class Stage:
         """
         measured = {line["step"]: line["validation"] for line in self.validations if line["step"]}
         return measured.get(self.model_step, next(reversed(measured.values()), None))
+
+    @property
+    def skipped_steps(self) -> int:
+        """The steps whose rows were left out, since their loss was not a number."""
+        return sum(last - first + 1 for first, last in self.header.get("skipped", []))
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -153,12 +176,7 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
         )
     stages = {name: read_stage(folder, name) for name in names}
     run = Run(config.get("run", folder.name), config, stages)
-    run.gradients = optional_json(folder / "gradients.json")
-    if run.gradients is not None and CHECKED - run.gradients.keys():
-        raise UserError(
-            f"{folder / 'gradients.json'}: not a check of gradients; "
-            "delete it, or let `nanoeuler check` write it again"
-        )
+    run.gradients = read_gradients(folder / "gradients.json")
     run.pipeline = optional_json(folder / "pipeline.json")
     run.times = read_times(folder)
     tokenizers = [folder / name / "model" / "tokenizer.json" for name in names]
@@ -174,6 +192,24 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
     return run
 
 
+def read_gradients(path: Path) -> Json | None:
+    """The gradient check of a run, if there is one."""
+    found = optional_json(path)
+    if found is None:
+        return None
+    remedy = "delete it, or let `nanoeuler check` write it again"
+    check_seal(path, found, Origin("`nanoeuler check`", remedy))
+    if not has_types(found, CHECKED) or not all(has_types(r, CHECKED_ROW) for r in found["rows"]):
+        raise UserError(f"{path}: not a check of gradients; {remedy}")
+    return found
+
+
+def has_types(value: object, types: Mapping[str, Any]) -> bool:
+    return isinstance(value, dict) and all(
+        key in value and isinstance(value[key], kind) for key, kind in types.items()
+    )
+
+
 def in_order(stages: set[str]) -> list[str]:
     return [name for name in STAGES if name in stages] + sorted(stages - set(STAGES))
 
@@ -185,12 +221,14 @@ def kept_configuration(folder: Path) -> Json:
 
 
 def read_stage(folder: Path, name: str) -> Stage:
-    stage = Stage(name, evaluation=optional_json(folder / "evaluation" / f"{name}.json"))
-    if stage.evaluation is not None and not is_evaluation(stage.evaluation):
-        raise UserError(
-            f"{folder / 'evaluation' / name}.json: not an evaluation; "
-            "delete it, or let `nanoeuler evaluate` write it again"
-        )
+    path = folder / "evaluation" / f"{name}.json"
+    stage = Stage(name, evaluation=optional_json(path))
+    if stage.evaluation is not None:
+        check_evaluation_seal(path, stage.evaluation)
+        if not is_evaluation(stage.evaluation):
+            raise UserError(
+                f"{path}: not an evaluation; delete it, or let `nanoeuler evaluate` write it again"
+            )
     model = folder / name / "model"
     if (model / CONFIG).is_file():
         stage.model_step = read_description(model)[1].get("info", {}).get("step")

@@ -78,8 +78,9 @@ def training(run: Run) -> Markup:
 
 def facts(stage: Stage) -> list[str]:
     rate, mfu = stage.tokens_per_second, stage.mfu
+    skipped = f" ({stage.skipped_steps:,} left out)" if stage.skipped_steps else ""
     return [
-        with_commas(stage.last["step"]),
+        with_commas(stage.last["step"]) + skipped,
         short_count(stage.last["tokens"]),
         duration(stage.last["seconds"]),
         with_commas(rate) if rate else "–",

@@ -26,21 +26,32 @@ class Comparison:
     elements: int
     error: float  # relative, by norm
     worst: float  # largest difference of an element, relative to the largest element: not judged
+    limit: float = TOLERANCE  # of the error
 
     @property
     def passed(self) -> bool:
-        """Does a gradient agree with its finite difference?"""
-        return self.error <= TOLERANCE  # False for NaN too
+        return self.error <= self.limit  # False for NaN too
 
 
-def compare(case: str, tensor: str, found: np.ndarray, expected: np.ndarray) -> Comparison:
-    """`found` beside `expected`, of the same shape."""
-    difference, norm = np.linalg.norm(found - expected), np.linalg.norm(expected)
+def compare(
+    case: str,
+    tensor: str,
+    found: np.ndarray,
+    expected: np.ndarray,
+    limit: float = TOLERANCE,
+    least_norm: float = 0.0,
+) -> Comparison:
+    """`found` beside `expected`, of the same shape.
+
+    A norm below `least_norm` counts as that much: all that is left of such a tensor are roundings.
+    """
+    difference = np.linalg.norm(found - expected)
+    norm = max(float(np.linalg.norm(expected)), least_norm)
     if norm == 0:
         error = 0.0 if not np.any(found) else float("inf")
-        return Comparison(case, tensor, found.size, error, error)
-    worst = np.abs(found - expected).max() / np.abs(expected).max()
-    return Comparison(case, tensor, found.size, float(difference / norm), float(worst))
+        return Comparison(case, tensor, found.size, error, error, limit)
+    worst = np.abs(found - expected).max() / max(np.abs(expected).max(), least_norm)
+    return Comparison(case, tensor, found.size, float(difference / norm), float(worst), limit)
 
 
 def finite_difference(function: Callable[[], float], values: np.ndarray) -> np.ndarray:

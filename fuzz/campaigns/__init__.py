@@ -1,0 +1,27 @@
+"""One campaign a reader: it damages valid input, and runs the reader on it.
+
+A case ends well when the reader accepts its input or raises `UserError`. Everything else is a
+finding: another exception, more than ten seconds, the end of the process, control characters in
+what is printed, or a `BrokenPromise`.
+"""
+
+from fuzz.campaigns.arguments import Arguments
+from fuzz.campaigns.base import Campaign
+from fuzz.campaigns.checkpoints import Checkpoints
+from fuzz.campaigns.config import Config
+from fuzz.campaigns.http import Http
+from fuzz.campaigns.parquet import Parquet
+from fuzz.campaigns.records import Records
+from fuzz.campaigns.results import Results
+from fuzz.campaigns.tokenizer import Tokenizers
+
+CAMPAIGNS: dict[str, type[Campaign]] = {
+    "config": Config,
+    "records": Records,
+    "tokenizer": Tokenizers,
+    "parquet": Parquet,
+    "http": Http,
+    "arguments": Arguments,
+    "checkpoints": Checkpoints,
+    "results": Results,
+}

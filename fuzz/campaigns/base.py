@@ -1,0 +1,37 @@
+"""What all campaigns share."""
+
+from pathlib import Path
+
+from fuzz.mutation import Mutator
+from nanoeuler.cli import main
+from nanoeuler.errors import UserError
+
+
+class BrokenPromise(Exception):
+    """A reader did something that nanoeuler promises not to do."""
+
+
+class Campaign:
+    """Cases for one reader; `material` is the folder that `fuzz.material.make` wrote."""
+
+    def __init__(self, material: Path):
+        self.material = material
+
+    def run(self, mutate: Mutator, folder: Path) -> None:
+        """Write a damaged input to `folder`, the working folder, and read it.
+
+        Returns when it was accepted. Raises `UserError` when it was refused.
+        """
+        raise NotImplementedError
+
+
+def command(*arguments: str) -> None:
+    """Run a subcommand in this process. Raises `UserError` when it refuses."""
+    try:
+        status = main(list(arguments))
+    except SystemExit as stop:  # argparse
+        if stop.code not in (0, 2):
+            raise
+        status = stop.code
+    if status:
+        raise UserError(f"exit status {status}")

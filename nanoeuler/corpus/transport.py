@@ -1,0 +1,108 @@
+"""urllib3's connections to a host, on which every answer must make progress.
+
+The timeout of a socket starts anew with every byte, so that a server that sends one a second holds
+a program for weeks. Here, all headers together have the time of one timeout, and the body that
+follows must bring `SLOWEST` bytes/s over as long a time.
+"""
+
+import http.client
+import io
+import socket
+import time
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.util import make_headers, parse_url
+
+from nanoeuler import log
+from nanoeuler.corpus.limits import SLOWEST
+
+
+class TooSlow(TimeoutError):
+    """Bytes arrive, but too few of them."""
+
+
+class WatchedReader(io.RawIOBase):
+    """The bytes that arrive on a socket with a timeout, in seconds. Raises `TooSlow`.
+
+    Only the time in which bytes are waited for counts for the body, as its reader may pause.
+    """
+
+    def __init__(self, source: io.RawIOBase, timeout: float):
+        self.source = source
+        self.timeout = timeout
+        self.began = time.monotonic()
+        self.in_body = False
+        self.waited = 0.0
+        self.arrived = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        before = time.monotonic()
+        count = self.source.readinto(buffer)
+        now = time.monotonic()
+        told = log.format_seconds(self.timeout)
+        if not self.in_body and now - self.began > self.timeout:
+            raise TooSlow(f"the server's headers were not complete after {told}")
+        if self.in_body and count:
+            self.waited += now - before
+            self.arrived += count
+            if self.waited >= self.timeout:
+                if self.arrived < SLOWEST * self.waited:
+                    raise TooSlow(f"the server sent {self.arrived:,} bytes in {told}")
+                self.waited, self.arrived = 0.0, 0
+        return count
+
+    def close(self) -> None:
+        self.source.close()
+        super().close()
+
+
+class WatchedResponse(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any):
+        super().__init__(sock, *args, **kwargs)
+        timeout = sock.gettimeout()
+        assert timeout is not None  # every request has one
+        self.reader = WatchedReader(self.fp.detach(), timeout)
+        self.fp = io.BufferedReader(self.reader)
+
+    def begin(self) -> None:
+        super().begin()
+        self.reader.in_body = True
+
+
+class Connection(HTTPConnection):
+    response_class = WatchedResponse
+
+
+class SecureConnection(HTTPSConnection):
+    response_class = WatchedResponse
+
+
+class Connections(HTTPConnectionPool):
+    ConnectionCls = Connection
+
+
+class SecureConnections(HTTPSConnectionPool):
+    ConnectionCls = SecureConnection
+
+
+def connections(address: str) -> urllib3.PoolManager:
+    """Return the connections to the host of `address`, through the environment's proxy."""
+    scheme, host = urlsplit(address)[:2]
+    proxy = getproxies().get(scheme)
+    if not proxy or proxy_bypass(host):
+        manager = urllib3.PoolManager()
+    else:
+        proxy = proxy if "://" in proxy else f"http://{proxy}"
+        login = unquote(parse_url(proxy).auth or "") or None
+        headers = make_headers(proxy_basic_auth=login)
+        manager = urllib3.ProxyManager(proxy, proxy_headers=headers)
+    manager.pool_classes_by_scheme = {"http": Connections, "https": SecureConnections}
+    return manager

@@ -1,0 +1,277 @@
+"""A configuration for one's own text, made for the minutes and the machine at hand.
+
+The size of the model follows two rules. It must have time to read the text `EPOCHS` times, or
+`TOKENS_PER_PARAMETER` tokens for each of its parameters if that is less; and it has at most
+`PARAMETERS_PER_TOKEN` parameters for each token of the text, since a larger one learns the text by
+heart. The largest size that keeps both is taken. Speeds are measured: a second of real steps each.
+docs/own-text.md has the measurements behind the constants.
+"""
+
+import glob
+import math
+import multiprocessing
+import os
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from nanoeuler import log, planning
+from nanoeuler.backend import make_backend
+from nanoeuler.corpus.document_sources import OwnText, choose_sources
+from nanoeuler.errors import UserError
+from nanoeuler.files import atomic_write
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.spec import parameter_count
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.bpe import learn
+from nanoeuler.tokenizer.counting import count_words
+from nanoeuler.tokenizer.vocabulary import SMALLEST, build
+
+if TYPE_CHECKING:
+    from nanoeuler.backend.ops import Backend
+
+LEAST_BYTES = 20_000
+"""Some ten pages. Of less, a model learns little more than the alphabet."""
+HELD_OUT_BYTES = 50_000
+"""Enough to compare two models to 0.02 bits per byte."""
+EPOCHS = 8
+"""Of more, a model of `PARAMETERS_PER_TOKEN` learns the text by heart: held-out loss rises."""
+TOKENS_PER_PARAMETER = 8
+PARAMETERS_PER_TOKEN = 5
+WEIGHT_DECAY = 1.0
+"""Ten times the usual, which lets a text be read more often before it is learned by heart (Kim et
+al. 2025, Pre-training under infinite compute)."""
+UPDATES = 1000
+"""Steps of a run at least, as far as the smallest batch allows."""
+SMALLEST_BATCH, LARGEST_BATCH = 2_048, 262_144  # tokens
+MEASUREMENTS = 10
+"""Measurements on held-out text during a run, each with a sample."""
+FIXED_SECONDS = 40
+"""The stages around training, on two cores: corpus, tokenizer, evaluation, report."""
+PROMPTS = 4
+VOCABULARIES = ((200_000, 512), (3_000_000, 1024), (20_000_000, 2048), (200_000_000, 4096))
+"""Sizes of the tokenizer for texts below so many bytes."""
+LARGEST_VOCABULARY = 8192
+SAMPLE_BYTES = 4_000_000
+"""Text of which a tokenizer is learned to count the tokens."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size of model, and the peak learning rate that suits it."""
+
+    dim: int
+    layers: int
+    context: int
+    learning_rate: float
+
+    def section(self) -> dict[str, Any]:
+        """The section `model`. One head: several are slower, and no better at these sizes."""
+        heads = self.dim // (32 if self.dim <= 256 else 64)
+        return {
+            "dim": self.dim,
+            "layers": self.layers,
+            "heads": heads,
+            "kv_heads": heads if heads % 2 else heads // 2,
+            "ffn": round(self.dim / 3) * 8,
+            "context": self.context,
+            "mtp_heads": 1,
+        }
+
+    def model(self, vocab_size: int) -> ModelConfig:
+        return ModelConfig.from_dict(self.section() | {"vocab_size": vocab_size})
+
+
+SIZES = (
+    Size(64, 3, 128, 6e-3),
+    Size(96, 3, 128, 5e-3),
+    Size(128, 4, 128, 4e-3),
+    Size(192, 4, 256, 3e-3),
+    Size(256, 6, 256, 2e-3),
+    Size(384, 8, 256, 1.5e-3),
+    Size(512, 12, 512, 1.2e-3),
+    Size(768, 16, 512, 1e-3),
+    Size(1024, 20, 1024, 6e-4),
+)
+"""Sizes of about twice the parameters each."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """What is known of one's own text: its size, and the beginnings of a few paragraphs."""
+
+    bytes: int
+    tokens: int
+    vocab_size: int  # of the tokenizer that `tokens` counts
+    openings: list[str]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A size for a text, the tokens that it is trained on, and its measured speed."""
+
+    size: Size
+    tokens: int
+    tokens_per_second: float
+
+
+def read_text(paths: Sequence[str]) -> Text:
+    """Read all files that `paths` (files, folders, globs) name.
+
+    Raises `UserError` if one cannot be read, and for less than `LEAST_BYTES` of text.
+    """
+    total = sampled = 0
+    openings: list[str] = []
+    sample: list[bytes] = []
+    for source in choose_sources([], [], [], paths, {}):
+        assert isinstance(source, OwnText)
+        source.read_before = True  # what it has to say, it says when the corpus is made
+        for _, document in source.read():
+            total += len(document)
+            openings += openings_of(document.decode("utf-8"))
+            if sampled < SAMPLE_BYTES:
+                sample.append(document[: SAMPLE_BYTES - sampled])
+                sampled += len(sample[-1])
+    if total < LEAST_BYTES:
+        raise UserError(
+            f"{', '.join(paths)}: {planning.size(total)} of text is too little to learn from; "
+            f"give at least {planning.size(LEAST_BYTES)}, some ten pages"
+        )
+    tokenizer = learn_vocabulary(sample, total)
+    tokens = sum(len(tokenizer.encode(document)) for document in sample) * total // sampled
+    step = max(1, len(openings) // PROMPTS)
+    prompts = list(dict.fromkeys(openings[step // 2 :: step]))[:PROMPTS]
+    return Text(total, tokens, tokenizer.vocab_size, prompts)
+
+
+def openings_of(document: str) -> list[str]:
+    """The first words of paragraphs of prose: prompts to which a continuation can be read."""
+    paragraphs = re.findall(r"(?:\A|\n\s*\n)\s*([^\n]{40,})", document)
+    return [" ".join(first.split()[:5]) for first in paragraphs[:: 1 + len(paragraphs) // 100]]
+
+
+def learn_vocabulary(sample: Sequence[bytes], total: int) -> Tokenizer:
+    """A tokenizer of the size for `total` bytes of text like `sample`.
+
+    It is larger where there is enough text to learn each entry, and smaller where the text repeats
+    itself so much that it hardly yields the entries.
+    """
+    counts = count_words(sample)
+    wanted = next((size for limit, size in VOCABULARIES if total < limit), LARGEST_VOCABULARY)
+    found = Tokenizer(build(learn(counts, wanted + wanted // 4))).vocab_size
+    if found < wanted + wanted // 4:
+        wanted = SMALLEST + (found - SMALLEST) // 2
+    return Tokenizer(build(learn(counts, wanted)))
+
+
+def choose_here(text: Text, minutes: float) -> tuple[Choice, str]:
+    """Choose for this machine. Returns the choice and the name of the engine.
+
+    Speeds are measured in a process of their own, whose end leaves the GPU to the training.
+    """
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=log.start) as process:
+        return process.submit(measure_and_choose, text, minutes).result()
+
+
+def measure_and_choose(text: Text, minutes: float) -> tuple[Choice, str]:
+    backend = make_backend()
+    return choose(text, minutes, lambda model: measure(model, backend)), backend.name
+
+
+def choose(text: Text, minutes: float, speed_of: Callable[[ModelConfig], float]) -> Choice:
+    """Choose the largest size that keeps the two rules, from the smallest upwards.
+
+    `speed_of` gives the tokens per second that a model trains at: see `measure`.
+    """
+    seconds = max(60 * minutes - FIXED_SECONDS, 30 * minutes)
+    chosen: Choice | None = None
+    for size in SIZES:
+        model = size.model(text.vocab_size)
+        parameters = parameter_count(model)
+        if chosen and parameters > PARAMETERS_PER_TOKEN * text.tokens:
+            break
+        speed = speed_of(model)
+        affordable = speed * seconds
+        wanted = EPOCHS * text.tokens
+        if chosen and affordable < min(wanted, TOKENS_PER_PARAMETER * parameters):
+            break
+        chosen = Choice(size, int(min(affordable, wanted)), speed)
+    assert chosen
+    parameters = parameter_count(chosen.size.model(text.vocab_size))
+    duration = log.format_seconds(chosen.tokens / chosen.tokens_per_second)
+    log.line(
+        "choice",
+        f"{parameters:,} parameters, {chosen.tokens:,} tokens "
+        f"({chosen.tokens / text.tokens:.1f} times the text), about {duration} of training",
+    )
+    return chosen
+
+
+def measure(model: ModelConfig, backend: "Backend") -> float:
+    """Tokens per second that a model trains at on this machine."""
+    plan = planning.Plan(parameter_count(model), backend.name)
+    config = {"model": model.to_dict(), "pretrain": {"batch_tokens": SMALLEST_BATCH}}
+    planning.probe(config, backend, plan, seconds=1)
+    assert plan.tokens_per_second
+    log.line("speed", parameters=plan.parameters, tokens_per_second=round(plan.tokens_per_second))
+    return plan.tokens_per_second
+
+
+def make_config(name: str, paths: Sequence[str], text: Text, choice: Choice) -> dict[str, Any]:
+    """The configuration of a run; what it leaves out has its default."""
+    size = choice.size
+    batch = SMALLEST_BATCH
+    while 2 * batch * UPDATES <= choice.tokens and batch < LARGEST_BATCH:
+        batch *= 2
+    steps = math.ceil(choice.tokens / batch)
+    share = min(0.1, max(0.01, HELD_OUT_BYTES / text.bytes))
+    return {
+        "run": name,
+        "corpus": {"sources": list(paths), "validation_share": round(share, 3)},
+        "tokenizer": {"vocab_size": text.vocab_size},
+        "model": size.section(),
+        "pretrain": {
+            "tokens": choice.tokens,
+            "batch_tokens": batch,
+            "learning_rate": size.learning_rate,
+            "warmup_steps": min(100, max(1, steps // 10)),
+            "weight_decay": WEIGHT_DECAY,
+            "validate_every": math.ceil(steps / MEASUREMENTS),
+            "checkpoint_minutes": 1,
+            "keep": "best",
+            "sample_prompt": text.openings[0] if text.openings else None,
+        },
+        "evaluate": {"prompts": text.openings, "max_new_tokens": 150, "temperature": 0.7},
+    }
+
+
+def write_config(path: Path, comment: Sequence[str], config: dict[str, Any]) -> None:
+    """Write a configuration with `comment` above it, atomically."""
+    with atomic_write(path) as file:
+        file.writelines(f"# {line}".rstrip() + "\n" for line in comment)
+        yaml.safe_dump(config, file, sort_keys=False, allow_unicode=True, width=90)
+
+
+def together(paths: Sequence[str]) -> list[str]:
+    """Put the pattern in the place of the files that a shell has made of it.
+
+    Each path is a source of the corpus, which is measured by itself; a folder's files are one.
+    """
+    first = Path(paths[0])
+    pattern = str(first.parent / f"*{first.suffix}")
+    if len(paths) > 1 and sorted(paths) == sorted(glob.glob(pattern)):
+        return [pattern]
+    return list(paths)
+
+
+def name_of(path: str) -> str:
+    """A name for a run: that of the file, or of the folder, as letters, digits and hyphens."""
+    whole = Path(os.path.abspath(os.path.expanduser(path)))
+    stem = whole.parent.name if glob.has_magic(whole.name) else whole.stem
+    return re.sub(r"[^A-Za-z0-9]+", "-", stem).strip("-")[:60].strip("-").lower() or "own-text"

@@ -1,0 +1,152 @@
+"""Does an engine train what the specification trains, in the form that is about to train?
+
+A small model of the same form (heads, sizes, variants) is computed by the engine and by the
+reference in float64: the gradient of every tensor, the logits behind a decoded token, the losses of
+the real vocabulary, preferences, and updates. The error of a tensor is ‖a − b‖₂ / ‖b‖₂.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.checks.comparison import Comparison, compare
+from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_cross_entropy, check_preference
+from nanoeuler.model.checks.op_comparison import Random
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.spec import parameter_count
+from nanoeuler.model.transformer import Transformer
+from nanoeuler.training.check_model import in_float64, reference_gradients
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.state import TrainingState
+from nanoeuler.training.streams import StepRows, TextStream
+
+LAYERS, VOCABULARY, LENGTH = 2, 2048, 133
+"""Limits of the small model. The length is odd, and more than a tile of attention."""
+
+MODEL_TOLERANCE = {"fp64": 1e-11, "fp32": 2e-4, "tf32": 2e-2, "bf16": 1e-1}
+"""Some tens of roundings, each 2⁻²⁴ of its result in fp32, 2⁻¹¹ in tf32 and 2⁻⁹ in bf16, add up on
+the way through two layers, most in the gradients of keys, where large terms cancel. Seen at most in
+presets and their variants: 1.9e-6, 2.6e-3 and 2.2e-2, and in fp32 2.5e-5 in models of two
+dimensions. A wrong term shows at 2e-1."""
+
+LEAST_NORM = 1e-3
+"""Smallest norm of a gradient that counts, as a share of the largest tensor's. In rows of one token
+the gradients of queries and keys are exactly 0, and an engine leaves a rounding."""
+
+UPDATE_TOLERANCE = 1e-6
+"""Parameters and moments are float32 in every precision."""
+
+OPTIMIZER = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
+
+
+def small_form(config: ModelConfig) -> ModelConfig:
+    """A model of the form of `config` that takes seconds to check: fewer layers and tokens."""
+    return replace(
+        config,
+        layers=min(config.layers, LAYERS),
+        vocab_size=min(config.vocab_size, VOCABULARY + config.vocab_size % 8),
+        context=min(config.context, LENGTH),
+    )
+
+
+def check_form(
+    engine: Backend, config: ModelConfig, *, recompute: bool = False
+) -> Iterator[Comparison]:
+    """Everything that training on `engine` computes, for a small model of the form of `config`."""
+    ops = engine.as_for(parameter_count(config))
+    yield from check_small_model(ops, small_form(config), recompute=recompute)
+    limit = OP_TOLERANCE[engine.precision]
+    random = Random(3)
+    for row in check_cross_entropy(ops, random, 9, config.vocab_size):
+        yield replace(row, limit=limit)
+    for row in check_preference(ops, random):
+        yield replace(row, limit=limit)
+    yield from check_updates(ops)
+
+
+def check_small_model(
+    ops: Backend, config: ModelConfig, *, recompute: bool
+) -> Iterator[Comparison]:
+    """Losses and gradients of some rows, and the logits behind a prompt and a decoded token."""
+    limit = MODEL_TOLERANCE[ops.precision]
+    parameters = spread_parameters(config, np.random.default_rng(1))
+    state = TrainingState(config, ops, parameters, OPTIMIZER, recompute=recompute)
+    micro_batch_rows = -(-ops.check_tokens // config.context)
+    rows = form_rows(config, len(state.replicas) * micro_batch_rows + 1)
+    state.stage(rows)
+    program = ops.program(lambda: state.compute_gradients(micro_batch_rows))
+    program.run()
+    program.run()  # an engine may record the second run, and replays it
+    gradients = FlatBuffer(config, in_float64(ops, state.gradients))
+    host = in_float64(ops, state.parameters)
+    _, found = reference_gradients(config, host, rows)
+    expected = FlatBuffer(config, found)
+    case = f"gradients, dim {config.dim}, {config.heads} / {config.kv_heads} heads"
+    norms = [float(np.linalg.norm(expected[tensor.name])) for tensor in expected.table]
+    for tensor in expected.table:
+        arrays = gradients[tensor.name], expected[tensor.name]
+        yield compare(case, tensor.name, *arrays, limit, LEAST_NORM * max(norms))
+
+    tokens = rows.ids[:1, : min(8, config.context)]
+    reference = Transformer(config, host, ReferenceBackend(np.float64))
+    logits = reference.extend(reference.new_cache(1, config.context), tokens, every=True)[0]
+    cache = state.model.new_cache(1, config.context)
+    for first, stop in ((0, tokens.shape[1] - 1), (tokens.shape[1] - 1, tokens.shape[1])):
+        if stop > first:
+            read = in_float64(ops, state.model.extend(cache, tokens[:, first:stop]))[0]
+            yield compare("decoding", f"logits behind token {stop}", read, logits[stop - 1], limit)
+
+
+def spread_parameters(config: ModelConfig, random: np.random.Generator) -> np.ndarray:
+    """A flat float32 buffer of weights as wide as a trained model's; padding 0.
+
+    With fresh weights, gates and scores are close to 0, where mistakes in curved functions hide.
+    """
+    parameters = np.zeros(FlatBuffer.elements(config), np.float32)
+    buffer = FlatBuffer(config, parameters)
+    for tensor in buffer.table:
+        values = random.standard_normal(tensor.shape)
+        if len(tensor.shape) == 1:
+            values = 1 + values / 5
+        elif tensor.name != "model.embed_tokens.weight" or config.tied:
+            values /= math.sqrt(tensor.shape[1])
+        buffer[tensor.name][...] = values
+    return parameters
+
+
+def form_rows(config: ModelConfig, rows: int) -> StepRows:
+    """Rows of several documents; in the last one most tokens have no target, as in fine-tuning."""
+    random = np.random.default_rng(2)
+    T = config.context
+    tokens = random.integers(0, config.vocab_size, rows * T).astype(np.int32)
+    tokens[:: T // 3 + 2] = 0  # where documents end
+    weights = config.mtp_weights
+    step = TextStream(tokens, T, rows * T, weights, 0, True, 1, "check").step(0)
+    step.targets[-1, : T * 2 // 3] = -1
+    step.weights[step.targets < 0] = 0
+    return step
+
+
+def check_updates(ops: Backend) -> Iterator[Comparison]:
+    """The parameters after two updates by equal gradients, which are clipped."""
+    config = ModelConfig(300, 64, 1, 2, 1, ffn=100, context=16)
+    random = np.random.default_rng(4)
+    count = FlatBuffer.elements(config)
+    parameters, *gradients = random.standard_normal((3, count), np.float32)
+    after = []
+    for engine in (ops, ReferenceBackend(np.float64)):
+        state = TrainingState(config, engine, parameters.copy(), OPTIMIZER)
+        program = engine.program(state.update)
+        for step, values in enumerate(gradients):
+            state.gradients[...] = engine.from_host(values)
+            state.schedule.load(np.array([0.1, step]))
+            program.run()
+        after.append(FlatBuffer(config, in_float64(engine, state.parameters)))
+    for tensor in after[0].table:
+        found, expected = (buffer[tensor.name] for buffer in after)
+        yield compare("two updates", tensor.name, found, expected, UPDATE_TOLERANCE)

@@ -1,0 +1,52 @@
+"""The harness of kills sees equal and unequal weights; the faulty layer fails what it is told."""
+
+import random
+import subprocess
+import sys
+
+import pytest
+
+from fuzz import full_disk, material, torture
+from fuzz.material import ROOT
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return material.make(tmp_path_factory.mktemp("whole"), ["pretrain"])
+
+
+def test_a_killed_trainer_ends_with_equal_weights_and_another_result_is_seen(whole, tmp_path):
+    trainers = torture.Trainers("pretrain", whole, tmp_path / "killed", random.Random(1))
+    tally = torture.Tally("trainer", "pretrain")
+    trainers.run(tally, 1)
+    assert (tally.runs, tally.equal, tally.attempts) == (1, 1, 2)
+    trainers.expected = "other"
+    with pytest.raises(torture.Failed, match="the weights differ"):
+        trainers.run(tally, 0)
+
+
+def test_each_operation_of_a_stage_fails_once():
+    done = subprocess.run(
+        [sys.executable, "-m", "fuzz.full_disk", "--stage", "instructions"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    [row] = [
+        line for line in done.stdout.splitlines() if line.startswith("| instructions | ENOSPC")
+    ]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    operations, refused, unharmed, tracebacks, half, equal = map(int, cells[2:8])
+    assert operations > 10
+    assert refused + unharmed == equal == operations, done.stdout
+    assert (tracebacks, half) == (0, 0)
+
+
+def test_half_a_file_is_no_whole_one():
+    whole = {"/x/model/config.json": b'{"a": 1, "b": [2]}', "/x/model/weights": b"1234"}
+    assert full_disk.whole_file("/x/model/weights", b"1234", whole)
+    assert not full_disk.whole_file("/x/model/weights", b"12", whole)
+    assert full_disk.whole_file("/x/model/config.json", b'{"a": 7, "b": [9]}', whole)
+    assert not full_disk.whole_file("/x/model/config.json", b'{"a": 7', whole)
+    assert not full_disk.whole_file("/x/model/other", b"", whole)

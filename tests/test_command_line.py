@@ -1,0 +1,133 @@
+"""The command line meets a newcomer: what it says unasked, and what it makes of a slip."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nanoeuler import log
+from nanoeuler.cli import build_parser, main
+
+CHECKOUT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def command(capsys):
+    """command(*arguments) → (exit status, standard output, standard error), in this process."""
+
+    def run(*arguments):
+        status = main([str(argument) for argument in arguments])
+        shown = capsys.readouterr()
+        log.LOGGER.handlers.clear()
+        return status, shown.out, shown.err
+
+    return run
+
+
+def test_the_command_alone_shows_where_to_start(command):
+    status, out, err = command()
+    assert (status, err) == (0, "")
+    start, own_text, use, *others = out.split("\n\n")[2:]
+    assert start.splitlines()[:3] == [
+        "start here:",
+        "  nanoeuler train my-novel.txt              from a text to a model, a report and a chat",
+        "  make demo                                 the whole pipeline on a small invented world",
+    ]
+    assert own_text.startswith("your own text:\n  train")
+    assert use.splitlines() == [
+        "use a model:",
+        "  chat          talk to a model",
+        "  generate      continue a prompt",
+    ]
+    assert any(section.startswith("the stages of a run") for section in others)
+
+
+def test_the_help_lists_every_command_and_fits_a_terminal():
+    page = build_parser().format_help()
+    listed = {line.split()[0] for line in page.splitlines() if line.startswith("  ")}
+    [commands] = [action.choices for action in build_parser()._actions if action.dest == "stage"]
+    assert set(commands) <= listed
+    assert max(map(len, page.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["frobnicate"],
+            "nanoeuler: there is no command 'frobnicate'; `nanoeuler --help` lists what there is",
+        ),
+        (["pretran"], "nanoeuler: there is no command 'pretran'; did you mean pretrain?"),
+        (
+            ["gutenberg", "fech"],
+            "nanoeuler gutenberg: there is no command 'fech'; did you mean fetch?",
+        ),
+        (
+            ["chat", "--modle", "results/demo"],
+            "nanoeuler chat: there is no option --modle; did you mean --model?",
+        ),
+        (
+            ["info", "--device", "gpu"],
+            "nanoeuler info: --device is 'gpu'; it must be one of auto, cpu, cuda, reference",
+        ),
+        (
+            ["tokenize"],
+            "nanoeuler tokenize: the following arguments are required: --config, --corpus, "
+            "--tokenizer, --output; `nanoeuler tokenize --help` lists what there is",
+        ),
+        (
+            ["info", "one", "two"],
+            "nanoeuler info: 'two' is one argument too many; "
+            "`nanoeuler info --help` lists what there is",
+        ),
+    ],
+)
+def test_a_slip_gets_one_sentence_with_what_was_meant(command, arguments, sentence):
+    assert command(*arguments) == (2, "", f"error  {sentence}\n")
+
+
+def test_a_slip_of_any_length_gets_a_short_sentence(command):
+    status, _, err = command("info", "--rows", "9" * 5000)
+    assert status == 2
+    assert len(err) < 450
+
+
+def test_a_missing_model_is_asked_for_by_an_example(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command("chat") == (
+        1,
+        "",
+        "error  no model was given; name its folder, for example results/demo, "
+        "which `make demo` writes\n",
+    )
+    model = tmp_path / "results" / "mine" / "sft" / "model"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    assert command("chat")[2].endswith("for example results/mine/sft/model\n")
+    assert "are two models; give one" in command("chat", "one", "--model", "other")[2]
+
+
+def test_info_and_plan_print_json_for_programs(command, monkeypatch):
+    monkeypatch.chdir(CHECKOUT)
+    _, out, _ = command("info", "config/small.yaml", "--json", "--device", "cpu")
+    info = json.loads(out)
+    assert info["parameters"]["total"] == 1_049_216
+    assert info["memory"]["weights"] >= 4 * 1_049_216
+    assert info["machine"]["backend"] == "cpu"
+    assert json.loads(command("info", "--json")[1])["presets"]["small"] == 1_049_216
+    _, out, _ = command("plan", "config/small.yaml", "--json", "--stages", "", "--device", "cpu")
+    plan = json.loads(out)
+    assert (plan["run"], plan["parameters"], plan["stages"]) == ("small", 1_049_216, {})
+    assert plan["download"]["books"] >= 0
+    assert isinstance(plan["problems"], list)
+
+
+def test_a_plan_of_too_much_says_so_in_json_and_by_its_status(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(CHECKOUT)
+    text = (CHECKOUT / "config" / "small.yaml").read_text()
+    huge = tmp_path / "huge.yaml"
+    huge.write_text(text.replace("model:", "model:\n  dim: 65536\n  layers: 1000"))
+    status, out, err = command("plan", huge, "--json", "--device", "cpu")
+    assert status == 1
+    assert any("of memory" in problem for problem in json.loads(out)["problems"])
+    assert "error  " in err

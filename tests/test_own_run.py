@@ -1,0 +1,196 @@
+"""The configuration that `nanoeuler train` chooses: sizes, tokens and schedule for a text."""
+
+from dataclasses import replace
+
+import pytest
+
+from nanoeuler.cli import main
+from nanoeuler.cli.own_text import prepare
+from nanoeuler.config import load
+from nanoeuler.errors import UserError
+from nanoeuler.model.spec import parameter_count, training_flops_per_token
+from nanoeuler.own_run import (
+    EPOCHS,
+    PARAMETERS_PER_TOKEN,
+    SIZES,
+    Text,
+    choose,
+    make_config,
+    name_of,
+    read_text,
+    together,
+    write_config,
+)
+
+PROSE = "".join(
+    f"The ferry came to the quay on day {day} of the long winter.\n\n" for day in range(900)
+)
+
+
+def text_of(size: int) -> Text:
+    return Text(size, round(size / 2.8), 1024, [])
+
+
+NOVEL = text_of(700_000)
+LARGE = text_of(10**9)
+
+
+def at(flops_per_second):
+    """The speed of a machine that computes so much, whatever the model."""
+    return lambda model: flops_per_second / training_flops_per_token(model, model.context)
+
+
+LAPTOP, GPU = at(140e9), at(100e12)
+
+
+def size(text, minutes, speed):
+    return parameter_count(choose(text, minutes, speed).size.model(text.vocab_size))
+
+
+def test_a_novel_is_read_often_enough_and_not_by_heart():
+    choice = choose(NOVEL, 10, LAPTOP)
+    assert choice.tokens == EPOCHS * NOVEL.tokens
+    assert 500_000 < size(NOVEL, 10, LAPTOP) <= PARAMETERS_PER_TOKEN * NOVEL.tokens
+
+
+@pytest.mark.parametrize("text", [text_of(100_000), NOVEL, LARGE])
+def test_more_time_and_a_faster_machine_give_a_larger_model(text):
+    for speed in (LAPTOP, GPU):
+        sizes = [size(text, minutes, speed) for minutes in (1, 3, 10, 60, 600)]
+        assert sizes == sorted(sizes)
+    assert size(text, 600, GPU) >= size(text, 600, LAPTOP) > 200_000
+    assert size(LARGE, 600, GPU) > 10 * size(LARGE, 600, LAPTOP)
+
+
+def test_training_keeps_to_the_minutes():
+    for minutes in (1, 5, 60):
+        choice = choose(LARGE, minutes, LAPTOP)
+        assert choice.tokens / choice.tokens_per_second <= 60 * minutes
+
+
+@pytest.mark.parametrize("text_bytes", [20_000, 700_000, 10**9])
+@pytest.mark.parametrize("speed", [LAPTOP, GPU])
+def test_the_configuration_is_valid_and_has_steps_and_measurements(
+    tmp_path, monkeypatch, text_bytes, speed
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "novel.txt").write_text(PROSE)
+    text = replace(text_of(text_bytes), openings=["“It is: a 'prompt'", "# and another"])
+    choice = choose(text, 10, speed)
+    config = make_config("novel", ["novel.txt"], text, choice)
+    write_config(tmp_path / "config.yaml", ["nanoeuler train novel.txt"], config)
+    resolved = load("config.yaml")
+    assert resolved["evaluate"]["prompts"] == text.openings
+    assert resolved["model"]["vocab_size"] == 1024
+    settings = resolved["pretrain"]
+    steps = -(-settings["tokens"] // settings["batch_tokens"])
+    assert steps >= 20
+    assert 9 <= -(-steps // settings["validate_every"]) <= 10
+    assert 0.01 <= resolved["corpus"]["validation_share"] <= 0.1
+
+
+def test_every_size_can_be_built():
+    parameters = [parameter_count(size.model(512)) for size in SIZES]
+    assert parameters == sorted(parameters)
+
+
+def test_prompts_are_the_beginnings_of_paragraphs(tmp_path):
+    (tmp_path / "novel.txt").write_text("I\n\nA LINE ALONE\n\n" + PROSE)
+    text = read_text([str(tmp_path / "novel.txt")])
+    assert text.bytes == (tmp_path / "novel.txt").stat().st_size
+    assert set(text.openings) == {"The ferry came to the"}
+
+
+def test_the_vocabulary_fits_what_the_text_yields(tmp_path):
+    for number, text in enumerate((PROSE, "Ho ho ho. " * 3000)):
+        (tmp_path / f"{number}.txt").write_text(text)
+    prose, monotonous = (read_text([str(tmp_path / f"{n}.txt")]) for n in (0, 1))
+    assert 272 < monotonous.vocab_size < prose.vocab_size <= 512
+    assert prose.tokens < prose.bytes / 2
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("my novel.txt", "my-novel"),
+        ("books/", "books"),
+        ("~/Notes & Letters.md", "notes-letters"),
+        ("роман.txt", "own-text"),
+        ("books/*.txt", "books"),
+        ("/*.txt", "own-text"),
+    ],
+)
+def test_a_run_is_named_after_its_text(path, name):
+    assert name_of(path) == name
+
+
+def test_the_files_that_a_shell_makes_of_a_pattern_are_one_source(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books").mkdir()
+    for name in "abc":
+        (tmp_path / f"books/{name}.txt").touch()
+    assert together(["books/a.txt", "books/b.txt", "books/c.txt"]) == ["books/*.txt"]
+    assert together(["books/a.txt", "books/c.txt"]) == ["books/a.txt", "books/c.txt"]
+    assert together(["books/a.txt"]) == ["books/a.txt"]
+    monkeypatch.chdir(tmp_path / "books")
+    assert together(["b.txt", "a.txt", "c.txt"]) == ["*.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["short.txt"], "short.txt: 12 bytes of text is too little to learn from; give at least"),
+        (["empty.txt"], "empty.txt: empty; leave it out or put text into it"),
+        (["binary.txt"], "binary.txt: a binary file, not text"),
+        (["none.txt"], "none.txt: no such file or folder"),
+        (["folder"], "folder: has no .txt or .md file with text in it"),
+        (["photo.jpg"], "photo.jpg: not a .txt or .md file"),
+        (["novel.txt", "--minutes", "0"], "--minutes 0: give 1 to 1440"),
+        (["novel.txt", "--minutes", "nan"], "--minutes nan: give 1 to 1440"),
+        (["novel.txt", "--name", "../x"], "--name ../x: give a name of"),
+        (["novel.txt", "--name", "taken"], "results/taken: belongs to another run"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused_before_anything_is_written(
+    tmp_path, monkeypatch, capsys, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    for name, content in {
+        "short.txt": b"A short text",
+        "empty.txt": b"",
+        "binary.txt": b"\x89PNG\0\0" * 9000,
+        "photo.jpg": b"\xff\xd8" * 9000,
+        "novel.txt": PROSE.encode(),
+        "results/taken/other": b"",
+        "folder/photo.jpg": b"\xff\xd8",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["train", *arguments]) == 1
+    assert message in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_configuration_is_kept_when_another_command_makes_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "novel.txt").write_text(PROSE)
+    file = tmp_path / "results/novel/config.yaml"
+
+    def ask(minutes: float) -> str:
+        prepare(file, "novel", ["novel.txt"], minutes, f"nanoeuler train novel.txt {minutes}")
+        return file.read_text()
+
+    changed = ask(1) + "seed: 7\n"
+    file.write_text(changed)
+    assert ask(1) == changed  # as it is
+    assert ask(2) != changed
+    assert file.with_name("config.before.yaml").read_text() == changed
+
+
+def test_a_text_in_windows_1252_counts_as_it_is_read(tmp_path):
+    (tmp_path / "a.txt").write_bytes(("Café. " * 5000).encode("cp1252"))
+    assert read_text([str(tmp_path / "a.txt")]).bytes == len(("Café. " * 5000).encode())
+    (tmp_path / "a.txt").write_bytes(("Café. " * 500).encode("cp1252"))
+    with pytest.raises(UserError, match=r"too little"):
+        read_text([str(tmp_path / "a.txt")])

@@ -1,0 +1,225 @@
+"""The check at a stage's start: a wrong engine trains nothing, and a right one is checked once."""
+
+import json
+
+import numpy as np
+import pytest
+
+from nanoeuler.backend import make_backend
+from nanoeuler.backend.cpu.engine import CpuBackend
+from nanoeuler.errors import UserError
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.training.check_form import check_form
+from nanoeuler.training.pretrain import pretrain
+from nanoeuler.training.start_check import Form, check_before_training, kept_path, read_kept
+
+SMALL = ModelConfig.from_dict({"preset": "small"})
+ODD = ModelConfig.from_dict(
+    {
+        "vocab_size": 301,
+        "dim": 48,
+        "layers": 3,
+        "heads": 6,
+        "kv_heads": 2,
+        "head_size": 10,
+        "ffn": 50,
+        "context": 37,
+        "mtp_heads": 3,
+        "step_size": 0.5,
+        "tied": True,
+        "qk_norm": "weighted",
+    }
+)
+LARGE = 10**9  # parameters: threads share the work of every op
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache/nanoeuler"
+
+
+# ---- engines with a mistake
+
+
+class SwigluSign(CpuBackend):
+    def linear_swiglu_backward(self, dx, weight, scale, packed, gate, up, out):
+        super().linear_swiglu_backward(dx, weight, scale, packed, gate, up, out)
+        packed[:, up] *= -1
+
+
+class LinearSign(CpuBackend):
+    def linear_backward_input(self, dout, weight, dx, scale=1.0):
+        super().linear_backward_input(dout, weight, dx, -scale)
+
+
+class RopeOffByOne(CpuBackend):
+    def linear_rope(self, x, weight, out, rotated, positions, table):
+        super().linear_rope(x, weight, out, rotated, positions + 1, tuple(map(shifted, table)))
+
+
+def shifted(table):
+    return np.vstack([table, table[-1:]])
+
+
+class ReplicaForgotten(CpuBackend):
+    def sum_into(self, target, others):
+        pass
+
+
+class PartComputedTwice(CpuBackend):
+    """Where threads share a product."""
+
+    def share_product(self, count, weight, rows, kernel, *arguments):
+        super().share_product(count, weight, rows, kernel, *arguments)
+        if self.threads > 1 and rows * weight.size // self.least_product > 1:
+            kernel(self.blas.sgemm, *arguments, 0, count // 2)
+
+
+class DecodedStreamWrong(CpuBackend):
+    def decode_fused(self, step):
+        super().decode_fused(step)
+        step.x_BD[:, 0] += 1
+
+
+class RareTargetsMixedUp(CpuBackend):
+    def few_targets(self, targets):
+        index = super().few_targets(targets)
+        return None if index is None else index[::-1] * 0 + index[0]
+
+
+class DecayForgotten(CpuBackend):
+    def adamw(self, flat, first, second, decays, constants, scalars):
+        decays = [(part, False) for part, _ in decays]
+        super().adamw(flat, first, second, decays, constants, scalars)
+
+
+class LossOfLargeVocabularies(CpuBackend):
+    def cross_entropy_with_gradient(self, logits, targets, weights, logprobs, lse):
+        super().cross_entropy_with_gradient(logits, targets, weights, logprobs, lse)
+        if logits.shape[1] > 4096:
+            logits[:, 4096:] = 0
+
+
+def wrong(engine, config):
+    return {row.case.split(",")[0] for row in check_form(engine, config) if not row.passed}
+
+
+@pytest.mark.parametrize("config", [SMALL, ODD], ids=["small", "odd"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_right_engine_passes(config, threads):
+    assert wrong(CpuBackend(threads), config) == set()
+    assert wrong(CpuBackend(threads).as_for(LARGE), config) == set()
+
+
+@pytest.mark.parametrize(
+    ("engine", "elements", "case"),
+    [
+        (SwigluSign(2), None, "gradients"),
+        (RopeOffByOne(1), None, "gradients"),
+        (ReplicaForgotten(2), None, "gradients"),
+        (PartComputedTwice(2), LARGE, "gradients"),
+        (DecodedStreamWrong(1), None, "decoding"),
+        (RareTargetsMixedUp(1), None, "gradients"),
+        (DecayForgotten(1), None, "two updates"),
+    ],
+)
+def test_a_mistake_is_found_in_the_way_that_a_model_of_this_size_trains(engine, elements, case):
+    assert case in wrong(engine.as_for(elements) if elements else engine, SMALL)
+
+
+def test_the_losses_are_those_of_the_whole_vocabulary():
+    config = ModelConfig.from_dict({"preset": "small", "vocab_size": 5000})
+    assert wrong(LossOfLargeVocabularies(1), config) == {"cross_entropy 9 × 5000"}
+
+
+# ---- at a stage's start
+
+
+def test_a_wrong_engine_trains_nothing_and_is_named_with_its_op(data, trainer, tmp_path):
+    inputs = data / "tokens/manifest.json", data / "tokenizer.json", tmp_path / "pretrain"
+    with pytest.raises(UserError) as refused:
+        pretrain(trainer.config, *inputs, LinearSign(2))
+    said = str(refused.value)
+    assert said.startswith("pretrain: engine cpu in fp32 on ")
+    assert "op 'linear 1 × 8 × 24' differs by 2.0e+00 in dx" in said
+    assert not (tmp_path / "pretrain/metrics.jsonl").exists()
+    assert not (tmp_path / "pretrain/model").exists()
+
+
+def test_a_second_start_knows_the_result_and_says_the_same(trainer, cache):
+    first = gradients_line(trainer.run())
+    (kept,) = (cache / "checks").iterdir()
+    written = kept.stat().st_mtime_ns
+    trainer.output = trainer.output / "again"
+    assert gradients_line(trainer.run()) == first
+    assert "engine reference in fp32 on" in first
+    assert [path.stat().st_mtime_ns for path in (cache / "checks").iterdir()] == [written]
+    check = trainer.metrics()[0]["check"]
+    assert (check["engine"], check["precision"]) == ("reference", "fp32")
+    assert 0 < check["largest_error"] < check["limit"]
+
+
+def gradients_line(said: str) -> str:
+    (line,) = (line for line in said.splitlines() if line.startswith("gradients"))
+    return line
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        Form(CpuBackend(2), SMALL),
+        Form(CpuBackend(1), ODD),
+        Form(CpuBackend(1), SMALL, recompute=True),
+    ],
+)
+def test_a_result_holds_for_its_engine_and_its_form_alone(form):
+    checked = Form(CpuBackend(1), SMALL)
+    check_before_training(checked, "pretrain")
+    assert read_kept(checked) is not None
+    assert read_kept(form) is None
+
+
+@pytest.mark.parametrize(
+    "content", ["", "null", "[]", '{"engine": 5}', '{"engine": {"passed": 1}}']
+)
+def test_a_damaged_result_is_found_again(content):
+    form = Form(CpuBackend(1), ODD)
+    path = kept_path(form)
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    check_before_training(form, "pretrain")
+    assert json.loads(path.read_text())["engine"]["passed"] is True
+
+
+def test_a_folder_that_cannot_be_written_costs_only_time(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    assert check_before_training(Form(CpuBackend(1), ODD), "pretrain")["passed"] is True
+
+
+# ---- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("precision", "residual"),
+    [("fp32", "fp32"), ("tf32", "fp32"), ("bf16", "bf16"), ("bf16", "fp32")],
+)
+@pytest.mark.parametrize("preset", ["small", "base"])
+def test_the_engine_of_a_gpu_passes_in_every_precision(precision, residual, preset):
+    engine = make_backend("cuda", precision=precision, residual=residual)
+    assert wrong(engine, ModelConfig.from_dict({"preset": preset})) == set()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_mistake_on_a_gpu_is_found_in_every_precision(precision, monkeypatch):
+    engine = make_backend("cuda", precision=precision)
+    backward = engine.swiglu_backward
+
+    def mistaken(dout, gate, up, dgate, dup, out=None):
+        backward(dout, gate, up, dgate, dup, out)
+        dup *= -1
+
+    monkeypatch.setattr(engine, "swiglu_backward", mistaken)
+    assert "gradients" in wrong(engine, SMALL)
