@@ -16,8 +16,12 @@ from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
+    from nanoeuler.config.settings import Training
     from nanoeuler.model.checks.comparison import Comparison
     from nanoeuler.model.config import ModelConfig
+    from nanoeuler.training.check_form import ADAMW
+    from nanoeuler.training.optimizer.muon import Muon
+    from nanoeuler.training.optimizer.optimizer import OptimizerSettings
     from nanoeuler.training.start_check import Form
 
 Line = tuple[str, str, str]
@@ -97,7 +101,7 @@ FORMS: list[dict[str, Any]] = [
         "step_size": 0.5,
     },
 ]
-"""Models whose form is checked where no config says which."""
+"""Models whose form is checked where no config says which, by AdamW and by Muon."""
 
 
 def run_check(options: argparse.Namespace) -> None:
@@ -161,7 +165,11 @@ def checked_forms(options: argparse.Namespace) -> "list[Form]":
     if options.config is None:
         engine = make_backend(options.device, options.gpus)
         fields = FORMS[:1] if options.quick else FORMS
-        return [Form(engine, ModelConfig.from_dict(each)) for each in fields]
+        optimizers: list[OptimizerSettings] = [ADAMW, Muon(Training.muon_momentum, ADAMW)]
+        return [
+            Form(engine, ModelConfig.from_dict(each), optimizer=optimizer)
+            for each, optimizer in zip(fields, optimizers, strict=False)
+        ]
     config = load(options.config)
     settings = config.get("pretrain", {})
     precision = settings.get("precision", "auto"), settings.get("residual_precision", "auto")

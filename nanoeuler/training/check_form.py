@@ -22,6 +22,7 @@ from nanoeuler.model.spec import parameter_count
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.check_model import in_float64, reference_gradients
 from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.optimizer.optimizer import OptimizerSettings
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import StepRows, TextStream
 
@@ -38,10 +39,7 @@ LEAST_NORM = 1e-3
 """Smallest norm of a gradient that counts, as a share of the largest tensor's. In rows of one token
 the gradients of queries and keys are exactly 0, and an engine leaves a rounding."""
 
-UPDATE_TOLERANCE = 1e-6
-"""Parameters and moments are float32 in every precision."""
-
-OPTIMIZER = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
+ADAMW = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
 
 
 def small_form(config: ModelConfig) -> ModelConfig:
@@ -55,7 +53,11 @@ def small_form(config: ModelConfig) -> ModelConfig:
 
 
 def check_form(
-    engine: Backend, config: ModelConfig, *, recompute: bool = False
+    engine: Backend,
+    config: ModelConfig,
+    optimizer: OptimizerSettings = ADAMW,
+    *,
+    recompute: bool = False,
 ) -> Iterator[Comparison]:
     """Everything that training on `engine` computes, for a small model of the form of `config`."""
     ops = engine.as_for(parameter_count(config))
@@ -66,7 +68,7 @@ def check_form(
         yield replace(row, limit=limit)
     for row in check_preference(ops, random):
         yield replace(row, limit=limit)
-    yield from check_updates(ops)
+    yield from check_updates(ops, optimizer)
 
 
 def check_small_model(
@@ -75,7 +77,7 @@ def check_small_model(
     """Losses and gradients of some rows, and the logits behind a prompt and a decoded token."""
     limit = MODEL_TOLERANCE[ops.precision]
     parameters = spread_parameters(config, np.random.default_rng(1))
-    state = TrainingState(config, ops, parameters, OPTIMIZER, recompute=recompute)
+    state = TrainingState(config, ops, parameters, ADAMW, recompute=recompute)
     micro_batch_rows = -(-ops.check_tokens // config.context)
     rows = form_rows(config, len(state.replicas) * micro_batch_rows + 1)
     state.stage(rows)
@@ -132,15 +134,16 @@ def form_rows(config: ModelConfig, rows: int) -> StepRows:
     return step
 
 
-def check_updates(ops: Backend) -> Iterator[Comparison]:
+def check_updates(ops: Backend, optimizer: OptimizerSettings) -> Iterator[Comparison]:
     """The parameters after two updates by equal gradients, which are clipped."""
+    limit = optimizer.tolerance[ops.precision]
     config = ModelConfig(300, 64, 1, 2, 1, ffn=100, context=16)
     random = np.random.default_rng(4)
     count = FlatBuffer.elements(config)
     parameters, *gradients = random.standard_normal((3, count), np.float32)
     after = []
     for engine in (ops, ReferenceBackend(np.float64)):
-        state = TrainingState(config, engine, parameters.copy(), OPTIMIZER)
+        state = TrainingState(config, engine, parameters.copy(), optimizer)
         program = engine.program(state.update)
         for step, values in enumerate(gradients):
             state.gradients[...] = engine.from_host(values)
@@ -149,4 +152,4 @@ def check_updates(ops: Backend) -> Iterator[Comparison]:
         after.append(FlatBuffer(config, in_float64(engine, state.parameters)))
     for tensor in after[0].table:
         found, expected = (buffer[tensor.name] for buffer in after)
-        yield compare("two updates", tensor.name, found, expected, UPDATE_TOLERANCE)
+        yield compare("two updates", tensor.name, found, expected, limit)

@@ -43,7 +43,7 @@ def train(job: Job) -> Path:
         checkpoints.sweep()
         trainer = None
         try:
-            form = Form(job.backend, job.config, job.settings.recompute)
+            form = Form(job.backend, job.config, job.settings.recompute, optimizer_of(job.settings))
             job.facts["check"] = check_before_training(form, job.stage)
             trainer = Trainer(job, checkpoints)
             return trainer.run()

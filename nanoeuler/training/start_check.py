@@ -23,7 +23,8 @@ from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_device_ops
 from nanoeuler.model.checks.model_gradients import check_all
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import parameter_count
-from nanoeuler.training.check_form import check_form
+from nanoeuler.training.check_form import ADAMW, check_form
+from nanoeuler.training.optimizer.optimizer import OptimizerSettings
 from nanoeuler.user_cache import cache_folder
 
 
@@ -34,10 +35,12 @@ class Form:
     engine: Backend
     config: ModelConfig
     recompute: bool = False
+    optimizer: OptimizerSettings = ADAMW
 
     def rows(self) -> list[Comparison]:
         """Everything that the engine computes beside the specification."""
-        return list(check_form(self.engine, self.config, recompute=self.recompute))
+        rows = check_form(self.engine, self.config, self.optimizer, recompute=self.recompute)
+        return list(rows)
 
     @property
     def key(self) -> str:
@@ -48,6 +51,7 @@ class Form:
             "device": self.engine.device_name,
             "model": self.config.to_dict(),
             "recompute": self.recompute,
+            "optimizer": str(self.optimizer),
         }
         return sha256_text(canonical_json(depends))
 

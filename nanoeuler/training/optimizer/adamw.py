@@ -1,6 +1,6 @@
 """AdamW (Loshchilov & Hutter 2019) with the gradient's norm clipped."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +20,8 @@ class AdamW:
     weight_decay: float
     clip_norm: float
     tensor_names: ClassVar[tuple[str, ...]] = ("first_moment", "second_moment")
+    # float32 in every precision
+    tolerance: ClassVar[Mapping[str, float]] = dict.fromkeys(("fp64", "fp32", "tf32", "bf16"), 1e-6)
 
     def make(self, config: ModelConfig, ops: Backend) -> "AdamWOptimizer":
         return AdamWOptimizer(self, config, ops)

@@ -5,6 +5,7 @@ neglected. q, k and v are one matrix here, as they are in the forward pass, and 
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,6 +38,13 @@ class Muon:
     momentum: float
     adamw: AdamW  # for the other parameters; its weight decay is Muon's, too
     tensor_names: ClassVar[tuple[str, ...]] = AdamW.tensor_names
+    # an update of a hundredth, from products that are rounded to the precision fifteen times
+    tolerance: ClassVar[Mapping[str, float]] = {
+        "fp64": 1e-11,
+        "fp32": 1e-6,
+        "tf32": 5e-4,
+        "bf16": 5e-3,
+    }
 
     def make(self, config: ModelConfig, ops: Backend) -> "MuonOptimizer":
         return MuonOptimizer(self, config, ops)

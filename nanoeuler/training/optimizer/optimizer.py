@@ -1,5 +1,6 @@
 """The interface of an optimizer to the training loop, checkpoints and memory estimates."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
 from nanoeuler.backend.ops import Backend
@@ -29,6 +30,10 @@ class OptimizerSettings(Protocol):
 
     tensor_names: ClassVar[tuple[str, ...]]
     """Names of the tensors that it keeps, each as large as the parameters."""
+
+    tolerance: ClassVar[Mapping[str, float]]
+    """By an engine's precision: relative error of parameters after two updates by a tenth of their
+    size, at most."""
 
     def make(self, config: ModelConfig, ops: Backend) -> Optimizer:
         """An optimizer at its beginning."""
