@@ -13,6 +13,7 @@ import pytest
 
 from nanoeuler.errors import UserError
 from nanoeuler.files import sha256_file
+from nanoeuler.integrity import seal
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model
 from nanoeuler.tokenizer import Tokenizer
@@ -302,11 +303,11 @@ def test_a_run_of_earlier_code_stays_finished(trainer, uninterrupted):
         tokenizer=Tokenizer.load(trainer.data / "tokenizer.json").fingerprint,
         parent=info["parent"],
     )
-    path.write_text(json.dumps(state))
+    path.write_text(json.dumps(seal(state)))
     assert "exporting its model again" in trainer.run("sft", *parent)
     assert trainer.weights("sft") == weights
     state["section"]["validate_every"] = 5  # which that code did not hash
-    path.write_text(json.dumps(state))
+    path.write_text(json.dumps(seal(state)))
     assert "changed since the last run: validate_every 5 → 4" in trainer.run("sft", *parent)
 
 
