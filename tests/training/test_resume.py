@@ -138,6 +138,21 @@ def test_early_stop_ends_a_stage_that_gets_no_better_and_hands_on_its_best(train
     assert trainer.weights("sft") == weights
 
 
+def test_a_run_killed_before_its_last_measurement_makes_it_when_it_resumes(trainer, uninterrupted):
+    """The last checkpoint is written before the measurement that makes it the best."""
+    parent = ["--parent", str(uninterrupted.output / "pretrain" / "model")]
+    trainer.config["sft"] |= {"validate_every": 7}
+    trainer.run("sft", *parent)
+    weights = trainer.weights("sft")
+    *_, before, last = (path / "state.json" for path in trainer.checkpoints("sft"))
+    state, earlier = (json.loads(path.read_text()) for path in (last, before))
+    assert state["best"]["step"] == state["step"] == 60
+    known = {key: earlier[key] for key in ("best", "validated", "worse")}
+    last.write_text(json.dumps(seal(state | known | {"finished": False})))
+    assert "validation step=60" in trainer.run("sft", *parent)
+    assert trainer.weights("sft") == weights
+
+
 def test_a_finished_run_is_only_exported_again(trainer, uninterrupted):
     shutil.copytree(uninterrupted.output, trainer.output, dirs_exist_ok=True)
     shutil.rmtree(trainer.output / "pretrain" / "model")
