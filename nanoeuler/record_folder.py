@@ -21,7 +21,7 @@ class RecordFolder:
     def __init__(self, path: str | Path, stage: str):
         """`stage` is the command that writes such folders."""
         self.path, self.stage = Path(path), stage
-        self.manifest = read_json(self.path)
+        self.manifest = read_json(self.path) if self.path.exists() else {}  # records made by hand
         if not isinstance(self.manifest, dict):
             raise UserError(
                 f"{self.path}: not a manifest of {stage}; "

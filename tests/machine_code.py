@@ -17,5 +17,5 @@ def copy_machine_code(folder: Path) -> None:
     """
     for file in ROOT.glob("nanoeuler/**/__pycache__/*.nb[ci]"):  # Numba's code and index files
         target = folder / file.relative_to(ROOT)
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(file, target)

@@ -1,7 +1,6 @@
 """Reading a configuration from YAML files and resolving it until nothing is left to guess."""
 
 import glob
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,8 @@ from nanoeuler.config.validation import check, locate
 from nanoeuler.config.yaml_file import Key, read_yaml
 from nanoeuler.corpus.own_text import find_files
 from nanoeuler.corpus.tasks import describe_task
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, brief
+from nanoeuler.files import parse_json
 from nanoeuler.model.config import ModelConfig
 
 Config = dict[str, Any]
@@ -58,14 +58,21 @@ def parse_overrides(overrides: Iterable[str]) -> Config:
         name, equals, value = text.partition("=")
         if not (equals and name.strip()):
             raise UserError(
-                f"{text!r} is no override; "
+                f"{brief(text)} is no override; "
                 "write section.key=value, for example sft.learning_rate=3e-4"
             )
         *sections, last = name.strip().split(".")
         inner = parsed
         for section in sections:
             inner = inner.setdefault(section, {})
-        inner[last] = json.loads(value) if value.startswith(("[", "{")) else value
+            if not isinstance(inner, dict):
+                raise UserError(
+                    f"{brief(text)}: {section} was given as a value before; write one of the two"
+                )
+        try:
+            inner[last] = parse_json(value) if value.startswith(("[", "{")) else value
+        except ValueError as error:
+            raise UserError(f"{brief(text)} is not valid JSON ({error}); correct it") from error
     return parsed
 
 

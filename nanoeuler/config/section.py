@@ -21,7 +21,7 @@ from typing import (
     get_origin,
 )
 
-from nanoeuler.model.config import LARGEST_NUMBER
+from nanoeuler.model.config import LARGEST_FLOAT, LARGEST_NUMBER
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 """A file system takes 255 bytes, and temporary names are a little longer."""
@@ -131,8 +131,13 @@ def misfit(value: Any, kind: Any) -> tuple[str | int, ...] | None:
         )
     if kind in (int, float):
         right = isinstance(value, int | kind) and not isinstance(value, bool)
-        return None if right and abs(value) <= LARGEST_NUMBER else ()
+        return None if right and not is_huge(value) else ()
     return None if isinstance(value, kind) else ()
+
+
+def is_huge(value: int | float) -> bool:
+    """Whether a number is too large to compute with."""
+    return abs(value) > (LARGEST_FLOAT if isinstance(value, float) else LARGEST_NUMBER)
 
 
 def first_misfit(entries: Iterable[tuple[str | int, Any, Any]]) -> tuple[str | int, ...] | None:

@@ -178,7 +178,7 @@ class Sft(Tuning):
     context: int | None = key(
         "tokens of a row, and of a conversation later; null takes model.context", default=None, ge=2
     )
-    epochs: float = key("times that every record is seen", default=3, gt=0)
+    epochs: float = key("times that every record is seen", default=3, gt=0, le=1_000_000)
     learning_rate: float = key("peak learning rate", default=3.0e-4, gt=0, le=1)
     baseline_from_scratch: bool = key(
         "also fine-tune random weights (sft_scratch), to show what pretraining is worth",
@@ -230,7 +230,7 @@ class Dpo(Tuning):
     target_margin: float = key(
         "how much further apart the rewards should be, with simpo only", default=0.5, ge=0
     )
-    epochs: float = key("times that every pair is seen", default=1, gt=0)
+    epochs: float = key("times that every pair is seen", default=1, gt=0, le=1_000_000)
     batch_tokens: int = key(
         "tokens of one optimizer step, padding included; a row holds two contexts",
         default=16384,

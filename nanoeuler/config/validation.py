@@ -14,9 +14,10 @@ import operator
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from nanoeuler.config.section import is_huge
 from nanoeuler.config.yaml_file import Key
 from nanoeuler.errors import UserError
-from nanoeuler.model.config import LARGEST_NUMBER
+from nanoeuler.model.config import LARGEST_FLOAT, LARGEST_NUMBER
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -37,9 +38,11 @@ def check(value: Any, section: type, locations: Mapping[Key, str], source: str) 
     schema = read_schema(section)
     value = fill_defaults(coerce(value, schema), schema)
     if too_large := next(huge_numbers(value), None):
-        where, limit = locate(too_large, locations, source), f"{LARGEST_NUMBER:g}"
+        number = functools.reduce(operator.getitem, too_large, value)
+        limit = LARGEST_FLOAT if isinstance(number, float) else LARGEST_NUMBER
         raise UserError(
-            f"{where}: {dotted(too_large)} is beyond {limit}, which no number here may be; lower it"
+            f"{locate(too_large, locations, source)}: {dotted(too_large)} is beyond {limit:g}, "
+            "which no such number here may be; lower it"
         )
     mistake = first_mistake(value, section)
     if mistake is not None:
@@ -198,7 +201,7 @@ def huge_numbers(value: Any, key: Key = ()) -> Iterator[Key]:
     if isinstance(value, Mapping | list):
         for part, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from huge_numbers(item, (*key, part))
-    elif isinstance(value, int | float) and LARGEST_NUMBER < abs(value) < math.inf:
+    elif isinstance(value, int | float) and is_huge(value) and abs(value) < math.inf:
         yield key
 
 

@@ -191,7 +191,8 @@ def open_bytes(path: Path) -> IO[bytes]:
 
 def is_file(member: zipfile.ZipInfo) -> bool:
     """Return whether a member of an archive is a file, and no folder or symbolic link."""
-    return not member.is_dir() and not stat.S_ISLNK(member.external_attr >> 16)
+    named = member.filename and not member.is_dir()
+    return bool(named) and not stat.S_ISLNK(member.external_attr >> 16)
 
 
 def records_of_folder(folder: Path, members: str | None) -> Iterator[tuple[str, Any]]:

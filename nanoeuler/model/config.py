@@ -60,7 +60,10 @@ LARGEST = {
 """Counts, which are at least 1, and the largest that a model may have. No machine holds a model
 that comes near; without an end, a mistyped number would lay out tensors until memory is full."""
 LARGEST_NUMBER = 1e15
-"""No number of a configuration is above it, so that what is computed from them is finite."""
+"""No number of a model is above it, and no whole number of a configuration: what is computed from
+them stays finite."""
+LARGEST_FLOAT = 1e38
+"""The same for other numbers, such as a norm to clip at: float32 ends there."""
 
 QK_NORMS = ("none", "rms", "weighted")
 

@@ -6,6 +6,7 @@ project's fields under `nanoeuler`, beside the keys that Llama-class readers loo
 holds the hashes of the other two files and its own, which are compared when the folder is read.
 """
 
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -110,7 +111,8 @@ def check_stored(
 
 def previous(folder: Path) -> Path:
     """Where a model is kept while its stage makes the next one: see `keep_model`."""
-    return folder.with_name(f"{folder.name}.previous")
+    whole = Path(os.path.abspath(folder))  # "." has no name
+    return whole.parent / f"{whole.name}.previous"
 
 
 def keep_model(folder: str | Path) -> None:

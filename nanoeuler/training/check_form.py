@@ -28,6 +28,9 @@ from nanoeuler.training.streams import StepRows, TextStream
 
 LAYERS, VOCABULARY, LENGTH = 2, 2048, 133
 """Limits of the small model. The length is odd, and more than a tile of attention."""
+ROW_ELEMENTS = 1 << 21
+"""Elements of the inner layer in a row of the small model, at most: very wide models take fewer
+tokens, as the reference needs a hundred bytes for each."""
 
 MODEL_TOLERANCE = {"fp64": 1e-11, "fp32": 2e-4, "tf32": 2e-2, "bf16": 1e-1}
 """Some tens of roundings, each 2⁻²⁴ of its result in fp32, 2⁻¹¹ in tf32 and 2⁻⁹ in bf16, add up on
@@ -48,7 +51,7 @@ def small_form(config: ModelConfig) -> ModelConfig:
         config,
         layers=min(config.layers, LAYERS),
         vocab_size=min(config.vocab_size, VOCABULARY + config.vocab_size % 8),
-        context=min(config.context, LENGTH),
+        context=min(config.context, LENGTH, max(2, ROW_ELEMENTS // config.ffn)),
     )
 
 

@@ -218,7 +218,7 @@ class Trainer:
         if step == 0:
             if self.job.tuned:
                 self.measure_start()
-        elif step % self.job.settings.validate_every == 0 and self.validated != step:
+        elif self.is_validated(step) and self.validated != step:
             self.validate()  # the last attempt was stopped between checkpoint and validation
 
     def save_and_validate(self) -> None:
@@ -226,12 +226,17 @@ class Trainer:
         job, step, schedule = self.job, self.state.step, self.job.schedule
         if step == schedule.decay_start < schedule.total_steps and schedule.kind == "wsd":
             self.save()  # a longer run will resume here
-        if step % job.settings.validate_every == 0 or step == schedule.total_steps:
+        if self.is_validated(step):
             if job.settings.keep == "best" or self.due(0.1):
                 self.save()  # first, since the validation may take long
             self.validate()
         elif self.due():
             self.save()
+
+    def is_validated(self, step: int) -> bool:
+        """Whether the model is measured at this step: every so often, and at the end."""
+        total = self.job.schedule.total_steps
+        return step % self.job.settings.validate_every == 0 or step == total
 
     def due(self, share: float = 1.0) -> bool:
         """Whether `share` of the time between checkpoints has passed since the last one."""

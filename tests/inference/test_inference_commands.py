@@ -88,6 +88,13 @@ def test_chat_and_info_take_the_folder_of_a_run(command, run_folder):
     assert "57,568" in command("info", run_folder)[1]
 
 
+def test_the_working_folder_may_be_the_model(command, tuned_folder, monkeypatch):
+    monkeypatch.chdir(tuned_folder)
+    assert (
+        command("generate", ".", "Name a metal.", "--max-tokens", "1", "--temperature", "0")[0] == 0
+    )
+
+
 def test_raw_leaves_the_template_out(command, tuned_folder):
     arguments = (
         "generate",

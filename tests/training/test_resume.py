@@ -13,6 +13,7 @@ import pytest
 
 from nanoeuler.errors import UserError
 from nanoeuler.files import sha256_file
+from nanoeuler.integrity import seal
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model
 from nanoeuler.tokenizer import Tokenizer
@@ -134,6 +135,21 @@ def test_early_stop_ends_a_stage_that_gets_no_better_and_hands_on_its_best(train
     assert load_model(trainer.output / "sft" / "model").info["step"] == best + 1
     weights = trainer.weights("sft")
     assert "exporting its model again" in trainer.run("sft", *parent)
+    assert trainer.weights("sft") == weights
+
+
+def test_a_run_killed_before_its_last_measurement_makes_it_when_it_resumes(trainer, uninterrupted):
+    """The last checkpoint is written before the measurement that makes it the best."""
+    parent = ["--parent", str(uninterrupted.output / "pretrain" / "model")]
+    trainer.config["sft"] |= {"validate_every": 7}
+    trainer.run("sft", *parent)
+    weights = trainer.weights("sft")
+    *_, before, last = (path / "state.json" for path in trainer.checkpoints("sft"))
+    state, earlier = (json.loads(path.read_text()) for path in (last, before))
+    assert state["best"]["step"] == state["step"] == 60
+    known = {key: earlier[key] for key in ("best", "validated", "worse")}
+    last.write_text(json.dumps(seal(state | known | {"finished": False})))
+    assert "validation step=60" in trainer.run("sft", *parent)
     assert trainer.weights("sft") == weights
 
 
@@ -302,11 +318,11 @@ def test_a_run_of_earlier_code_stays_finished(trainer, uninterrupted):
         tokenizer=Tokenizer.load(trainer.data / "tokenizer.json").fingerprint,
         parent=info["parent"],
     )
-    path.write_text(json.dumps(state))
+    path.write_text(json.dumps(seal(state)))
     assert "exporting its model again" in trainer.run("sft", *parent)
     assert trainer.weights("sft") == weights
     state["section"]["validate_every"] = 5  # which that code did not hash
-    path.write_text(json.dumps(state))
+    path.write_text(json.dumps(seal(state)))
     assert "changed since the last run: validate_every 5 → 4" in trainer.run("sft", *parent)
 
 

@@ -368,6 +368,13 @@ def test_a_mistake_on_the_command_line_is_told_from_one_in_the_file(write):
         load(write("sft: {epochs: 1}"), overrides=["sft.learnin_rate=1"])
     with pytest.raises(UserError, match=r"write section.key=value"):
         load(write(), overrides=["seed"])
+    with pytest.raises(UserError, match="epochs was given as a value before"):
+        load(write(), overrides=["sft.epochs=1", "sft.epochs.x=1"])
+    with pytest.raises(UserError, match="is not valid JSON"):
+        load(write(), overrides=["corpus.books=[84"])
+    with pytest.raises(UserError) as refusal:
+        load(write(), overrides=["a" * 10_000])
+    assert len(str(refusal.value)) < 300
 
 
 def test_a_mistake_in_the_sources_file_is_named_there(write, tmp_path):

@@ -64,4 +64,4 @@ def test_a_stopped_run_resumes_by_the_same_command_and_ends_with_a_report(folder
     assert len(samples) >= 5
     assert "On day" in (folder / "results/my-novel/report.html").read_text(encoding="utf-8")
     assert (folder / "results/my-novel/pretrain/model/model.safetensors").exists()
-    assert "chat --model results/my-novel/pretrain/model" in said
+    assert "chat results/my-novel/pretrain/model" in said
