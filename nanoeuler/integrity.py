@@ -92,7 +92,7 @@ def seal_of(content: Mapping[str, Any]) -> str:
 
 
 def note_path(path: Path) -> Path:
-    return path.with_name(f"{path.name}.sha256")
+    return path.parent / f"{path.name}.sha256"
 
 
 def write_note(path: Path) -> None:

@@ -16,11 +16,8 @@ from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
-    from nanoeuler.config.settings import Training
     from nanoeuler.model.checks.comparison import Comparison
     from nanoeuler.model.config import ModelConfig
-    from nanoeuler.training.check_form import ADAMW
-    from nanoeuler.training.optimizer.muon import Muon
     from nanoeuler.training.optimizer.optimizer import OptimizerSettings
     from nanoeuler.training.start_check import Form
 
@@ -159,7 +156,10 @@ def checked_forms(options: argparse.Namespace) -> "list[Form]":
     """The engine at hand, with each of the models whose form is checked."""
     from nanoeuler.backend import make_backend
     from nanoeuler.config import load
+    from nanoeuler.config.settings import Training
     from nanoeuler.model.config import ModelConfig
+    from nanoeuler.training.check_form import ADAMW
+    from nanoeuler.training.optimizer.muon import Muon
     from nanoeuler.training.start_check import Form
 
     if options.config is None:
