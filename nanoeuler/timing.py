@@ -6,11 +6,18 @@ A stage that was stopped and resumed has several lines. An attempt that was kill
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from nanoeuler.files import explain_os_errors
+from nanoeuler.shape import Amount, read_lines
 
 SUFFIX = ".times.jsonl"
+
+
+class Attempt(TypedDict):
+    """The part of a line that the report uses."""
+
+    seconds: Amount
 
 
 class Timing:
@@ -50,12 +57,9 @@ def read_times(folder: Path) -> dict[str, list[dict[str, Any]]]:
     for path in sorted([*folder.glob(f"logs/**/*{SUFFIX}"), *folder.glob(f"*/train{SUFFIX}")]):
         parts = path.relative_to(folder).parts
         rule = parts[0] if parts[0] != "logs" else parts[1].removesuffix(SUFFIX)
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                entry = json.loads(line)
-            except json.JSONDecodeError:  # cut off by a kill
-                continue
-            if isinstance(entry, dict) and isinstance(entry.get("seconds"), int | float):
+        mend = "delete the file; the report does without its times"
+        for _, entry in read_lines(path, lambda _: Attempt, mend):
+            if entry is not None:  # else it was cut off by a kill
                 entry["job"] = "/".join(parts[1:]).removesuffix(SUFFIX)
                 found.setdefault(rule, []).append(entry)
     return found

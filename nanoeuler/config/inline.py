@@ -1,5 +1,6 @@
 """The configuration that a rule gives to a stage: JSON of the sections that the stage reads."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -24,9 +25,7 @@ def read_inline(text: str) -> dict[str, Any]:
     """Parse the configuration. Raises `UserError` unless it is JSON whose values have the types
     that the sections declare."""
     values = parse_inline(text)
-    known = {item.name: item.type for item in fields(Configuration)}
-    known |= {"sources": Sources, "model": dict[str, Any]}  # ModelConfig checks its fields itself
-    wrong = first_misfit((key, values[key], known[key]) for key in values if key in known)
+    wrong = misfit_of(values)
     if wrong is not None:
         found: Any = values
         for key in wrong:
@@ -36,6 +35,13 @@ def read_inline(text: str) -> dict[str, Any]:
             "correct it, or give the path of a YAML file"
         )
     return values
+
+
+def misfit_of(values: Mapping[str, Any]) -> tuple[str | int, ...] | None:
+    """The place of the first value of a configuration that has another type than is declared."""
+    known = {item.name: item.type for item in fields(Configuration)}
+    known |= {"sources": Sources, "model": dict[str, Any]}  # ModelConfig checks its fields itself
+    return first_misfit((key, values[key], known[key]) for key in values if key in known)
 
 
 def parse_inline(text: str) -> dict[str, Any]:

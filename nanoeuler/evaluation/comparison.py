@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nanoeuler.errors import UserError
+from nanoeuler.evaluation import shapes
 from nanoeuler.files import read_json
 from nanoeuler.integrity import Origin, check_seal
+from nanoeuler.shape import check_shape
 
 Evaluation = Mapping[str, Any]
+EVALUATION = Origin("`nanoeuler evaluate`", "delete it, or let `nanoeuler evaluate` write it again")
 
 
 def read_evaluations(paths: Sequence[Path]) -> dict[str, Evaluation]:
@@ -21,31 +23,14 @@ def read_evaluations(paths: Sequence[Path]) -> dict[str, Evaluation]:
     for path in paths:
         value = read_json(path)
         if isinstance(value, dict):
-            check_evaluation_seal(path, value)
-        if not is_evaluation(value):
-            raise UserError(
-                f"{path}: not an evaluation; give the JSON files that `nanoeuler evaluate` writes"
-            )
+            check_seal(path, value, EVALUATION)
+        mend = "give the JSON files that `nanoeuler evaluate` writes"
+        check_shape(path, value, shapes.Evaluation, mend, "an evaluation")
         name = path.stem
         if sum(other.stem == name for other in paths) > 1:
             name = f"{path.absolute().parent.parent.name}/{name}"
         evaluations[name] = value
     return evaluations
-
-
-def check_evaluation_seal(path: Path, value: Evaluation) -> None:
-    """Raise `UserError` where an evaluation is not the one that was written."""
-    remedy = "delete it, or let `nanoeuler evaluate` write it again"
-    check_seal(path, value, Origin("`nanoeuler evaluate`", remedy))
-
-
-def is_evaluation(value: Any) -> bool:
-    """Whether a table can be made of `value`."""
-    try:
-        rows_of([value])
-    except (TypeError, AttributeError, LookupError, ValueError, StopIteration):
-        return False
-    return "held_out" in value
 
 
 def compare(evaluations: Mapping[str, Evaluation]) -> str:

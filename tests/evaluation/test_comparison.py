@@ -126,8 +126,9 @@ def test_another_file_is_refused(tmp_path, capsys, content):
     path.write_text(json.dumps(content))
     for files in ([path], [write(tmp_path, "sft"), path]):
         assert main(["compare", *map(str, files)]) == 1
-        refused = "not an evaluation; give the JSON files that `nanoeuler evaluate` writes"
-        assert f"error  {path}: {refused}" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert f"error  {path}: not an evaluation (" in said
+        assert "); give the JSON files that `nanoeuler evaluate` writes\n" in said
 
 
 def test_a_task_whose_kind_has_changed_has_a_perplexity_in_one_column(tmp_path, capsys):

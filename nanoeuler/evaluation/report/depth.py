@@ -141,8 +141,8 @@ def polar(trajectory: Json) -> list[tuple[float, float]]:
     """Mean norm and summed angle, in degrees, of every point; it ends where a value is missing or
     not positive."""
     path, angle = [], 0.0
-    for index, norm in enumerate(trajectory["norm"]):
-        step = trajectory["stream_angle"][index - 1] if index else {"mean": 0.0}
+    steps = [{"mean": 0.0}, *trajectory["stream_angle"]]
+    for norm, step in zip(trajectory["norm"], steps, strict=False):
         if not norm or not step or norm["mean"] <= 0:
             break
         angle += step["mean"]

@@ -1,19 +1,21 @@
 """Read what a run has left in its folders. A missing file is no error: half a run has a report."""
 
-import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
+from nanoeuler.config.inline import misfit_of
 from nanoeuler.config.paths import Paths
 from nanoeuler.errors import UserError
-from nanoeuler.evaluation.comparison import check_evaluation_seal, is_evaluation
+from nanoeuler.evaluation import shapes
+from nanoeuler.evaluation.comparison import EVALUATION
 from nanoeuler.files import read_json
 from nanoeuler.integrity import Origin, check_seal
 from nanoeuler.model.files import CONFIG, read_description
+from nanoeuler.shape import check_shape, describe, read_lines
 from nanoeuler.timing import read_times
 
 Json = dict[str, Any]
@@ -23,28 +25,13 @@ STAGES = ("pretrain", "sft", "dpo", "sft_scratch")
 """In the order in which a report shows them; stages of other names follow."""
 SCRATCH = "sft_scratch"
 """The stage that shows what pretraining is worth: its model has read no running text."""
-MEASURED = {"finished", "validation", "loss"}
+MEASURED = {
+    "finished": shapes.Measurement,
+    "validation": shapes.Validation,
+    "loss": shapes.Step,
+}
 """Keys that make a line of metrics.jsonl a measurement; its header has none of them."""
-WHEN = {"step", "tokens", "seconds"}
-"""Keys that every measurement has."""
-NUMBER = (int, float)
-CHECKED: dict[str, Any] = {
-    "rows": list,
-    "tolerance": NUMBER,
-    "passed": bool,
-    "largest_error": (*NUMBER, NoneType),
-    "quick": bool,
-}
-"""Keys of a gradient check and the types of their values."""
-CHECKED_ROW: dict[str, Any] = {
-    "case": str,
-    "tensor": str,
-    "elements": int,
-    "error": (*NUMBER, NoneType),
-    "worst": (*NUMBER, NoneType),
-    "ok": bool,
-}
-"""The same for a tensor of it."""
+MEND = "delete it and run the stage that writes it again"
 
 
 @dataclass
@@ -177,37 +164,59 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
     stages = {name: read_stage(folder, name) for name in names}
     run = Run(config.get("run", folder.name), config, stages)
     run.gradients = read_gradients(folder / "gradients.json")
-    run.pipeline = optional_json(folder / "pipeline.json")
+    run.pipeline = read_pipeline(folder)
     run.times = read_times(folder)
     tokenizers = [folder / name / "model" / "tokenizer.json" for name in names]
     run.tokenizer = next((path for path in tokenizers if path.is_file()), None)
     if {"data_dir", "results_dir", "run", "corpus", "tokenizer", "sources"} <= config.keys():
         paths = Paths(config)
-        run.corpus = optional_json(Path(paths.corpus_manifest))
-        run.tokens = optional_json(Path(paths.tokens))
+        run.corpus = read_result(Path(paths.corpus_manifest), shapes.Corpus)
+        run.tokens = read_result(Path(paths.tokens), shapes.Tokens)
         if config.get("sft", {}).get("enabled"):
-            run.instructions = optional_json(Path(paths.instructions) / "manifest.json")
+            path = Path(paths.instructions) / "manifest.json"
+            run.instructions = read_result(path, shapes.Instructions)
         if config.get("dpo", {}).get("enabled"):
-            run.preferences = optional_json(Path(paths.preferences) / "manifest.json")
+            path = Path(paths.preferences) / "manifest.json"
+            run.preferences = read_result(path, shapes.Preferences)
     return run
+
+
+def read_result(
+    path: Path, shape: Any, origin: Origin | None = None, what: str = ""
+) -> Json | None:
+    """What a stage wrote, if there is such a file. `origin` is of a file with a seal."""
+    if not path.is_file():
+        return None
+    value = read_json(path)
+    mend = origin.remedy if origin else MEND
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: not a JSON object; {mend}")
+    if origin:
+        check_seal(path, value, origin)
+    check_shape(path, value, shape, mend, what)
+    return value
 
 
 def read_gradients(path: Path) -> Json | None:
     """The gradient check of a run, if there is one."""
-    found = optional_json(path)
-    if found is None:
+    origin = Origin("`nanoeuler check`", "delete it, or let `nanoeuler check` write it again")
+    return read_result(path, shapes.Gradients, origin, "a check of gradients")
+
+
+def read_pipeline(folder: Path) -> Json | None:
+    """The rules of the workflow and the configuration that it kept, if it has made the run."""
+    path = folder / "pipeline.json"
+    pipeline = read_result(path, shapes.Pipeline)
+    if pipeline is None:
         return None
-    remedy = "delete it, or let `nanoeuler check` write it again"
-    check_seal(path, found, Origin("`nanoeuler check`", remedy))
-    if not has_types(found, CHECKED) or not all(has_types(r, CHECKED_ROW) for r in found["rows"]):
-        raise UserError(f"{path}: not a check of gradients; {remedy}")
-    return found
-
-
-def has_types(value: object, types: Mapping[str, Any]) -> bool:
-    return isinstance(value, dict) and all(
-        key in value and isinstance(value[key], kind) for key, kind in types.items()
-    )
+    if wrong := misfit_of(pipeline.get("config", {})):
+        raise UserError(f"{path}: {describe(pipeline, ('config', *wrong))}; {MEND}")
+    rules = pipeline.get("rules", {})
+    try:
+        TopologicalSorter({name: rule["needs"] for name, rule in rules.items()}).prepare()
+    except CycleError as error:
+        raise UserError(f"{path}: its rules need each other in a circle; {MEND}") from error
+    return pipeline
 
 
 def in_order(stages: set[str]) -> list[str]:
@@ -217,21 +226,18 @@ def in_order(stages: set[str]) -> list[str]:
 def kept_configuration(folder: Path) -> Json:
     """The configuration that the workflow of the run in `folder` kept; empty where it kept none,
     as for stages that were run by hand."""
-    return (optional_json(folder / "pipeline.json") or {}).get("config", {})
+    return (read_pipeline(folder) or {}).get("config", {})
 
 
 def read_stage(folder: Path, name: str) -> Stage:
     path = folder / "evaluation" / f"{name}.json"
-    stage = Stage(name, evaluation=optional_json(path))
-    if stage.evaluation is not None:
-        check_evaluation_seal(path, stage.evaluation)
-        if not is_evaluation(stage.evaluation):
-            raise UserError(
-                f"{path}: not an evaluation; delete it, or let `nanoeuler evaluate` write it again"
-            )
+    evaluation = read_result(path, shapes.Evaluation, EVALUATION, "an evaluation")
+    stage = Stage(name, evaluation=evaluation)
     model = folder / name / "model"
     if (model / CONFIG).is_file():
-        stage.model_step = read_description(model)[1].get("info", {}).get("step")
+        description = read_description(model)[1]
+        check_shape(model / CONFIG, description, shapes.ModelDescription, MEND)
+        stage.model_step = (description.get("info") or {}).get("step")
     for line in read_metrics(folder / name / "metrics.jsonl"):
         if "finished" in line:
             stage.finished = line
@@ -244,36 +250,18 @@ def read_stage(folder: Path, name: str) -> Stage:
     return stage
 
 
-def read_metrics(path: Path) -> list[Json]:
+def read_metrics(path: Path) -> Iterator[Json]:
     """The lines of a metrics.jsonl; a last one that was cut off is left out."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}: not UTF-8 text (byte {error.start:,}); delete it, or run the stage again"
-        ) from error
-    read = []
-    for number, text in enumerate(lines, 1):
-        mend = "take the line out, or run the stage again"
-        try:
-            line = json.loads(text)
-        except json.JSONDecodeError as error:
-            if number == len(lines):  # being written, or cut off by a kill
-                break
-            raise UserError(
-                f"{path}, line {number}: not valid JSON ({error.msg}); {mend}"
-            ) from error
-        if not isinstance(line, dict) or (not MEASURED.isdisjoint(line) and WHEN - line.keys()):
-            keys = ", ".join(sorted(WHEN))
-            raise UserError(f"{path}, line {number}: no measurement with {keys}; {mend}")
-        read.append(line)
-    return read
+    mend = "take the line out, or run the stage again"
+    cut_off = None
+    for number, line in read_lines(path, shape_of_line, mend) if path.is_file() else ():
+        if cut_off:
+            raise UserError(f"{path}, line {cut_off}: not valid JSON; {mend}")
+        if line is None:  # being written, or cut off by a kill
+            cut_off = number
+        else:
+            yield line
 
 
-def optional_json(path: Path) -> Json | None:
-    value = read_json(path) if path.is_file() else None
-    if not isinstance(value, dict | None):
-        raise UserError(
-            f"{path}: not a JSON object; delete it and run the stage that writes it again"
-        )
-    return value
+def shape_of_line(line: Json) -> Any:
+    return next((shape for key, shape in MEASURED.items() if key in line), shapes.Header)

@@ -25,7 +25,7 @@ from nanoeuler.log import counted
 def header(run: Run) -> Markup:
     made = run.first.provenance
     facts = [made.get("date", "")[:10]]
-    if "device" in made:
+    if {"cores", "device"} <= made.keys():
         facts.append(f"{counted(made['cores'], 'core')}, {made['device']}")
     return render(
         "header.html",
@@ -74,7 +74,7 @@ def tiles(run: Run) -> Markup:
     tuned = evaluations.get("dpo") or evaluations.get("sft") or {}
     return render(
         "tiles.html",
-        held_out=base.get("held_out", {}),
+        held_out=base.get("held_out") or {},
         bigram=run.bigram,
         answers=tuned.get("answers"),
         accuracy=(dpo.handed_on or {}).get("accuracy") if dpo else None,
@@ -98,7 +98,7 @@ def bits_figure(run: Run, source: str) -> Markup:
     if source in run.bigram:
         entries.append(Bar("bigram model", run.bigram[source], decimals(run.bigram[source])))
     for name, evaluation in run.readers.items():
-        if source in evaluation.get("held_out", {}):
+        if source in (evaluation.get("held_out") or {}):
             value = evaluation["held_out"][source]["bits_per_byte"]
             entries.append(Bar(stage_name(name), value, decimals(value), stage_colour(name)))
     return bars(f"Held-out text: {source}", "bits per byte, less is better", entries)

@@ -28,7 +28,8 @@ def upstream(rules: dict[str, Any]) -> dict[str, list[str]]:
 
     def visit(rule: str) -> None:
         if rule not in found and rule in rules:
-            found[rule] = [other for other in rules[rule]["needs"] if other in rules]
+            needed = dict.fromkeys(rules[rule]["needs"])
+            found[rule] = [other for other in needed if other in rules]
             for other in found[rule]:
                 visit(other)
 

@@ -23,7 +23,7 @@ def scores(run: Run) -> Markup:
     held_out = [
         (evaluation["settings"]["validation_tokens"], scores["tokens"] < scores["of_tokens"])
         for evaluation in evaluations
-        for scores in evaluation.get("held_out", {}).values()
+        for scores in (evaluation.get("held_out") or {}).values()
     ]
     answers = list(run.evaluated("answers").values())
     return render(
@@ -96,7 +96,7 @@ def heads(run: Run) -> Markup:
     accuracies = {
         f"{stage_name(name)}, {source}": scores["head_accuracy"]
         for name, evaluation in run.readers.items()
-        for source, scores in evaluation.get("held_out", {}).items()
+        for source, scores in (evaluation.get("held_out") or {}).items()
     }
     most = max(map(len, accuracies.values()), default=0)
     if most < 2:

@@ -21,7 +21,7 @@ def summarise(run: Run) -> Json:
 
 def summarise_stage(stage: Stage) -> Json:
     evaluation = stage.evaluation or {}
-    held_out = evaluation.get("held_out", {})
+    held_out = evaluation.get("held_out") or {}
     answers = evaluation.get("answers")
     return {
         "parameters": stage.parameters,
@@ -36,7 +36,8 @@ def summarise_stage(stage: Stage) -> Json:
         "bits_per_byte": {source: each["bits_per_byte"] for source, each in held_out.items()},
         "head_accuracy": {source: each["head_accuracy"] for source, each in held_out.items()},
         "tasks": {
-            name: without(scores, "groups") for name, scores in evaluation.get("tasks", {}).items()
+            name: without(scores, "groups")
+            for name, scores in (evaluation.get("tasks") or {}).items()
         },
         "chat": evaluation.get("chat"),
         "answers": without(answers, "replies") if answers else None,

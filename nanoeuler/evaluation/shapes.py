@@ -1,0 +1,324 @@
+"""The shapes of the files that the report and the comparison read.
+
+A shape has the keys that they use. A key that older versions did not write is NotRequired.
+"""
+
+from typing import Annotated, NotRequired, Required, TypedDict
+
+from nanoeuler.shape import Amount, Count, Measured, Number, Pair, Positive
+
+
+class Provenance(TypedDict, total=False):
+    nanoeuler: str
+    commit: str | None
+    dirty: bool | None
+    date: str
+    device: str
+    cores: Count
+    packages: dict[str, str] | None
+
+
+# ---- metrics.jsonl
+
+
+class Settings(TypedDict):
+    """The part of a section of the configuration that tells about training."""
+
+    learning_rate: NotRequired[Number | None]
+
+
+class Header(TypedDict, total=False):
+    stage: str
+    config: dict[str, Settings]
+    parameters: Count | None
+    fingerprint: str | None
+    provenance: Provenance | None
+    bigram_bits_per_byte: dict[str, Measured]
+    records: Count | None
+    pairs: Count | None
+    held_out_pairs: Count | None
+    skipped: list[Pair[Count]]
+
+
+class Measurement(TypedDict):
+    step: Count
+    tokens: Count
+    seconds: Amount
+
+
+class Step(Measurement):
+    loss: Measured
+    learning_rate: NotRequired[Number | None]
+    tokens_per_second: NotRequired[Number | None]
+    mfu: NotRequired[Number | None]
+
+
+class Validation(Measurement):
+    validation: dict[str, Measured | None]
+
+
+# ---- evaluation/<stage>.json
+
+
+class EvaluationSettings(TypedDict, total=False):
+    validation_tokens: Required[Count]
+    temperature: Number
+    top_p: Number
+
+
+class HeldOut(TypedDict):
+    bits_per_byte: Measured
+    head_accuracy: list[Measured]
+    tokens: Count
+    of_tokens: Count
+
+
+class Perplexity(TypedDict):
+    score: Annotated[float, lambda value: 0 <= value <= 1e305]  # exp of at most 700 nats
+
+
+class TaskScore(TypedDict):
+    metric: str
+    items: Count
+    score: Measured
+    standard_error: Measured | None
+    baseline: Measured
+    perplexity: NotRequired[Perplexity | None]
+
+
+class Replies(TypedDict):
+    stopped: Measured
+    mean_reply_tokens: Measured
+    repetition: NotRequired[Measured | None]
+
+
+class Chat(Replies):
+    prompts: Count
+    sampled: NotRequired[Replies | None]
+
+
+class KindScore(TypedDict):
+    questions: Count
+    score: Measured
+
+
+CommonestAnswer = TypedDict("CommonestAnswer", {"answer": str, "score": Measured, "from": str})
+
+
+class KindBaseline(TypedDict):
+    score: Measured
+
+
+class Reply(TypedDict):
+    instruction: str
+    input: str
+    answer: str
+    reply: str
+    correct: bool
+
+
+class StyleShare(TypedDict):
+    share: Measured
+    standard_error: Measured | None
+
+
+class Style(TypedDict):
+    sampled: StyleShare
+
+
+class Answers(Replies):
+    questions: Count
+    score: Measured
+    standard_error: Measured | None
+    kinds: dict[str, KindScore]
+    commonest_answer: CommonestAnswer
+    commonest_answer_of_kind: NotRequired[KindBaseline | None]
+    replies: list[Reply]
+    style: NotRequired[Style | None]
+
+
+class Statistic(TypedDict):
+    mean: Number
+    quartiles: Pair[Number]
+
+
+Statistics = list[Statistic | None]
+
+
+class Trajectory(TypedDict):
+    step_size: Number
+    layers: Positive
+    tokens: Count
+    norm: Annotated[Statistics, len]  # at least that of the embedding
+    relative_step: Statistics
+    cosine: Statistics
+    stream_angle: Statistics
+    step_angle: Statistics
+
+
+class Sample(TypedDict):
+    prompt: str
+    text: str
+    stopped: bool
+    continues: bool
+
+
+class ModelForm(TypedDict):
+    context: Count
+
+
+class Material(TypedDict, total=False):
+    name: str | None
+    licence: str | None
+
+
+class ModelInfo(TypedDict, total=False):
+    instructions: Material | None
+    preferences: Material | None
+
+
+class Evaluation(TypedDict, total=False):
+    held_out: Required[dict[str, HeldOut] | None]
+    settings: Required[EvaluationSettings]
+    window: Required[Count]
+    parameters: Count | None
+    template: str | None
+    model: ModelForm | None
+    model_info: ModelInfo | None
+    tasks: dict[str, TaskScore] | None
+    chat: Chat | None
+    answers: Answers | None
+    samples: list[Sample] | None
+    trajectory: Trajectory | None
+    provenance: Provenance | None
+
+
+# ---- gradients.json
+
+
+class CheckedTensor(TypedDict):
+    case: str
+    tensor: str
+    elements: Count
+    error: Number | None
+    worst: Number | None
+    ok: bool
+
+
+class CheckedEngine(TypedDict):
+    engine: str
+    device: str
+    precision: str
+    tensors: Count
+    passed: bool
+    largest_error: Number | None
+    limit: Number
+    rows: list[CheckedTensor]
+
+
+class Gradients(TypedDict):
+    rows: list[CheckedTensor]
+    tolerance: Number
+    passed: bool
+    largest_error: Number | None
+    quick: bool
+    engine: NotRequired[CheckedEngine | None]
+
+
+# ---- pipeline.json and the manifests
+
+
+class Rule(TypedDict):
+    jobs: Count
+    needs: list[str]
+
+
+class KeptCorpus(TypedDict):
+    name: str
+
+
+class KeptTokenizer(TypedDict):
+    vocab_size: Count
+
+
+class KeptTuning(TypedDict):
+    instructions: str
+
+
+class KeptAlignment(TypedDict):
+    preferences: str
+
+
+class KeptConfiguration(TypedDict, total=False):
+    """The keys that tell where the run's data lie; the configuration's own types say the rest."""
+
+    corpus: KeptCorpus
+    tokenizer: KeptTokenizer
+    sft: KeptTuning
+    dpo: KeptAlignment
+
+
+class Pipeline(TypedDict, total=False):
+    config: KeptConfiguration
+    rules: dict[str, Rule]
+
+
+class Part(TypedDict):
+    documents: Count
+    bytes: Count
+
+
+class Source(TypedDict):
+    licence: NotRequired[str | None]
+    train: Part
+    validation: Part
+
+
+class Corpus(TypedDict, total=False):
+    sources: dict[str, Source]
+    fingerprint: str | None
+
+
+class TokenPart(TypedDict):
+    tokens: Count
+    bytes: Count
+
+
+class Tokens(TypedDict, total=False):
+    splits: dict[str, dict[str, TokenPart]]
+    fingerprint: str | None
+    tokenizer: str | None
+    corpus: str | None
+
+
+class Records(TypedDict):
+    records: Count
+
+
+class Instructions(TypedDict):
+    name: str
+    train: Records
+    validation: Records
+
+
+class Pairs(TypedDict):
+    pairs: Count
+
+
+class Preferences(TypedDict):
+    name: str
+    train: Pairs
+    validation: Pairs
+
+
+# ---- others
+
+
+class ModelDescription(TypedDict):
+    """The section of a model's config.json."""
+
+    info: NotRequired["TrainedModel | None"]
+
+
+class TrainedModel(TypedDict, total=False):
+    step: Count | None
