@@ -51,7 +51,7 @@ def run_plan(options: argparse.Namespace) -> int:
     from nanoeuler.backend import make_backend
     from nanoeuler.config import load
 
-    source = options.file or options.config
+    source = options.config if options.file is None else options.file
     config = load(source)
     inline = source.lstrip().startswith("{")
     name = options.name or ("config/config.yaml" if inline else source)

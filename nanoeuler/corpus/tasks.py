@@ -9,9 +9,11 @@ does not have the layout of the task's kind, and the stage stops.
 
 import fnmatch
 import json
+import lzma
 import stat
 import struct
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -35,7 +37,10 @@ from nanoeuler.files import atomic_folder, require_ours, sha256_file, sha256_tex
 TOLD = 5  # bad records named in the log
 LABELS = "-labels.lst"
 """Ending of PIQA's file of answers, which has a line for each record of the file of that name."""
-DAMAGED_ZIP = (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, struct.error)
+DAMAGED_ZIP = (
+    *(zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, struct.error),
+    *(zlib.error, lzma.LZMAError),
+)
 """What Python raises for archives that are damaged, encrypted, or of an unknown version."""
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Compressions of archives. The others unpack blocks of any size at once."""

@@ -196,7 +196,7 @@ def check_hashes(folder: Path, description: Mapping[str, Any]) -> str:
 
 def origin_of(folder: Path, description: Mapping[str, Any]) -> Origin:
     return Origin(
-        f"the stage {description.get('stage')}",
+        f"the stage {str(description.get('stage'))[:40]}",
         f"delete {folder} and run the stage again, which exports it from its checkpoint, or, if "
         f"you changed it yourself: nanoeuler accept {folder}",
     )
