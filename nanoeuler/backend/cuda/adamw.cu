@@ -13,8 +13,8 @@
 //                bytes: 4 P
 // prepare        in: partial, schedule (lr, updates done), losses
 //                out: scalars (STEP_SCALARS) float, report (norm, updates left out) double
-// adamw          in: parameters, gradients, m, v (P) float; flags (P / DECAY_BLOCK) bytes: STAYS, MOVES
-//                or, for a parameter that decays too, another
+// adamw          in: parameters, gradients, m, v (P) float; flags (P / DECAY_BLOCK) bytes: STAYS,
+//                MOVES or, for a parameter that decays too, another
 //                out: parameters, m, v, working (P) bfloat16
 //                bytes: 28 P, and 2 P for working
 //
