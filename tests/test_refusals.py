@@ -168,3 +168,8 @@ def test_a_tokenizer_without_bounds_is_refused(tmp_path, content, problem):
         tokenizer_json.read(path)
     assert f"{path}: {problem}" in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+def test_links_that_lead_to_themselves_are_refused(folder):
+    (folder / "loop").symlink_to("loop")
+    assert "once" in refused(folder, "report", "loop", "loop", "--output", "page.html")

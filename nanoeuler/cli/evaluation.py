@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 from nanoeuler import log
@@ -187,6 +188,6 @@ def report_folders(options: argparse.Namespace) -> list[Path]:
             "give the folders of runs, such as results/demo, or one with --run and its --config"
         )
     folders = options.runs or [options.run]
-    if len({folder.resolve() for folder in folders}) < len(folders):
+    if len({os.path.realpath(folder) for folder in folders}) < len(folders):
         raise UserError("give the folder of each run once")
     return folders

@@ -100,7 +100,8 @@ def finder(files: Iterable[str | Path]) -> Callable[[str | None], str | None]:
     """
     places: list[Path] = []
     for folder in (Path(file).parent for file in files):
-        places += [folder, folder / ".."] if folder.resolve().name == "config" else [folder]
+        named = os.path.basename(os.path.realpath(folder))
+        places += [folder, folder / ".."] if named == "config" else [folder]
 
     def find(path: str | None) -> str | None:
         if path is None or os.path.isabs(path) or exists(path):

@@ -6,6 +6,7 @@ A source can be read as often as needed, always in the same order and in the sam
 """
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -237,7 +238,7 @@ def choose_sources(
             )
     sources: list[Source] = []
     names = set(given)
-    taken: set[Path] = set()
+    taken: set[str] = set()
     own_is_named = any(name not in given for name in named)
     for entry in dict.fromkeys([*named, *([] if own_is_named else own)]):
         if entry == GUTENBERG:
@@ -245,13 +246,13 @@ def choose_sources(
         elif entry == FINEWEB:
             sources.append(WebPages(unique_paths(fineweb), licences.get(FINEWEB, "")))
         else:
-            files = [file for file in find_files(entry) if file.resolve() not in taken]
+            files = [file for file in find_files(entry) if os.path.realpath(file) not in taken]
             if not files:
                 raise UserError(
                     f"{entry}: all its files belong to sources named before it; "
                     "take it out of corpus.sources"
                 )
-            taken.update(file.resolve() for file in files)
+            taken.update(os.path.realpath(file) for file in files)
             sources.append(OwnText(entry, files, unused(slug(entry), names)))
     if not sources:
         raise UserError(
@@ -259,7 +260,7 @@ def choose_sources(
             "corpus.sources"
         )
     for path in own:
-        if own_is_named and Path(path).resolve() not in taken and path not in named:
+        if own_is_named and os.path.realpath(path) not in taken and path not in named:
             log.line("text", f"{path} was left out: corpus.sources names other files; add it there")
     return sources
 
