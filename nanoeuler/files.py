@@ -28,7 +28,15 @@ from nanoeuler.errors import UserError
 MOST_JSON = 100_000_000
 """Bytes of the largest JSON file that is read whole."""
 MARKER = ".nanoeuler"
-"""The list of our files in a folder that we made, where no manifest says that we made it."""
+"""The list of our files in a folder that we made. (A manifest alone would not do: Snakemake deletes
+it, as an output, before it makes the folder again.)"""
+WHOLE = ("config.json", "state.json")
+"""Files of models and checkpoints, which have no marker: all their files are outputs."""
+EARLIER = re.compile(
+    r"(train|validation)-.+-\d{3}\.bin|fineweb|gutenberg|"
+    r"instructions\.json|preferences\.jsonl|questions\.jsonl"
+)
+"""Names in folders of tokens, and of the demo's world, that earlier versions made without one."""
 
 SIGNS: tuple[tuple[str, set[str]], ...] = (
     (MARKER, {"files"}),
@@ -126,7 +134,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         with temporary_beside(target, folder=True) as temporary:
             yield temporary
             require_ours(path)
-            if sign_of_ours(temporary) is None:
+            if not any((temporary / name).is_file() for name in WHOLE):
                 write_json(temporary / MARKER, {"files": files_in(temporary)})
             finish_files(temporary)
             keep_others(target, temporary)
@@ -149,7 +157,9 @@ def require_ours(path: str | Path) -> None:
         if mounted or path.samefile(Path.cwd()):
             what = "a mounted disk" if mounted else "the working folder"
             raise UserError(f"{path}: {what} cannot be replaced; give the name of a folder in it")
-        if any(path.iterdir()) and sign_of_ours(path) is None:
+        names = [each.name for each in path.iterdir()]
+        earlier = all(map(EARLIER.fullmatch, names))
+        if not earlier and sign_of_ours(path) is None:
             raise UserError(
                 f"{path}: holds files and was not made by nanoeuler, which would replace it; "
                 "give the name of a new folder, or move this one away"

@@ -13,7 +13,7 @@ import pytest
 
 from nanoeuler import files
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_folder, atomic_write, sweep, write_json
+from nanoeuler.files import atomic_folder, atomic_write, require_ours, sweep, write_json
 
 DAY = 24 * 3600
 WRITER = """
@@ -268,3 +268,20 @@ def test_only_what_is_surely_abandoned_is_swept(tmp_path, name, age, stays):
         os.utime(path, (time.time() - age,) * 2)
     sweep(tmp_path, "step-")
     assert left.exists() == stays
+
+
+def test_a_folder_whose_manifest_snakemake_has_deleted_is_made_again(tmp_path):
+    folder = tmp_path / "tokens"
+    for content in ("one", "two"):
+        with atomic_folder(folder) as temporary:
+            (temporary / "train-books-000.bin").write_text(content)
+            (temporary / "other.txt").write_text(content)
+            write_json(temporary / "manifest.json", {"tokenizer": 1, "corpus": 1, "splits": 1})
+        (folder / "manifest.json").unlink()
+    assert (folder / "other.txt").read_text() == "two"
+    (folder / "other.txt").unlink()
+    (folder / ".nanoeuler").unlink()  # as earlier versions made it
+    require_ours(folder)
+    (folder / "thesis.txt").touch()
+    with pytest.raises(UserError, match="was not made by nanoeuler"):
+        require_ours(folder)

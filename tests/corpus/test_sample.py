@@ -27,6 +27,7 @@ from nanoeuler.corpus.sample.settings import Settings
 from nanoeuler.corpus.sample.world import KINDS, World, build_world
 from nanoeuler.corpus.sample.write import write_sample
 from nanoeuler.errors import UserError
+from nanoeuler.files import MARKER
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEFAULTS = Settings()
@@ -100,7 +101,7 @@ def test_equal_settings_give_equal_bytes(tmp_path: Path) -> None:
         for path in (tmp_path / "one").rglob("*")
         if path.is_file()
     )
-    assert len(files) == len(BOOKS) + 5
+    assert len(files) == len(BOOKS) + 6
     for file in files:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), (
             file
@@ -133,7 +134,7 @@ def test_the_manifest_describes_the_files(demo: Path) -> None:
     assert manifest["settings"]["seed"] == 1
     assert set(manifest["files"]) == {
         path.relative_to(demo).as_posix() for path in demo.rglob("*") if path.is_file()
-    } - {"manifest.json"}
+    } - {"manifest.json", MARKER}
     for name, entry in manifest["files"].items():
         content = (demo / name).read_bytes()
         assert entry == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
