@@ -47,12 +47,13 @@ MODEL_THREADS = model_threads(workflow.global_resources["gpu"].value)
 
 onstart:
     workflow_lock.note(getattr(workflow.persistence, "_lockfile", {}).values())
-    rules_to_run = {job.rule.name for job in workflow.dag.needrun_jobs()}
+    jobs = list(workflow.dag.needrun_jobs())
+    rules_to_run = {job.rule.name for job in jobs}
     gpus = workflow.global_resources["gpu"].value
     start.require_plan(
         start.plan_command(config, rules_to_run, config_files, gpus, workflow.local_exec)
     )
-    start.keep_models(paths, rules_to_run)
+    start.keep_what_is_needed(paths, jobs)
     needs = {job: workflow.dag.dependencies[job] for job in workflow.dag.jobs}
     start.write_pipeline(paths.pipeline, config, needs)
 

@@ -138,7 +138,7 @@ def choose_parent(options: argparse.Namespace, settings: "Training") -> Path | N
 
 def run(stage: Callable[[], object], output: Path) -> int:
     """Run a training stage. A stop by a signal ends with the status that shells expect."""
-    from nanoeuler.files import require_ours
+    from nanoeuler.folders import require_ours
     from nanoeuler.training.stopping import Stopped
 
     require_ours(output / "model")

@@ -20,6 +20,7 @@ from nanoeuler.config.stages import stage_config
 from nanoeuler.config.validation import show
 from nanoeuler.errors import UserError
 from nanoeuler.files import write_json
+from nanoeuler.folders import mark_earlier
 from nanoeuler.model.files import keep_model
 
 TRAINING = ("pretrain", "sft", "sft_scratch", "dpo")
@@ -43,6 +44,7 @@ class SnakemakeJob(Protocol):
     """A job of Snakemake's DAG."""
 
     rule: Rule
+    output: Iterable[str]
 
 
 def read_configuration(files: Sequence[str | Path], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,12 +128,24 @@ def require_plan(command: list[str]) -> None:
         )
 
 
-def keep_models(paths: Paths, rules: Collection[str]) -> None:
-    """Keep the models that `rules` make again usable until their successors are whole."""
+def keep_what_is_needed(paths: Paths, jobs: Collection[SnakemakeJob]) -> None:
+    """Keep what Snakemake is about to delete: it deletes the outputs of `jobs`, which will run.
+
+    Models stay usable until their successors are whole. Folders of earlier versions are marked as
+    ours while they have the manifest that shows it.
+    """
+    from nanoeuler.corpus.assemble import require_corpus
+
+    outputs = {Path(file) for job in jobs for file in job.output}
     try:
         for stage in TRAINING:
-            if stage in rules:
+            if any(job.rule.name == stage for job in jobs):
                 keep_model(paths.model_folder(stage))
+        for path in outputs:
+            if path == Path(paths.corpus_manifest):
+                require_corpus(path.parent)
+            elif path.name == "manifest.json":
+                mark_earlier(path.parent)
     except UserError as error:
         raise SystemExit(f"error  {error}") from error
 

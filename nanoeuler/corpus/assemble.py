@@ -39,19 +39,9 @@ from nanoeuler.corpus.split import check_share
 from nanoeuler.corpus.survey import COPY, HELD_OUT, NEAR_COPY, QUOTING, TRAIN, Part, Survey, survey
 from nanoeuler.corpus.word_hashes import hash_words
 from nanoeuler.errors import UserError
-from nanoeuler.files import (
-    MARKER,
-    atomic_folder,
-    canonical_json,
-    files_in,
-    read_json,
-    require_ours,
-    sha256_file,
-    sha256_text,
-    sign_of_ours,
-    sweep,
-    write_json,
-)
+from nanoeuler.files import canonical_json, read_json, sha256_file, sha256_text, write_json
+from nanoeuler.folders import atomic_folder, files_in, require_ours, sign_of_ours, write_marker
+from nanoeuler.temporary import sweep
 
 SPLITS = ("train", "validation")
 HELD_OUT_TEXT = "held-out text"  # its name among the sets that training documents may quote
@@ -147,7 +137,7 @@ def require_corpus(output: Path) -> None:
             if sign_of_ours(folder) is None and names:  # of a version that left no marker
                 stems = [name[: -len(".offsets")] for name in names if name.endswith(".offsets")]
                 ours = [f"{stem}{suffix}" for stem in stems for suffix in (".txt", ".offsets")]
-                write_json(folder / MARKER, {"files": ours})
+                write_marker(folder, ours)
     for split in SPLITS:
         require_ours(output / split)
 

@@ -25,14 +25,8 @@ from nanoeuler.corpus.download import Source, local_copy
 from nanoeuler.corpus.record_files import read_records
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
-from nanoeuler.files import (
-    atomic_folder,
-    canonical_json,
-    require_ours,
-    sha256_file,
-    sha256_text,
-    write_json,
-)
+from nanoeuler.files import canonical_json, sha256_file, sha256_text, write_json
+from nanoeuler.folders import atomic_folder, require_ours
 
 NAMES = {
     "instruction": ("instruction",),

@@ -25,7 +25,8 @@ from nanoeuler.corpus.dialogue import Turn, Unusable, check_text, read_message, 
 from nanoeuler.corpus.download import Source, local_copy
 from nanoeuler.corpus.instructions import check_records, find_entry, split, write_splits
 from nanoeuler.corpus.remote_file import Patience
-from nanoeuler.files import require_ours, sha256_file
+from nanoeuler.files import sha256_file
+from nanoeuler.folders import require_ours
 
 Pair = dict[str, Any]
 """instruction, input, chosen, rejected and, for a conversation, `earlier`: the turns before."""

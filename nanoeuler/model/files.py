@@ -20,7 +20,8 @@ from safetensors.numpy import save_file
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_folder, link_or_copy, read_json, sha256_file, write_json
+from nanoeuler.files import link_or_copy, read_json, sha256_file, write_json
+from nanoeuler.folders import atomic_folder
 from nanoeuler.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer

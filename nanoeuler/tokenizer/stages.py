@@ -4,7 +4,7 @@ from pathlib import Path
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.files import atomic_folder, require_ours
+from nanoeuler.folders import atomic_folder, require_ours
 from nanoeuler.integrity import write_note
 from nanoeuler.tokenizer import gpt2_files
 from nanoeuler.tokenizer.bpe import learn

@@ -17,19 +17,13 @@ import numpy as np
 from nanoeuler import log
 from nanoeuler.backend.records import Array
 from nanoeuler.errors import UserError
-from nanoeuler.files import (
-    atomic_folder,
-    link_or_copy,
-    read_json,
-    sha256_file,
-    sign_of_ours,
-    sweep,
-    write_json,
-)
+from nanoeuler.files import link_or_copy, read_json, sha256_file, write_json
+from nanoeuler.folders import atomic_folder, sign_of_ours
 from nanoeuler.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_tensors, save_tensors
 from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.temporary import sweep
 from nanoeuler.training.state import TrainingState
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"

@@ -24,14 +24,8 @@ from nanoeuler import log
 from nanoeuler.config.settings import Dpo
 from nanoeuler.config.stages import STAGES
 from nanoeuler.errors import UserError
-from nanoeuler.files import (
-    atomic_folder,
-    canonical_json,
-    read_json,
-    sha256_file,
-    sha256_text,
-    write_json,
-)
+from nanoeuler.files import canonical_json, read_json, sha256_file, sha256_text, write_json
+from nanoeuler.folders import atomic_folder
 from nanoeuler.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.transformer import Transformer

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 from corpus_samples import LICENCES, manifest_of, page_text, read, run, write_book, write_pages
 
-from nanoeuler import files
+from nanoeuler import folders
 from nanoeuler.cli import main
 from nanoeuler.corpus import assemble as assembly
 from nanoeuler.corpus import own_text
@@ -496,7 +496,7 @@ def test_a_new_corpus_leaves_tokenizers_alone_and_clears_up_after_a_killed_attem
 def test_a_corpus_of_an_older_version_which_left_no_marker_is_replaced(tmp_path, books):
     run(tmp_path, "--books", *books)
     for split in ("train", "validation"):
-        (tmp_path / "corpus" / split / files.MARKER).unlink()
+        (tmp_path / "corpus" / split / folders.MARKER).unlink()
     assert run(tmp_path, "--books", *books[:12]) == 0
 
 
@@ -519,14 +519,14 @@ def test_files_in_the_place_of_a_corpus_are_refused(tmp_path, books, capsys, pat
 def test_the_manifest_is_gone_while_files_are_exchanged(tmp_path, books, monkeypatch):
     """A kill between the two renames must not leave a manifest that describes other files."""
     run(tmp_path, "--books", *books)
-    real, renamed = files.replace_folder, []
+    real, renamed = folders.replace_folder, []
 
     def replace(new, path):
         renamed.append(path.name)
         assert not (tmp_path / "corpus/manifest.json").exists()
         real(new, path)
 
-    monkeypatch.setattr(files, "replace_folder", replace)
+    monkeypatch.setattr(folders, "replace_folder", replace)
     assert run(tmp_path, "--books", *books[:15]) == 0
     assert renamed == ["validation", "train"]
     assert (tmp_path / "corpus/manifest.json").exists()

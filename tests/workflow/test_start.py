@@ -6,15 +6,20 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from stub_checkout import CONFIG, ROOT, SOURCES
 
 from nanoeuler.config import load
 from nanoeuler.config.next_steps import next_steps
-from nanoeuler.config.start import plan_command
+from nanoeuler.config.paths import Paths
+from nanoeuler.config.start import keep_what_is_needed, plan_command
 from nanoeuler.corpus.sample.write import write_sample
+from nanoeuler.files import write_json
+from nanoeuler.folders import atomic_folder
 
 
 @pytest.fixture
@@ -131,3 +136,41 @@ def test_a_killed_snakemake_leaves_no_lock_and_a_living_one_keeps_its_own(tmp_pa
     assert "the last Snakemake in this folder was killed" in said
     assert "Directory cannot be locked" not in said
     assert not list((tmp_path / ".snakemake").glob("locks/*"))
+
+
+@dataclass
+class Job:
+    """A job of Snakemake's DAG that will run: its outputs are deleted first."""
+
+    rule: SimpleNamespace
+    output: list[str]
+
+
+def test_folders_of_versions_without_a_marker_are_made_again(config):
+    paths = Paths(config)
+    records, corpus = Path(paths.instructions), Path(paths.corpus)
+    for name in ("train.jsonl", "validation.jsonl", "mine.txt"):
+        write(records / name)
+    write_json(records / "manifest.json", {"validation_share": 0.1, "bad": 0})
+    for name in ("train/world.txt", "train/world.offsets", "validation/mine.txt"):
+        write(corpus / name)
+    write_json(corpus / "manifest.json", {"sources": {}, "fingerprint": ""})
+    manifests = [str(folder / "manifest.json") for folder in (records, corpus)]
+    keep_what_is_needed(paths, [Job(SimpleNamespace(name="rule"), manifests)])
+    for manifest in manifests:
+        Path(manifest).unlink()
+    for folder in (records, corpus / "train", corpus / "validation"):
+        with atomic_folder(folder) as temporary:
+            (temporary / "validation.jsonl").write_text("new")
+    assert sorted(path.name for path in records.iterdir()) == [
+        ".nanoeuler",
+        "mine.txt",
+        "validation.jsonl",
+    ]
+    assert not (corpus / "train/world.txt").exists()
+    assert (corpus / "validation/mine.txt").exists()
+
+
+def write(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("old")

@@ -1,0 +1,179 @@
+"""Write folders so that a reader never sees half of one, and replace only those that we made.
+
+A folder of outputs is written under a temporary name beside its place and renamed. A marker in it
+lists our files, so that the next writer can tell them from what somebody else has put there.
+"""
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from nanoeuler.errors import UserError
+from nanoeuler.files import explain_os_errors, sync, write_json
+from nanoeuler.temporary import temporary_beside, temporary_path
+
+MARKER = ".nanoeuler"
+"""The list of our files in a folder that we made. (A manifest alone would not do: Snakemake deletes
+it, as an output, before it makes the folder again.)"""
+WHOLE = ("config.json", "state.json")
+"""Files of models and checkpoints, which have no marker: all their files are outputs."""
+EARLIER = re.compile(
+    r"manifest\.json|(train|validation)-.+-\d{3}\.bin|(train|validation|items)\.jsonl|"
+    r"(fineweb|gutenberg)/.+|instructions\.json|preferences\.jsonl|questions\.jsonl"
+)
+"""Our files in folders that earlier versions made without a marker: of tokens, of records, and of
+the demo's world."""
+
+SIGNS: tuple[tuple[str, set[str]], ...] = (
+    (MARKER, {"files"}),
+    ("config.json", {"nanoeuler"}),  # a model
+    ("state.json", {"fingerprint", "sha256"}),  # a checkpoint
+    ("manifest.json", {"tokenizer", "corpus", "splits"}),  # tokens
+    ("manifest.json", {"validation_share", "bad"}),  # instructions, preferences
+    ("manifest.json", {"items_sha256"}),  # a task
+    ("manifest.json", {"people", "boats", "files"}),  # the demo's world
+)
+"""Files that show that we made a folder, with keys that they have. They name our files in it."""
+
+RENAME_EXCHANGE, AT_FDCWD = 2, -100  # of Linux
+
+
+@contextlib.contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`; on success fsync its files and rename it.
+
+    A folder that is replaced keeps the files that somebody else has put into it. Raises
+    `UserError`, before and after the work, where `require_ours` does.
+    """
+    path = Path(path)
+    require_ours(path)
+    with explain_os_errors(path):
+        target = Path(os.path.realpath(path))
+        with temporary_beside(target, folder=True) as temporary:
+            yield temporary
+            require_ours(path)
+            if not any((temporary / name).is_file() for name in WHOLE):
+                write_marker(temporary, files_in(temporary))
+            finish_files(temporary)
+            keep_others(target, temporary)
+            replace_folder(temporary, target)
+            sync(target.parent)
+
+
+def require_ours(path: str | Path) -> None:
+    """Raise `UserError` unless a folder can be written to `path`.
+
+    There must be nothing, an empty folder, or a folder that `atomic_folder` has made.
+    """
+    path = Path(path)
+    with explain_os_errors(path):
+        if not os.path.lexists(path):
+            return
+        if not path.is_dir():
+            raise UserError(f"{path}: not a folder; give the name of a folder to write")
+        mounted = os.path.ismount(os.path.realpath(path))
+        if mounted or path.samefile(Path.cwd()):
+            what = "a mounted disk" if mounted else "the working folder"
+            raise UserError(f"{path}: {what} cannot be replaced; give the name of a folder in it")
+        if any(path.iterdir()) and sign_of_ours(path) is None:
+            raise UserError(
+                f"{path}: holds files and was not made by nanoeuler, which would replace it; "
+                "give the name of a new folder, or move this one away"
+            )
+
+
+def sign_of_ours(folder: Path) -> str | None:
+    """The text of the file that shows that we made `folder`; None where no file does."""
+    for name, keys in SIGNS:
+        if not (folder / name).is_file():
+            continue
+        try:
+            text = (folder / name).read_text(encoding="utf-8")
+            content = json.loads(text)
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(content, dict) and keys <= content.keys():
+            return text
+    return None
+
+
+def write_marker(folder: Path, files: Iterable[str]) -> None:
+    write_json(folder / MARKER, {"files": sorted(files)})
+
+
+def mark_earlier(folder: str | Path) -> None:
+    """Mark a folder that an earlier version made, while its manifest still shows that we did."""
+    folder = Path(folder)
+    if sign_of_ours(folder) is not None and not (folder / MARKER).exists():
+        write_marker(folder, filter(EARLIER.fullmatch, files_in(folder)))
+
+
+def files_in(folder: Path) -> list[str]:
+    """The names of all files and links in `folder`, with "/" between folders."""
+    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return [path.relative_to(folder).as_posix() for path in found]
+
+
+def finish_files(folder: Path) -> None:
+    """Give the files the modes that the umask leaves, and bring all of `folder` to the disk."""
+    mode = folder.stat().st_mode & 0o666  # of a folder that has just been made
+    for path in [folder, *folder.rglob("*")]:
+        if path.is_file():
+            with contextlib.suppress(PermissionError):  # a file system without modes
+                path.chmod(mode)
+        sync(path)
+
+
+def keep_others(folder: Path, successor: Path) -> None:
+    """Put the files that we did not write to `folder` into its `successor`, too."""
+    ours = sign_of_ours(folder) if folder.exists() else None
+    if ours is None:
+        return
+    for name in files_in(folder):
+        old, new = folder / name, successor / name
+        if json.dumps(name, ensure_ascii=False) in ours or os.path.lexists(new):
+            continue
+        new.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(old, new, follow_symlinks=False)
+        except OSError:  # a file system without hard links
+            shutil.copy2(old, new, follow_symlinks=False)
+
+
+def replace_folder(new: Path, path: Path) -> None:
+    """Rename the folder `new` to `path`. A folder that was there is called `new` afterwards."""
+    try:
+        os.rename(new, path)  # there is nothing, or an empty folder
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        if exchange(new, path):
+            return
+        old = temporary_path(path)
+        os.rename(path, old)
+        try:
+            os.rename(new, path)
+        except OSError:
+            os.rename(old, path)
+            raise
+        os.rename(old, new)
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange the names of two folders at once; False where the system cannot do that."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    done = renameat2(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE)
+    if done == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number), str(second))
