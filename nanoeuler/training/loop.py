@@ -6,6 +6,7 @@ its newest checkpoint and ends with the same bits as one that never stopped. Row
 a number are left out, see `skipping.py`.
 """
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -326,6 +327,8 @@ class Trainer:
         step, values = self.state.step, self.job.validate(self.state.model)
         self.validated = step
         score = self.job.score(values)
+        if math.isnan(score):
+            score = math.inf  # any number is better
         if self.best is None or score < self.best["score"]:
             self.best, self.worse = {"step": step, "score": score}, 0
         else:
