@@ -40,6 +40,7 @@ from nanoeuler.backend.records import (
     MatrixGroup,
     ModelWeights,
     MuonConstants,
+    ParameterRun,
     PreferencePairs,
     RmsNorm,
     RopeTable,
@@ -592,14 +593,13 @@ class Backend(ABC):
         flat: FlatState,
         first_moment: Array,
         second_moment: Array,
-        decays: list[tuple[slice, bool]],
+        runs: Sequence[ParameterRun],
         constants: AdamWConstants,
         scalars: Array,
     ) -> None:
         """One step of AdamW with the gradient clipped. `flat.working` follows the parameters.
 
-        `decays`: slices of the flat buffers, and whether weight decay applies to each. What no
-        slice covers stays.
+        What no run covers stays.
         """
 
     @abstractmethod

@@ -60,6 +60,14 @@ class AdamWConstants(NamedTuple):
     weight_decay: float
 
 
+class ParameterRun(NamedTuple):
+    """Neighbouring tensors in the flat buffers that AdamW moves alike."""
+
+    part: slice
+    decays: bool
+    rate: float = 1.0  # multiple of the learning rate
+
+
 class MuonConstants(NamedTuple):
     """The constants of Muon; the learning rate comes from the schedule."""
 

@@ -20,6 +20,7 @@ from nanoeuler.backend.records import (
     FlatState,
     MatrixGroup,
     MuonConstants,
+    ParameterRun,
     PreferencePairs,
     RmsNorm,
     RopeTable,
@@ -371,7 +372,7 @@ class ReferenceBackend(Backend):
         flat: FlatState,
         first_moment: Array,
         second_moment: Array,
-        decays: list[tuple[slice, bool]],
+        runs: Sequence[ParameterRun],
         constants: AdamWConstants,
         scalars: Array,
     ) -> None:
@@ -381,10 +382,11 @@ class ReferenceBackend(Backend):
         """
         if scalars[0] == 0:
             return
-        for part, decay in decays:
+        for run in runs:
+            part = run.part
             parameters, gradients = flat.parameters[part], flat.gradients[part]
             moments = first_moment[part], second_moment[part]
-            self.adamw_slice(parameters, gradients, *moments, decay, constants, scalars)
+            self.adamw_run(parameters, gradients, *moments, run, constants, scalars)
         self.refresh(flat.working, flat.parameters)
 
     def muon(
@@ -455,18 +457,19 @@ class ReferenceBackend(Backend):
             return float(np.einsum("n,n->", values, values, dtype=np.float64))
         return squared_norm_blocked(values)
 
-    def adamw_slice(
+    def adamw_run(
         self,
         parameters: Array,
         gradients: Array,
         first_moment: Array,
         second_moment: Array,
-        decay: bool,
+        run: ParameterRun,
         constants: AdamWConstants,
         scalars: Array,
     ) -> None:
-        """`adamw` on a slice of the flat buffers."""
+        """`adamw` on the slices of the flat buffers that a run covers."""
         _, gradient_scale, learning_rate, step = scalars.tolist()
+        learning_rate *= run.rate
         beta1, beta2, epsilon, weight_decay = constants
         gradient = gradients * gradient_scale
         first_moment *= beta1
@@ -479,7 +482,7 @@ class ReferenceBackend(Backend):
         denominator += epsilon
         update = first_moment / denominator
         update *= learning_rate / (1 - beta1**step)
-        if decay:
+        if run.decays:
             parameters *= 1 - learning_rate * weight_decay
         parameters -= update
 

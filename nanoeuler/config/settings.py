@@ -63,6 +63,12 @@ class Training(Section):
         reruns="new",
     )
     muon_momentum: float = key("decay of Muon's momentum", default=0.95, ge=0, lt=1, reruns="new")
+    embedding_rate: float = key(
+        "learning rate of the embedding, as a multiple of learning_rate",
+        default=1.0,
+        gt=0,
+        reruns="new",
+    )
     weight_decay: float = key("decoupled weight decay, on matrices only", default=0.1, ge=0)
     beta1: float = key("decay of AdamW's first moment", default=0.9, ge=0, lt=1)
     beta2: float = key("decay of AdamW's second moment", default=0.95, ge=0, lt=1)
@@ -107,6 +113,13 @@ class Pretrain(Training):
     tokens: int = key("tokens to train on; more than the corpus has means several epochs", ge=1)
     batch_tokens: int = key("tokens of one optimizer step", ge=1)
     learning_rate: float = key("peak learning rate", gt=0, le=1)
+    embedding_std: float = key(
+        "standard deviation of the embedding's values before training; a larger one wants a larger "
+        "embedding_rate",
+        default=0.02,
+        gt=0,
+        reruns="new",
+    )
     document_mask: bool = key(
         "attention stays within a document; false lets the documents of a row mix", default=True
     )

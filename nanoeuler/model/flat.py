@@ -5,7 +5,8 @@ import numpy as np
 from nanoeuler.backend.records import Array, ModelWeights
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.llama import make_blocks
-from nanoeuler.model.spec import head_name, storage_elements, tensor_table
+from nanoeuler.model.spec import EMBEDDING, head_name, storage_elements, tensor_table
+from nanoeuler.model.tensors import INITIAL_STD
 
 
 class FlatBuffer:
@@ -53,12 +54,11 @@ def model_weights(config: ModelConfig, array: Array, norms: Array | None = None)
     """
     buffer = FlatBuffer(config, array)
     norm_buffer = FlatBuffer(config, array if norms is None else norms)
-    embedding = "model.embed_tokens.weight"
-    first = embedding if config.tied else head_name(0)
+    first = EMBEDDING if config.tied else head_name(0)
     heads = [first, *(head_name(head) for head in range(1, config.mtp_heads))]
     return ModelWeights(
         flat=array,
-        embedding=buffer[embedding],
+        embedding=buffer[EMBEDDING],
         blocks=[block.weights(buffer, norm_buffer) for block in make_blocks(config)],
         final_norm=norm_buffer["model.norm.weight"],
         heads=buffer.packed(*heads),
@@ -66,11 +66,13 @@ def model_weights(config: ModelConfig, array: Array, norms: Array | None = None)
     )
 
 
-def initial_parameters(config: ModelConfig, seed: int) -> np.ndarray:
+def initial_parameters(
+    config: ModelConfig, seed: int, embedding_std: float = INITIAL_STD
+) -> np.ndarray:
     """A flat float32 buffer of fresh parameters: normal with each tensor's spread, norms 1.
 
-    Each tensor draws from a counter-based stream of its own, keyed by the seed and its row in the
-    table. Padding is 0.
+    `embedding_std` is the embedding's spread. Each tensor draws from a counter-based stream of its
+    own, keyed by the seed and its row in the table. Padding is 0.
     """
     table = tensor_table(config)
     buffer = np.zeros(storage_elements(table), np.float32)
@@ -82,5 +84,6 @@ def initial_parameters(config: ModelConfig, seed: int) -> np.ndarray:
         else:
             generator = np.random.Generator(np.random.Philox(key=[seed, index]))
             draws = generator.standard_normal(tensor.shape, np.float32)
-            view[...] = draws * np.float32(tensor.initial_std)
+            std = embedding_std if tensor.name == EMBEDDING else tensor.initial_std
+            view[...] = draws * np.float32(std)
     return buffer

@@ -18,6 +18,10 @@ def head_name(index: int) -> str:
     return "lm_head.weight" if index == 0 else f"mtp_heads.{index}.weight"
 
 
+EMBEDDING = "model.embed_tokens.weight"
+"""Name of the embedding, which is the first head too where they are tied."""
+
+
 @functools.lru_cache
 def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
     """Every parameter in the order of the flat buffers: embedding, layers, final norm, heads.
@@ -27,14 +31,13 @@ def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
     """
     c = config
     shape, storage = (c.vocab_size, c.dim), (c.vocab_storage, c.dim)
-    embedding = "model.embed_tokens.weight"
     specs: list[TensorSpec] = []
     if not c.tied:
-        specs.append(TensorSpec(embedding, shape, storage_shape=storage))
+        specs.append(TensorSpec(EMBEDDING, shape, storage_shape=storage))
     for block in make_blocks(config):
         specs += block.tensors()
     specs.append(TensorSpec("model.norm.weight", (c.dim,), None))
-    heads = [embedding if c.tied else head_name(0), *map(head_name, range(1, c.mtp_heads))]
+    heads = [EMBEDDING if c.tied else head_name(0), *map(head_name, range(1, c.mtp_heads))]
     specs += [TensorSpec(name, shape, storage_shape=storage, packed=True) for name in heads]
     return lay_out(specs)
 

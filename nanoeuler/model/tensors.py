@@ -10,6 +10,9 @@ ALIGNMENT = 128
 """Tensors start on multiples of this many elements, so that a flat buffer consists of blocks with
 one property each (weight decay or none)."""
 
+INITIAL_STD = 0.02
+"""Standard deviation of the initial values of most matrices."""
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -17,7 +20,7 @@ class TensorSpec:
 
     name: str
     shape: tuple[int, ...]
-    initial_std: float | None = 0.02  # of a normal distribution with mean 0; None: all ones
+    initial_std: float | None = INITIAL_STD  # of a normal distribution with mean 0; None: all ones
     storage_shape: tuple[int, ...] | None = None  # with padding; None: as `shape`
     packed: bool = False  # part of a packed product: rows are padded as `packed_rows` says
 

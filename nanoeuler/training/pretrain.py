@@ -114,7 +114,9 @@ def pretrain(
         stream=stream,
         schedule=Schedule.of(settings, math.ceil(settings.tokens / tokens_per_step)),
         backend=backend,
-        initial=lambda: parent.parameters if parent else initial_parameters(model, seed),
+        initial=lambda: (
+            parent.parameters if parent else initial_parameters(model, seed, settings.embedding_std)
+        ),
         validate=validate,
         score=lambda values: sum(values.values()) / len(values),
         sample=sample if settings.sample_prompt else None,

@@ -11,7 +11,7 @@ import pytest
 
 from nanoeuler.backend import DEVICES, gpu_problem, make_backend, reason
 from nanoeuler.backend.cuda.packing import lay_out, offsets
-from nanoeuler.backend.records import AdamWConstants, FlatState
+from nanoeuler.backend.records import AdamWConstants, FlatState, ParameterRun
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 
@@ -200,8 +200,8 @@ def test_ops_write_into_views_of_packed_buffers(ops, random):
 # ---- optimizer
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_adamw_is_the_algorithm_of_the_paper(ops, random, decay):
+@pytest.mark.parametrize(("decay", "rate"), [(0.0, 1.0), (0.1, 1.0), (0.1, 2.5)])
+def test_adamw_is_the_algorithm_of_the_paper(ops, random, decay, rate):
     values, moments = random.standard_normal(4), [np.zeros(4), np.zeros(4)]
     expected = [(value, 0.0, 0.0) for value in values]
     for step in range(1, 6):
@@ -209,7 +209,7 @@ def test_adamw_is_the_algorithm_of_the_paper(ops, random, decay):
         ops.adamw(
             FlatState(values, values, gradients.copy()),
             *moments,
-            [(slice(None), decay > 0)],
+            [ParameterRun(slice(None), decay > 0, rate)],
             AdamWConstants(0.9, 0.95, 1e-8, decay),
             np.array([1, 0.5, 0.01, step]),
         )
@@ -217,7 +217,7 @@ def test_adamw_is_the_algorithm_of_the_paper(ops, random, decay):
             g = 0.5 * gradients[index]
             first, second = 0.9 * first + 0.1 * g, 0.95 * second + 0.05 * g * g
             direction = (first / (1 - 0.9**step)) / (math.sqrt(second / (1 - 0.95**step)) + 1e-8)
-            expected[index] = (value - 0.01 * (direction + decay * value), first, second)
+            expected[index] = (value - rate * 0.01 * (direction + decay * value), first, second)
         np.testing.assert_allclose(values, [value for value, _, _ in expected], rtol=1e-13)
     np.testing.assert_allclose(moments, np.array(expected)[:, 1:].T, rtol=1e-13)
 
@@ -228,9 +228,9 @@ def test_adamw_leaves_the_gradients_and_the_float_type_alone():
         np.full(3, value, np.float32) for value in (1.0, 0.5, 0.0, 0.0)
     )
     flat = FlatState(values, values, gradients)
-    decays = [(slice(None), True)]
+    runs = [ParameterRun(slice(None), decays=True)]
     constants = AdamWConstants(0.9, 0.95, 1e-8, 0.1)
-    backend.adamw(flat, first, second, decays, constants, np.array([1, 1, 0.01, 1]))
+    backend.adamw(flat, first, second, runs, constants, np.array([1, 1, 0.01, 1]))
     assert values.dtype == first.dtype == second.dtype == np.float32
     assert (gradients == 0.5).all()
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from nanoeuler.backend.records import AdamWConstants, FlatState
+from nanoeuler.backend.records import AdamWConstants, FlatState, ParameterRun
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.checks.comparison import compare, finite_difference
 from nanoeuler.model.checks.model_gradients import CASES, TINY, check_all, check_model
@@ -183,7 +183,7 @@ def test_padding_stays_zero_through_training_steps():
         backend.adamw(
             FlatState(parameters, parameters, gradients),
             *moments,
-            [(slice(None), True)],
+            [ParameterRun(slice(None), decays=True)],
             AdamWConstants(0.9, 0.95, 1e-8, 0.1),
             np.array([1, 0.7, 1e-2, step]),
         )

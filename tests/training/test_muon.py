@@ -66,7 +66,7 @@ def test_every_parameter_belongs_to_exactly_one_optimizer():
     optimizer = MUON.make(CONFIG, ops)
     assert isinstance(optimizer, MuonOptimizer)
     owners = np.zeros(initial_parameters(CONFIG, 1).size, int)
-    for part, _ in optimizer.decays:
+    for part, *_ in optimizer.runs:
         owners[part] += 1
     for group in optimizer.groups:
         for offset in group.offsets:

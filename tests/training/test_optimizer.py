@@ -4,13 +4,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import initial_parameters
-from nanoeuler.model.spec import parameter_count
+from nanoeuler.model.flat import FlatBuffer, initial_parameters
+from nanoeuler.model.spec import EMBEDDING, parameter_count, tensor_table
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.optimizer.muon import Muon
 from nanoeuler.training.optimizer.optimizer import checkpoint_bytes, state_bytes
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
@@ -76,3 +78,21 @@ def test_estimates_count_the_tensors_of_the_optimizer():
     assert (state_bytes(CONFIG, Momentum), state_bytes(CONFIG, AdamW)) == (3 * flat, 4 * flat)
     assert checkpoint_bytes(parameters, Momentum) == 8 * parameters
     assert checkpoint_bytes(parameters, AdamW) == 12 * parameters
+
+
+@pytest.mark.parametrize("kind", [AdamW, Muon])
+def test_the_embedding_has_a_learning_rate_and_a_spread_of_its_own(kind):
+    """The first update of AdamW moves nearly every element by the learning rate."""
+    moved = {}
+    for rate in (1.0, 10.0):
+        adamw = AdamW(0.9, 0.95, 1e-8, 0.0, 1.0, rate)
+        optimizer = adamw if kind is AdamW else Muon(0.95, adamw)
+        before = initial_parameters(CONFIG, 1, embedding_std=0.4)
+        state = TrainingState(CONFIG, ReferenceBackend(), before.copy(), optimizer)
+        state.train_step(rows(0), 12, 1e-3)
+        change = FlatBuffer(CONFIG, state.parameters - before)
+        moved[rate] = {t.name: np.abs(change[t.name]).max() for t in tensor_table(CONFIG)}
+        assert 0.38 < FlatBuffer(CONFIG, before)[EMBEDDING].std() < 0.42
+    assert moved[10.0].pop(EMBEDDING) == pytest.approx(10e-3, rel=1e-3)
+    assert moved[1.0].pop(EMBEDDING) == pytest.approx(1e-3, rel=1e-3)
+    assert moved[1.0] == moved[10.0]

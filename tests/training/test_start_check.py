@@ -89,9 +89,9 @@ class RareTargetsMixedUp(CpuBackend):
 
 
 class DecayForgotten(CpuBackend):
-    def adamw(self, flat, first, second, decays, constants, scalars):
-        decays = [(part, False) for part, _ in decays]
-        super().adamw(flat, first, second, decays, constants, scalars)
+    def adamw(self, flat, first, second, runs, constants, scalars):
+        runs = [run._replace(decays=False) for run in runs]
+        super().adamw(flat, first, second, runs, constants, scalars)
 
 
 class LossOfLargeVocabularies(CpuBackend):

@@ -9,7 +9,7 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.training.micro_batches import even_share
-from nanoeuler.training.optimizer.adamw import AdamW, decay_slices
+from nanoeuler.training.optimizer.adamw import AdamW, parameter_runs
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
@@ -82,7 +82,7 @@ def test_adamw_follows_its_definition(rows):
         gradient = state.gradients
         first, second = 0.9 * first + 0.1 * gradient, 0.95 * second + 0.05 * gradient**2
         decay = np.zeros_like(parameters)
-        for part, decays in decay_slices(CONFIG):
+        for part, decays, _ in parameter_runs(CONFIG):
             decay[part] = 0.1 if decays else 0.0
         parameters = parameters - 1e-2 * (
             first / (1 - 0.9**step) / (np.sqrt(second / (1 - 0.95**step)) + 1e-8)

@@ -25,6 +25,7 @@ from nanoeuler.backend.records import (
     AttentionForm,
     DecodeStep,
     ModelWeights,
+    ParameterRun,
     RmsNorm,
     RopeTable,
     SwigluForm,
@@ -435,19 +436,20 @@ class CpuBackend(ReferenceBackend):
         self.thread_pool.share(blocks, blocks, optimizer.squared_norms, values, sums)
         return float(sums.sum())
 
-    def adamw_slice(
+    def adamw_run(
         self,
         parameters: Array,
         gradients: Array,
         first_moment: Array,
         second_moment: Array,
-        decay: bool,
+        run: ParameterRun,
         constants: AdamWConstants,
         scalars: Array,
     ) -> None:
         _, gradient_scale, learning_rate, step = scalars.tolist()
+        learning_rate *= run.rate
         beta1, beta2, epsilon, weight_decay = constants
-        kept = 1 - learning_rate * (weight_decay if decay else 0.0)
+        kept = 1 - learning_rate * (weight_decay if run.decays else 0.0)
         rate = learning_rate / (1 - beta1**step)
         correction = 1 / (1 - beta2**step)
         numbers = kept, rate, beta1, beta2, correction, epsilon, gradient_scale

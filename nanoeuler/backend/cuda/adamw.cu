@@ -13,13 +13,13 @@
 //                bytes: 4 P
 // prepare        in: partial, schedule (lr, updates done), losses
 //                out: scalars (STEP_SCALARS) float, report (norm, updates left out) double
-// adamw          in: parameters, gradients, m, v (P) float; flags (P / DECAY_BLOCK) bytes: STAYS,
-//                MOVES or, for a parameter that decays too, another
+// adamw          in: parameters, gradients, m, v (P) float; rates (P / RATE_BLOCK, 2) float: what
+//                lr and lr · decay are multiplied by; a rate of 0 leaves all as it is
 //                out: parameters, m, v, working (P) bfloat16
 //                bytes: 28 P, and 2 P for working
 //
-// Compiled in: THREADS of a block, NORM_THREADS of one of squared_norm, STEP_SCALARS, DECAY_BLOCK,
-// the flags.
+// Compiled in: THREADS of a block, NORM_THREADS of one of squared_norm, STEP_SCALARS,
+// RATE_BLOCK.
 #include "common.cuh"
 #include "update.cuh"
 
@@ -57,14 +57,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     adamw(float* parameters, bfloat16* working, const float* gradients, float* first, float* second,
-        const unsigned char* flags, long long count, const float* scalars, float beta1,
+        const float2* rates, long long count, const float* scalars, float beta1,
         float beta2, float epsilon, float weight_decay) {
     const long long index = ((long long)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
     if (index >= count || scalars[FINITE] == 0) return;
-    const int flag = flags[index / DECAY_BLOCK];
-    if (flag == STAYS) return;
-    const float scale = scalars[CLIPPING], rate = scalars[RATE], correction = scalars[CORRECTION],
-                keep = flag == MOVES ? 1.0f : 1 - scalars[UNCORRECTED_RATE] * weight_decay;
+    const float2 multiples = rates[index / RATE_BLOCK];
+    if (multiples.x == 0) return;
+    const float scale = scalars[CLIPPING], rate = scalars[RATE] * multiples.x,
+                correction = scalars[CORRECTION],
+                keep = 1 - scalars[UNCORRECTED_RATE] * multiples.y * weight_decay;
     Eight p = load(parameters + index), m = load(first + index), v = load(second + index);
     const Eight raw = load(gradients + index);
 #pragma unroll

@@ -21,15 +21,12 @@ from nanoeuler.backend.cuda.device import Device, peak_flops
 from nanoeuler.backend.cuda.fused_linear import WORTH_FUSING, FusedLinear
 from nanoeuler.backend.cuda.kernel_sources import (
     ADDING_WARPS,
-    DECAY_BLOCK,
     ELEMENTWISE_THREADS,
     HEAD_NORM_BLOCKS,
-    MOVES,
-    MOVES_AND_DECAYS,
     MUON_PARTS,
     NORM_THREADS,
     PAIR_THREADS,
-    STAYS,
+    RATE_BLOCK,
     STEP_SCALARS,
     SUM_THREADS,
     WARP,
@@ -54,6 +51,7 @@ from nanoeuler.backend.records import (
     HeadNorm,
     MatrixGroup,
     MuonConstants,
+    ParameterRun,
     PreferencePairs,
     RmsNorm,
     RopeTable,
@@ -149,7 +147,7 @@ class CudaBackend(DecodingOps):
         self.fused = FusedLinear(self.kernels, self.device.multiprocessors) if hopper else None
         if self.fused:
             self.check_tokens = WORTH_FUSING
-        self.kept_flags: dict[tuple[tuple[int, int, bool], ...], Array] = {}
+        self.kept_rates: dict[tuple[tuple[int, int, bool, float], ...], Array] = {}
         self.kept_offsets: dict[tuple[int, ...], Array] = {}
         self.attentions: dict[tuple[int, ...], Attention] = {}
         self.feeds: weakref.WeakSet[DeviceFeed] = weakref.WeakSet()
@@ -593,15 +591,15 @@ class CudaBackend(DecodingOps):
         flat: FlatState,
         first_moment: Array,
         second_moment: Array,
-        decays: list[tuple[slice, bool]],
+        runs: Sequence[ParameterRun],
         constants: AdamWConstants,
         scalars: Array,
     ) -> None:
         working = None if flat.working is flat.parameters else flat.working
         arrays = flat.parameters, working, flat.gradients, first_moment, second_moment
         size = flat.parameters.size
-        flags = self.flags(decays, size)
-        arguments = *arrays, flags, np.int64(size), scalars, *map(float, constants)
+        rates = self.rates(tuple(runs), size)
+        arguments = *arrays, rates, np.int64(size), scalars, *map(float, constants)
         self.launch_elementwise(self.sources.adamw(), "adamw", size, *arguments)
 
     def muon(
@@ -665,21 +663,20 @@ class CudaBackend(DecodingOps):
     def squared_norm(self, values: Array) -> float:
         return float(self.to_host(self.squares(values)).sum())
 
-    def flags(self, decay_slices: list[tuple[slice, bool]], size: int) -> Array:
-        """One byte for each block of `DECAY_BLOCK` elements: see adamw.cu.
+    def rates(self, runs: tuple[ParameterRun, ...], size: int) -> Array:
+        """Of each block of `RATE_BLOCK` elements, what the learning rate and its product with the
+        weight decay are multiplied by: see adamw.cu.
 
         Unlike scratch memory this is kept: its content is made on the host, which a graph cannot
         repeat. There is one array for each layout of tensors, so one for a model.
         """
-        layout = tuple((part.start, part.stop, decays) for part, decays in decay_slices)
-        if layout not in self.kept_flags:
-            flags = np.full(blocks(size, DECAY_BLOCK), STAYS, np.uint8)
-            for start, stop, decays in layout:
-                flags[start // DECAY_BLOCK : blocks(stop, DECAY_BLOCK)] = (
-                    MOVES_AND_DECAYS if decays else MOVES
-                )
-            self.kept_flags[layout] = self.from_host(flags)
-        return self.kept_flags[layout]
+        layout = tuple((run.part.start, run.part.stop, run.decays, run.rate) for run in runs)
+        if layout not in self.kept_rates:
+            rates = np.zeros((blocks(size, RATE_BLOCK), 2), np.float32)
+            for start, stop, decays, rate in layout:
+                rates[start // RATE_BLOCK : blocks(stop, RATE_BLOCK)] = rate, rate * decays
+            self.kept_rates[layout] = self.from_host(rates)
+        return self.kept_rates[layout]
 
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> Array:

@@ -32,11 +32,8 @@ NORM_THREADS = 512
 HEAD_NORM_BLOCKS = 8
 """Blocks of a multiprocessor in the backward pass of the norms of heads."""
 
-DECAY_BLOCK = 128
-"""Elements that share one of AdamW's flags: tensors start on multiples of it."""
-
-STAYS, MOVES, MOVES_AND_DECAYS = range(3)
-"""AdamW's flags."""
+RATE_BLOCK = 128
+"""Elements that share a rate of AdamW: tensors start on multiples of it."""
 
 STEP_SCALARS = 5
 """Scalars of an optimizer step that stay on the device between two kernels of adamw.cu."""
@@ -252,8 +249,7 @@ class KernelSources:
         )
 
     def adamw(self) -> Source:
-        flags = {"STAYS": STAYS, "MOVES": MOVES}
-        sizes = {"DECAY_BLOCK": DECAY_BLOCK, "STEP_SCALARS": STEP_SCALARS, **flags}
+        sizes = {"RATE_BLOCK": RATE_BLOCK, "STEP_SCALARS": STEP_SCALARS}
         threads = {"THREADS": ELEMENTWISE_THREADS, "NORM_THREADS": NORM_THREADS}
         return self.source("adamw", **threads, **sizes)
 

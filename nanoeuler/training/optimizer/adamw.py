@@ -1,13 +1,15 @@
 """AdamW (Loshchilov & Hutter 2019) with the gradient's norm clipped."""
 
+import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import AdamWConstants, Array, FlatState
+from nanoeuler.backend.records import AdamWConstants, Array, FlatState, ParameterRun
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.spec import storage_elements, tensor_table
+from nanoeuler.model.spec import EMBEDDING, storage_elements, tensor_table
+from nanoeuler.model.tensors import Tensor
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,7 @@ class AdamW:
     epsilon: float
     weight_decay: float
     clip_norm: float
+    embedding_rate: float = 1.0  # multiple of the learning rate, for the embedding
     tensor_names: ClassVar[tuple[str, ...]] = ("first_moment", "second_moment")
     # float32 in every precision
     tolerance: ClassVar[Mapping[str, float]] = dict.fromkeys(("fp64", "fp32", "tf32", "bf16"), 1e-6)
@@ -36,7 +39,7 @@ class AdamWOptimizer:
         self.constants = AdamWConstants(
             settings.beta1, settings.beta2, settings.epsilon, settings.weight_decay
         )
-        self.decays = decay_slices(config)
+        self.runs = parameter_runs(config, settings.embedding_rate)
         self.tensors: dict[str, Array] = {
             name: ops.zeros((elements,)) for name in settings.tensor_names
         }
@@ -50,23 +53,22 @@ class AdamWOptimizer:
     def move(self, flat: FlatState, scalars: Array) -> None:
         """The update itself, by the scalars of `begin_update`."""
         first, second = self.tensors.values()
-        self.ops.adamw(flat, first, second, self.decays, self.constants, scalars)
+        self.ops.adamw(flat, first, second, self.runs, self.constants, scalars)
 
 
-def decay_slices(config: ModelConfig, left_out: Collection[str] = ()) -> list[tuple[slice, bool]]:
-    """The flat buffer as runs of tensors that decay and tensors that don't.
+def parameter_runs(
+    config: ModelConfig, embedding_rate: float = 1.0, left_out: Collection[str] = ()
+) -> list[ParameterRun]:
+    """The flat buffer as runs of tensors that AdamW moves alike, but those `left_out`."""
 
-    `left_out` names tensors that belong to no run.
-    """
-    runs: list[tuple[slice, bool]] = []
-    previous = None
-    for tensor in tensor_table(config):
+    def treatment(tensor: Tensor) -> tuple[bool, float] | None:
         if tensor.name in left_out:
-            previous = None
-            continue
-        if runs and previous == tensor.decay:
-            runs[-1] = (slice(runs[-1][0].start, tensor.stop), tensor.decay)
-        else:
-            runs.append((slice(tensor.offset, tensor.stop), tensor.decay))
-        previous = tensor.decay
+            return None
+        return tensor.decay, embedding_rate if tensor.name == EMBEDDING else 1.0
+
+    runs = []
+    for alike, group in itertools.groupby(tensor_table(config), treatment):
+        tensors = list(group)
+        if alike:
+            runs.append(ParameterRun(slice(tensors[0].offset, tensors[-1].stop), *alike))
     return runs

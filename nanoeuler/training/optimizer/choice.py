@@ -8,5 +8,5 @@ from nanoeuler.training.optimizer.optimizer import OptimizerSettings
 
 def optimizer_of(settings: Training) -> OptimizerSettings:
     s = settings
-    adamw = AdamW(s.beta1, s.beta2, s.epsilon, s.weight_decay, s.clip_norm)
+    adamw = AdamW(s.beta1, s.beta2, s.epsilon, s.weight_decay, s.clip_norm, s.embedding_rate)
     return Muon(s.muon_momentum, adamw) if s.optimizer == "muon" else adamw

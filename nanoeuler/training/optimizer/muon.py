@@ -14,7 +14,7 @@ from nanoeuler.backend.records import Array, FlatState, MatrixGroup, MuonConstan
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import block_matrices
 from nanoeuler.model.tensors import Tensor
-from nanoeuler.training.optimizer.adamw import AdamW, AdamWOptimizer, decay_slices
+from nanoeuler.training.optimizer.adamw import AdamW, AdamWOptimizer, parameter_runs
 
 POLYNOMIALS = (
     (8.205160, -22.901935, 16.460725),
@@ -57,7 +57,7 @@ class MuonOptimizer(AdamWOptimizer):
         super().__init__(settings.adamw, config, ops)
         matrices = block_matrices(config)
         moved = {tensor.name for matrix in matrices for tensor in matrix}
-        self.decays = decay_slices(config, moved)
+        self.runs = parameter_runs(config, settings.adamw.embedding_rate, moved)
         self.groups = matrix_groups(matrices)
         decay = settings.adamw.weight_decay
         self.muon_constants = MuonConstants(settings.momentum, decay, POLYNOMIALS)
