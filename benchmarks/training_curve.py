@@ -5,8 +5,8 @@
         --tokenizer data/corpora/NAME/tokenizer-4096/tokenizer.json
     … --side torch.compile
 
-The model, the batch, the optimizer and the schedule are the configuration's `model` and `pretrain`;
-both sides start from the same weights and take the same rows in the same order. PyTorch runs
+The model, the batch, the optimizer and the schedule are the configuration's `model` and `pretrain`,
+changed by `--set` (PyTorch's optimizer is always AdamW); both sides start from the same weights and take the same rows in the same order. PyTorch runs
 compiled, with fused AdamW and on a GPU bf16 autocast; the host makes its next rows while the device
 is at work, as ours does. Every `--every` steps the weights of either side are measured by our own
 evaluation, in our own engine, with the clock stopped. The seconds are those of the steps, without
@@ -36,7 +36,7 @@ from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.micro_batches import largest_divisor
-from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.optimizer.choice import optimizer_of
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
@@ -51,14 +51,12 @@ class Ours:
         self,
         config: ModelConfig,
         parameters: np.ndarray,
-        section: dict[str, Any],
+        settings: Pretrain,
         stream: TextStream,
         schedule: Schedule,
         backend: Backend,
     ):
-        o = section
-        optimizer = AdamW(o["beta1"], o["beta2"], o["epsilon"], o["weight_decay"], o["clip_norm"])
-        self.state = TrainingState(config, backend, parameters, optimizer)
+        self.state = TrainingState(config, backend, parameters, optimizer_of(settings))
         self.stream = stream
         self.schedule = schedule
         self.backend = backend
@@ -96,7 +94,7 @@ class Theirs:
         self,
         config: ModelConfig,
         parameters: np.ndarray,
-        section: dict[str, Any],
+        settings: Pretrain,
         stream: TextStream,
         schedule: Schedule,
         device: str,
@@ -108,20 +106,20 @@ class Theirs:
         self.torch = torch
         self.device = device
         self.config = config
-        self.clip = section["clip_norm"]
+        self.clip = settings.clip_norm
         self.stream, self.schedule = stream, schedule
         self.model = PyTorchModel(config, parameters).to(device)
         matrices = [p for p in self.model.parameters() if p.ndim > 1]
         norms = [p for p in self.model.parameters() if p.ndim == 1]
         groups = [
-            {"params": matrices, "weight_decay": section["weight_decay"]},
+            {"params": matrices, "weight_decay": settings.weight_decay},
             {"params": norms, "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW(
             groups,
             lr=0.0,
-            betas=(section["beta1"], section["beta2"]),
-            eps=section["epsilon"],
+            betas=(settings.beta1, settings.beta2),
+            eps=settings.epsilon,
             fused=True,
         )
         self.compiled = torch.compile(self.model)
@@ -207,6 +205,7 @@ def measured(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--tokens", type=Path, required=True)
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--steps", type=int, required=True)
@@ -215,24 +214,28 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    config = load(options.config)
-    section, model = config["pretrain"], ModelConfig.from_dict(config["model"])
+    config = load(options.config, overrides=options.set)
+    settings, model = Pretrain.read(config["pretrain"]), ModelConfig.from_dict(config["model"])
     store, tokenizer = TokenStore.open(options.tokens), Tokenizer.load(options.tokenizer)
     sequence = store.tokens("train")
     stream = TextStream(
         sequence,
         model.context,
-        section["batch_tokens"],
+        settings.batch_tokens,
         model.mtp_weights,
         tokenizer.end_id,
         False,
         config["seed"],
         name="pretrain",
     )
-    schedule = Schedule.of(Pretrain.read(section), options.steps)
-    parameters = initial_parameters(model, config["seed"])
+    if options.side != "nanoeuler" and (
+        settings.optimizer != "adamw" or settings.embedding_rate != 1
+    ):
+        parser.error("torch.compile trains with AdamW alone, at one learning rate")
+    schedule = Schedule.of(settings, options.steps)
+    parameters = initial_parameters(model, config["seed"], settings.embedding_std)
     backend = make_backend(options.device)
-    arguments = model, parameters, section, stream, schedule
+    arguments = model, parameters, settings, stream, schedule
     side = (
         Ours(*arguments, backend)
         if options.side == "nanoeuler"
@@ -249,7 +252,7 @@ def main() -> None:
             judge.parameters[...] = backend.from_host(side.weights())
             judge.refresh()
             held_out = {
-                source: measured(judge, store, source, tokenizer, section["validation_tokens"])
+                source: measured(judge, store, source, tokenizer, settings.validation_tokens)
                 for source in store.sources("validation")
             }
             line = {
