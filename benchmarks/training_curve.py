@@ -6,13 +6,14 @@
     … --side torch.compile
 
 The model, the batch, the optimizer and the schedule are the configuration's `model` and `pretrain`,
-changed by `--set` (PyTorch's optimizer is always AdamW); both sides start from the same weights and take the same rows in the same order. PyTorch runs
-compiled, with fused AdamW and on a GPU bf16 autocast; the host makes its next rows while the device
-is at work, as ours does. Every `--every` steps the weights of either side are measured by our own
-evaluation, in our own engine, with the clock stopped. The seconds are those of the steps, without
-the first two, in which kernels are compiled and algorithms chosen. Each line is also appended to
-`--output`, as JSON. Two GPUs take a side each (CUDA_VISIBLE_DEVICES). Documents of a row see each
-other on both sides, whatever `pretrain.document_mask` says.
+changed by `--set` (PyTorch's optimizer is always AdamW); both sides start from the same weights and
+take the same rows in the same order. PyTorch runs compiled, with fused AdamW and on a GPU bf16
+autocast; the host makes its next rows while the device is at work, as ours does. Every `--every`
+steps the weights of either side are measured by our own evaluation, in our own engine, with the
+clock stopped. The seconds are those of the steps, without the first two, in which kernels are
+compiled and algorithms chosen. Each line is also appended to `--output`, as JSON. Two GPUs take a
+side each (CUDA_VISIBLE_DEVICES). Documents of a row see each other on both sides, whatever
+`pretrain.document_mask` says.
 """
 
 import argparse
