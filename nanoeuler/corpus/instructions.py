@@ -29,7 +29,6 @@ from nanoeuler.files import (
     atomic_folder,
     canonical_json,
     require_ours,
-    sha256_file,
     sha256_text,
     write_json,
 )
@@ -73,14 +72,14 @@ def prepare(
     copies = 0
     for member in members:
         source, weight = Source.from_entry(member), member.get("weight", 1)
-        with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
-            found, problems, twice = check_records(path, source.url, check_record, WANTED)
+        with local_copy(source, output, patience) as copy:
+            found, problems, twice = check_records(copy.path, source.url, check_record, WANTED)
             mixture.append(
                 {
                     "url": source.url,
-                    "revision": source.revision,
+                    "revision": copy.revision,
                     "licence": member.get("licence"),
-                    "sha256": sha256_file(path),
+                    "sha256": copy.sha256,
                 }
             )
         mixture[-1] |= {"weight": weight, "records": len(found)}
