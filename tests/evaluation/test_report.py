@@ -367,7 +367,7 @@ def test_a_model_that_is_kept_while_the_next_is_made_is_told_and_found(tmp_path,
     assert run.tokenizer == model.with_name("model.previous") / "tokenizer.json"
     last = run.stages["pretrain"].validations[-1]["validation"]
     assert run.stages["pretrain"].handed_on == last  # steps of the next model are not of this one
-    for place in (folder, folder / "pretrain"):
+    for place in (folder, folder / "pretrain", model):
         capsys.readouterr()
         assert main(["info", str(place), "--json"]) == 0
         printed = capsys.readouterr()
