@@ -7,6 +7,7 @@ only reads its settings, and should not have to import pydantic for that.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import Enum, auto
 from types import UnionType
 from typing import (
     Annotated,
@@ -30,24 +31,35 @@ FORM_OF_NAME = "a name of at most 200 letters, digits, dots, dashes and undersco
 T = TypeVar("T")
 
 
+class Reruns(Enum):
+    """Whether a stage that has run runs again when a key that it reads has changed."""
+
+    ALWAYS = auto()
+    NEVER = auto()
+    """The key cannot change a result."""
+    IF_DECISIVE = auto()
+    """The key is about measurements. They change a result only where they decide which model is
+    kept or when the stage ends."""
+    NO_LONGER = auto()
+    """Like NEVER; earlier versions hashed the key, so its default is hashed in place of its value.
+    """
+    UNLESS_DEFAULT = auto()
+    """Earlier versions did not have the key, and did what its default says."""
+
+
 def key(
     meaning: str,
     *,
     default: Any = MISSING,
     optional: bool = False,
     form: str | None = None,
-    reruns: bool | Literal["measured", "default", "new"] = True,
+    reruns: Reruns = Reruns.ALWAYS,
     **limits: Any,
 ) -> Any:
     """A field of a section.
 
     A key without `default` must be given, unless it is `optional`. `form` says in words what a
-    pattern stands for. `reruns` is False for a key that cannot change a result, so that a change
-    of it makes no stage run again; "measured" says the same of stages whose measurements decide
-    neither which model is kept nor when they end; "default" says the same of a key that was hashed
-    once, so that its default still is; "new" is for a key that earlier versions do not know, so
-    that its default makes nothing run again. `limits` are pydantic's: ge, gt, le, lt, pattern,
-    min_length.
+    pattern stands for. `limits` are pydantic's: ge, gt, le, lt, pattern, min_length.
     """
     extra: dict[str, Any] = {"x-form": form} if form else {}
     if optional:
@@ -63,7 +75,9 @@ def key(
     return field(default=default, metadata=metadata)
 
 
-def subsection(kind: "type[Section]", meaning: str, reruns: bool = True, **given: Any) -> Any:
+def subsection(
+    kind: "type[Section]", meaning: str, reruns: Reruns = Reruns.ALWAYS, **given: Any
+) -> Any:
     """A field that is a section. Left out, it counts as written with the keys `given`."""
     metadata = {"description": meaning, "reruns": reruns, "json_schema_extra": {"default": given}}
     return field(default_factory=lambda: kind(**given), metadata=metadata)

@@ -9,7 +9,16 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, MinLen
 
-from nanoeuler.config.section import FORM_OF_NAME, NAME, EachOnce, Section, key, section, subsection
+from nanoeuler.config.section import (
+    FORM_OF_NAME,
+    NAME,
+    EachOnce,
+    Reruns,
+    Section,
+    key,
+    section,
+    subsection,
+)
 
 Keep = Literal["final", "best"]
 Deduplication = Literal["near", "exact", "none"]
@@ -26,7 +35,7 @@ class Training(Section):
         "rows that are computed at once; a step consists of as many micro-batches as batch_tokens "
         "needs; auto takes as many rows as fit in memory",
         default="auto",
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
     precision: Literal["auto", "fp32", "tf32", "bf16"] = key(
         "number format of matrix products and activations on a GPU (weights and moments stay in "
@@ -40,7 +49,7 @@ class Training(Section):
         "compute the largest product of each layer again in the backward pass instead of keeping "
         "it, which takes a third less memory and somewhat more time",
         default=False,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
     minimum_learning_rate_share: float = key(
         "where the schedule ends, as a share of the peak learning rate", default=0.1, ge=0, le=1
@@ -60,9 +69,11 @@ class Training(Section):
     optimizer: Literal["adamw", "muon"] = key(
         "adamw; or muon, which moves the matrices of the blocks by Muon and all else by AdamW",
         default="adamw",
-        reruns="new",
+        reruns=Reruns.UNLESS_DEFAULT,
     )
-    muon_momentum: float = key("decay of Muon's momentum", default=0.95, ge=0, lt=1, reruns="new")
+    muon_momentum: float = key(
+        "decay of Muon's momentum", default=0.95, ge=0, lt=1, reruns=Reruns.UNLESS_DEFAULT
+    )
     weight_decay: float = key("decoupled weight decay, on matrices only", default=0.1, ge=0)
     beta1: float = key("decay of AdamW's first moment", default=0.9, ge=0, lt=1)
     beta2: float = key("decay of AdamW's second moment", default=0.95, ge=0, lt=1)
@@ -73,22 +84,27 @@ class Training(Section):
         gt=0,
     )
     validate_every: int = key(
-        "steps between two measurements on held-out text", default=100, ge=1, reruns="measured"
+        "steps between two measurements on held-out text",
+        default=100,
+        ge=1,
+        reruns=Reruns.IF_DECISIVE,
     )
     checkpoint_minutes: float = key(
         "minutes between two checkpoints of the training state, from which a stopped run resumes",
         default=10,
         gt=0,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
     rewinds: int = key(
         "how often a stage leaves out rows whose loss or gradient is not a number, and goes on, "
         "before it stops with an error",
         default=3,
         ge=0,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
-    log_every: int = key("steps between two lines in metrics.jsonl", default=10, ge=1, reruns=False)
+    log_every: int = key(
+        "steps between two lines in metrics.jsonl", default=10, ge=1, reruns=Reruns.NEVER
+    )
     init_from: str | None = key(
         "folder of a model or of a checkpoint whose weights this stage starts from; null means "
         "random weights in pretrain, the pretrained model in sft, and the model of the stage "
@@ -114,7 +130,7 @@ class Pretrain(Training):
         "held-out tokens per source that a measurement reads",
         default=100_000,
         ge=1,
-        reruns="measured",
+        reruns=Reruns.IF_DECISIVE,
     )
     keep: Keep = key(
         "which model the stage hands on: the final one or the best on held-out text",
@@ -124,7 +140,7 @@ class Pretrain(Training):
         "a text that the model continues at every measurement, so that the log shows what it has "
         "learned; null writes no samples",
         default=None,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
 
 
@@ -132,14 +148,14 @@ class Pretrain(Training):
 class Tuning(Training):
     """The keys that fine-tuning and alignment have and pretraining has not."""
 
-    enabled: bool = key("whether this stage is part of the run", default=True, reruns=False)
+    enabled: bool = key("whether this stage is part of the run", default=True, reruns=Reruns.NEVER)
     batch_tokens: int = key("tokens of one optimizer step, padding included", default=16384, ge=1)
     minimum_fit_share: float = key(
         "the stage stops when a smaller share of the records or pairs fits whole into the context",
         default=0.5,
         ge=0,
         le=1,
-        reruns="default",
+        reruns=Reruns.NO_LONGER,
     )
     patience: int | None = key(
         "the stage ends after this many measurements in a row that are no better than the best "
@@ -161,7 +177,7 @@ class Sft(Tuning):
         "shape of Alpaca or Dolly, or conversations as messages)",
         default="alpaca",
         min_length=1,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
     validation_share: float = key(
         "share of the records that is held out; hashes choose them", default=0.02, gt=0, le=0.5
@@ -183,7 +199,7 @@ class Sft(Tuning):
     baseline_from_scratch: bool = key(
         "also fine-tune random weights (sft_scratch), to show what pretraining is worth",
         default=False,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
 
 
@@ -196,7 +212,7 @@ class Dpo(Tuning):
         "lines or parquet)",
         default="alpaca_farm",
         min_length=1,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
     validation_share: float = key(
         "share of the pairs that is held out; hashes of the prompts choose them",
@@ -279,7 +295,7 @@ class Fineweb(Section):
         "number of shards, counted from the first in the sources file",
         default=1,
         ge=1,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
     max_bytes_per_shard: int = key(
         "UTF-8 bytes of text to take from a shard; only the parts of the file that hold them are "
@@ -497,22 +513,24 @@ class Configuration(Section):
         "where models run; auto takes the GPU when there is one, reference is the plain NumPy "
         "specification",
         default="auto",
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
     max_hours: float | None = key(
         "a run that would take longer than this on the device at hand is stopped before anything "
         "is downloaded; null lets any run start",
         default=24,
         gt=0,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
     data_dir: str = key(
         "folder of everything downloaded and prepared; runs share it",
         default="data",
         min_length=1,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
-    results_dir: str = key("folder of the runs", default="results", min_length=1, reruns=False)
+    results_dir: str = key(
+        "folder of the runs", default="results", min_length=1, reruns=Reruns.NEVER
+    )
     sources: str | None = key(
         "YAML file with every address that is downloaded, its size, hash and licence; null for a "
         "run of your own text alone",
@@ -534,7 +552,7 @@ class Configuration(Section):
     slurm: Slurm = subsection(
         Slurm,
         "what a job asks of a cluster (used with --workflow-profile profiles/slurm)",
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
 
 
