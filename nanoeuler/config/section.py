@@ -5,24 +5,10 @@ pydantic turn these classes into a JSON Schema. They are plain dataclasses never
 only reads its settings, and should not have to import pydantic for that.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum, auto
-from types import UnionType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    Self,
-    TypeVar,
-    Union,
-    dataclass_transform,
-    get_args,
-    get_origin,
-)
-
-from nanoeuler.model.config import LARGEST_FLOAT, LARGEST_NUMBER
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 """A file system takes 255 bytes, and temporary names are a little longer."""
@@ -113,52 +99,6 @@ class Section:
                 kind = section_type(item)
                 given[item.name] = kind.read(value) if kind else value
         return cls(**given)
-
-
-def misfit(value: Any, kind: Any) -> tuple[str | int, ...] | None:
-    """Where in `value` something is of another type than `kind`, the annotation of a field, says.
-
-    This checks types alone, without the time that pydantic takes to import.
-    """
-    options = get_args(kind)
-    if kind is Any or (kind is None and value is None):
-        return None
-    if get_origin(kind) is Annotated:
-        return misfit(value, options[0])
-    if get_origin(kind) is Literal:
-        return None if value in list(options) else ()
-    if get_origin(kind) in (Union, UnionType):
-        return None if any(misfit(value, option) is None for option in options) else ()
-    if get_origin(kind) in (list, dict):
-        if not isinstance(value, get_origin(kind)):
-            return ()
-        entries = value.items() if isinstance(value, dict) else enumerate(value)
-        return first_misfit((key, item, options[-1]) for key, item in entries)
-    if isinstance(kind, type) and issubclass(kind, Section):
-        if not isinstance(value, Mapping):
-            return ()
-        known = (item for item in fields(kind) if item.name in value)
-        return first_misfit(
-            (item.name, value[item.name], item.type)
-            for item in known
-            if value[item.name] is not None or item.default is not None
-        )
-    if kind in (int, float):
-        right = isinstance(value, int | kind) and not isinstance(value, bool)
-        return None if right and not is_huge(value) else ()
-    return None if isinstance(value, kind) else ()
-
-
-def is_huge(value: int | float) -> bool:
-    """Whether a number is too large to compute with."""
-    return abs(value) > (LARGEST_FLOAT if isinstance(value, float) else LARGEST_NUMBER)
-
-
-def first_misfit(entries: Iterable[tuple[str | int, Any, Any]]) -> tuple[str | int, ...] | None:
-    for key, value, kind in entries:
-        if (found := misfit(value, kind)) is not None:
-            return key, *found
-    return None
 
 
 def is_required(item: Field[Any]) -> bool:
