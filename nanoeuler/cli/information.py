@@ -61,6 +61,11 @@ def run_info(options: argparse.Namespace) -> None:
     if options.what is not None:
         given = Path(options.what)
         is_model = given.is_dir() or previous(given).is_dir()
+        if not is_model and not given.exists():
+            raise UserError(
+                f"{given}: no such folder or file; give a model, such as results/demo, or a "
+                "configuration, such as config/small.yaml"
+            )
         setattr(options, "model" if is_model else "config", options.what)
     backend = make_backend(options.device, options.gpus)
     machine = describe_machine(backend, reason(options.device, options.gpus))
