@@ -1,5 +1,6 @@
 """Every key of the configuration: its type, range, default and meaning.
 
+The sections sample, corpus, tokenizer and evaluate have modules of their own; the others are here.
 config/README.md lists the same for people; `python -m nanoeuler.config.reference` prints its lists.
 A real type, such as `float`, stays an `int` where the file has a whole number: fingerprints are
 made of what is written.
@@ -7,12 +8,13 @@ made of what is written.
 
 from typing import Annotated, Literal
 
-from annotated_types import Ge, MinLen
+from annotated_types import Ge
 
+from nanoeuler.config.corpus_settings import Corpus, Sample, Tokenizer
+from nanoeuler.config.evaluation_settings import Evaluate
 from nanoeuler.config.section import (
     FORM_OF_NAME,
     NAME,
-    EachOnce,
     Reruns,
     Section,
     key,
@@ -21,10 +23,6 @@ from nanoeuler.config.section import (
 )
 
 Keep = Literal["final", "best"]
-Deduplication = Literal["near", "exact", "none"]
-TaskKind = Literal[
-    "hellaswag", "arc_easy", "arc_challenge", "piqa", "winogrande", "blimp", "lambada", None
-]
 
 
 @section
@@ -256,117 +254,6 @@ class Dpo(Tuning):
 
 
 @section
-class Sample(Section):
-    """A small invented world; a key that is left out has the demo's value."""
-
-    seed: int = key("another seed invents another world", optional=True)
-    people: int = key(
-        "people in it; half of them are asked about only in the held-out questions", optional=True
-    )
-    boats: int = key("boats in it, likewise", optional=True)
-    paragraphs_per_book: int = key("length of its books", optional=True)
-    articles: int = key("number of its web pages", optional=True)
-    other_instructions: int = key(
-        "number of instructions that are not questions about it", optional=True
-    )
-
-
-@section
-class Deduplicate(Section):
-    """Which repetitions are dropped from each kind of source."""
-
-    web: Deduplication = key("in web pages, across all shards", default="near")
-    books: Deduplication = key("in books", default="none")
-    own_text: Deduplication = key("in your own text, each path for itself", default="none")
-    threshold: float = key(
-        "how alike near-duplicates are at least: of all runs of five words in two documents, the "
-        "share that is in both",
-        default=0.8,
-        ge=0.5,
-        le=1,
-    )
-
-
-@section
-class Fineweb(Section):
-    """The part of each FineWeb-Edu shard that is taken."""
-
-    shards: int = key(
-        "number of shards, counted from the first in the sources file",
-        default=1,
-        ge=1,
-        reruns=Reruns.NEVER,
-    )
-    max_bytes_per_shard: int = key(
-        "UTF-8 bytes of text to take from a shard; only the parts of the file that hold them are "
-        "downloaded",
-        default=1_000_000_000,
-        ge=1,
-    )
-    min_score: int = key("lowest educational score (0 to 5) of a page", default=3, ge=0, le=5)
-    language: str = key("language of a page as the data set labels it", default="en", min_length=2)
-    min_language_score: float = key("lowest certainty of that label", default=0.65, ge=0, le=1)
-    min_characters: int = key("length of the shortest page", default=200, ge=1)
-    max_characters: int = key("length of the longest page", default=100_000, ge=1)
-
-
-@section
-class Corpus(Section):
-    """The text to learn from."""
-
-    name: str | None = key(
-        "name of the prepared corpus; runs with the same name share it, so they must agree on this "
-        "section; null takes the run's name",
-        default=None,
-        pattern=NAME,
-        form=FORM_OF_NAME,
-    )
-    sources: Annotated[list[Annotated[str, MinLen(1)]], EachOnce()] = key(
-        "gutenberg, fineweb, and any number of .txt or .md files, folders or globs of your own",
-        default=["gutenberg", "fineweb"],
-        min_length=1,
-    )
-    books: Literal["all"] | Annotated[list[Annotated[int, Ge(1)]], MinLen(1), EachOnce()] = key(
-        "ids of the books to take from the sources file, or all", default="all"
-    )
-    validation_share: float = key(
-        "share of each source that is held out: whole documents, at least two; of your own text "
-        "the end of each document where that is less",
-        default=0.01,
-        gt=0,
-        le=0.5,
-    )
-    deduplicate: Deduplicate = subsection(
-        Deduplicate,
-        "which repetitions are dropped; near stands for near-duplicates and copies, exact for "
-        "copies, none for nothing",
-    )
-    decontaminate: bool = key(
-        "drop training documents that have 13 words in a row in common with held-out text, "
-        "evaluate.questions or evaluate.tasks, unless more than 10 documents have the same words; "
-        "your own text may quote your own held-out text",
-        default=True,
-    )
-    fineweb: Fineweb = subsection(Fineweb, "the part of each FineWeb-Edu shard that is taken")
-
-
-@section
-class Tokenizer(Section):
-    """The byte-level BPE."""
-
-    vocab_size: int | None = key(
-        "entries of the vocabulary, including 16 reserved ids and the 256 bytes; null takes the "
-        "model preset's",
-        default=None,
-        ge=272,
-        le=65536,
-    )
-    sample_bytes: int = key(
-        "bytes of the corpus that the merges are learned from", default=100_000_000, ge=1
-    )
-
-
-@section
 class Model(Section):
     """The transformer; `ModelConfig` is built from this section, and has the presets."""
 
@@ -405,74 +292,6 @@ class Model(Section):
     step_size: float = key("h of x + h·f(x), the Euler step of a block", optional=True, gt=0)
     vocab_size: int = key(
         "set by tokenizer.vocab_size; given here it must agree", optional=True, ge=272, le=65536
-    )
-
-
-@section
-class Task(Section):
-    """An entry of evaluate.tasks."""
-
-    name: str = key(
-        "a name under tasks in the sources file, or one of your own beside a url",
-        pattern=NAME,
-        form=FORM_OF_NAME,
-    )
-    url: str | None = key(
-        "address or path of the task's file, folder or zip archive; null takes the sources file's",
-        default=None,
-        min_length=1,
-    )
-    kind: TaskKind = key(
-        "layout and scoring of the file; null takes the sources file's, or the name", default=None
-    )
-    limit: int | None = key(
-        "items that are asked, chosen by the seed and the same for every model; null asks all",
-        default=None,
-        ge=1,
-    )
-
-
-@section
-class Evaluate(Section):
-    """Measurements of every stage's model."""
-
-    prompts: list[Annotated[str, MinLen(1)]] = key(
-        "prompts whose replies are printed in the report; without any, it has the first words of "
-        "held-out documents, and held-out instructions",
-        default=[],
-    )
-    questions: str | None = key(
-        "a name under questions in the sources file: held-out questions that are scored exactly; "
-        "null asks none",
-        default=None,
-    )
-    tasks: list[Task] = key(
-        "multiple-choice and last-word tasks that are scored; an entry gives name, and url, kind "
-        "and limit where they differ from the sources file",
-        default=[],
-    )
-    chat_prompts: int = key(
-        "held-out instructions that are answered, once greedily and once by sampling, to see how "
-        "many replies stop, how long they are and how much they repeat",
-        default=100,
-        ge=0,
-    )
-    validation_tokens: int = key(
-        "held-out tokens per source that bits per byte is measured on", default=1_000_000, ge=1
-    )
-    max_new_tokens: int = key("longest reply, in tokens", default=128, ge=1)
-    temperature: float = key(
-        "temperature of the samples in the report; 0 is greedy. Questions are always answered "
-        "greedily",
-        default=0.8,
-        ge=0,
-    )
-    top_k: int = key("sample from the k likeliest tokens only; 0 means all", default=0, ge=0)
-    top_p: float = key(
-        "sample from the likeliest tokens only that together have this probability",
-        default=0.95,
-        gt=0,
-        le=1,
     )
 
 
