@@ -66,6 +66,9 @@ def build_parser() -> Parser:
             module.register(subparsers)
         added = subparsers._choices_actions[before:]
         sections[heading] = [(action.dest, action.help or "") for action in added]
+        for name, text in sections[heading]:
+            command = subparsers.choices[name]
+            command.description = command.description or f"{text[:1].upper()}{text[1:]}."
     parser.description = "\n\n".join(
         [
             "Train a GPT-2-class language model from scratch, and talk to it.",
