@@ -4,7 +4,6 @@ import json
 import math
 import re
 import shutil
-import time
 
 import numpy as np
 import pytest
@@ -326,9 +325,7 @@ def test_dpo_resumes_to_the_bit_after_kill_9(trainer, tuned):
     shutil.rmtree(trainer.output / "dpo")
     trainer.config["dpo"]["checkpoint_minutes"] = 0.0001
     for step in (2, 5):
-        process = trainer.start("dpo", "--parent", str(tuned))
-        while trainer.last_step("dpo") < step:
-            time.sleep(0.002)
+        process = trainer.start_until(step, "dpo", "--parent", str(tuned))
         process.kill()
         process.communicate()
     said = trainer.run("dpo", "--parent", str(tuned))

@@ -5,7 +5,6 @@ import resource
 import shutil
 import signal
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,20 +17,16 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.fingerprint import earlier_fingerprint
+from tests.waiting import CEILING
 
 FREQUENT = 0.001  # minutes between checkpoints
 
 
 def stop_at(trainer, step, number, stage="pretrain"):
     """Start training and send the signal at `step`; returns exit status and standard error."""
-    process = trainer.start(stage)
-    deadline = time.monotonic() + 60
-    while trainer.last_step(stage) < step:
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.002)
+    process = trainer.start_until(step, stage)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=CEILING)
     return process.returncode, said
 
 
@@ -94,9 +89,7 @@ def test_sft_resumes_to_the_bit(trainer, uninterrupted):
     whole, measured = trainer.weights("sft"), validations(trainer)
     assert next(iter(measured)) == 0, "the parent is measured before the first step"
     shutil.rmtree(trainer.output / "sft")
-    process = trainer.start("sft", "--parent", parent)
-    while trainer.last_step("sft") < 5:
-        time.sleep(0.002)
+    process = trainer.start_until(5, "sft", "--parent", parent)
     process.kill()
     process.communicate()
     trainer.run("sft", "--parent", parent)
@@ -218,10 +211,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(trainer, uninterrupte
 
 def test_a_second_trainer_is_refused(trainer):
     trainer.config["pretrain"]["tokens"] *= 1000
-    first = trainer.start()
+    first = trainer.start_until(1)
     try:
-        while trainer.last_step() < 1:
-            time.sleep(0.01)
         assert "another trainer is at work there since" in trainer.run(status=1)
     finally:
         first.kill()
@@ -377,9 +368,7 @@ def test_text_shorter_than_a_row_is_said_before_training(trainer):
 
 def test_little_text_for_the_model_is_said_before_training(trainer):
     trainer.config["pretrain"]["tokens"] = 1_000_000
-    process = trainer.start()
-    while trainer.last_step() < 1:
-        time.sleep(0.01)
+    process = trainer.start_until(1)
     process.kill()
     _, said = process.communicate()
     assert "most of the text will be learned by heart" in said

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from nanoeuler.config import load
 from nanoeuler.config.next_steps import next_steps
 from nanoeuler.config.start import plan_command
 from nanoeuler.corpus.sample.write import write_sample
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -115,8 +115,7 @@ def start_snakemake(folder: Path) -> subprocess.Popen:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    while not (folder / "started").exists() and process.poll() is None:
-        time.sleep(0.02)
+    wait_until(lambda: (folder / "started").exists() or process.poll() is not None)
     return process
 
 
