@@ -8,27 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler import log, provenance
+from nanoeuler import provenance
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.cli import main
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.model.checks import engine_ops, model_gradients
 from nanoeuler.model.checks.comparison import Comparison
+from tests.waiting import CEILING
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def command(capsys):
-    """command(*arguments) → (exit status, standard output, standard error), in this process."""
-
-    def run(*arguments):
-        status = main([str(argument) for argument in arguments])
-        shown = capsys.readouterr()
-        log.LOGGER.handlers.clear()
-        return status, shown.out, shown.err
-
-    return run
 
 
 def typed(*arguments, input=b""):
@@ -43,7 +31,7 @@ def typed(*arguments, input=b""):
         input=input,
         capture_output=True,
         cwd=CHECKOUT,
-        timeout=120,
+        timeout=CEILING,
     )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 

@@ -6,7 +6,6 @@ from typing import ClassVar
 import numpy as np
 
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.training.checkpoint import Checkpoints
@@ -14,10 +13,7 @@ from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import checkpoint_bytes, state_bytes
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
-
-CONFIG = ModelConfig(
-    vocab_size=50, dim=16, layers=2, heads=4, kv_heads=2, ffn=20, context=8, mtp_heads=2
-)
+from tests.models import TINY
 
 
 @dataclass(frozen=True)
@@ -43,12 +39,12 @@ class MomentumOptimizer:
 
 
 def make_state():
-    return TrainingState(CONFIG, ReferenceBackend(), initial_parameters(CONFIG, 1), Momentum())
+    return TrainingState(TINY, ReferenceBackend(), initial_parameters(TINY, 1), Momentum())
 
 
 def rows(step):
     tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
-    return TextStream(tokens, 8, 96, CONFIG.mtp_weights, 0, True, 1, "text").step(step)
+    return TextStream(tokens, 8, 96, TINY.mtp_weights, 0, True, 1, "text").step(step)
 
 
 def test_another_optimizer_trains():
@@ -72,7 +68,7 @@ def test_a_checkpoint_keeps_the_tensors_of_another_optimizer(tmp_path):
 
 
 def test_estimates_count_the_tensors_of_the_optimizer():
-    flat, parameters = initial_parameters(CONFIG, 1).nbytes, parameter_count(CONFIG)
-    assert (state_bytes(CONFIG, Momentum), state_bytes(CONFIG, AdamW)) == (3 * flat, 4 * flat)
+    flat, parameters = initial_parameters(TINY, 1).nbytes, parameter_count(TINY)
+    assert (state_bytes(TINY, Momentum), state_bytes(TINY, AdamW)) == (3 * flat, 4 * flat)
     assert checkpoint_bytes(parameters, Momentum) == 8 * parameters
     assert checkpoint_bytes(parameters, AdamW) == 12 * parameters
