@@ -82,6 +82,16 @@ def test_the_next_steps_say_where_things_are_and_how_to_chat(config):
     ]
 
 
+def test_control_characters_of_a_configuration_do_not_reach_the_terminal(config, command):
+    config["evaluate"]["prompts"] = ["Who \x1b[31mlives here?"]
+    assert "Who \\x1b[31mlives here?" in next_steps(config)
+    config |= {"data_dir": "d\u202egnp.exe"}
+    status, out, _ = command("plan", "--config", json.dumps(config), "--stages", "")
+    assert status == 0
+    assert "in d\\u202egnp.exe" in out
+    assert "\u202e" not in out
+
+
 def test_what_the_demo_suggests_to_type_is_asked_in_its_held_out_questions(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     demo = load("config/config.yaml")
