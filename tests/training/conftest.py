@@ -11,6 +11,7 @@ import pytest
 
 from fuzz.material import MODEL, NOUNS, VERBS, environment, nanoeuler, scratch_command
 from nanoeuler.corpus.instructions import write_splits
+from nanoeuler.tokenizer import Tokenizer
 from tests.waiting import CEILING, wait_until
 
 TRAINING = {
@@ -94,6 +95,13 @@ class Trainer:
         process = self.start(stage, *extra)
         wait_until(lambda: self.last_step(stage) >= step, process)
         return process
+
+    def stop_at(self, step: int, number: int) -> tuple[int, str]:
+        """Start pretraining and send the signal at `step`; returns exit status and output."""
+        process = self.start_until(step)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=CEILING)
+        return process.returncode, said
 
     def run(self, stage: str = "pretrain", *extra: str, status: int = 0, **arguments: Any) -> str:
         """Run to the end; returns what was said on standard error."""
@@ -190,6 +198,12 @@ def data(tmp_path_factory) -> Path:
     described = {"version": 1, "name": "loud", "licence": "none"}
     write_splits(folder / "preferences", pairs, described, "pairs")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer(data) -> Tokenizer:
+    """The tokenizer of the tiny data."""
+    return Tokenizer.load(data / "tokenizer.json")
 
 
 @pytest.fixture
