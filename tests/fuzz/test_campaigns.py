@@ -1,4 +1,4 @@
-"""The campaigns find what is planted, tell it from what is refused, and repeat it from a seed."""
+"""A campaign finds planted mistakes, tells their kinds apart, and repeats them from a seed."""
 
 import os
 import random
@@ -18,7 +18,7 @@ from nanoeuler.errors import UserError
 
 
 class Planted(Campaign):
-    """Ends in one of the ways that a campaign tells apart, by the number that is drawn."""
+    """Draws a number, and ends in the way that has this number."""
 
     def run(self, mutate: Mutator, folder: Path) -> None:
         (folder / "input").write_text("x")
@@ -45,7 +45,7 @@ KINDS += ("endless sentence", "accepted")
 
 
 def serve_planted(*arguments):
-    """What `worker.serve` is in the process of a campaign, with one more campaign."""
+    """Run `worker.serve` with one more campaign."""
     campaigns.CAMPAIGNS["planted"] = Planted
     worker.serve(*arguments)
 

@@ -1,4 +1,4 @@
-"""The harness of kills sees equal and unequal weights; the faulty layer fails what it is told."""
+"""The torture tells equal weights from others; the full disk fails each operation once."""
 
 import random
 import subprocess
