@@ -56,7 +56,7 @@ class Counts:
     starts: int = 0
     runs: int = 0
     equal: int = 0
-    unlocked: int = 0  # times that Snakemake asked for --unlock
+    unlocked: int = 0  # times that `snakemake --unlock` was run
     leftovers: int = 0  # temporary files and folders that are there when a run has ended
     seconds: float = 0.0
 
@@ -345,7 +345,7 @@ def main() -> int:
         setattr(total, name, sum(getattr(counts, name) for counts in all_counts))
     table = markdown(HEADER, [counts.row() for counts in [*all_counts, total]])
     print(f"\nseed {options.seed}:\n\n{table}\n")
-    print(f"Snakemake asked for --unlock {total.unlocked} times.")
+    print(f"Snakemake was unlocked with --unlock {total.unlocked} times.")
     return 1 if broken else 0
 
 
