@@ -19,6 +19,7 @@ from nanoeuler.cli import (
     inspection,
     own_text,
     planning,
+    refining,
     sources,
     tokenizer,
     training,
@@ -40,7 +41,7 @@ GROUPS = {
     "your own text": (own_text,),
     "use a model": (inference,),
     "before a run": (planning, inspection),
-    "after a run": (evaluation, accepting),
+    "after a run": (evaluation, accepting, refining),
     "the stages of a run, which Snakemake calls for you": (
         *(sources, corpus, tokenizer, training),
     ),

@@ -107,6 +107,13 @@ class Pretrain(Training):
     tokens: int = key("tokens to train on; more than the corpus has means several epochs", ge=1)
     batch_tokens: int = key("tokens of one optimizer step", ge=1)
     learning_rate: float = key("peak learning rate", gt=0, le=1)
+    grow_at: list[Annotated[int, Ge(1)]] = key(
+        "steps after which the model grows in depth: twice the layers, each of half the step_size, "
+        "compute nearly the same; training begins with so few layers that it ends with "
+        "model.layers and model.step_size",
+        default=[],
+        reruns="new",
+    )
     document_mask: bool = key(
         "attention stays within a document; false lets the documents of a row mix", default=True
     )

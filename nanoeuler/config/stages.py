@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import nanoeuler
-from nanoeuler.config.section import Section, section_type
+from nanoeuler.config.section import Section, default_of, section_type
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
 from nanoeuler.files import canonical_json
@@ -148,7 +148,7 @@ def lasting(values: Mapping[str, Any], section: type[Section]) -> dict[str, Any]
         if reruns == "default":
             kept[key] = known[key].default
             continue
-        if reruns == "new" and value == known[key].default:
+        if reruns == "new" and value == default_of(known[key]):
             continue
         inner = section_type(known[key]) if key in known else None
         kept[key] = lasting(value, inner) if inner and isinstance(value, Mapping) else value
