@@ -206,13 +206,12 @@ class Trainer:
                     with throughput.paused():
                         self.grow()
                         flops = self.hand_over(self.state.step)
-                state = self.state
-                learning_rate = job.schedule.rate(state.step)
-                state.start(self.micro_batch_rows, learning_rate)
+                learning_rate = job.schedule.rate(self.state.step)
+                self.state.start(self.micro_batch_rows, learning_rate)
                 throughput.add_step(flops)
-                if state.step + 1 < total:  # the host makes rows while the device computes
-                    flops = self.hand_over(state.step + 1)
-                result = state.finish()
+                if self.state.step + 1 < total:  # the host makes rows while the device computes
+                    flops = self.hand_over(self.state.step + 1)
+                result = self.state.finish()
                 if not result.finite:
                     self.leave_out_rows(result)
                     progress.done = self.state.step * job.tokens_per_step
@@ -221,14 +220,14 @@ class Trainer:
                 speed, mfu = throughput.measure()
                 progress.update(
                     job.tokens_per_step,
-                    step=f"{state.step}/{total}",
+                    step=f"{self.state.step}/{total}",
                     loss=result.first_head_loss,
                     mfu=f"{mfu:.0%}" if mfu else "n/a",
                 )
-                if state.step % job.settings.log_every == 0 or state.step == total:
+                if self.state.step % job.settings.log_every == 0 or self.state.step == total:
                     self.record(result, learning_rate, speed, mfu)
                     throughput.restart()
-                if received and state.step < total:
+                if received and self.state.step < total:
                     self.save()
                     raise Stopped(received[0])
                 with throughput.paused():
