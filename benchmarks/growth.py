@@ -93,7 +93,7 @@ class Experiment:
         length, tokens = self.model.context, self.settings.batch_tokens
         return [tokens * training_flops_per_token(model, length) for model in models]
 
-    def seconds_per_step(self, depths: int, rounds: int = 5) -> list[float]:
+    def seconds_per_step(self, depths: int, rounds: int = 3) -> list[float]:
         """Fastest seconds of a step of the whole model, of the next shallower one, and so on."""
         stream = self.stream(0)
         rows, count = stream.step(0), self.micro_batch_rows(stream)

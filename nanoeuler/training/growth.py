@@ -1,8 +1,8 @@
 """The training state of a refined model: see `nanoeuler/model/refining.py`.
 
-Both copies of a tensor share the effect that it had, so that the gradient of each is half of its
-gradient, to first order. Halves and quarters of the moments therefore make AdamW and Muon go on
-as they were: either moves each copy as far as it would have moved the tensor.
+The gradient of a copy of a tensor is half of the tensor's. Halves and quarters of the moments
+therefore make AdamW and Muon go on as they were: either moves each copy as far as it would have
+moved the tensor.
 """
 
 import numpy as np
@@ -17,6 +17,6 @@ GRADIENT_POWERS = {"parameters": 0, "first_moment": 1, "second_moment": 2}
 def refined_tensors(state: TrainingState) -> dict[str, np.ndarray]:
     """`state.tensors()` on the host, for the refined model."""
     return {
-        name: refine(state.config, state.backend.to_host(array), 0.5 ** GRADIENT_POWERS[name])
+        name: refine(state.config, state.backend.to_host(array), GRADIENT_POWERS[name])
         for name, array in state.tensors().items()
     }
