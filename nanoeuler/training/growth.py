@@ -10,13 +10,11 @@ import numpy as np
 from nanoeuler.model.refining import refine
 from nanoeuler.training.state import TrainingState
 
-GRADIENT_POWERS = {"parameters": 0, "first_moment": 1, "second_moment": 2}
-"""The power of the gradient that a tensor of the state grows with."""
-
 
 def refined_tensors(state: TrainingState) -> dict[str, np.ndarray]:
     """`state.tensors()` on the host, for the refined model."""
+    powers = {"parameters": 0, **state.optimizer_settings.tensor_powers}
     return {
-        name: refine(state.config, state.backend.to_host(array), GRADIENT_POWERS[name])
+        name: refine(state.config, state.backend.to_host(array), powers[name])
         for name, array in state.tensors().items()
     }

@@ -64,6 +64,7 @@ class TrainingState:
         self.objective = objective or KnownWeights()
         self.step = 0
         self.parameters = backend.from_host(parameters)
+        self.optimizer_settings = optimizer
         self.optimizer = optimizer.make(config, backend)
         self.results = backend.zeros((4,), np.float64)  # one array, so that a device is read once
         self.report = self.results[2:]  # see `Optimizer.update`

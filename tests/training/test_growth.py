@@ -37,7 +37,9 @@ def update(state, tensors=None):
     """The change that the fifth update makes, to the refined model if `tensors` are given."""
     if tensors is not None:
         parameters = tensors["parameters"].copy()
-        state = TrainingState(refined(state.config), state.backend, parameters, state.settings)
+        state = TrainingState(
+            refined(state.config), state.backend, parameters, state.optimizer_settings
+        )
         state.load(tensors, 4)
     before = state.parameters.copy()
     state.train_step(stream().step(4), 12, 1e-3)
@@ -52,7 +54,6 @@ def errors_of_updates(settings, depth):
     for _ in range(depth):
         config, parameters = refined(config), refine(config, parameters)
     state = TrainingState(config, ReferenceBackend(np.float64), parameters, settings)
-    state.settings = settings
     for step in range(4):
         state.train_step(stream().step(step), 12, 1e-3)
     right = refined_tensors(state)

@@ -19,7 +19,7 @@ class AdamW:
     epsilon: float
     weight_decay: float
     clip_norm: float
-    tensor_names: ClassVar[tuple[str, ...]] = ("first_moment", "second_moment")
+    tensor_powers: ClassVar[Mapping[str, int]] = {"first_moment": 1, "second_moment": 2}
     # float32 in every precision
     tolerance: ClassVar[Mapping[str, float]] = dict.fromkeys(("fp64", "fp32", "tf32", "bf16"), 1e-6)
 
@@ -38,7 +38,7 @@ class AdamWOptimizer:
         )
         self.decays = decay_slices(config)
         self.tensors: dict[str, Array] = {
-            name: ops.zeros((elements,)) for name in settings.tensor_names
+            name: ops.zeros((elements,)) for name in settings.tensor_powers
         }
 
     def update(self, flat: FlatState, schedule_2: Array, losses_2: Array, report_2: Array) -> None:
