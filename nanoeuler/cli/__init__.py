@@ -20,6 +20,7 @@ from nanoeuler.cli import (
     information,
     own_text,
     planning,
+    refining,
     sources,
     tokenizer,
     training,
@@ -41,7 +42,7 @@ GROUPS = {
     "your own text": (own_text,),
     "use a model": (inference,),
     "before a run": (planning, checking, information),
-    "after a run": (evaluation, accepting),
+    "after a run": (evaluation, accepting, refining),
     "the stages of a run, which Snakemake calls for you": (
         *(sources, corpus, tokenizer, training),
     ),

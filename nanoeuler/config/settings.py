@@ -134,6 +134,13 @@ class Pretrain(Training):
         gt=0,
         reruns=Reruns.UNLESS_DEFAULT,
     )
+    grow_at: list[Annotated[int, Ge(1)]] = key(
+        "steps after which the model grows in depth: twice the layers, each of half the step_size, "
+        "compute nearly the same; training begins with so few layers that it ends with "
+        "model.layers and model.step_size",
+        default=[],
+        reruns=Reruns.UNLESS_DEFAULT,
+    )
     document_mask: bool = key(
         "attention stays within a document; false lets the documents of a row mix", default=True
     )

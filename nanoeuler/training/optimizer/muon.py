@@ -38,7 +38,7 @@ class Muon:
 
     momentum: float
     adamw: AdamW  # for the other parameters; its weight decay is Muon's, too
-    tensor_names: ClassVar[tuple[str, ...]] = AdamW.tensor_names
+    tensor_powers: ClassVar[Mapping[str, int]] = AdamW.tensor_powers
     # an update of a hundredth, from products that are rounded to the precision fifteen times
     tolerance: ClassVar[Mapping[str, float]] = {
         "fp64": 1e-11,
