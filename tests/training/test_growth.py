@@ -7,7 +7,6 @@ import signal
 
 import numpy as np
 import pytest
-from test_resume import stop_at
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
@@ -147,7 +146,7 @@ def test_the_loss_goes_on_without_a_jump(grown, again):
 def test_a_run_that_is_killed_before_and_behind_a_growth_ends_with_the_same_bits(grown, again):
     again.config["pretrain"]["checkpoint_minutes"] = 0.001
     for step in (12, 24, 44):
-        assert stop_at(again, step, signal.SIGKILL)[0] == -signal.SIGKILL
+        assert again.stop_at(step, signal.SIGKILL)[0] == -signal.SIGKILL
     again.run()
     assert again.weights() == grown.weights()
     assert losses(again) == losses(grown)
