@@ -109,6 +109,7 @@ class Trainer:
         """Go to the step of the checkpoint `saved`, and forget what came behind it."""
         step = saved["step"]
         self.checkpoints.restore(step, self.state)
+        self.job.backend.scales = saved.get("scales", {})
         self.checkpoints.remove_after(step)
         self.best, self.validated = saved["best"], saved["validated"]
         self.worse = saved.get("worse", 0)
@@ -319,6 +320,7 @@ class Trainer:
             gradient_norm=result.gradient_norm,
             tokens_per_second=speed,
             mfu=mfu,
+            **({} if (count := self.job.backend.saturated) is None else {"saturated": count}),
         )
 
     def validate(self) -> None:
@@ -362,6 +364,7 @@ class Trainer:
             "finished": self.finished,
             "seconds": self.seconds(),
             "algorithms": job.backend.algorithms,
+            **({"scales": scales} if (scales := job.backend.scales) else {}),
             "environment": environment(job.backend),
             "provenance": provenance.collect(job.backend.device_name),
         }

@@ -21,7 +21,9 @@ class AdamW:
     clip_norm: float
     tensor_names: ClassVar[tuple[str, ...]] = ("first_moment", "second_moment")
     # float32 in every precision
-    tolerance: ClassVar[Mapping[str, float]] = dict.fromkeys(("fp64", "fp32", "tf32", "bf16"), 1e-6)
+    tolerance: ClassVar[Mapping[str, float]] = dict.fromkeys(
+        ("fp64", "fp32", "tf32", "bf16", "fp8"), 1e-6
+    )
 
     def make(self, config: ModelConfig, ops: Backend) -> "AdamWOptimizer":
         return AdamWOptimizer(self, config, ops)
