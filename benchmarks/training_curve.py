@@ -10,7 +10,7 @@ both sides start from the same weights and take the same rows in the same order.
 compiled, with fused AdamW and on a GPU bf16 autocast; the host makes its next rows while the device
 is at work, as ours does. Every `--every` steps the weights of either side are measured by our own
 evaluation, in our own engine, with the clock stopped. The seconds are those of the steps, without
-the first two, in which kernels are compiled and algorithms chosen. Each line is also appended to
+the first three, in which kernels are compiled and algorithms chosen. Each line is also appended to
 `--output`, as JSON. Two GPUs take a side each (CUDA_VISIBLE_DEVICES). Documents of a row see each
 other on both sides, whatever `pretrain.document_mask` says.
 """
@@ -41,7 +41,7 @@ from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
-UNTIMED = 2  # steps in which either side prepares itself
+UNTIMED = 3  # steps in which either side prepares itself
 
 
 class Ours:
@@ -231,7 +231,8 @@ def main() -> None:
     )
     schedule = Schedule.of(Pretrain.read(section), options.steps)
     parameters = initial_parameters(model, config["seed"])
-    backend = make_backend(options.device)
+    formats = {"precision": section["precision"], "residual": section["residual_precision"]}
+    backend = make_backend(options.device, **formats)
     arguments = model, parameters, section, stream, schedule
     side = (
         Ours(*arguments, backend)
