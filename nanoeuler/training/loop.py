@@ -121,6 +121,7 @@ class Trainer:
         step = saved["step"]
         self.change_model(self.job.model_after(step))
         self.checkpoints.restore(step, self.state)
+        self.job.backend.scales = saved.get("scales", {})
         self.checkpoints.remove_after(step)
         self.best, self.validated = saved["best"], saved["validated"]
         self.worse = saved.get("worse", 0)
@@ -356,6 +357,7 @@ class Trainer:
             gradient_norm=result.gradient_norm,
             tokens_per_second=speed,
             mfu=mfu,
+            **({} if (count := self.job.backend.saturated) is None else {"saturated": count}),
         )
 
     def validate(self) -> None:
@@ -401,6 +403,7 @@ class Trainer:
             "finished": self.finished,
             "seconds": self.seconds(),
             "algorithms": job.backend.algorithms,
+            **({"scales": scales} if (scales := job.backend.scales) else {}),
             "environment": environment(job.backend),
             "provenance": provenance.collect(job.backend.device_name),
         }

@@ -66,6 +66,7 @@ class TrainingState:
         self.parameters = backend.from_host(parameters)
         self.optimizer_settings = optimizer
         self.optimizer = optimizer.make(config, backend)
+        backend.scales = {}
         self.results = backend.zeros((4,), np.float64)  # one array, so that a device is read once
         self.report = self.results[2:]  # see `Optimizer.update`
         self.replicas = [
@@ -89,6 +90,7 @@ class TrainingState:
             tensor[...] = 0
         self.parameters[...] = self.backend.from_host(parameters)
         self.model.refresh()
+        self.backend.scales = {}
         self.step = 0
 
     def load(self, tensors: Mapping[str, np.ndarray], step: int) -> None:

@@ -24,7 +24,9 @@ class AdamW:
     embedding_rate: float = 1.0  # multiple of the learning rate, for the embedding
     tensor_powers: ClassVar[Mapping[str, int]] = {"first_moment": 1, "second_moment": 2}
     # float32 in every precision
-    tolerance: ClassVar[Mapping[str, float]] = dict.fromkeys(("fp64", "fp32", "tf32", "bf16"), 1e-6)
+    tolerance: ClassVar[Mapping[str, float]] = dict.fromkeys(
+        ("fp64", "fp32", "tf32", "bf16", "fp8"), 1e-6
+    )
 
     def make(self, config: ModelConfig, ops: Backend) -> "AdamWOptimizer":
         return AdamWOptimizer(self, config, ops)

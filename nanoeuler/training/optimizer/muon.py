@@ -45,6 +45,7 @@ class Muon:
         "fp32": 1e-6,
         "tf32": 5e-4,
         "bf16": 5e-3,
+        "fp8": 5e-3,  # which Muon's own products are not computed in
     }
 
     def make(self, config: ModelConfig, ops: Backend) -> "MuonOptimizer":
