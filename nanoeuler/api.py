@@ -239,7 +239,7 @@ class LanguageModel:
 def load(
     folder: str | Path, device: str = "auto", gpus: int | None = None, precision: str = "auto"
 ) -> LanguageModel:
-    """Load a trained model.
+    """Load a trained model for use from Python.
 
     - `folder`: a model folder, such as results/demo/sft/model, or the folder of a stage or a run,
       such as results/demo, which stands for its last model.

@@ -133,7 +133,8 @@ def read_json(path: str | Path) -> Any:
         raise UserError(f"{path}: cannot be read ({error.strerror}); give another file") from error
     except ValueError as error:  # not JSON or not UTF-8
         raise UserError(
-            f"{path}: not valid JSON ({error}); delete it and run the stage that writes it again"
+            f"{path}: not valid JSON ({error}); give another file, or, if a stage wrote it, delete "
+            "it and run that stage again"
         ) from error
 
 

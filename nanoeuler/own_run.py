@@ -130,7 +130,7 @@ def read_text(paths: Sequence[str]) -> Text:
     sample: list[bytes] = []
     for source in choose_sources([], [], [], paths, {}):
         assert isinstance(source, OwnText)
-        source.read_before = True  # what it has to say, it says when the corpus is made
+        source.read_before = True  # its notices are logged once, when the corpus is made
         for _, document in source.read():
             total += len(document)
             openings += openings_of(document.decode("utf-8"))

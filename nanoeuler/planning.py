@@ -330,6 +330,10 @@ def size(amount: float) -> str:
     return f"{amount:.1f} GB" if amount < 1000 else f"{amount / 1000:.1f} TB"
 
 
+def token_count(amount: float) -> str:
+    return f"{amount / 1e6:,.1f} M tokens" if amount >= 1e6 else f"{round(amount, -3):,.0f} tokens"
+
+
 def describe(config: Config, plan: Plan) -> str:
     """The plan as lines for a terminal."""
     wanted = [
@@ -342,7 +346,7 @@ def describe(config: Config, plan: Plan) -> str:
     data = f"{size(plan.data_disk)} in {config['data_dir']}"
     results = f"at most {size(plan.results_disk)} in {config['results_dir']}"
     text = (
-        f"{size(plan.text_bytes)}, about {plan.text_tokens / 1e6:,.1f} M tokens; "
+        f"{size(plan.text_bytes)}, about {token_count(plan.text_tokens)}; "
         f"{size(plan.held_out_bytes)} held out"
     )
     return "\n".join(
@@ -359,9 +363,9 @@ def describe(config: Config, plan: Plan) -> str:
 
 def describe_stage(config: Config, plan: Plan, name: str) -> str:
     stage = plan.stages[name]
-    epochs = counted(float(f"{stage.epochs:.3g}"), "epoch")
+    epochs = counted(float(f"{stage.epochs:.2g}"), "epoch")
     if stage.seconds is not None:
         duration = f"about {format_seconds(stage.seconds)}"
     else:
         duration = "minutes" if is_short(config, plan) else "not probed"
-    return f"  {name:10} {stage.tokens / 1e6:,.1f} M tokens, {epochs}, {duration}"
+    return f"  {name:10} {token_count(stage.tokens)}, {epochs}, {duration}"

@@ -6,21 +6,34 @@
 
     check_shape(path, json.loads(text), Line, "delete it and run the stage again")
 
-A type names only the keys that its reader uses; further keys are passed over. A check takes some
-microseconds an object; importing pydantic for it would take a sixth of a report's time.
+A type names only the keys that its reader uses; further keys are passed over. The sections of the
+configuration (config/section.py) are such types, too, whose ranges pydantic checks when the file is
+read. A check takes some microseconds an object, without the time that pydantic takes to import.
 """
 
+import dataclasses
 import functools
 import json
 import math
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, Required, TypeVar, Union, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Required,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from nanoeuler.errors import UserError, brief
 from nanoeuler.files import parse_json
+from nanoeuler.model.config import is_huge
 
 LARGEST_COUNT = 1e15
 """No count, no number of bytes and no seconds of a result is above it."""
@@ -120,30 +133,52 @@ def checker(kind: Any) -> Checker:
     origin, options = get_origin(kind), get_args(kind)
     if origin in (Required, NotRequired):
         return checker(options[0])
-    if origin is Annotated:
-        return restricted(*options)
-    if origin in (Union, types.UnionType):  # of one type and None
-        [inner] = [checker(option) for option in options if option is not types.NoneType]
-        return lambda value: None if value is None else inner(value)
+    if kind is Any:
+        return lambda value: None
+    if origin is Annotated:  # pydantic's ranges cannot be called
+        return restricted(*options) if callable(options[1]) else checker(options[0])
+    if origin is Literal:
+        return lambda value: None if value in options else ()
+    if origin in (Union, types.UnionType):
+        kinds = [option for option in options if option is not types.NoneType]
+        return one_of([checker(each) for each in kinds], or_null=len(kinds) < len(options))
     if origin is list:
         return list_of(checker(options[0]))
     if origin is dict:
         return dict_of(checker(options[1]))
     if typing.is_typeddict(kind):
         hints = typing.get_type_hints(kind, include_extras=True)
-        return fields_of(kind.__required_keys__, {key: checker(hints[key]) for key in hints})
-    accepted = types_of(kind)
-    return lambda value: None if type(value) in accepted else ()
+        return fields_of({key: checker(hints[key]) for key in hints}, kind.__required_keys__)
+    if dataclasses.is_dataclass(kind):
+        return fields_of({field.name: field_checker(field) for field in dataclasses.fields(kind)})
+    if kind in (int, float):
+        return restricted(kind, lambda value: not is_huge(value))
+    return lambda value: None if type(value) is kind else ()
 
 
-def types_of(kind: Any) -> tuple[Any, ...]:
-    """The types of the values that may stand for a text, a truth or a number."""
-    return (int, float) if kind is float else (kind,)
+def field_checker(field: dataclasses.Field[Any]) -> Checker:
+    """Null stands for a default that is null, whatever the type."""
+    kind: Any = field.type
+    return one_of([checker(kind)], or_null=True) if field.default is None else checker(kind)
+
+
+def one_of(kinds: list[Checker], or_null: bool) -> Checker:
+    """What fits none of the types is wrong where it does not fit the last one."""
+
+    def check(value: Any) -> Place | None:
+        if value is None and or_null:
+            return None
+        for inner in kinds:
+            if (place := inner(value)) is None:
+                break
+        return place
+
+    return check
 
 
 def restricted(kind: Any, holds: Callable[[Any], bool]) -> Checker:
     if kind in (int, float):  # the many numbers of metrics.jsonl: in one call
-        accepted = types_of(kind)
+        accepted = (int, float) if kind is float else (int,)
         return lambda value: None if type(value) in accepted and holds(value) else ()
     inner = checker(kind)
 
@@ -169,7 +204,7 @@ def first(inner: Checker, items: Any) -> Place | None:
     return None
 
 
-def fields_of(required: frozenset[str], fields: dict[str, Checker]) -> Checker:
+def fields_of(fields: dict[str, Checker], required: Collection[str] = ()) -> Checker:
     def check(value: Any) -> Place | None:
         if not isinstance(value, dict):
             return ()

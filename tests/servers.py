@@ -73,6 +73,7 @@ class Server:
     def __init__(self, root: Path, port: int = 0):
         self.root = root
         self.ranges = True
+        self.commit: str | None = None  # that the revision `main` stands for
         self.validators = True
         self.heeds_if_range = True
         self.signature_seconds = 3600.0
@@ -171,7 +172,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         signed = f"signed/datasets/{owner}/{name}/{path}?signed={time.time()}"
         location = f"http://localhost:{self.site.port}/{signed}"
-        self.answer(302, {"Location": location, "X-Repo-Commit": revision}, b"")
+        self.answer(302, {"Location": location, "X-Repo-Commit": self.site.commit or revision}, b"")
 
     def serve(self, path: str, fault: Fault) -> None:
         file = self.site.root / path.lstrip("/")

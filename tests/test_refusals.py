@@ -106,12 +106,12 @@ def test_a_configuration_without_bounds_is_refused(folder, monkeypatch, old, new
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"pretrain": 5}, "pretrain cannot be 5;"),
-        ({"pretrain": {"tokens": "many"}}, "pretrain.tokens cannot be 'many'"),
-        ({"corpus": {"fineweb": {"shards": 1e300}}}, "corpus.fineweb.shards cannot be 1e+300"),
-        ({"sources": {"gutenberg": {"books": [7]}}}, "sources.gutenberg.books.0 cannot be 7"),
-        ({"dpo": {"loss": "none"}}, "dpo.loss cannot be 'none'"),
-        ({"seed": None}, "seed cannot be None"),
+        ({"pretrain": 5}, "'pretrain' cannot be 5;"),
+        ({"pretrain": {"tokens": "many"}}, "'pretrain.tokens' cannot be 'many'"),
+        ({"corpus": {"fineweb": {"shards": 1e300}}}, "'corpus.fineweb.shards' cannot be 1e+300"),
+        ({"sources": {"gutenberg": {"books": [7]}}}, "'sources.gutenberg.books.0' cannot be 7"),
+        ({"dpo": {"loss": "none"}}, "'dpo.loss' cannot be 'none'"),
+        ({"seed": None}, "'seed' cannot be None"),
     ],
 )
 def test_inline_json_of_other_types_is_refused(config, problem):

@@ -13,10 +13,11 @@ from itertools import starmap
 from nanoeuler import __version__, log
 from nanoeuler.cli import (
     accepting,
+    checking,
     corpus,
     evaluation,
     inference,
-    inspection,
+    information,
     own_text,
     planning,
     sources,
@@ -39,7 +40,7 @@ START = (
 GROUPS = {
     "your own text": (own_text,),
     "use a model": (inference,),
-    "before a run": (planning, inspection),
+    "before a run": (planning, checking, information),
     "after a run": (evaluation, accepting),
     "the stages of a run, which Snakemake calls for you": (
         *(sources, corpus, tokenizer, training),
@@ -65,6 +66,9 @@ def build_parser() -> Parser:
             module.register(subparsers)
         added = subparsers._choices_actions[before:]
         sections[heading] = [(action.dest, action.help or "") for action in added]
+        for name, text in sections[heading]:
+            command = subparsers.choices[name]
+            command.description = command.description or f"{text[:1].upper()}{text[1:]}."
     parser.description = "\n\n".join(
         [
             "Train a GPT-2-class language model from scratch, and talk to it.",

@@ -58,7 +58,7 @@ def run_sample(options: argparse.Namespace) -> None:
 def run_assemble(options: argparse.Namespace) -> None:
     from nanoeuler import log
     from nanoeuler.config import load
-    from nanoeuler.config.settings import Corpus, Deduplicate
+    from nanoeuler.config.corpus_settings import Corpus, Deduplicate
     from nanoeuler.corpus.assemble import Cleaning, assemble
     from nanoeuler.corpus.document_sources import choose_sources
 

@@ -24,7 +24,10 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     """Add these subcommands."""
     register_evaluate(subparsers)
     parser = subparsers.add_parser(
-        "compare", help="put the evaluations of several models side by side"
+        "compare",
+        help="put the evaluations of several models side by side",
+        description="Print the scores of several models as a table, beside what the simplest way "
+        "to answer would reach.",
     )
     parser.add_argument(
         "evaluations",
@@ -97,7 +100,9 @@ def register_report(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--config", help="with --run: YAML file, or inline JSON with all sections")
     add_optional_path(parser, "--run", "DIR", "folder of one run whose configuration is given")
-    add_path(parser, "--output", "FILE", "HTML file to write, such as results/demo/report.html")
+    add_optional_path(
+        parser, "--output", "FILE", "HTML file to write (default: report.html in a single RUN)"
+    )
     add_optional_path(
         parser, "--metrics", "FILE", "also write the numbers of all stages to this JSON file"
     )
@@ -158,6 +163,7 @@ def run_report(options: argparse.Namespace) -> None:
     from nanoeuler.files import atomic_write, write_json
 
     folders = report_folders(options)
+    output = options.output or folders[0] / "report.html"
     runs = [
         gather(load(options.config) if options.config else kept_configuration(folder), folder)
         for folder in folders
@@ -166,6 +172,8 @@ def run_report(options: argparse.Namespace) -> None:
         raise UserError(
             "--config, --metrics, --table and --card are of one run; leave them out for several"
         )
+    if len(runs) > 1 and not options.output:
+        raise UserError("several runs: give --output, the HTML file to write")
     if options.metrics:
         write_json(options.metrics, summarise(runs[0]))
     if options.table:
@@ -176,9 +184,9 @@ def run_report(options: argparse.Namespace) -> None:
     if options.card:
         with atomic_write(options.card) as file:
             file.write(card(runs[0]))
-    with atomic_write(options.output) as file:
+    with atomic_write(output) as file:
         file.write(page(runs[0]) if len(runs) == 1 else side_by_side(name_runs(folders, runs)))
-    log.line("report", str(options.output))
+    log.line("report", str(output))
 
 
 def report_folders(options: argparse.Namespace) -> list[Path]:

@@ -3,9 +3,13 @@
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from nanoeuler.backend import DEVICES
 from nanoeuler.errors import UserError
+
+if TYPE_CHECKING:
+    from nanoeuler.model.config import ModelConfig
 
 Handler = Callable[[argparse.Namespace], int | None]
 
@@ -53,6 +57,18 @@ def model_folder(options: argparse.Namespace) -> Path:
 
 def modified(path: Path) -> float:
     return path.stat().st_mtime
+
+
+def config_model(config: dict[str, Any]) -> "ModelConfig":
+    """The model of `--config`."""
+    from nanoeuler.model.config import ModelConfig
+
+    if "model" not in config:
+        raise UserError(
+            "--config: there is no model section; "
+            'give one, such as \'{"model": {"preset": "small"}}\''
+        )
+    return ModelConfig.from_dict(config["model"])
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from nanoeuler.config.section import first_misfit
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
-from nanoeuler.errors import UserError, brief
+from nanoeuler.errors import UserError
 from nanoeuler.files import parse_json
+from nanoeuler.shape import Place, checker, describe, fields_of
 
 
 class InlineSection(dict[str, Any]):
@@ -27,21 +27,18 @@ def read_inline(text: str) -> dict[str, Any]:
     values = parse_inline(text)
     wrong = misfit_of(values)
     if wrong is not None:
-        found: Any = values
-        for key in wrong:
-            found = found[key]
         raise UserError(
-            f"--config is inline JSON whose {'.'.join(map(str, wrong))} cannot be {brief(found)}; "
-            "correct it, or give the path of a YAML file"
+            f"--config is inline JSON whose {describe(values, wrong)}; correct it, or give the "
+            "path of a YAML file"
         )
     return values
 
 
-def misfit_of(values: Mapping[str, Any]) -> tuple[str | int, ...] | None:
+def misfit_of(values: Mapping[str, Any]) -> Place | None:
     """The place of the first value of a configuration that has another type than is declared."""
-    known = {item.name: item.type for item in fields(Configuration)}
+    known: dict[str, Any] = {item.name: item.type for item in fields(Configuration)}
     known |= {"sources": Sources, "model": dict[str, Any]}  # ModelConfig checks its fields itself
-    return first_misfit((key, values[key], known[key]) for key in values if key in known)
+    return fields_of({key: checker(kind) for key, kind in known.items()})(values)
 
 
 def parse_inline(text: str) -> dict[str, Any]:

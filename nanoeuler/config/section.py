@@ -5,23 +5,10 @@ pydantic turn these classes into a JSON Schema. They are plain dataclasses never
 only reads its settings, and should not have to import pydantic for that.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from types import UnionType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    Self,
-    TypeVar,
-    Union,
-    dataclass_transform,
-    get_args,
-    get_origin,
-)
-
-from nanoeuler.model.config import LARGEST_FLOAT, LARGEST_NUMBER
+from enum import Enum, auto
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 """A file system takes 255 bytes, and temporary names are a little longer."""
@@ -30,24 +17,35 @@ FORM_OF_NAME = "a name of at most 200 letters, digits, dots, dashes and undersco
 T = TypeVar("T")
 
 
+class Reruns(Enum):
+    """Whether a stage that has run runs again when a key that it reads has changed."""
+
+    ALWAYS = auto()
+    NEVER = auto()
+    """The key cannot change a result."""
+    IF_DECISIVE = auto()
+    """The key is about measurements. They change a result only where they decide which model is
+    kept or when the stage ends."""
+    NO_LONGER = auto()
+    """Like NEVER; earlier versions hashed the key, so its default is hashed in place of its value.
+    """
+    UNLESS_DEFAULT = auto()
+    """Earlier versions did not have the key, and did what its default says."""
+
+
 def key(
     meaning: str,
     *,
     default: Any = MISSING,
     optional: bool = False,
     form: str | None = None,
-    reruns: bool | Literal["measured", "default", "new"] = True,
+    reruns: Reruns = Reruns.ALWAYS,
     **limits: Any,
 ) -> Any:
     """A field of a section.
 
     A key without `default` must be given, unless it is `optional`. `form` says in words what a
-    pattern stands for. `reruns` is False for a key that cannot change a result, so that a change
-    of it makes no stage run again; "measured" says the same of stages whose measurements decide
-    neither which model is kept nor when they end; "default" says the same of a key that was hashed
-    once, so that its default still is; "new" is for a key that earlier versions do not know, so
-    that its default makes nothing run again. `limits` are pydantic's: ge, gt, le, lt, pattern,
-    min_length.
+    pattern stands for. `limits` are pydantic's: ge, gt, le, lt, pattern, min_length.
     """
     extra: dict[str, Any] = {"x-form": form} if form else {}
     if optional:
@@ -63,7 +61,9 @@ def key(
     return field(default=default, metadata=metadata)
 
 
-def subsection(kind: "type[Section]", meaning: str, reruns: bool = True, **given: Any) -> Any:
+def subsection(
+    kind: "type[Section]", meaning: str, reruns: Reruns = Reruns.ALWAYS, **given: Any
+) -> Any:
     """A field that is a section. Left out, it counts as written with the keys `given`."""
     metadata = {"description": meaning, "reruns": reruns, "json_schema_extra": {"default": given}}
     return field(default_factory=lambda: kind(**given), metadata=metadata)
@@ -99,52 +99,6 @@ class Section:
                 kind = section_type(item)
                 given[item.name] = kind.read(value) if kind else value
         return cls(**given)
-
-
-def misfit(value: Any, kind: Any) -> tuple[str | int, ...] | None:
-    """Where in `value` something is of another type than `kind`, the annotation of a field, says.
-
-    This checks types alone, without the time that pydantic takes to import.
-    """
-    options = get_args(kind)
-    if kind is Any or (kind is None and value is None):
-        return None
-    if get_origin(kind) is Annotated:
-        return misfit(value, options[0])
-    if get_origin(kind) is Literal:
-        return None if value in list(options) else ()
-    if get_origin(kind) in (Union, UnionType):
-        return None if any(misfit(value, option) is None for option in options) else ()
-    if get_origin(kind) in (list, dict):
-        if not isinstance(value, get_origin(kind)):
-            return ()
-        entries = value.items() if isinstance(value, dict) else enumerate(value)
-        return first_misfit((key, item, options[-1]) for key, item in entries)
-    if isinstance(kind, type) and issubclass(kind, Section):
-        if not isinstance(value, Mapping):
-            return ()
-        known = (item for item in fields(kind) if item.name in value)
-        return first_misfit(
-            (item.name, value[item.name], item.type)
-            for item in known
-            if value[item.name] is not None or item.default is not None
-        )
-    if kind in (int, float):
-        right = isinstance(value, int | kind) and not isinstance(value, bool)
-        return None if right and not is_huge(value) else ()
-    return None if isinstance(value, kind) else ()
-
-
-def is_huge(value: int | float) -> bool:
-    """Whether a number is too large to compute with."""
-    return abs(value) > (LARGEST_FLOAT if isinstance(value, float) else LARGEST_NUMBER)
-
-
-def first_misfit(entries: Iterable[tuple[str | int, Any, Any]]) -> tuple[str | int, ...] | None:
-    for key, value, kind in entries:
-        if (found := misfit(value, kind)) is not None:
-            return key, *found
-    return None
 
 
 def is_required(item: Field[Any]) -> bool:

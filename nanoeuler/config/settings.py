@@ -1,5 +1,6 @@
 """Every key of the configuration: its type, range, default and meaning.
 
+The sections sample, corpus, tokenizer and evaluate have modules of their own; the others are here.
 config/README.md lists the same for people; `python -m nanoeuler.config.reference` prints its lists.
 A real type, such as `float`, stays an `int` where the file has a whole number: fingerprints are
 made of what is written.
@@ -7,15 +8,21 @@ made of what is written.
 
 from typing import Annotated, Literal
 
-from annotated_types import Ge, MinLen
+from annotated_types import Ge
 
-from nanoeuler.config.section import FORM_OF_NAME, NAME, EachOnce, Section, key, section, subsection
+from nanoeuler.config.corpus_settings import Corpus, Sample, Tokenizer
+from nanoeuler.config.evaluation_settings import Evaluate
+from nanoeuler.config.section import (
+    FORM_OF_NAME,
+    NAME,
+    Reruns,
+    Section,
+    key,
+    section,
+    subsection,
+)
 
 Keep = Literal["final", "best"]
-Deduplication = Literal["near", "exact", "none"]
-TaskKind = Literal[
-    "hellaswag", "arc_easy", "arc_challenge", "piqa", "winogrande", "blimp", "lambada", None
-]
 
 
 @section
@@ -26,7 +33,7 @@ class Training(Section):
         "rows that are computed at once; a step consists of as many micro-batches as batch_tokens "
         "needs; auto takes as many rows as fit in memory",
         default="auto",
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
     precision: Literal["auto", "fp32", "tf32", "bf16"] = key(
         "number format of matrix products and activations on a GPU (weights and moments stay in "
@@ -40,7 +47,7 @@ class Training(Section):
         "compute the largest product of each layer again in the backward pass instead of keeping "
         "it, which takes a third less memory and somewhat more time",
         default=False,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
     minimum_learning_rate_share: float = key(
         "where the schedule ends, as a share of the peak learning rate", default=0.1, ge=0, le=1
@@ -60,14 +67,16 @@ class Training(Section):
     optimizer: Literal["adamw", "muon"] = key(
         "adamw; or muon, which moves the matrices of the blocks by Muon and all else by AdamW",
         default="adamw",
-        reruns="new",
+        reruns=Reruns.UNLESS_DEFAULT,
     )
-    muon_momentum: float = key("decay of Muon's momentum", default=0.95, ge=0, lt=1, reruns="new")
+    muon_momentum: float = key(
+        "decay of Muon's momentum", default=0.95, ge=0, lt=1, reruns=Reruns.UNLESS_DEFAULT
+    )
     embedding_rate: float = key(
         "learning rate of the embedding, as a multiple of learning_rate",
         default=1.0,
         gt=0,
-        reruns="new",
+        reruns=Reruns.UNLESS_DEFAULT,
     )
     weight_decay: float = key("decoupled weight decay, on matrices only", default=0.1, ge=0)
     beta1: float = key("decay of AdamW's first moment", default=0.9, ge=0, lt=1)
@@ -79,22 +88,27 @@ class Training(Section):
         gt=0,
     )
     validate_every: int = key(
-        "steps between two measurements on held-out text", default=100, ge=1, reruns="measured"
+        "steps between two measurements on held-out text",
+        default=100,
+        ge=1,
+        reruns=Reruns.IF_DECISIVE,
     )
     checkpoint_minutes: float = key(
         "minutes between two checkpoints of the training state, from which a stopped run resumes",
         default=10,
         gt=0,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
     rewinds: int = key(
         "how often a stage leaves out rows whose loss or gradient is not a number, and goes on, "
         "before it stops with an error",
         default=3,
         ge=0,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
-    log_every: int = key("steps between two lines in metrics.jsonl", default=10, ge=1, reruns=False)
+    log_every: int = key(
+        "steps between two lines in metrics.jsonl", default=10, ge=1, reruns=Reruns.NEVER
+    )
     init_from: str | None = key(
         "folder of a model or of a checkpoint whose weights this stage starts from; null means "
         "random weights in pretrain, the pretrained model in sft, and the model of the stage "
@@ -118,7 +132,7 @@ class Pretrain(Training):
         "embedding_rate",
         default=0.02,
         gt=0,
-        reruns="new",
+        reruns=Reruns.UNLESS_DEFAULT,
     )
     document_mask: bool = key(
         "attention stays within a document; false lets the documents of a row mix", default=True
@@ -127,7 +141,7 @@ class Pretrain(Training):
         "held-out tokens per source that a measurement reads",
         default=100_000,
         ge=1,
-        reruns="measured",
+        reruns=Reruns.IF_DECISIVE,
     )
     keep: Keep = key(
         "which model the stage hands on: the final one or the best on held-out text",
@@ -137,7 +151,7 @@ class Pretrain(Training):
         "a text that the model continues at every measurement, so that the log shows what it has "
         "learned; null writes no samples",
         default=None,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
 
 
@@ -145,14 +159,14 @@ class Pretrain(Training):
 class Tuning(Training):
     """The keys that fine-tuning and alignment have and pretraining has not."""
 
-    enabled: bool = key("whether this stage is part of the run", default=True, reruns=False)
+    enabled: bool = key("whether this stage is part of the run", default=True, reruns=Reruns.NEVER)
     batch_tokens: int = key("tokens of one optimizer step, padding included", default=16384, ge=1)
     minimum_fit_share: float = key(
         "the stage stops when a smaller share of the records or pairs fits whole into the context",
         default=0.5,
         ge=0,
         le=1,
-        reruns="default",
+        reruns=Reruns.NO_LONGER,
     )
     patience: int | None = key(
         "the stage ends after this many measurements in a row that are no better than the best "
@@ -174,7 +188,7 @@ class Sft(Tuning):
         "shape of Alpaca or Dolly, or conversations as messages)",
         default="alpaca",
         min_length=1,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
     validation_share: float = key(
         "share of the records that is held out; hashes choose them", default=0.02, gt=0, le=0.5
@@ -196,7 +210,7 @@ class Sft(Tuning):
     baseline_from_scratch: bool = key(
         "also fine-tune random weights (sft_scratch), to show what pretraining is worth",
         default=False,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
 
 
@@ -209,7 +223,7 @@ class Dpo(Tuning):
         "lines or parquet)",
         default="alpaca_farm",
         min_length=1,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
     validation_share: float = key(
         "share of the pairs that is held out; hashes of the prompts choose them",
@@ -250,117 +264,6 @@ class Dpo(Tuning):
         ge=1,
     )
     learning_rate: float = key("peak learning rate", default=5.0e-5, gt=0, le=1)
-
-
-@section
-class Sample(Section):
-    """A small invented world; a key that is left out has the demo's value."""
-
-    seed: int = key("another seed invents another world", optional=True)
-    people: int = key(
-        "people in it; half of them are asked about only in the held-out questions", optional=True
-    )
-    boats: int = key("boats in it, likewise", optional=True)
-    paragraphs_per_book: int = key("length of its books", optional=True)
-    articles: int = key("number of its web pages", optional=True)
-    other_instructions: int = key(
-        "number of instructions that are not questions about it", optional=True
-    )
-
-
-@section
-class Deduplicate(Section):
-    """Which repetitions are dropped from each kind of source."""
-
-    web: Deduplication = key("in web pages, across all shards", default="near")
-    books: Deduplication = key("in books", default="none")
-    own_text: Deduplication = key("in your own text, each path for itself", default="none")
-    threshold: float = key(
-        "how alike near-duplicates are at least: of all runs of five words in two documents, the "
-        "share that is in both",
-        default=0.8,
-        ge=0.5,
-        le=1,
-    )
-
-
-@section
-class Fineweb(Section):
-    """The part of each FineWeb-Edu shard that is taken."""
-
-    shards: int = key(
-        "number of shards, counted from the first in the sources file",
-        default=1,
-        ge=1,
-        reruns=False,
-    )
-    max_bytes_per_shard: int = key(
-        "UTF-8 bytes of text to take from a shard; only the parts of the file that hold them are "
-        "downloaded",
-        default=1_000_000_000,
-        ge=1,
-    )
-    min_score: int = key("lowest educational score (0 to 5) of a page", default=3, ge=0, le=5)
-    language: str = key("language of a page as the data set labels it", default="en", min_length=2)
-    min_language_score: float = key("lowest certainty of that label", default=0.65, ge=0, le=1)
-    min_characters: int = key("length of the shortest page", default=200, ge=1)
-    max_characters: int = key("length of the longest page", default=100_000, ge=1)
-
-
-@section
-class Corpus(Section):
-    """The text to learn from."""
-
-    name: str | None = key(
-        "name of the prepared corpus; runs with the same name share it, so they must agree on this "
-        "section; null takes the run's name",
-        default=None,
-        pattern=NAME,
-        form=FORM_OF_NAME,
-    )
-    sources: Annotated[list[Annotated[str, MinLen(1)]], EachOnce()] = key(
-        "gutenberg, fineweb, and any number of .txt or .md files, folders or globs of your own",
-        default=["gutenberg", "fineweb"],
-        min_length=1,
-    )
-    books: Literal["all"] | Annotated[list[Annotated[int, Ge(1)]], MinLen(1), EachOnce()] = key(
-        "ids of the books to take from the sources file, or all", default="all"
-    )
-    validation_share: float = key(
-        "share of each source that is held out: whole documents, at least two; of your own text "
-        "the end of each document where that is less",
-        default=0.01,
-        gt=0,
-        le=0.5,
-    )
-    deduplicate: Deduplicate = subsection(
-        Deduplicate,
-        "which repetitions are dropped; near stands for near-duplicates and copies, exact for "
-        "copies, none for nothing",
-    )
-    decontaminate: bool = key(
-        "drop training documents that have 13 words in a row in common with held-out text, "
-        "evaluate.questions or evaluate.tasks, unless more than 10 documents have the same words; "
-        "your own text may quote your own held-out text",
-        default=True,
-    )
-    fineweb: Fineweb = subsection(Fineweb, "the part of each FineWeb-Edu shard that is taken")
-
-
-@section
-class Tokenizer(Section):
-    """The byte-level BPE."""
-
-    vocab_size: int | None = key(
-        "entries of the vocabulary, including 16 reserved ids and the 256 bytes; null takes the "
-        "model preset's",
-        default=None,
-        ge=272,
-        le=65536,
-    )
-    sample_bytes: int = key(
-        "bytes of the corpus that the merges are learned from", default=100_000_000, ge=1
-    )
 
 
 @section
@@ -406,74 +309,6 @@ class Model(Section):
 
 
 @section
-class Task(Section):
-    """An entry of evaluate.tasks."""
-
-    name: str = key(
-        "a name under tasks in the sources file, or one of your own beside a url",
-        pattern=NAME,
-        form=FORM_OF_NAME,
-    )
-    url: str | None = key(
-        "address or path of the task's file, folder or zip archive; null takes the sources file's",
-        default=None,
-        min_length=1,
-    )
-    kind: TaskKind = key(
-        "layout and scoring of the file; null takes the sources file's, or the name", default=None
-    )
-    limit: int | None = key(
-        "items that are asked, chosen by the seed and the same for every model; null asks all",
-        default=None,
-        ge=1,
-    )
-
-
-@section
-class Evaluate(Section):
-    """Measurements of every stage's model."""
-
-    prompts: list[Annotated[str, MinLen(1)]] = key(
-        "prompts whose replies are printed in the report; without any, it has the first words of "
-        "held-out documents, and held-out instructions",
-        default=[],
-    )
-    questions: str | None = key(
-        "a name under questions in the sources file: held-out questions that are scored exactly; "
-        "null asks none",
-        default=None,
-    )
-    tasks: list[Task] = key(
-        "multiple-choice and last-word tasks that are scored; an entry gives name, and url, kind "
-        "and limit where they differ from the sources file",
-        default=[],
-    )
-    chat_prompts: int = key(
-        "held-out instructions that are answered, once greedily and once by sampling, to see how "
-        "many replies stop, how long they are and how much they repeat",
-        default=100,
-        ge=0,
-    )
-    validation_tokens: int = key(
-        "held-out tokens per source that bits per byte is measured on", default=1_000_000, ge=1
-    )
-    max_new_tokens: int = key("longest reply, in tokens", default=128, ge=1)
-    temperature: float = key(
-        "temperature of the samples in the report; 0 is greedy. Questions are always answered "
-        "greedily",
-        default=0.8,
-        ge=0,
-    )
-    top_k: int = key("sample from the k likeliest tokens only; 0 means all", default=0, ge=0)
-    top_p: float = key(
-        "sample from the likeliest tokens only that together have this probability",
-        default=0.95,
-        gt=0,
-        le=1,
-    )
-
-
-@section
 class Slurm(Section):
     """The resources that a job asks of a cluster."""
 
@@ -510,22 +345,24 @@ class Configuration(Section):
         "where models run; auto takes the GPU when there is one, reference is the plain NumPy "
         "specification",
         default="auto",
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
     max_hours: float | None = key(
         "a run that would take longer than this on the device at hand is stopped before anything "
         "is downloaded; null lets any run start",
         default=24,
         gt=0,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
     data_dir: str = key(
         "folder of everything downloaded and prepared; runs share it",
         default="data",
         min_length=1,
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
-    results_dir: str = key("folder of the runs", default="results", min_length=1, reruns=False)
+    results_dir: str = key(
+        "folder of the runs", default="results", min_length=1, reruns=Reruns.NEVER
+    )
     sources: str | None = key(
         "YAML file with every address that is downloaded, its size, hash and licence; null for a "
         "run of your own text alone",
@@ -547,7 +384,7 @@ class Configuration(Section):
     slurm: Slurm = subsection(
         Slurm,
         "what a job asks of a cluster (used with --workflow-profile profiles/slurm)",
-        reruns=False,
+        reruns=Reruns.NEVER,
     )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from nanoeuler.config.section import FORM_OF_NAME, NAME, Section, key, section
+from nanoeuler.config.section import FORM_OF_NAME, NAME, Reruns, Section, key, section
 
 
 @section
@@ -87,11 +87,13 @@ class Gutenberg(Section):
         "name of the folder that the books are kept in", pattern=NAME, form=FORM_OF_NAME
     )
     mirror: str = key(
-        "base address of a mirror, or a local folder laid out like one", min_length=1, reruns=False
+        "base address of a mirror, or a local folder laid out like one",
+        min_length=1,
+        reruns=Reruns.NEVER,
     )
-    delay_seconds: float = key("pause between two requests", default=2, ge=0, reruns=False)
+    delay_seconds: float = key("pause between two requests", default=2, ge=0, reruns=Reruns.NEVER)
     licence: str = key("licence of the texts", optional=True)
-    books: list[Book] = key("the books, by their number", min_length=1, reruns=False)
+    books: list[Book] = key("the books, by their number", min_length=1, reruns=Reruns.NEVER)
 
 
 @section
@@ -103,7 +105,7 @@ class WebPages(Section):
     )
     revision: str | None = key("revision of the data set that hf:// addresses mean", default=None)
     licence: str = key("licence of the pages", optional=True)
-    shards: list[File] = key("the parquet files", min_length=1, reruns=False)
+    shards: list[File] = key("the parquet files", min_length=1, reruns=Reruns.NEVER)
 
 
 @section

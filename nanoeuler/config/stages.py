@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import nanoeuler
-from nanoeuler.config.section import Section, section_type
+from nanoeuler.config.section import Reruns, Section, section_type
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
 from nanoeuler.files import canonical_json
@@ -139,19 +139,24 @@ def resolve_key(name: str, config: Config) -> tuple[str, ...]:
 def lasting(values: Mapping[str, Any], section: type[Section]) -> dict[str, Any]:
     """The values of a section that can change a result."""
     known = {item.name: item for item in fields(section)}
-    measured = values.get("keep") == "best" or values.get("patience") is not None
+    decisive = values.get("keep") == "best" or values.get("patience") is not None
     kept = {}
     for key, value in values.items():
-        reruns = known[key].metadata["reruns"] if key in known else True
-        if reruns is False or (reruns == "measured" and not measured):
+        if key not in known:
+            kept[key] = value
             continue
-        if reruns == "default":
-            kept[key] = known[key].default
-            continue
-        if reruns == "new" and value == known[key].default:
-            continue
-        inner = section_type(known[key]) if key in known else None
-        kept[key] = lasting(value, inner) if inner and isinstance(value, Mapping) else value
+        field, inner = known[key], section_type(known[key])
+        match field.metadata["reruns"]:
+            case Reruns.NEVER:
+                pass
+            case Reruns.IF_DECISIVE if not decisive:
+                pass
+            case Reruns.UNLESS_DEFAULT if value == field.default:
+                pass
+            case Reruns.NO_LONGER:
+                kept[key] = field.default
+            case _:
+                kept[key] = lasting(value, inner) if inner and isinstance(value, Mapping) else value
     return kept
 
 

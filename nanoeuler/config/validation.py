@@ -14,10 +14,9 @@ import operator
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from nanoeuler.config.section import is_huge
 from nanoeuler.config.yaml_file import Key
 from nanoeuler.errors import UserError
-from nanoeuler.model.config import LARGEST_FLOAT, LARGEST_NUMBER
+from nanoeuler.model.config import LARGEST_FLOAT, LARGEST_NUMBER, is_huge
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -6,21 +6,24 @@ there. Only a complete and verified file takes the target's name.
 """
 
 import contextlib
+import functools
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from nanoeuler import log
 from nanoeuler.corpus.addresses import resolve
 from nanoeuler.corpus.limits import LARGEST_DOWNLOAD
 from nanoeuler.corpus.remote_file import Patience, RemoteFile, StartOver
 from nanoeuler.errors import UserError
-from nanoeuler.files import explain_os_errors, sha256_file, sync, write_json
+from nanoeuler.files import explain_os_errors, read_json, sha256_file, sync, write_json
 from nanoeuler.locks import lock_file
+from nanoeuler.shape import check_shape
 
 TRIES_OF_A_DAMAGED_FILE = 2
 
@@ -65,24 +68,86 @@ class Source:
         return None
 
 
-@contextlib.contextmanager
-def local_copy(source: Source, scratch: Path, patience: Patience | None = None) -> Iterator[Path]:
-    """Yield the verified file of `source` on this machine.
+@dataclass(frozen=True)
+class Copy:
+    """A verified file on this machine, and the revision that it has at its source, if known."""
 
-    A local file is used in place. A remote one is downloaded to `scratch` and removed afterwards.
+    path: Path
+    revision: str | None
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        return sha256_file(self.path)
+
+
+@contextlib.contextmanager
+def local_copy(source: Source, output: Path, patience: Patience | None = None) -> Iterator[Copy]:
+    """Yield the verified file of `source`, from which `output` is to be made.
+
+    A local file is used in place. A remote one is downloaded to a hidden name beside `output` and
+    removed afterwards. Without a SHA-256 in the sources file, it must be the file of the first
+    download that `output` could be made from.
     """
     location = source.location
     if isinstance(location, Path):
         require_file(location)
         if problem := source.mismatch(location):
             raise UserError(f"{location}: {problem}; fetch it again, or correct the entry")
-        yield location
+        yield Copy(location, source.revision)
         return
-    download(source, scratch, patience=patience)
+    scratch = output.with_name(f".{output.name}.download")
+    commit = download(source, scratch, patience=patience)
     try:
-        yield scratch
+        copy = Copy(scratch, source.revision or commit)
+        note = output.with_name(f"{output.name}.first.json")
+        if source.sha256 is None:
+            check_first(note, location, copy)
+        yield copy
+        if source.sha256 is None:  # only now is it known to hold what it should
+            note_first(note, location, copy)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+class FirstDownload(TypedDict):
+    """What is noted of the file that an address served the first time."""
+
+    sha256: str
+    revision: str | None
+    date: str
+
+
+def read_firsts(note: Path) -> dict[str, FirstDownload]:
+    """Address → what is noted of its first download."""
+    noted: dict[str, FirstDownload] = read_json(note) if note.is_file() else {}
+    mend = "delete it, if what it names may be another file than the first time"
+    check_shape(note, noted, dict[str, FirstDownload], mend, "a note of first downloads")
+    return noted
+
+
+def check_first(note: Path, address: str, copy: Copy) -> None:
+    """Raise `UserError` for another file than `address` served the first time."""
+    first = read_firsts(note).get(address)
+    if first and first["sha256"] != copy.sha256:
+        raise UserError(
+            f"{address}: is another file than on {first['date']} (sha256 {copy.sha256[:12]}… now, "
+            f"{first['sha256'][:12]}… in {note}); to take the new one, add "
+            f"'sha256: {copy.sha256}' to its entry in the sources file"
+        )
+
+
+def note_first(note: Path, address: str, copy: Copy) -> None:
+    """Note the hash of the file that `address` served, unless one is noted.
+
+    The note outlives what is made of the file, so that a stage that runs again, for another
+    held-out share, gets the same file.
+    """
+    noted = read_firsts(note)
+    if address not in noted:
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        noted[address] = {"sha256": copy.sha256, "revision": copy.revision, "date": today}
+        write_json(note, noted)
+        log.line("noted", f"{note} has the sha256 of {address}; the next download must have it")
 
 
 def require_file(path: Path) -> None:
@@ -96,8 +161,10 @@ def download(
     pause: float = 0.0,
     patience: Patience | None = None,
     check: Callable[[Path], None] | None = None,
-) -> None:
+) -> str | None:
     """Fetch `source`, whether remote or local, and give it the name `target`.
+
+    Returns the commit that the server says the file is of.
 
     `pause` is in seconds, between two requests to one host. `check` raises `UserError` for content
     that must not be kept.
@@ -107,7 +174,7 @@ def download(
         target.parent.mkdir(parents=True, exist_ok=True)
         with only_process_at(partial):
             for attempt in range(1, TRIES_OF_A_DAMAGED_FILE + 1):
-                fetch(source, partial, pause, patience)
+                commit = fetch(source, partial, pause, patience)
                 if not (problem := source.mismatch(partial)):
                     break
                 forget(partial)
@@ -126,6 +193,7 @@ def download(
             os.replace(partial, target)
             sync(target.parent)
             forget(partial)
+    return commit
 
 
 def partial_path(target: Path) -> Path:
@@ -157,26 +225,29 @@ def only_process_at(partial: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def fetch(source: Source, partial: Path, pause: float, patience: Patience | None) -> None:
-    """Make `partial` the whole file, resuming where an earlier attempt stopped."""
+def fetch(source: Source, partial: Path, pause: float, patience: Patience | None) -> str | None:
+    """Make `partial` the whole file, resuming where an earlier attempt stopped.
+
+    Returns the commit that the server says the file is of.
+    """
     location = source.location
     if isinstance(location, Path):
         require_file(location)
         shutil.copyfile(location, partial)
-        return
+        return None
     remote = source.remote(location, patience, pause)
     remote.validator, have = resumable(partial, location)
     for _ in range(remote.patience.attempts):
         try:
             append(remote, source, partial, have)
-            return
+            return remote.commit
         except UserError:
             if not partial.stat().st_size:
                 forget(partial)
             raise
         except StartOver:
             if have and remote.size == have:  # all bytes had arrived before the interruption
-                return
+                return remote.commit
             have = 0
             remote.validator = remote.size = None
     raise UserError(

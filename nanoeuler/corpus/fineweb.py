@@ -132,6 +132,6 @@ def extract_remote(
             return {"way": "ranges"} | fetched | taken
         except StartOver as why:
             log.line("whole", f"{source.url}: {why}; fetching all of it")
-        with local_copy(source, output.with_name(f".{output.name}.whole"), patience) as path:
-            taken = write_pages([Parquet(path, name)], filters, output, source.url)
-            return {"way": "whole file", "bytes_fetched": path.stat().st_size} | taken
+        with local_copy(source, output, patience) as whole:
+            taken = write_pages([Parquet(whole.path, name)], filters, output, source.url)
+            return {"way": "whole file", "bytes_fetched": whole.path.stat().st_size} | taken

@@ -25,7 +25,7 @@ from nanoeuler.corpus.download import Source, local_copy
 from nanoeuler.corpus.record_files import read_records
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
-from nanoeuler.files import canonical_json, sha256_file, sha256_text, write_json
+from nanoeuler.files import canonical_json, sha256_text, write_json
 from nanoeuler.folders import atomic_folder, require_ours
 
 NAMES = {
@@ -67,14 +67,14 @@ def prepare(
     copies = 0
     for member in members:
         source, weight = Source.from_entry(member), member.get("weight", 1)
-        with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
-            found, problems, twice = check_records(path, source.url, check_record, WANTED)
+        with local_copy(source, output, patience) as copy:
+            found, problems, twice = check_records(copy.path, source.url, check_record, WANTED)
             mixture.append(
                 {
                     "url": source.url,
-                    "revision": source.revision,
+                    "revision": copy.revision,
                     "licence": member.get("licence"),
-                    "sha256": sha256_file(path),
+                    "sha256": copy.sha256,
                 }
             )
         mixture[-1] |= {"weight": weight, "records": len(found)}

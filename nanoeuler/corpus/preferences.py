@@ -25,7 +25,6 @@ from nanoeuler.corpus.dialogue import Turn, Unusable, check_text, read_message, 
 from nanoeuler.corpus.download import Source, local_copy
 from nanoeuler.corpus.instructions import check_records, find_entry, split, write_splits
 from nanoeuler.corpus.remote_file import Patience
-from nanoeuler.files import sha256_file
 from nanoeuler.folders import require_ours
 
 Pair = dict[str, Any]
@@ -49,23 +48,15 @@ def prepare(
     source = Source.from_entry(entry)
     require_ours(output)
     output.parent.mkdir(parents=True, exist_ok=True)
-    with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
-        pairs, bad, copies = check_records(path, source.url, read_pair, WANTED)
-        sha256 = sha256_file(path)
-    if source.revision is None and source.sha256 is None and isinstance(source.location, str):
-        log.line(
-            "unpinned",
-            f"{source.url}: the sources file gives neither its revision nor its sha256, so a later "
-            f"download may be another file; add there 'sha256: {sha256}'",
-        )
+    with local_copy(source, output, patience) as copy:
+        pairs, bad, copies = check_records(copy.path, source.url, read_pair, WANTED)
+        origin = {"url": source.url, "revision": copy.revision, "sha256": copy.sha256}
     splits = split(pairs, validation_share, source.url)
     manifest: dict[str, Any] = {
         "version": 1,
         "name": name,
-        "url": source.url,
-        "revision": source.revision,
+        **origin,
         "licence": entry.get("licence"),
-        "sha256": sha256,
         "validation_share": validation_share,
         "pairs": len(pairs),
         "chosen_is_longer": sum(len(pair["chosen"]) > len(pair["rejected"]) for pair in pairs),

@@ -34,10 +34,10 @@ def prepare(
         )
     source = Source.from_entry(sources[name])
     output.parent.mkdir(parents=True, exist_ok=True)
-    with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
+    with local_copy(source, output, patience) as copy:
         questions = [
             check_question(value, f"{source.url}, {where}")
-            for where, value in read_json_records(path, source.url)
+            for where, value in read_json_records(copy.path, source.url)
         ]
     if not questions:
         raise UserError(f"{source.url}: holds no questions; correct the address, or fetch it again")

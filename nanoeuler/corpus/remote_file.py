@@ -82,9 +82,10 @@ class Trouble(Exception):
 class RemoteFile:
     """The file at `url`, of `bytes` bytes if the sources file says so, else of at most `largest`.
 
-    After the first read, `size` is its length and `validator` identifies its content, as far as the
-    server tells. `pause` is in seconds, between two requests to one host. `received` counts the
-    bytes that arrived, including those of failed attempts.
+    After the first read, `size` is its length, `validator` identifies its content, and `commit` is
+    that of the repository that it lies in (Hugging Face), as far as the server tells. `pause` is in
+    seconds, between two requests to one host. `received` counts the bytes that arrived, including
+    those of failed attempts.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class RemoteFile:
         self.largest = largest
         self.size: int | None = None
         self.validator: str | None = None
+        self.commit: str | None = None
         self.received = 0
         self.address = url  # where redirects led
 
@@ -194,6 +196,9 @@ class RemoteFile:
                     preload_content=False,
                 )
                 with answer:
+                    commit = answer.headers.get("X-Repo-Commit", "")
+                    if re.fullmatch("[0-9a-f]{40}", commit):
+                        self.commit = commit
                     location = answer.get_redirect_location()
                     if not location:
                         self.refused(answer)

@@ -32,7 +32,7 @@ from nanoeuler.corpus.json_records import (
 from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.corpus.task_layouts import LAYOUTS, BadItem, Item, read_item
 from nanoeuler.errors import UserError
-from nanoeuler.files import sha256_file, sha256_text, write_json
+from nanoeuler.files import sha256_text, write_json
 from nanoeuler.folders import atomic_folder, require_ours
 
 TOLD = 5  # bad records named in the log
@@ -86,12 +86,12 @@ def prepare(
     if isinstance(source.location, Path) and source.location.is_dir():
         records = records_of_folder(source.location, members)
         items, bad = check_items(task["kind"], records, source.url)
-        sha256 = None
+        revision = sha256 = None
     else:
-        with local_copy(source, output.with_name(f".{output.name}.download"), patience) as path:
-            records = records_of_file(path, source.url, members)
+        with local_copy(source, output, patience) as copy:
+            records = records_of_file(copy.path, source.url, members)
             items, bad = check_items(task["kind"], records, source.url)
-            sha256 = sha256_file(path)
+            revision, sha256 = copy.revision, copy.sha256
     # ASCII, since some readers take other characters for line ends
     lines = "".join(json.dumps(item) + "\n" for item in items)
     manifest = {
@@ -99,7 +99,7 @@ def prepare(
         "name": task["name"],
         "kind": task["kind"],
         "url": source.url,
-        "revision": source.revision,
+        "revision": revision,
         "licence": task.get("licence"),
         "sha256": sha256,
         "items": len(items),

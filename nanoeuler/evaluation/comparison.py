@@ -34,8 +34,11 @@ def read_evaluations(paths: Sequence[Path]) -> dict[str, Evaluation]:
 
 
 def compare(evaluations: Mapping[str, Evaluation]) -> str:
-    """A Markdown table: a column for each evaluation, in their order, and one for the baseline."""
+    """A Markdown table: a column for each evaluation, in their order, and one for baselines, if
+    there are any."""
     rows = [["", *evaluations, "baseline"], *rows_of(list(evaluations.values()))]
+    if all(baseline == "–" for *_, baseline in rows[1:]):
+        rows = [row[:-1] for row in rows]
     first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rule = "|".join(["-" * (first + 2), *("-" * (width + 1) + ":" for width in others)])
     lines = []

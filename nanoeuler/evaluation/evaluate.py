@@ -324,9 +324,9 @@ def openings(store: TokenStore | None, tokenizer: Tokenizer) -> list[str]:
 
 
 def held_out_instructions(manifest: Path | None) -> list[str]:
-    path = manifest and manifest.with_name("validation.jsonl")
-    if path is None or not path.is_file():
+    if manifest is None:
         return []
+    path = RecordFolder(manifest, "instructions").file("validation")
     records = read_records(path, required=("instruction",))
     single = (record["instruction"] for record in records if not record.get("earlier"))
     return list(itertools.islice(single, OWN_PROMPTS))

@@ -72,6 +72,11 @@ VARIANTS: dict[str, Any] = {"qk_norm": "none"}
 the same `to_dict` as before, so that fingerprints of earlier runs hold."""
 
 
+def is_huge(value: int | float) -> bool:
+    """Whether a number is too large to compute with."""
+    return abs(value) > (LARGEST_FLOAT if isinstance(value, float) else LARGEST_NUMBER)
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """A decoder-only transformer with K prediction heads.

@@ -175,10 +175,15 @@ def load_model(folder: str | Path) -> SavedModel:
 
 
 def find_model(folder: Path) -> Path:
-    """The model folder that `folder` stands for: itself, that of a stage, or a run's last one."""
+    """The model folder that `folder` stands for: itself, that of a stage, or a run's last one.
+
+    Its model may be the one that is kept while the next is made: see `usable`.
+    """
     inside = ("", "model", "dpo/model", "sft/model", "pretrain/model")
-    found = (folder / each for each in inside if (folder / each / CONFIG).is_file())
-    return next(found, folder)
+    for model in (folder / each for each in inside):
+        if any((place / CONFIG).is_file() for place in (model, previous(model))):
+            return model
+    return folder
 
 
 def check_hashes(folder: Path, description: Mapping[str, Any]) -> str:

@@ -368,8 +368,8 @@ def test_local_files_are_copied_or_used_in_place(tmp_path, target):
     ):
         download(Source(url, sha256=SHA256), target)
         assert target.read_bytes() == CONTENT
-        with local_copy(Source(url), tmp_path / "scratch") as found:
-            assert found == file
+        with local_copy(Source(url), tmp_path / "made") as found:
+            assert found.path == file
     assert file.exists()
     with pytest.raises(UserError, match=r"nowhere\.txt: no such file"):
         download(Source(str(tmp_path / "nowhere.txt")), target)
@@ -377,15 +377,53 @@ def test_local_files_are_copied_or_used_in_place(tmp_path, target):
         download(Source(str(file), bytes=1), target)
     with (
         pytest.raises(UserError, match="SHA-256"),
-        local_copy(Source(str(file), sha256="0" * 64), tmp_path / "scratch"),
+        local_copy(Source(str(file), sha256="0" * 64), tmp_path / "made"),
     ):
         pass
 
 
 def test_a_remote_file_is_removed_after_use(server, address, tmp_path):
-    with local_copy(Source(address), tmp_path / "scratch", QUICK) as found:
-        assert found.read_bytes() == CONTENT
+    with local_copy(Source(address, sha256=SHA256), tmp_path / "made", QUICK) as found:
+        assert found.path.read_bytes() == CONTENT
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_known_hash_the_next_download_must_be_the_file_of_the_first(
+    server, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    commit = "0123456789" * 4
+    source = Source("hf://datasets/o/n/pairs.json", commit)
+    server.put("datasets/o/n/pairs.json", b"<html>")
+    with pytest.raises(UserError, match="no records"), local_copy(source, tmp_path / "made", QUICK):
+        raise UserError("no records")
+    assert list(tmp_path.iterdir()) == []  # a page in the file's place is not taken for it
+    server.put("datasets/o/n/pairs.json", b"first")
+    for _ in range(2):
+        with local_copy(source, tmp_path / "made", QUICK) as found:
+            assert (found.path.read_bytes(), found.revision) == (b"first", commit)
+    server.put("datasets/o/n/pairs.json", b"other")
+    other = hashlib.sha256(b"other").hexdigest()
+    with (
+        pytest.raises(UserError, match=rf"another file than on 2.*add 'sha256: {other}' to its"),
+        local_copy(source, tmp_path / "made", QUICK),
+    ):
+        pass
+    known = Source(source.url, commit, sha256=other)
+    with local_copy(known, tmp_path / "made", QUICK) as found:
+        assert found.path.read_bytes() == b"other"
+    assert [path.name for path in tmp_path.iterdir()] == ["made.first.json"]
+
+
+def test_the_commit_that_a_server_names_is_noted(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    server.commit = "fedcba9876" * 4
+    server.put("datasets/o/n/pairs.json", b"first")
+    with local_copy(Source("hf://datasets/o/n/pairs.json"), tmp_path / "made", QUICK) as found:
+        assert found.revision == server.commit
+    (noted,) = json.loads((tmp_path / "made.first.json").read_text()).values()
+    assert noted["revision"] == server.commit
+    assert noted["sha256"] == hashlib.sha256(b"first").hexdigest()
 
 
 @pytest.mark.parametrize(

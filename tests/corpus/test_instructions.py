@@ -266,7 +266,8 @@ def test_questions_are_checked_and_copied(server, tmp_path):
     output = tmp_path / "questions" / "world.jsonl"
     assert main(["questions", "--config", config, "--name", "world", "--output", str(output)]) == 0
     assert read(output) == [{"input": "", **lines[0]}, lines[1]]
-    assert [path.name for path in output.parent.iterdir()] == ["world.jsonl"]
+    names = sorted(path.name for path in output.parent.iterdir())
+    assert names == ["world.jsonl", "world.jsonl.first.json"]
     assert main(["questions", "--config", config, "--name", "moon", "--output", str(output)]) == 1
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import duckdb
@@ -285,18 +286,26 @@ def test_a_file_without_pairs_is_one_sentence(tmp_path, content, sentence):
         make(tmp_path, content)
 
 
-def test_a_download_that_nothing_pins_tells_the_hash_to_pin_it_by(server, tmp_path, capsys):
+def test_a_data_set_that_changes_at_its_source_is_refused_until_its_hash_is_given(
+    server, tmp_path, capsys
+):
     pairs = [{"prompt": f"Say {n}.", "chosen": f"{n}!", "rejected": str(n)} for n in range(20)]
-    entry = {"url": server.put("pairs.json", json.dumps(pairs).encode())}
+    entry = {"url": server.put("pairs.json", json.dumps(pairs[:-1]).encode())}
     config = {"sources": {"preferences": {"mine": entry}}, "dpo": {"validation_share": 0.1}}
     output = tmp_path / "mine"
     command = ["preferences", "--name", "mine", "--output", str(output), "--config"]
     assert main([*command, json.dumps(config)]) == 0
+    assert "the next download must have it" in capsys.readouterr().err
     manifest = json.loads((output / "manifest.json").read_text())
-    assert f"add there 'sha256: {manifest['sha256']}'" in capsys.readouterr().err
-    entry["sha256"] = manifest["sha256"]
+    assert manifest["pairs"] == 19
+    server.put("pairs.json", json.dumps(pairs).encode())
+    assert main([*command, json.dumps(config)]) == 1
+    refusal = capsys.readouterr().err
+    assert f"{manifest['sha256'][:12]}… in {output}" in refusal
+    assert json.loads((output / "manifest.json").read_text()) == manifest
+    entry["sha256"] = re.search("'sha256: ([0-9a-f]{64})'", refusal).group(1)
     assert main([*command, json.dumps(config)]) == 0
-    assert "add there" not in capsys.readouterr().err
+    assert json.loads((output / "manifest.json").read_text())["pairs"] == 20
 
 
 def test_a_name_that_is_neither_listed_nor_a_file_is_one_sentence(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from html.parser import HTMLParser
 
 import fabricated
@@ -14,6 +15,9 @@ from nanoeuler.evaluation.report.gather import gather
 from nanoeuler.evaluation.report.page import page
 from nanoeuler.evaluation.report.summary import summarise
 from nanoeuler.integrity import seal
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.files import SavedModel, keep_model, save_model
+from nanoeuler.model.flat import initial_parameters
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import BYTE_ORDER, build
 
@@ -345,6 +349,30 @@ def test_an_unfinished_stage_is_said_to_be_one(tmp_path):
     path.write_text("\n".join(lines) + '\n{"step": 100, "lo')  # killed while writing
     text = Outline(page(gather(config, folder))).text
     assert "Training is not finished yet: fine-tuned." in text
+
+
+def test_a_model_that_is_kept_while_the_next_is_made_is_told_and_found(tmp_path, capsys):
+    config, folder = fabricated.fabricate(tmp_path)
+    vocabulary, model = tmp_path / "tokenizer.json", folder / "pretrain" / "model"
+    Tokenizer(build([])).save(vocabulary)
+    shape = ModelConfig.from_dict({"preset": "small", "dim": 16, "layers": 1, "vocab_size": 272})
+    weights = initial_parameters(shape, seed=1)
+    save_model(model, SavedModel(shape, weights, vocabulary, "pretrain", None, {"step": 50}))
+    assert "the model before" not in Outline(page(gather(config, folder))).text
+    keep_model(model)
+    shutil.rmtree(model)  # as Snakemake does when the rule starts
+    run = gather(config, folder)
+    told = "(until then, the model before is used, and its scores are shown): pretrained."
+    assert told in Outline(page(run)).text
+    assert run.tokenizer == model.with_name("model.previous") / "tokenizer.json"
+    last = run.stages["pretrain"].validations[-1]["validation"]
+    assert run.stages["pretrain"].handed_on == last  # steps of the next model are not of this one
+    for place in (folder, folder / "pretrain", model):
+        capsys.readouterr()
+        assert main(["info", str(place), "--json"]) == 0
+        printed = capsys.readouterr()
+        assert json.loads(printed.out)["model"] == shape.to_dict()
+        assert "is being made again; until it is whole" in printed.err
 
 
 def test_a_failed_gradient_check_is_not_hidden(run):

@@ -67,6 +67,8 @@ def test_the_command_puts_runs_side_by_side(folders, tmp_path):
 
 def test_one_folder_alone_gives_its_own_report(folders, tmp_path):
     assert main(["report", str(folders[0]), "--output", str(tmp_path / "one.html")]) == 0
+    assert main(["report", str(folders[0])]) == 0
+    assert (folders[0] / "report.html").read_text() == (tmp_path / "one.html").read_text()
     assert Outline((tmp_path / "one.html").read_text(encoding="utf-8")).headings[:2] == [
         "shallow",
         "Results",

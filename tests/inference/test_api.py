@@ -104,7 +104,7 @@ def test_a_setting_out_of_range_is_named(base, setting, problem):
 
 
 def test_every_parameter_is_documented():
-    for function in (nanoeuler.load, api.load, api.LanguageModel.generate):
+    for function in (nanoeuler.load, api.LanguageModel.generate):
         parameters = set(inspect.signature(function).parameters) - {"self"}
         assert parameters == set(re.findall(r"^ *- `(\w+)`:", function.__doc__, re.MULTILINE))
     for function in (api.LanguageModel.generate, api.LanguageModel.stream):

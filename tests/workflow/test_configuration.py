@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.config import load, sources
+from nanoeuler.config.corpus_settings import Sample
+from nanoeuler.config.evaluation_settings import Task
 from nanoeuler.config.loading import load_files
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.reference import reference
 from nanoeuler.config.section import Section, section_type
-from nanoeuler.config.settings import Configuration, Model, Sample, Task
+from nanoeuler.config.settings import Configuration, Model
 from nanoeuler.config.sources import Sources
 from nanoeuler.corpus.sample.settings import Settings
 from nanoeuler.errors import UserError

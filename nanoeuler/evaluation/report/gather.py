@@ -14,7 +14,7 @@ from nanoeuler.evaluation import shapes
 from nanoeuler.evaluation.comparison import EVALUATION
 from nanoeuler.files import read_json
 from nanoeuler.integrity import Origin, check_seal
-from nanoeuler.model.files import CONFIG, read_description
+from nanoeuler.model.files import CONFIG, TOKENIZER, previous, read_description, usable
 from nanoeuler.shape import check_shape, describe, read_lines
 from nanoeuler.timing import read_times
 
@@ -45,6 +45,7 @@ class Stage:
     finished: Json | None = None
     evaluation: Json | None = None
     model_step: int | None = None  # training step of the weights in its model folder
+    again: bool = False  # the stage is making the next model, and that one is kept until then
 
     @property
     def last(self) -> Json:
@@ -71,11 +72,12 @@ class Stage:
     def handed_on(self) -> Json | None:
         """The held-out measurement of the model that the stage hands on.
 
-        With `keep: best` that need not be the last one. While there is no model, it is the last.
-        Step 0 is left out: it measures the model before this stage.
+        With `keep: best` that need not be the last one. While the stage makes its model, it is the
+        last. Step 0 is left out: it measures the model before this stage.
         """
         measured = {line["step"]: line["validation"] for line in self.validations if line["step"]}
-        return measured.get(self.model_step, next(reversed(measured.values()), None))
+        last = next(reversed(measured.values()), None)
+        return last if self.again else measured.get(self.model_step, last)
 
     @property
     def skipped_steps(self) -> int:
@@ -166,7 +168,8 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
     run.gradients = read_gradients(folder / "gradients.json")
     run.pipeline = read_pipeline(folder)
     run.times = read_times(folder)
-    tokenizers = [folder / name / "model" / "tokenizer.json" for name in names]
+    models = [folder / name / "model" for name in names]
+    tokenizers = [place / TOKENIZER for model in models for place in (model, previous(model))]
     run.tokenizer = next((path for path in tokenizers if path.is_file()), None)
     if {"data_dir", "results_dir", "run", "corpus", "tokenizer", "sources"} <= config.keys():
         paths = Paths(config)
@@ -233,10 +236,12 @@ def read_stage(folder: Path, name: str) -> Stage:
     path = folder / "evaluation" / f"{name}.json"
     evaluation = read_result(path, shapes.Evaluation, EVALUATION, "an evaluation")
     stage = Stage(name, evaluation=evaluation)
-    model = folder / name / "model"
+    made = folder / name / "model"
+    model = usable(made)
     if (model / CONFIG).is_file():
         description = read_description(model)[1]
         check_shape(model / CONFIG, description, shapes.ModelDescription, MEND)
+        stage.again = model != made
         stage.model_step = (description.get("info") or {}).get("step")
     for line in read_metrics(folder / name / "metrics.jsonl"):
         if "finished" in line:

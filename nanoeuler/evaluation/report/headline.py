@@ -64,6 +64,9 @@ def sentence(run: Run) -> str:
     ]
     if unfinished:
         text += f". Training is not finished yet: {', '.join(unfinished)}"
+    if again := [stage_name(name) for name, stage in run.stages.items() if stage.again]:
+        text += ". Being made again (until then, the model before is used, and its scores are "
+        text += f"shown): {', '.join(again)}"
     return f"{text}."
 
 

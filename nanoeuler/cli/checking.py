@@ -1,0 +1,229 @@
+"""Subcommand `check`: gradients beside finite differences, and the engine beside the result."""
+
+import argparse
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from nanoeuler import log
+from nanoeuler.cli.options import add_device, add_gpus, config_model, finish
+from nanoeuler.errors import UserError
+
+if TYPE_CHECKING:
+    from nanoeuler.model.checks.comparison import Comparison
+    from nanoeuler.training.optimizer.optimizer import OptimizerSettings
+    from nanoeuler.training.start_check import Form
+
+FORMS: list[dict[str, Any]] = [
+    {"preset": "small"},
+    {
+        "preset": "small",
+        "head_size": 64,
+        "kv_heads": 1,
+        "ffn": 100,
+        "tied": True,
+        "qk_norm": "weighted",
+        "step_size": 0.5,
+    },
+]
+"""Models whose form is checked where no config says which, by AdamW and by Muon."""
+
+
+def register(subparsers: argparse._SubParsersAction) -> None:
+    """Add this subcommand."""
+    parser = subparsers.add_parser(
+        "check",
+        help="compare every gradient with finite differences, and the engine with the result",
+        description="Compare the gradient of every op and of every parameter tensor with finite "
+        "differences, and what the engine at hand computes with that specification in float64: "
+        "gradients, decoded tokens, updates. Without --config, a GPU's engine (or the CPU's with "
+        "--device cpu: a minute, and 4 GB for the model `base` at 1,024 tokens) is also compared "
+        "op by op, in every precision.",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer and smaller models: a second or two"
+    )
+    parser.add_argument(
+        "--config",
+        metavar="C",
+        help="compare the engine as training with this config does; path, or inline JSON with its "
+        "model section",
+    )
+    parser.add_argument(
+        "--output", metavar="PATH", help="write the table as JSON, and print only what is wrong"
+    )
+    add_device(parser)
+    add_gpus(parser)
+    finish(parser, run_check)
+
+
+def run_check(options: argparse.Namespace) -> None:
+    from nanoeuler.files import write_json
+    from nanoeuler.integrity import seal
+    from nanoeuler.model.checks.comparison import TOLERANCE
+    from nanoeuler.model.checks.model_gradients import check_all
+    from nanoeuler.training.start_check import (
+        engine_name,
+        keep,
+        refuse_wrong_engine,
+        refuse_wrong_gradients,
+        summarise,
+        worst,
+    )
+
+    forms = checked_forms(options)  # refuses a device that is not there
+    quiet = options.output is not None
+    gradients = print_table(check_all(options.quick), quiet)
+    tables = [(form, print_table(form.rows(), quiet)) for form in forms]
+    rows = [row for _, table in tables for row in table]
+    engine = forms[0].engine
+    if options.output:
+        report = table_report(gradients) | {
+            "version": 2,
+            "quick": options.quick,
+            "passed": all(row.passed for row in gradients + rows),
+            "tolerance": TOLERANCE,
+            "engine": table_report(rows) | summarise(engine, rows),
+        }
+        write_json(options.output, seal(report))
+    refuse_wrong_gradients(gradients, "check")
+    log.line(
+        "check",
+        f"every gradient agrees with finite differences (limit {TOLERANCE:g})",
+        tensors=len(gradients),
+        largest_error=f"{worst(gradients).error:.1e}",
+    )
+    for form, table in tables:
+        refuse_wrong_engine(form, table, "check")
+        keep(form, gradients, table)
+    nearest = worst(rows)
+    log.line(
+        "check",
+        f"{engine_name(engine)} agrees with the specification in float64 (limit {nearest.limit:g})",
+        tensors=len(rows),
+        largest_error=f"{nearest.error:.1e}",
+    )
+    if options.config is None and (options.device == "cpu" or engine.name == "cuda"):
+        length = 512 if engine.name == "cuda" else 1024
+        check_engine(engine.name, options.quick, {"small": (2, 128), "base": (1, length)})
+
+
+def checked_forms(options: argparse.Namespace) -> "list[Form]":
+    """The engine at hand, with each of the models whose form is checked."""
+    from nanoeuler.backend import make_backend
+    from nanoeuler.config import load
+    from nanoeuler.config.settings import Training
+    from nanoeuler.model.config import ModelConfig
+    from nanoeuler.training.check_form import ADAMW
+    from nanoeuler.training.optimizer.muon import Muon
+    from nanoeuler.training.start_check import Form
+
+    if options.config is None:
+        engine = make_backend(options.device, options.gpus)
+        fields = FORMS[:1] if options.quick else FORMS
+        optimizers: list[OptimizerSettings] = [ADAMW, Muon(Training.muon_momentum, ADAMW)]
+        return [
+            Form(engine, ModelConfig.from_dict(each), optimizer=optimizer)
+            for each, optimizer in zip(fields, optimizers, strict=False)
+        ]
+    config = load(options.config)
+    settings = config.get("pretrain", {})
+    precision = settings.get("precision", "auto"), settings.get("residual_precision", "auto")
+    engine = make_backend(options.device, options.gpus, *precision)
+    model = config_model(config)
+    return [Form(engine, model, recompute=settings.get("recompute", False))]
+
+
+def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -> None:
+    """Compare an engine with the reference in float64, in every precision that it has.
+
+    Its ops are compared, and unless `quick` whole models, too. `shapes` has the rows and the length
+    of the batch for each preset.
+    """
+    from nanoeuler.backend import make_backend
+    from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_device_ops
+    from nanoeuler.training.check_model import MODEL_TOLERANCE, check_device_model, check_reading
+    from nanoeuler.training.start_check import worst
+
+    wrong: list[Comparison] = []
+    count = 0
+
+    def compare(title: str, table: "Iterable[Comparison]", tolerance: float) -> None:
+        nonlocal count
+        print(f"{title}, beside float64 (limit {tolerance:g})")
+        comparisons = print_table(replace(row, limit=tolerance) for row in table)
+        wrong.extend(row for row in comparisons if not row.passed)
+        count += len(comparisons)
+
+    for precision in ("fp32", "tf32", "bf16") if device == "cuda" else ("fp32",):
+        backend = make_backend(device, precision=precision)
+        compare(f"ops in {precision}", check_device_ops(backend), OP_TOLERANCE[precision])
+        if quick:
+            continue
+        tolerances = MODEL_TOLERANCE[precision]
+        for preset, shape in shapes.items():
+            table = check_device_model(backend, preset, *shape, steps=0)
+            compare(f"{preset} in {precision}", table, tolerances[preset])
+        if device == "cpu":
+            table = check_reading(backend, "small", 20)
+            compare("small, reading and decoding", table, tolerances["small"])
+    if wrong:
+        found = worst(wrong)
+        raise UserError(
+            f"the results of --device {device} differ from the specification's in {len(wrong)} of "
+            f"{count} tensors, most of all {found.tensor} of '{found.case}' ({found.error:.1e}); "
+            "do not train on this device, and report it with this table"
+        )
+    log.line(
+        "check",
+        "every op and every gradient of the engine agrees with the specification in float64",
+        device=device,
+        tensors=count,
+    )
+
+
+def print_table(table: "Iterable[Comparison]", quiet: bool = False) -> "list[Comparison]":
+    """Print comparisons as they come, by case, `quiet` only those that are wrong; returns all."""
+    comparisons: list[Comparison] = []
+    case = None
+    for row in table:
+        comparisons.append(row)
+        if quiet and row.passed:
+            continue
+        if row.case != case:
+            case = row.case
+            print(f"{case:<52} {'elements':>8}  {'error':>8}  {'worst':>8}")
+        print(row_text(row), flush=True)
+    return comparisons
+
+
+def row_text(row: "Comparison") -> str:
+    verdict = "ok" if row.passed else "WRONG"
+    numbers = f"{row.elements:>8}  {row.error:8.1e}  {row.worst:8.1e}"
+    return f"  {row.tensor:<50} {numbers}  {verdict}"
+
+
+def table_report(rows: "list[Comparison]") -> dict[str, Any]:
+    """A table as JSON values; an error that is infinite or NaN becomes null."""
+
+    def finite(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    return {
+        "largest_error": finite(
+            max(math.inf if math.isnan(row.error) else row.error for row in rows)
+        ),
+        "rows": [
+            {
+                "case": row.case,
+                "tensor": row.tensor,
+                "elements": row.elements,
+                "error": finite(row.error),
+                "worst": finite(row.worst),
+                "limit": row.limit,
+                "ok": row.passed,
+            }
+            for row in rows
+        ],
+    }

@@ -1,0 +1,261 @@
+"""Subcommand `info`: what a model consists of and costs, and what this machine has."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nanoeuler import log
+from nanoeuler.backend import DEVICES
+from nanoeuler.cli.options import add_gpus, add_json, config_model, finish
+from nanoeuler.errors import UserError
+
+if TYPE_CHECKING:
+    from nanoeuler.backend.ops import Backend
+    from nanoeuler.model.config import ModelConfig
+
+Line = tuple[str, str, str]
+"""Name, value and note."""
+
+
+def register(subparsers: argparse._SubParsersAction) -> None:
+    """Add this subcommand."""
+    parser = subparsers.add_parser(
+        "info",
+        help="parameters, FLOPs and bytes of a model; this machine",
+        description="Say what a model consists of and what it costs, and what this machine has.",
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "what",
+        nargs="?",
+        metavar="DIR|FILE",
+        help="a model: its folder, or that of a stage or a run; or the path of a config",
+    )
+    which.add_argument("--model", metavar="DIR", help="the model as an option")
+    which.add_argument(
+        "--config", metavar="C", help="path of a config, or inline JSON with its model section"
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=8,
+        metavar="N",
+        help="rows of a micro-batch, for its memory (default 8)",
+    )
+    parser.add_argument(
+        "--length", type=int, metavar="N", help="tokens of a row (default: the model's context)"
+    )
+    parser.add_argument("--device", choices=DEVICES, default="auto")
+    add_gpus(parser)
+    add_json(parser)
+    finish(parser, run_info)
+
+
+def run_info(options: argparse.Namespace) -> None:
+    from nanoeuler.backend import make_backend, reason
+    from nanoeuler.model.files import previous
+
+    if options.rows < 1 or (options.length is not None and options.length < 1):
+        raise UserError("--rows and --length must be at least 1")
+    if options.what is not None:
+        given = Path(options.what)
+        is_model = given.is_dir() or previous(given).is_dir()
+        if not is_model and not given.exists():
+            raise UserError(
+                f"{given}: no such folder or file; give a model, such as results/demo, or a "
+                "configuration, such as config/small.yaml"
+            )
+        setattr(options, "model" if is_model else "config", options.what)
+    backend = make_backend(options.device, options.gpus)
+    machine = describe_machine(backend, reason(options.device, options.gpus))
+    if options.model or options.config:
+        config = model_config(options)
+        model = describe_model(config, options.rows, options.length or config.context, backend)
+        if options.json:
+            print(json.dumps(model | {"machine": machine}, indent=2, ensure_ascii=False))
+            return
+        print_model(config, model)
+    elif options.json:
+        print(json.dumps({"version": 1, "presets": presets(), "machine": machine}, indent=2))
+        return
+    else:
+        print_presets()
+    print_machine(machine)
+
+
+def model_config(options: argparse.Namespace) -> "ModelConfig":
+    """The configuration of `--model` or `--config`."""
+    from nanoeuler.config import load
+    from nanoeuler.model.files import find_model, load_config
+
+    if options.model:
+        return load_config(find_model(Path(options.model)))
+    return config_model(load(options.config))
+
+
+def describe_model(
+    config: "ModelConfig", rows: int, length: int, backend: "Backend"
+) -> dict[str, Any]:
+    """Fields, parameters by kind, FLOPs per token and bytes by kind."""
+    from nanoeuler.model.spec import (
+        forward_flops_per_token,
+        parameters_by_kind,
+        training_flops_per_token,
+    )
+
+    kinds = parameters_by_kind(config)
+    return {
+        "version": 1,
+        "model": config.to_dict(),
+        "parameters": kinds | {"total": sum(kinds.values())},
+        "rows": rows,
+        "length": length,
+        "flops_per_token": {
+            "forward": forward_flops_per_token(config, length),
+            "training": training_flops_per_token(config, length),
+        },
+        "memory": describe_memory(config, rows, length, backend),
+    }
+
+
+def print_model(config: "ModelConfig", described: dict[str, Any]) -> None:
+    """What `describe_model` says, for people."""
+    print_section("model", shape_lines(config))
+    counts = described["parameters"]
+    lines = [
+        (kind, f"{count:,}", "" if kind == "total" else f"{count / counts['total']:.1%}")
+        for kind, count in counts.items()
+    ]
+    print_section("parameters", lines)
+    flops, length = described["flops_per_token"], described["length"]
+    print_section(
+        f"FLOPs per token, in rows of {length}",
+        [
+            ("forward", f"{flops['forward'] / 1e6:,.1f} M", ""),
+            ("training", f"{flops['training'] / 1e6:,.1f} M", "forward and backward"),
+        ],
+    )
+    print_section("memory", memory_lines(described["memory"], described["rows"], length))
+
+
+def shape_lines(config: "ModelConfig") -> list[Line]:
+    c = config
+    layers = f"{c.layers} layers, {c.heads} query and {c.kv_heads} key/value heads of {c.head_size}"
+    tied = "head 0 tied to the embedding" if c.tied else "not tied"
+    return [
+        ("dim", f"{c.dim:,}", f"{layers}, ffn {c.ffn:,}, h = {c.step_size:g}"),
+        ("vocabulary", f"{c.vocab_size:,}", f"K = {c.mtp_heads} prediction heads, {tied}"),
+        ("context", f"{c.context:,}", f"tokens; RoPE θ = {c.rope_theta:,.0f}"),
+    ]
+
+
+def describe_memory(
+    config: "ModelConfig", rows: int, length: int, backend: "Backend"
+) -> dict[str, Any]:
+    """Bytes of training on micro-batches of `rows` × `length` tokens, and of a KV cache; and the
+    rows of a micro-batch that the memory of `holder` holds."""
+    from nanoeuler.config.machine import memory_megabytes
+    from nanoeuler.model.buffers import rows_within, training_pass_bytes
+    from nanoeuler.model.llama import make_blocks
+    from nanoeuler.model.spec import storage_elements, tensor_table
+
+    buffer = 4 * storage_elements(tensor_table(config))
+    for block in make_blocks(config):
+        backend.check_form(block.form, config.dim)
+    width = backend.activation.itemsize
+    copy = 0 if backend.activation == backend.dtype else buffer // 2
+    if backend.device is None:
+        available, holder = memory_megabytes() * 2**20, "this machine's memory"
+    else:
+        available = backend.device.free_memory
+        holder = f"free memory of {backend.device.name}"
+    parts = {
+        "weights": buffer,
+        "working_copy": copy,
+        "gradients": buffer,
+        "moments": 2 * buffer,
+        "activations": training_pass_bytes(config, backend, rows, length),
+    }
+    return {
+        **parts,
+        "training": sum(parts.values()),
+        "kv_cache": width * 2 * config.layers * config.kv_heads * config.head_size * config.context,
+        "largest_rows": rows_within(config, backend, length, available - 4 * buffer - copy),
+        "holder": holder,
+    }
+
+
+def memory_lines(memory: dict[str, Any], rows: int, length: int) -> list[Line]:
+    from nanoeuler.planning import size
+
+    notes = {
+        "weights": "float32, padding to blocks included",
+        "working_copy": "of the weights in bf16, which products read",
+        "gradients": "",
+        "moments": "both of AdamW",
+        "activations": f"micro-batch of {log.counted(rows, 'row')} of {length}",
+        "training": "all of the above",
+    }
+    holder = f"rows of {length} in a micro-batch that {memory['holder']} holds"
+    return [
+        *(
+            (kind.replace("_", " "), size(memory[kind]), note)
+            for kind, note in notes.items()
+            if memory[kind]
+        ),
+        ("largest", f"{memory['largest_rows']:,}", holder),
+        ("KV cache", size(memory["kv_cache"]), "of a row at full context, in use"),
+    ]
+
+
+def presets() -> dict[str, int]:
+    """The parameters of each preset."""
+    from nanoeuler.model.config import PRESETS, ModelConfig
+    from nanoeuler.model.spec import parameter_count
+
+    return {name: parameter_count(ModelConfig.from_dict({"preset": name})) for name in PRESETS}
+
+
+def print_presets() -> None:
+    lines = []
+    for name, count in presets().items():
+        command = f"nanoeuler info --config '{json.dumps({'model': {'preset': name}})}'"
+        lines.append((name, f"{count:,}", f"parameters; {command}"))
+    print_section("presets", lines)
+
+
+def describe_machine(backend: "Backend", why: str) -> dict[str, Any]:
+    """The engine and why it was chosen, its GPU if any, and this machine with its packages."""
+    from nanoeuler import provenance
+    from nanoeuler.config.machine import memory_megabytes
+
+    found, device = provenance.collect(), backend.device
+    gpu = device and {"name": device.name, "memory": device.memory, "free": device.free_memory}
+    kept = {key: found[key] for key in ("cores", "cpu", "nanoeuler", "python", "packages")}
+    memory = memory_megabytes() * 2**20
+    return {"backend": backend.name, "reason": why, "gpu": gpu, "memory": memory, **kept}
+
+
+def print_machine(machine: dict[str, Any]) -> None:
+    from nanoeuler.planning import size
+
+    packages = {"python": machine["python"], **machine["packages"]}
+    versions = ", ".join(f"{name} {version}" for name, version in packages.items())
+    lines: list[Line] = [("backend", machine["backend"], machine["reason"])]
+    if gpu := machine["gpu"]:
+        lines.append(("GPU", size(gpu["memory"]), f"{gpu['name']}, {size(gpu['free'])} free"))
+    lines += [
+        ("cores", str(machine["cores"]), machine["cpu"]),
+        ("memory", size(machine["memory"]), ""),
+        ("versions", machine["nanoeuler"], versions),
+    ]
+    print_section("machine", lines)
+
+
+def print_section(title: str, lines: list[Line]) -> None:
+    """Print a title and its lines, with the values right-aligned."""
+    width = max(len(value) for _, value, _ in lines)
+    print(title)
+    for name, value, note in lines:
+        print(f"  {name:<13}{value:>{width}}  {note}".rstrip())
