@@ -82,7 +82,7 @@ class Blas:
             if hasattr(library, name):
                 getattr(library, name)(ctypes.c_int(1))
         linked = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-        self.library = f"{linked['name']} {linked['version']}"
+        self.library = f"{linked.get('name')} {linked.get('version')}"
         """Name and version, which last bits depend on."""
         if mkl := installed_mkl():
             self.library, path = mkl
