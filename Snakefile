@@ -30,7 +30,7 @@ from nanoeuler.config.stages import (
     stage_config,
     stage_identity,
 )
-from nanoeuler.config.workflow_lock import WorkflowLock
+from nanoeuler.config.workflow_lock import WorkflowLock, is_incomplete
 from nanoeuler.files import canonical_json
 
 os.environ.update(job_environment(workflow.basedir))

@@ -32,7 +32,7 @@ def main() -> int:
     if len(names) != 1:
         parser.error("--case belongs to one --campaign")
     outcome = replay(names[0], options.seed, options.case)
-    print(f"{outcome.kind} after {outcome.seconds:.2f} s: {outcome.place}\n{outcome.detail}")
+    print(f"{outcome.kind} after {outcome.seconds:.2f} s: {outcome.signature}\n{outcome.detail}")
     return 1 if outcome.found else 0
 
 

@@ -17,29 +17,33 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuzz import material
-from fuzz.faulty_files import Counter, install
+from fuzz import faulty_files, material
+from fuzz.faulty_files import Fault
 from fuzz.material import CONFIG, INPUTS, PARENTS
-from fuzz.runner import markdown
+from fuzz.table import markdown
 
 ERRORS = {errno.ENOSPC: 1, errno.EIO: 3}
 """An error, and of how many operations it fails one: a broken disk is tried at every third."""
 LONGEST = 60  # seconds that a stage may take
 UNCOMPARED = ("metrics.jsonl", "log.txt", "lock.json", "state.json")
 """Files that grow, or that say when and where they were made."""
+EVALUATE = {"prompts": ["Say fox."], "max_new_tokens": 4}
 HEADER = (
     *("stage", "error", "operations", "refused", "unharmed", "tracebacks", "half files"),
     *("equal afterwards", "leftovers"),
 )
+Files = dict[str, bytes]
+"""Contents by path."""
 
 
 @dataclass
-class Tally:
-    """The counts of one stage under one error."""
+class Counts:
+    """What has been counted for one stage under one error."""
 
     stage: str
     error: str
@@ -49,148 +53,159 @@ class Tally:
     tracebacks: int = 0
     half: int = 0
     equal: int = 0
-    left: int = 0
+    leftovers: int = 0
     broken: list[str] = field(default_factory=list)
 
     def row(self) -> tuple[str, ...]:
-        counts = (self.refused, self.unharmed, self.tracebacks, self.half, self.equal, self.left)
-        return self.stage, self.error, str(self.operations), *map(str, counts)
+        counts = (self.refused, self.unharmed, self.tracebacks, self.half)
+        numbers = (self.operations, *counts, self.equal, self.leftovers)
+        return self.stage, self.error, *map(str, numbers)
 
 
-def short_config() -> dict[str, Any]:
-    """Runs of a few steps with one checkpoint on the way."""
-    config: dict[str, Any] = json.loads(json.dumps(CONFIG))
-    config["pretrain"] |= {"tokens": 4 * 128, "validate_every": 2}
-    for stage in ("sft", "dpo"):
-        config[stage] |= {"batch_tokens": 20 * 320, "epochs": 2, "validate_every": 2}
-    return config
-
-
+@dataclass
 class Stage:
-    """A stage, what it needs, and the files that it leaves when nothing fails."""
+    """A command, and the file or folder that it writes."""
 
-    def __init__(self, name: str, arguments: list[str], root: Path, outputs: list[Path]):
-        self.name, self.root, self.outputs = name, root, outputs
-        self.arguments = [*arguments, "--log", str(root / "logs" / name / "log.txt")]
+    name: str
+    arguments: list[str]
+    output: Path
+    log: Path
 
     def clear(self) -> None:
-        for path in [*self.outputs, self.root / "logs"]:
+        """Remove the output, the logs, and what failed writers have left."""
+        for path in [self.output, self.log.parents[1], *self.hidden()]:
             shutil.rmtree(path, ignore_errors=True)
             path.unlink(missing_ok=True)
-            for left in path.parent.glob(f".{path.name}.*"):
-                shutil.rmtree(left, ignore_errors=True)
 
-    def files(self) -> dict[str, bytes]:
-        """The files under final names, by path, without those that nobody compares."""
+    def hidden(self) -> list[Path]:
+        """Temporary files and folders beside the output."""
+        return list(self.output.parent.glob(f".{self.output.name}.*"))
+
+    def files(self) -> Files:
+        """The files under final names that are compared."""
         found = {}
-        for output in self.outputs:
-            for path in [output, *output.rglob("*")]:
-                inside = path.relative_to(output.parent).parts
-                hidden = any(part.startswith(".") for part in inside)
-                if path.is_file() and path.name not in UNCOMPARED and not hidden:
-                    found[str(path)] = path.read_bytes()
+        for path in [self.output, *self.output.rglob("*")]:
+            inside = path.relative_to(self.output.parent).parts
+            hidden = any(part.startswith(".") for part in inside)
+            if path.is_file() and path.name not in UNCOMPARED and not hidden:
+                found[str(path)] = path.read_bytes()
         return found
 
     def leftovers(self) -> int:
-        names = [path.name for output in self.outputs for path in output.rglob(".*")]
-        names += [
-            path.name
-            for output in self.outputs
-            if output.parent.exists()
-            for path in output.parent.glob(f".{output.name}.*")
-        ]
-        return len(names)
+        return len([*self.output.rglob(".*"), *self.hidden()])
 
 
 def stages_of(root: Path) -> list[Stage]:
     """The stages in their order; each works on what those before it have left in `root`."""
     data, run = root / "data", root / "run"
-    stages = []
-    for arguments in material.data_commands(data):
-        output = Path(arguments[arguments.index("--output") + 1])
-        stages.append(Stage(arguments[0], arguments, root, [output]))
-    for name in INPUTS:
-        arguments = material.training_command(name, data, run, short_config())
-        stages.append(Stage(name, arguments, root, [run / name]))
-    model = str(run / PARENTS["dpo"] / "model")
+    config: dict[str, Any] = json.loads(json.dumps(CONFIG))  # a few steps, and one checkpoint
+    config["pretrain"] |= {"tokens": 4 * 128, "validate_every": 2}
+    for stage in ("sft", "dpo"):
+        config[stage] |= {"batch_tokens": 20 * 320, "epochs": 2, "validate_every": 2}
     evaluation = run / "evaluation"
-    arguments = [
-        *("evaluate", "--config", '{"evaluate": {"prompts": ["Say fox."], "max_new_tokens": 4}}'),
-        *("--model", model, "--tokens", str(data / "tokens/manifest.json")),
-        *("--output", str(evaluation / "sft.json"), "--items", str(evaluation / "items.jsonl")),
-        *("--device", "reference"),
+    commands = [
+        *material.data_commands(data),
+        *(material.training_command(stage, data, run, config) for stage in INPUTS),
+        [
+            *("evaluate", "--config", json.dumps({"evaluate": EVALUATE})),
+            *("--model", str(run / PARENTS["dpo"] / "model")),
+            *("--tokens", str(data / "tokens/manifest.json")),
+            *("--output", str(evaluation / "sft.json")),
+            *("--items", str(evaluation / "items.jsonl")),
+            *("--device", "reference"),
+        ],
     ]
-    stages.append(Stage("evaluate", arguments, root, [evaluation]))
+    stages = []
+    for name, *options in commands:
+        output = Path(options[options.index("--output") + 1])
+        log = root / "logs" / name / "log.txt"
+        arguments = [name, *options, "--log", str(log)]
+        stages.append(Stage(name, arguments, evaluation if name == "evaluate" else output, log))
     return stages
 
 
-def run(stage: Stage, counter: Counter, fail_at: int | None, number: int) -> tuple[int, str, str]:
-    """Run a stage in a forked process: its exit status, what it printed, and what was failed."""
-    said = stage.root / "said.txt"
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        status = 70
-        try:
-            signal.alarm(LONGEST)
-            descriptor = os.open(said, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-            os.dup2(descriptor, 1)
-            os.dup2(descriptor, 2)
-            counter.done, counter.fail_at, counter.number = 0, fail_at, number
-            from nanoeuler.cli import main
+@dataclass
+class Ended:
+    """How a process ended, what it printed, how many operations it did, and which one failed."""
 
-            status = main(stage.arguments)
-        except BaseException:
-            import traceback
+    status: int
+    printed: str
+    operations: int
+    failed: str
 
-            traceback.print_exc()
-        finally:
-            counter.fail_at = None
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os.write(writer, f"{counter.done} {counter.failed}".encode())
-            os._exit(status)
-    os.close(writer)
-    _, ended = os.waitpid(child, 0)
-    with os.fdopen(reader) as pipe:
-        told = pipe.read()
-    return os.waitstatus_to_exitcode(ended), said.read_text(errors="replace"), told
+
+def run(stage: Stage, fault: Fault, fail_at: int | None = None, error_number: int = 0) -> Ended:
+    """Run a stage in a forked process, in which one operation may fail."""
+    with tempfile.TemporaryFile() as printed:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            status = 70
+            try:
+                signal.alarm(LONGEST)
+                os.dup2(printed.fileno(), 1)
+                os.dup2(printed.fileno(), 2)
+                fault.start(fail_at, error_number)
+                from nanoeuler.cli import main
+
+                status = main(stage.arguments)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                fault.fail_at = None
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os.write(writer, f"{fault.count} {fault.failed}".encode())
+                os._exit(status)
+        os.close(writer)
+        _, wait_status = os.waitpid(child, 0)
+        with os.fdopen(reader) as pipe:
+            operations, _, failed = pipe.read().partition(" ")
+        printed.seek(0)
+        return Ended(
+            os.waitstatus_to_exitcode(wait_status),
+            printed.read().decode(errors="replace"),
+            int(operations or 0),
+            failed,
+        )
 
 
 def try_operation(
-    stage: Stage, counter: Counter, tally: Tally, fail_at: int, number: int, whole: dict[str, bytes]
+    stage: Stage, fault: Fault, counts: Counts, fail_at: int, error_number: int, expected: Files
 ) -> None:
     """Fail one operation of a stage, then run it again, and count what came of it."""
     stage.clear()
-    status, said, told = run(stage, counter, fail_at, number)
-    what = f"{stage.name}, {tally.error} at operation {fail_at} ({told.partition(' ')[2]})"
-    if "Traceback" in said or status not in (0, 1):
-        tally.tracebacks += 1
-        tally.broken.append(f"{what}: exit status {status}\n{said[-1_500:]}")
-    elif status == 0:
-        tally.unharmed += 1
-    elif "error  " in said:
-        tally.refused += 1
+    ended = run(stage, fault, fail_at, error_number)
+    what = f"{stage.name}, {counts.error} at operation {fail_at} ({ended.failed})"
+    output = f"exit status {ended.status}\n{ended.printed[-1_500:]}"
+    if "Traceback" in ended.printed or ended.status not in (0, 1):
+        counts.tracebacks += 1
+        counts.broken.append(f"{what}: {output}")
+    elif ended.status == 0:
+        counts.unharmed += 1
+    elif "error  " in ended.printed:
+        counts.refused += 1
     else:
-        tally.broken.append(f"{what}: exit status {status} without a sentence\n{said[-1_500:]}")
-    half = [path for path, content in stage.files().items() if not whole_file(path, content, whole)]
+        counts.broken.append(f"{what}: no sentence, {output}")
+    files = stage.files()
+    half = [path for path, content in files.items() if not is_whole(path, content, expected)]
     if half:
-        tally.half += 1
-        tally.broken.append(f"{what}: left half of {half[0]}")
-    tally.left += stage.leftovers()
-    status, said, _ = run(stage, counter, None, number)
-    if status == 0 and all(
-        same(path, content, stage.files().get(path)) for path, content in whole.items()
-    ):
-        tally.equal += 1
+        counts.half += 1
+        counts.broken.append(f"{what}: left half of {half[0]}")
+    counts.leftovers += stage.leftovers()
+    again = run(stage, fault)
+    files = stage.files()
+    if again.status == 0 and all(same(p, content, files.get(p)) for p, content in expected.items()):
+        counts.equal += 1
     else:
-        tally.broken.append(f"{what}: another result afterwards, status {status}\n{said[-1_500:]}")
+        output = f"exit status {again.status}\n{again.printed[-1_500:]}"
+        counts.broken.append(f"{what}: another result afterwards, {output}")
 
 
-def whole_file(path: str, content: bytes, whole: dict[str, bytes]) -> bool:
+def is_whole(path: str, content: bytes, expected: Files) -> bool:
     """Whether a file is what an undisturbed run leaves, or one that such a run removes later."""
-    if path in whole:
-        return same(path, content, whole[path])
+    if path in expected:
+        return same(path, content, expected[path])
     return "/checkpoints" in path
 
 
@@ -207,44 +222,52 @@ def same(path: str, content: bytes, other: bytes | None) -> bool:
 
 
 def skeleton(value: Any) -> Any:
-    """A JSON value without its numbers and texts."""
+    """A JSON value with the name of its type in place of each number and text."""
     if isinstance(value, dict):
         return {key: skeleton(item) for key, item in value.items()}
     return [skeleton(item) for item in value] if isinstance(value, list) else type(value).__name__
 
 
-def fill_disks(root: Path, counter: Counter, chosen: list[str]) -> list[Tally]:
-    """Fail every operation of the chosen stages, one at a time."""
+def fill_disk(stage: Stage, fault: Fault, operations: int, expected: Files) -> list[Counts]:
+    """Fail the operations of a stage, one at a time, with each error."""
+    all_counts = []
+    for error_number, every in ERRORS.items():
+        counts = Counts(stage.name, errno.errorcode[error_number], operations)
+        all_counts.append(counts)
+        told = time.monotonic()
+        for fail_at in range(1, operations + 1, every):
+            try_operation(stage, fault, counts, fail_at, error_number, expected)
+            if time.monotonic() - told > 60 or fail_at + every > operations:
+                told = time.monotonic()
+                print(
+                    f"full_disk stage={stage.name} error={counts.error} "
+                    f"operation={fail_at}/{operations} refused={counts.refused} "
+                    f"equal={counts.equal} broken={len(counts.broken)}",
+                    flush=True,
+                )
+        for text in counts.broken[:3]:
+            print(f"BROKEN {text}", flush=True)
+    return all_counts
+
+
+def fill_disks(root: Path, fault: Fault, chosen: list[str]) -> list[Counts]:
+    """Fail every operation of the chosen stages, one at a time; by default, of all stages."""
     material.write_records(root / "data")
-    tallies = []
     stages = stages_of(root)
-    last = max((n for n, stage in enumerate(stages) if stage.name in chosen), default=len(stages))
+    chosen = chosen or [stage.name for stage in stages]
+    last = max(index for index, stage in enumerate(stages) if stage.name in chosen)
+    all_counts = []
     for stage in stages[: last + 1]:
+        run(stage, fault)  # what is made once on a machine is there
         stage.clear()
-        run(stage, counter, None, 0)  # what is made once on a machine is there
-        stage.clear()
-        status, said, told = run(stage, counter, None, 0)
-        if status:
-            raise SystemExit(f"{stage.name} fails without a fault:\n{said}")
-        whole, operations = stage.files(), int(told.split()[0])
-        for number, every in ERRORS.items() if not chosen or stage.name in chosen else ():
-            tally = Tally(stage.name, errno.errorcode[number], operations)
-            tallies.append(tally)
-            told_at = time.monotonic()
-            for fail_at in range(1, operations + 1, every):
-                try_operation(stage, counter, tally, fail_at, number, whole)
-                if time.monotonic() - told_at > 60 or fail_at + every > operations:
-                    told_at = time.monotonic()
-                    print(
-                        f"full_disk {stage.name} {tally.error} operation={fail_at}/{operations} "
-                        f"refused={tally.refused} equal={tally.equal} broken={len(tally.broken)}",
-                        flush=True,
-                    )
-            for text in tally.broken[:3]:
-                print(f"full_disk  BROKEN {text}", flush=True)
-        stage.clear()
-        run(stage, counter, None, 0)
-    return tallies
+        undisturbed = run(stage, fault)
+        if undisturbed.status:
+            raise SystemExit(f"{stage.name} fails without a fault:\n{undisturbed.printed}")
+        if stage.name in chosen:
+            all_counts += fill_disk(stage, fault, undisturbed.operations, stage.files())
+            stage.clear()
+            run(stage, fault)  # for the stages after it
+    return all_counts
 
 
 def main() -> int:
@@ -261,12 +284,13 @@ def main() -> int:
         # before NumPy is loaded: a process with threads must not be forked
         os.environ |= {"OPENBLAS_NUM_THREADS": "1", "TMPDIR": str(root / "temporary")}
         os.environ |= {"HOME": str(root / "home"), "XDG_CACHE_HOME": str(root / "home/.cache")}
+        tempfile.tempdir = None
         sys.dont_write_bytecode = True
-        counter = install(None)
+        fault = faulty_files.install()
         preload()
-        tallies = fill_disks(root, counter, options.stage)
-    print(f"\n{markdown(HEADER, [tally.row() for tally in tallies])}")
-    return 1 if any(tally.broken for tally in tallies) else 0
+        all_counts = fill_disks(root, fault, options.stage)
+    print(f"\n{markdown(HEADER, [counts.row() for counts in all_counts])}")
+    return 1 if any(counts.broken for counts in all_counts) else 0
 
 
 def preload() -> None:

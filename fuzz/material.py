@@ -19,18 +19,19 @@ TRAINING = {
     "log_every": 1,
 }
 TUNING = TRAINING | {"context": 160, "batch_tokens": 640, "minimum_fit_share": 0.5}
+MODEL = {
+    "dim": 16,
+    "layers": 1,
+    "heads": 2,
+    "kv_heads": 1,
+    "ffn": 20,
+    "context": 16,
+    "vocab_size": 288,
+    "mtp_heads": 2,
+}
 CONFIG: dict[str, Any] = {
     "seed": 1,
-    "model": {
-        "dim": 16,
-        "layers": 1,
-        "heads": 2,
-        "kv_heads": 1,
-        "ffn": 20,
-        "context": 16,
-        "vocab_size": 288,
-        "mtp_heads": 2,
-    },
+    "model": MODEL,
     "pretrain": TRAINING | {"tokens": 60 * 128, "batch_tokens": 128, "validation_tokens": 1000},
     "sft": TUNING | {"epochs": 4, "template": "alpaca", "keep": "best"},
     "dpo": TUNING | {"epochs": 3, "beta": 0.5, "keep": "best"},
@@ -126,19 +127,22 @@ def data_commands(folder: Path) -> list[list[str]]:
     ]
 
 
-def training_command(
-    stage: str, data: Path, run: Path, config: dict[str, Any], device: str = "reference"
-) -> list[str]:
-    """The arguments of a training stage of `run` on the inputs in `data`."""
+def scratch_command(stage: str, data: Path, run: Path, config: dict[str, Any]) -> list[str]:
+    """The arguments of a training stage of `run` on the inputs in `data`, without a parent."""
     name = INPUTS[stage]
-    command = [
+    return [
         stage,
         *("--config", json.dumps(config)),
         *(f"--{name}", str(data / name / "manifest.json")),
         *("--tokenizer", str(data / "tokenizer.json")),
         *("--output", str(run / stage)),
-        *("--device", device),
+        *("--device", "reference"),
     ]
+
+
+def training_command(stage: str, data: Path, run: Path, config: dict[str, Any]) -> list[str]:
+    """The arguments of a training stage that starts from the stage of `run` before it."""
+    command = scratch_command(stage, data, run, config)
     if stage in PARENTS:
         command += ["--parent", str(run / PARENTS[stage] / "model")]
     return command

@@ -2,10 +2,10 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-MARK = "\ue000{}\ue000"  # stands for text that `json.dumps` would not write
+MARK = "\ue000{}\ue000"  # a placeholder: `json.dumps` would not write these literals
 LITERALS = {
     "400 digits": "9" * 400,
     "5000 digits": "9" * 5_000,
@@ -27,7 +27,8 @@ SCALARS: tuple[Any, ...] = (
 NUMBERS = (0, 1, 2, 7, 8, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**63)
 SNIPPETS = (b"\0", b"\xff", b"\r\n", b"\n\n", b'"', b"\\", b"{", b"[", b"]", b"\xed\xa0\x80")
 
-Path = tuple[Any, ...]
+Keys = tuple[Any, ...]
+"""The keys and indices that lead from a JSON value to a value inside it."""
 
 
 class Mutator:
@@ -45,24 +46,23 @@ class Mutator:
             return MARK.format(self.rng.choice(list(LITERALS)))
         return self.rng.choice(SCALARS)
 
-    def value(self, value: Any, times: int | None = None) -> Any:
+    def value(self, value: Any) -> Any:
         """A copy of a JSON value with one to three changes at random places."""
         changed = json.loads(json.dumps({"": value}))
-        for _ in range(times or self.rng.choice((1, 1, 1, 2, 3))):
+        for _ in range(self.rng.choice((1, 1, 1, 2, 3))):
             self.change_one(changed)
         return changed[""]
 
     def change_one(self, root: dict[str, Any]) -> None:
-        path = self.rng.choice(list(places(root)))
+        *above, key = self.rng.choice(list(places(root)))
         parent: Any = root
-        for key in path[:-1]:
-            parent = parent[key]
-        key = path[-1]
+        for step in above:
+            parent = parent[step]
         changes: list[Callable[[], None]] = [
             lambda: parent.__setitem__(key, self.scalar()),
             lambda: parent.__setitem__(key, self.near(parent[key])),
         ]
-        if len(path) > 1:
+        if above:
             changes += [
                 lambda: parent.__delitem__(key),
                 lambda: parent.__setitem__(key, [parent[key]]),
@@ -72,7 +72,7 @@ class Mutator:
         self.rng.choice(changes)()
 
     def near(self, value: Any) -> Any:
-        """A value of the same kind."""
+        """A value of mostly the same type, close to `value`."""
         if isinstance(value, bool):
             return not value
         if isinstance(value, int | float):
@@ -92,7 +92,7 @@ class Mutator:
             parent.insert(self.rng.randrange(len(parent) + 1), self.scalar())
 
     def text(self, text: str) -> str:
-        """The same text with a change or two, which may leave it without a UTF-8 spelling."""
+        """The same text with a change or two, after which it may not be encodable as UTF-8."""
         for _ in range(self.rng.choice((1, 1, 2))):
             at = self.rng.randrange(len(text) + 1)
             piece = self.scalar()
@@ -129,20 +129,20 @@ class Mutator:
         return bytes(content)
 
 
-def places(value: Any, path: Path = ()) -> Any:
-    """Yield the way to every value inside `value`; the way () to itself is left out."""
-    items: Any = ()
+def places(value: Any, keys: Keys = ()) -> Iterator[Keys]:
+    """Yield the keys to every value inside `value`, without itself."""
+    items: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, dict):
         items = value.items()
     elif isinstance(value, list):
         items = enumerate(value)
     for key, item in items:
-        yield (*path, key)
-        yield from places(item, (*path, key))
+        yield (*keys, key)
+        yield from places(item, (*keys, key))
 
 
 def to_json(value: Any) -> str:
-    """JSON text of a mutated value, in which marks have become what they stand for."""
+    """The JSON text of a mutated value, with each mark replaced by its literal."""
     text = json.dumps(value)
     for name, literal in LITERALS.items():
         mark = MARK.format(name)

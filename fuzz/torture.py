@@ -2,14 +2,13 @@
 
     python -m fuzz.torture --kills 200
 
-Trainers of each stage are killed (SIGKILL) at random moments and while they save. The workflow of
-tests/workflow/ci.yaml is killed, too: Snakemake alone, which leaves its trainer at work, and its
-whole process group. After each kill the same command is given again.
+Trainers of each stage are killed (SIGKILL) at random moments and while they save. So is the
+workflow of tests/workflow/ci.yaml: Snakemake alone, which leaves its trainer at work, and its whole
+process group. After each kill the same command is given again.
 """
 
 import argparse
 import contextlib
-import hashlib
 import json
 import os
 import random
@@ -18,8 +17,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,18 +26,20 @@ from typing import Any
 
 from fuzz import material
 from fuzz.material import CONFIG, INPUTS, PARENTS, ROOT
-from fuzz.runner import markdown
+from fuzz.table import markdown
+from nanoeuler.files import sha256_file
 
 SHARES = {"trainer": 0.45, "save": 0.3, "snakemake": 0.125, "group": 0.125}
 """What is killed, and its share of the kills."""
-KILLS_OF_ONE_RUN = 4
-MISSES = 5  # runs in a row that no kill hits, after which a kind of kill is given up
+KILLS_PER_RUN = 4
+MISSES = 5  # runs in a row that end before they are killed, after which this kind is given up
+FINDINGS = 10  # after which everything is given up
 FREQUENT = 0.0005  # minutes between checkpoints: most of the time goes into saving
-LONGEST = 900.0  # seconds that one attempt may take
+LONGEST = 900.0  # seconds that one command may take
 WORKFLOW = ("--cores", "2", "--configfile", "tests/workflow/ci.yaml")
-OFTEN = "{checkpoint_minutes: 0.002}"
-OVERRIDES = ("--config", *(f"{stage}={OFTEN}" for stage in INPUTS))
+OVERRIDES = ("--config", *(f"{stage}={{checkpoint_minutes: 0.002}}" for stage in INPUTS))
 MODELS = ("pretrain", "sft", "sft_scratch", "dpo")
+HEADER = ("killed", "stage", "kills", "starts", "runs", "equal hashes", "leftovers", "time")
 
 
 class Failed(Exception):
@@ -46,141 +47,176 @@ class Failed(Exception):
 
 
 @dataclass
-class Tally:
-    """The counts of one kind of kill."""
+class Counts:
+    """What has been counted for one kind of kill of one target."""
 
     what: str
     stage: str
     kills: int = 0
-    attempts: int = 0
+    starts: int = 0
     runs: int = 0
     equal: int = 0
-    unlocked: int = 0  # times that Snakemake asked for --unlock
-    left: int = 0  # folders and files that killed writers had left when the run had ended
+    unlocked: int = 0  # times that `snakemake --unlock` was run
+    leftovers: int = 0  # temporary files and folders that are there when a run has ended
     seconds: float = 0.0
 
     def row(self) -> tuple[str, ...]:
-        counts = (self.kills, self.attempts, self.runs, self.equal, self.left)
+        counts = (self.kills, self.starts, self.runs, self.equal, self.leftovers)
         return self.what, self.stage, *map(str, counts), f"{self.seconds:.0f} s"
 
 
-HEADER = ("killed", "stage", "kills", "starts", "runs", "equal hashes", "leftovers", "time")
-
-
 @dataclass
-class Attempt:
-    """A command that is at work, in a process group of its own."""
+class Command:
+    """A command that runs in `folder`, in a process group of its own."""
 
-    command: list[str]
+    arguments: list[str]
     folder: Path
     process: subprocess.Popen = field(init=False)
 
     def __post_init__(self) -> None:
-        self.said = self.folder / "said.txt"
-        with open(self.said, "wb") as said:
+        self.output = self.folder / "output.txt"
+        with open(self.output, "wb") as output:
             self.process = subprocess.Popen(
-                self.command,
+                self.arguments,
                 cwd=self.folder,
                 env=material.environment(),
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
             )
 
-    def end(self) -> int:
+    def wait(self, seconds: float) -> None:
+        """Wait until the command has ended, but no longer than this."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+
+    def finish(self) -> None:
+        """Wait for the end. Raises `Failed` when the command fails or takes too long."""
+        problem = f"no end within {LONGEST:.0f} s"
         try:
-            return self.process.wait(LONGEST)
-        except subprocess.TimeoutExpired:
-            self.kill_group()
-            raise Failed(f"no end within {LONGEST:.0f} s\n{self.text}") from None
-        except BaseException:  # the harness is stopped
-            self.kill_group()
-            raise
+            self.wait(LONGEST)
+        finally:  # also when the harness is stopped
+            if self.process.poll() is None:
+                self.kill_group()
+            else:
+                problem = f"exit status {self.process.returncode}"
+        if self.process.returncode:
+            raise Failed(f"{problem}\n{self.output.read_text(errors='replace')[-4_000:]}")
 
     def kill(self) -> bool:
-        """Kill the process alone; whether it was still at work."""
+        """Kill the process alone; returns whether it was still running."""
         self.process.kill()
         return self.process.wait() == -signal.SIGKILL
 
     def kill_group(self) -> bool:
+        """Kill all its processes; returns whether the first one was still running."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         return self.process.wait() == -signal.SIGKILL
 
-    @property
-    def text(self) -> str:
-        return self.said.read_text(errors="replace")[-4_000:]
 
+class Target(ABC):
+    """A run that can be killed, started again, and compared with an undisturbed one."""
 
-class Trainers:
-    """Kills trainers of one stage."""
+    stage: str
+    folder: Path  # where its commands run
+    seconds: float  # that an undisturbed run takes
+    expected: dict[str, str]  # the hashes of its models
 
-    def __init__(self, stage: str, whole: Path, scratch: Path, rng: random.Random):
-        self.stage, self.scratch, self.rng = stage, scratch, rng
-        self.data, self.whole = whole / "data", whole / "run"
-        self.expected = sha256(self.whole / stage / "model/model.safetensors")
-        self.seconds = 1.0  # that an undisturbed run takes
+    @abstractmethod
+    def reset(self) -> None:
+        """Remove what an earlier run has left."""
 
-    def command(self, run: Path) -> list[str]:
-        config: dict[str, Any] = json.loads(json.dumps(CONFIG))
-        config[self.stage]["checkpoint_minutes"] = FREQUENT
-        return material.nanoeuler(*material.training_command(self.stage, self.data, run, config))
+    @abstractmethod
+    def start(self, counts: Counts) -> Command:
+        """Start the run, or resume it."""
 
-    def fresh(self) -> Path:
-        shutil.rmtree(self.scratch, ignore_errors=True)
-        run = self.scratch / "run"
-        run.mkdir(parents=True)
-        if self.stage in PARENTS:
-            parent = PARENTS[self.stage]
-            shutil.copytree(self.whole / parent / "model", run / parent / "model")
-        return run
+    @abstractmethod
+    def kill(self, command: Command, what: str) -> bool:
+        """Wait for a moment to kill the command; returns whether it was still running."""
 
-    def run(self, tally: Tally, kills: int) -> None:
-        """One run, killed up to `kills` times before it is let go to its end."""
-        run = self.fresh()
-        command = self.command(run)
+    @abstractmethod
+    def hashes(self) -> dict[str, str]:
+        """The hashes of the run's models."""
+
+    def run(self, counts: Counts, kills: int) -> None:
+        """One run, killed up to `kills` times and then left alone. Raises `Failed`."""
+        self.reset()
+        counts.runs += 1
         for _ in range(kills):
-            attempt = Attempt(command, self.scratch)
-            tally.attempts += 1
-            if tally.what == "save":
-                wait_for_save(attempt, run / self.stage, self.rng)
-            else:
-                patience = self.rng.uniform(0.1, 1.1) * self.seconds
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    attempt.process.wait(patience)
-            if attempt.kill():
-                tally.kills += 1
-        attempt, began = Attempt(command, self.scratch), time.monotonic()
-        tally.attempts += 1
-        if attempt.end() != 0:
-            raise Failed(f"the command does not end well\n{attempt.text}")
+            counts.kills += self.kill(self.start(counts), counts.what)
+        command, began = self.start(counts), time.monotonic()
+        command.finish()
         self.seconds = max(self.seconds, time.monotonic() - began)
-        tally.runs += 1
-        found = sha256(run / self.stage / "model/model.safetensors")
+        try:
+            found = self.hashes()
+        except FileNotFoundError as error:
+            raise Failed(f"{error.filename} is missing") from error
         if found != self.expected:
-            raise Failed(f"the weights differ: {found} instead of {self.expected}\n{attempt.text}")
-        tally.equal += 1
-        tally.left += len(leftovers(run))
+            raise Failed(f"the weights differ: {found} instead of {self.expected}")
+        counts.equal += 1
+        counts.leftovers += len(leftovers(self.folder))
+
+    def stop(self) -> None:
+        """Kill what a run has left at work."""
+        for process in processes_in(self.folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
 
-def wait_for_save(attempt: Attempt, stage: Path, rng: random.Random) -> None:
-    """Return in the midst of a save or an export, or when the process has ended."""
-    skipped = rng.choice((0, 0, 1, 3, 8))
-    seen = {path.name for path in leftovers(stage)}  # of writers that were killed before
-    skipped += len(seen)
-    while attempt.process.poll() is None:
-        for path in leftovers(stage):
-            if path.name not in seen:
-                seen.add(path.name)
-                if len(seen) > skipped:
-                    time.sleep(rng.choice((0.0, 0.0, 0.001, 0.003)))
-                    return
+class Trainer(Target):
+    """The trainer of one stage; `whole` is the folder of `material.make`."""
+
+    def __init__(self, stage: str, whole: Path, folder: Path, rng: random.Random):
+        self.stage, self.folder, self.rng = stage, folder, rng
+        self.data, self.undisturbed = whole / "data", whole / "run"
+        self.seconds = 1.0  # until a run has taken longer
+        self.expected = self.hashes(self.undisturbed)
+        self.config: dict[str, Any] = json.loads(json.dumps(CONFIG))
+        self.config[stage]["checkpoint_minutes"] = FREQUENT
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "run"
+
+    def reset(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.results.mkdir(parents=True)
+        if parent := PARENTS.get(self.stage):
+            shutil.copytree(self.undisturbed / parent / "model", self.results / parent / "model")
+
+    def start(self, counts: Counts) -> Command:
+        counts.starts += 1
+        arguments = material.training_command(self.stage, self.data, self.results, self.config)
+        return Command(material.nanoeuler(*arguments), self.folder)
+
+    def kill(self, command: Command, what: str) -> bool:
+        if what == "save":
+            wait_for_save(command, self.results / self.stage, self.rng)
+        else:
+            command.wait(self.rng.uniform(0.1, 1.1) * self.seconds)
+        return command.kill()
+
+    def hashes(self, results: Path | None = None) -> dict[str, str]:
+        model = (results or self.results) / self.stage / "model/model.safetensors"
+        return {self.stage: sha256_file(model)}
+
+
+def wait_for_save(command: Command, folder: Path, rng: random.Random) -> None:
+    """Return in the midst of a save or an export, or when the command has ended."""
+    seen = {path.name for path in leftovers(folder)}  # of writers that were killed before
+    awaited = len(seen) + 1 + rng.choice((0, 0, 1, 3, 8))
+    while command.process.poll() is None:
+        seen |= {path.name for path in leftovers(folder)}
+        if len(seen) >= awaited:
+            time.sleep(rng.choice((0.0, 0.0, 0.001, 0.003)))
+            return
         time.sleep(0.0003)
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Temporary files and folders of writers below `folder`, whether at work or dead."""
+    """Temporary files and folders below `folder`, of writers at work and of dead ones."""
     found: list[Path] = []
     with contextlib.suppress(FileNotFoundError):  # they come and go while we look
         for path in folder.rglob(".*"):
@@ -189,157 +225,106 @@ def leftovers(folder: Path) -> list[Path]:
     return found
 
 
-class Workflow:
-    """Kills Snakemake while it runs the whole of tests/workflow/ci.yaml."""
+class Workflow(Target):
+    """Snakemake, which runs the whole of tests/workflow/ci.yaml in a copy of this checkout."""
 
-    def __init__(self, scratch: Path, rng: random.Random):
-        self.scratch, self.rng = scratch, rng
-        self.checkout = scratch / "checkout"
-        self.command = [sys.executable, "-m", "snakemake", *WORKFLOW, *OVERRIDES]
-        self.fresh()
+    stage = "all"
+
+    def __init__(self, folder: Path, rng: random.Random):
+        self.folder, self.rng = folder, rng
+        for part in ("workflow", "profiles", "nanoeuler", "config"):
+            shutil.copytree(ROOT / part, folder / part)  # machine code included
+        for file in ("Snakefile", WORKFLOW[-1]):
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / file, folder / file)
         began = time.monotonic()
-        self.finish(Tally("", ""))
+        self.start(Counts("", "")).finish()
         self.seconds = time.monotonic() - began
         self.expected = self.hashes()
 
-    def fresh(self) -> None:
-        if not self.checkout.exists():
-            for part in ("workflow", "profiles", "nanoeuler", "config"):
-                shutil.copytree(ROOT / part, self.checkout / part)  # machine code included
-            shutil.copy(ROOT / "Snakefile", self.checkout)
-            (self.checkout / "tests/workflow").mkdir(parents=True)
-            shutil.copy(ROOT / WORKFLOW[-1], self.checkout / WORKFLOW[-1])
+    def reset(self) -> None:
         for made in ("results", "data", ".snakemake", "logs"):
-            shutil.rmtree(self.checkout / made, ignore_errors=True)
+            shutil.rmtree(self.folder / made, ignore_errors=True)
 
-    def hashes(self) -> dict[str, str]:
-        run = self.checkout / "results/ci"
-        return {name: sha256(run / name / "model/model.safetensors") for name in MODELS}
-
-    def run(self, tally: Tally, kills: int) -> None:
-        """One run of the workflow, killed up to `kills` times before it is let go to its end."""
-        self.fresh()
-        for _ in range(kills):
-            self.ready(tally)
-            attempt = Attempt(self.command, self.checkout)
-            tally.attempts += 1
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                attempt.process.wait(3 + self.rng.uniform(0, 0.5) * self.seconds)
-            killed = attempt.kill() if tally.what == "snakemake" else attempt.kill_group()
-            tally.kills += killed
-        self.finish(tally)
-        tally.runs += 1
-        if self.hashes() != self.expected:
-            raise Failed(f"the weights differ: {self.hashes()} instead of {self.expected}")
-        tally.equal += 1
-        tally.left += len(leftovers(self.checkout / "results"))
-
-    def ready(self, tally: Tally) -> None:
-        """Do what a user is told after a kill: wait for a stage at work, unlock."""
-        self.wait_for_stages()
-        unlock = [sys.executable, "-m", "snakemake", *WORKFLOW, "--unlock"]
-        if any((self.checkout / ".snakemake/locks").glob("*")):
-            tally.unlocked += 1
-            if Attempt(unlock, self.checkout).end() != 0:
-                raise Failed("snakemake --unlock fails")
-
-    def finish(self, tally: Tally) -> None:
-        self.ready(tally)
-        attempt = Attempt(self.command, self.checkout)
-        tally.attempts += 1
-        if attempt.end() != 0:
-            raise Failed(f"snakemake does not end well\n{attempt.text}")
-
-    def wait_for_stages(self) -> None:
-        """Wait until the stages that a killed Snakemake has left have ended."""
+    def start(self, counts: Counts) -> Command:
+        """Start Snakemake after what a user is told to do first: wait for a stage, unlock."""
         deadline = time.monotonic() + LONGEST
-        while any(processes_in(self.checkout)):
+        while any(processes_in(self.folder)):
             if time.monotonic() > deadline:
                 raise Failed("a stage that Snakemake has left does not end")
             time.sleep(0.05)
+        snakemake = [sys.executable, "-m", "snakemake", *WORKFLOW]
+        if any((self.folder / ".snakemake/locks").glob("*")):
+            counts.unlocked += 1
+            Command([*snakemake, "--unlock"], self.folder).finish()
+        counts.starts += 1
+        return Command([*snakemake, *OVERRIDES], self.folder)
 
-    def kill_left(self) -> None:
-        for number in processes_in(self.checkout):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
+    def kill(self, command: Command, what: str) -> bool:
+        command.wait(3 + self.rng.uniform(0, 0.5) * self.seconds)
+        return command.kill() if what == "snakemake" else command.kill_group()
+
+    def hashes(self) -> dict[str, str]:
+        run = self.folder / "results/ci"
+        return {name: sha256_file(run / name / "model/model.safetensors") for name in MODELS}
 
 
 def processes_in(folder: Path) -> Iterator[int]:
-    """The processes that work in `folder` (Linux)."""
+    """The processes whose working folder is `folder` (Linux)."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if os.readlink(process / "cwd") == str(folder) and not is_zombie(process):
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+            if os.readlink(process / "cwd") == str(folder) and state != "Z":
                 yield int(process.name)
 
 
-def is_zombie(process: Path) -> bool:
-    return (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+def kill_runs(target: Target, counts: Counts, kills: int, broken: list[str]) -> None:
+    """Kill runs of `target` until there are `kills`; what is broken is added to `broken`."""
+    began, missed = time.monotonic(), 0
+    while counts.kills < kills and len(broken) < FINDINGS:
+        before, problem = counts.kills, ""
+        try:
+            target.run(counts, min(KILLS_PER_RUN, kills - counts.kills))
+        except Failed as failure:
+            problem = str(failure)
+        finally:
+            target.stop()
+        missed = 0 if counts.kills > before else missed + 1
+        if missed == MISSES:
+            problem = problem or f"{MISSES} runs ended before they were killed"
+        counts.seconds = time.monotonic() - began
+        print(
+            f"torture killed={counts.what} stage={counts.stage} kills={counts.kills}/{kills} "
+            f"runs={counts.runs} equal={counts.equal}",
+            flush=True,
+        )
+        if problem:
+            broken.append(problem)
+            print(f"BROKEN {counts.what} {counts.stage}: {problem}", flush=True)
+        if missed == MISSES:
+            return
 
 
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def torture(kills: int, seed: int, folder: Path, kinds: Iterable[str]) -> tuple[list[Counts], int]:
+    """Kill each kind of run its share of `kills` times.
 
-
-def tell(tallies: list[Tally], kills: int, over: threading.Event) -> None:
-    """Print the progress each minute."""
-    while not over.wait(60):
-        if tallies:
-            now, done = tallies[-1], sum(tally.kills for tally in tallies)
-            print(
-                f"torture {now.what} {now.stage} kills={done}/{kills} "
-                f"runs={sum(tally.runs for tally in tallies)} "
-                f"equal={sum(tally.equal for tally in tallies)}",
-                flush=True,
-            )
-
-
-def torture(
-    kills: int, seed: int, folder: Path, chosen: Iterable[str] = tuple(SHARES)
-) -> tuple[list[Tally], list[str]]:
-    """Kill `kills` processes, or the share of the chosen kinds of kills.
-
-    Returns the counts, and what was broken.
+    Returns the counts, and how often a promise was broken.
     """
     rng = random.Random(seed)
+    print("torture  making valid inputs, and a run that nothing disturbs", flush=True)
     whole = material.make(folder / "whole")
-    tallies: list[Tally] = []
+    workflow: list[Target] = []
+    all_counts: list[Counts] = []
     broken: list[str] = []
-    workflow: Workflow | None = None
-    over = threading.Event()
-    threading.Thread(target=tell, args=(tallies, kills, over), daemon=True).start()
-    for what in chosen:
-        share = SHARES[what]
-        on_stages = what in ("trainer", "save")
-        if not on_stages and workflow is None:
-            workflow = Workflow(folder / "workflow", rng)
-        for stage in INPUTS if on_stages else ("all",):
-            wanted = round(kills * share / (len(INPUTS) if on_stages else 1))
-            target: Trainers | Workflow | None = workflow
-            if on_stages or target is None:
-                target = Trainers(stage, whole, folder / "killed", rng)
-            tallies.append(tally := Tally(what, stage))
-            began, missed = time.monotonic(), 0
-            while tally.kills < wanted:
-                before = tally.kills
-                try:
-                    target.run(tally, min(KILLS_OF_ONE_RUN, wanted - tally.kills))
-                    missed = 0 if tally.kills > before else missed + 1
-                    if missed == MISSES:
-                        raise Failed(f"{MISSES} runs ended before they were killed")
-                except Failed as failure:
-                    broken.append(f"{what} {stage}, seed {seed}: {failure}")
-                    print(f"torture  BROKEN {broken[-1]}", flush=True)
-                    tally.runs += 1
-                    if len(broken) >= 10:
-                        return tallies, broken
-                    if missed == MISSES:
-                        break
-                finally:
-                    if isinstance(target, Workflow):
-                        target.kill_left()
-                tally.seconds = time.monotonic() - began
-    over.set()
-    return tallies, broken
+    for kind in kinds:
+        if kind in ("trainer", "save"):
+            targets: list[Target] = [Trainer(s, whole, folder / "killed", rng) for s in INPUTS]
+        else:
+            targets = workflow = workflow or [Workflow(folder / "workflow", rng)]
+        for target in targets:
+            all_counts.append(counts := Counts(kind, target.stage))
+            kill_runs(target, counts, round(kills * SHARES[kind] / len(targets)), broken)
+    return all_counts, len(broken)
 
 
 def main() -> int:
@@ -351,15 +336,16 @@ def main() -> int:
     parser.add_argument("--what", action="append", choices=list(SHARES), help="only this kind")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing is left at work or on disk
-    chosen = options.what or list(SHARES)
+    kinds = options.what or list(SHARES)
     with tempfile.TemporaryDirectory(prefix="nanoeuler-torture-") as temporary:
         folder = Path(temporary).resolve()
-        tallies, broken = torture(options.kills, options.seed, folder, chosen)
-    total = Tally("all", "")
-    for name in ("kills", "attempts", "runs", "equal", "left", "unlocked", "seconds"):
-        setattr(total, name, sum(getattr(tally, name) for tally in tallies))
-    print(f"\nseed {options.seed}:\n\n{markdown(HEADER, [t.row() for t in [*tallies, total]])}")
-    print(f"\nSnakemake's lock was in the way {total.unlocked} times.")
+        all_counts, broken = torture(options.kills, options.seed, folder, kinds)
+    total = Counts("all", "")
+    for name in ("kills", "starts", "runs", "equal", "leftovers", "unlocked", "seconds"):
+        setattr(total, name, sum(getattr(counts, name) for counts in all_counts))
+    table = markdown(HEADER, [counts.row() for counts in [*all_counts, total]])
+    print(f"\nseed {options.seed}:\n\n{table}\n")
+    print(f"Snakemake was unlocked with --unlock {total.unlocked} times.")
     return 1 if broken else 0
 
 

@@ -5,24 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler import log
 from nanoeuler.backend.cpu.engine import CpuBackend
-from nanoeuler.cli import build_parser, main
+from nanoeuler.cli import build_parser
 
 CHECKOUT = Path(__file__).parents[1]
-
-
-@pytest.fixture
-def command(capsys):
-    """command(*arguments) → (exit status, standard output, standard error), in this process."""
-
-    def run(*arguments):
-        status = main([str(argument) for argument in arguments])
-        shown = capsys.readouterr()
-        log.LOGGER.handlers.clear()
-        return status, shown.out, shown.err
-
-    return run
 
 
 def test_the_command_alone_shows_where_to_start(command):

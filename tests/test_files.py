@@ -16,6 +16,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_write, write_json
 from nanoeuler.folders import atomic_folder, require_ours
 from nanoeuler.temporary import sweep
+from tests.waiting import CEILING
 
 DAY = 24 * 3600
 WRITERS = {"atomic_write": atomic_write, "atomic_folder": atomic_folder}
@@ -181,7 +182,7 @@ def test_a_pipe_is_written_to_and_stays(tmp_path):
     os.mkfifo(pipe)
     reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True)
     write_json(pipe, {"a": 1})
-    assert json.loads(reader.communicate(timeout=10)[0]) == {"a": 1}
+    assert json.loads(reader.communicate(timeout=CEILING)[0]) == {"a": 1}
     assert pipe.is_fifo()
 
 
@@ -219,7 +220,7 @@ def test_there_is_a_folder_at_any_moment_while_it_is_replaced(tmp_path):
     for version in range(1, 60):
         write_folder(output, version=str(version))
     end.touch()
-    _, said = reader.communicate(timeout=30)
+    _, said = reader.communicate(timeout=CEILING)
     assert reader.returncode == 0, said
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from nanoeuler.errors import UserError
 from nanoeuler.locks import lock_file, lock_path
+from tests.waiting import CEILING
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +80,7 @@ def test_a_lock_whose_file_was_deleted_is_not_taken_for_the_lock():
         pass
     path.unlink()
     held.close()
-    waiting.join(timeout=10)
+    waiting.join(timeout=CEILING)
     assert lock_file(path, wait=False) is None
     got[0].close()
 

@@ -12,9 +12,10 @@ from nanoeuler.config import load
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.tokenizer import tokenizer_json
+from tests.waiting import CEILING
 
 CHECKOUT = Path(__file__).parents[1]
-SECONDS = 15  # a refusal takes about one; the rest is for a busy machine
+CPU_SECONDS = 15  # a refusal takes about one
 MEMORY = 4 << 30
 CONFIG = f"""\
 run: trial
@@ -27,6 +28,11 @@ NINES = "9" * 400
 MANY_NINES = "9" * 5000
 
 
+def limit() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+
+
 def refused(folder: Path, *arguments: str) -> str:
     """The one sentence with which `nanoeuler`, as a process of its own, refuses `arguments`."""
     done = subprocess.run(
@@ -35,8 +41,8 @@ def refused(folder: Path, *arguments: str) -> str:
         env={"PYTHONPATH": str(CHECKOUT), "PATH": ""},
         capture_output=True,
         text=True,
-        timeout=SECONDS,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
+        timeout=CEILING,
+        preexec_fn=limit,
     )
     [sentence] = done.stderr.splitlines()
     assert done.returncode == 1

@@ -1,5 +1,6 @@
 """What all campaigns share."""
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 from fuzz.mutation import Mutator
@@ -11,18 +12,18 @@ class BrokenPromise(Exception):
     """A reader did something that nanoeuler promises not to do."""
 
 
-class Campaign:
+class Campaign(ABC):
     """Cases for one reader; `material` is the folder that `fuzz.material.make` wrote."""
 
     def __init__(self, material: Path):
         self.material = material
 
+    @abstractmethod
     def run(self, mutate: Mutator, folder: Path) -> None:
         """Write a damaged input to `folder`, the working folder, and read it.
 
         Returns when it was accepted. Raises `UserError` when it was refused.
         """
-        raise NotImplementedError
 
 
 def command(*arguments: str) -> None:

@@ -1,7 +1,7 @@
-"""What a run has written: a damaged file is refused, or does not matter, or was never trusted.
+"""Files that a run has written: models, checkpoints and inputs of training.
 
-A stage goes on from a run of which one file was changed. It must end with the bytes of the run that
-nothing disturbed, or refuse. Where no hash is promised, it may end with other bytes.
+One file is changed, and the stage runs again. It must refuse, or end with the weights of a run that
+nothing disturbed.
 """
 
 import hashlib
@@ -98,7 +98,7 @@ def weights_of(run: Path, stage: str) -> str:
 
 
 def meaning(folder: Path) -> tuple[object, ...]:
-    """What a model folder stands for."""
+    """All of a model folder that changes what the model says."""
     model = load_model(folder)
     tokenizer = model.tokenizer_path.read_bytes()
     weights = hashlib.sha256(model.parameters.tobytes()).hexdigest()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fuzz.campaigns.base import BrokenPromise, Campaign
+from fuzz.campaigns.parquet import Parquet
 from fuzz.mutation import Mutator
 from nanoeuler.corpus import fineweb
 from nanoeuler.corpus.download import Source, download, note_path, partial_path
@@ -58,7 +59,7 @@ VALUES = {
 
 @dataclass
 class Answer:
-    """What is sent: `pieces`, with a pause of some seconds before each."""
+    """The `pieces` to send, with a pause of some seconds before each."""
 
     pieces: list[bytes]
     pause: float = 0.0
@@ -187,8 +188,6 @@ def head(line: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
 class Http(Campaign):
     def __init__(self, material: Path):
         super().__init__(material)
-        from fuzz.campaigns.parquet import Parquet
-
         self.server = Server()
         files = Parquet(material).files
         self.pages = next(content for kind, content, _ in files if kind == "pages")
@@ -231,7 +230,7 @@ class Http(Campaign):
 
 
 def forget_waits(folder: Path) -> None:
-    """Let the next case ask at once, however long a server of this one wanted to be left alone."""
+    """Delete the pauses that this case's server has asked for, so that the next case starts now."""
     for lock in (folder.parent / "temporary").rglob("*"):
         if lock.is_file():
             lock.unlink(missing_ok=True)

@@ -47,7 +47,7 @@ class Tokenizers(Campaign):
                 raise BrokenPromise("a tokenizer is another one after it was saved and loaded")
 
     def changed(self, mutate: Mutator) -> object:
-        """A change anywhere, which is nearly always in the vocabulary, or near the top."""
+        """The content with changes, half of them outside the vocabulary, which is most of it."""
         if mutate.chance(0.5):
             return mutate.value(self.content)
         small = {key: value for key, value in self.content.items() if key != "model"}

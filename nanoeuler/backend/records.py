@@ -80,7 +80,7 @@ class MuonConstants(NamedTuple):
 class MatrixGroup(NamedTuple):
     """Matrices of one shape that Muon moves, in the flat buffers."""
 
-    rows: int  # with padding between the parts of a packed product, as it is stored
+    rows: int  # as they are stored, with padding
     columns: int
     offsets: tuple[int, ...]  # of each matrix, in elements
     scale: float  # of its update, which else has singular values near 1

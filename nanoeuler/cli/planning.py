@@ -67,7 +67,7 @@ def run_plan(options: argparse.Namespace) -> int:
         described = {"version": 1, "run": config["run"], **dataclasses.asdict(plan)}
         print(json.dumps(described | {"problems": found}, indent=2, ensure_ascii=False), flush=True)
     else:
-        print(planning.describe(config, plan), flush=True)
+        print(log.printable(planning.describe(config, plan)), flush=True)
     for sentence in found:
         log.line("error", sentence)
     return 1 if found else 0

@@ -12,6 +12,7 @@ from typing import Any
 
 from nanoeuler.config import load
 from nanoeuler.config.paths import Paths
+from nanoeuler.log import printable
 
 
 def next_steps(config: Mapping[str, Any]) -> str:
@@ -25,7 +26,7 @@ def next_steps(config: Mapping[str, Any]) -> str:
     ]
     for number, prompt in enumerate(config["evaluate"]["prompts"][:3]):
         lines.append(f"{'try' if number == 0 else '':8} {prompt}")
-    return "\n".join(["", *lines])
+    return printable("\n".join(["", *lines]))
 
 
 def command() -> str:

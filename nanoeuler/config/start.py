@@ -134,7 +134,7 @@ def keep_what_is_needed(paths: Paths, jobs: Collection[SnakemakeJob]) -> None:
     Models stay usable until their successors are whole. Folders of earlier versions are marked as
     ours while they have the manifest that shows it.
     """
-    from nanoeuler.corpus.assemble import require_corpus
+    from nanoeuler.corpus.assemble import mark_earlier_corpus
 
     outputs = {Path(file) for job in jobs for file in job.output}
     try:
@@ -143,7 +143,7 @@ def keep_what_is_needed(paths: Paths, jobs: Collection[SnakemakeJob]) -> None:
                 keep_model(paths.model_folder(stage))
         for path in outputs:
             if path == Path(paths.corpus_manifest):
-                require_corpus(path.parent)
+                mark_earlier_corpus(path.parent)
             elif path.name == "manifest.json":
                 mark_earlier(path.parent)
     except UserError as error:

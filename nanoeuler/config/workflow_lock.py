@@ -6,6 +6,7 @@ lock of the system as well, which ends with its process, and notes which lock fi
 When nobody holds that lock, the noted files belong to the dead.
 """
 
+import base64
 import contextlib
 import fcntl
 import json
@@ -14,6 +15,11 @@ import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+
+def is_incomplete(path: str, folder: Path = Path(".snakemake")) -> bool:
+    """Whether a Snakemake that was killed, or is at work, has not finished the output `path`."""
+    return (folder / "incomplete" / base64.urlsafe_b64encode(path.encode()).decode()).exists()
 
 
 class WorkflowLock:

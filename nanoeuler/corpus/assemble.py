@@ -125,21 +125,34 @@ def assemble(
 def require_corpus(output: Path) -> None:
     """Raise `UserError` where the corpus would replace files that are not ours."""
     path = output / "manifest.json"
-    if path.exists():
-        manifest = read_json(path)
-        if not isinstance(manifest, dict) or not {"sources", "fingerprint"} <= manifest.keys():
-            raise UserError(
-                f"{path}: not the manifest of a corpus, and would be replaced by one; "
-                "give the name of a new folder"
-            )
-        for folder in (output / split for split in SPLITS):
-            names = files_in(folder)
-            if sign_of_ours(folder) is None and names:  # of a version that left no marker
-                stems = [name[: -len(".offsets")] for name in names if name.endswith(".offsets")]
-                ours = [f"{stem}{suffix}" for stem in stems for suffix in (".txt", ".offsets")]
-                write_marker(folder, ours)
+    if path.exists() and not is_corpus(output):
+        raise UserError(
+            f"{path}: not the manifest of a corpus, and would be replaced by one; "
+            "give the name of a new folder"
+        )
+    mark_earlier_corpus(output)
     for split in SPLITS:
         require_ours(output / split)
+
+
+def mark_earlier_corpus(output: Path) -> None:
+    """Mark the folders of a corpus that an earlier version made, while it still has a manifest."""
+    for folder in (output / split for split in SPLITS):
+        names = files_in(folder)
+        if names and sign_of_ours(folder) is None and is_corpus(output):
+            stems = [name[: -len(".offsets")] for name in names if name.endswith(".offsets")]
+            write_marker(
+                folder, (stem + suffix for stem in stems for suffix in (".txt", ".offsets"))
+            )
+
+
+def is_corpus(output: Path) -> bool:
+    """Whether the folder has the manifest of a corpus."""
+    try:
+        manifest = read_json(output / "manifest.json")
+    except UserError:
+        return False
+    return isinstance(manifest, dict) and {"sources", "fingerprint"} <= manifest.keys()
 
 
 def total(entries: dict[str, dict[str, Any]], split: str, counted: str) -> int:

@@ -6,7 +6,6 @@ offset or a shape a second time.
 """
 
 import functools
-import itertools
 
 from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.llama import make_blocks
@@ -42,16 +41,11 @@ def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
     return lay_out(specs)
 
 
-def block_matrices(config: ModelConfig) -> list[tuple[Tensor, ...]]:
-    """The matrices of all blocks, each as the tensors that are packed into it."""
-    table = {tensor.name: tensor for tensor in tensor_table(config)}
-    matrices: list[tuple[Tensor, ...]] = []
-    for block in make_blocks(config):
-        tensors = [table[spec.name] for spec in block.tensors() if len(spec.shape) > 1]
-        for packed, parts in itertools.groupby(tensors, lambda tensor: tensor.packed):
-            together = tuple(parts)
-            matrices += [together] if packed else [(tensor,) for tensor in together]
-    return matrices
+def block_matrices(config: ModelConfig) -> list[Tensor]:
+    """The matrices of all blocks."""
+    specs = (spec for block in make_blocks(config) for spec in block.tensors())
+    names = {spec.name for spec in specs if len(spec.shape) > 1}
+    return [tensor for tensor in tensor_table(config) if tensor.name in names]
 
 
 def storage_elements(table: tuple[Tensor, ...]) -> int:

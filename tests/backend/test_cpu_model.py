@@ -33,6 +33,7 @@ from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import StepRows, TextStream
+from tests.models import ODD
 
 KERNEL_MODULES = (
     attention,
@@ -48,18 +49,6 @@ KERNEL_MODULES = (
     vectors,
 )
 OPTIMIZER = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
-ODD = {
-    "vocab_size": 300,
-    "dim": 48,
-    "layers": 2,
-    "heads": 6,
-    "kv_heads": 2,
-    "ffn": 50,
-    "context": 37,
-    "mtp_heads": 3,
-    "step_size": 0.5,
-    "tied": True,
-}
 
 
 def step_rows(config: ModelConfig, rows: int, length: int, seed: int = 1) -> StepRows:

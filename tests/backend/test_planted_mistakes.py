@@ -162,30 +162,8 @@ class NormWeightFromUnnormedInput(NormGradient):
 
 @planted("add_rms_norm")
 class NormResidualOverwritten(ReferenceBackend):
-    def rms_norm_backward(
-        self,
-        dout_ND,
-        x_ND,
-        weight_D,
-        inverse_rms_N,
-        dx_ND,
-        dweight_D,
-        *,
-        add_to_dx,
-        accumulate,
-        out_ND=None,
-    ):
-        super().rms_norm_backward(
-            dout_ND,
-            x_ND,
-            weight_D,
-            inverse_rms_N,
-            dx_ND,
-            dweight_D,
-            add_to_dx=False,
-            accumulate=accumulate,
-            out_ND=out_ND,
-        )
+    def rms_norm_backward(self, *arrays, add_to_dx, **options):
+        super().rms_norm_backward(*arrays, add_to_dx=False, **options)
 
 
 # ---- rotary positions

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from corpus_samples import page_text, write_book, write_pages
 
 from tests.servers import Server
 
@@ -18,6 +19,27 @@ def server(
     with Server(tmp_path_factory.mktemp("served")) as running:
         monkeypatch.setenv("HF_ENDPOINT", running.url)
         yield running
+
+
+@pytest.fixture
+def books(tmp_path):
+    return [
+        write_book(
+            tmp_path / "clean",
+            n,
+            f"Book {n}",
+            f"Bøok {n} begins.\n\n" + "It goes on. " * (20 + n) + "\n",
+        )
+        for n in range(1, 21)
+    ]
+
+
+@pytest.fixture
+def pages(tmp_path):
+    texts = [[page_text(shard, number) for number in range(150)] for shard in range(2)]
+    return [
+        write_pages(tmp_path / f"web/shard-{shard:03d}.txt", texts[shard]) for shard in range(2)
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from nanoeuler.corpus.download import Source, download, local_copy
 from nanoeuler.corpus.remote_file import NotThere, Patience, RemoteFile, StartOver, retry_after
 from nanoeuler.errors import UserError
 from tests.servers import Fault, Server
+from tests.waiting import wait_until
 
 QUICK = Patience(attempts=4, first_pause=0.01, silence=5.0)
 IMPATIENT = Patience(attempts=4, first_pause=0.01, silence=0.5)
@@ -112,9 +113,7 @@ def test_a_killed_download_goes_on_in_the_next_process(server, address, target):
     server.fail("/books/file.bin", Fault(stall=True, after=300_000))
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, address, str(target), "0"])
     partial = target.with_name(".file.bin.partial")
-    deadline = time.time() + 20
-    while not (partial.exists() and partial.stat().st_size >= 250_000) and time.time() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: partial.exists() and partial.stat().st_size >= 250_000, process)
     process.send_signal(signal.SIGKILL)
     process.wait()
     have = partial.stat().st_size
@@ -321,8 +320,7 @@ def test_a_second_connection_waits_until_the_first_has_ended(server, address, ta
         target=lambda: list(RemoteFile(address, patience=Patience(2, 0.01, 1.0)).read())
     )
     first.start()
-    while not server.seen:
-        time.sleep(0.01)
+    wait_until(lambda: server.seen)
     began = time.time()
     download(Source(address), target, patience=QUICK)
     assert time.time() - began > 0.5
@@ -340,7 +338,7 @@ def test_a_clock_that_was_set_back_does_not_stop_everything(monkeypatch):
         pass
     with host_locks.locked_host(host, 0):
         pass
-    assert time.time() - began < 1.5
+    assert time.time() - began < 60  # and not until tomorrow
     file.unlink()
 
 
@@ -350,8 +348,7 @@ def test_a_second_process_on_the_same_target_is_told_so(server, address, target)
         target=lambda: download(Source(address), target, patience=Patience(3, 0.01, 1.0))
     )
     first.start()
-    while not server.seen:
-        time.sleep(0.01)
+    wait_until(lambda: server.seen)
     with pytest.raises(UserError, match="another process is downloading this file"):
         download(Source(address), target, patience=QUICK)
     first.join()

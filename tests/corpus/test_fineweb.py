@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import duckdb
@@ -31,6 +30,7 @@ from nanoeuler.corpus.remote_file import Patience
 from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors
 from tests.servers import Fault, Server, lay_out_data_set
+from tests.waiting import wait_until
 
 QUICK = Patience(attempts=3, first_pause=0.01, silence=5.0)
 EVERYTHING = Filters(min_score=0, min_language_score=0.0, min_characters=1)
@@ -280,12 +280,7 @@ def test_an_interrupted_extraction_goes_on_where_it_stopped(served, parquet, tmp
     process = subprocess.Popen(
         command, stderr=subprocess.DEVNULL, env=os.environ | {"HF_ENDPOINT": served.url}
     )
-    deadline = time.time() + 30
-    while (
-        not (served.faults.get(SIGNED) == [] and served.requests(SIGNED) >= 5)
-        and time.time() < deadline
-    ):
-        time.sleep(0.02)
+    wait_until(lambda: served.faults.get(SIGNED) == [] and served.requests(SIGNED) >= 5, process)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not output.exists()

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from record_samples import Prepared, encoded, prepared, read_lines
 
 from nanoeuler.cli import main
 from nanoeuler.corpus.instructions import prepare
@@ -28,28 +29,13 @@ def write(path: Path, value: object) -> dict:
 
     The file's name there is `mine`.
     """
-    content = (
-        value
-        if isinstance(value, bytes)
-        else (value if isinstance(value, str) else json.dumps(value, indent=4)).encode()
-    )
-    path.write_bytes(content)
+    path.write_bytes(encoded(value, indent=4))
     return {"mine": {"url": str(path), "licence": "CC0"}}
 
 
-def read(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def make(
-    tmp_path: Path, value: object, share: float = 0.02, name: str = "file.json"
-) -> tuple[dict, list[dict], list[dict]]:
-    manifest = prepare("mine", write(tmp_path / name, value), share, tmp_path / "mine")
-    return (
-        manifest,
-        read(tmp_path / "mine" / "train.jsonl"),
-        read(tmp_path / "mine" / "validation.jsonl"),
-    )
+def make(tmp_path: Path, value: object, share: float = 0.02, name: str = "file.json") -> Prepared:
+    write(tmp_path / name, value)
+    return prepared(prepare, tmp_path / name, share)
 
 
 def test_records_come_out_unchanged_in_their_order_and_parted(tmp_path):
@@ -147,20 +133,8 @@ def test_bad_records_are_left_out_counted_and_told(tmp_path, capsys):
     ]
     sources = write(tmp_path / "file.json", RECORDS[:10] + bad)
     config = json.dumps({"sources": {"instructions": sources}, "sft": {"validation_share": 0.2}})
-    assert (
-        main(
-            [
-                "instructions",
-                "--config",
-                config,
-                "--name",
-                "mine",
-                "--output",
-                str(tmp_path / "mine"),
-            ]
-        )
-        == 0
-    )
+    arguments = ["--config", config, "--name", "mine", "--output", str(tmp_path / "mine")]
+    assert main(["instructions", *arguments]) == 0
     manifest = json.loads((tmp_path / "mine" / "manifest.json").read_text())
     assert manifest["records"] == 10
     assert manifest["validation"]["records"] == 2
@@ -265,7 +239,7 @@ def test_questions_are_checked_and_copied(server, tmp_path):
     config = json.dumps({"sources": {"questions": {"world": {"url": address}}}})
     output = tmp_path / "questions" / "world.jsonl"
     assert main(["questions", "--config", config, "--name", "world", "--output", str(output)]) == 0
-    assert read(output) == [{"input": "", **lines[0]}, lines[1]]
+    assert read_lines(output) == [{"input": "", **lines[0]}, lines[1]]
     names = sorted(path.name for path in output.parent.iterdir())
     assert names == ["world.jsonl", "world.jsonl.first.json"]
     assert main(["questions", "--config", config, "--name", "moon", "--output", str(output)]) == 1
@@ -360,8 +334,8 @@ def test_a_mixture_takes_each_file_by_its_weight_and_holds_out_every_prompt_once
     ]
     manifest = prepare("mix", {"mix": {"mixture": mixture}}, 0.1, tmp_path / "mix")
     train, validation = (
-        read(tmp_path / "mix" / "train.jsonl"),
-        read(tmp_path / "mix" / "validation.jsonl"),
+        read_lines(tmp_path / "mix" / "train.jsonl"),
+        read_lines(tmp_path / "mix" / "validation.jsonl"),
     )
     assert (manifest["records"], manifest["licence"]) == (201, "CC few; CC half; CC messages")
     assert [member["records"] for member in manifest["mixture"]] == [100, 100, 1]

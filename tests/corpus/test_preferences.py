@@ -7,6 +7,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from record_samples import Prepared, encoded, prepared, read_lines
 
 from nanoeuler.cli import main
 from nanoeuler.corpus.preferences import prepare
@@ -18,26 +19,11 @@ PAIRS = [
 ]
 
 
-def read(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def make(tmp_path: Path, value: object, share: float = 0.1) -> tuple[dict, list[dict], list[dict]]:
+def make(tmp_path: Path, value: object, share: float = 0.1) -> Prepared:
     path = tmp_path / "pairs.json"
     if value is not None:
-        path.write_bytes(
-            value
-            if isinstance(value, bytes)
-            else (value if isinstance(value, str) else json.dumps(value)).encode()
-        )
-    manifest = prepare(
-        "mine", {"mine": {"url": str(path), "licence": "CC0"}}, share, tmp_path / "mine"
-    )
-    return (
-        manifest,
-        read(tmp_path / "mine" / "train.jsonl"),
-        read(tmp_path / "mine" / "validation.jsonl"),
-    )
+        path.write_bytes(encoded(value))
+    return prepared(prepare, path, share)
 
 
 def farm(pair: dict, number: int) -> dict:
@@ -233,20 +219,8 @@ def test_bad_pairs_are_left_out_counted_and_told(tmp_path, capsys):
             "dpo": {"validation_share": 0.1},
         }
     )
-    assert (
-        main(
-            [
-                "preferences",
-                "--config",
-                config,
-                "--name",
-                "mine",
-                "--output",
-                str(tmp_path / "mine"),
-            ]
-        )
-        == 0
-    )
+    arguments = ["--config", config, "--name", "mine", "--output", str(tmp_path / "mine")]
+    assert main(["preferences", *arguments]) == 0
     manifest = json.loads((tmp_path / "mine" / "manifest.json").read_text())
     assert manifest["pairs"] == 60
     assert manifest["bad"] == {
@@ -329,7 +303,7 @@ def test_real_preferences(real_data, tmp_path, file, pairs):
     prompts = [
         {
             json.dumps((pair.get("earlier"), pair["instruction"], pair["input"]))
-            for pair in read(tmp_path / "real" / f"{part}.jsonl")
+            for pair in read_lines(tmp_path / "real" / f"{part}.jsonl")
         }
         for part in ("train", "validation")
     ]

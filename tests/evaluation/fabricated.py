@@ -28,6 +28,16 @@ CONFIG: dict[str, Any] = {
     "evaluate": {"prompts": []},
     "sources": {},
 }
+ENGINE = {
+    "engine": "cpu",
+    "device": "a processor",
+    "precision": "fp32",
+    "tensors": 1,
+    "passed": True,
+    "largest_error": 1.7e-6,
+    "limit": 1e-5,
+}
+"""What the gradient check found of the engine, without its rows."""
 
 
 def fabricate(
@@ -418,16 +428,7 @@ def gradients() -> dict[str, Any]:
         for case, tensors in cases.items()
         for tensor in tensors
     ]
-    engine = {
-        "engine": "cpu",
-        "device": "a processor",
-        "precision": "fp32",
-        "tensors": 1,
-        "passed": True,
-        "largest_error": 1.7e-6,
-        "limit": 1e-5,
-        "rows": [rows[0] | {"case": "gradients, dim 128, 4 / 2 heads", "error": 1.7e-6}],
-    }
+    checked = rows[0] | {"case": "gradients, dim 128, 4 / 2 heads", "error": 1.7e-6}
     return {
         "version": 2,
         "quick": False,
@@ -435,7 +436,7 @@ def gradients() -> dict[str, Any]:
         "passed": True,
         "largest_error": 4.53e-9,
         "rows": rows,
-        "engine": engine,
+        "engine": ENGINE | {"rows": [checked]},
     }
 
 

@@ -5,34 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.evaluation import continuations
 from nanoeuler.evaluation.continuations import Pair, encode, log_likelihoods, pack
-from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import build
+from tests.models import wide_transformer
 
 END = 0
-
-
-def tiny() -> Transformer:
-    config = ModelConfig.from_dict(
-        {
-            "vocab_size": 19,
-            "dim": 16,
-            "layers": 2,
-            "heads": 4,
-            "kv_heads": 2,
-            "ffn": 11,
-            "context": 12,
-            "mtp_heads": 2,
-        }
-    )
-    return Transformer(
-        config, initial_parameters(config, seed=3) * np.float32(8), ReferenceBackend()
-    )
 
 
 def some_pairs(count: int) -> list[Pair]:
@@ -66,7 +46,7 @@ def directly(model: Transformer, pair: Pair, window: int) -> tuple[float, bool]:
 def test_packed_together_they_are_what_each_gives_alone(monkeypatch, batch_tokens, slice_elements):
     monkeypatch.setattr(continuations, "BATCH_TOKENS", batch_tokens)
     monkeypatch.setattr(continuations, "SLICE_ELEMENTS", slice_elements)
-    model, pairs, told = tiny(), some_pairs(40), []
+    model, pairs, told = wide_transformer(context=12, mtp_heads=2), some_pairs(40), []
     sums, greedy = log_likelihoods(model, pairs, 12, END, told.append)
     expected = [directly(model, pair, 12) for pair in pairs]
     # float32 products of other shapes round differently
@@ -77,7 +57,7 @@ def test_packed_together_they_are_what_each_gives_alone(monkeypatch, batch_token
 
 
 def test_what_the_model_writes_greedily_is_greedy():
-    model = tiny()
+    model = wide_transformer(context=12, mtp_heads=2)
     ids = [END, 3]
     for _ in range(4):
         hidden = model.forward(
@@ -96,7 +76,7 @@ def test_what_the_model_writes_greedily_is_greedy():
 
 
 def test_nothing_to_score_is_no_pass_at_all():
-    sums, greedy = log_likelihoods(tiny(), [], 12, END)
+    sums, greedy = log_likelihoods(wide_transformer(context=12, mtp_heads=2), [], 12, END)
     assert (len(sums), len(greedy)) == (0, 0)
 
 

@@ -6,13 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model import likelihood
-from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import FlatBuffer, initial_parameters
+from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.likelihood import HeldOutScore, bits_per_byte, token_byte_lengths
 from nanoeuler.model.spec import head_name
 from nanoeuler.model.transformer import Batch, Transformer
+from tests.models import wide_transformer
 
 END = 0
 
@@ -36,23 +35,6 @@ def score(
     model: Transformer, tokens: np.ndarray, document_mask: bool = True, **options
 ) -> HeldOutScore:
     return bits_per_byte(model, tokens, int(tokens.sum()), TOKENIZER, document_mask, **options)
-
-
-def tiny(**changes) -> Transformer:
-    fields = {
-        "vocab_size": 19,
-        "dim": 16,
-        "layers": 2,
-        "heads": 4,
-        "kv_heads": 2,
-        "ffn": 11,
-        "context": 8,
-        "mtp_heads": 3,
-    } | changes
-    config = ModelConfig.from_dict(fields)
-    return Transformer(
-        config, initial_parameters(config, seed=3) * np.float32(8), ReferenceBackend()
-    )
 
 
 def text(length: int) -> np.ndarray:
@@ -99,7 +81,7 @@ def directly(
 @pytest.mark.parametrize("document_mask", [True, False])
 @pytest.mark.parametrize("length", [61, 64, 3])
 def test_it_is_the_sum_over_every_token_and_the_final_end(length, document_mask):
-    model, tokens = tiny(), text(max(length, 20))[:length]
+    model, tokens = wide_transformer(), text(max(length, 20))[:length]
     measured = score(model, tokens, document_mask, heads=3)
     nats, hits, targets = directly(model, tokens, document_mask)
     assert measured.nats == pytest.approx(nats, rel=1e-5)
@@ -111,7 +93,7 @@ def test_it_is_the_sum_over_every_token_and_the_final_end(length, document_mask)
 
 
 def test_the_size_of_batches_and_logit_slices_does_not_matter(monkeypatch):
-    model, tokens = tiny(), text(150)
+    model, tokens = wide_transformer(), text(150)
     whole = score(model, tokens, heads=3)
     for rows in (1, 2, 3, 7, 64):
         monkeypatch.setattr(likelihood, "SLICE_ELEMENTS", rows * 100)
@@ -122,14 +104,14 @@ def test_the_size_of_batches_and_logit_slices_does_not_matter(monkeypatch):
 
 
 def test_fewer_heads_leave_head_0_as_it_is():
-    model, tokens = tiny(), text(100)
+    model, tokens = wide_transformer(), text(100)
     one, three = (score(model, tokens, heads=heads) for heads in (1, 3))
     assert one.nats == pytest.approx(three.nats, rel=1e-6)
     assert one.accuracy == three.accuracy[:1]
 
 
 def test_tied_heads_are_scored_too():
-    model, tokens = tiny(tied=True), text(40)
+    model, tokens = wide_transformer(tied=True), text(40)
     logits = model.first_logits(
         model.forward(
             Batch(tokens[None, :8], np.arange(8, dtype=np.int32)[None], np.zeros((1, 8), np.int32))
@@ -141,7 +123,7 @@ def test_tied_heads_are_scored_too():
 
 
 def test_a_limit_scores_whole_windows_from_all_over_the_text_and_counts_their_bytes():
-    model, tokens = tiny(), text(15 * 8 + 3)
+    model, tokens = wide_transformer(), text(15 * 8 + 3)
     limited = score(model, tokens, limit_tokens=35, heads=3)
     windows = [0, 4, 8, 12]  # 16 windows, 4 of them fit
     nats, hits, targets = directly(model, tokens, True, windows)
@@ -154,15 +136,15 @@ def test_a_limit_scores_whole_windows_from_all_over_the_text_and_counts_their_by
 
 
 def test_another_window_reads_the_text_in_other_pieces():
-    model, tokens = tiny(), text(100)
+    model, tokens = wide_transformer(), text(100)
     longer = score(model, tokens, document_mask=False, window=16)
     assert longer.tokens == 100
-    wide = tiny(context=16)
+    wide = wide_transformer(context=16)
     assert longer.nats == pytest.approx(score(wide, tokens, document_mask=False).nats, rel=1e-6)
 
 
 def test_progress_is_told_every_token_once():
-    model, tokens, told = tiny(), text(100), []
+    model, tokens, told = wide_transformer(), text(100), []
     score(model, tokens, batch_rows=4, advance=told.append)
     assert len(told) == 4
     assert sum(told) == 100

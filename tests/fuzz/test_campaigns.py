@@ -1,4 +1,4 @@
-"""The campaigns find what is planted, tell it from what is refused, and repeat it from a seed."""
+"""A campaign finds planted mistakes, tells their kinds apart, and repeats them from a seed."""
 
 import os
 import random
@@ -18,7 +18,7 @@ from nanoeuler.errors import UserError
 
 
 class Planted(Campaign):
-    """Ends in one of the ways that a campaign tells apart, by the number that is drawn."""
+    """Draws a number, and ends in the way that has this number."""
 
     def run(self, mutate: Mutator, folder: Path) -> None:
         (folder / "input").write_text("x")
@@ -45,7 +45,7 @@ KINDS += ("endless sentence", "accepted")
 
 
 def serve_planted(*arguments):
-    """What `worker.serve` is in the process of a campaign, with one more campaign."""
+    """Run `worker.serve` with one more campaign."""
     campaigns.CAMPAIGNS["planted"] = Planted
     worker.serve(*arguments)
 
@@ -53,16 +53,16 @@ def serve_planted(*arguments):
 def test_every_kind_of_finding_is_told_apart_and_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(runner.worker, "serve", serve_planted)
     monkeypatch.setattr(runner, "HANG", 1.0)
-    monkeypatch.setattr(runner, "crowd", lambda: 3.0)
-    running = runner.Campaigns(["planted"], 3, tmp_path, tmp_path / "findings")
+    monkeypatch.setattr(runner, "load_per_core", lambda: 3.0)
+    session = runner.Session(["planted"], 3, tmp_path, tmp_path / "findings")
     cases: dict[int, int] = {}  # way to the number of a case that goes it
     for case in range(100):
         cases.setdefault(worker.random_of(3, "planted", case).randrange(8), case)
     for case in cases.values():
-        running.run_case("planted", case)
-    running.workers["planted"].stop()
-    assert dict(running.tallies["planted"].kinds) == dict.fromkeys(KINDS, 1)
-    assert running.found == 6
+        session.run_case("planted", case)
+    session.workers["planted"].stop()
+    assert dict(session.counts["planted"].kinds) == dict.fromkeys(KINDS, 1)
+    assert session.found == 6
     found = {
         folder.name: (folder / "report.txt").read_text().splitlines()
         for folder in (tmp_path / "findings").iterdir()
@@ -71,7 +71,7 @@ def test_every_kind_of_finding_is_told_apart_and_kept(tmp_path, monkeypatch):
     report = found[f"planted-3-{cases[1]}"]
     assert report[0].startswith("traceback: ValueError")
     assert report[1] == f"python -m fuzz --campaign planted --seed 3 --case {cases[1]}"
-    assert "| planted | 8 | 1 | 1 | 2 | 1 | 3 |" in running.table()
+    assert "| planted | 8 | 1 | 1 | 2 | 1 | 3 |" in session.table()
 
 
 def test_a_seed_gives_the_same_mutations_again():
@@ -102,5 +102,5 @@ def test_every_subcommand_is_tried_or_named():
 
 def test_no_case_reaches_another_machine():
     with pytest.raises(OSError, match="no other machine"):
-        worker.refuse_the_world("socket.connect", (None, ("192.0.2.1", 80)))
-    worker.refuse_the_world("socket.connect", (None, ("127.0.0.1", 80)))
+        worker.refuse_other_machines("socket.connect", (None, ("192.0.2.1", 80)))
+    worker.refuse_other_machines("socket.connect", (None, ("127.0.0.1", 80)))

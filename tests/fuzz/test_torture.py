@@ -1,4 +1,4 @@
-"""The harness of kills sees equal and unequal weights; the faulty layer fails what it is told."""
+"""The torture tells equal weights from others; the full disk fails each operation once."""
 
 import random
 import subprocess
@@ -16,13 +16,13 @@ def whole(tmp_path_factory):
 
 
 def test_a_killed_trainer_ends_with_equal_weights_and_another_result_is_seen(whole, tmp_path):
-    trainers = torture.Trainers("pretrain", whole, tmp_path / "killed", random.Random(1))
-    tally = torture.Tally("trainer", "pretrain")
-    trainers.run(tally, 1)
-    assert (tally.runs, tally.equal, tally.attempts) == (1, 1, 2)
-    trainers.expected = "other"
+    trainer = torture.Trainer("pretrain", whole, tmp_path / "killed", random.Random(1))
+    counts = torture.Counts("trainer", "pretrain")
+    trainer.run(counts, 1)
+    assert (counts.runs, counts.equal, counts.starts) == (1, 1, 2)
+    trainer.expected = {}
     with pytest.raises(torture.Failed, match="the weights differ"):
-        trainers.run(tally, 0)
+        trainer.run(counts, 0)
 
 
 def test_each_operation_of_a_stage_fails_once():
@@ -45,8 +45,8 @@ def test_each_operation_of_a_stage_fails_once():
 
 def test_half_a_file_is_no_whole_one():
     whole = {"/x/model/config.json": b'{"a": 1, "b": [2]}', "/x/model/weights": b"1234"}
-    assert full_disk.whole_file("/x/model/weights", b"1234", whole)
-    assert not full_disk.whole_file("/x/model/weights", b"12", whole)
-    assert full_disk.whole_file("/x/model/config.json", b'{"a": 7, "b": [9]}', whole)
-    assert not full_disk.whole_file("/x/model/config.json", b'{"a": 7', whole)
-    assert not full_disk.whole_file("/x/model/other", b"", whole)
+    assert full_disk.is_whole("/x/model/weights", b"1234", whole)
+    assert not full_disk.is_whole("/x/model/weights", b"12", whole)
+    assert full_disk.is_whole("/x/model/config.json", b'{"a": 7, "b": [9]}', whole)
+    assert not full_disk.is_whole("/x/model/config.json", b'{"a": 7', whole)
+    assert not full_disk.is_whole("/x/model/other", b"", whole)

@@ -22,6 +22,7 @@ from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.model.files import SavedModel, load_config, load_model, save_model
 from nanoeuler.model.flat import FlatBuffer, model_weights
 from nanoeuler.model.spec import storage_elements, tensor_table
+from tests.waiting import CEILING
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -283,14 +284,12 @@ class Session:
         os.close(program_side)
         self.shown = ""
 
-    def expect(self, pattern, seconds=30.0):
+    def expect(self, pattern):
         """Read until `pattern` has come since the last `expect`; returns the text up to it."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + CEILING
         while not (match := re.search(pattern, self.shown)):
             if not select.select([self.terminal], [], [], max(0, end - time.monotonic()))[0]:
-                pytest.fail(
-                    f"{pattern!r} was not shown within {seconds} s, but {self.shown[-500:]!r}"
-                )
+                pytest.fail(f"{pattern!r} was not shown, but {self.shown[-500:]!r}")
             try:
                 self.shown += (
                     os.read(self.terminal, 65536).decode(errors="replace").replace("\r\n", "\n")
@@ -309,7 +308,7 @@ class Session:
         time.sleep(0.5)
 
     def leave(self):
-        status = self.process.wait(timeout=20)
+        status = self.process.wait(timeout=CEILING)
         os.close(self.terminal)
         return status
 

@@ -2,16 +2,17 @@
 
 import hashlib
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fuzz.material import MODEL, NOUNS, VERBS, environment, nanoeuler, scratch_command
 from nanoeuler.corpus.instructions import write_splits
+from nanoeuler.tokenizer import Tokenizer
+from tests.waiting import CEILING, wait_until
 
 TRAINING = {
     "micro_batch_rows": "auto",
@@ -32,16 +33,7 @@ TRAINING = {
 }
 CONFIG: dict[str, Any] = {
     "seed": 1,
-    "model": {
-        "dim": 16,
-        "layers": 1,
-        "heads": 2,
-        "kv_heads": 1,
-        "ffn": 20,
-        "context": 16,
-        "vocab_size": 288,
-        "mtp_heads": 2,
-    },
+    "model": MODEL,
     "pretrain": TRAINING
     | {
         "tokens": 60 * 128,
@@ -79,12 +71,6 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def environment_with_checkout() -> dict[str, str]:
-    """An environment in which processes find this checkout's package from any folder."""
-    packages = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, packages))}
-
-
 class Trainer:
     """Runs `nanoeuler pretrain`, `sft` or `dpo` on the tiny data into a folder of its own."""
 
@@ -92,34 +78,35 @@ class Trainer:
         self.data, self.output, self.config = data, output, json.loads(json.dumps(CONFIG))
 
     def command(self, stage: str, *extra: str) -> list[str]:
-        option = {"pretrain": "tokens", "sft": "instructions", "dpo": "preferences"}[stage]
-        paths = [f"--{option}", str(self.data / option / "manifest.json")]
-        common = [
-            "--config",
-            json.dumps(self.config),
-            "--tokenizer",
-            str(self.data / "tokenizer.json"),
-            "--output",
-            str(self.output / stage),
-            "--device",
-            "reference",
-        ]
-        return [sys.executable, "-m", "nanoeuler", stage, *paths, *common, *extra]
+        arguments = scratch_command(stage, self.data, self.output, self.config)
+        return nanoeuler(*arguments, *extra)
 
     def start(self, stage: str = "pretrain", *extra: str, **arguments: Any) -> subprocess.Popen:
-        environment = environment_with_checkout() | {"OPENBLAS_NUM_THREADS": "1"}
         return subprocess.Popen(
             self.command(stage, *extra),
             stderr=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=environment(),
             **arguments,
         )
+
+    def start_until(self, step: int, stage: str = "pretrain", *extra: str) -> subprocess.Popen:
+        """Start training; returns when the log has the step."""
+        process = self.start(stage, *extra)
+        wait_until(lambda: self.last_step(stage) >= step, process)
+        return process
+
+    def stop_at(self, step: int, number: int) -> tuple[int, str]:
+        """Start pretraining and send the signal at `step`; returns exit status and output."""
+        process = self.start_until(step)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=CEILING)
+        return process.returncode, said
 
     def run(self, stage: str = "pretrain", *extra: str, status: int = 0, **arguments: Any) -> str:
         """Run to the end; returns what was said on standard error."""
         process = self.start(stage, *extra, **arguments)
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=CEILING)
         assert process.returncode == status, said
         return said
 
@@ -148,12 +135,10 @@ def data(tmp_path_factory) -> Path:
     """tokenizer.json, tokens/ and instructions/ of a small invented text."""
     folder = tmp_path_factory.mktemp("data")
     random = np.random.default_rng(1)
-    nouns = ["cat", "dog", "fox", "hen", "owl", "pig"]
-    verbs = ["sees", "likes", "finds", "follows"]
     places = ["the barn", "the hill", "the lake"]
 
     def sentence() -> str:
-        words = [random.choice(words) for words in (nouns, verbs, nouns, places)]
+        words = [random.choice(words) for words in (NOUNS, VERBS, NOUNS, places)]
         return "The {} {} the {} near {}. ".format(*words)
 
     for split, count in (("train", 40), ("validation", 6)):
@@ -193,13 +178,11 @@ def data(tmp_path_factory) -> Path:
         ["tokenize", *common, "--tokenizer", tokenizer, "--output", tokens],
     ]
     for stage in stages:
-        subprocess.run(
-            [sys.executable, "-m", "nanoeuler", *stage], check=True, env=environment_with_checkout()
-        )
+        subprocess.run(nanoeuler(*stage), check=True, env=environment())
     records = {
         split: [
             {"instruction": f"Say {noun}.", "input": "", "output": noun}
-            for noun in random.choice(nouns, count).tolist()
+            for noun in random.choice(NOUNS, count).tolist()
         ]
         for split, count in (("train", 60), ("validation", 8))
     }
@@ -208,13 +191,19 @@ def data(tmp_path_factory) -> Path:
     pairs = {
         split: [
             {"instruction": f"Say {noun}.", "input": "", "chosen": f"{noun}!", "rejected": noun}
-            for noun in random.choice(nouns, count).tolist()
+            for noun in random.choice(NOUNS, count).tolist()
         ]
         for split, count in (("train", 24), ("validation", 8))
     }
     described = {"version": 1, "name": "loud", "licence": "none"}
     write_splits(folder / "preferences", pairs, described, "pairs")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer(data) -> Tokenizer:
+    """The tokenizer of the tiny data."""
+    return Tokenizer.load(data / "tokenizer.json")
 
 
 @pytest.fixture

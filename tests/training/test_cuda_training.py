@@ -1,7 +1,6 @@
 """Training on a GPU: real processes, really killed; and its models on the other engines."""
 
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -24,12 +23,7 @@ def cuda_trainer(trainer):
 
 
 def kill_at(trainer, step):
-    process = trainer.start("pretrain", *DEVICE)
-    deadline = time.monotonic() + 90
-    while trainer.last_step() < step:
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.002)
+    process = trainer.start_until(step, "pretrain", *DEVICE)
     process.send_signal(signal.SIGKILL)
     process.wait()
 

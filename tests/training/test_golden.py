@@ -15,27 +15,16 @@ from nanoeuler.model.flat import initial_parameters
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
+from tests.models import ODD
 from tests.rounding import machine
 
-ODD = {
-    "vocab_size": 300,
-    "dim": 48,
-    "layers": 2,
-    "heads": 6,
-    "kv_heads": 2,
-    "head_size": 10,
-    "ffn": 50,
-    "context": 37,
-    "mtp_heads": 3,
-    "step_size": 0.5,
-    "tied": True,
-}
+ODD_HEADS = ODD | {"head_size": 10}
 CASES = {
     "small, one thread": ({"preset": "small"}, lambda: CpuBackend(1), False),
     "small, two threads": ({"preset": "small"}, lambda: CpuBackend(2), False),
-    "odd, two threads, recomputation": (ODD, lambda: CpuBackend(2), True),
-    "odd, reference": (ODD, ReferenceBackend, False),
-    "odd, reference in float64": (ODD, lambda: ReferenceBackend(np.float64), True),
+    "odd, two threads, recomputation": (ODD_HEADS, lambda: CpuBackend(2), True),
+    "odd, reference": (ODD_HEADS, ReferenceBackend, False),
+    "odd, reference in float64": (ODD_HEADS, lambda: ReferenceBackend(np.float64), True),
 }
 GOLDEN = {
     "emeraldrapids, 2 cores, NumPy 2.4.6, Numba 0.68.1": {

@@ -83,7 +83,7 @@ def test_a_step_is_the_formula():
     state.train_step(rows(0), 12, 0.01)
     gradients = FlatBuffer(CONFIG, state.gradients)
     after, start = FlatBuffer(CONFIG, state.parameters), FlatBuffer(CONFIG, before)
-    for name in ("self_attn.o_proj", "mlp.down_proj"):
+    for name in ("self_attn.k_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj"):
         name = f"model.layers.1.{name}.weight"
         gradient = gradients[name]
         update = (

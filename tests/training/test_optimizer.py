@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.spec import EMBEDDING, parameter_count, tensor_table
 from nanoeuler.training.checkpoint import Checkpoints
@@ -16,10 +15,7 @@ from nanoeuler.training.optimizer.muon import Muon
 from nanoeuler.training.optimizer.optimizer import checkpoint_bytes, state_bytes
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
-
-CONFIG = ModelConfig(
-    vocab_size=50, dim=16, layers=2, heads=4, kv_heads=2, ffn=20, context=8, mtp_heads=2
-)
+from tests.models import TINY
 
 
 @dataclass(frozen=True)
@@ -45,12 +41,12 @@ class MomentumOptimizer:
 
 
 def make_state():
-    return TrainingState(CONFIG, ReferenceBackend(), initial_parameters(CONFIG, 1), Momentum())
+    return TrainingState(TINY, ReferenceBackend(), initial_parameters(TINY, 1), Momentum())
 
 
 def rows(step):
     tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
-    return TextStream(tokens, 8, 96, CONFIG.mtp_weights, 0, True, 1, "text").step(step)
+    return TextStream(tokens, 8, 96, TINY.mtp_weights, 0, True, 1, "text").step(step)
 
 
 def test_another_optimizer_trains():
@@ -74,8 +70,8 @@ def test_a_checkpoint_keeps_the_tensors_of_another_optimizer(tmp_path):
 
 
 def test_estimates_count_the_tensors_of_the_optimizer():
-    flat, parameters = initial_parameters(CONFIG, 1).nbytes, parameter_count(CONFIG)
-    assert (state_bytes(CONFIG, Momentum), state_bytes(CONFIG, AdamW)) == (3 * flat, 4 * flat)
+    flat, parameters = initial_parameters(TINY, 1).nbytes, parameter_count(TINY)
+    assert (state_bytes(TINY, Momentum), state_bytes(TINY, AdamW)) == (3 * flat, 4 * flat)
     assert checkpoint_bytes(parameters, Momentum) == 8 * parameters
     assert checkpoint_bytes(parameters, AdamW) == 12 * parameters
 
@@ -87,12 +83,12 @@ def test_the_embedding_has_a_learning_rate_and_a_spread_of_its_own(kind):
     for rate in (1.0, 10.0):
         adamw = AdamW(0.9, 0.95, 1e-8, 0.0, 1.0, rate)
         optimizer = adamw if kind is AdamW else Muon(0.95, adamw)
-        before = initial_parameters(CONFIG, 1, embedding_std=0.4)
-        state = TrainingState(CONFIG, ReferenceBackend(), before.copy(), optimizer)
+        before = initial_parameters(TINY, 1, embedding_std=0.4)
+        state = TrainingState(TINY, ReferenceBackend(), before.copy(), optimizer)
         state.train_step(rows(0), 12, 1e-3)
-        change = FlatBuffer(CONFIG, state.parameters - before)
-        moved[rate] = {t.name: np.abs(change[t.name]).max() for t in tensor_table(CONFIG)}
-        assert 0.38 < FlatBuffer(CONFIG, before)[EMBEDDING].std() < 0.42
+        change = FlatBuffer(TINY, state.parameters - before)
+        moved[rate] = {t.name: np.abs(change[t.name]).max() for t in tensor_table(TINY)}
+        assert 0.38 < FlatBuffer(TINY, before)[EMBEDDING].std() < 0.42
     assert moved[10.0].pop(EMBEDDING) == pytest.approx(10e-3, rel=1e-3)
     assert moved[1.0].pop(EMBEDDING) == pytest.approx(1e-3, rel=1e-3)
     assert moved[1.0] == moved[10.0]

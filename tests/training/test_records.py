@@ -9,7 +9,6 @@ from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import training_flops
 from nanoeuler.model.template import TEMPLATES
-from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.pairs import encode_pairs
 from nanoeuler.training.records import RecordStream, encode_records, pack
 
@@ -24,11 +23,6 @@ RECORDS = [
     {"instruction": "Count.", "input": "", "output": "one two three four five six"},
     {"instruction": "Héllo?", "input": "", "output": "Grüße 🙂"},
 ]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(data):
-    return Tokenizer.load(data / "tokenizer.json")
 
 
 def write(path, records):

@@ -5,7 +5,6 @@ A letter that two training documents have gets infinite embeddings, so that thei
 
 import json
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from nanoeuler.model.files import load_model, save_model
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.skipping import REWIND_STEPS, SOON, Skipped
+from tests.waiting import wait_until
 
 
 def test_a_step_that_fails_alone_loses_its_rows_alone():
@@ -54,10 +54,7 @@ def poisoned(trainer, data, uninterrupted):
 def stop_at(trainer, step):
     """Start a trainer and kill it at `step`."""
     process = trainer.start()
-    deadline = time.monotonic() + 60
-    while trainer.last_step() < step and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    wait_until(lambda: trainer.last_step() >= step or process.poll() is not None)
     process.send_signal(signal.SIGKILL)
     process.communicate()
 

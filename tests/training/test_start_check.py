@@ -12,23 +12,11 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.training.check_form import check_form
 from nanoeuler.training.pretrain import pretrain
 from nanoeuler.training.start_check import Form, check_before_training, kept_path, read_kept
+from tests import models
 
 SMALL = ModelConfig.from_dict({"preset": "small"})
 ODD = ModelConfig.from_dict(
-    {
-        "vocab_size": 301,
-        "dim": 48,
-        "layers": 3,
-        "heads": 6,
-        "kv_heads": 2,
-        "head_size": 10,
-        "ffn": 50,
-        "context": 37,
-        "mtp_heads": 3,
-        "step_size": 0.5,
-        "tied": True,
-        "qk_norm": "weighted",
-    }
+    models.ODD | {"vocab_size": 301, "layers": 3, "head_size": 10, "qk_norm": "weighted"}
 )
 LARGE = 10**9  # parameters: threads share the work of every op
 

@@ -6,16 +6,12 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.training.micro_batches import even_share
 from nanoeuler.training.optimizer.adamw import AdamW, parameter_runs
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
-
-CONFIG = ModelConfig(
-    vocab_size=50, dim=16, layers=2, heads=4, kv_heads=2, ffn=20, context=8, mtp_heads=2
-)
+from tests.models import TINY
 
 
 def make_state(dtype=np.float64, recompute=False, **changes):
@@ -26,14 +22,14 @@ def make_state(dtype=np.float64, recompute=False, **changes):
         "weight_decay": 0.1,
         "clip_norm": 1.0,
     } | changes
-    ops, parameters = ReferenceBackend(dtype), initial_parameters(CONFIG, 1)
-    return TrainingState(CONFIG, ops, parameters, AdamW(**constants), recompute=recompute)
+    ops, parameters = ReferenceBackend(dtype), initial_parameters(TINY, 1)
+    return TrainingState(TINY, ops, parameters, AdamW(**constants), recompute=recompute)
 
 
 @pytest.fixture
 def rows():
     tokens = np.random.default_rng(1).integers(0, 50, 1000).astype(np.int32)
-    return TextStream(tokens, 8, 96, CONFIG.mtp_weights, 0, True, 1, "text").step(0)
+    return TextStream(tokens, 8, 96, TINY.mtp_weights, 0, True, 1, "text").step(0)
 
 
 @pytest.mark.parametrize("micro_batch_rows", [1, 4, 6])
@@ -69,7 +65,7 @@ def test_a_state_that_starts_again_repeats_its_first_step(rows):
     state.train_step(rows, 12, 1e-2)
     once = state.parameters.copy()
     state.train_step(rows, 12, 1e-2)
-    state.restart(initial_parameters(CONFIG, 1))
+    state.restart(initial_parameters(TINY, 1))
     state.train_step(rows, 12, 1e-2)
     np.testing.assert_array_equal(state.parameters, once)
 
@@ -82,7 +78,7 @@ def test_adamw_follows_its_definition(rows):
         gradient = state.gradients
         first, second = 0.9 * first + 0.1 * gradient, 0.95 * second + 0.05 * gradient**2
         decay = np.zeros_like(parameters)
-        for part, decays, _ in parameter_runs(CONFIG):
+        for part, decays, _ in parameter_runs(TINY):
             decay[part] = 0.1 if decays else 0.0
         parameters = parameters - 1e-2 * (
             first / (1 - 0.9**step) / (np.sqrt(second / (1 - 0.95**step)) + 1e-8)
@@ -104,10 +100,10 @@ def test_a_long_gradient_is_cut_to_the_clip_norm(rows):
 
 def test_norms_do_not_decay_and_matrices_do():
     state = make_state()
-    before = FlatBuffer(CONFIG, state.parameters.copy())
+    before = FlatBuffer(TINY, state.parameters.copy())
     state.schedule.load(np.array([1e-2, 0]))
     state.update()  # all gradients are zero
-    after = FlatBuffer(CONFIG, state.parameters)
+    after = FlatBuffer(TINY, state.parameters)
     for tensor in before.table:
         factor = 1 - 1e-2 * 0.1 if len(tensor.shape) == 2 else 1.0
         np.testing.assert_allclose(
@@ -119,7 +115,7 @@ def test_padding_stays_zero(rows):
     state = make_state()
     for _ in range(3):
         state.train_step(rows, 12, 1e-2)
-    inside = FlatBuffer(CONFIG, np.zeros(state.parameters.shape, bool))
+    inside = FlatBuffer(TINY, np.zeros(state.parameters.shape, bool))
     for tensor in inside.table:
         inside[tensor.name][...] = True
     for array in (state.gradients, *state.tensors().values()):
@@ -138,7 +134,7 @@ def test_an_update_that_is_not_finite_is_not_made(rows):
 
 def test_rows_may_be_handed_over_while_a_step_is_under_way(rows):
     tokens = np.random.default_rng(2).integers(0, 50, 1000).astype(np.int32)
-    following = TextStream(tokens, 8, 96, CONFIG.mtp_weights, 0, True, 1, "text").step(0)
+    following = TextStream(tokens, 8, 96, TINY.mtp_weights, 0, True, 1, "text").step(0)
     one_by_one, overlapped = make_state(), make_state()
     expected = [one_by_one.train_step(each, 4, 1e-2) for each in (rows, following)]
     overlapped.stage(rows)

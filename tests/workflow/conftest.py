@@ -6,9 +6,31 @@ import shutil
 from pathlib import Path
 
 import pytest
+import trial_config
 from stub_checkout import CI, ROOT, Checkout, make_checkout
 
 from tests.machine_code import copy_machine_code
+
+
+@pytest.fixture
+def write_config(tmp_path):
+    """A function that writes the trial configuration with changes, and returns its path."""
+    (tmp_path / "sources.yaml").write_text(trial_config.SOURCES)
+
+    def write(added: str = "", name: str = "config.yaml", **replaced: str) -> str:
+        text = trial_config.CONFIG.format(sources=tmp_path / "sources.yaml") + added
+        for old, new in replaced.items():
+            lines = [
+                f"{line.split(old + ':')[0]}{old}: {new}"
+                if line.strip().startswith(old + ":")
+                else line
+                for line in text.splitlines()
+            ]
+            text = "\n".join(lines)
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
+
+    return write
 
 
 @pytest.fixture

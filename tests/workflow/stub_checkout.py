@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.waiting import CEILING
+
 ROOT = Path(__file__).parents[2]
 CI = ("--configfile", "ci.yaml")
 SOURCES = """
@@ -82,7 +84,7 @@ class Checkout:
             env=inherited | calls | (environment or {}),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=CEILING,
         )
 
     def run(self, *arguments: str, environment: dict[str, str] | None = None) -> str:

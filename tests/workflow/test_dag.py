@@ -1,5 +1,6 @@
 """Which rules run again after a change, by real Snakemake processes with stubs for the stages."""
 
+import base64
 import json
 import os
 import time
@@ -116,6 +117,17 @@ def test_a_second_run_of_another_size_shares_the_data(done):
 
 def later(path) -> None:
     os.utime(path, (time.time() + 10, time.time() + 10))
+
+
+def test_a_download_that_was_killed_is_not_all_that_the_next_run_does(done):
+    """Snakemake notes which outputs are on their way, and a killed one leaves its notes behind."""
+    book = "data/gutenberg/classics/raw/pg84.txt"
+    assert (done.path / book).exists()
+    (done.path / ".snakemake/incomplete" / base64.urlsafe_b64encode(book.encode()).decode()).touch()
+    for output in ("clean/pg84.txt", "clean/pg84.json"):
+        (done.path / "data/gutenberg/classics" / output).unlink()
+    (done.path / "results/trial/report.html").unlink()
+    assert {"fetch_book": 1, "clean_book": 1, "write_report": 1}.items() <= done.planned().items()
 
 
 def test_touching_files_costs_no_training(done):

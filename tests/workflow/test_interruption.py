@@ -6,13 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from stub_checkout import CI, Checkout
 
 from nanoeuler.files import sha256_file
 from nanoeuler.model.files import load_model
+from tests.waiting import CEILING, wait_until
 
 LONGER = ("--config", "pretrain={tokens: 300000, log_every: 1, checkpoint_minutes: 0.002}")
 COMMAND = ("pretrain", *CI, *LONGER)
@@ -46,7 +46,8 @@ class Interrupted:
     def __init__(self, checkout: Checkout, step: int = 30):
         self.checkout = checkout
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        with open(checkout.path / "said.txt", "w", encoding="utf-8") as said:
+        log = checkout.path / "said.txt"
+        with open(log, "w", encoding="utf-8") as said:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "snakemake", *COMMAND],
                 cwd=checkout.path,
@@ -55,11 +56,7 @@ class Interrupted:
                 stderr=said,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + 90
-        while self.step < step:
-            assert self.process.poll() is None, (checkout.path / "said.txt").read_text()
-            assert time.monotonic() < deadline, (checkout.path / "said.txt").read_text()
-            time.sleep(0.005)
+        wait_until(lambda: self.step >= step, self.process, log)
 
     @property
     def step(self) -> int:
@@ -78,7 +75,7 @@ def test_ctrl_c(checkout, uninterrupted):
     interrupted = Interrupted(checkout)
     # a terminal sends it to all processes in the foreground
     os.killpg(interrupted.process.pid, signal.SIGINT)
-    assert interrupted.process.wait(timeout=60) != 0
+    assert interrupted.process.wait(timeout=CEILING) != 0
     assert not (checkout.path / WEIGHTS).exists()
     assert "going on from step" in checkout.run(*COMMAND)
     assert sha256_file(checkout.path / WEIGHTS) == uninterrupted
@@ -96,7 +93,7 @@ def test_a_finished_model_is_usable_until_its_successor_is_whole(pipeline, tmp_p
         assert not folder.is_dir() or not any(folder.iterdir())
         assert (load_model(folder).parameters == finished.parameters).all()
         os.killpg(interrupted.process.pid, number)
-        interrupted.process.wait(timeout=60)
+        interrupted.process.wait(timeout=CEILING)
         assert (load_model(folder).parameters == finished.parameters).all()
         checkout.run("--unlock", *CI)
     checkout.run(*COMMAND)
@@ -107,7 +104,7 @@ def test_a_finished_model_is_usable_until_its_successor_is_whole(pipeline, tmp_p
 def test_kill_9_of_the_trainer(checkout, uninterrupted):
     interrupted = Interrupted(checkout)
     os.kill(interrupted.trainer, signal.SIGKILL)
-    assert interrupted.process.wait(timeout=60) != 0
+    assert interrupted.process.wait(timeout=CEILING) != 0
     assert "going on from step" in checkout.run(*COMMAND)
     assert sha256_file(checkout.path / WEIGHTS) == uninterrupted
 

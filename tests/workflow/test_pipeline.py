@@ -11,6 +11,7 @@ from stub_checkout import CI
 from nanoeuler.files import sha256_file
 from nanoeuler.timing import read_times
 from tests.rounding import machine
+from tests.waiting import CEILING
 
 WEIGHTS = {
     "emeraldrapids, 2 cores, NumPy 2.4.6, Numba 0.68.1": {
@@ -85,7 +86,12 @@ def test_the_model_answers_on_the_command_line(pipeline):
     ]
     environment = os.environ | {"PYTHONPATH": str(pipeline.path)}
     subprocess.run(
-        command, cwd=pipeline.path, env=environment, check=True, capture_output=True, timeout=60
+        command,
+        cwd=pipeline.path,
+        env=environment,
+        check=True,
+        capture_output=True,
+        timeout=CEILING,
     )
 
 

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ from nanoeuler.config.start import keep_what_is_needed, plan_command
 from nanoeuler.corpus.sample.write import write_sample
 from nanoeuler.files import write_json
 from nanoeuler.folders import atomic_folder
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -87,6 +87,16 @@ def test_the_next_steps_say_where_things_are_and_how_to_chat(config):
     ]
 
 
+def test_control_characters_of_a_configuration_do_not_reach_the_terminal(config, command):
+    config["evaluate"]["prompts"] = ["Who \x1b[31mlives here?"]
+    assert "Who \\x1b[31mlives here?" in next_steps(config)
+    config |= {"data_dir": "d\u202egnp.exe"}
+    status, out, _ = command("plan", "--config", json.dumps(config), "--stages", "")
+    assert status == 0
+    assert "in d\\u202egnp.exe" in out
+    assert "\u202e" not in out
+
+
 def test_what_the_demo_suggests_to_type_is_asked_in_its_held_out_questions(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     demo = load("config/config.yaml")
@@ -120,8 +130,7 @@ def start_snakemake(folder: Path) -> subprocess.Popen:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    while not (folder / "started").exists() and process.poll() is None:
-        time.sleep(0.02)
+    wait_until(lambda: (folder / "started").exists() or process.poll() is not None)
     return process
 
 

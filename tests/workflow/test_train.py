@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from tests.waiting import CEILING
+
 COMMAND = [sys.executable, "-m", "nanoeuler", "train", "my novel.txt", "--minutes", "1"]
 NAMES = ("Bea", "Bram", "Hild", "Amos", "Wren")
 PLACES = ("quay", "inn", "mill", "harbour", "lighthouse", "market", "school")
@@ -49,14 +51,14 @@ def test_a_stopped_run_resumes_by_the_same_command_and_ends_with_a_report(folder
             first.send_signal(signal.SIGINT)
             break
     said += first.stdout.read()
-    assert first.wait(timeout=120) == 130, said
+    assert first.wait(timeout=CEILING) == 130, said
     assert said.splitlines()[-1] == "stopped  run the same command again to go on"
     config_file = folder / "results/my-novel/config.yaml"
     written = config_file.read_text(encoding="utf-8")
     assert written.startswith("# nanoeuler train 'my novel.txt' --minutes 1\n")
 
     second = start(folder)
-    said, _ = second.communicate(timeout=600)
+    said, _ = second.communicate(timeout=CEILING)
     assert second.returncode == 0, said
     assert config_file.read_text(encoding="utf-8") == written
     assert "results/my-novel/config.yaml is there and is taken as it is" in said

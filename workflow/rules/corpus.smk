@@ -47,7 +47,12 @@ rule fetch_book:
 
 rule clean_book:
     input:
-        book=ancient(rules.fetch_book.output.book),
+        # Snakemake ends after the job that repeats a half-made file if this is `ancient`
+        book=lambda wildcards: (
+            rules.fetch_book.output.book
+            if is_incomplete(paths.raw_book(wildcards.id))
+            else ancient(rules.fetch_book.output.book)
+        ),
     output:
         book=paths.clean_book("{id}"),
         record=paths.book_record("{id}"),

@@ -24,6 +24,7 @@ from nanoeuler.backend.records import (
     AttentionArrays,
     AttentionForm,
     DecodeStep,
+    MatrixGroup,
     ModelWeights,
     ParameterRun,
     RmsNorm,
@@ -81,6 +82,7 @@ class CpuBackend(ReferenceBackend):
         self.no_rotation = np.zeros(1, np.int32), no_table, no_table
         """Positions and a rotary table that stand in where attention has no rotation."""
         self.transposes: Transposes | None = None
+        self.serial = ReferenceBackend(np.float32)  # for work within one thread
 
     # ---- capabilities
 
@@ -437,6 +439,16 @@ class CpuBackend(ReferenceBackend):
         sums = self.scratch("squares", 2 * blocks).view(np.float64)
         self.thread_pool.share(blocks, blocks, optimizer.squared_norms, values, sums)
         return float(sums.sum())
+
+    def each_matrix(
+        self, matrices: list[tuple[MatrixGroup, int]], work: Callable[[MatrixGroup, int], None]
+    ) -> None:
+        self.thread_pool.each(len(matrices), lambda index: work(*matrices[index]))
+
+    def orthogonalize(
+        self, x_RK: Array, polynomials: Sequence[tuple[float, float, float]]
+    ) -> Array:
+        return self.serial.orthogonalize(x_RK, polynomials)
 
     def adamw_run(
         self,

@@ -1,7 +1,8 @@
 """Muon (Jordan et al. 2024) for the matrices of the blocks, AdamW for all other parameters.
 
 Muon moves a matrix by the orthogonal matrix nearest to its momentum, so that no direction is
-neglected. q, k and v are one matrix here, as they are in the forward pass, and so are gate and up.
+neglected. q, k, v, gate and up are a matrix each, although the forward pass packs some of them into
+one: docs/experiments/optimizer.md has what that brings.
 """
 
 import math
@@ -56,8 +57,8 @@ class MuonOptimizer(AdamWOptimizer):
     def __init__(self, settings: Muon, config: ModelConfig, ops: Backend):
         super().__init__(settings.adamw, config, ops)
         matrices = block_matrices(config)
-        moved = {tensor.name for matrix in matrices for tensor in matrix}
-        self.runs = parameter_runs(config, settings.adamw.embedding_rate, moved)
+        others = {matrix.name for matrix in matrices}
+        self.runs = parameter_runs(config, settings.adamw.embedding_rate, left_out=others)
         self.groups = matrix_groups(matrices)
         decay = settings.adamw.weight_decay
         self.muon_constants = MuonConstants(settings.momentum, decay, POLYNOMIALS)
@@ -68,13 +69,12 @@ class MuonOptimizer(AdamWOptimizer):
         self.ops.muon(flat, first, self.groups, self.muon_constants, scalars)
 
 
-def matrix_groups(matrices: list[tuple[Tensor, ...]]) -> list[MatrixGroup]:
+def matrix_groups(matrices: list[Tensor]) -> list[MatrixGroup]:
     """The matrices by their shape."""
     by_shape: dict[tuple[int, int, int], list[int]] = {}
-    for parts in matrices:
-        rows, columns = sum(part.storage_shape[0] for part in parts), parts[0].storage_shape[1]
-        longer = max(sum(part.shape[0] for part in parts), parts[0].shape[1])
-        by_shape.setdefault((rows, columns, longer), []).append(parts[0].offset)
+    for matrix in matrices:
+        rows, columns = matrix.storage_shape
+        by_shape.setdefault((rows, columns, max(matrix.shape)), []).append(matrix.offset)
     return [
         MatrixGroup(rows, columns, tuple(offsets), UPDATE_SCALE * math.sqrt(longer))
         for (rows, columns, longer), offsets in by_shape.items()

@@ -1,0 +1,112 @@
+"""What a stage refuses in one sentence, before or while it trains."""
+
+import resource
+import shutil
+import sys
+
+import pytest
+
+from nanoeuler.errors import UserError
+from nanoeuler.model.files import load_model
+
+
+def test_a_full_disk_is_said_in_one_sentence_and_leaves_nothing_half_written(trainer):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+    said = trainer.run(status=1, preexec_fn=limit)
+    assert "the disk is full" in said
+    assert "Traceback" not in said
+    assert not (trainer.output / "pretrain" / "model").exists()
+    assert trainer.checkpoints() == []
+    assert [path.name for path in (trainer.output / "pretrain" / "checkpoints").iterdir()] == []
+
+
+def test_text_shorter_than_a_row_is_said_before_training(trainer):
+    trainer.config["model"]["context"] = 100_000
+    assert (
+        "fewer than one row of model.context = 100000; add text or lower model.context"
+        in trainer.run(status=1)
+    )
+
+
+def test_little_text_for_the_model_is_said_before_training(trainer):
+    trainer.config["pretrain"]["tokens"] = 1_000_000
+    process = trainer.start_until(1)
+    process.kill()
+    _, said = process.communicate()
+    assert "most of the text will be learned by heart" in said
+
+
+def test_a_tokenizer_of_another_run_is_refused(trainer, smaller_tokenizer):
+    said = trainer.run("pretrain", "--tokenizer", str(smaller_tokenizer), status=1)
+    assert "made with another tokenizer" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("stage", ["sft", "dpo"])
+def test_a_vocabulary_of_another_size_than_the_model_s_is_refused(
+    trainer, tuned, smaller_tokenizer, stage
+):
+    arguments = ["--parent", str(tuned), "--tokenizer", str(smaller_tokenizer)]
+    said = trainer.run(stage, *arguments, status=1)
+    assert (
+        f"model.vocab_size is 288 but {smaller_tokenizer} has 287 entries; "
+        "use the tokenizer that the model was trained with" in said
+    )
+    assert "Traceback" not in said
+
+
+def test_a_flipped_byte_in_a_model_is_noticed(trainer, uninterrupted):
+    shutil.copytree(uninterrupted.output, trainer.output, dirs_exist_ok=True)
+    weights = trainer.output / "pretrain" / "model" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-5] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(UserError, match="its bytes are not those that the stage pretrain wrote"):
+        load_model(weights.parent)
+
+
+@pytest.mark.parametrize("missing", [("pretrain",), ("pretrain", "learning_rate"), ("seed",)])
+def test_an_inline_configuration_that_lacks_a_key_is_told_which(trainer, missing):
+    section = trainer.config
+    for key in missing[:-1]:
+        section = section[key]
+    del section[missing[-1]]
+    said = trainer.run(status=1)
+    assert f"inline JSON without the key '{missing[-1]}'" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux keeps to a limit on a process's memory"
+)
+def test_a_full_memory_is_told_with_what_would_help(trainer):
+    def two_gigabytes():
+        resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30, 2 * 2**30))
+
+    model = dict(trainer.config["model"])
+    trainer.config["model"] |= {"dim": 4096, "layers": 64}
+    said = trainer.run(status=1, preexec_fn=two_gigabytes)
+    assert (
+        "GB whatever pretrain.micro_batch_rows and pretrain.recompute are: take a smaller model"
+        in said
+    )
+    trainer.config["model"] = model
+    trainer.config["pretrain"] |= {
+        "tokens": 2**20,
+        "batch_tokens": 2**20,
+        "micro_batch_rows": 2**16,
+    }
+    said = trainer.run(status=1, preexec_fn=two_gigabytes)
+    assert (
+        "set pretrain.micro_batch_rows: 512 (the result stays the same within rounding) "
+        "or take a smaller model" in said
+    )
+    trainer.config["pretrain"] |= {"batch_tokens": 2048, "micro_batch_rows": 1}
+    trainer.config["model"] |= {"context": 2048, "ffn": 200_000}
+    said = trainer.run(status=1, preexec_fn=two_gigabytes)
+    assert (
+        "a single row does not fit: set pretrain.recompute: true, "
+        "or take a smaller model or a shorter context" in said
+    )
