@@ -88,7 +88,7 @@ class CpuBackend(ReferenceBackend):
 
     def environment(self) -> dict[str, Any]:
         versions = {"numba": numba.__version__, "llvmlite": llvmlite.__version__}
-        return super().environment() | versions
+        return super().environment() | versions | {"blas": self.blas.library}
 
     def thread_count(self) -> str:
         return str(self.threads)
@@ -143,9 +143,11 @@ class CpuBackend(ReferenceBackend):
     def training_weights(self, weights: ModelWeights) -> ModelWeights:
         """Transposed copies, for a model whose slices are short.
 
-        For longer slices and larger weights they would cost more than they save.
+        For longer slices and larger weights they would cost more than they save, and MKL reads
+        weights as fast as transposes.
         """
-        if self.slices(weights.flat.size)[0] != SHORT_SLICE_TOKENS:
+        short = self.slices(weights.flat.size)[0] == SHORT_SLICE_TOKENS
+        if not short or self.blas.library.startswith("mkl"):
             return weights
         if self.transposes is None or self.transposes.source is not weights:
             self.transposes = Transposes(weights, self, self.thread_pool)
