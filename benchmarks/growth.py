@@ -134,7 +134,7 @@ class Experiment:
         model = coarsened(self.model, len(grow_at))
         stream, schedule = self.stream(seed), Schedule.of(self.settings, steps)
         rows = self.micro_batch_rows(stream)
-        state = self.state(model, initial_parameters(model, seed))
+        state = self.state(model, initial_parameters(model, seed, self.settings.embedding_std))
         state.stage(stream.step(0))
         seconds, began = 0.0, time.perf_counter()
         for step in range(1, steps + 1):
