@@ -52,6 +52,11 @@ def save_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
         for prefix, buffer in buffers.items()
         for tensor in buffer.table
     }
+    write_safetensors(path, tensors)
+
+
+def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Write a safetensors file. Raises OSError when it cannot be written."""
     try:
         save_file(tensors, path)
     except SafetensorError as error:  # it hides the number of the system's error in its text
