@@ -74,8 +74,11 @@ def tokenizer_config(model: "SavedModel", vocabulary: Vocabulary) -> dict[str, A
 
 
 def generation_config(vocabulary: Vocabulary) -> dict[str, Any]:
-    ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), vocabulary.end_id)
-    return {**ids, "do_sample": True, **SAMPLING}
+    """How transformers writes: as `generate` does, which chooses no special token but the end."""
+    end, specials = vocabulary.end_id, vocabulary.specials.values()
+    ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), end)
+    never = [id for id in specials if id != end] or None
+    return {**ids, "suppress_tokens": never, "do_sample": True, **SAMPLING}
 
 
 def front_matter(model: "SavedModel") -> dict[str, Any]:
