@@ -108,7 +108,7 @@ def test_rows_that_blocks_do_not_divide_are_refused(make_model, tmp_path, capsys
 # ---- llama.cpp
 
 
-def judge(folder, **options):
+def judge(folder):
     llama_cpp = pytest.importorskip("llama_cpp", reason="llama.cpp is not installed")
     return llama_cpp.Llama(
         str(folder / "model.gguf"),
@@ -116,7 +116,8 @@ def judge(folder, **options):
         logits_all=True,
         verbose=False,
         n_threads=1,
-        **options,
+        type_k=llama_cpp.GGML_TYPE_F32,  # its cache is in f16 otherwise
+        type_v=llama_cpp.GGML_TYPE_F32,
     )
 
 
@@ -133,7 +134,7 @@ def test_llama_cpp_writes_the_same_greedy_tokens(shape, make_model, tmp_path):
     whole = ids + reply.ids
     theirs.eval(whole)
     logits = ours.logits(whole)
-    assert np.abs(theirs.scores[: len(whole)] - logits).max() <= 2e-3 * np.abs(logits).max()
+    assert np.abs(theirs.scores[: len(whole)] - logits).max() <= 1e-3
     choices = theirs.scores[len(ids) - 1 : len(whole) - 1, :].copy()
     choices[:, 1:16] = -np.inf  # `generate` chooses no reserved token
     assert choices.argmax(axis=1).tolist() == reply.ids
@@ -165,6 +166,6 @@ def test_llama_cpp_fills_in_the_chat_template(make_model, tmp_path):
     folder = make_model({"context": 512}, "alpaca")
     export(folder, "gguf", "f32", tmp_path / "out")
     ours, theirs = api.load(folder, device="cpu"), judge(tmp_path / "out")
-    said = [{"role": "user", "content": "Where does Bea live?"}]
+    said = [{"role": "user", "content": TEXT}]
     answer = theirs.create_chat_completion(said, temperature=0, max_tokens=1)
-    assert answer["usage"]["prompt_tokens"] == len(ours.writer.frame(ours.prompt(TEXT[-20:])))
+    assert answer["usage"]["prompt_tokens"] == len(ours.writer.frame(ours.prompt(TEXT)))

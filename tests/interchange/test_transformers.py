@@ -93,7 +93,7 @@ def test_what_transformers_saves_is_imported(make_model, tmp_path):
     torch.manual_seed(3)
     theirs = transformers.Qwen3ForCausalLM(config).to(torch.bfloat16)
     for parameter in theirs.parameters():
-        parameter.data *= 5
+        parameter.data *= 5 if parameter.ndim > 1 else 1
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
     assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 1
     model = make_model({})
