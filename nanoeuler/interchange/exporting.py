@@ -30,8 +30,9 @@ def export(model: Path, format: str, dtype: str, output: Path) -> None:
     saved = load_model(model)
     if format == "hf":
         from nanoeuler.interchange.hugging_face import write_folder
+        from nanoeuler.interchange.run_card import run_matter
 
-        write_folder(output, saved, dtype)
+        write_folder(output, saved, dtype, run_matter(model))
     else:
         from nanoeuler.interchange.gguf_file import write_gguf
 

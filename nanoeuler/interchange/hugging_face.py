@@ -2,7 +2,10 @@
 
 import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +17,13 @@ from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel, llama_
 from nanoeuler.tokenizer import tokenizer_json
 
 
-def write_folder(folder: Path, saved: SavedModel, dtype: str) -> None:
-    """Write `saved` to `folder`, which appears whole or not at all."""
+def write_folder(
+    folder: Path, saved: SavedModel, dtype: str, matter: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Write `saved` to `folder`, which appears whole or not at all.
+
+    `matter` adds to the front matter of its card.
+    """
     plain = plain_model(saved)
     vocabulary = tokenizer_json.read_unchecked(saved.tokenizer_path)
     with atomic_folder(folder) as temporary:
@@ -23,7 +31,7 @@ def write_folder(folder: Path, saved: SavedModel, dtype: str) -> None:
         tokenizer_json.write_framed(temporary / TOKENIZER, vocabulary)
         keys = llama_keys(plain.config, vocabulary.end_id, DTYPES[dtype])
         write_json(temporary / CONFIG, keys)
-        write_companions(temporary, saved, vocabulary, known_to_transformers=True)
+        write_companions(temporary, saved, vocabulary, known_to_transformers=True, matter=matter)
 
 
 def write_weights(path: Path, plain: PlainModel, dtype: str) -> None:

@@ -5,7 +5,9 @@ project reads them.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler.files import atomic_write, write_json
@@ -48,12 +50,19 @@ transformers has no class for this model as it is; `nanoeuler export` writes one
 
 
 def write_companions(
-    folder: Path, model: "SavedModel", vocabulary: Vocabulary, *, known_to_transformers: bool
+    folder: Path,
+    model: "SavedModel",
+    vocabulary: Vocabulary,
+    *,
+    known_to_transformers: bool,
+    matter: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
+    """Write the companions to `folder`; `matter` adds to the card's front matter."""
     write_json(folder / TOKENIZER_CONFIG, tokenizer_config(model, vocabulary))
     write_json(folder / GENERATION_CONFIG, generation_config(vocabulary))
     with atomic_write(folder / CARD) as file:
-        file.write(card(model, front_matter(model), known_to_transformers=known_to_transformers))
+        whole = {**front_matter(model), **matter}
+        file.write(card(model, whole, known_to_transformers=known_to_transformers))
 
 
 def tokenizer_config(model: "SavedModel", vocabulary: Vocabulary) -> dict[str, Any]:
