@@ -61,8 +61,8 @@ def write_companions(
     write_json(folder / TOKENIZER_CONFIG, tokenizer_config(model, vocabulary))
     write_json(folder / GENERATION_CONFIG, generation_config(vocabulary))
     with atomic_write(folder / CARD) as file:
-        whole = {**front_matter(model), **matter}
-        file.write(card(model, whole, known_to_transformers=known_to_transformers))
+        whole, end = {**front_matter(model), **matter}, f"`{vocabulary.end_literal}`"
+        file.write(card(model, whole, end, known_to_transformers=known_to_transformers))
 
 
 def tokenizer_config(model: "SavedModel", vocabulary: Vocabulary) -> dict[str, Any]:
@@ -110,7 +110,9 @@ def learned_from(model: "SavedModel") -> dict[str, str]:
     return found
 
 
-def card(model: "SavedModel", matter: dict[str, Any], *, known_to_transformers: bool) -> str:
+def card(
+    model: "SavedModel", matter: Mapping[str, Any], end: str, *, known_to_transformers: bool
+) -> str:
     """The model card as Markdown behind YAML front matter. JSON is YAML, whatever the text."""
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in matter.items()]
     prompt = CONTINUE if model.template is None else CHAT
@@ -118,9 +120,8 @@ def card(model: "SavedModel", matter: dict[str, Any], *, known_to_transformers: 
     parts = [
         "\n".join(["---", *lines, "---"]),
         f"# A language model of {parameter_count(model.config):,} parameters",
-        f"nanoeuler trained it from scratch (stage {model.stage}). It reads and writes "
-        f"{model.config.context} tokens; every text begins with `</s>`, and so does every text "
-        "that it learned.",
+        f"A model of nanoeuler (stage {model.stage}), which reads and writes "
+        f"{model.config.context} tokens. Every text begins with the token {end}, as in training.",
         USE.format(prompt=prompt).strip() if known_to_transformers else ELSEWHERE.strip(),
         *(["It was tuned on:\n\n" + "\n".join(learned)] if learned else []),
         "Expect sentences that read well and are wrong: a model of this size knows little.",
