@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from safetensors import SafetensorError, safe_open
 
 from nanoeuler import log
@@ -18,7 +19,7 @@ from nanoeuler.errors import UserError, brief
 from nanoeuler.files import read_json, sha256_file
 from nanoeuler.interchange.exporting import require_new
 from nanoeuler.interchange.plain_model import from_bf16
-from nanoeuler.model.companions import TOKENIZER_CONFIG
+from nanoeuler.model.companions import CARD, TOKENIZER_CONFIG
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel, save_model
 from nanoeuler.model.flat import FlatBuffer
@@ -70,7 +71,9 @@ def import_folder(folder: Path, output: Path) -> SavedModel:
     files = weight_files(folder)
     parameters = read_weights(folder, files, config)
     template = find_template(folder)
-    info = {"imported": {path.name: sha256_file(path) for path in files}}
+    hashes = {path.name: sha256_file(path) for path in files}
+    name = folder.resolve().name
+    info = {"imported": {"name": name, "licence": find_licence(folder), "sha256": hashes}}
     model = SavedModel(config, parameters, folder / TOKENIZER, "imported", template, info)
     log.line("tokenizer", f"{len(vocabulary.tokens):,} tokens")
     save_model(output, model)
@@ -258,6 +261,17 @@ def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
             values = np.frombuffer(raw.read(end - start), TYPES[kind])
             numbers = from_bf16(values) if kind == "BF16" else values.astype(np.float32)
             yield name, numbers.reshape(header[name]["shape"])
+
+
+def find_licence(folder: Path) -> str:
+    """The licence in the front matter of the model card, which binds what is made of the model."""
+    path = folder / CARD
+    card = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    try:
+        matter = yaml.safe_load(card.split("---\n")[1]) if card.startswith("---\n") else None
+    except (yaml.YAMLError, IndexError):
+        matter = None
+    return str(matter.get("license", "unknown")) if isinstance(matter, dict) else "unknown"
 
 
 def find_template(folder: Path) -> str | None:

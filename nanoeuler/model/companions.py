@@ -102,11 +102,15 @@ def front_matter(model: "SavedModel") -> dict[str, Any]:
 
 
 def learned_from(model: "SavedModel") -> dict[str, str]:
-    """Name → licence of the records that the model was tuned on."""
+    """Name → licence of the model and the records that the model was made from."""
     found = {}
-    for kind in ("instructions", "preferences"):
+    for kind, noun in (
+        ("imported", "model"),
+        ("instructions", "instructions"),
+        ("preferences", "preferences"),
+    ):
         if isinstance(material := model.info.get(kind), dict):
-            found[f"{material.get('name')} {kind}"] = str(material.get("licence") or "unknown")
+            found[f"{material.get('name')} {noun}"] = str(material.get("licence") or "unknown")
     return found
 
 
@@ -123,7 +127,7 @@ def card(
         f"A model of nanoeuler (stage {model.stage}), which reads and writes "
         f"{model.config.context} tokens. Every text begins with the token {end}, as in training.",
         USE.format(prompt=prompt).strip() if known_to_transformers else ELSEWHERE.strip(),
-        *(["It was tuned on:\n\n" + "\n".join(learned)] if learned else []),
+        *(["It was made from:\n\n" + "\n".join(learned)] if learned else []),
         "Expect sentences that read well and are wrong: a model of this size knows little.",
     ]
     return printable("\n\n".join(parts) + "\n")

@@ -68,11 +68,15 @@ def test_a_second_export_has_the_same_bytes(dtype, exported, tmp_path):
 
 
 def test_an_imported_model_is_a_parent(exported, tmp_path, tokenizer_path):
+    card = exported / "README.md"
+    card.write_text(card.read_text().replace("---\n", "---\nlicense: cc-by-nc-4.0\n", 1))
     import_folder(exported, tmp_path / "back")
     config = replace(load_config(tmp_path / "back"), context=32)
     parent = read_parent(tmp_path / "back", config)
     check_tokenizer(Tokenizer.load(tokenizer_path), tokenizer_path, config, parent)
     assert parent.template == "chat"
+    assert parent.inherited["imported"]["licence"] == "cc-by-nc-4.0"
+    assert 'license: "cc-by-nc-4.0"' in (tmp_path / "back" / "README.md").read_text()
     assert np.array_equal(parent.parameters, load_model(tmp_path / "back").parameters)
 
 
