@@ -18,6 +18,7 @@ from nanoeuler.cli import (
     evaluation,
     inference,
     information,
+    interchange,
     own_text,
     planning,
     refining,
@@ -40,7 +41,7 @@ START = (
 """The commands to begin with, for the top of `nanoeuler --help`."""
 GROUPS = {
     "your own text": (own_text,),
-    "use a model": (inference,),
+    "use a model": (inference, interchange),
     "before a run": (planning, checking, information),
     "after a run": (evaluation, accepting, refining),
     "the stages of a run, which Snakemake calls for you": (

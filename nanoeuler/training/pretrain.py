@@ -129,6 +129,7 @@ def pretrain(
         template=None,
         facts={"bigram_bits_per_byte": floor, "training_tokens": len(sequence)},
         info={
+            **(parent.inherited if parent else {}),
             "corpus": store.manifest.get("corpus"),
             "tokens_fingerprint": store.fingerprint,
             "document_mask": settings.document_mask,
