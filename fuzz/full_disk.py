@@ -27,6 +27,7 @@ from fuzz.faulty_files import Fault
 from fuzz.material import CONFIG, INPUTS, PARENTS
 from fuzz.table import markdown
 from nanoeuler.config.evaluation_settings import Evaluate
+from nanoeuler.folders import MARKER
 
 ERRORS = {errno.ENOSPC: 1, errno.EIO: 3}
 """An error, and of how many operations it fails one: a broken disk is tried at every third."""
@@ -93,7 +94,8 @@ class Stage:
         return found
 
     def leftovers(self) -> int:
-        return len([*self.output.rglob(".*"), *self.hidden()])
+        inside = [path for path in self.output.rglob(".*") if path.name != MARKER]
+        return len([*inside, *self.hidden()])
 
 
 def stages_of(root: Path) -> list[Stage]:
