@@ -17,6 +17,8 @@ from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.refining import refine
 from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.transformer import Transformer
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.vocabulary import build
 
 VARIANTS = {
     "grouped heads, K = 3": {},
@@ -130,7 +132,7 @@ def test_growth_that_cannot_end_with_the_model_is_refused(layers, grow_at, probl
 
 
 def test_the_command_writes_a_deeper_model_folder(tmp_path, capsys):
-    (tmp_path / "tokenizer.json").write_text("{}")
+    Tokenizer(build([])).save(tmp_path / "tokenizer.json")
     config = ModelConfig.from_dict(TINY)
     parameters, licence = initial_parameters(config, 1), {"licence": "MIT"}
     model = SavedModel(config, parameters, tmp_path / "tokenizer.json", "sft", "alpaca", licence)
