@@ -165,7 +165,7 @@ def compare(batch: int, threads: int, rounds: int, with_memory: bool) -> None:
             seconds[side].append((clocks() - began) / repeats)
     times = {side: np.transpose(values) for side, values in seconds.items()}
     shape = f"B = {batch}, T = {config.context}, {rounds} rounds of {repeats} steps"
-    print(f"{shape} by {blas.Blas().library}; losses agree to {worst:.0e}")
+    print(f"{shape} by {blas.Blas().label}; losses agree to {worst:.0e}")
     for side in sides:
         rate = spread(batch * config.context / times[side][0], ",.0f")
         wall, processor = (spread(ratio, ".2f") for ratio in times[side] / times["nanoeuler"])

@@ -103,7 +103,7 @@ def test_info_and_plan_print_json_for_programs(command, monkeypatch):
     assert info["parameters"]["total"] == 1_049_216
     assert info["memory"]["weights"] >= 4 * 1_049_216
     assert info["machine"]["backend"] == "cpu"
-    assert info["machine"]["blas"] == CpuBackend(1).blas.library
+    assert info["machine"]["blas"] == CpuBackend(1).blas.label
     assert json.loads(command("info", "--json")[1])["presets"]["small"] == 1_049_216
     _, out, _ = command("plan", "config/small.yaml", "--json", "--stages", "", "--device", "cpu")
     plan = json.loads(out)

@@ -34,7 +34,7 @@ def test_the_environment_names_every_version_that_bits_depend_on():
     versions["llvmlite"] = llvmlite.__version__
     engine = CpuBackend(3)
     found = engine.environment()
-    assert found | versions | {"blas": engine.blas.library} == found
+    assert found | versions | {"blas": engine.blas.label} == found
     assert (found["threads"], found["processor"]) == ("3", provenance.cpu_name())
 
 

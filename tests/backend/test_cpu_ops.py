@@ -125,7 +125,7 @@ def test_mkl_multiplies_on_processors_by_intel(tmp_path, monkeypatch, processor,
 def test_the_blas_of_numpy_is_named(monkeypatch):
     monkeypatch.setattr(blas, "installed_mkl", lambda: None)
     built_with = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    assert blas.Blas().library.startswith(f"{built_with['name']} {built_with['version']}")
+    assert blas.Blas().label.startswith(f"{built_with['name']} {built_with['version']}")
 
 
 @pytest.mark.usefixtures("library")

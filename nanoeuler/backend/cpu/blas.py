@@ -82,10 +82,10 @@ class Blas:
             if hasattr(library, name):
                 getattr(library, name)(ctypes.c_int(1))
         linked = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-        self.library = f"{linked.get('name')} {linked.get('version')}"
+        self.label = f"{linked.get('name')} {linked.get('version')}"
         """Name and version, which last bits depend on."""
         if mkl := installed_mkl():
-            self.library, path = mkl
+            self.label, path = mkl
             library = ctypes.CDLL(path)
             library.MKL_Set_Threading_Layer(MKL_THREADING_SEQUENTIAL)
             library.MKL_CBWR_Set(MKL_CBWR_AUTO)

@@ -88,7 +88,7 @@ class CpuBackend(ReferenceBackend):
 
     def environment(self) -> dict[str, Any]:
         versions = {"numba": numba.__version__, "llvmlite": llvmlite.__version__}
-        return super().environment() | versions | {"blas": self.blas.library}
+        return super().environment() | versions | {"blas": self.blas.label}
 
     def thread_count(self) -> str:
         return str(self.threads)
@@ -147,7 +147,7 @@ class CpuBackend(ReferenceBackend):
         weights as fast as transposes.
         """
         short = self.slices(weights.flat.size)[0] == SHORT_SLICE_TOKENS
-        if not short or self.blas.library.startswith("mkl"):
+        if not short or self.blas.label.startswith("mkl"):
             return weights
         if self.transposes is None or self.transposes.source is not weights:
             self.transposes = Transposes(weights, self, self.thread_pool)
