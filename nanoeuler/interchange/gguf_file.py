@@ -105,6 +105,11 @@ def add_tokenizer(writer: "gguf.GGUFWriter", vocabulary: Vocabulary) -> None:
     """The tokenizer as GPT-2's; every text begins with the end token."""
     from gguf import TokenType
 
+    if vocabulary.library is not None:
+        raise UserError(
+            "--format gguf: the words of this imported tokenizer are not GPT-2's, and GGUF would "
+            "have to name them; use --format hf, and the converter of llama.cpp"
+        )
     content = tokenizer_json.to_json(vocabulary)["model"]
     special = set(vocabulary.specials.values())
     ids = range(len(vocabulary.tokens))

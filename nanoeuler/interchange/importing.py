@@ -5,6 +5,7 @@ by name.
 """
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +25,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel, save_model
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.template import TEMPLATES, chat_template
-from nanoeuler.tokenizer.tokenizer_json import Reader
+from nanoeuler.tokenizer.tokenizer_json import Reader, write_framed
 from nanoeuler.tokenizer.vocabulary import Vocabulary
 
 INDEX = f"{WEIGHTS}.index.json"
@@ -74,10 +75,12 @@ def import_folder(folder: Path, output: Path) -> SavedModel:
     hashes = {path.name: sha256_file(path) for path in files}
     name = folder.resolve().name
     info = {"imported": {"name": name, "licence": find_licence(folder), "sha256": hashes}}
-    model = SavedModel(config, parameters, folder / TOKENIZER, "imported", template, info)
     log.line("tokenizer", f"{len(vocabulary.tokens):,} tokens")
-    save_model(output, model)
-    return model
+    with tempfile.TemporaryDirectory() as scratch:
+        framed = Path(scratch) / TOKENIZER  # says which token frames documents
+        write_framed(framed, vocabulary)
+        save_model(output, SavedModel(config, parameters, framed, "imported", template, info))
+    return SavedModel(config, parameters, output / TOKENIZER, "imported", template, info)
 
 
 def require_folder(folder: Path) -> None:
@@ -154,14 +157,17 @@ def rope_theta(path: Path, keys: Mapping[str, Any]) -> Any:
 
 
 def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) -> Vocabulary:
-    """Check that the tokenizer is one of ours, with an id for each row of the embedding."""
+    """The tokenizer, which must have an id for each row of the embedding."""
     path = folder / TOKENIZER
     if not path.is_file():
         raise UserError(
             f"{path}: no such file; import reads a tokenizer in this form only, which the "
             "tokenizers library writes"
         )
-    reader = Reader(path, "import reads byte-level BPE over GPT-2's words only")
+    eos = keys.get("eos_token_id")
+    end_id = eos[0] if isinstance(eos, list) and eos else eos
+    end_id = end_id if type(end_id) is int else None
+    reader = Reader(path, "import reads byte-level BPE only", end_id)
     vocabulary = reader.vocabulary(read_json(path))
     if len(vocabulary.tokens) != config.vocab_size:
         raise UserError(

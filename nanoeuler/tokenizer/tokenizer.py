@@ -18,12 +18,14 @@ from nanoeuler.tokenizer.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from nanoeuler.tokenizer.encoder import Encoder
+    from nanoeuler.tokenizer.library_encoder import LibraryEncoder
 
 
 class Tokenizer:
-    """Byte-level BPE over GPT-2's words.
+    """Byte-level BPE over GPT-2's words, or over those of an imported model.
 
-    `decode_bytes(encode(data)) == data` holds for every byte string.
+    `decode_bytes(encode(data)) == data` holds for every byte string, but where an imported model
+    normalizes its text.
     """
 
     def __init__(self, vocabulary: Vocabulary):
@@ -45,7 +47,11 @@ class Tokenizer:
         return len(self.vocabulary.tokens)
 
     @cached_property
-    def encoder(self) -> "Encoder":
+    def encoder(self) -> "Encoder | LibraryEncoder":
+        if self.vocabulary.library is not None:
+            from nanoeuler.tokenizer.library_encoder import LibraryEncoder
+
+            return LibraryEncoder(self.vocabulary)
         from nanoeuler.tokenizer.encoder import Encoder  # loads Numba, which decoding does not need
 
         return Encoder(self.vocabulary)

@@ -1,6 +1,7 @@
 """Read and write `tokenizer.json`, a file that the `tokenizers` library reads, too.
 
-Settings under which that library would encode differently from this project are refused: each is
+A file of another model whose words are not GPT-2's is kept as it is, and that library encodes by
+it. Other settings under which it would encode differently from this project are refused: each is
 either the one that we write, or an error names it. Special tokens are listed as such, so that other
 tools know them. `tokenizers` takes a literal `</s>` in a text for the token unless its
 `encode_special_tokens` is set, whereas our `encode` never emits a special id from text.
@@ -48,6 +49,8 @@ ADDED_TOKEN = {
 
 def to_json(vocabulary: Vocabulary) -> dict[str, Any]:
     """Return the content of the file, which depends on the vocabulary alone and can be hashed."""
+    if vocabulary.library is not None:
+        return vocabulary.library
     names = [token_name(token) for token in vocabulary.tokens]
     for literal, index in vocabulary.specials.items():
         names[index] = literal
@@ -77,16 +80,17 @@ def begin_with_end(vocabulary: Vocabulary) -> dict[str, Any]:
 
     So does every document in training. Our `encode` leaves that to its callers.
     """
-    literal = vocabulary.end_literal
+    return frame_with(vocabulary.end_literal, vocabulary.end_id)
+
+
+def frame_with(literal: str, index: int) -> dict[str, Any]:
     first = {"SpecialToken": {"id": literal, "type_id": 0}}
     texts = [{"Sequence": {"id": id, "type_id": 0}} for id in "AB"]
     return {
         "type": "TemplateProcessing",
         "single": [first, texts[0]],
         "pair": [first, texts[0], first, texts[1]],
-        "special_tokens": {
-            literal: {"id": literal, "ids": [vocabulary.end_id], "tokens": [literal]}
-        },
+        "special_tokens": {literal: {"id": literal, "ids": [index], "tokens": [literal]}},
     }
 
 
@@ -124,8 +128,10 @@ class Reader:
         self,
         path: Path,
         remedy: str = "run `nanoeuler bpe` to learn a tokenizer again, or give another file",
+        end_id: int | None = None,
     ):
-        self.path, self.remedy = path, remedy
+        """`end_id`: that of the token between documents, where the file does not tell."""
+        self.path, self.remedy, self.end_id = path, remedy, end_id
 
     def refuse(self, problem: str) -> NoReturn:
         raise UserError(f"{self.path}: {problem}; {self.remedy}")
@@ -133,23 +139,66 @@ class Reader:
     def vocabulary(self, content: Any) -> Vocabulary:
         if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
             self.refuse("not a tokenizer.json (it has no 'model' section)")
+        if self.needs_library(content):
+            return self.library_vocabulary(content)
         self.check_settings(content)
         ids = self.ids(content["model"].get("vocab"))
         specials = self.specials(content.get("added_tokens"), ids)
         tokens = [b""] * len(ids)
         for name, index in ids.items():
             tokens[index] = name.encode() if name in specials else self.token(name)
-        missing = set(CHARACTER_OF_BYTE.values()) - (set(ids) - set(specials))
-        if missing:
-            self.refuse(
-                f"damaged: its vocabulary lacks {len(missing)} of the 256 bytes, "
-                f"such as {min(missing)!r}"
-            )
+        self.require_bytes(set(ids) - set(specials))
         vocabulary = Vocabulary(
             tokens, specials, self.merges(content["model"].get("merges"), ids, specials)
         )
         self.check_post_processor(content.get("post_processor"), vocabulary)
         return vocabulary
+
+    def needs_library(self, content: dict[str, Any]) -> bool:
+        """Is it byte-level BPE that cuts or normalizes texts in another way than we do?"""
+        words = content.get("pre_tokenizer")
+        parts = words.get("pretokenizers") if isinstance(words, dict) else None
+        by_bytes = isinstance(parts, list) and describe(parts[-1] if parts else None) == "ByteLevel"
+        byte_level = content["model"].get("type", "BPE") == "BPE" and not content["model"].get(
+            "byte_fallback"
+        )
+        return by_bytes and byte_level and describe(content.get("decoder")) == "ByteLevel"
+
+    def library_vocabulary(self, content: dict[str, Any]) -> Vocabulary:
+        added = content.get("added_tokens") or []
+        if not isinstance(added, list) or not all(
+            isinstance(each, dict) and isinstance(each.get("content"), str) for each in added
+        ):
+            self.refuse("damaged: its added tokens are not a list of tokens")
+        literals = {each["content"]: each.get("id") for each in added}
+        vocab = content["model"].get("vocab")
+        ids = self.ids(vocab | literals if isinstance(vocab, dict) else vocab)
+        tokens = [b""] * len(ids)
+        for name, index in ids.items():
+            tokens[index] = name.encode() if name in literals else self.token(name)
+        self.require_bytes(set(ids) - set(literals))
+        specials = {each["content"]: ids[each["content"]] for each in added if each.get("special")}
+        kept = content | dict.fromkeys(("truncation", "padding", "post_processor"))
+        vocabulary = Vocabulary(tokens, specials, [], self.end_of(content, specials), kept)
+        if vocabulary.end_literal not in specials:
+            self.refuse("it has no special token that is known to frame documents")
+        return vocabulary
+
+    def end_of(self, content: dict[str, Any], specials: dict[str, int]) -> str | None:
+        """The special token between documents: see `begin_with_end`, and `end_id`."""
+        found = content.get("post_processor")
+        for literal, index in specials.items():
+            if index == self.end_id or found == frame_with(literal, index):
+                return literal
+        return None
+
+    def require_bytes(self, names: set[str]) -> None:
+        missing = set(CHARACTER_OF_BYTE.values()) - names
+        if missing:
+            self.refuse(
+                f"damaged: its vocabulary lacks {len(missing)} of the 256 bytes, "
+                f"such as {min(missing)!r}"
+            )
 
     def check_settings(self, content: dict[str, Any]) -> None:
         model = content["model"]

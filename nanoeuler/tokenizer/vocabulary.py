@@ -6,6 +6,7 @@ byte string that a merge makes.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 END = "</s>"
 GPT2_END = "<|endoftext|>"
@@ -42,11 +43,15 @@ class Vocabulary:
     tokens: list[bytes]  # for a special token, its literal in UTF-8
     specials: dict[str, int]
     merges: list[tuple[int, int, int]]  # left id, right id, id of the product
+    end: str | None = None  # the special token between documents where it has another name
+    library: dict[str, Any] | None = None
+    """The tokenizer.json of another model whose words are not GPT-2's: the `tokenizers` library
+    encodes by it, and there are no `merges`."""
 
     @property
     def end_literal(self) -> str:
-        """The special token between documents: ours, or GPT-2's in an imported vocabulary."""
-        return END if END in self.specials else GPT2_END
+        """The special token between documents: ours, or that of an imported vocabulary."""
+        return self.end or (END if END in self.specials else GPT2_END)
 
     @property
     def end_id(self) -> int:

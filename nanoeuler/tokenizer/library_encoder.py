@@ -1,0 +1,54 @@
+"""Encode with the `tokenizers` library, for imported models whose words are not GPT-2's.
+
+Slower than our encoder, and with the same contract.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from nanoeuler.errors import UserError
+from nanoeuler.tokenizer.vocabulary import Vocabulary
+
+BROKEN = re.compile("([\udc80-\udcff]+)")
+"""Bytes that are no UTF-8, as Python's surrogateescape writes them."""
+
+
+class LibraryEncoder:
+    """Encodes with one vocabulary, in any number of threads at once."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        """Raises `UserError` without the library."""
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise UserError(
+                "this tokenizer cuts words in another way than GPT-2's, which the tokenizers "
+                "library does; install it with pip install 'nanoeuler[tokenizers]'"
+            ) from error
+        self.library = Tokenizer.from_str(json.dumps(vocabulary.library))
+        self.library.encode_special_tokens = True  # "</s>" in a text is text
+        self.id_of_byte = {
+            token[0]: index for index, token in enumerate(vocabulary.tokens) if len(token) == 1
+        }
+
+    def encode(self, content: bytes, borders: np.ndarray, frame: int, framed: int) -> np.ndarray:
+        """Return the ids of the pieces of `content` between `borders`: int32 (ids,).
+
+        The id `frame` precedes each piece from number `framed` on.
+        """
+        ids: list[int] = []
+        for number, (start, end) in enumerate(itertools.pairwise(borders.tolist())):
+            ids += [frame] * (number >= framed)
+            ids += self.ids(content[start:end])
+        return np.array(ids, np.int32)
+
+    def ids(self, piece: bytes) -> Iterator[int]:
+        for part in BROKEN.split(piece.decode("utf-8", errors="surrogateescape")):
+            if BROKEN.match(part):
+                yield from (self.id_of_byte[byte] for byte in part.encode(errors="surrogateescape"))
+            elif part:
+                yield from self.library.encode(part, add_special_tokens=False).ids
