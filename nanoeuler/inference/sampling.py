@@ -5,6 +5,7 @@ alone. The same prompt and settings give the same text however the rows are batc
 continuation that is resumed draws the numbers of an uninterrupted one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 
@@ -75,38 +76,54 @@ GREEDY = Sampling(temperature=0.0)
 
 def choose(
     logits_BV: np.ndarray,
-    sampling: Sampling,
+    sampling: Sampling | Sequence[Sampling],
     positions_B: np.ndarray,
     allowed_V: np.ndarray | None = None,
 ) -> np.ndarray:
     """One token id per row, (B,) int32.
 
-    `positions_B` is the position in its sequence of each token to be chosen; `allowed_V` is True
-    for the tokens that may be chosen at all (default: every one). Raises `UserError` when a row has
-    no finite candidate: its model is broken.
+    `sampling` holds for all rows, or is one for each. `positions_B` is the position in its sequence
+    of each token to be chosen; `allowed_V` is True for the tokens that may be chosen at all
+    (default: every one). A row's choice does not depend on the other rows. Raises `UserError` when
+    a row has no finite candidate: its model is broken.
     """
     scores_BV = np.asarray(logits_BV, np.float64)
     if allowed_V is not None:
         scores_BV = np.where(allowed_V, scores_BV, -np.inf)
     if not np.isfinite(scores_BV.max(axis=1)).all():
         raise UserError(NOT_FINITE)
-    if sampling.temperature == 0:
-        return scores_BV.argmax(axis=1).astype(np.int32)
+    settings = [sampling] * len(scores_BV) if isinstance(sampling, Sampling) else sampling
+    chosen_B = scores_BV.argmax(axis=1).astype(np.int32)
+    drawn = [row for row, each in enumerate(settings) if each.temperature > 0]
+    if drawn:
+        positions = [int(positions_B[row]) for row in drawn]
+        chosen_B[drawn] = draw(scores_BV[drawn], [settings[row] for row in drawn], positions)
+    return chosen_B
+
+
+def draw(
+    scores_BV: np.ndarray, settings: Sequence[Sampling], positions: Sequence[int]
+) -> np.ndarray:
+    """A token id per row of scores, by settings whose temperature is above 0, (B,)."""
+    temperature_B, top_k_B, top_p_B = (
+        np.array([[getattr(each, name)] for each in settings])
+        for name in ("temperature", "top_k", "top_p")
+    )
     order_BV = np.argsort(-scores_BV, axis=1, kind="stable")
     ranked_BV = np.take_along_axis(scores_BV, order_BV, axis=1)
     with np.errstate(over="ignore"):  # at a temperature near 0, unlikely tokens go to −inf
-        weights_BV = np.exp((ranked_BV - ranked_BV[:, :1]) / sampling.temperature)
-    if sampling.top_k:
-        weights_BV[:, sampling.top_k :] = 0
+        weights_BV = np.exp((ranked_BV - ranked_BV[:, :1]) / temperature_B)
+    if top_k_B.any():
+        weights_BV[(top_k_B > 0) & (np.arange(weights_BV.shape[1]) >= top_k_B)] = 0
     cumulative_BV = weights_BV.cumsum(axis=1)
     likelier_BV = cumulative_BV - weights_BV  # below p, a token is still needed to reach p
-    weights_BV[likelier_BV >= sampling.top_p * cumulative_BV[:, -1:]] = 0
+    weights_BV[likelier_BV >= top_p_B * cumulative_BV[:, -1:]] = 0
     cumulative_BV = weights_BV.cumsum(axis=1)
-    draws_B = np.array([uniform(sampling.seed, int(position)) for position in positions_B])
-    rank_B = (cumulative_BV <= draws_B[:, None] * cumulative_BV[:, -1:]).sum(axis=1)
+    draws = [uniform(each.seed, at) for each, at in zip(settings, positions, strict=True)]
+    rank_B = (cumulative_BV <= np.array(draws)[:, None] * cumulative_BV[:, -1:]).sum(axis=1)
     last_B = (weights_BV > 0).sum(axis=1) - 1
     rank_B = np.minimum(rank_B, last_B)  # a draw next to 1 may round up to the total
-    return np.take_along_axis(order_BV, rank_B[:, None], axis=1)[:, 0].astype(np.int32)
+    return np.take_along_axis(order_BV, rank_B[:, None], axis=1)[:, 0]
 
 
 def checked(chosen_B: np.ndarray) -> np.ndarray:

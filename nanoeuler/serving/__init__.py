@@ -1,0 +1,4 @@
+"""A model as a service: requests that share a running batch, OpenAI's API, and a page.
+
+`batch` decodes, `engine` is the thread that does so, `app` speaks HTTP.
+"""
