@@ -20,6 +20,7 @@ from nanoeuler.cli import (
     information,
     own_text,
     planning,
+    serving,
     sources,
     tokenizer,
     training,
@@ -39,7 +40,7 @@ START = (
 """The commands to begin with, for the top of `nanoeuler --help`."""
 GROUPS = {
     "your own text": (own_text,),
-    "use a model": (inference,),
+    "use a model": (inference, serving),
     "before a run": (planning, checking, information),
     "after a run": (evaluation, accepting),
     "the stages of a run, which Snakemake calls for you": (

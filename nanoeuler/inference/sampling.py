@@ -77,7 +77,7 @@ GREEDY = Sampling(temperature=0.0)
 def choose(
     logits_BV: np.ndarray,
     sampling: Sampling | Sequence[Sampling],
-    positions_B: np.ndarray,
+    positions_B: np.ndarray | Sequence[int],
     allowed_V: np.ndarray | None = None,
 ) -> np.ndarray:
     """One token id per row, (B,) int32.

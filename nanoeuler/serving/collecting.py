@@ -1,0 +1,109 @@
+"""The pieces of a request's replies, on their way from the decoding thread to its client.
+
+Pieces that arrive while a client is served are taken together, so that a slow client gets few large
+parts instead of many small ones. What waits is bounded by the tokens that were asked for.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nanoeuler.api import LanguageModel
+from nanoeuler.serving.batch import Job, Piece, Scored
+from nanoeuler.serving.engine import Engine
+from nanoeuler.serving.errors import failed
+from nanoeuler.serving.metrics import Metrics
+
+
+@dataclass
+class Part:
+    """What has come of one reply since it was last looked at, or all of it."""
+
+    tokens: int = 0
+    text: str = ""
+    scored: list[Scored] = field(default_factory=list)
+    finish: str | None = None
+
+    def add(self, other: "Part | Piece") -> None:
+        self.tokens += other.tokens
+        self.text += other.text
+        self.scored += other.scored
+        self.finish = other.finish or self.finish
+
+
+class Replies:
+    """All replies to one request. A reply is numbered by its prompt and its choice."""
+
+    def __init__(self, engine: Engine, metrics: Metrics, model: LanguageModel, name: str):
+        self.engine, self.metrics, self.model, self.name = engine, metrics, model, name
+        self.jobs: list[Job] = []
+        self.began = self.last = time.monotonic()
+        self.new: dict[int, Part] = {}
+        self.scores: dict[int, list[Scored]] = {}
+        """The scores of the prompts that were to be scored, by prompt."""
+        self.unfinished: set[int] = set()
+        self.tokens = 0
+        self.failure: str | None = None
+        self.arrived = asyncio.Event()
+
+    def add(self, **fields: Any) -> None:
+        """Add a prompt; see `Job` for the fields."""
+        prompt = len(self.jobs)
+        job = self.engine.job(lambda piece: self.receive(prompt, piece), **fields)
+        self.jobs.append(job)
+        first = prompt * len(job.samplings)
+        self.unfinished |= set(range(first, first + len(job.samplings)))
+
+    def submit(self) -> None:
+        self.engine.submit(self.name, self.jobs)
+        self.metrics.tokens[self.name, "prompt"] += self.prompt_tokens
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(job.prompt) for job in self.jobs)
+
+    def receive(self, prompt: int, piece: Piece) -> None:
+        self.arrived.set()
+        if piece.choice < 0:
+            self.failure = piece.finish or self.failure
+            self.scores[prompt] = piece.scored
+            return
+        now = time.monotonic()
+        if self.tokens == 0:
+            self.metrics.first_token.add(now - self.began)
+        elif piece.tokens:
+            self.metrics.next_token.add(now - self.last)
+        self.last = now
+        self.tokens += piece.tokens
+        self.metrics.tokens[self.name, "reply"] += piece.tokens
+        index = prompt * len(self.jobs[prompt].samplings) + piece.choice
+        self.new.setdefault(index, Part()).add(piece)
+        if piece.finish:
+            self.unfinished.discard(index)
+
+    async def parts(self) -> AsyncIterator[dict[int, Part]]:
+        """What came of each reply, again and again, until all have ended. Raises `ApiError`."""
+        while self.unfinished or self.new:
+            await self.arrived.wait()
+            self.arrived.clear()
+            if self.failure:
+                raise failed(self.failure)
+            new, self.new = self.new, {}
+            yield new
+        self.engine.note_reply(time.monotonic() - self.began)
+
+    async def whole(self) -> Sequence[Part]:
+        """Every reply, once all have ended."""
+        replies = [Part() for _ in self.unfinished]
+        async for parts in self.parts():
+            for index, part in parts.items():
+                replies[index].add(part)
+        return replies
+
+    def close(self) -> None:
+        """Nobody wants what is missing."""
+        for job in self.jobs:
+            job.cancelled = True
+        self.metrics.gone += bool(self.unfinished and not self.failure)
