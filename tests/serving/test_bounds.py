@@ -12,22 +12,26 @@ import pytest
 
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, save_model
+from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.serving.app import MOST_BODY
 from tests.inference.conftest import FIELDS, wide_parameters
 from tests.serving.server import ServerProcess, raw_request, received
 from tests.waiting import wait_until
 
 TEXT = "/v1/completions"
-CONTEXT = 6000
+CONTEXT = 20_000
 """So long that a reply is still being written when a test has done something else."""
 
 
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory, tokenizer_path):
-    """A model whose replies are long."""
+    """A model that never ends a reply when it takes the likeliest token: the score of `</s>` is
+    the mean of all scores."""
     config = ModelConfig.from_dict(FIELDS | {"context": CONTEXT})
     folder = tmp_path_factory.mktemp("models") / "endless"
     parameters = wide_parameters(config)
+    head = FlatBuffer(config, parameters)["lm_head.weight"]
+    head[0] = head.mean(axis=0)
     save_model(folder, SavedModel(config, parameters, tokenizer_path, "pretrain", None))
     return folder
 
@@ -48,7 +52,7 @@ def idle(server):
 
 
 def long(**fields):
-    return {"model": "endless", "prompt": "The", "seed": 1, "max_tokens": CONTEXT} | fields
+    return {"model": "endless", "prompt": "The", "temperature": 0, "max_tokens": CONTEXT} | fields
 
 
 def started(server, **fields):
@@ -74,7 +78,10 @@ def test_a_client_that_goes_away_stops_costing(server):
 
 def test_a_full_queue_is_answered_429(server):
     connections = [server.connect() for _ in range(5)]
-    for connection in connections:
+    for connection in connections[:2]:
+        connection.sendall(raw_request(TEXT, long()))
+    wait_until(lambda: server.metric("replies_running") == 2)
+    for connection in connections[2:]:
         connection.sendall(raw_request(TEXT, long()))
     wait_until(lambda: server.metric("jobs_waiting") == 3)
     refused = server.post(TEXT, long())
@@ -104,7 +111,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_has_come(server):
 
 def test_a_slow_reader_holds_no_place(server):
     """What it does not read waits in memory, and its reply ends without it."""
-    slow = started(server)
+    slow = started(server, max_tokens=2000)
     wait_until(lambda: server.metric("replies_running") == 0)
     assert server.post(TEXT, long(max_tokens=2)).status == 200
     assert b"[DONE]" in read_until(slow, b"[DONE]")
