@@ -63,6 +63,8 @@ def run_serve(options: argparse.Namespace) -> None:
     for name in ("rows", "queue", "seconds"):
         if not getattr(options, name) > 0:
             raise UserError(f"--{name} {getattr(options, name)}: it must be above 0")
+    if not 0 <= options.port < 1 << 16:
+        raise UserError(f"--port {options.port}: it must be from 0 to 65535")
     try:
         from nanoeuler.serving import server
     except ModuleNotFoundError as error:

@@ -108,12 +108,12 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise UserError(f"--host {host}: is no address of this machine ({error})") from error
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         listening.close()
         raise UserError(
             f"--port {port}: {host} cannot be bound there ({error}); stop what uses the port, "

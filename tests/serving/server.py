@@ -23,7 +23,7 @@ class ServerProcess:
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         wait_until(lambda: "the API" in self.log, self.process, self.log_path)
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", self.log)
+        found = re.search(r"http://[\d.]+:(\d+)/v1", self.log)
         self.port = int(found[1])
         self.url = f"http://127.0.0.1:{self.port}"
         self.pool = urllib3.PoolManager(maxsize=80, retries=False)

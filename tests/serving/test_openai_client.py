@@ -1,10 +1,9 @@
-"""The real `openai` package as the client, where it is installed."""
+"""The real `openai` package as the client."""
 
+import openai
 import pytest
 
 from tests.serving.server import ServerProcess
-
-openai = pytest.importorskip("openai")
 
 
 @pytest.fixture(scope="module")
