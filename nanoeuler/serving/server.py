@@ -106,8 +106,10 @@ def ignore(number: int, frame: object) -> None:
 def bind(host: str, port: int) -> socket.socket:
     """A socket bound to the address. Raises `UserError` when it cannot be."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind)
+        kind = socket.SOCK_STREAM
+        family, _, protocol, _, address = socket.getaddrinfo(host, port, type=kind)[0]
+        # asyncio sends at once (TCP_NODELAY) only where the protocol is named
+        listening = socket.socket(family, kind, protocol)
     except OSError as error:
         raise UserError(f"--host {host}: is no address of this machine ({error})") from error
     try:

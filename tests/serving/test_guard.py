@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from nanoeuler.serving.guard import is_loopback
+from nanoeuler.serving.server import bind
 from tests.serving.server import ServerProcess
 
 KEYS = ("a first key of some length", "and a second one")
@@ -54,6 +55,12 @@ def test_the_page_needs_nothing_from_elsewhere(open_server):
     assert "default-src 'none'" in page.headers["content-security-policy"]
     for path in ("/", "/page.js", "/page.css"):
         assert b"//" not in open_server.get(path).data.replace(b"// ", b"").replace(b"\n//", b"")
+
+
+def test_an_answer_is_sent_at_once():
+    """Without TCP_NODELAY every reply would wait for the client's delayed acknowledgement."""
+    with bind("127.0.0.1", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP
 
 
 def test_names_of_this_machine():
