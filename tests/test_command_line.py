@@ -24,6 +24,7 @@ def test_the_command_alone_shows_where_to_start(command):
         "use a model:",
         "  chat          talk to a model",
         "  generate      continue a prompt",
+        "  serve         models over HTTP: OpenAI's API, and a page",
     ]
     assert any(section.startswith("the stages of a run") for section in others)
 

@@ -11,7 +11,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     """Add this subcommand."""
     serve = subparsers.add_parser(
         "serve",
-        help="serve models: OpenAI's API, and a page to chat with them",
+        help="models over HTTP: OpenAI's API, and a page",
         description="Serve models over HTTP: OpenAI's API below /v1, and a page at /.",
     )
     meaning = "model folder, or the folder of a stage or a run, such as results/demo"
