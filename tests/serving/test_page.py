@@ -11,6 +11,7 @@ from tests.inference.conftest import FIELDS, wide_parameters
 from tests.serving.server import ServerProcess
 
 sync_api = pytest.importorskip("playwright.sync_api")
+sync_api.expect.set_options(timeout=60_000)
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
