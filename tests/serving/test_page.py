@@ -78,17 +78,3 @@ def test_a_question_is_answered_and_its_tokens_explain_themselves(page, server):
     sync_api.expect(page.locator(".reply")).to_have_count(0)
     page.wait_for_selector("#models input", state="attached")
     page.evaluate("document.getElementById('settings').open = true")
-
-
-def test_models_answer_side_by_side_and_stop(page, server):
-    page.fill("#max_tokens", "20000")
-    page.fill("#text", "Count.")
-    page.click("#send")
-    sync_api.expect(page.locator(".reply")).to_have_count(2)
-    sync_api.expect(page.locator(".reply").first).to_contain_text("one two three four five")
-    sync_api.expect(page.locator(".reply").nth(1).locator(".speed")).to_contain_text("tokens/s")
-    page.click("#stop")
-    sync_api.expect(page.locator(".reply").nth(1).locator(".speed")).to_contain_text("stopped")
-    sync_api.expect(page.locator("#send")).to_be_visible()
-    page.click("#clear")
-    sync_api.expect(page.locator(".reply")).to_have_count(0)
