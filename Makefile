@@ -5,12 +5,12 @@
 #   make lint       style, and the workflow's own checks
 #   make fuzz       damaged input for every reader; `MINUTES=60`
 #   make torture    runs under kill -9 and on full disks; `KILLS=200`
-#   make install    .venv only; `make install EXTRAS=slurm` for a cluster
+#   make install    .venv only; `EXTRAS=slurm` for a cluster, `mkl` for Intel's CPUs
 #   make lock       renew requirements/ from pyproject.toml (needs uv and the network)
 #   make clean      remove .venv and caches; data/ and results/ stay
 SHELL := bash
 BIN := .venv/bin
-LOCKS := core dev serve slurm cuda12 cuda13
+LOCKS := core dev serve slurm mkl gguf cuda12 cuda13
 # The driver's version of CUDA; empty without a driver.
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -nE \
   -e 's/.*CUDA Version: *12\..*/cuda12/p' -e 's/.*CUDA Version: *1[3-9]\..*/cuda13/p')

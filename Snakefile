@@ -35,7 +35,8 @@ from nanoeuler.files import canonical_json
 
 os.environ.update(job_environment(workflow.basedir))
 start.explain_changes()
-workflow_lock = WorkflowLock()  # here, since Snakemake takes its own before onstart
+if workflow.is_main_process:
+    workflow_lock = WorkflowLock()  # before Snakemake takes its own
 config_files = workflow.overwrite_configfiles or ["config/config.yaml"]
 config = start.read_configuration(config_files, workflow.config_settings.config)
 paths = Paths(config)
@@ -46,7 +47,6 @@ MODEL_THREADS = model_threads(workflow.global_resources["gpu"].value)
 
 
 onstart:
-    workflow_lock.note(getattr(workflow.persistence, "_lockfile", {}).values())
     jobs = list(workflow.dag.needrun_jobs())
     rules_to_run = {job.rule.name for job in jobs}
     gpus = workflow.global_resources["gpu"].value

@@ -3,14 +3,15 @@
     python benchmarks/cpu_step.py                      16 and 64 rows, about three minutes
     python benchmarks/cpu_step.py --batches 16 --threads 1
 
-Needs the extra `torch` and gcc.
+Needs the extra `torch` and gcc. Where MKL runs, the engine with NumPy's own BLAS is a side too.
 
 Each side does the same work (forward, backward, clipping, AdamW, K = 4 heads) on the same cores and
 the same tokens, from the same weights; their losses are compared first. A round times some steps of
-each side, one side after the other. Printed are medians over the rounds with their range. Memory is
-the peak of each side, in a process of its own, above what its imports take. Modules that Numba and
-torch.compile import at their first use count as imports: each first compiles one trivial function.
-Last come the matrix products alone.
+each side, one side after the other. Printed are medians over the rounds with their range. On a busy
+machine, compare processor times with `--threads 1`: threads that wait by spinning use theirs up.
+Memory is the peak of each side, in a process of its own, above what its imports take. Modules that
+Numba and torch.compile import at their first use count as imports: each first compiles one trivial
+function. Last come the matrix products alone.
 """
 
 import argparse
@@ -20,14 +21,18 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
+from nanoeuler.backend.cpu import blas
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.training.streams import StepRows, TextStream
 
 SIDES = ("nanoeuler", "eager", "compile")
+NUMPY = "numpy"
+"""The engine without MKL."""
 LEARNING_RATE = 1e-3
 PRODUCT_TOKENS = 256  # as in a step of `small`
 
@@ -47,6 +52,9 @@ def prepare(
 
     Before: with everything imported, but without a model.
     """
+    if side == NUMPY:
+        with mock.patch.object(blas, "installed_mkl", return_value=None):
+            return prepare("nanoeuler", config, batch, threads)
     rows, parameters = step_rows(config, batch), initial_parameters(config, 1)
     if side == "nanoeuler":
         from nanoeuler.backend.cpu.engine import CpuBackend
@@ -98,12 +106,11 @@ def memory(side: str, batch: int, threads: int) -> float:
 def products_only(config: ModelConfig, threads: int) -> float:
     """Tokens per second of a step that consists of matrix products, on one BLAS thread each."""
     from nanoeuler.backend.cpu import fused_products
-    from nanoeuler.backend.cpu.blas import Blas
     from nanoeuler.backend.cpu.thread_pool import ThreadPool
     from nanoeuler.model.flat import FlatBuffer, model_weights
 
-    blas = Blas()
-    sgemm, tokens = blas.sgemm, PRODUCT_TOKENS
+    library = blas.Blas()  # a name, because it has to outlive the calls
+    sgemm, tokens = library.sgemm, PRODUCT_TOKENS
     one, zero = np.float32(1), np.float32(0)
     weights = model_weights(config, np.zeros(FlatBuffer.elements(config), np.float32))
     tensors = [tensor for block in weights.blocks for tensor in vars(block).values()]
@@ -133,33 +140,40 @@ def products_only(config: ModelConfig, threads: int) -> float:
     return threads * tokens / float(np.median(times[3:]))
 
 
+def clocks() -> np.ndarray:
+    """Seconds that have passed, and seconds of processors that this process has used."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
 def compare(batch: int, threads: int, rounds: int, with_memory: bool) -> None:
     from peers import spread
 
     config = ModelConfig.from_dict({"preset": "small"})
-    steps = {side: prepare(side, config, batch, threads)[0] for side in SIDES}
+    sides = (*SIDES, *([NUMPY] if blas.installed_mkl() else []))
+    steps = {side: prepare(side, config, batch, threads)[0] for side in sides}
     losses = {side: np.array([step() for _ in range(3)]) for side, step in steps.items()}
-    worst = max(np.abs(losses[side] / losses["nanoeuler"] - 1).max() for side in SIDES)
+    worst = max(np.abs(losses[side] / losses["nanoeuler"] - 1).max() for side in sides)
     if worst > 1e-4:
         sys.exit(f"the losses differ by {worst:.1e}: {losses}; nothing to compare")
     repeats = max(1, 64 // batch)
-    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+    seconds: dict[str, list[np.ndarray]] = {side: [] for side in sides}
     for _ in range(rounds):
         for side, step in steps.items():
-            began = time.perf_counter()
+            began = clocks()
             for _ in range(repeats):
                 step()
-            seconds[side].append((time.perf_counter() - began) / repeats)
-    times = {side: np.array(values) for side, values in seconds.items()}
+            seconds[side].append((clocks() - began) / repeats)
+    times = {side: np.transpose(values) for side, values in seconds.items()}
     shape = f"B = {batch}, T = {config.context}, {rounds} rounds of {repeats} steps"
-    print(f"{shape}; losses agree to {worst:.0e}")
-    for side in SIDES:
-        rate = spread(batch * config.context / times[side], ",.0f")
-        ratio = spread(times[side] / times["nanoeuler"], ".2f")
-        beside = "" if side == "nanoeuler" else f"; nanoeuler is {ratio} times as fast"
+    print(f"{shape} by {blas.Blas().label}; losses agree to {worst:.0e}")
+    for side in sides:
+        rate = spread(batch * config.context / times[side][0], ",.0f")
+        wall, processor = (spread(ratio, ".2f") for ratio in times[side] / times["nanoeuler"])
+        ratios = f"{wall} times as fast, {processor} in processor time"
+        beside = "" if side == "nanoeuler" else f"; nanoeuler is {ratios}"
         print(f"  {side:<10} {rate} tokens/s{beside}")
     if with_memory:
-        peaks = [f"{side} {memory(side, batch, threads):,.0f} MB" for side in SIDES]
+        peaks = [f"{side} {memory(side, batch, threads):,.0f} MB" for side in sides]
         print("  memory     " + ", ".join(peaks))
 
 
@@ -173,7 +187,7 @@ def main() -> None:
         action="store_true",
         help="leave out memory, which takes three processes more",
     )
-    parser.add_argument("--memory", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--memory", choices=(*SIDES, NUMPY), help=argparse.SUPPRESS)
     options = parser.parse_args()
     config = ModelConfig.from_dict({"preset": "small"})
     if options.memory:

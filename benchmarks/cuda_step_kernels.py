@@ -35,12 +35,12 @@ def gemm(out: Any, inner: int) -> tuple[float, str]:
 
 
 PRODUCTS = {  # work of a call from its arguments, and its unit
-    "multiply": lambda a, ta, b, tb, out, *rest, **named: gemm(out, a.shape[not ta]),
+    "multiply": lambda a, ta, b, tb, out, *rest, **named: gemm(out, a.shape[0 if ta else 1]),
 }
 FUSED = {
     "rotated": lambda x, w, packed, *rest: gemm(packed, x.shape[1]),
     "gated": lambda x, w, packed, *rest: gemm(packed, x.shape[1]),
-    "gated_backward": lambda dx, w, scale, packed, up, out: gemm(out, dx.shape[1]),
+    "gated_backward": lambda dx, w, scale, packed, up, out, *rest: gemm(out, dx.shape[1]),
 }
 OPS = {
     "rope": lambda x, *rest, **named: (2 * size(x), "TB/s"),
@@ -63,6 +63,7 @@ OPS = {
     "attention": lambda *rest: (0, ""),
     "attention_backward": lambda *rest: (0, ""),
     "add_losses": lambda *rest: (0, ""),
+    "training_weights": lambda *rest: (0, ""),
 }
 
 
@@ -84,7 +85,8 @@ class Timer:
             shapes = " ".join(
                 "×".join(map(str, a.shape)) for a in arguments[:4] if hasattr(a, "shape")
             )
-            self.calls.append((f"{name} {shapes}", begin, end, work(*arguments, **named)))
+            kind = " ".join({str(a.dtype) for a in arguments[:1] if hasattr(a, "dtype")})
+            self.calls.append((f"{name} {shapes} {kind}", begin, end, work(*arguments, **named)))
             return result
 
         return call
@@ -95,7 +97,7 @@ def main() -> None:
     parser.add_argument("--preset", default="base")
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--length", type=int, default=512)
-    parser.add_argument("--precision", choices=("fp32", "tf32", "bf16"), default="bf16")
+    parser.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp8"), default="bf16")
     parser.add_argument("--heads", type=int, default=4, help="prediction heads K")
     parser.add_argument(
         "--model",
@@ -123,7 +125,8 @@ def main() -> None:
     state = TrainingState(
         config, backend, initial_parameters(config, 1), AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
     )
-    state.train_step(rows, options.rows, 1e-4)
+    for _ in range(2):  # fp8 begins with a step in bf16
+        state.train_step(rows, options.rows, 1e-4)
     timer, ballast = Timer(backend), cupy.empty(2 << 30, np.uint8)
     found = collections.defaultdict(list)
     for _ in range(9):

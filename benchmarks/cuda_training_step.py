@@ -3,11 +3,13 @@
     python benchmarks/cuda_training_step.py --preset base --rows 64 --length 512 --precision bf16
 
 Both sides run in one process and do the whole step: forward, backward, clipping to norm 1, AdamW;
-same weights, same tokens. PyTorch runs compiled (torch.compile), with fused AdamW and, for bf16,
-autocast. The sides take turns of ten steps; each figure is the median of several turns, in brackets
-the fastest and the slowest, and the ratio that of the turns side by side. The energy of a step is
-the GPU's own count over all turns of a side. The count lags behind: some hundredths of a side's may
-be the other's. Takes about two minutes, most of them for torch.compile.
+same weights, same tokens. PyTorch runs compiled (torch.compile), with fused AdamW and, for bf16
+and fp8, bf16 autocast. Beside fp8 there is a third side, the peer with its linear layers in fp8
+(torch._scaled_mm, scales of the moment, e4m3 forward, e5m2 gradients). The sides take turns of ten
+steps; each figure is the median of several turns, in brackets the fastest and the slowest, and the
+ratio that of the turns side by side. The energy of a step is the GPU's own count over all turns of
+a side. The count lags behind: some hundredths of a side's may be the other's. Takes about two
+minutes for two sides, most of them for torch.compile.
 
 The shape of GPT-2 124M, one head, with our architecture:
 
@@ -109,14 +111,24 @@ def rows_that_fit(config: ModelConfig, options: argparse.Namespace) -> int:
     return rows_within(config, backend, options.length, budget, recompute=options.recompute)
 
 
-def peer(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -> Side:
+def peer_in_fp8(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -> Side:
+    """PyTorch's, with linear layers in fp8 as one would first write them."""
+    return peer(config, stream, options, fp8=True)
+
+
+def peer(
+    config: ModelConfig, stream: TextStream, options: argparse.Namespace, *, fp8: bool = False
+) -> Side:
     """PyTorch's."""
     import torch
-    from pytorch_model import PyTorchModel
+    from pytorch_model import PyTorchModel, use_fp8
 
     torch.set_float32_matmul_precision("highest" if options.precision == "fp32" else "high")
     torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
     model = PyTorchModel(config, initial_parameters(config, 1), packed=not options.separate).cuda()
+    if fp8:
+        use_fp8(model)
     matrices = [p for p in model.parameters() if p.ndim > 1]
     norms = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}]
@@ -127,7 +139,7 @@ def peer(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -
 
     def step() -> Any:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", torch.bfloat16, enabled=options.precision == "bf16"):
+        with torch.autocast("cuda", torch.bfloat16, enabled=options.precision in ("bf16", "fp8")):
             loss = compiled(ids, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -135,9 +147,8 @@ def peer(config: ModelConfig, stream: TextStream, options: argparse.Namespace) -
         return loss
 
     losses = [step().item() for _ in range(UNTIMED)]
-    return Side(
-        step, torch.cuda.synchronize, lambda: torch.cuda.max_memory_allocated() / 1e9, losses[0]
-    )
+    gigabytes = (torch.cuda.max_memory_allocated() - before) / 1e9
+    return Side(step, torch.cuda.synchronize, lambda: gigabytes, losses[0])
 
 
 def main() -> None:
@@ -146,7 +157,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--heads", type=int, default=4, help="prediction heads K")
-    parser.add_argument("--precision", choices=("fp32", "tf32", "bf16"), default="bf16")
+    parser.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp8"), default="bf16")
     parser.add_argument("--residual", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--recompute", action="store_true")
     parser.add_argument("--micro-batch-rows", type=int)
@@ -186,7 +197,11 @@ def main() -> None:
         tokens, options.length, len(tokens), config.mtp_weights, 0, False, 1, "benchmark"
     )
     flops = training_flops_per_token(config, options.length) * len(tokens)
-    makers = {"nanoeuler": ours} if options.alone else {"nanoeuler": ours, "torch.compile": peer}
+    makers = {"nanoeuler": ours}
+    if not options.alone:
+        makers["torch.compile"] = peer
+        if options.precision == "fp8":
+            makers["torch.compile, fp8"] = peer_in_fp8
     shape = f"{options.rows} × {options.length} tokens, K = {options.heads}"
     print(
         f"{options.preset}, {parameter_count(config):,} parameters, {shape}, {options.precision},"
@@ -204,13 +219,13 @@ def main() -> None:
         energy = side.energy / STEPS / options.runs
         memory = f"{side.gigabytes():.1f} GB  {energy:.1f} J, {energy / middle * 1e3:.0f} W"
         print(
-            f"  {name:<14}{speed}  MFU {mfu}  {memory}  first loss {side.first_loss:.4f}",
+            f"  {name:<19}{speed}  MFU {mfu}  {memory}  first loss {side.first_loss:.4f}",
             flush=True,
         )
-    if not options.alone:
-        middle, spread = summary([turn["torch.compile"] / turn["nanoeuler"] for turn in turns])
-        memory = sides["nanoeuler"].gigabytes() / sides["torch.compile"].gigabytes()
-        print(f"  ratio         {middle:8.2f} × the speed {spread}, {memory:.2f} × the memory")
+    for name, side in list(sides.items())[1:]:
+        middle, spread = summary([turn[name] / turn["nanoeuler"] for turn in turns])
+        memory = sides["nanoeuler"].gigabytes() / side.gigabytes()
+        print(f"  to {name:<16}{middle:8.2f} × the speed {spread}, {memory:.2f} × the memory")
 
 
 def summary(values: list[float]) -> tuple[float, str]:

@@ -18,6 +18,53 @@ from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import head_name
 
 
+class ScaledProduct(torch.autograd.Function):
+    """x Wᵀ by torch._scaled_mm: e4m3 forward, e5m2 gradients, each tensor scaled by its largest
+    magnitude of the moment. The second factor of a product has to be column-major."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        x8, w8 = (quantized(tensor, torch.float8_e4m3fn) for tensor in (x, weight))
+        ctx.save_for_backward(*x8, *w8)
+        return scaled_mm(x8, (w8[0].t(), w8[1]))
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x8, x_inverse, w8, w_inverse = ctx.saved_tensors
+        g8, g_inverse = quantized(gradient, torch.float8_e5m2)
+        dx = scaled_mm((g8, g_inverse), (w8.t().contiguous().t(), w_inverse))
+        turned = (g8.t().contiguous(), g_inverse), (x8.t().contiguous().t(), x_inverse)
+        return dx, scaled_mm(*turned).float()
+
+
+def quantized(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """`x` in 8 bits, and what they are to be multiplied by."""
+    scale = torch.finfo(dtype).max / x.abs().amax().float().clamp(min=1e-30)
+    return (x.float() * scale).to(dtype), 1 / scale
+
+
+def scaled_mm(
+    left: tuple[torch.Tensor, torch.Tensor], right: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    scales = {"scale_a": left[1], "scale_b": right[1]}
+    return torch._scaled_mm(left[0], right[0], **scales, out_dtype=torch.bfloat16)
+
+
+class ScaledLinear(nn.Linear):
+    """A linear layer whose three products are in fp8."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, self.in_features).bfloat16()
+        return ScaledProduct.apply(rows, self.weight).view(*x.shape[:-1], self.out_features)
+
+
+def use_fp8(model: nn.Module) -> None:
+    """Compute all linear layers of a model in fp8, the heads too."""
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = ScaledLinear
+
+
 class LayerWeights:
     """Views of one layer's tensors in a flat buffer."""
 

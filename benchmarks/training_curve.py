@@ -10,7 +10,7 @@ changed by `--set` (PyTorch's optimizer is always AdamW); both sides start from 
 take the same rows in the same order. PyTorch runs compiled, with fused AdamW and on a GPU bf16
 autocast; the host makes its next rows while the device is at work, as ours does. Every `--every`
 steps the weights of either side are measured by our own evaluation, in our own engine, with the
-clock stopped. The seconds are those of the steps, without the first two, in which kernels are
+clock stopped. The seconds are those of the steps, without the first three, in which kernels are
 compiled and algorithms chosen. Each line is also appended to `--output`, as JSON. Two GPUs take a
 side each (CUDA_VISIBLE_DEVICES). Documents of a row see each other on both sides, whatever
 `pretrain.document_mask` says.
@@ -42,7 +42,7 @@ from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
-UNTIMED = 2  # steps in which either side prepares itself
+UNTIMED = 3  # steps in which either side prepares itself
 
 
 class Ours:
@@ -235,7 +235,9 @@ def main() -> None:
         parser.error("torch.compile trains with AdamW alone, at one learning rate")
     schedule = Schedule.of(settings, options.steps)
     parameters = initial_parameters(model, config["seed"], settings.embedding_std)
-    backend = make_backend(options.device)
+    backend = make_backend(
+        options.device, precision=settings.precision, residual=settings.residual_precision
+    )
     arguments = model, parameters, settings, stream, schedule
     side = (
         Ours(*arguments, backend)

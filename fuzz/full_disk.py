@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,15 @@ from fuzz import faulty_files, material
 from fuzz.faulty_files import Fault
 from fuzz.material import CONFIG, INPUTS, PARENTS
 from fuzz.table import markdown
+from nanoeuler.config.evaluation_settings import Evaluate
+from nanoeuler.folders import MARKER
 
 ERRORS = {errno.ENOSPC: 1, errno.EIO: 3}
 """An error, and of how many operations it fails one: a broken disk is tried at every third."""
 LONGEST = 60  # seconds that a stage may take
 UNCOMPARED = ("metrics.jsonl", "log.txt", "lock.json", "state.json")
 """Files that grow, or that say when and where they were made."""
-EVALUATE = {"prompts": ["Say fox."], "max_new_tokens": 4}
+EVALUATE = Evaluate(prompts=["Say fox."], max_new_tokens=4, validation_tokens=500)
 HEADER = (
     *("stage", "error", "operations", "refused", "unharmed", "tracebacks", "half files"),
     *("equal afterwards", "leftovers"),
@@ -92,7 +94,8 @@ class Stage:
         return found
 
     def leftovers(self) -> int:
-        return len([*self.output.rglob(".*"), *self.hidden()])
+        inside = [path for path in self.output.rglob(".*") if path.name != MARKER]
+        return len([*inside, *self.hidden()])
 
 
 def stages_of(root: Path) -> list[Stage]:
@@ -107,7 +110,7 @@ def stages_of(root: Path) -> list[Stage]:
         *material.data_commands(data),
         *(material.training_command(stage, data, run, config) for stage in INPUTS),
         [
-            *("evaluate", "--config", json.dumps({"evaluate": EVALUATE})),
+            *("evaluate", "--config", json.dumps({"evaluate": asdict(EVALUATE)})),
             *("--model", str(run / PARENTS["dpo"] / "model")),
             *("--tokens", str(data / "tokens/manifest.json")),
             *("--output", str(evaluation / "sft.json")),

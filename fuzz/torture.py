@@ -56,7 +56,6 @@ class Counts:
     starts: int = 0
     runs: int = 0
     equal: int = 0
-    unlocked: int = 0  # times that `snakemake --unlock` was run
     leftovers: int = 0  # temporary files and folders that are there when a run has ended
     seconds: float = 0.0
 
@@ -247,21 +246,17 @@ class Workflow(Target):
             shutil.rmtree(self.folder / made, ignore_errors=True)
 
     def start(self, counts: Counts) -> Command:
-        """Start Snakemake after what a user is told to do first: wait for a stage, unlock."""
+        """Start Snakemake, when a stage that the last one has left at work has ended."""
         deadline = time.monotonic() + LONGEST
         while any(processes_in(self.folder)):
             if time.monotonic() > deadline:
                 raise Failed("a stage that Snakemake has left does not end")
             time.sleep(0.05)
-        snakemake = [sys.executable, "-m", "snakemake", *WORKFLOW]
-        if any((self.folder / ".snakemake/locks").glob("*")):
-            counts.unlocked += 1
-            Command([*snakemake, "--unlock"], self.folder).finish()
         counts.starts += 1
-        return Command([*snakemake, *OVERRIDES], self.folder)
+        return Command([sys.executable, "-m", "snakemake", *WORKFLOW, *OVERRIDES], self.folder)
 
     def kill(self, command: Command, what: str) -> bool:
-        command.wait(3 + self.rng.uniform(0, 0.5) * self.seconds)
+        command.wait(self.rng.uniform(0, 0.6) * self.seconds)
         return command.kill() if what == "snakemake" else command.kill_group()
 
     def hashes(self) -> dict[str, str]:
@@ -341,11 +336,10 @@ def main() -> int:
         folder = Path(temporary).resolve()
         all_counts, broken = torture(options.kills, options.seed, folder, kinds)
     total = Counts("all", "")
-    for name in ("kills", "starts", "runs", "equal", "leftovers", "unlocked", "seconds"):
+    for name in ("kills", "starts", "runs", "equal", "leftovers", "seconds"):
         setattr(total, name, sum(getattr(counts, name) for counts in all_counts))
     table = markdown(HEADER, [counts.row() for counts in [*all_counts, total]])
     print(f"\nseed {options.seed}:\n\n{table}\n")
-    print(f"Snakemake was unlocked with --unlock {total.unlocked} times.")
     return 1 if broken else 0
 
 

@@ -51,7 +51,8 @@ def accept_model(folder: Path) -> list[Path]:
     config, description = read_unsealed(folder)
     parameters = np.zeros(FlatBuffer.elements(config), np.float32)
     load_tensors(folder / WEIGHTS, {"": FlatBuffer(config, parameters)})
-    ids = len(tokenizer_json.read_unchecked(folder / TOKENIZER).tokens)
+    vocabulary = tokenizer_json.read_unchecked(folder / TOKENIZER)
+    ids = len(vocabulary.tokens)
     if ids != config.vocab_size:
         raise UserError(
             f"{folder / TOKENIZER}: it has {ids} ids where the model has {config.vocab_size}; "
@@ -64,7 +65,7 @@ def accept_model(folder: Path) -> list[Path]:
         "sha256": hashes,
         "info": {**description.get("info", {}), "accepted": now()},
     }
-    content = read_json(folder / CONFIG) | llama_keys(config)
+    content = read_json(folder / CONFIG) | llama_keys(config, vocabulary.end_id)
     write_json(folder / CONFIG, content | {"nanoeuler": seal(description)})
     before = noted if isinstance(noted, dict) else {}
     changed = [folder / name for name in hashes if hashes[name] != before.get(name)]

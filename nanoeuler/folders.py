@@ -21,8 +21,8 @@ from nanoeuler.temporary import temporary_beside, temporary_path
 MARKER = ".nanoeuler"
 """The list of our files in a folder that we made. (A manifest alone would not do: Snakemake deletes
 it, as an output, before it makes the folder again.)"""
-WHOLE = ("config.json", "state.json")
-"""Files of models and checkpoints, which have no marker: all their files are outputs."""
+WHOLE = "state.json"
+"""The file of checkpoints, which have no marker: it shows that they are ours."""
 EARLIER = re.compile(
     r"manifest\.json|(train|validation)-.+-\d{3}\.bin|(train|validation|items)\.jsonl|"
     r"(fineweb|gutenberg)/.+|instructions\.json|preferences\.jsonl|questions\.jsonl"
@@ -58,7 +58,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         with temporary_beside(target, folder=True) as temporary:
             yield temporary
             require_ours(path)
-            if not any((temporary / name).is_file() for name in WHOLE):
+            if not (temporary / WHOLE).is_file():
                 write_marker(temporary, files_in(temporary))
             finish_files(temporary)
             keep_others(target, temporary)

@@ -5,6 +5,8 @@ real model on this machine. What is on disk already is not counted again. All fi
 and are printed as such.
 """
 
+import itertools
+import math
 import os
 import shutil
 import time
@@ -22,6 +24,7 @@ from nanoeuler.files import read_json
 from nanoeuler.log import counted, format_seconds
 from nanoeuler.model.buffers import training_pass_bytes
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.depth import coarsened
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import parameter_count, training_flops_per_token
 from nanoeuler.training.optimizer.adamw import AdamW
@@ -66,6 +69,7 @@ class StageCost:
     tokens: float
     epochs: float
     seconds: float | None = None
+    depth: float = 1.0  # operations of a token, as a share of those in the whole model
 
 
 @dataclass
@@ -212,11 +216,28 @@ def stage_costs(plan: Plan, config: Config) -> dict[str, StageCost]:
 
     tuned = tuning(sft.epochs, "instructions", sft.instructions, RECORDS_BYTES)
     return {
-        "pretrain": StageCost(pretrain.tokens, pretrain.tokens / max(1.0, plan.text_tokens)),
+        "pretrain": StageCost(
+            pretrain.tokens,
+            pretrain.tokens / max(1.0, plan.text_tokens),
+            depth=mean_depth(ModelConfig.from_dict(config["model"]), pretrain),
+        ),
         "sft": tuned,
         "sft_scratch": tuned,
         "dpo": tuning(dpo.epochs, "preferences", dpo.preferences, PAIRS_BYTES),
     }
+
+
+def mean_depth(model: ModelConfig, pretrain: Pretrain) -> float:
+    """The mean operations of a token while the model grows, as a share of those in `model`."""
+
+    def flops(times: int) -> float:
+        return training_flops_per_token(coarsened(model, times), model.context)
+
+    steps = math.ceil(pretrain.tokens / pretrain.batch_tokens)
+    borders = [0, *sorted(pretrain.grow_at), steps]
+    parts = list(itertools.pairwise(borders))
+    work = sum((b - a) * flops(len(parts) - 1 - index) for index, (a, b) in enumerate(parts))
+    return work / (steps * flops(0))
 
 
 def longest_row(config: Config, model: ModelConfig) -> int:
@@ -262,7 +283,7 @@ def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = 4.0) 
     fastest = min(durations[1:])  # others may be at work on this machine
     plan.tokens_per_second = rows * length / fastest
     for stage in plan.stages.values():
-        stage.seconds = stage.tokens / plan.tokens_per_second
+        stage.seconds = stage.depth * stage.tokens / plan.tokens_per_second
 
 
 def is_short(config: Config, plan: Plan) -> bool:

@@ -22,6 +22,7 @@ PACKAGES = (
     "duckdb",
     "snakemake",
     "numba",
+    "mkl",
     "cupy-cuda12x",
     "cupy-cuda13x",
     "nvidia-cublas-cu12",

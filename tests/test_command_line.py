@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.cli import build_parser
 
 CHECKOUT = Path(__file__).parents[1]
@@ -25,6 +26,8 @@ def test_the_command_alone_shows_where_to_start(command):
         "  chat          talk to a model",
         "  generate      continue a prompt",
         "  serve         models over HTTP: OpenAI's API, and a page",
+        "  export        write a model for transformers, llama.cpp or Ollama",
+        "  import        take a Llama-class model from Hugging Face's folder",
     ]
     assert any(section.startswith("the stages of a run") for section in others)
 
@@ -101,6 +104,7 @@ def test_info_and_plan_print_json_for_programs(command, monkeypatch):
     assert info["parameters"]["total"] == 1_049_216
     assert info["memory"]["weights"] >= 4 * 1_049_216
     assert info["machine"]["backend"] == "cpu"
+    assert info["machine"]["blas"] == CpuBackend(1).blas.label
     assert json.loads(command("info", "--json")[1])["presets"]["small"] == 1_049_216
     _, out, _ = command("plan", "config/small.yaml", "--json", "--stages", "", "--device", "cpu")
     plan = json.loads(out)

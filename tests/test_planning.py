@@ -41,6 +41,16 @@ def test_a_real_run_counts_downloads_disk_memory_tokens_and_epochs():
     assert planning.shortages(config, plan, "config/small.yaml") == []
 
 
+def test_the_steps_of_a_shallower_model_cost_less():
+    _, whole = plan_of("base")
+    _, grown = plan_of("base", "pretrain.grow_at=[4578]")  # of 9,156 steps
+    assert whole.stages["pretrain"].depth == 1
+    # half of the steps at half of the cost, but for the head's product
+    assert grown.stages["pretrain"].depth == pytest.approx(
+        0.75 + 0.25 * 2 * 768 * 4096 * 3 / 660.7e6, abs=1e-3
+    )
+
+
 def test_the_demo_downloads_nothing_and_has_little_text():
     _, plan = plan_of("config")
     assert plan.download == {}

@@ -17,9 +17,9 @@ def make_backend(
 ) -> "Backend":
     """The backend for `--device`; `gpus` = 0 forces the CPU.
 
-    `auto` takes a GPU where one answers, else the CPU. `precision` (fp32, tf32, bf16; auto: bf16)
-    and `residual`, the type of the residual stream (fp32, bf16; auto: bf16), are for a GPU; a CPU
-    computes in float32. Raises `UserError` for a device that is not there.
+    `auto` takes a GPU where one answers, else the CPU. `precision` (fp32, tf32, bf16,
+    fp8; auto: bf16) and `residual`, the type of the residual stream (fp32, bf16; auto: bf16), are
+    for a GPU; a CPU computes in float32. Raises `UserError` for a device that is not there.
     """
     if device not in DEVICES:
         raise UserError(f"--device {device}: there are {', '.join(DEVICES)}")

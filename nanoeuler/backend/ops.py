@@ -86,6 +86,9 @@ class Backend(ABC):
     check_tokens = 40
     """Tokens of a micro-batch for which the kernels compute that training takes."""
 
+    check_multiple = 1
+    """The rows of that micro-batch are a multiple of it."""
+
     peak_flops: float | None = None
     """Operations per second that the device can do; None where nobody says."""
 
@@ -191,17 +194,36 @@ class Backend(ABC):
         """
         return weights
 
+    @property
+    def scales(self) -> dict[str, list[float]]:
+        """What training has learned about the size of numbers, by name; a checkpoint keeps it.
+
+        Only of number formats that need it, and empty for a new training.
+        """
+        return {}
+
+    @scales.setter  # noqa: B027
+    def scales(self, saved: dict[str, list[float]]) -> None:
+        pass
+
+    @property
+    def saturated(self) -> int | None:
+        """Arrays so far that held a number too large for their format; None where none can."""
+        return None
+
     # ---- work as a whole
 
     def feed(self, arrays: list[np.ndarray]) -> Feed:
         """Where host arrays of these shapes and types are handed over."""
         return Feed(arrays)
 
-    def program(self, function: Callable[[], None], *, training: bool = False) -> Program:
+    def program(
+        self, function: Callable[[], None], *, training: bool = False, once: bool = False
+    ) -> Program:
         """`function` as work to be done again and again, always on the same arrays.
 
         `training`: it is a training step. It will run often, so an engine may take time to find
-        out how to run it fast.
+        out how to run it fast, unless it runs `once`, for a check.
         """
         return Program(function)
 

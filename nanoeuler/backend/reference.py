@@ -7,7 +7,7 @@ float64. Names, shapes and the rules for outputs are those of the contract, `ops
 import itertools
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -405,24 +405,47 @@ class ReferenceBackend(Backend):
 
         where U Vᵀ is u's nearest orthogonal matrix: u = U Σ Vᵀ.
         """
-        finite, gradient_scale, learning_rate, _ = scalars.tolist()
-        if not finite:
+        if scalars[0] == 0:
             return
-        mu = constants.momentum
-        for group in groups:
-            for offset in group.offsets:
-                part = slice(offset, offset + group.rows * group.columns)
-                moment, gradient = momentum[part], (1 - mu) * gradient_scale * flat.gradients[part]
-                moment *= mu
-                moment += gradient
-                gradient += mu * moment
-                update_RK = gradient.reshape(group.rows, group.columns)
-                update_RK = self.orthogonalize(update_RK, constants.polynomials)
-                update_RK *= learning_rate * group.scale
-                parameters = flat.parameters[part]
-                parameters *= 1 - learning_rate * constants.weight_decay
-                parameters -= update_RK.reshape(-1)
+        self.each_matrix(
+            [(group, offset) for group in groups for offset in group.offsets],
+            lambda group, offset: self.muon_matrix(
+                flat, momentum, group, offset, constants, scalars
+            ),
+        )
         self.refresh(flat.working, flat.parameters)
+
+    def each_matrix(
+        self, matrices: list[tuple[MatrixGroup, int]], work: Callable[[MatrixGroup, int], None]
+    ) -> None:
+        """Do the work on each matrix, in any order."""
+        for group, offset in matrices:
+            work(group, offset)
+
+    def muon_matrix(
+        self,
+        flat: FlatState,
+        momentum: Array,
+        group: MatrixGroup,
+        offset: int,
+        constants: MuonConstants,
+        scalars: Array,
+    ) -> None:
+        """`muon` on one matrix of a group."""
+        _, gradient_scale, learning_rate, _ = scalars.tolist()
+        mu = constants.momentum
+        part = slice(offset, offset + group.rows * group.columns)
+        moment, gradient = momentum[part], (1 - mu) * gradient_scale * flat.gradients[part]
+        moment *= mu
+        moment += gradient
+        gradient += mu * moment
+        update_RK = self.orthogonalize(
+            gradient.reshape(group.rows, group.columns), constants.polynomials
+        )
+        update_RK *= learning_rate * group.scale
+        parameters = flat.parameters[part]
+        parameters *= 1 - learning_rate * constants.weight_decay
+        parameters -= update_RK.reshape(-1)
 
     def orthogonalize(
         self, x_RK: Array, polynomials: Sequence[tuple[float, float, float]]

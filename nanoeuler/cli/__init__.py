@@ -18,8 +18,10 @@ from nanoeuler.cli import (
     evaluation,
     inference,
     information,
+    interchange,
     own_text,
     planning,
+    refining,
     serving,
     sources,
     tokenizer,
@@ -40,9 +42,9 @@ START = (
 """The commands to begin with, for the top of `nanoeuler --help`."""
 GROUPS = {
     "your own text": (own_text,),
-    "use a model": (inference, serving),
+    "use a model": (inference, serving, interchange),
     "before a run": (planning, checking, information),
-    "after a run": (evaluation, accepting),
+    "after a run": (evaluation, accepting, refining),
     "the stages of a run, which Snakemake calls for you": (
         *(sources, corpus, tokenizer, training),
     ),

@@ -39,7 +39,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "differences, and what the engine at hand computes with that specification in float64: "
         "gradients, decoded tokens, updates. Without --config, a GPU's engine (or the CPU's with "
         "--device cpu: a minute, and 4 GB for the model `base` at 1,024 tokens) is also compared "
-        "op by op, in every precision.",
+        "op by op, in every precision but fp8, which is a matter of whole training steps: a "
+        "--config that sets it is compared in it.",
     )
     parser.add_argument(
         "--quick", action="store_true", help="fewer and smaller models: a second or two"
@@ -136,7 +137,7 @@ def checked_forms(options: argparse.Namespace) -> "list[Form]":
 
 
 def check_engine(device: str, quick: bool, shapes: dict[str, tuple[int, int]]) -> None:
-    """Compare an engine with the reference in float64, in every precision that it has.
+    """Compare an engine with the reference in float64, in every precision but fp8.
 
     Its ops are compared, and unless `quick` whole models, too. `shapes` has the rows and the length
     of the batch for each preset.

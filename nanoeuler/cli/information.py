@@ -234,7 +234,8 @@ def describe_machine(backend: "Backend", why: str) -> dict[str, Any]:
     gpu = device and {"name": device.name, "memory": device.memory, "free": device.free_memory}
     kept = {key: found[key] for key in ("cores", "cpu", "nanoeuler", "python", "packages")}
     memory = memory_megabytes() * 2**20
-    return {"backend": backend.name, "reason": why, "gpu": gpu, "memory": memory, **kept}
+    engine = {"backend": backend.name, "reason": why, "blas": backend.environment().get("blas")}
+    return {**engine, "gpu": gpu, "memory": memory, **kept}
 
 
 def print_machine(machine: dict[str, Any]) -> None:
@@ -243,6 +244,8 @@ def print_machine(machine: dict[str, Any]) -> None:
     packages = {"python": machine["python"], **machine["packages"]}
     versions = ", ".join(f"{name} {version}" for name, version in packages.items())
     lines: list[Line] = [("backend", machine["backend"], machine["reason"])]
+    if blas := machine["blas"]:
+        lines.append(("BLAS", "", blas))
     if gpu := machine["gpu"]:
         lines.append(("GPU", size(gpu["memory"]), f"{gpu['name']}, {size(gpu['free'])} free"))
     lines += [

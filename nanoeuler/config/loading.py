@@ -1,6 +1,7 @@
 """Reading a configuration from YAML files and resolving it until nothing is left to guess."""
 
 import glob
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from nanoeuler.corpus.tasks import describe_task
 from nanoeuler.errors import UserError, brief
 from nanoeuler.files import parse_json
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.depth import check_growth
 
 Config = dict[str, Any]
 
@@ -201,6 +203,7 @@ class Consistency:
         self.check_questions()
         self.check_tasks()
         self.check_batches()
+        self.check_growth()
 
     def where(self, key: Key) -> str:
         return locate(key, self.locations, self.source)
@@ -294,3 +297,12 @@ class Consistency:
                     (stage, "batch_tokens"),
                     f"is {tokens}, less than one row of {row} tokens; give a multiple of {row}",
                 )
+
+    def check_growth(self) -> None:
+        pretrain, model = self.config["pretrain"], ModelConfig.from_dict(self.config["model"])
+        rows = pretrain["batch_tokens"] // model.context
+        try:
+            steps = math.ceil(pretrain["tokens"] / (rows * model.context))
+            check_growth(model, pretrain["grow_at"], steps)
+        except UserError as error:
+            raise UserError(f"{self.where(('pretrain', 'grow_at'))}: {error}") from error

@@ -105,6 +105,11 @@ def is_required(item: Field[Any]) -> bool:
     return item.default is MISSING and item.default_factory is MISSING
 
 
+def default_of(item: Field[Any]) -> Any:
+    """The default of a field that has one."""
+    return item.default if item.default_factory is MISSING else item.default_factory()
+
+
 def section_type(item: Field[Any]) -> type[Section] | None:
     """The class of a field that is a section."""
     return item.type if isinstance(item.type, type) and issubclass(item.type, Section) else None

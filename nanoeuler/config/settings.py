@@ -35,13 +35,14 @@ class Training(Section):
         default="auto",
         reruns=Reruns.NEVER,
     )
-    precision: Literal["auto", "fp32", "tf32", "bf16"] = key(
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp8"] = key(
         "number format of matrix products and activations on a GPU (weights and moments stay in "
-        "fp32); auto is bf16. A CPU computes in fp32",
+        "fp32); auto is bf16; fp8 is bf16 with most products of training in e4m3, from compute "
+        "capability 8.9 on. A CPU computes in fp32",
         default="auto",
     )
     residual_precision: Literal["auto", "fp32", "bf16"] = key(
-        "number format of the residual stream when precision is bf16", default="auto"
+        "number format of the residual stream when precision is bf16 or fp8", default="auto"
     )
     recompute: bool = key(
         "compute the largest product of each layer again in the backward pass instead of keeping "
@@ -132,6 +133,13 @@ class Pretrain(Training):
         "embedding_rate",
         default=0.02,
         gt=0,
+        reruns=Reruns.UNLESS_DEFAULT,
+    )
+    grow_at: list[Annotated[int, Ge(1)]] = key(
+        "steps after which the model grows in depth: twice the layers, each of half the step_size, "
+        "compute nearly the same; training begins with so few layers that it ends with "
+        "model.layers and model.step_size",
+        default=[],
         reruns=Reruns.UNLESS_DEFAULT,
     )
     document_mask: bool = key(

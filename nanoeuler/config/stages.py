@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import nanoeuler
-from nanoeuler.config.section import Reruns, Section, section_type
+from nanoeuler.config.section import Reruns, Section, default_of, section_type
 from nanoeuler.config.settings import Configuration
 from nanoeuler.config.sources import Sources
 from nanoeuler.files import canonical_json
@@ -151,7 +151,7 @@ def lasting(values: Mapping[str, Any], section: type[Section]) -> dict[str, Any]
                 pass
             case Reruns.IF_DECISIVE if not decisive:
                 pass
-            case Reruns.UNLESS_DEFAULT if value == field.default:
+            case Reruns.UNLESS_DEFAULT if value == default_of(field):
                 pass
             case Reruns.NO_LONGER:
                 kept[key] = field.default

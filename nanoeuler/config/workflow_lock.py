@@ -1,20 +1,21 @@
 """The lock of Snakemake on its working folder, which a killed Snakemake leaves behind.
 
 Snakemake writes lock files to .snakemake/locks and deletes them in the end. After `kill -9` or a
-power cut they stay, and stop every later run. So each Snakemake that reads our Snakefile holds a
-lock of the system as well, which ends with its process, and notes which lock files it has written.
-When nobody holds that lock, the noted files belong to the dead.
+power cut they stay, and stop every later run. So each Snakemake that reads our Snakefile first
+notes that it begins, and holds a lock of the system, which ends with its process. When nobody holds
+that lock, the lock files that were written since then belong to the dead.
 """
 
+import atexit
 import base64
 import contextlib
 import fcntl
 import json
-import os
 import socket
 import sys
-from collections.abc import Iterable
+import time
 from pathlib import Path
+from typing import TextIO
 
 
 def is_incomplete(path: str, folder: Path = Path(".snakemake")) -> bool:
@@ -25,45 +26,48 @@ def is_incomplete(path: str, folder: Path = Path(".snakemake")) -> bool:
 class WorkflowLock:
     """Deletes the lock files of killed Snakemakes, and holds its own lock while it exists.
 
-    On a file system without locks nothing is deleted; Snakemake then asks for `--unlock`.
+    On a file system without locks nothing is deleted, and nothing while another machine may be at
+    work; Snakemake then asks for `--unlock`.
     """
 
     def __init__(self, folder: Path = Path(".snakemake")):
-        self.held = False
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
             path = folder / "nanoeuler-locks.jsonl"
             self.notes = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - open while it is held
             with contextlib.suppress(BlockingIOError):  # another Snakemake is at work
                 fcntl.flock(self.notes, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self.delete_noted()
+                delete_locks_of_the_dead(self.notes, folder / "locks")
             fcntl.flock(self.notes, fcntl.LOCK_SH)
-            self.held = True
-
-    def note(self, files: Iterable[str]) -> None:
-        """Note the lock files that this Snakemake has written."""
-        if self.held:
-            self.notes.writelines(json.dumps(self.describe(file)) + "\n" for file in files)
+            self.notes.write(json.dumps([socket.gethostname(), time.time_ns()]) + "\n")
             self.notes.flush()
+            atexit.register(self.end)
 
-    def describe(self, file: str) -> list[str | int]:
-        found = os.stat(file)
-        return [socket.gethostname(), file, found.st_ino, found.st_mtime_ns]
+    def end(self) -> None:
+        """Forget the notes, unless another Snakemake is at work."""
+        with contextlib.suppress(OSError):
+            fcntl.flock(self.notes, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.notes.truncate(0)
 
-    def delete_noted(self) -> None:
-        """Delete the lock files that are noted, unless they have changed since."""
-        self.notes.seek(0)
-        deleted = 0
-        for line in self.notes.read().splitlines():
-            with contextlib.suppress(ValueError, LookupError, TypeError, OSError):
-                note = json.loads(line)
-                if self.describe(note[1]) == note:
-                    os.unlink(note[1])
-                    deleted += 1
-        self.notes.truncate(0)
-        if deleted:
-            print(
-                "lock  the last Snakemake in this folder was killed; its lock is deleted, and "
-                "stages resume where they stopped",
-                file=sys.stderr,
-            )
+
+def delete_locks_of_the_dead(notes: TextIO, locks: Path) -> None:
+    """Delete the lock files that were written since the first of the dead began, and the notes."""
+    notes.seek(0)
+    lines = notes.read().splitlines()
+    notes.truncate(0)
+    try:
+        hosts, moments = zip(*map(json.loads, lines), strict=True)
+        first = min(moments)
+    except (ValueError, TypeError):  # no notes, or damaged ones
+        return
+    if {*hosts} != {socket.gethostname()}:
+        return
+    dead = [file for file in locks.glob("*.lock") if file.stat().st_mtime_ns >= first]
+    for file in dead:
+        file.unlink()
+    if dead:
+        print(
+            "lock  the last Snakemake in this folder was killed; its lock is deleted, and "
+            "stages resume where they stopped",
+            file=sys.stderr,
+        )

@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from nanoeuler.evaluation.report.background import is_non_commercial, licence_verdict, used_licences
+from nanoeuler.evaluation.report.background import licence_verdict, used_licences
 from nanoeuler.evaluation.report.formats import NARROW, size, stage_name
 from nanoeuler.evaluation.report.gather import SCRATCH, Json, Run
 from nanoeuler.evaluation.report.headline import sentence
@@ -13,6 +13,7 @@ from nanoeuler.evaluation.report.rendering import render
 from nanoeuler.evaluation.report.scores import Row, score_rows
 from nanoeuler.evaluation.report.summary import summarise_gradients
 from nanoeuler.evaluation.report.training import FACTS, facts
+from nanoeuler.licences import forced_licence
 from nanoeuler.log import counted, printable
 
 ENGLISH = {"gutenberg", "fineweb"}
@@ -91,10 +92,8 @@ def front_matter(run: Run) -> dict[str, str]:
     }
     if run.corpus and run.sources.keys() <= ENGLISH:
         values["language"] = ["en"]
-    restricted = {licence for licence in used_licences(run).values() if is_non_commercial(licence)}
-    if restricted:
-        named = {re.sub(r"[\s_]+", "-", licence.strip()).casefold() for licence in restricted}
-        values["license"] = "cc-by-nc-4.0" if named == {"cc-by-nc-4.0"} else "other"
+    if licence := forced_licence(used_licences(run).values()):
+        values["license"] = licence
     if datasets := sorted(set(hub_datasets(run))):
         values["datasets"] = datasets
     values["tags"] = ["nanoeuler", *sorted(run.stages)]

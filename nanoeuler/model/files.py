@@ -1,9 +1,10 @@
 """A model folder holds all that chat, evaluation and export need.
 
-It has three files: `model.safetensors`, `config.json` and `tokenizer.json`. Tensors have the names
-and shapes of Hugging Face's Llama, in float32, without padding. `config.json` carries this
+Its model is three files: `model.safetensors`, `config.json` and `tokenizer.json`. Tensors have the
+names and shapes of Hugging Face's Llama, in float32, without padding. `config.json` carries this
 project's fields under `nanoeuler`, beside the keys that Llama-class readers look for. That section
 holds the hashes of the other two files and its own, which are compared when the folder is read.
+Beside them lie the companions, which are for other tools.
 """
 
 import os
@@ -23,9 +24,11 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import link_or_copy, read_json, sha256_file, write_json
 from nanoeuler.folders import atomic_folder
 from nanoeuler.integrity import Origin, check_file, check_seal, seal
+from nanoeuler.model.companions import COMPANIONS, write_companions
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import storage_elements, tensor_table
+from nanoeuler.tokenizer import tokenizer_json
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 
@@ -52,6 +55,11 @@ def save_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
         for prefix, buffer in buffers.items()
         for tensor in buffer.table
     }
+    write_safetensors(path, tensors)
+
+
+def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Write a safetensors file. Raises OSError when it cannot be written."""
     try:
         save_file(tensors, path)
     except SafetensorError as error:  # it hides the number of the system's error in its text
@@ -125,8 +133,9 @@ def keep_model(folder: str | Path) -> None:
     folder = Path(folder)
     if all((folder / name).is_file() for name in (WEIGHTS, CONFIG, TOKENIZER)):
         with atomic_folder(previous(folder)) as temporary:
-            for name in (WEIGHTS, CONFIG, TOKENIZER):
-                link_or_copy(folder / name, temporary / name)
+            for name in (WEIGHTS, CONFIG, TOKENIZER, *COMPANIONS):
+                if (folder / name).is_file():  # earlier versions wrote no companions
+                    link_or_copy(folder / name, temporary / name)
 
 
 def usable(folder: Path) -> Path:
@@ -143,7 +152,8 @@ def save_model(folder: str | Path, model: SavedModel) -> None:
     folder = Path(folder)
     with atomic_folder(folder) as temporary:
         save_tensors(temporary / WEIGHTS, {"": FlatBuffer(model.config, model.parameters)})
-        shutil.copyfile(model.tokenizer_path, temporary / TOKENIZER)
+        vocabulary = tokenizer_json.read_unchecked(model.tokenizer_path)
+        tokenizer_json.write_framed(temporary / TOKENIZER, vocabulary)
         hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, TOKENIZER)}
         description = {
             "version": 2,  # 1 had no seal
@@ -153,7 +163,9 @@ def save_model(folder: str | Path, model: SavedModel) -> None:
             "info": model.info,
             "sha256": hashes,
         }
-        write_json(temporary / CONFIG, llama_keys(model.config) | {"nanoeuler": seal(description)})
+        keys = llama_keys(model.config, vocabulary.end_id)
+        write_json(temporary / CONFIG, keys | {"nanoeuler": seal(description)})
+        write_companions(temporary, model, vocabulary, known_to_transformers=bool(keys))
     shutil.rmtree(previous(folder), ignore_errors=True)
 
 
@@ -246,16 +258,18 @@ def read_unsealed(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
         raise UserError(f"{folder / CONFIG}: {error}") from error
 
 
-def llama_keys(config: ModelConfig) -> dict[str, Any]:
-    """The keys of a Hugging Face Llama config, or none where the model is not a Llama.
+def llama_keys(config: ModelConfig, end_id: int, dtype: str = "float32") -> dict[str, Any]:
+    """The keys of a Hugging Face config, or none where its classes would compute something else.
 
-    It is one with h = 1 and without QK-norm; readers ignore the heads beyond head 0.
+    With h = 1 the model is a Llama, and with weighted QK-norm a Qwen3, which norms each head of q
+    and k before the rotation, too. Readers ignore the heads beyond head 0.
     """
-    if config.step_size != 1.0 or config.qk_norm != "none":
+    if config.step_size != 1.0 or config.qk_norm == "rms":
         return {}
+    llama = config.qk_norm == "none"
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM" if llama else "Qwen3ForCausalLM"],
+        "model_type": "llama" if llama else "qwen3",
         "vocab_size": config.vocab_size,
         "hidden_size": config.dim,
         "intermediate_size": config.ffn,
@@ -270,7 +284,7 @@ def llama_keys(config: ModelConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.tied,
         "attention_bias": False,
         "mlp_bias": False,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-        "torch_dtype": "float32",
+        "bos_token_id": end_id,
+        "eos_token_id": end_id,
+        "torch_dtype": dtype,
     }

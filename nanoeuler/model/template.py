@@ -1,5 +1,6 @@
 """Prompt templates: the text around an instruction. The folder of a tuned model names its one."""
 
+import json
 from collections.abc import Callable
 
 ALPACA_WITH_INPUT = (
@@ -33,3 +34,40 @@ TEMPLATES: dict[str, Callable[..., str]] = {"alpaca": alpaca, "chat": chat}
 
 A training record is `</s>` prompt response `</s>`, and so on for the turns of a conversation.
 """
+
+
+def split_prompt(name: str, instruction: str, input: str = "") -> tuple[str, str]:
+    """A prompt in two: what the user says, and the words in front of the response."""
+    said, gap, heading = TEMPLATES[name](instruction, input).rpartition("\n\n")
+    return said + gap, heading
+
+
+def chat_template(name: str) -> str:
+    """The template in Jinja, as transformers, llama.cpp and others fill it in.
+
+    Messages become the training record: `</s>` prompt response `</s>` prompt response `</s>` … A
+    message of the user may have an `input` beside its `content`. `add_generation_prompt` adds the
+    words in front of the response.
+    """
+    content, further = "message['content']", "message['input']"
+    alone = in_jinja(split_prompt(name, content)[0], content)
+    with_input = in_jinja(split_prompt(name, content, further)[0], content, further)
+    heading = in_jinja(split_prompt(name, "")[1])
+    refusal = f"the template {name} has turns of user and assistant only"
+    return (
+        "{{ bos_token }}{% for message in messages %}"
+        "{% if message['role'] == 'user' %}"
+        f"{{% if {further} %}}{with_input}{{% else %}}{alone}{{% endif %}}"
+        "{% elif message['role'] == 'assistant' %}"
+        f"{heading}{{{{ {content} }}}}{{{{ eos_token }}}}"
+        f"{{% else %}}{{{{ raise_exception({json.dumps(refusal)}) }}}}{{% endif %}}"
+        f"{{% endfor %}}{{% if add_generation_prompt %}}{heading}{{% endif %}}"
+    )
+
+
+def in_jinja(text: str, *variables: str) -> str:
+    """`text` as expressions of Jinja, which keep its white space; variables stand for values."""
+    for variable in variables:
+        text = text.replace(variable, f"\0{variable}\0")
+    parts = (part for part in text.split("\0") if part)
+    return "".join(f"{{{{ {part if part in variables else json.dumps(part)} }}}}" for part in parts)

@@ -72,11 +72,34 @@ def to_json(vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
+def begin_with_end(vocabulary: Vocabulary) -> dict[str, Any]:
+    """The post-processor of a model folder's file: other tools begin every text with the end token.
+
+    So does every document in training. Our `encode` leaves that to its callers.
+    """
+    literal = vocabulary.end_literal
+    first = {"SpecialToken": {"id": literal, "type_id": 0}}
+    texts = [{"Sequence": {"id": id, "type_id": 0}} for id in "AB"]
+    return {
+        "type": "TemplateProcessing",
+        "single": [first, texts[0]],
+        "pair": [first, texts[0], first, texts[1]],
+        "special_tokens": {
+            literal: {"id": literal, "ids": [vocabulary.end_id], "tokens": [literal]}
+        },
+    }
+
+
 def write(path: str | Path, vocabulary: Vocabulary) -> None:
     """Write a `tokenizer.json`; the note of the file that was there before goes."""
     path = Path(path)
     note_path(path).unlink(missing_ok=True)
     write_json(path, to_json(vocabulary))
+
+
+def write_framed(path: Path, vocabulary: Vocabulary) -> None:
+    """Write a `tokenizer.json` for a model folder."""
+    write_json(path, to_json(vocabulary) | {"post_processor": begin_with_end(vocabulary)})
 
 
 def read(path: str | Path) -> Vocabulary:
@@ -122,9 +145,11 @@ class Reader:
                 f"damaged: its vocabulary lacks {len(missing)} of the 256 bytes, "
                 f"such as {min(missing)!r}"
             )
-        return Vocabulary(
+        vocabulary = Vocabulary(
             tokens, specials, self.merges(content["model"].get("merges"), ids, specials)
         )
+        self.check_post_processor(content.get("post_processor"), vocabulary)
+        return vocabulary
 
     def check_settings(self, content: dict[str, Any]) -> None:
         model = content["model"]
@@ -146,10 +171,14 @@ class Reader:
                 f"its decoder is {describe(content.get('decoder'))} where this project reads "
                 "ByteLevel"
             )
-        if describe(content.get("post_processor")) not in ("none", "ByteLevel"):
+
+    def check_post_processor(self, found: Any, vocabulary: Vocabulary) -> None:
+        """Refuse one that adds more than `begin_with_end` does."""
+        single = begin_with_end(vocabulary)["single"]
+        adds = found.get("single") if isinstance(found, dict) else None
+        if describe(found) not in ("none", "ByteLevel") and adds != single:
             self.refuse(
-                f"it sets a post_processor ({describe(content['post_processor'])}), "
-                "which this project does not do"
+                f"it sets a post_processor ({describe(found)}), which this project does not do"
             )
 
     def check_pretokenizer(self, found: Any) -> None:

@@ -44,9 +44,13 @@ class Vocabulary:
     merges: list[tuple[int, int, int]]  # left id, right id, id of the product
 
     @property
-    def end_id(self) -> int:
+    def end_literal(self) -> str:
         """The special token between documents: ours, or GPT-2's in an imported vocabulary."""
-        return self.specials[END if END in self.specials else GPT2_END]
+        return END if END in self.specials else GPT2_END
+
+    @property
+    def end_id(self) -> int:
+        return self.specials[self.end_literal]
 
 
 def build(pairs: Iterable[tuple[int, int]]) -> Vocabulary:

@@ -83,18 +83,14 @@ class Checkpoints:
 
     def restore(self, step: int, state: TrainingState) -> None:
         """Load parameters and optimizer tensors of checkpoint `step` into `state`."""
-        tensors = state.tensors()
         buffers = {
             name: FlatBuffer(state.config, np.zeros(array.shape, np.float32))
-            for name, array in tensors.items()
+            for name, array in state.tensors().items()
         }
         moments = {f"{name}/": buffers[name] for name in state.optimizer.tensors}
         load_tensors(self.path(step) / WEIGHTS, {"": buffers["parameters"]})
         load_tensors(self.path(step) / OPTIMIZER, moments)
-        for name, array in tensors.items():
-            array[...] = state.backend.from_host(buffers[name].array)
-        state.model.refresh()
-        state.step = step
+        state.load({name: buffer.array for name, buffer in buffers.items()}, step)
 
     def read_parameters(self, step: int, config: ModelConfig) -> np.ndarray:
         """The parameters of checkpoint `step`. Raises `UserError` when it is damaged."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from nanoeuler import log
 from nanoeuler.config.settings import Dpo
@@ -28,6 +28,7 @@ from nanoeuler.files import canonical_json, read_json, sha256_file, sha256_text,
 from nanoeuler.folders import atomic_folder
 from nanoeuler.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.files import write_safetensors
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
@@ -191,7 +192,7 @@ def reference_logprobs(
     found = {name: np.concatenate(parts) for name, parts in sums.items()}
     found["tokens"] = np.concatenate(tokens)
     with atomic_folder(path.parent) as temporary:
-        save_file(found, temporary / REFERENCE)
+        write_safetensors(temporary / REFERENCE, found)
         note = {"origin": origin, "sha256": sha256_file(temporary / REFERENCE)}
         write_json(temporary / NOTE, seal(note))
     return found

@@ -1,6 +1,6 @@
 """A training stage at work: everything in which one stage differs from another."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ import numpy as np
 
 from nanoeuler.config.settings import StageSettings
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.depth import coarsened
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.fingerprint import fingerprint
 from nanoeuler.training.objectives import KnownWeights, Objective
@@ -36,13 +37,14 @@ class Job:
     stream: Stream
     schedule: Schedule
     backend: "Backend"
-    initial: Callable[[], np.ndarray]  # flat parameters to start from
+    initial: Callable[[], np.ndarray]  # flat parameters to start from, of `model_after(0)`
     validate: Callable[[Transformer], Scores]
     score: Callable[[Scores], float]  # the value to compare measurements by; lower is better
     tokenizer_path: Path
     template: str | None
     sample: Callable[[Transformer], str] | None = None  # a text to show with each measurement
     objective: Objective = field(default_factory=KnownWeights)
+    grow_at: Sequence[int] = ()  # the steps after which the model is refined, up to `config`
     tuned: bool = False  # starts from a trained model, which is measured before the first step
     patience: int | None = None  # measurements without improvement that end the stage
     facts: dict[str, Any] = field(default_factory=dict)  # for the first line of metrics.jsonl
@@ -56,6 +58,10 @@ class Job:
     @cached_property
     def fingerprint(self) -> str:
         return fingerprint(self.stage, self.section, **self.hashed)
+
+    def model_after(self, steps: int) -> ModelConfig:
+        """The model that has just done that many steps. If it grows, then before the next."""
+        return coarsened(self.config, sum(at >= steps for at in self.grow_at))
 
     @property
     def tokens_per_step(self) -> int:

@@ -17,9 +17,13 @@ from nanoeuler import log, provenance
 from nanoeuler.backend.ops import Backend
 from nanoeuler.config.stages import CHECKED_CODE, code_fingerprint
 from nanoeuler.errors import UserError
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.depth import refined
 from nanoeuler.model.files import SavedModel, save_model
+from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.training.checkpoint import Checkpoints
+from nanoeuler.training.growth import refined_tensors
 from nanoeuler.training.job import Job
 from nanoeuler.training.lock import FolderLock
 from nanoeuler.training.metrics import Metrics
@@ -70,21 +74,27 @@ class Trainer:
         self.micro_batch_rows = micro_batch_rows(job)
         self.peak: float | None = job.backend.peak_flops
         resumed = find_checkpoint(job, checkpoints)
-        initial = job.initial() if resumed is None else np.zeros_like(job.initial())
-        self.state = TrainingState(
-            job.config,
-            job.backend,
-            initial,
-            optimizer_of(job.settings),
-            recompute=job.settings.recompute,
-            objective=job.objective,
-        )
         if resumed is None:
+            self.state = self.new_state(job.model_after(0), job.initial())
             self.metrics.restart(self.header())
         else:
+            self.state = self.empty_state(job.model_after(resumed["step"]))
             self.resume(resumed)
 
     # ---- start
+
+    def new_state(self, config: ModelConfig, parameters: np.ndarray) -> TrainingState:
+        return TrainingState(
+            config,
+            self.job.backend,
+            parameters,
+            optimizer_of(self.job.settings),
+            recompute=self.job.settings.recompute,
+            objective=self.job.objective,
+        )
+
+    def empty_state(self, config: ModelConfig) -> TrainingState:
+        return self.new_state(config, np.zeros(FlatBuffer.elements(config), np.float32))
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Take over everything that the checkpoint `saved` holds."""
@@ -109,7 +119,9 @@ class Trainer:
     def restore(self, saved: dict[str, Any]) -> None:
         """Go to the step of the checkpoint `saved`, and forget what came behind it."""
         step = saved["step"]
+        self.change_model(self.job.model_after(step))
         self.checkpoints.restore(step, self.state)
+        self.job.backend.scales = saved.get("scales", {})
         self.checkpoints.remove_after(step)
         self.best, self.validated = saved["best"], saved["validated"]
         self.worse = saved.get("worse", 0)
@@ -150,11 +162,31 @@ class Trainer:
             **job.facts,
         }
 
+    # ---- growth in depth
+
+    def change_model(self, config: ModelConfig) -> None:
+        """Make room for the state of another model, whose tensors are yet to be loaded."""
+        if self.state.config != config:
+            del self.state  # both at once may not fit into memory
+            self.state = self.empty_state(config)
+
+    def grow(self) -> None:
+        """Refine the model, and the moments with it.
+
+        A shallower model is not handed on, so the best of its measurements counts no more.
+        """
+        step, tensors = self.state.step, refined_tensors(self.state)
+        self.change_model(refined(self.state.config))
+        self.state.load(tensors, step)
+        self.best, self.worse = None, 0
+        config = self.state.config
+        log.line("grow", "", step=step, layers=config.layers, step_size=config.step_size)
+
     # ---- the loop
 
     def run(self) -> Path:
         """Train from the present step to the last one; returns the model folder."""
-        job, state, total = self.job, self.state, self.job.schedule.total_steps
+        job, total = self.job, self.job.schedule.total_steps
         log.line(
             job.stage,
             parameters=parameter_count(job.config),
@@ -163,37 +195,41 @@ class Trainer:
             micro_batch_rows=self.micro_batch_rows,
             engine=job.backend.name,
         )
-        every, done = total * job.tokens_per_step, state.step * job.tokens_per_step
+        every, done = total * job.tokens_per_step, self.state.step * job.tokens_per_step
         with (
             catch_signals() as received,
             log.Progress(job.stage, every, "tokens", done=done) as progress,
         ):
             self.validate_before_training()
             throughput = Throughput(job.tokens_per_step, self.peak)
-            flops = self.hand_over(state.step) if state.step < total else 0.0
-            while state.step < total and not self.finished and not self.stalled():
-                learning_rate = job.schedule.rate(state.step)
-                state.start(self.micro_batch_rows, learning_rate)
+            flops = self.hand_over(self.state.step) if self.state.step < total else 0.0
+            while self.state.step < total and not self.finished and not self.stalled():
+                while self.state.config != job.model_after(self.state.step + 1):
+                    with throughput.paused():
+                        self.grow()
+                        flops = self.hand_over(self.state.step)
+                learning_rate = job.schedule.rate(self.state.step)
+                self.state.start(self.micro_batch_rows, learning_rate)
                 throughput.add_step(flops)
-                if state.step + 1 < total:  # the host makes rows while the device computes
-                    flops = self.hand_over(state.step + 1)
-                result = state.finish()
+                if self.state.step + 1 < total:  # the host makes rows while the device computes
+                    flops = self.hand_over(self.state.step + 1)
+                result = self.state.finish()
                 if not result.finite:
                     self.leave_out_rows(result)
-                    progress.done = state.step * job.tokens_per_step
-                    flops = self.hand_over(state.step)
+                    progress.done = self.state.step * job.tokens_per_step
+                    flops = self.hand_over(self.state.step)
                     continue
                 speed, mfu = throughput.measure()
                 progress.update(
                     job.tokens_per_step,
-                    step=f"{state.step}/{total}",
+                    step=f"{self.state.step}/{total}",
                     loss=result.first_head_loss,
                     mfu=f"{mfu:.0%}" if mfu else "n/a",
                 )
-                if state.step % job.settings.log_every == 0 or state.step == total:
+                if self.state.step % job.settings.log_every == 0 or self.state.step == total:
                     self.record(result, learning_rate, speed, mfu)
                     throughput.restart()
-                if received and state.step < total:
+                if received and self.state.step < total:
                     self.save()
                     raise Stopped(received[0])
                 with throughput.paused():
@@ -209,7 +245,7 @@ class Trainer:
         """
         rows = self.job.stream.step(self.skipped.rows_of(step))
         self.state.stage(rows.padded(self.micro_batch_rows))
-        return rows.training_flops(self.job.config) if self.peak else 0.0
+        return rows.training_flops(self.state.config) if self.peak else 0.0
 
     def validate_before_training(self) -> None:
         """Make the measurement that belongs to the step at which training starts or resumes."""
@@ -283,6 +319,7 @@ class Trainer:
             self.validate_before_training()
             return
         self.checkpoints.remove_after(-1)
+        self.change_model(self.job.model_after(0))
         self.state.restart(self.job.initial())
         self.best, self.validated, self.worse = None, None, 0
         self.metrics.cut_back(self.header(), 0, validated=True)
@@ -320,6 +357,7 @@ class Trainer:
             gradient_norm=result.gradient_norm,
             tokens_per_second=speed,
             mfu=mfu,
+            **({} if (count := self.job.backend.saturated) is None else {"saturated": count}),
         )
 
     def validate(self) -> None:
@@ -365,6 +403,7 @@ class Trainer:
             "finished": self.finished,
             "seconds": self.seconds(),
             "algorithms": job.backend.algorithms,
+            **({"scales": scales} if (scales := job.backend.scales) else {}),
             "environment": environment(job.backend),
             "provenance": provenance.collect(job.backend.device_name),
         }

@@ -32,9 +32,10 @@ class Parent:
 
     @property
     def inherited(self) -> dict[str, Any]:
-        """The parent's instructions: their licence binds a model that is tuned further, too."""
+        """The parent's instructions, and the model that it was: their licences bind a model that is
+        tuned further, too."""
         info = self.description.get("info", {})
-        return {key: info[key] for key in ("instructions",) if key in info}
+        return {key: info[key] for key in ("imported", "instructions") if key in info}
 
 
 def read_parent(folder: str | Path, model: ModelConfig) -> Parent:

@@ -16,6 +16,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.inference.generate import Writer
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.depth import check_growth, coarsened
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.likelihood import bits_per_byte
 from nanoeuler.model.spec import parameter_count
@@ -66,7 +67,10 @@ def pretrain(
         name="pretrain",
     )
     tokens_per_step = stream.rows_per_step * stream.length
-    parent = read_parent(settings.init_from, model) if settings.init_from else None
+    steps = math.ceil(settings.tokens / tokens_per_step)
+    check_growth(model, settings.grow_at, steps)
+    first = coarsened(model, len(settings.grow_at))
+    parent = read_parent(settings.init_from, first) if settings.init_from else None
     if not store.sources("validation"):
         raise UserError(
             f"{tokens}: has no held-out text; "
@@ -112,11 +116,12 @@ def pretrain(
             "parent": parent.fingerprint if parent else None,
         },
         stream=stream,
-        schedule=Schedule.of(settings, math.ceil(settings.tokens / tokens_per_step)),
+        schedule=Schedule.of(settings, steps),
         backend=backend,
         initial=lambda: (
-            parent.parameters if parent else initial_parameters(model, seed, settings.embedding_std)
+            parent.parameters if parent else initial_parameters(first, seed, settings.embedding_std)
         ),
+        grow_at=settings.grow_at,
         validate=validate,
         score=lambda values: sum(values.values()) / len(values),
         sample=sample if settings.sample_prompt else None,
@@ -124,6 +129,7 @@ def pretrain(
         template=None,
         facts={"bigram_bits_per_byte": floor, "training_tokens": len(sequence)},
         info={
+            **(parent.inherited if parent else {}),
             "corpus": store.manifest.get("corpus"),
             "tokens_fingerprint": store.fingerprint,
             "document_mask": settings.document_mask,

@@ -106,6 +106,7 @@ def sft(
             "from_scratch": parent is None,
         },
         info={
+            **(parent.inherited if parent else {}),
             "instructions": {key: folder.manifest.get(key) for key in ("name", "licence")},
             "parent": parent.fingerprint if parent else None,
         },

@@ -2,6 +2,7 @@
 
 import math
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,7 +64,9 @@ class TrainingState:
         self.objective = objective or KnownWeights()
         self.step = 0
         self.parameters = backend.from_host(parameters)
+        self.optimizer_settings = optimizer
         self.optimizer = optimizer.make(config, backend)
+        backend.scales = {}
         self.results = backend.zeros((4,), np.float64)  # one array, so that a device is read once
         self.report = self.results[2:]  # see `Optimizer.update`
         self.replicas = [
@@ -87,7 +90,15 @@ class TrainingState:
             tensor[...] = 0
         self.parameters[...] = self.backend.from_host(parameters)
         self.model.refresh()
+        self.backend.scales = {}
         self.step = 0
+
+    def load(self, tensors: Mapping[str, np.ndarray], step: int) -> None:
+        """Take over `tensors` (on the host, named as in `tensors()`) at the given step."""
+        for name, array in self.tensors().items():
+            array[...] = self.backend.from_host(tensors[name])
+        self.model.refresh()
+        self.step = step
 
     def tensors(self) -> dict[str, Array]:
         """All that a checkpoint keeps, by name: flat arrays laid out by the tensor table."""

@@ -173,7 +173,8 @@ def test_an_engine_with_more_threads_than_rows_leaves_no_stale_gradient_behind()
     np.testing.assert_array_equal(state.gradients, expected.gradients)
 
 
-def test_a_forward_pass_reads_parameters_that_were_written_from_outside():
+def test_a_forward_pass_reads_parameters_that_were_written_from_outside(monkeypatch):
+    monkeypatch.setattr(blas, "installed_mkl", lambda: None)  # MKL needs no transposes
     config = ModelConfig.from_dict({"preset": "small", "layers": 1})
     rows = step_rows(config, 4, 128)
     state = trained(config, CpuBackend(2), rows, 2)

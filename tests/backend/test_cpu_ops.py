@@ -7,6 +7,7 @@ Sizes include odd ones, and each op runs with one thread and with three. The err
 import numpy as np
 import pytest
 
+from nanoeuler import provenance
 from nanoeuler.backend.cpu import blas, engine
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.cpu.transposes import Transposes
@@ -32,6 +33,15 @@ def ops(request, monkeypatch):
     monkeypatch.setattr(engine, "LEAST_ELEMENTS", 100)
     monkeypatch.setattr(engine, "LEAST_PRODUCT", 1000)
     return CpuBackend(request.param)
+
+
+@pytest.fixture(params=["mkl", "numpy"])
+def library(request, monkeypatch):
+    """MKL where it is installed, then NumPy's own BLAS."""
+    if request.param == "numpy":
+        monkeypatch.setattr(blas, "installed_mkl", lambda: None)
+    elif blas.installed_mkl() is None:
+        pytest.skip("MKL is not installed, or this processor is not Intel's")
 
 
 @pytest.fixture
@@ -65,6 +75,7 @@ def both(ops, call, *arrays, outputs):
         assert_close(arrays[index], copies[index])
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("rows", [1, 7, 300])
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 @pytest.mark.parametrize("accumulate", [False, True])
@@ -81,6 +92,7 @@ def test_products(ops, random, rows, scale, accumulate):
 
 
 def test_products_without_a_blas_to_call(random, monkeypatch):
+    monkeypatch.setattr(blas, "installed_mkl", lambda: None)
     monkeypatch.setattr(blas, "NAMES", {})
     ops = CpuBackend(1)
     assert ops.blas.name == "numpy.matmul"
@@ -89,6 +101,34 @@ def test_products_without_a_blas_to_call(random, monkeypatch):
     test_products(ops, random, 7, 1.0, True)
 
 
+@pytest.mark.parametrize(
+    ("processor", "found"), [("Intel(R) Xeon(R) Gold", True), ("AMD EPYC 9454", False)]
+)
+def test_mkl_multiplies_on_processors_by_intel(tmp_path, monkeypatch, processor, found):
+    """Its wheels put the library into the folder `lib` of the environment."""
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    package = packages / "mkl-2030.1.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: mkl\nVersion: 2030.1\n")
+    (package / "RECORD").write_text("../../libmkl_core.so.3,,\n../../libmkl_rt.so.3,,\n")
+    (tmp_path / "lib" / "libmkl_rt.so.3").touch()
+    monkeypatch.syspath_prepend(packages)
+    monkeypatch.setattr(provenance, "cpu_name", lambda: processor)
+    if not found:
+        assert blas.installed_mkl() is None
+        return
+    name, path = blas.installed_mkl()
+    assert name == "mkl 2030.1"
+    assert (tmp_path / "lib" / "libmkl_rt.so.3").samefile(path)
+
+
+def test_the_blas_of_numpy_is_named(monkeypatch):
+    monkeypatch.setattr(blas, "installed_mkl", lambda: None)
+    built_with = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    assert blas.Blas().label.startswith(f"{built_with['name']} {built_with['version']}")
+
+
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("rows", [1, 7, 300])
 def test_a_product_with_a_weight_that_is_stored_transposed(ops, random, rows):
     def call(backend, x, transpose, out):
@@ -98,6 +138,7 @@ def test_a_product_with_a_weight_that_is_stored_transposed(ops, random, rows):
     both(ops, call, *(normal(random, *shape) for shape in shapes), outputs=(2,))
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("unpacked", [0, blas.UNPACKED])
 @pytest.mark.parametrize("shape", [(300, 520, 150), (7, 3, 40), (33, 1, 1)])
 @pytest.mark.parametrize("transposed", [False, True])

@@ -9,10 +9,11 @@ import fabricated
 import pytest
 
 from nanoeuler.cli import main
-from nanoeuler.evaluation.report.background import is_non_commercial, licence_verdict
+from nanoeuler.evaluation.report.background import licence_verdict
 from nanoeuler.evaluation.report.gather import gather
 from nanoeuler.evaluation.report.page import page
 from nanoeuler.evaluation.report.summary import summarise
+from nanoeuler.licences import is_non_commercial
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, keep_model, save_model
 from nanoeuler.model.flat import initial_parameters

@@ -4,22 +4,37 @@ import struct
 
 import numpy as np
 import pytest
+import tokenizers
+import yaml
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from nanoeuler.errors import UserError
+from nanoeuler.inference.sampling import Sampling
 from nanoeuler.model.checks.model_gradients import CASES, TINY
+from nanoeuler.model.companions import SAMPLING
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import SavedModel, load_config, load_model, save_model
+from nanoeuler.model.files import (
+    SavedModel,
+    keep_model,
+    load_config,
+    load_model,
+    previous,
+    save_model,
+)
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.spec import tensor_table
+from nanoeuler.model.template import TEMPLATES, chat_template
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.vocabulary import build
 
 
 @pytest.fixture
 def saved(tmp_path):
     """A model folder on disk and what was put into it."""
     tokenizer = tmp_path / "tokenizer.json"
-    tokenizer.write_text('{"version": "1.0"}')
+    Tokenizer(build([])).save(tokenizer)
     config = ModelConfig.from_dict(TINY)
     model = SavedModel(
         config, initial_parameters(config, 1), tokenizer, "sft", "alpaca", {"licence": "MIT"}
@@ -37,7 +52,7 @@ def refusal(folder):
 @pytest.mark.parametrize("case", CASES)
 def test_a_model_survives_its_folder_bit_for_bit(tmp_path, case):
     tokenizer = tmp_path / "tokenizer.json"
-    tokenizer.write_text("{}")
+    Tokenizer(build([(20, 30)])).save(tokenizer)
     config = ModelConfig.from_dict(TINY | CASES[case][0])
     parameters = initial_parameters(config, 3)
     save_model(tmp_path / "model", SavedModel(config, parameters, tokenizer, "pretrain", None))
@@ -45,7 +60,8 @@ def test_a_model_survives_its_folder_bit_for_bit(tmp_path, case):
     assert loaded.config == config
     assert load_config(tmp_path / "model") == config
     assert np.array_equal(loaded.parameters, parameters)
-    assert loaded.tokenizer_path.read_text() == "{}"
+    theirs = Tokenizer.load(loaded.tokenizer_path)
+    assert theirs.fingerprint == Tokenizer.load(tokenizer).fingerprint
     assert (loaded.stage, loaded.template, loaded.info) == ("pretrain", None, {})
 
 
@@ -54,12 +70,16 @@ def test_stage_template_and_info_are_kept(saved):
     assert (loaded.stage, loaded.template, loaded.info) == ("sft", "alpaca", {"licence": "MIT"})
 
 
-def test_the_folder_holds_three_files_and_nothing_temporary_is_left(saved):
+def test_the_folder_holds_the_model_and_its_companions_and_nothing_temporary_is_left(saved):
     folder, _ = saved
     assert sorted(path.name for path in folder.iterdir()) == [
+        ".nanoeuler",
+        "README.md",
         "config.json",
+        "generation_config.json",
         "model.safetensors",
         "tokenizer.json",
+        "tokenizer_config.json",
     ]
     assert sorted(path.name for path in folder.parent.iterdir()) == ["model", "tokenizer.json"]
 
@@ -119,6 +139,104 @@ def test_saving_again_replaces_the_folder(saved):
     model.parameters = initial_parameters(model.config, 2)
     save_model(folder, model)
     assert np.array_equal(load_model(folder).parameters, model.parameters)
+
+
+def test_a_folder_that_lost_the_outputs_of_its_rule_is_replaced(saved):
+    folder, model = saved
+    (folder / "notes.txt").write_text("mine")
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (folder / name).unlink()  # as Snakemake does before it runs the rule again
+    save_model(folder, model)
+    assert np.array_equal(load_model(folder).parameters, model.parameters)
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_of_an_earlier_version_is_read_and_replaced(saved):
+    folder, model = saved
+    for path in folder.iterdir():
+        if path.name not in ("config.json", "model.safetensors", "tokenizer.json"):
+            path.unlink()
+    assert np.array_equal(load_model(folder).parameters, model.parameters)
+    keep_model(folder)
+    save_model(folder, model)
+    assert (folder / "tokenizer_config.json").is_file()
+
+
+def test_a_kept_model_has_all_files(saved):
+    folder, _ = saved
+    keep_model(folder)
+    names = {path.name for path in folder.iterdir()}
+    assert {path.name for path in previous(folder).iterdir()} == names
+
+
+# ---- companions
+
+
+def filled(template: str, messages: list[dict[str, str]], *, more: bool) -> str:
+    """A chat template as transformers fills it in."""
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.globals["raise_exception"] = pytest.fail
+    return environment.from_string(template).render(
+        messages=messages, add_generation_prompt=more, bos_token="</s>", eos_token="</s>"
+    )
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_chat_template_renders_the_records_that_we_train_on(name):
+    turns = [
+        {"instruction": "Say {{ hi }} & <b>", "input": "", "output": " twice\n"},
+        {"instruction": "  Two\n\nparagraphs ", "input": "x\n\ny", "output": "Good."},
+        {"instruction": "Bye \\n 'quoted' \"text\"", "input": "", "output": "So long."},
+    ]
+    messages = [
+        message
+        for turn in turns
+        for message in (
+            {"role": "user", "content": turn["instruction"], "input": turn["input"]},
+            {"role": "assistant", "content": turn["output"]},
+        )
+    ]
+    record = "</s>" + "".join(
+        TEMPLATES[name](turn["instruction"], turn["input"]) + turn["output"] + "</s>"
+        for turn in turns
+    )
+    assert filled(chat_template(name), messages, more=False) == record
+    prompt = "</s>" + TEMPLATES[name]("Say {{ hi }} & <b>")
+    assert filled(chat_template(name), messages[:1], more=True) == prompt
+    longer = record.removesuffix("So long.</s>")
+    assert filled(chat_template(name), messages[:-1], more=True) == longer
+
+
+def test_the_companions_say_what_other_tools_need(saved):
+    folder, _ = saved
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    assert (config["bos_token"], config["eos_token"]) == ("</s>", "</s>")
+    assert config["chat_template"] == chat_template("alpaca")
+    generation = json.loads((folder / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == 0
+    defaults = Sampling()
+    assert {name: generation[name] for name in SAMPLING} == {
+        name: getattr(defaults, name) for name in SAMPLING
+    }
+    matter = (folder / "README.md").read_text().split("---")[1]
+    assert yaml.safe_load(matter)["library_name"] == "transformers"
+
+
+def test_a_licence_that_binds_the_model_is_in_its_card(saved):
+    folder, model = saved
+    model.info["instructions"] = {"name": "alpaca", "licence": "CC BY-NC 4.0"}
+    save_model(folder, model)
+    matter = (folder / "README.md").read_text().split("---")[1]
+    assert yaml.safe_load(matter)["license"] == "cc-by-nc-4.0"
+
+
+def test_other_tools_begin_every_text_with_the_end_token(saved):
+    folder, _ = saved
+    ours = Tokenizer.load(folder / "tokenizer.json")
+    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    text = "The harbour, quiet."
+    assert theirs.encode(text).ids == [ours.end_id, *ours.encode(text)]
+    assert theirs.encode(text, add_special_tokens=False).ids == ours.encode(text).tolist()
 
 
 # ---- damage

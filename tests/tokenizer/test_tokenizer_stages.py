@@ -180,7 +180,7 @@ def sentence(capsys: pytest.CaptureFixture) -> str:
         ),
         (
             '{"tokenizer": {"vocab_size": "512", "sample_bytes": 1000}}',
-            "tokenizer.vocab_size cannot be '512'; correct it",
+            "'tokenizer.vocab_size' cannot be '512'; correct it",
         ),
         (
             '{"tokenizer": {"vocab_size": 512, "sample_bytes": 0}}',

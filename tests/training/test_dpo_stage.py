@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import shutil
 
 import numpy as np
@@ -47,6 +48,16 @@ def test_dpo_resumes_to_the_bit_after_kill_9(trainer, tuned):
     assert (saved.stage, saved.template) == ("dpo", "alpaca")
     assert saved.info["preferences"] == {"name": "loud", "licence": "none"}
     assert saved.info["instructions"] == {"name": "words", "licence": "none"}
+
+
+def test_a_disk_that_is_full_when_the_reference_is_kept_is_said_in_one_sentence(trainer, tuned):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))
+
+    said = trainer.run("dpo", "--parent", str(tuned), status=1, preexec_fn=limit)
+    assert re.search("dpo/reference/[0-9a-f]{16}: the disk is full", said)
+    assert "Traceback" not in said
+    assert list((trainer.output / "dpo/reference").iterdir()) == []
 
 
 @pytest.mark.parametrize("changes", [{"loss": "simpo", "beta": 2.0}, {"label_smoothing": 0.1}])

@@ -59,6 +59,14 @@ def test_a_key_counts_where_it_can_change_the_weights(key, section, counts):
     assert (one != two) == counts
 
 
+def test_a_list_that_earlier_code_did_not_know_counts_once_it_is_given():
+    without, empty, given = (
+        fingerprint("pretrain", section, seed=1)
+        for section in ({}, {"grow_at": []}, {"grow_at": [5]})
+    )
+    assert without == empty != given
+
+
 def test_the_fingerprint_of_earlier_code_has_what_that_code_hashed():
     """Recorded with that code."""
     section = {"keep": "final", "patience": 2, "validate_every": 7, "minimum_fit_share": 0.25}

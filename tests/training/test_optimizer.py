@@ -1,5 +1,6 @@
 """An optimizer is a choice: another one trains, is saved and restored, and is counted."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +24,7 @@ class Momentum:
     """Gradient descent with momentum, for hosts: one tensor instead of AdamW's two."""
 
     decay: float = 0.9
-    tensor_names: ClassVar[tuple[str, ...]] = ("velocity",)
+    tensor_powers: ClassVar[Mapping[str, int]] = {"velocity": 1}
 
     def make(self, config, ops):
         return MomentumOptimizer(self.decay, ops.zeros(initial_parameters(config, 1).shape))

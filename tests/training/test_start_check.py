@@ -191,7 +191,11 @@ def test_a_folder_that_cannot_be_written_costs_only_time(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("precision", "residual"),
-    [("fp32", "fp32"), ("tf32", "fp32"), ("bf16", "bf16"), ("bf16", "fp32")],
+    [
+        ("fp32", "fp32"),
+        ("tf32", "fp32"),
+        *((form, r) for form in ("bf16", "fp8") for r in ("bf16", "fp32")),
+    ],
 )
 @pytest.mark.parametrize("preset", ["small", "base"])
 def test_the_engine_of_a_gpu_passes_in_every_precision(precision, residual, preset):

@@ -86,7 +86,7 @@ def test_a_full_memory_is_told_with_what_would_help(trainer):
         resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30, 2 * 2**30))
 
     model = dict(trainer.config["model"])
-    trainer.config["model"] |= {"dim": 4096, "layers": 64}
+    trainer.config["model"] |= {"dim": 2**15}
     said = trainer.run(status=1, preexec_fn=two_gigabytes)
     assert (
         "GB whatever pretrain.micro_batch_rows and pretrain.recompute are: take a smaller model"

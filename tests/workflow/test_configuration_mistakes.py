@@ -87,6 +87,14 @@ MISTAKES = {
         r"line 7: pretrain.batch_tokens is 64, less than one row of 128 tokens; "
         r"give a multiple of 128",
     ),
+    "growth of layers that cannot be halved": (
+        {"model": "{preset: small, layers: 5}", "added": "  grow_at: [100]"},
+        r"line 9: pretrain.grow_at is \[100\], but model.layers = 5 is no multiple of 2, .*",
+    ),
+    "growth behind the last step": (
+        {"added": "  grow_at: [245]"},
+        r"line 9: pretrain.grow_at is \[245\], but training has 245 steps; .*",
+    ),
     "a book that is not listed": (
         {"added": "corpus: {books: [84, 5]}"},
         r"corpus.books names book 5, which the sources file does not list; add it there",

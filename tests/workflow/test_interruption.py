@@ -11,7 +11,8 @@ import pytest
 from stub_checkout import CI, Checkout
 
 from nanoeuler.files import sha256_file
-from nanoeuler.model.files import load_model
+from nanoeuler.model.files import CONFIG, TOKENIZER, load_model
+from nanoeuler.model.files import WEIGHTS as MODEL_WEIGHTS
 from tests.waiting import CEILING, wait_until
 
 LONGER = ("--config", "pretrain={tokens: 300000, log_every: 1, checkpoint_minutes: 0.002}")
@@ -90,7 +91,7 @@ def test_a_finished_model_is_usable_until_its_successor_is_whole(pipeline, tmp_p
     for number in (signal.SIGINT, signal.SIGKILL):
         (folder.parent / "metrics.jsonl").unlink()
         interrupted = Interrupted(checkout, step=5)
-        assert not folder.is_dir() or not any(folder.iterdir())
+        assert not any((folder / name).exists() for name in (CONFIG, MODEL_WEIGHTS, TOKENIZER))
         assert (load_model(folder).parameters == finished.parameters).all()
         os.killpg(interrupted.process.pid, number)
         interrupted.process.wait(timeout=CEILING)

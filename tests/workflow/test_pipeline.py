@@ -39,6 +39,10 @@ def test_every_stage_leaves_what_it_promises(pipeline):
             "model.safetensors",
             "config.json",
             "tokenizer.json",
+            "tokenizer_config.json",
+            "generation_config.json",
+            "README.md",
+            ".nanoeuler",
         }
 
 

@@ -16,6 +16,7 @@ from nanoeuler.config import load
 from nanoeuler.config.next_steps import next_steps
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.start import keep_what_is_needed, plan_command
+from nanoeuler.config.workflow_lock import WorkflowLock
 from nanoeuler.corpus.sample.write import write_sample
 from nanoeuler.files import write_json
 from nanoeuler.folders import atomic_folder
@@ -117,11 +118,10 @@ rule all:
 """
 
 
-def start_snakemake(folder: Path) -> subprocess.Popen:
-    """A Snakemake of a workflow with our lock, in the middle of its only job."""
+def start_snakemake(folder: Path, awaited: str = "started") -> subprocess.Popen:
+    """A Snakemake of a workflow with our lock, which has made the file `awaited`."""
     lines = "from nanoeuler.config.workflow_lock import WorkflowLock\nlock = WorkflowLock()\n"
-    start = "onstart:\n    lock.note(workflow.persistence._lockfile.values())\n"
-    (folder / "Snakefile").write_text(lines + start + SLOW)
+    (folder / "Snakefile").write_text(lines + SLOW)
     process = subprocess.Popen(
         [sys.executable, "-m", "snakemake", "--cores", "1"],
         cwd=folder,
@@ -130,7 +130,7 @@ def start_snakemake(folder: Path) -> subprocess.Popen:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    wait_until(lambda: (folder / "started").exists() or process.poll() is not None)
+    wait_until(lambda: any(folder.glob(awaited)) or process.poll() is not None)
     return process
 
 
@@ -145,6 +145,28 @@ def test_a_killed_snakemake_leaves_no_lock_and_a_living_one_keeps_its_own(tmp_pa
     assert "the last Snakemake in this folder was killed" in said
     assert "Directory cannot be locked" not in said
     assert not list((tmp_path / ".snakemake").glob("locks/*"))
+
+
+def test_a_snakemake_that_is_killed_as_soon_as_it_has_its_lock_leaves_none(tmp_path):
+    killed = start_snakemake(tmp_path, ".snakemake/locks/*.lock")
+    killed.kill()
+    (tmp_path / "go").touch()
+    killed.communicate()
+    assert list((tmp_path / ".snakemake").glob("locks/*"))
+    said, _ = start_snakemake(tmp_path).communicate()
+    assert "the last Snakemake in this folder was killed" in said
+    assert (tmp_path / "slow.txt").exists()
+
+
+@pytest.mark.parametrize("notes", ["", "[", '["elsewhere", 0]\n', "7\n"])
+def test_locks_that_may_be_those_of_others_stay(tmp_path, notes):
+    locks = tmp_path / "locks"
+    locks.mkdir()
+    (locks / "0.input.lock").touch()
+    (tmp_path / "nanoeuler-locks.jsonl").write_text(notes)
+    WorkflowLock(tmp_path).end()
+    assert (locks / "0.input.lock").exists()
+    assert (tmp_path / "nanoeuler-locks.jsonl").read_text() == ""
 
 
 @dataclass

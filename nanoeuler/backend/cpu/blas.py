@@ -1,20 +1,22 @@
-"""Matrix products by NumPy's own BLAS, called from compiled code.
+"""Matrix products by MKL or by NumPy's own BLAS, called from compiled code.
 
-So products can scale, accumulate and read parts of rows without temporary arrays. NumPy's wheels
-contain OpenBLAS under names of their own (64-bit integers, a prefix); other builds export plain
-CBLAS. Where neither is found, as with Apple's Accelerate, `numpy.matmul` does the work, with
-temporary arrays. BLAS is kept at one thread, because the engine has threads of its own
-(thread_pool.py): OpenBLAS's wait by spinning, which beside any other busy process costs up to 35×.
+So products can scale, accumulate and read parts of rows without temporary arrays. MKL runs on
+Intel's processors if the package `mkl` is installed. NumPy's wheels contain OpenBLAS under names of
+their own (64-bit integers, a prefix); other builds export plain CBLAS. Where none is found, as with
+Apple's Accelerate, `numpy.matmul` does the work, with temporary arrays. BLAS is kept at one thread,
+because the engine has threads of its own (thread_pool.py): OpenBLAS's wait by spinning, which
+beside any other busy process costs up to 35×.
 
 Compiled code calls sgemm by its address. That takes a microsecond, where ctypes takes eight of the
 Python that threads share. Being cheap, calls can also be many: OpenBLAS has kernels for AVX-512
 that read small matrices as they are, while it first copies larger ones into an order that suits the
 arithmetic. That copying takes a tenth of the time of a small model's products, so they are cut into
-small ones.
+small ones. MKL is as fast without such cuts.
 """
 
 import ctypes
 import importlib
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from nanoeuler import provenance
 from nanoeuler.compiling import compiled
 
 Integer = type[ctypes.c_int] | type[ctypes.c_int64]
@@ -40,6 +43,9 @@ THREADS = (
     "MKL_Set_Num_Threads",
 )
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
+MKL_THREADING_SEQUENTIAL = 1
+MKL_CBWR_AUTO = 2
+"""The same bits on every run, wherever the matrices lie in memory, by the fastest kernels."""
 
 UNPACKED_CORES = (b"SkylakeX", b"Cooperlake", b"SapphireRapids")
 """OpenBLAS's names of processors for which it has kernels that read small matrices as they are;
@@ -66,7 +72,7 @@ def prototype(integer: Integer) -> Any:
 
 
 class Blas:
-    """CBLAS's sgemm as NumPy links it. Sets BLAS to one thread."""
+    """CBLAS's sgemm of MKL, or as NumPy links it. Sets BLAS to one thread."""
 
     def __init__(self) -> None:
         # symbols of the libraries that this one links are found through it
@@ -75,6 +81,14 @@ class Blas:
         for name in THREADS:
             if hasattr(library, name):
                 getattr(library, name)(ctypes.c_int(1))
+        linked = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+        self.label = f"{linked.get('name')} {linked.get('version')}"
+        """Name and version, which last bits depend on."""
+        if mkl := installed_mkl():
+            self.label, path = mkl
+            library = ctypes.CDLL(path)
+            library.MKL_Set_Threading_Layer(MKL_THREADING_SEQUENTIAL)
+            library.MKL_CBWR_Set(MKL_CBWR_AUTO)
         self.name = next((name for name in NAMES if hasattr(library, name)), "numpy.matmul")
         found = self.name in NAMES
         integer: Integer = NAMES.get(self.name, ctypes.c_int64)
@@ -84,6 +98,21 @@ class Blas:
         assert address is not None
         unpacked = UNPACKED if found and core_name(library) in UNPACKED_CORES else 0
         self.sgemm: Sgemm = (address, integer is ctypes.c_int64, unpacked)
+
+
+def installed_mkl() -> tuple[str, str] | None:
+    """Name with version, and path, of the package `mkl`; None on processors that are not Intel's.
+
+    MKL is made for Intel's; those of others keep OpenBLAS.
+    """
+    try:
+        package = metadata.distribution("mkl")
+    except metadata.PackageNotFoundError:
+        return None
+    paths = [file for file in package.files or [] if file.name.startswith("libmkl_rt.so")]
+    if not paths or "Intel" not in provenance.cpu_name():
+        return None
+    return f"mkl {package.version}", str(paths[0].locate())
 
 
 def core_name(library: ctypes.CDLL) -> bytes:

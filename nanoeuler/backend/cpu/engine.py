@@ -24,6 +24,7 @@ from nanoeuler.backend.records import (
     AttentionArrays,
     AttentionForm,
     DecodeStep,
+    MatrixGroup,
     ModelWeights,
     ParameterRun,
     RmsNorm,
@@ -81,12 +82,13 @@ class CpuBackend(ReferenceBackend):
         self.no_rotation = np.zeros(1, np.int32), no_table, no_table
         """Positions and a rotary table that stand in where attention has no rotation."""
         self.transposes: Transposes | None = None
+        self.serial = ReferenceBackend(np.float32)  # for work within one thread
 
     # ---- capabilities
 
     def environment(self) -> dict[str, Any]:
         versions = {"numba": numba.__version__, "llvmlite": llvmlite.__version__}
-        return super().environment() | versions
+        return super().environment() | versions | {"blas": self.blas.label}
 
     def thread_count(self) -> str:
         return str(self.threads)
@@ -141,9 +143,11 @@ class CpuBackend(ReferenceBackend):
     def training_weights(self, weights: ModelWeights) -> ModelWeights:
         """Transposed copies, for a model whose slices are short.
 
-        For longer slices and larger weights they would cost more than they save.
+        For longer slices and larger weights they would cost more than they save, and MKL reads
+        weights as fast as transposes.
         """
-        if self.slices(weights.flat.size)[0] != SHORT_SLICE_TOKENS:
+        short = self.slices(weights.flat.size)[0] == SHORT_SLICE_TOKENS
+        if not short or self.blas.label.startswith("mkl"):
             return weights
         if self.transposes is None or self.transposes.source is not weights:
             self.transposes = Transposes(weights, self, self.thread_pool)
@@ -435,6 +439,16 @@ class CpuBackend(ReferenceBackend):
         sums = self.scratch("squares", 2 * blocks).view(np.float64)
         self.thread_pool.share(blocks, blocks, optimizer.squared_norms, values, sums)
         return float(sums.sum())
+
+    def each_matrix(
+        self, matrices: list[tuple[MatrixGroup, int]], work: Callable[[MatrixGroup, int], None]
+    ) -> None:
+        self.thread_pool.each(len(matrices), lambda index: work(*matrices[index]))
+
+    def orthogonalize(
+        self, x_RK: Array, polynomials: Sequence[tuple[float, float, float]]
+    ) -> Array:
+        return self.serial.orthogonalize(x_RK, polynomials)
 
     def adamw_run(
         self,

@@ -24,7 +24,11 @@
 // products of tiles instead of 5 (in float32 9: it looks at the keys twice) and needs no sum across
 // blocks: no atomics, the same bits every time.
 //
+// With FP8, out and the gradients are written once more as e4m3, as fp8.cuh says and with the same
+// strides: out to `e4m3`, dquery, dkey and dvalue by one slot for all three.
+//
 // Compiled with -D, beside those of matrix_units.cuh:
+//     FP8        0 or 1
 //     HEADS      query heads of one key/value head that a block takes together; it divides H / G
 //     POSITIONS  query positions per block: it has HEADS · POSITIONS rows, 16 per warp
 //     KEYS       keys per tile in the forward pass
@@ -45,7 +49,8 @@ static_assert(FORWARD_THREADS == QUERIES * 2, "a warp owns 16 rows");
 extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
     attention_forward(CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value),
         const int* __restrict__ starts, const int* __restrict__ offsets, TENSOR(out),
-        float* __restrict__ lse, int T, int S, int heads, int kv_heads, float scale) {
+        float* __restrict__ lse, int T, int S, int heads, int kv_heads, float scale,
+        unsigned char* e4m3, Slot* slot) {
     constexpr int KEY_TILE = KEYS * ROW_BYTES, KEY_TILES = QUERIES * ROW_BYTES,
                   VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
     static_assert(VALUE_TILES + 2 * KEY_TILE == FORWARD_BYTES, "two tiles of keys and of values");
@@ -168,9 +173,9 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, FORWARD_BLOCKS)
                 (top[half] * factor + logarithm(sum)) / BASE;
     }
     __syncthreads();  // the tile of queries is not read any more
-    store_rows<QUERIES>(sums, inverse, 0, q.row,
-        out + batch * out_batch + (long long)(q.first + q.query) * out_token + head * out_head,
-        out_token, left);
+    store_rows<QUERIES>(sums, inverse, 0, q.row, out,
+        batch * out_batch + (long long)(q.first + q.query) * out_token + head * out_head, out_token,
+        left, e4m3, slot);
 }
 
 // ---- backward:  p = exp(score − lse),  delta = Σ dout · out,  ds = p · (dout vᵀ − delta)
@@ -184,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS)
         CONST_TENSOR(value), const int* __restrict__ starts, CONST_TENSOR(out),
         const float* __restrict__ lse, float2* __restrict__ statistics, TENSOR(dquery), int T,
         int heads, int kv_heads, float scale, const int* positions, const float* cosine,
-        const float* sine) {
+        const float* sine, unsigned char* e4m3, Slot* slot) {
     constexpr int ROW_TILE = GRADIENT_QUERIES * ROW_BYTES, KEY_TILE = GRADIENT_KEYS * ROW_BYTES;
     constexpr int KEY_TILES = 2 * ROW_TILE, VALUE_TILES = KEY_TILES + 2 * KEY_TILE;
     static_assert(VALUE_TILES + 2 * KEY_TILE == DQUERY_BYTES, "two tiles of keys and of values");
@@ -337,9 +342,10 @@ extern "C" __global__ void __launch_bounds__(DQUERY_THREADS, DQUERY_BLOCKS)
             sine, q.position, T - 1);
     }
     float factors[2] = {scale, scale};
-    dquery +=
+    long long at =
         batch * dquery_batch + (long long)(q.first + q.query) * dquery_token + head * dquery_head;
-    store_rows<GRADIENT_QUERIES>(gradient, factors, 0, q.row, dquery, dquery_token, left);
+    store_rows<GRADIENT_QUERIES>(
+        gradient, factors, 0, q.row, dquery, at, dquery_token, left, e4m3, slot);
 }
 
 static_assert(DKEY_THREADS == HELD_KEYS * 2, "a warp owns 16 rows");
@@ -350,7 +356,8 @@ extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
     attention_dkey(CONST_TENSOR(dout), CONST_TENSOR(query), CONST_TENSOR(key), CONST_TENSOR(value),
         const int* __restrict__ starts, const float2* __restrict__ statistics, TENSOR(dkey),
         TENSOR(dvalue), int T, int heads, int kv_heads, float scale, const int* positions,
-        const float* cosine, const float* sine) {
+        const float* cosine, const float* sine, unsigned char* e4m3_key, unsigned char* e4m3_value,
+        Slot* slot) {
     constexpr int COLUMNS = STREAMED_QUERIES, KEY_TILE = HELD_KEYS * ROW_BYTES,
                   QUERY_TILE = COLUMNS * ROW_BYTES;
     constexpr int QUERY_TILES = 2 * KEY_TILE, DOUT_TILES = QUERY_TILES + 2 * QUERY_TILE,
@@ -470,11 +477,14 @@ extern "C" __global__ void __launch_bounds__(DKEY_THREADS, DKEY_BLOCKS)
         rotate_back(sums_key, positions + (long long)batch * T, cosine, sine,
             first_key + row + lane / 4, T - 1);
     float scales[2] = {scale, scale}, ones[2] = {1, 1};
-    dkey += batch * dkey_batch + (long long)(first_key + row) * dkey_token + kv_head * dkey_head;
-    dvalue +=
+    long long at_key =
+        batch * dkey_batch + (long long)(first_key + row) * dkey_token + kv_head * dkey_head;
+    long long at_value =
         batch * dvalue_batch + (long long)(first_key + row) * dvalue_token + kv_head * dvalue_head;
-    store_rows<HELD_KEYS>(sums_key, scales, 0, row, dkey, dkey_token, count - row);
-    store_rows<HELD_KEYS>(sums_value, ones, KEY_TILE, row, dvalue, dvalue_token, count - row);
+    store_rows<HELD_KEYS>(
+        sums_key, scales, 0, row, dkey, at_key, dkey_token, count - row, e4m3_key, slot);
+    store_rows<HELD_KEYS>(sums_value, ones, KEY_TILE, row, dvalue, at_value, dvalue_token,
+        count - row, e4m3_value, slot);
 }
 
 // ---- decoding: few queries, many keys

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED, Quantized
 from nanoeuler.backend.cuda.kernel_sources import WARP, Source
 from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks
 from nanoeuler.backend.records import AttentionArrays
@@ -111,10 +112,16 @@ def tiles_for(unit: str, head_size: int, ratio: int) -> Tiles:
     )
 
 
-def source(unit: str, head_size: int, ratio: int, tiles: Tiles | None = None) -> Source:
+def source(
+    unit: str, head_size: int, ratio: int, tiles: Tiles | None = None, *, fp8: bool = False
+) -> Source:
     """The program for `ratio` query heads per key/value head."""
     tiles = tiles or tiles_for(unit, head_size, ratio)
-    constants: dict[str, str | int] = {"UNIT": unit.upper(), "HEAD_SIZE": head_size}
+    constants: dict[str, str | int] = {
+        "UNIT": unit.upper(),
+        "HEAD_SIZE": head_size,
+        "FP8": int(fp8),
+    }
     constants |= {name.upper(): value for name, value in asdict(tiles).items()}
     sizes = {"THREADS": tiles.threads, "BYTES": tiles.shared_bytes(head_size * itemsize(unit))}
     for name, by_kernel in sizes.items():
@@ -158,7 +165,10 @@ class Attention:
         self.heads, self.kv_heads = heads, kv_heads
         self.shape = heads, kv_heads, 1 / math.sqrt(head_size)
         self.tiles = tiles or tiles_for(self.unit, head_size, heads // kv_heads)
-        self.source = source(self.unit, head_size, heads // kv_heads, self.tiles)
+        self.sources = [
+            source(self.unit, head_size, heads // kv_heads, self.tiles, fp8=fp8)
+            for fp8 in (False, True)
+        ]
         self.threads = self.tiles.threads
         self.shared_bytes = self.tiles.shared_bytes(head_size * itemsize(self.unit))
 
@@ -175,13 +185,14 @@ class Attention:
         offset: Array,
         out: Array,
         lse: Array,
+        copy: Quantized = NOT_QUANTIZED,
     ) -> None:
         """Write `out` (B, T, H, E) and `lse` (B, H, T) float32.
 
         There may be more keys than offset + T, the free slots of a cache: they are not read.
         `starts` (B, T) int32 never falls along a row. `offset` (B) int32 is 0, and not read, where
         S = T. Queries whose position offset + i is S or more, the padding of short rows, get
-        results that mean nothing. B · H < 65,536.
+        results that mean nothing. B · H < 65,536. `copy` is of `out`.
         """
         B, T = query.shape[:2]
         S = key.shape[1]
@@ -192,7 +203,8 @@ class Attention:
             self.launch("attention_decode", (self.heads, T, B), arguments)
         else:
             grid = blocks(T, self.tiles.positions), B * self.heads // self.tiles.heads
-            self.launch("attention_forward", grid, arguments)
+            fp8 = copy.values is not None
+            self.launch("attention_forward", grid, (*arguments, *copy), fp8=fp8)
 
     def backward(
         self,
@@ -202,12 +214,13 @@ class Attention:
         lse: Array,
         workspace: Array,
         rotation: tuple[Array, Array, Array] | None = None,
+        copies: tuple[Quantized, Quantized, Quantized] = (NOT_QUANTIZED,) * 3,
     ) -> None:
         """Write the gradients of query, key and value, from that of out.
 
         `workspace`: `workspace_bytes` of memory, on an 8-byte border. `rotation`: positions (B, T)
         int32, cosines and sines; with them the gradients are those of queries and keys before
-        they were rotated.
+        they were rotated. `copies` are those of the gradients of query, key and value.
         """
         B, T = saved.query.shape[:2]
         if workspace.nbytes < self.workspace_bytes(B, T):
@@ -220,14 +233,26 @@ class Attention:
         last = T, *self.shape, *(rotation or (None, None, None))
         grid = blocks(T, tiles.gradient_positions), B * self.heads // tiles.gradient_heads
         arrays = *view(saved.out), lse, workspace, *view(gradients.query)
-        self.launch("attention_dquery", grid, (*inputs, starts, *arrays, *last))
+        (query, slot), (key, _), (value, _) = copies
+        fp8 = query is not None
+        arguments = *inputs, starts, *arrays, *last, query, slot
+        self.launch("attention_dquery", grid, arguments, fp8=fp8)
         grid = blocks(T, tiles.held_keys), B * self.kv_heads
         outputs = *view(gradients.key), *view(gradients.value)
-        self.launch("attention_dkey", grid, (*inputs, starts, workspace, *outputs, *last))
+        arguments = *inputs, starts, workspace, *outputs, *last, key, value, slot
+        self.launch("attention_dkey", grid, arguments, fp8=fp8)
 
-    def launch(self, kernel: str, grid: tuple[int, ...], arguments: tuple[Argument, ...]) -> None:
-        threads, shared = self.threads[kernel], self.shared_bytes.get(kernel, 0)
-        self.kernels.launch(self.source, kernel, grid, threads, *arguments, shared=shared)
+    def launch(
+        self,
+        kernel: str,
+        grid: tuple[int, ...],
+        arguments: tuple[Argument, ...],
+        *,
+        fp8: bool = False,
+    ) -> None:
+        source, threads = self.sources[fp8], self.threads[kernel]
+        shared = self.shared_bytes.get(kernel, 0)
+        self.kernels.launch(source, kernel, grid, threads, *arguments, shared=shared)
 
 
 def view(array: Array) -> tuple[Array, np.int64, int, int]:

@@ -1,6 +1,7 @@
 // The parts that attention's kernels share: tiles are copied in and results written out, the lanes
 // of a row are added up, and it is decided which query sees which keys.
 #include "matrix_units.cuh"
+#include "fp8.cuh"
 #include "rotation.cuh"
 
 #define NEVER __int_as_float(0xff800000)  // −∞
@@ -58,11 +59,14 @@ struct TileCopy {
 };
 
 // Writes this warp's 16 rows of a result, row r times factor[r / 8], `count` of them, through its
-// rows of a tile, so that whole chunks go out.
+// rows of a tile, so that whole chunks go out: `at` elements behind `target` and, with FP8, behind
+// `e4m3`.
 template <int ROWS>
-__device__ __forceinline__ void store_rows(float (&x)[HEAD_BLOCKS][4], const float (&factor)[2],
-    int tile, int first, element* target, int stride, int count) {
+__device__ __forceinline__ void
+store_rows(float (&x)[HEAD_BLOCKS][4], const float (&factor)[2], int tile, int first,
+    element* target, long long at, int stride, int count, unsigned char* e4m3, Slot* slot) {
     int lane = threadIdx.x % 32;
+    target += at;
 #pragma unroll
     for (int j = 0; j < HEAD_BLOCKS; j++) {
 #pragma unroll
@@ -79,6 +83,7 @@ __device__ __forceinline__ void store_rows(float (&x)[HEAD_BLOCKS][4], const flo
         }
     }
     __syncwarp();
+    [[maybe_unused]] float top = 0, scale = FP8 ? slot->scale : 0;
 #pragma unroll
     for (int i = lane; i < 16 * CHUNKS; i += 32) {
         int row = i / CHUNKS, chunk = i % CHUNKS;
@@ -86,8 +91,22 @@ __device__ __forceinline__ void store_rows(float (&x)[HEAD_BLOCKS][4], const flo
             const uint4* from = reinterpret_cast<const uint4*>(
                 shared + tile + chunk_offset<ROWS>(first + row, chunk));
             *reinterpret_cast<uint4*>(target + (long long)row * stride + chunk * PER_CHUNK) = *from;
+            if constexpr (FP8) {
+                float values[PER_CHUNK];
+                unpack(*from, values);
+                unsigned words[PER_CHUNK / 4] = {};
+#pragma unroll
+                for (int k = 0; k < PER_CHUNK; k += 2) {
+                    words[k / 4] |= e4m3_pair(scale * values[k], scale * values[k + 1])
+                                    << k % 4 * 8;
+                    top = larger(larger(top, values[k]), values[k + 1]);
+                }
+                *reinterpret_cast<uint2*>(e4m3 + at + (long long)row * stride + chunk * PER_CHUNK) =
+                    make_uint2(words[0], words[1]);
+            }
         }
     }
+    if constexpr (FP8) note_largest(slot, top);
 }
 
 // Rotates this lane's two rows of a result, `first` and the one 8 below, by the negative angles of

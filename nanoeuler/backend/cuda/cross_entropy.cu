@@ -16,8 +16,11 @@
 //              bytes: 2 · R · V · activation
 // argmax       in: logits          out: the likeliest ids (R) int; ties go to the lowest id
 //
-// Compiled in: VOCAB, THREADS of a block, and HELD: whether a row is kept in registers.
+// With FP8, the gradient goes to `e4m3` (R, V), too, as fp8.cuh says: another R · V bytes.
+//
+// Compiled in: VOCAB, THREADS of a block, HELD: whether a row is kept in registers, and FP8.
 #include "common.cuh"
+#include "fp8.cuh"
 
 constexpr int WARPS = THREADS / 32;
 constexpr int VECTORS =
@@ -39,8 +42,8 @@ __device__ __forceinline__ Eight inside_vocabulary(Eight value, int vector) {
     return value;
 }
 
-__device__ __forceinline__ void store_gradient_of(
-    ACTIVATION* logits, int vector, const Eight& value, int target, float weight, float lse) {
+__device__ __forceinline__ void store_gradient_of(ACTIVATION* logits, int vector,
+    const Eight& value, int target, float weight, float lse, Quantized& quantized) {
     Eight gradient;
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
@@ -49,6 +52,7 @@ __device__ __forceinline__ void store_gradient_of(
             target < 0 ? 0.0f : weight * (probability - (vector * WIDTH + i == target));
     }
     store(logits + vector * WIDTH, gradient);
+    quantized.store(vector * WIDTH, gradient);
 }
 
 #if HELD
@@ -77,13 +81,15 @@ struct Row {
             for (int i = 0; i < WIDTH; ++i) total += expf(value[s].at[i] - top);
         return top + logf(block_sum<WARPS>(total));
     }
-    __device__ __forceinline__ void
-    store_gradient(ACTIVATION* logits, int target, float weight, float lse) const {
+    __device__ __forceinline__ void store_gradient(
+        ACTIVATION* logits, int target, float weight, float lse, Quantized quantized) const {
 #pragma unroll
         for (int s = 0; s < STEPS; ++s) {
             const int vector = s * THREADS + threadIdx.x;
-            if (vector < VECTORS) store_gradient_of(logits, vector, value[s], target, weight, lse);
+            if (vector < VECTORS)
+                store_gradient_of(logits, vector, value[s], target, weight, lse, quantized);
         }
+        quantized.finish();
     }
 };
 
@@ -124,11 +130,12 @@ struct Row {
         const float highest = block_max<WARPS>(top);
         return highest + logf(block_sum<WARPS>(total * expf(top - highest)));
     }
-    __device__ __forceinline__ void
-    store_gradient(ACTIVATION* logits, int target, float weight, float lse) const {
+    __device__ __forceinline__ void store_gradient(
+        ACTIVATION* logits, int target, float weight, float lse, Quantized quantized) const {
         each([&](int vector, const Eight& value) {
-            store_gradient_of(logits, vector, value, target, weight, lse);
+            store_gradient_of(logits, vector, value, target, weight, lse, quantized);
         });
+        quantized.finish();
     }
 };
 #endif
@@ -147,14 +154,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     cross_entropy_backward(ACTIVATION* logits, long long stride, const int* targets,
-        const float* weights, const float* lses) {
+        const float* weights, const float* lses, unsigned char* e4m3, Slot* slot) {
     logits += blockIdx.x * stride;
-    Row(logits).store_gradient(logits, targets[blockIdx.x], weights[blockIdx.x], lses[blockIdx.x]);
+    Row(logits).store_gradient(logits, targets[blockIdx.x], weights[blockIdx.x], lses[blockIdx.x],
+        Quantized(e4m3 + size_t(blockIdx.x) * VOCAB, slot));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     cross_entropy_with_gradient(ACTIVATION* logits, long long stride, const int* targets,
-        const float* weights, float* logprobs, float* lses) {
+        const float* weights, float* logprobs, float* lses, unsigned char* e4m3, Slot* slot) {
     logits += blockIdx.x * stride;
     const int target = targets[blockIdx.x];
     // read before the sum's barriers, written over after them
@@ -165,7 +173,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         lses[blockIdx.x] = lse;
         logprobs[blockIdx.x] = target < 0 ? 0.0f : of_target - lse;
     }
-    row.store_gradient(logits, target, weights[blockIdx.x], lse);
+    row.store_gradient(logits, target, weights[blockIdx.x], lse,
+        Quantized(e4m3 + size_t(blockIdx.x) * VOCAB, slot));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -50,11 +50,18 @@ SLICE_TERMS, SLICES = 64, 8
 that adds to those before it. Every addition rounds the sum so far, and one chain through all terms
 errs two to three times as much."""
 
-FLOAT32, BFLOAT16 = 0, 14  # cudaDataType
-COMPUTE = {"fp32": 68, "tf32": 77, "bf16": 68}
+FAST_TERMS = 2048
+"""Terms of the longest sum of products of e4m3 that the matrix units add up themselves, with 14
+bits; longer ones are carried over into float32 on the way, which takes a tenth more time."""
+
+FLOAT32, BFLOAT16, E4M3 = 0, 14, 28  # cudaDataType
+TYPES = {4: FLOAT32, 2: BFLOAT16, 1: E4M3}  # by the bytes of an element
+LETTERS = {FLOAT32: "f", BFLOAT16: "b", E4M3: "q"}
+COMPUTE = {"fp32": 68, "tf32": 77, "bf16": 68, "fp8": 68}
 """cublasComputeType: float32 is multiplied in float32 or TF32; sums are always in float32."""
 
-TRANSPOSE_A, TRANSPOSE_B = 3, 4  # cublasLtMatmulDescAttributes
+# cublasLtMatmulDescAttributes
+TRANSPOSE_A, TRANSPOSE_B, SCALE_A, SCALE_B, FAST_SUMS = 3, 4, 17, 18, 25
 BATCH_COUNT, BATCH_DISTANCE = 5, 6  # cublasLtMatrixLayoutAttributes
 MAX_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes
 REDUCE_IN_COMPUTE_TYPE = 2
@@ -97,13 +104,13 @@ class Operand:
         if columns > 1 and array.strides[-1] != size:
             raise ValueError(f"the rows of a matrix must be contiguous; strides {array.strides}")
         stride = array.strides[-2] // size if rows > 1 else columns
-        kind = FLOAT32 if array.dtype == np.float32 else BFLOAT16
+        kind = TYPES[size]
         several = (array.shape[0], array.strides[0] // size) if array.ndim == 3 else (1, 0)
         return cls(array.data.ptr, columns, rows, stride, kind, *several)
 
     @property
     def key(self) -> str:
-        form = f"{self.rows}x{self.columns}/{self.stride}{'f' if self.type == FLOAT32 else 'b'}"
+        form = f"{self.rows}x{self.columns}/{self.stride}{LETTERS[self.type]}"
         return form if self.count == 1 else f"{self.count}*{form}+{self.distance}"
 
 
@@ -160,15 +167,20 @@ class CublasLt:
         scale: float = 1.0,
         add: Array | None = None,
         add_scale: float = 1.0,
+        inverses: tuple[int, int] | None = None,
     ) -> None:
         """Row-major out = scale · op(a) op(b) + add_scale · add.
+
+        Of e4m3, `inverses` are the addresses of two floats by which a and b are multiplied, and b
+        is transposed.
 
         `add` has the shape, type and strides of `out`, and may be `out`. Arrays of three
         dimensions are as many products, each of one matrix of either array.
         """
         terms = a.shape[-2 if transpose_a else -1]
         if not self.in_slices or terms <= SLICE_TERMS or a.ndim == 3:
-            self.multiply_whole(a, transpose_a, b, transpose_b, out, scale, add, add_scale)
+            addend = add, add_scale
+            self.multiply_whole(a, transpose_a, b, transpose_b, out, scale, *addend, inverses)
             return
         step = slice_terms(terms)
         for start in range(0, terms, step):
@@ -188,16 +200,28 @@ class CublasLt:
         scale: float,
         add: Array | None,
         add_scale: float,
+        inverses: tuple[int, int] | None = None,
     ) -> None:
         arrays = ((x.shape, x.strides, x.dtype.char, x.data.ptr % ALIGNMENT) for x in (a, b, out))
-        form = (*arrays, transpose_a, transpose_b, self.tuned)
+        form = (*arrays, transpose_a, transpose_b, self.tuned, add is not None)
         if form not in self.forms:
-            self.forms[form] = self.prepare_form(a, transpose_a, b, transpose_b, out)
+            self.forms[form] = self.prepare_form(
+                a, transpose_a, b, transpose_b, out, add is not None, inverses
+            )
         addend = (None, 0.0) if add is None else (add.data.ptr, add_scale)
+        if inverses:
+            self.describe_inverses(self.forms[form].description, inverses)
         self.launch(self.forms[form], b.data.ptr, a.data.ptr, out.data.ptr, scale, *addend)
 
     def prepare_form(
-        self, a: Array, transpose_a: bool, b: Array, transpose_b: bool, out: Array
+        self,
+        a: Array,
+        transpose_a: bool,
+        b: Array,
+        transpose_b: bool,
+        out: Array,
+        adds: bool,
+        inverses: tuple[int, int] | None,
     ) -> Prepared:
         # row-major out = op(a) op(b) is column-major outᵀ = op(b)ᵀ op(a)ᵀ:
         # the operands are exchanged, their transposes stay
@@ -206,9 +230,11 @@ class CublasLt:
         key += f"·{right.key}{'T' if transpose_a else 'N'}→{result.key}"
         if (left.pointer | right.pointer | result.pointer) % ALIGNMENT:
             key += "unaligned"
+        if adds and inverses:  # older runs know the other products by the key without
+            key += "+"
         if (key, self.tuned) not in self.prepared:
             self.prepared[key, self.tuned] = self.prepare(
-                key, left, transpose_b, right, transpose_a, result
+                key, left, transpose_b, right, transpose_a, result, inverses
             )
         return self.prepared[key, self.tuned]
 
@@ -251,19 +277,17 @@ class CublasLt:
         right: Operand,
         transpose_right: bool,
         result: Operand,
+        inverses: tuple[int, int] | None,
     ) -> Prepared:
         """A product's descriptors and its algorithm: the library's first proposal or, of a tuned
         product, the fastest one, which is added to `algorithms`."""
         description = ctypes.c_void_p()
         self.call("cublasLtMatmulDescCreate", ctypes.byref(description), self.compute, FLOAT32)
         for attribute, value in ((TRANSPOSE_A, transpose_left), (TRANSPOSE_B, transpose_right)):
-            self.call(
-                "cublasLtMatmulDescSetAttribute",
-                description,
-                attribute,
-                ctypes.byref(ctypes.c_int(int(value))),
-                ctypes.c_size_t(4),
-            )
+            self.describe(description, attribute, ctypes.c_int(int(value)))
+        if inverses:
+            self.describe(description, FAST_SUMS, ctypes.c_int8(left.rows <= FAST_TERMS))
+            self.describe_inverses(description, inverses)
         layouts = self.layout(left), self.layout(right), self.layout(result)
         if self.tuned and key in self.algorithms:
             # those of a checkpoint replace what was read from the file
@@ -283,10 +307,30 @@ class CublasLt:
         if operations >= LARGE:
             self.announce()
         milliseconds = LARGE_MILLISECONDS if operations >= LARGE else MILLISECONDS
-        chosen = proposals[self.fastest(proposals, milliseconds, left, right, result)]
+        adds = key.endswith("+")
+        chosen = proposals[self.fastest(proposals, milliseconds, left, right, result, adds)]
         self.algorithms[key] = bytes(chosen.algorithm).hex()
         write_algorithms(self.file, self.algorithms)
         return chosen
+
+    def describe_inverses(self, description: ctypes.c_void_p, inverses: tuple[int, int]) -> None:
+        """`inverses` of the right factor, then of the left one."""
+        for attribute, address in zip((SCALE_B, SCALE_A), inverses, strict=True):
+            self.describe(description, attribute, ctypes.c_void_p(address))
+
+    def describe(
+        self,
+        description: ctypes.c_void_p,
+        attribute: int,
+        value: ctypes.c_int | ctypes.c_int8 | ctypes.c_void_p,
+    ) -> None:
+        self.call(
+            "cublasLtMatmulDescSetAttribute",
+            description,
+            attribute,
+            ctypes.byref(value),
+            ctypes.c_size_t(ctypes.sizeof(value)),
+        )
 
     def announce(self) -> None:
         if not self.announced:
@@ -369,14 +413,15 @@ class CublasLt:
         left: Operand,
         right: Operand,
         result: Operand,
+        adds: bool,
     ) -> int:
         """Index of the fastest proposal, in turns of this length: the first, unless another takes
         less than `MARGIN` of its time."""
-        once = [self.time(proposal, left, right, result, 1) for proposal in proposals]
+        once = [self.time(proposal, left, right, result, adds, 1) for proposal in proposals]
         close = [i for i, time in enumerate(once) if i == 0 or time < 1.2 * min(once)]
         repeats = max(1, int(milliseconds / min(once)))
         rounds = [
-            [self.time(proposals[index], left, right, result, repeats) for index in close]
+            [self.time(proposals[index], left, right, result, adds, repeats) for index in close]
             for _ in range(ROUNDS)
         ]
         medians = map(statistics.median, zip(*rounds, strict=True))
@@ -385,7 +430,13 @@ class CublasLt:
         return best if times[best] <= MARGIN * times[0] else 0
 
     def time(
-        self, proposal: Prepared, left: Operand, right: Operand, result: Operand, repeats: int
+        self,
+        proposal: Prepared,
+        left: Operand,
+        right: Operand,
+        result: Operand,
+        adds: bool,
+        repeats: int,
     ) -> float:
         """Milliseconds of a proposal on the real operands, the result going elsewhere; infinite
         for one that does not run."""
@@ -393,14 +444,15 @@ class CublasLt:
         elements = result.count * result.columns * result.stride
         elsewhere = cupy.empty(elements * itemsize, np.uint8)
         addresses = left.pointer, right.pointer, elsewhere.data.ptr
+        scales = 1.0, None, float(adds)
         start, stop = cupy.cuda.Event(), cupy.cuda.Event()
         try:
-            self.launch(proposal, *addresses, 1.0)
+            self.launch(proposal, *addresses, *scales)
         except RuntimeError:
             return float("inf")
         start.record(self.stream)
         for _ in range(repeats):
-            self.launch(proposal, *addresses, 1.0)
+            self.launch(proposal, *addresses, *scales)
         stop.record(self.stream)
         stop.synchronize()
         return cupy.cuda.get_elapsed_time(start, stop) / repeats

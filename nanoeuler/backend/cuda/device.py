@@ -65,7 +65,9 @@ def capability(index: int) -> tuple[int, int]:
 def peak_flops(device_name: str, precision: str) -> float | None:
     """Operations per second by the device's datasheet; None for a device that is not listed."""
     rates = next((rates for name, rates in PEAKS.items() if name in device_name), None)
-    return rates[("bf16", "tf32", "fp32").index(precision)] * 1e12 if rates else None
+    # fp8 is compared with bf16, in which a part of it is computed
+    column = {"bf16": 0, "fp8": 0, "tf32": 1, "fp32": 2}[precision]
+    return rates[column] * 1e12 if rates else None
 
 
 class Device:

@@ -6,7 +6,8 @@ in a fixed order, so equal inputs give equal bits.
 """
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import cupy
@@ -18,6 +19,14 @@ from nanoeuler.backend.cuda.attention import HEAD_SIZES, UNIT_OF, Attention
 from nanoeuler.backend.cuda.cublaslt import CublasLt
 from nanoeuler.backend.cuda.decoding import DecodingOps
 from nanoeuler.backend.cuda.device import Device, peak_flops
+from nanoeuler.backend.cuda.fp8 import (
+    MULTIPLE,
+    NOT_QUANTIZED,
+    WORTH_QUANTIZING,
+    Fp8,
+    Quantized,
+    check_capability,
+)
 from nanoeuler.backend.cuda.fused_linear import WORTH_FUSING, FusedLinear
 from nanoeuler.backend.cuda.kernel_sources import (
     ADDING_WARPS,
@@ -29,6 +38,7 @@ from nanoeuler.backend.cuda.kernel_sources import (
     RATE_BLOCK,
     STEP_SCALARS,
     SUM_THREADS,
+    TURNED_MULTIPLE,
     WARP,
     WIDTH,
     KernelSources,
@@ -37,6 +47,7 @@ from nanoeuler.backend.cuda.kernel_sources import (
     row_blocks,
     row_warps,
     spread_shift,
+    turned_tokens,
 )
 from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks
 from nanoeuler.backend.cuda.scratch import Scratch
@@ -50,6 +61,7 @@ from nanoeuler.backend.records import (
     FlatState,
     HeadNorm,
     MatrixGroup,
+    ModelWeights,
     MuonConstants,
     ParameterRun,
     PreferencePairs,
@@ -66,9 +78,11 @@ FLOAT32 = np.dtype(np.float32)
 class GraphProgram(Program):
     """Work that is done once, recorded at its second run, and replayed from then on."""
 
-    def __init__(self, function: Callable[[], None], engine: "CudaBackend", training: bool):
+    def __init__(
+        self, function: Callable[[], None], engine: "CudaBackend", *, training: bool, tuned: bool
+    ):
         super().__init__(function)
-        self.engine, self.training = engine, training
+        self.engine, self.training, self.tuned = engine, training, tuned
         self.ran = False
         self.graph: cupy.cuda.Graph | None = None
         self.scratch: list[Array] = []
@@ -79,17 +93,33 @@ class GraphProgram(Program):
         stream.use()  # what CuPy itself launches, a fill say, belongs on this stream too
         for feed in engine.feeds:
             feed.deliver(stream)
+        if self.training and engine.fp8 and not engine.fp8.ready:
+            with self.as_meant():
+                self.function()
+            engine.fp8.ready = True
+            return
         if self.graph is None:
-            engine.products.tuned = self.training
-            try:
+            with self.as_meant():
                 if not self.ran or not engine.graphs:
                     self.function()
                     self.ran = True
                     return
                 self.graph = self.record()
-            finally:
-                engine.products.tuned = False
         self.graph.launch(stream)
+
+    @contextmanager
+    def as_meant(self) -> Iterator[None]:
+        """The engine computes what is asked for meanwhile as this program is to be computed."""
+        products, fp8 = self.engine.products, self.engine.fp8
+        products.tuned = self.tuned
+        if fp8:
+            fp8.active = self.training
+        try:
+            yield
+        finally:
+            products.tuned = False
+            if fp8:
+                fp8.active = False
 
     def record(self) -> cupy.cuda.Graph:
         stream = self.engine.stream
@@ -103,9 +133,10 @@ class GraphProgram(Program):
 
 
 class CudaBackend(DecodingOps):
-    """CuPy arrays. `precision` is that of products and activations: fp32, tf32 or bf16.
+    """CuPy arrays. `precision` is that of products and activations: fp32, tf32, bf16 or fp8.
 
-    Sums and statistics are float32 or better.
+    Sums and statistics are float32 or better. fp8 is bf16 but for most products of training: see
+    fp8.py.
     """
 
     name = "cuda"
@@ -129,9 +160,13 @@ class CudaBackend(DecodingOps):
         """
         self.device = Device()
         self.precision, self.graphs = precision, graphs
+        if precision == "fp8":
+            check_capability(self.device.name, self.device.capability)
+        self.form = "bf16" if precision == "fp8" else precision
+        """Number format of all that is not computed in fp8."""
         self.dtype = FLOAT32
-        self.activation = BFLOAT16 if precision == "bf16" else FLOAT32
-        self.residual = BFLOAT16 if precision == "bf16" and residual == "bf16" else FLOAT32
+        self.activation = BFLOAT16 if self.form == "bf16" else FLOAT32
+        self.residual = BFLOAT16 if self.form == "bf16" and residual == "bf16" else FLOAT32
         self.peak_flops = peak_flops(self.device.name, precision)
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.copying = cupy.cuda.Stream(non_blocking=True)
@@ -143,11 +178,17 @@ class CudaBackend(DecodingOps):
         self.products = CublasLt(precision, self.stream, f"{self.device.name} {precision}")
         self.algorithms = self.products.algorithms
         self.portable = portable
-        hopper = precision == "bf16" and self.kernels.hopper and not portable
+        hopper = self.form == "bf16" and self.kernels.hopper and not portable
         self.fused = FusedLinear(self.kernels, self.device.multiprocessors) if hopper else None
         if self.fused:
             self.check_tokens = WORTH_FUSING
         self.kept_rates: dict[tuple[tuple[int, int, bool, float], ...], Array] = {}
+        self.fp8: Fp8 | None = None
+        if precision == "fp8":
+            arrays = self.zeros, self.from_host, self.to_host
+            self.fp8 = Fp8(self.kernels, self.sources, self.scratch, *arrays)
+            self.check_tokens, self.check_multiple = WORTH_QUANTIZING, MULTIPLE
+            self.logits_at_once //= 2  # a copy takes as much memory as this saves
         self.kept_offsets: dict[tuple[int, ...], Array] = {}
         self.attentions: dict[tuple[int, ...], Attention] = {}
         self.feeds: weakref.WeakSet[DeviceFeed] = weakref.WeakSet()
@@ -234,8 +275,10 @@ class CudaBackend(DecodingOps):
         self.feeds.add(feed)
         return feed
 
-    def program(self, function: Callable[[], None], *, training: bool = False) -> Program:
-        return GraphProgram(function, self, training)
+    def program(
+        self, function: Callable[[], None], *, training: bool = False, once: bool = False
+    ) -> Program:
+        return GraphProgram(function, self, training=training, tuned=training and not once)
 
     def host_copy(self, array: Array) -> DeviceHostCopy:
         return DeviceHostCopy(array, self.stream)
@@ -250,10 +293,70 @@ class CudaBackend(DecodingOps):
         grid = blocks(elements, ELEMENTWISE_THREADS * WIDTH)
         self.launch(source, kernel, grid, ELEMENTWISE_THREADS, *arguments)
 
+    # ---- fp8
+
+    def training_weights(self, weights: ModelWeights) -> ModelWeights:
+        if self.fp8 and self.fp8.active:
+            self.fp8.begin_step(weights)
+        return weights
+
+    @property
+    def scales(self) -> dict[str, list[float]]:
+        return self.fp8.state if self.fp8 else {}
+
+    @scales.setter
+    def scales(self, saved: dict[str, list[float]]) -> None:
+        if self.fp8:
+            self.stream.use()
+            self.fp8.state = saved
+
+    @property
+    def saturated(self) -> int | None:
+        return self.fp8.saturated if self.fp8 else None
+
+    def copy_of(
+        self, kind: str, array: Array, *, wide: bool = False, in_place: bool = False
+    ) -> Quantized:
+        """Where an op writes a copy in e4m3 of a result that a product will read."""
+        if self.fp8 is None or not self.fp8.active:
+            return NOT_QUANTIZED
+        return self.fp8.output(kind, array, wide=wide, in_place=in_place)
+
+    def factors(
+        self, x_NI: Array, weight: Array, *, across: bool = False
+    ) -> tuple[Quantized, Quantized] | None:
+        """The factors of x Wᵀ, or with `across` of x W, where both are there in e4m3."""
+        return self.fp8.operands(x_NI, weight, across=across) if self.fp8 else None
+
     # ---- matrix products
 
+    def multiply_rows(
+        self,
+        x_NI: Array,
+        weight: Array,
+        out_NO: Array,
+        scale: float = 1.0,
+        add: Array | None = None,
+        *,
+        across: bool = False,
+    ) -> None:
+        """out = scale · x Wᵀ + add, or scale · x W + add with `across`."""
+        factors = self.factors(x_NI, weight, across=across)
+        if factors is None:
+            self.products.multiply(x_NI, False, weight, not across, out_NO, scale, add)
+            return
+        self.multiply_e4m3(*factors, out_NO, scale, add)
+
+    def multiply_e4m3(
+        self, left: Quantized, right: Quantized, out: Array, scale: float, add: Array | None
+    ) -> None:
+        """out = scale · left rightᵀ + add"""
+        slots = left.slot.data.ptr, right.slot.data.ptr
+        factors = left.values, False, right.values, True
+        self.products.multiply(*factors, out, scale, add, inverses=slots)
+
     def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
-        self.products.multiply(x_NI, False, weight_OI, True, out_NO)
+        self.multiply_rows(x_NI, weight_OI, out_NO)
 
     def add_linear(self, x_NI: Array, weight_OI: Array, scale: float, out_NO: Array) -> None:
         """out ← out + scale · x Wᵀ"""
@@ -262,13 +365,17 @@ class CudaBackend(DecodingOps):
     def linear_backward_input(
         self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0
     ) -> None:
-        self.products.multiply(dout_NO, False, weight_OI, False, dx_NI, scale)
+        self.multiply_rows(dout_NO, weight_OI, dx_NI, scale, across=True)
 
     def linear_backward_weight(
         self, dout_NO: Array, x_NI: Array, dweight_OI: Array, *, accumulate: bool, scale: float = 1
     ) -> None:
         add = dweight_OI if accumulate else None
-        self.products.multiply(dout_NO, True, x_NI, False, dweight_OI, scale, add)
+        factors = self.fp8.turned_operands(dout_NO, x_NI) if self.fp8 else None
+        if factors is None:
+            self.products.multiply(dout_NO, True, x_NI, False, dweight_OI, scale, add)
+        else:
+            self.multiply_e4m3(*factors, dweight_OI, scale, add)
 
     # ---- embedding
 
@@ -281,6 +388,8 @@ class CudaBackend(DecodingOps):
         )
 
     def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
+        if self.fp8:
+            self.fp8.begin_pass()
         N, D = out_ND.shape
         arrays = ids_N, table_VD, out_ND
         self.launch_elementwise(self.sources.embedding(D), "embedding", N * D, *arrays, N)
@@ -302,19 +411,22 @@ class CudaBackend(DecodingOps):
         self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array
     ) -> None:
         N, D = x_ND.shape
-        warps = row_warps(D)
+        warps, copy = row_warps(D), self.copy_of("norm", out_ND)
         grid, threads = blocks(N, warps), warps * WARP
-        arrays = x_ND, weight_D, epsilon, out_ND, inverse_rms_N
-        self.launch(self.sources.rms_norm(D), "rms_norm", grid, threads, *arrays, N)
+        spared = self.fp8 and copy.values is not None and self.fp8.spares(weight_D)
+        arrays = x_ND, weight_D, epsilon, None if spared else out_ND, inverse_rms_N
+        source = self.sources.rms_norm(D, fp8=copy.values is not None)
+        self.launch(source, "rms_norm", grid, threads, *arrays, N, *copy)
 
     def add_rms_norm(self, x_ND: Array, delta_ND: Array, step_size: float, norm: RmsNorm) -> None:
         total_ND, weight_D, epsilon, out_ND, inverse_rms_N = norm
         N, D = x_ND.shape
-        warps = row_warps(D)
+        warps, copy = row_warps(D), self.copy_of("norm", out_ND)
         grid, threads = blocks(N, warps), warps * WARP
         inputs = x_ND, delta_ND, float(step_size), weight_D, epsilon
         outputs = total_ND, out_ND, inverse_rms_N
-        self.launch(self.sources.rms_norm(D), "add_rms_norm", grid, threads, *inputs, *outputs, N)
+        source = self.sources.rms_norm(D, fp8=copy.values is not None)
+        self.launch(source, "add_rms_norm", grid, threads, *inputs, *outputs, N, *copy)
 
     def euler_step(
         self,
@@ -327,7 +439,7 @@ class CudaBackend(DecodingOps):
     ) -> None:
         # the product adds x itself, in float32 before it rounds: that saves writing and reading
         # `delta`
-        self.products.multiply(inner_NI, False, weight_DI, True, norm.x_ND, step_size, add=x_ND)
+        self.multiply_rows(inner_NI, weight_DI, norm.x_ND, step_size, x_ND)
         self.rms_norm(*norm)
 
     def rms_norm_backward(
@@ -344,11 +456,23 @@ class CudaBackend(DecodingOps):
         out_ND: Array | None = None,
     ) -> None:
         N, D = x_ND.shape
-        source, warps = self.sources.rms_norm(D), row_warps(D)
+        turns = D % TURNED_MULTIPLE == 0
+        copy, warps = self.copy_of("dx", dx_ND) if turns else NOT_QUANTIZED, row_warps(D)
+        across, out_slot, shared = None, None, 0
+        if self.fp8 and copy.values is not None:
+            shared = turned_tokens(D) * D
+            if self.fp8.awaits_input and out_ND is not None:
+                across, out_slot = self.fp8.turned_output("normed", out_ND)
+                out_ND = None if self.fp8.ready else out_ND
+            else:
+                across, _ = self.fp8.turned_output("dx turned", dx_ND, copy.slot)
+            self.fp8.awaits_input = False
+        source = self.sources.rms_norm(D, fp8=copy.values is not None)
         parts = min(row_blocks(D) * self.device.multiprocessors, blocks(N, warps))
         (partial,) = self.scratch.take("rms_norm", ((parts, D), np.float32))
         arrays = dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, add_to_dx, out_ND, partial
-        self.launch(source, "rms_norm_backward", parts, warps * WARP, *arrays, N)
+        arguments = *arrays, N, *copy, across, out_slot
+        self.launch(source, "rms_norm_backward", parts, warps * WARP, *arguments, shared=shared)
         self.sum_weight_gradient(partial, dweight_D, accumulate=accumulate)
 
     def head_norm(self, x_NHE: Array, norm: HeadNorm) -> None:
@@ -362,6 +486,8 @@ class CudaBackend(DecodingOps):
         self, dx_NHE: Array, norm: HeadNorm, dweight_E: Array | None, *, accumulate: bool
     ) -> None:
         N, H, E = dx_NHE.shape
+        if self.fp8:
+            self.fp8.forget(dx_NHE)
         parts = min(
             HEAD_NORM_BLOCKS * self.device.multiprocessors,
             blocks(N * H * E, ELEMENTWISE_THREADS * WIDTH),
@@ -410,7 +536,8 @@ class CudaBackend(DecodingOps):
         in_front = len(rotated) == 1 and rotated[0].data.ptr == out_NO.data.ptr
         if self.fused and self.fused.fits(len(x_NI)) and in_front:
             _, H, E = rotated[0].shape
-            self.fused.rotated(x_NI, weight_OI, out_NO, H * E, positions_N, table, E)
+            factors = self.factors(x_NI, weight_OI)
+            self.fused.rotated(x_NI, weight_OI, out_NO, H * E, positions_N, table, E, factors)
         else:
             super().linear_rope(x_NI, weight_OI, out_NO, rotated, positions_N, table)
 
@@ -427,7 +554,12 @@ class CudaBackend(DecodingOps):
         lse_BHT: Array,
     ) -> None:
         heads = self.heads(query_BTHE, key_BSGE)
-        heads.forward(query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B, out_BTHE, lse_BHT)
+        copy = NOT_QUANTIZED
+        if self.fp8:
+            B, T, H, E = out_BTHE.shape
+            copy = self.copy_of("attention", out_BTHE.reshape(B * T, H * E))
+        inputs = query_BTHE, key_BSGE, value_BSGE, starts_BT, offset_B
+        heads.forward(*inputs, out_BTHE, lse_BHT, copy)
 
     def attention_backward(
         self,
@@ -446,14 +578,33 @@ class CudaBackend(DecodingOps):
             lse_BHT,
             workspace,
             (rotation[0], *rotation[1]) if rotation else None,
+            self.copies_of_heads(gradients),
         )
+
+    def copies_of_heads(self, gradients: AttentionArrays) -> tuple[Quantized, Quantized, Quantized]:
+        """Where copies of the gradients of query, key and value go, parts of one packed array."""
+        if self.fp8 is None:
+            return (NOT_QUANTIZED,) * 3
+        parts = gradients.query, gradients.key, gradients.value
+        B, T = gradients.query.shape[:2]
+        sizes = [part.shape[2] * part.shape[3] for part in parts]
+        shape = B * T, gradients.query.strides[1] // gradients.query.itemsize
+        if sum(sizes) != shape[1]:  # padding, of which a copy would not be zero
+            return (NOT_QUANTIZED,) * 3
+        packed = cupy.ndarray(shape, gradients.query.dtype, gradients.query.data)
+        values, slot = self.copy_of("dqkv", packed)
+        if values is None:
+            return (NOT_QUANTIZED,) * 3
+        starts = [(part.data.ptr - packed.data.ptr) // packed.itemsize for part in parts]
+        query, key, value = (Quantized(values[0, start:], slot) for start in starts)
+        return query, key, value
 
     def heads(self, query_BTHE: Array, key_BSGE: Array) -> Attention:
         """The attention of these numbers of heads."""
         shape = query_BTHE.shape[2], key_BSGE.shape[2], query_BTHE.shape[3]
         if shape not in self.attentions:
-            unit = UNIT_OF[self.precision] if self.portable else None
-            self.attentions[shape] = Attention(self.kernels, *shape, self.precision, unit)
+            unit = UNIT_OF[self.form] if self.portable else None
+            self.attentions[shape] = Attention(self.kernels, *shape, self.form, unit)
         return self.attentions[shape]
 
     def write_cache(self, cache_BSGE: Array, new_BTGE: Array, offset_B: Array) -> None:
@@ -496,7 +647,11 @@ class CudaBackend(DecodingOps):
         self, x_NI: Array, weight_OI: Array, packed_NO: Array, gate: slice, up: slice, out_NF: Array
     ) -> None:
         if self.fused and self.fused.fits(*out_NF.shape):
-            self.fused.gated(x_NI, weight_OI, packed_NO, up.start, out_NF)
+            factors = self.factors(x_NI, weight_OI)
+            copy = self.copy_of("hidden", out_NF, in_place=True)
+            self.fused.gated(x_NI, weight_OI, packed_NO, up.start, out_NF, factors, copy)
+            if self.fp8 and copy.values is not None and factors is None:
+                self.fp8.measure(out_NF, copy)
         else:
             super().linear_swiglu(x_NI, weight_OI, packed_NO, gate, up, out_NF)
 
@@ -511,7 +666,20 @@ class CudaBackend(DecodingOps):
         out_NF: Array,
     ) -> None:
         if self.fused and self.fused.fits(*out_NF.shape):
-            self.fused.gated_backward(dx_ND, weight_DF, scale, packed_NO, up.start, out_NF)
+            arrays = dx_ND, weight_DF, scale, packed_NO, up.start, out_NF
+            turned = self.fp8 and self.fp8.turns(dx_ND, weight_DF)
+            factors = self.factors(dx_ND, weight_DF, across=True) if turned else None
+            copy = self.copy_of("dgate_up", packed_NO, wide=True) if turned else NOT_QUANTIZED
+            if self.fp8 is None or copy.values is None:
+                self.fused.gated_backward(*arrays)
+                return
+            across = self.fp8.turned_output("dgate_up turned", packed_NO, copy.slot)
+            hidden = self.fp8.turned_output("hidden again", out_NF, in_place=True)
+            self.fp8.awaits_input = True
+            self.fused.gated_backward(*arrays, factors, (copy, across, hidden))
+            if factors is None:
+                self.fp8.measure(packed_NO, copy)
+                self.fp8.measure(out_NF, hidden)
         else:
             super().linear_swiglu_backward(dx_ND, weight_DF, scale, packed_NO, gate, up, out_NF)
 
@@ -525,14 +693,14 @@ class CudaBackend(DecodingOps):
     def cross_entropy_backward(
         self, logits_RV: Array, targets_R: Array, weights_R: Array, lse_R: Array
     ) -> None:
-        self.launch_rows("cross_entropy_backward", logits_RV, targets_R, weights_R, lse_R)
+        arrays = targets_R, weights_R, lse_R
+        self.launch_gradient("cross_entropy_backward", logits_RV, *arrays)
 
     def cross_entropy_with_gradient(
         self, logits_RV: Array, targets_R: Array, weights_R: Array, logprobs_R: Array, lse_R: Array
     ) -> None:
-        self.launch_rows(
-            "cross_entropy_with_gradient", logits_RV, targets_R, weights_R, logprobs_R, lse_R
-        )
+        arrays = targets_R, weights_R, logprobs_R, lse_R
+        self.launch_gradient("cross_entropy_with_gradient", logits_RV, *arrays)
 
     def argmax(self, logits_RV: Array) -> Array:
         likeliest = self.empty((len(logits_RV),), np.int32)
@@ -543,6 +711,13 @@ class CudaBackend(DecodingOps):
         R, V = logits_RV.shape
         source, stride = self.sources.cross_entropy(V), row_stride(logits_RV)
         self.launch(source, kernel, R, loss_threads(V), logits_RV, stride, *arrays)
+
+    def launch_gradient(self, kernel: str, logits_RV: Array, *arrays: Array) -> None:
+        """The same for kernels that turn logits into their gradient."""
+        (R, V), copy = logits_RV.shape, self.copy_of("dlogits", logits_RV, wide=True)
+        source = self.sources.cross_entropy(V, fp8=copy.values is not None)
+        stride = row_stride(logits_RV)
+        self.launch(source, kernel, R, loss_threads(V), logits_RV, stride, *arrays, *copy)
 
     def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:
         N, K = logprobs_NK.shape

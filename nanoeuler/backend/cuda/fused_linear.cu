@@ -4,9 +4,9 @@
 //
 //   ROTATED         packed = x Wᵀ, its first `rotated_columns` columns rotated by their positions
 //                   (rope.cu)
-//   GATED           gate and up = x Wᵀ, and out = silu(gate) · up (swiglu.cu) GATED_BACKWARD
-//   dhidden = scale · x W, which is never stored: gate and up become their gradients,
-//                   and out is silu(gate) · up again (swiglu.cu)
+//   GATED           gate and up = x Wᵀ, and out = silu(gate) · up (swiglu.cu)
+//   GATED_BACKWARD  dhidden = scale · x W, which is never stored: gate and up become their
+//                   gradients, and out is silu(gate) · up again (swiglu.cu)
 //
 // in:  x (N, D) bfloat16; W (C, D), or (D, F) for GATED_BACKWARD; positions (N) int, cosine and
 //      sine (positions, E / 2) float for ROTATED; gate and up for GATED_BACKWARD: columns of
@@ -14,26 +14,34 @@
 // out: packed (N, C) bfloat16: q, k and v, or gate and up;  out (N, F) bfloat16, not for ROTATED
 // bytes: x and W once; packed once, or twice for GATED_BACKWARD; out once
 //
+// With FP8, x and W are e4m3, which their slots scale (fp8.cuh), and W of GATED_BACKWARD is (F, D):
+// wgmma reads such numbers along the sum only. `out` of GATED is e4m3 by the scale of the slot
+// `to`. So are all results of GATED_BACKWARD: `quantized` (N, C), the same as `across` (C, N), and
+// `out` as (F, N), by a slot of its own; packed is only read. In `across` and `out` the tokens lie
+// as fp8.cuh says; bytes: N · (D + 4 C + F). The matrix units keep 14 bits of such sums, which is
+// next to nothing beside the 4 bits of their factors.
+//
 // A block computes tiles of 128 × 256 results, one after another. Two blocks, a cluster, take tiles
 // one below the other; each fetches one half of the weights, for both. Of a block's three groups of
 // four warps two compute, 64 rows each. In the third, one thread starts all loads (by the tensor
 // copy engine, into a ring of four stages, up to a tile ahead), and one starts all stores. A stage
-// of the ring holds 64 columns of x and of the weights, 48 KB. An epilogue uses stages of that
-// ring, too: for results on their way out and, in GATED_BACKWARD, for gate and up on their way in,
-// which thus arrive while the product is still being computed. Barriers in shared memory hand a
-// stage on:
+// of the ring holds 128 bytes of each row of x and of the weights, 48 KB. An epilogue uses stages
+// of that ring, too: for results on their way out and, in GATED_BACKWARD, for gate and up on their
+// way in, which thus arrive while the product is still being computed. Barriers in shared memory
+// hand a stage on:
 //
 //   full     loaded, or given to the epilogue         loading thread → computing warps
 //   written  results lie in the stage                 computing warps → storing thread
 //   empty    nobody in the cluster needs it           computing warps or storing thread, of both
 //                                                     blocks → loading thread
 //
-// Compiled with -D: KIND; ROTATED_HEAD, the head size E for ROTATED; TILE_ROWS and TILE_COLUMNS of
-// the product, RESULT_COLUMNS that they become (of `out`, or of `packed` when there is none), DEPTH
-// of a stage, STAGES, BARRIERS of a stage, GROUP_ROWS of four warps, CLUSTER, THREADS and
-// SHARED_BYTES of a block; HEAD_SIZE=64, UNIT=WGMMA and ROWS_IN_REGISTERS=0, with which
+// Compiled with -D: KIND; FP8; ROTATED_HEAD, the head size E for ROTATED; TILE_ROWS and
+// TILE_COLUMNS of the product, RESULT_COLUMNS that they become (of `out`, or of `packed` when there
+// is none), DEPTH of a stage, STAGES, BARRIERS of a stage, GROUP_ROWS of four warps, CLUSTER,
+// THREADS and SHARED_BYTES of a block; HEAD_SIZE=64, UNIT=WGMMA and ROWS_IN_REGISTERS=0, with which
 // matrix_units.cuh makes panels of 64 bfloat16 columns.
 #include "matrix_units.cuh"
+#include "fp8.cuh"
 #include "rotation.cuh"
 #include "swiglu.cuh"
 
@@ -44,23 +52,35 @@
 constexpr int PANEL = TILE_ROWS * 128;  // bytes of 64 columns of a tile
 constexpr int STAGE = PANEL + TILE_COLUMNS * 128;  // bytes of a stage: x, then the weights
 constexpr int SLICE = DEPTH * 128;  // bytes of 64 columns of GATED_BACKWARD's weights
-constexpr int BARRIER_BYTES = STAGES * STAGE;  // where barriers start
+constexpr bool ALONG_ROWS = KIND == GATED_BACKWARD && !FP8;  // sums run along the rows of W
+constexpr int QUANTIZED = STAGES * STAGE;  // where e4m3 results lie that no stage has room for
+constexpr int QUANTIZED_PANEL = TILE_ROWS * 64;  // bytes of 64 such columns of a tile
+constexpr int QUANTIZED_PANELS = FP8 && KIND == GATED_BACKWARD ? 3 : 0;
+constexpr int BARRIER_BYTES = QUANTIZED + QUANTIZED_PANELS * QUANTIZED_PANEL;  // where they start
 constexpr int FULL = 0, EMPTY = 1, WRITTEN = 2;  // kinds of barriers of a stage
+constexpr int STORED = 3;  // the kind after them, of those panels: they have been stored
 constexpr int COMPUTING_WARPS = TILE_ROWS / 16, LOADING_WARP = 8, STORING_WARP = 9;
 constexpr int EPILOGUE_STAGES = KIND == GATED_BACKWARD ? 4 : 2;
+constexpr int BFLOAT16_PANELS = FP8 && KIND == GATED_BACKWARD               ? 0  // of results
+                                : KIND == ROTATED || (FP8 && KIND == GATED) ? 2
+                                                                            : 3;
+constexpr int E4M3_PANELS = !FP8 || KIND == ROTATED ? 0 : KIND == GATED ? 1 : 2;
+constexpr int TURNED_PANELS = FP8 && KIND == GATED_BACKWARD ? 3 : 0;  // of e4m3, columns first
 
-static_assert(TILE_ROWS == 128 && TILE_COLUMNS == 256 && DEPTH == 64, "what wgmma is asked for");
+static_assert(TILE_ROWS == 128 && TILE_COLUMNS == 256, "what wgmma is asked for");
+static_assert(DEPTH == (FP8 ? 128 : 64), "128 bytes of a row");
 static_assert(GROUP_ROWS == 64 && CLUSTER == 2, "what loading and storing take for granted");
 static_assert(RESULT_COLUMNS == (KIND == GATED ? TILE_COLUMNS / 2 : TILE_COLUMNS), "of `out`");
 static_assert(THREADS == (COMPUTING_WARPS + 4) * 32, "a third group loads and stores");
-static_assert(SHARED_BYTES == BARRIER_BYTES + STAGES * BARRIERS * 8, "the ring, then barriers");
+static_assert(SHARED_BYTES == BARRIER_BYTES + (STAGES * BARRIERS + (QUANTIZED_PANELS > 0)) * 8,
+    "the ring, e4m3 results, barriers");
 
 struct alignas(64) Map {
     unsigned long long words[16];
 };
 // Where and how the arrays lie, for the copy engine: boxes of 64 columns.
 struct Maps {
-    Map x, weight, packed, out;
+    Map x, weight, packed, out, quantized, across;
 };
 
 // ---- barriers
@@ -142,24 +162,48 @@ __device__ __forceinline__ void store_box(const Map& map, int source, int column
 
 __device__ __forceinline__ void multiply_step(
     float (&x)[TILE_COLUMNS / 8][4], unsigned long long left, unsigned long long right, int add) {
+#if FP8
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %130, 0; "
+        "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 " D_256 ", %128, %129, p, 1, 1;}"
+        : FOUR_8(x, 0), FOUR_8(x, 8), FOUR_8(x, 16), FOUR_8(x, 24)
+        : "l"(left), "l"(right), "r"(add));
+#else
     asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %130, 0; "
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 " D_256
         ", %128, %129, p, 1, 1, 0, %131;}"
         : FOUR_8(x, 0), FOUR_8(x, 8), FOUR_8(x, 16), FOUR_8(x, 24)
         : "l"(left), "l"(right), "r"(add), "n"(KIND == GATED_BACKWARD));
+#endif
 }
 
 __device__ __forceinline__ void
 multiply_stage(float (&x)[TILE_COLUMNS / 8][4], int stage, int group, int add) {
 #pragma unroll
-    for (int s = 0; s < DEPTH / 16; s++) {
+    for (int s = 0; s < 4; s++) {  // 32 bytes of each row
         unsigned long long left = descriptor(stage * STAGE + group * GROUP_ROWS * 128, s * 32, 16);
-        unsigned long long right = KIND == GATED_BACKWARD
+        unsigned long long right = ALONG_ROWS
                                        ? descriptor(stage * STAGE + PANEL, s * 16 * 128, SLICE)
                                        : descriptor(stage * STAGE + PANEL, s * 32, 16);
         multiply_step(x, left, right, add | s);
     }
+}
+
+// ---- e4m3
+
+// Of the results of two neighbouring blocks of 8 columns, the four in columns 4 (lane % 4) and
+// following of these 16, where lanes hold two each in columns 2 (lane % 4).
+__device__ __forceinline__ unsigned e4m3_four(unsigned pair, unsigned next_pair) {
+    const unsigned lane = threadIdx.x % 32, both = pair | next_pair << 16,
+                   from = lane & ~3u | 2 * lane & 3u;
+    const unsigned low = __shfl_sync(~0u, both, from), high = __shfl_sync(~0u, both, from + 1);
+    return __byte_perm(low, high, lane & 2 ? 0x7632 : 0x5410);
+}
+
+// Where 16 e4m3 columns of a row lie in a panel of 64, as the copy engine's 64-byte swizzle has it.
+__device__ __forceinline__ int quantized_chunk(int row, int chunk) {
+    return row * 64 + ((chunk ^ row / 2) & 3) * 16;
 }
 
 // ---- SwiGLU
@@ -177,7 +221,7 @@ __device__ __forceinline__ unsigned gated_pair(unsigned gate, unsigned up) {
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
     fused_linear(const __grid_constant__ Maps maps, int rows, int depth, int columns, int up,
         float scale, const int* positions, const float* cosine, const float* sine,
-        int rotated_columns) {
+        int rotated_columns, const Slot* x_slot, const Slot* weight_slot, Slot* to, Slot* to_out) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     unsigned rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -189,6 +233,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier(WRITTEN, stage)),
                 "n"(COMPUTING_WARPS));
         }
+        if (QUANTIZED_PANELS)
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier(STORED, 0)));
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     meet_cluster();
@@ -214,7 +260,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                     await(barrier(EMPTY, stage), lap + 1 & 1);
                     expect_barrier(full, STAGE);
                     load_box(maps.x, at, step * DEPTH, row, full);
-                    if (KIND == GATED_BACKWARD) {
+                    if (ALONG_ROWS) {
                         for (int i = 2 * rank; i < 2 * rank + 2; i++)
                             load_box_for_both(maps.weight, at + PANEL + i * SLICE, column + i * 64,
                                 step * DEPTH, full);
@@ -247,18 +293,33 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                     phases ^= 1u << stage;
                     for (int group = 0; group < 2; group++) {
                         int from = stage * STAGE + group * GROUP_ROWS * 128,
-                            to = row + group * GROUP_ROWS;
-                        if (KIND == ROTATED) {
-                            store_box(maps.packed, from, column + part * 128, to);
-                            store_box(maps.packed, from + PANEL, column + part * 128 + 64, to);
+                            target = row + group * GROUP_ROWS;
+                        if (QUANTIZED_PANELS) {
+                            for (int i = 0; i < 2; i++)
+                                store_box(maps.quantized,
+                                    QUANTIZED + i * QUANTIZED_PANEL + group * GROUP_ROWS * 64,
+                                    column + part * 64 + i * up, target);
+                        } else if (KIND == ROTATED) {
+                            store_box(maps.packed, from, column + part * 128, target);
+                            store_box(maps.packed, from + PANEL, column + part * 128 + 64, target);
                         } else {
-                            store_box(maps.packed, from, column + part * 64, to);
-                            store_box(maps.packed, from + PANEL, column + part * 64 + up, to);
-                            store_box(maps.out, from + 2 * PANEL, column + part * 64, to);
+                            store_box(maps.packed, from, column + part * 64, target);
+                            store_box(maps.packed, from + PANEL, column + part * 64 + up, target);
+                            if (FP8 && KIND == GATED)
+                                from = stage * STAGE + group * GROUP_ROWS * 64;
+                            store_box(maps.out, from + 2 * PANEL, column + part * 64, target);
                         }
+                    }
+                    if (TURNED_PANELS) {
+                        for (int i = 0; i < 2; i++)
+                            store_box(maps.across, stage * STAGE + 2 * PANEL + i * QUANTIZED_PANEL,
+                                row, column + part * 64 + i * up);
+                        store_box(
+                            maps.out, QUANTIZED + 2 * QUANTIZED_PANEL, row, column + part * 64);
                     }
                     asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;" ::
                             : "memory");
+                    if (QUANTIZED_PANELS) arrive(barrier(STORED, 0));
                     for (int block = 0; block < 2; block++)
                         arrive_in(block, barrier(EMPTY, stage), COMPUTING_WARPS);
                 }
@@ -276,8 +337,19 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         auto chunk_at = [&](int panel, int j) {
             return stage * STAGE + panel * PANEL + (corner ^ j * 16);
         };
+        [[maybe_unused]] float factor = scale, to_scale = 0, out_scale = 0, top = 0, out_top = 0;
+        if (FP8) {
+            factor *= x_slot->inverse * weight_slot->inverse;
+            if (KIND != ROTATED) to_scale = to->scale;
+            if (KIND == GATED_BACKWARD) out_scale = to_out->scale;
+        }
         auto packed = [&](int block, int half) {
-            return pack_bf16(x[block][2 * half], x[block][2 * half + 1]);
+            float low = x[block][2 * half], high = x[block][2 * half + 1];
+            return FP8 ? pack_bf16(factor * low, factor * high) : pack_bf16(low, high);
+        };
+        auto quantized = [&](float low, float high, float scale, float& top) {
+            top = larger(larger(top, low), high);
+            return e4m3_pair(scale * low, scale * high);
         };
         auto publish = [&]() {
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -343,6 +415,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 #pragma unroll
             for (int part = 0; part < EPILOGUE_STAGES; part++) {
                 await(barrier(FULL, stage), lap & 1);
+                [[maybe_unused]] unsigned fours[2][4], turned[3][4];  // of e4m3, for each panel
                 unsigned gates[4][4], ups[4][4];
                 // all at once, so that no result waits for the next number to arrive
                 if constexpr (KIND == GATED_BACKWARD) {
@@ -354,6 +427,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 #pragma unroll
                 for (int j = 0; j < 8; j += 2) {
                     unsigned results[3][4];
+                    [[maybe_unused]] unsigned pairs[3][4];  // of e4m3
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
                         int block = j + i / 2, half = i % 2;
@@ -363,24 +437,66 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                         } else if constexpr (KIND == GATED) {
                             results[0][i] = packed(8 * part + block, half);
                             results[1][i] = packed(16 + 8 * part + block, half);
-                            results[2][i] = gated_pair(results[0][i], results[1][i]);
+                            if constexpr (FP8) {
+                                float2 z = pair(results[0][i]), up = pair(results[1][i]);
+                                pairs[0][i] =
+                                    quantized(gated(z.x, up.x), gated(z.y, up.y), to_scale, top);
+                            } else {
+                                results[2][i] = gated_pair(results[0][i], results[1][i]);
+                            }
                         } else {
-                            float2 z = pair(gates[j / 2][i]), factor = pair(ups[j / 2][i]);
+                            float2 z = pair(gates[j / 2][i]), up = pair(ups[j / 2][i]);
                             const float (&dout)[4] = x[8 * part + block];
-                            Gated low = gated_backward(scale * dout[2 * half], z.x, factor.x);
-                            Gated high = gated_backward(scale * dout[2 * half + 1], z.y, factor.y);
-                            results[0][i] = pack_bf16(low.dgate, high.dgate);
-                            results[1][i] = pack_bf16(low.dup, high.dup);
-                            results[2][i] = pack_bf16(low.out, high.out);
+                            Gated low = gated_backward(factor * dout[2 * half], z.x, up.x);
+                            Gated high = gated_backward(factor * dout[2 * half + 1], z.y, up.y);
+                            if constexpr (FP8) {
+                                pairs[0][i] = quantized(low.dgate, high.dgate, to_scale, top);
+                                pairs[1][i] = quantized(low.dup, high.dup, to_scale, top);
+                                pairs[2][i] = quantized(low.out, high.out, out_scale, out_top);
+                            } else {
+                                results[0][i] = pack_bf16(low.dgate, high.dgate);
+                                results[1][i] = pack_bf16(low.dup, high.dup);
+                                results[2][i] = pack_bf16(low.out, high.out);
+                            }
                         }
                     }
 #pragma unroll
-                    for (int panel = 0; panel < (KIND == ROTATED ? 2 : 3); panel++)
+                    for (int panel = 0; panel < BFLOAT16_PANELS; panel++)
                         store_matrices(chunk_at(panel, j), results[panel]);
+                    // free once the results of the part before have left
+                    if (QUANTIZED_PANELS && j == 2) await(barrier(STORED, 0), part + 1 & 1);
+#pragma unroll
+                    for (int panel = 0; panel < E4M3_PANELS; panel++) {
+                        int at = KIND == GATED ? stage * STAGE + 2 * PANEL
+                                               : QUANTIZED + panel * QUANTIZED_PANEL;
+#pragma unroll
+                        for (int half = 0; half < 2; half++)
+                            fours[panel][j % 4 + half] =
+                                e4m3_four(pairs[panel][half], pairs[panel][2 + half]);
+                        if (j % 4)  // two chunks together
+                            store_matrices(
+                                at + (quantized_chunk(own, lane / 16) ^ j / 4 * 32), fours[panel]);
+                    }
+#pragma unroll
+                    for (int panel = 0; panel < TURNED_PANELS; panel++) {
+                        int at = panel == 2 ? QUANTIZED + 2 * QUANTIZED_PANEL
+                                            : stage * STAGE + 2 * PANEL + panel * QUANTIZED_PANEL;
+#pragma unroll
+                        for (int next = 0; next < 2; next++)  // of two blocks of columns
+                            turned[panel][j % 4 + next] = __byte_perm(
+                                pairs[panel][2 * next], pairs[panel][2 * next + 1], 0x5140);
+                        if (j % 4) {
+                            int column = j / 4 * 32 + lane;
+                            store_matrices_transposed(
+                                at + column * 128 + ((warp ^ column) & 7) * 16, turned[panel]);
+                        }
+                    }
                 }
                 publish();
             }
         }
+        if (FP8 && KIND != ROTATED) note_largest(to, top);
+        if (FP8 && KIND == GATED_BACKWARD) note_largest(to_out, out_top);
     }
     __syncwarp();
     meet_cluster();  // no block leaves while the other may still write to its barriers

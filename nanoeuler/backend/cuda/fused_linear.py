@@ -4,26 +4,32 @@ how arrays are described to the tensor copy engine."""
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED, Quantized
 from nanoeuler.backend.cuda.kernel_sources import Source
 from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks, driver
 
 if TYPE_CHECKING:
     from cupy import ndarray as Array
 
+Factors: TypeAlias = tuple[Quantized, Quantized]
+
 KINDS = ("rotated", "gated", "gated_backward")
 TILE_ROWS, TILE_COLUMNS = 128, 256  # of the product that a block computes at a time
-DEPTH = 64  # terms of the product's sums that a stage of the ring holds
+ROW_BYTES = 128  # of a row of x or W that a stage of the ring holds
 STAGES = 4
 BARRIERS = 3  # of each stage
+MAPS = 6  # of the arrays of a launch
 GROUP_ROWS = 64  # of four warps, and of a box that is stored
-BOX_COLUMNS = 64  # 128 bytes
+BOX_COLUMNS = 64  # of bfloat16, or of e4m3 that is stored
 CLUSTER = 2  # blocks
 THREADS = 384
-SHARED_BYTES = STAGES * ((TILE_ROWS + TILE_COLUMNS) * DEPTH * 2 + BARRIERS * 8)
+SHARED_BYTES = STAGES * ((TILE_ROWS + TILE_COLUMNS) * ROW_BYTES + BARRIERS * 8)
+QUANTIZED_BYTES = 3 * TILE_ROWS * BOX_COLUMNS + 8  # more, for `gated_backward` in fp8
 
 RESULT_COLUMNS = {
     "rotated": TILE_COLUMNS,
@@ -37,24 +43,25 @@ WORTH_FUSING = 4096
 smaller ones."""
 
 # CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
-BFLOAT16, SWIZZLE_128_BYTES, PROMOTE_256_BYTES = 9, 3, 3
+BYTES, BFLOAT16, SWIZZLE_64_BYTES, SWIZZLE_128_BYTES, PROMOTE_256_BYTES = 0, 9, 2, 3, 3
 
 
-def source(kind: str, head_size: int = BOX_COLUMNS) -> Source:
+def source(kind: str, head_size: int = BOX_COLUMNS, *, fp8: bool = False) -> Source:
     """The program of one kind; `head_size` matters to `rotated` alone."""
     constants: dict[str, str | int] = {
         "KIND": kind.upper(),
+        "FP8": int(fp8),
         "ROTATED_HEAD": head_size,
         "TILE_ROWS": TILE_ROWS,
         "TILE_COLUMNS": TILE_COLUMNS,
         "RESULT_COLUMNS": RESULT_COLUMNS[kind],
-        "DEPTH": DEPTH,
+        "DEPTH": ROW_BYTES if fp8 else ROW_BYTES // 2,
         "STAGES": STAGES,
         "BARRIERS": BARRIERS,
         "GROUP_ROWS": GROUP_ROWS,
         "CLUSTER": CLUSTER,
         "THREADS": THREADS,
-        "SHARED_BYTES": SHARED_BYTES,
+        "SHARED_BYTES": shared_bytes(kind, fp8=fp8),
         "HEAD_SIZE": BOX_COLUMNS,  # of matrix_units.cuh, which makes panels of as many columns
         "UNIT": "WGMMA",
         "ROWS_IN_REGISTERS": 0,
@@ -62,10 +69,16 @@ def source(kind: str, head_size: int = BOX_COLUMNS) -> Source:
     return Source("fused_linear", tuple(constants.items()), exact=False, sm_90a=True)
 
 
+def shared_bytes(kind: str, *, fp8: bool) -> int:
+    """Dynamic shared memory of a block."""
+    return SHARED_BYTES + (QUANTIZED_BYTES if fp8 and kind == "gated_backward" else 0)
+
+
 class FusedLinear:
     """The fused products of a device of compute capability 9.0.
 
-    All arrays are bfloat16 but the tables of the rotation.
+    All arrays are bfloat16 but the tables of the rotation. With `factors`, which are x and W in
+    e4m3, those take the place of x and W.
     """
 
     def __init__(self, kernels: Kernels, multiprocessors: int):
@@ -85,31 +98,44 @@ class FusedLinear:
         positions_N: Array,
         table: tuple[Array, Array],
         head_size: int,
+        factors: Factors | None = None,
     ) -> None:
         """packed = x Wᵀ, its first `rotated_columns` columns rotated by their positions."""
+        x, weight = (factors[0].values, factors[1].values) if factors else (x_ND, weight_CD)
         maps = (
-            tensor_map(x_ND, TILE_ROWS),
-            tensor_map(weight_CD, TILE_ROWS),
-            tensor_map(packed_NC, GROUP_ROWS),
+            tensor_map(x, TILE_ROWS),
+            tensor_map(weight, TILE_ROWS),
             tensor_map(packed_NC, GROUP_ROWS),
         )
         columns, rotation = packed_NC.shape[1], (positions_N, *table, rotated_columns)
-        self.launch("rotated", maps, x_ND.shape, columns, 0, 1.0, rotation, head_size)
+        self.launch(
+            "rotated", maps, x_ND.shape, columns, 0, 1.0, rotation, head_size, factors=factors
+        )
 
     def gated(
-        self, x_ND: Array, weight_CD: Array, packed_NC: Array, up: int, out_NF: Array
+        self,
+        x_ND: Array,
+        weight_CD: Array,
+        packed_NC: Array,
+        up: int,
+        out_NF: Array,
+        factors: Factors | None = None,
+        copy: Quantized = NOT_QUANTIZED,
     ) -> None:
         """gate and up = x Wᵀ, out = silu(gate) · up.
 
-        Up starts in column `up` of packed and row `up` of W.
+        Up starts in column `up` of packed and row `up` of W. With `factors`, `copy` of `out` is
+        written, and `out` is not.
         """
+        x, weight = (factors[0].values, factors[1].values) if factors else (x_ND, weight_CD)
         maps = (
-            tensor_map(x_ND, TILE_ROWS),
-            tensor_map(weight_CD, TILE_ROWS),
+            tensor_map(x, TILE_ROWS),
+            tensor_map(weight, TILE_ROWS),
             tensor_map(packed_NC, GROUP_ROWS),
-            tensor_map(out_NF, GROUP_ROWS),
+            tensor_map(copy.values if factors else out_NF, GROUP_ROWS, stored=True),
         )
-        self.launch("gated", maps, x_ND.shape, out_NF.shape[1], up, 1.0)
+        columns = out_NF.shape[1]
+        self.launch("gated", maps, x_ND.shape, columns, up, 1.0, factors=factors, to=copy.slot)
 
     def gated_backward(
         self,
@@ -119,57 +145,79 @@ class FusedLinear:
         packed_NC: Array,
         up: int,
         out_NF: Array,
+        factors: Factors | None = None,
+        copies: tuple[Quantized, Quantized, Quantized] = (NOT_QUANTIZED,) * 3,
     ) -> None:
         """From dout, the gradient of (silu(gate) · up) Wᵀ, the gradients of gate and up, which
-        replace gate and up in packed, and out = silu(gate) · up once more."""
-        maps = (
-            tensor_map(dout_ND, TILE_ROWS),
-            tensor_map(weight_DF, DEPTH),
+        replace gate and up in packed, and out = silu(gate) · up once more.
+
+        With `factors`, the second of which is (F, D), only `copies` are written: of packed, of
+        packed with the tokens last, and of out with the tokens last.
+        """
+        copy, across, hidden = copies
+        maps = [
+            tensor_map(factors[0].values if factors else dout_ND, TILE_ROWS),
+            tensor_map(factors[1].values, TILE_ROWS)
+            if factors
+            else tensor_map(weight_DF, ROW_BYTES // 2),
             tensor_map(packed_NC, GROUP_ROWS),
-            tensor_map(out_NF, GROUP_ROWS),
-        )
-        self.launch("gated_backward", maps, dout_ND.shape, out_NF.shape[1], up, scale)
+            tensor_map(hidden.values if factors else out_NF, GROUP_ROWS),
+        ]
+        if factors:
+            maps.append(tensor_map(copy.values, GROUP_ROWS, stored=True))
+            maps.append(tensor_map(across.values, GROUP_ROWS))
+        shape, columns = dout_ND.shape, out_NF.shape[1]
+        slots = {"factors": factors, "to": copy.slot, "to_out": hidden.slot}
+        self.launch("gated_backward", maps, shape, columns, up, scale, **slots)
 
     def launch(
         self,
         kind: str,
-        maps: tuple[bytes, ...],
+        maps: Sequence[bytes],
         shape: tuple[int, int],
         columns: int,
         up: int,
         scale: float,
         rotation: tuple[Argument, ...] = (None, None, None, 0),
         head_size: int = BOX_COLUMNS,
+        factors: Factors | None = None,
+        to: Array | None = None,
+        to_out: Array | None = None,
     ) -> None:
-        """`shape` of x, `columns` of the result."""
-        program = source(kind, head_size)
+        """`shape` of x, `columns` of the result; `to` and `to_out`, slots of copies in e4m3."""
+        program = source(kind, head_size, fp8=factors is not None)
         tiles = blocks(shape[0], CLUSTER * TILE_ROWS) * blocks(columns, RESULT_COLUMNS[kind])
         grid = CLUSTER * min(self.clusters, tiles)
-        descriptions = np.frombuffer(b"".join(maps), f"V{128 * len(maps)}").reshape(())
-        arguments = descriptions, *shape, columns, up, float(scale), *rotation
-        self.kernels.launch(program, program.name, grid, THREADS, *arguments, shared=SHARED_BYTES)
+        described = b"".join(maps).ljust(128 * MAPS, b"\0")
+        descriptions = np.frombuffer(described, f"V{128 * MAPS}").reshape(())
+        slots = (factors[0].slot, factors[1].slot, to, to_out) if factors else (None,) * 4
+        arguments = descriptions, *shape, columns, up, float(scale), *rotation, *slots
+        shared = shared_bytes(kind, fp8=factors is not None)
+        self.kernels.launch(program, program.name, grid, THREADS, *arguments, shared=shared)
 
 
-def tensor_map(matrix: Array, box_rows: int) -> bytes:
-    """A matrix as the copy engine knows it, which copies boxes of 64 columns and `box_rows` rows.
+def tensor_map(matrix: Array, box_rows: int, *, stored: bool = False) -> bytes:
+    """A matrix as the copy engine knows it, which copies boxes of 128 bytes of `box_rows` rows.
 
     A box lies in shared memory as matrix_units.cuh says. What lies beyond the matrix is read as
-    zero and not written.
+    zero and not written. Of e4m3 that is `stored`, a box has 64 columns.
     """
+    narrow = stored and matrix.itemsize == 1
+    box_columns = BOX_COLUMNS if narrow else ROW_BYTES // matrix.itemsize
     rows, columns = matrix.shape
     memory = (ctypes.c_uint64 * 24)()  # the driver wants 128 bytes on a 64-byte border
     address = -(-ctypes.addressof(memory) // 64) * 64
     status = driver().cuTensorMapEncodeTiled(
         ctypes.c_void_p(address),
-        BFLOAT16,
+        BFLOAT16 if matrix.itemsize == 2 else BYTES,
         2,
         ctypes.c_void_p(matrix.data.ptr),
         (ctypes.c_uint64 * 2)(columns, rows),
         (ctypes.c_uint64 * 1)(matrix.strides[0]),
-        (ctypes.c_uint32 * 2)(BOX_COLUMNS, box_rows),
+        (ctypes.c_uint32 * 2)(box_columns, box_rows),
         (ctypes.c_uint32 * 2)(1, 1),  # every element of a box
         0,
-        SWIZZLE_128_BYTES,
+        SWIZZLE_64_BYTES if narrow else SWIZZLE_128_BYTES,
         PROMOTE_256_BYTES,
         0,
     )

@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parent
 INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 TYPES = {"float32": "float", "bfloat16": "__nv_bfloat16"}
 
-EXACT = ("adamw", "losses", "preference", "sampling")
+EXACT = ("adamw", "fp8", "losses", "preference", "sampling")
 """Kernels whose arithmetic is exact in every precision of the engine."""
 
 WARP = 32
@@ -67,6 +67,15 @@ FEW_ROWS_WARPS = 8
 
 ATTEND_THREADS = 256
 """Threads of a block of decode_attention.cu."""
+
+HISTORY, HEADROOM = 16, 2
+"""Steps whose magnitudes a scale of fp8 is made from, and by how much the next may exceed them."""
+
+TURNED_MULTIPLE = 128
+"""Columns of a copy that a block turns are a multiple of it."""
+
+QUANTIZED_TILE = 64
+"""Rows and columns of a weight that a block transposes at a time."""
 
 STATIC_SHARED = 48 * 1024
 """Bytes of static shared memory that a block may take."""
@@ -122,6 +131,11 @@ def row_blocks(dim: int) -> int:
     """Blocks of `row_warps` warps on a multiprocessor, where each warp keeps three rows in
     registers: of wider rows, as many as do not spill."""
     return max(1, (16 if dim <= 768 else 12 if dim <= 1024 else 8) // row_warps(dim))
+
+
+def turned_tokens(dim: int) -> int:
+    """Tokens whose e4m3 copies a block turns together: as many as leave room for a second block."""
+    return 64 if dim <= 1024 else 32
 
 
 def spread_shift(vocab_size: int) -> int:
@@ -223,11 +237,10 @@ class KernelSources:
     def source(self, name: str, /, **constants: int) -> Source:
         return Source(name, (*self.common, *constants.items()), self.exact or name in EXACT)
 
-    def rms_norm(self, dim: int) -> Source:
-        warps, blocks = row_warps(dim), row_blocks(dim)
-        return self.source(
-            "rms_norm", DIM=dim, WARPS=warps, BLOCKS=blocks, ADDING_WARPS=ADDING_WARPS
-        )
+    def rms_norm(self, dim: int, *, fp8: bool = False) -> Source:
+        sizes = {"DIM": dim, "WARPS": row_warps(dim), "BLOCKS": row_blocks(dim)}
+        turned = {"FP8": int(fp8), "TOKENS": turned_tokens(dim)}
+        return self.source("rms_norm", ADDING_WARPS=ADDING_WARPS, **sizes, **turned)
 
     def embedding(self, dim: int) -> Source:
         sizes = {"DIM": dim, "WARPS": row_warps(dim), "BLOCK_ENTRIES": BLOCK_ENTRIES}
@@ -242,11 +255,19 @@ class KernelSources:
     def swiglu(self, ffn: int) -> Source:
         return self.source("swiglu", THREADS=ELEMENTWISE_THREADS, FFN=ffn)
 
-    def cross_entropy(self, vocab_size: int) -> Source:
-        held = int(vocab_size <= HELD_LOGITS)
-        return self.source(
-            "cross_entropy", THREADS=loss_threads(vocab_size), VOCAB=vocab_size, HELD=held
-        )
+    def cross_entropy(self, vocab_size: int, *, fp8: bool = False) -> Source:
+        sizes = {"VOCAB": vocab_size, "HELD": int(vocab_size <= HELD_LOGITS)}
+        threads = loss_threads(vocab_size)
+        return self.source("cross_entropy", THREADS=threads, FP8=int(fp8), **sizes)
+
+    def quantizing(self, dim: int, vocab_size: int) -> list[Source]:
+        """The kernels that write copies in e4m3, of which `all` lists the others."""
+        norm = [self.rms_norm(dim, fp8=True)] if dim % TURNED_MULTIPLE == 0 else []
+        return [*norm, self.cross_entropy(vocab_size, fp8=True)]
+
+    def fp8(self) -> Source:
+        sizes = {"HISTORY": HISTORY, "HEADROOM": HEADROOM, "TILE": QUANTIZED_TILE}
+        return self.source("fp8", THREADS=ELEMENTWISE_THREADS, **sizes)
 
     def adamw(self) -> Source:
         sizes = {"RATE_BLOCK": RATE_BLOCK, "STEP_SCALARS": STEP_SCALARS}
@@ -332,6 +353,8 @@ class KernelSources:
             self.decode_attention(decoding),
             self.sampling(vocab_size),
             self.cross_entropy(vocab_size),
+            *([] if self.exact else self.quantizing(dim, vocab_size)),
+            self.fp8(),
             self.losses(),
             self.preference(),
             self.adamw(),

@@ -234,6 +234,13 @@ __device__ __forceinline__ void store_matrices(int offset, const unsigned (&word
         "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
         : "memory");
 }
+
+__device__ __forceinline__ void store_matrices_transposed(int offset, const unsigned (&words)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
+                     address_of(offset)),
+        "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+        : "memory");
+}
 #endif
 
 __device__ __forceinline__ void

@@ -17,8 +17,14 @@
 //           bytes: N · D · (residual + 2 · activation), and once more activation each for adding to
 //           dx and for writing `out` again
 //
-// Compiled in: DIM, WARPS of a block, BLOCKS of a multiprocessor (backward), ADDING_WARPS.
+// With FP8, `out` of the forward pass and dx of the backward pass go to `e4m3` (N, D), too, as
+// fp8.cuh says: another N · D bytes. The backward pass also writes one of them as (D, N), to
+// `across`: the forward pass's `out`, if it has a slot, or dx. `out` may be null in either.
+//
+// Compiled in: DIM, WARPS of a block, BLOCKS of a multiprocessor (backward), ADDING_WARPS, FP8,
+// TOKENS that are turned together.
 #include "common.cuh"
+#include "fp8.cuh"
 
 constexpr int VECTORS = DIM / WIDTH;  // accesses of a row
 constexpr int STEPS = (VECTORS + 31) / 32;  // of one lane
@@ -29,7 +35,8 @@ __device__ __forceinline__ bool inside(int vector) { return EVEN || vector < VEC
 template <bool ADD>
 __device__ __forceinline__ void
 normalize(const RESIDUAL* x, const ACTIVATION* delta, float step_size, const float* weight,
-    float epsilon, RESIDUAL* sum, ACTIVATION* out, float* inverse_rms, int rows) {
+    float epsilon, RESIDUAL* sum, ACTIVATION* out, float* inverse_rms, int rows,
+    Quantized quantized) {
     const int row = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (row >= rows) return;
     const size_t base = size_t(row) * DIM;
@@ -67,28 +74,75 @@ normalize(const RESIDUAL* x, const ACTIVATION* delta, float step_size, const flo
             for (int i = 0; i < WIDTH; ++i)
                 value[s].at[i] *=
                     EXACT ? fmaf(inverse, scale.at[i], rest * scale.at[i]) : inverse * scale.at[i];
-            store(out + base + vector * WIDTH, value[s]);
+            if (!FP8 || out) store(out + base + vector * WIDTH, value[s]);
+            quantized.store(base + vector * WIDTH, value[s]);
         }
     }
+    quantized.finish();
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
     rms_norm(const RESIDUAL* x, const float* weight, float epsilon, ACTIVATION* out,
-        float* inverse_rms, int rows) {
-    normalize<false>(x, nullptr, 0, weight, epsilon, nullptr, out, inverse_rms, rows);
+        float* inverse_rms, int rows, unsigned char* e4m3, Slot* slot) {
+    normalize<false>(x, nullptr, 0, weight, epsilon, nullptr, out, inverse_rms, rows,
+        Quantized(e4m3, slot));
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
     add_rms_norm(const RESIDUAL* x, const ACTIVATION* delta, float step_size, const float* weight,
-        float epsilon, RESIDUAL* sum, ACTIVATION* out, float* inverse_rms, int rows) {
-    normalize<true>(x, delta, step_size, weight, epsilon, sum, out, inverse_rms, rows);
+        float epsilon, RESIDUAL* sum, ACTIVATION* out, float* inverse_rms, int rows,
+        unsigned char* e4m3, Slot* slot) {
+    normalize<true>(x, delta, step_size, weight, epsilon, sum, out, inverse_rms, rows,
+        Quantized(e4m3, slot));
 }
+
+// Copies in e4m3 on their way from rows of columns to columns of tokens: a tile of TOKENS × DIM
+// bytes, tokens in the order that fp8.cuh says. Words of a row are exchanged among groups of 8, by
+// which of the 16 tokens they are, so that neither rows nor columns meet a bank twice.
+#if FP8
+extern __shared__ __align__(16) unsigned char tile[];
+static_assert(TOKENS % 16 == 0 && TOKENS <= 64 && DIM % 128 == 0, "whole groups of words");
+
+__device__ __forceinline__ unsigned* word_of(int token, int word) {
+    return reinterpret_cast<unsigned*>(tile) + token * (DIM / 4) + (word ^ token / 16 * 8);
+}
+
+__device__ __forceinline__ void keep(int token, int vector, uint2 words) {
+    const int place = token / 16 * 16 + token % 8 * 2 + token / 8 % 2;
+    *reinterpret_cast<uint2*>(word_of(place, vector * 2)) = words;
+}
+
+template <int THREADS>
+__device__ __forceinline__ void store_across(unsigned char* across, int first, int rows) {
+    constexpr int GROUPS = TOKENS / 16;  // of 16 tokens, which neighbouring threads take
+    const int group = threadIdx.x % GROUPS;
+    if (first + group * 16 >= rows) return;
+#pragma unroll 1
+    for (int word = threadIdx.x / GROUPS; word < DIM / 4; word += THREADS / GROUPS) {
+        unsigned words[4][4];  // by 4 tokens, then by column
+#pragma unroll
+        for (int four = 0; four < 4; ++four) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) words[four][i] = *word_of(group * 16 + four * 4 + i, word);
+            turn(words[four]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            *reinterpret_cast<uint4*>(across + size_t(word * 4 + i) * rows + first + group * 16) =
+                make_uint4(words[0][i], words[1][i], words[2][i], words[3][i]);
+    }
+}
+#else
+__device__ __forceinline__ void keep(int, int, uint2) {}
+template <int>
+__device__ __forceinline__ void store_across(unsigned char*, int, int) {}
+#endif
 
 // dw of the rows that a block takes goes to partial[block]. `out` may be null, or `dout` itself.
 extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     rms_norm_backward(const ACTIVATION* dout, const RESIDUAL* x, const float* weight,
         const float* inverse_rms, ACTIVATION* dx, int add_to_dx, ACTIVATION* out, float* partial,
-        int rows) {
+        int rows, unsigned char* e4m3, Slot* slot, unsigned char* across, Slot* out_slot) {
     __shared__ float sums[WARPS][DIM];  // of dw at the end; until then the first row holds w
     float* scales = sums[0];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -98,52 +152,70 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     Eight dweight[STEPS];
 #pragma unroll
     for (int s = 0; s < STEPS; ++s) dweight[s] = {};
-    for (int row = blockIdx.x * WARPS + warp; row < rows; row += gridDim.x * WARPS) {
-        const size_t base = size_t(row) * DIM + lane * WIDTH;
-        const float inverse = inverse_rms[row];
-        Raw<ACTIVATION> gradients[STEPS], before[STEPS];
-        Raw<RESIDUAL> values[STEPS];
+    Quantized quantized(e4m3, slot), quantized_out(nullptr, FP8 && out_slot ? out_slot : slot);
+    constexpr int CHUNK = FP8 ? TOKENS : WARPS;  // rows that a block takes in turn
+    for (int first = blockIdx.x * CHUNK; first < rows; first += gridDim.x * CHUNK) {
+        for (int row = first + warp; row < min(first + CHUNK, rows); row += WARPS) {
+            const size_t base = size_t(row) * DIM + lane * WIDTH;
+            const float inverse = inverse_rms[row];
+            Raw<ACTIVATION> gradients[STEPS], before[STEPS];
+            Raw<RESIDUAL> values[STEPS];
 #pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
-            if (inside(s * 32 + lane)) {
-                gradients[s].fetch(dout + base + s * 32 * WIDTH);
-                values[s].fetch(x + base + s * 32 * WIDTH);
-                if (add_to_dx) before[s].fetch(dx + base + s * 32 * WIDTH);
+            for (int s = 0; s < STEPS; ++s) {
+                if (inside(s * 32 + lane)) {
+                    gradients[s].fetch(dout + base + s * 32 * WIDTH);
+                    values[s].fetch(x + base + s * 32 * WIDTH);
+                    if (add_to_dx) before[s].fetch(dx + base + s * 32 * WIDTH);
+                }
             }
-        }
-        float dot = 0;
+            float dot = 0;
 #pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
-            if (inside(s * 32 + lane)) {
-                const Eight gradient = gradients[s].value(), value = values[s].value(),
-                            scale = load(scales + (s * 32 + lane) * WIDTH);
+            for (int s = 0; s < STEPS; ++s) {
+                if (inside(s * 32 + lane)) {
+                    const Eight gradient = gradients[s].value(), value = values[s].value(),
+                                scale = load(scales + (s * 32 + lane) * WIDTH);
 #pragma unroll
-                for (int i = 0; i < WIDTH; ++i) {
-                    const float product = gradient.at[i] * (value.at[i] * inverse);
-                    dweight[s].at[i] += product;
-                    dot += scale.at[i] * product;
+                    for (int i = 0; i < WIDTH; ++i) {
+                        const float product = gradient.at[i] * (value.at[i] * inverse);
+                        dweight[s].at[i] += product;
+                        dot += scale.at[i] * product;
+                    }
+                }
+            }
+            const float mean = warp_sum(dot) / DIM;
+#pragma unroll
+            for (int s = 0; s < STEPS; ++s) {
+                if (inside(s * 32 + lane)) {
+                    const Eight gradient = gradients[s].value(), value = values[s].value(),
+                                scale = load(scales + (s * 32 + lane) * WIDTH);
+                    Eight sum = {}, again;
+                    if (add_to_dx) sum = before[s].value();
+#pragma unroll
+                    for (int i = 0; i < WIDTH; ++i) {
+                        const float unit = value.at[i] * inverse;
+                        sum.at[i] += (gradient.at[i] * scale.at[i] - unit * mean) * inverse;
+                        again.at[i] = unit * scale.at[i];
+                    }
+                    store(dx + base + s * 32 * WIDTH, sum);
+                    if (out) store(out + base + s * 32 * WIDTH, again);
+                    if (FP8) {
+                        const uint2 words = quantized.round(sum);
+                        *reinterpret_cast<uint2*>(e4m3 + base + s * 32 * WIDTH) = words;
+                        if (across)
+                            keep(row - first, s * 32 + lane,
+                                out_slot ? quantized_out.round(again) : words);
+                    }
                 }
             }
         }
-        const float mean = warp_sum(dot) / DIM;
-#pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
-            if (inside(s * 32 + lane)) {
-                const Eight gradient = gradients[s].value(), value = values[s].value(),
-                            scale = load(scales + (s * 32 + lane) * WIDTH);
-                Eight sum = {}, again;
-                if (add_to_dx) sum = before[s].value();
-#pragma unroll
-                for (int i = 0; i < WIDTH; ++i) {
-                    const float unit = value.at[i] * inverse;
-                    sum.at[i] += (gradient.at[i] * scale.at[i] - unit * mean) * inverse;
-                    again.at[i] = unit * scale.at[i];
-                }
-                store(dx + base + s * 32 * WIDTH, sum);
-                if (out) store(out + base + s * 32 * WIDTH, again);
-            }
+        if (FP8 && across) {
+            __syncthreads();
+            store_across<WARPS * 32>(across, first, rows);
+            __syncthreads();
         }
     }
+    quantized.finish();
+    if (FP8 && out_slot) quantized_out.finish();
     __syncthreads();
 #pragma unroll
     for (int s = 0; s < STEPS; ++s)

@@ -14,6 +14,7 @@ from nanoeuler.evaluation.report.formats import (
 )
 from nanoeuler.evaluation.report.gather import Json, Run
 from nanoeuler.evaluation.report.rendering import render
+from nanoeuler.licences import is_non_commercial
 from nanoeuler.tokenizer import Tokenizer
 
 LONGEST_TOKENS = 24
@@ -137,11 +138,6 @@ def used_licences(run: Run) -> dict[str, str]:
                 name = f"{material.get('name') or 'unnamed'} {kind}"
                 used[name] = material.get("licence") or "unknown"
     return used
-
-
-def is_non_commercial(licence: str) -> bool:
-    words = licence.casefold().replace("-", " ").split()
-    return "nc" in words or "noncommercial" in words or ("non" in words and "commercial" in words)
 
 
 def provenance(run: Run) -> Markup:

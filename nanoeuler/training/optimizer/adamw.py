@@ -22,9 +22,11 @@ class AdamW:
     weight_decay: float
     clip_norm: float
     embedding_rate: float = 1.0  # multiple of the learning rate, for the embedding
-    tensor_names: ClassVar[tuple[str, ...]] = ("first_moment", "second_moment")
+    tensor_powers: ClassVar[Mapping[str, int]] = {"first_moment": 1, "second_moment": 2}
     # float32 in every precision
-    tolerance: ClassVar[Mapping[str, float]] = dict.fromkeys(("fp64", "fp32", "tf32", "bf16"), 1e-6)
+    tolerance: ClassVar[Mapping[str, float]] = dict.fromkeys(
+        ("fp64", "fp32", "tf32", "bf16", "fp8"), 1e-6
+    )
 
     def make(self, config: ModelConfig, ops: Backend) -> "AdamWOptimizer":
         return AdamWOptimizer(self, config, ops)
@@ -41,7 +43,7 @@ class AdamWOptimizer:
         )
         self.runs = parameter_runs(config, settings.embedding_rate)
         self.tensors: dict[str, Array] = {
-            name: ops.zeros((elements,)) for name in settings.tensor_names
+            name: ops.zeros((elements,)) for name in settings.tensor_powers
         }
 
     def update(self, flat: FlatState, schedule_2: Array, losses_2: Array, report_2: Array) -> None:

@@ -38,13 +38,14 @@ class Muon:
 
     momentum: float
     adamw: AdamW  # for the other parameters; its weight decay is Muon's, too
-    tensor_names: ClassVar[tuple[str, ...]] = AdamW.tensor_names
+    tensor_powers: ClassVar[Mapping[str, int]] = AdamW.tensor_powers
     # an update of a hundredth, from products that are rounded to the precision fifteen times
     tolerance: ClassVar[Mapping[str, float]] = {
         "fp64": 1e-11,
         "fp32": 1e-6,
         "tf32": 5e-4,
         "bf16": 5e-3,
+        "fp8": 5e-3,  # which Muon's own products are not computed in
     }
 
     def make(self, config: ModelConfig, ops: Backend) -> "MuonOptimizer":

@@ -28,8 +28,9 @@ class Optimizer(Protocol):
 class OptimizerSettings(Protocol):
     """An optimizer's constants, from which one is made for a model."""
 
-    tensor_names: ClassVar[tuple[str, ...]]
-    """Names of the tensors that it keeps, each as large as the parameters."""
+    tensor_powers: ClassVar[Mapping[str, int]]
+    """Names of the tensors that it keeps, each as large as the parameters, and the power of the
+    gradient that each grows with: 1 for a mean of gradients, 2 for one of their squares."""
 
     tolerance: ClassVar[Mapping[str, float]]
     """By an engine's precision: relative error of parameters after two updates by a tenth of their
@@ -41,9 +42,9 @@ class OptimizerSettings(Protocol):
 
 def state_bytes(config: ModelConfig, settings: type[OptimizerSettings]) -> int:
     """Bytes of parameters, gradients and the optimizer's tensors, all in float32."""
-    return 4 * (2 + len(settings.tensor_names)) * storage_elements(tensor_table(config))
+    return 4 * (2 + len(settings.tensor_powers)) * storage_elements(tensor_table(config))
 
 
 def checkpoint_bytes(parameters: int, settings: type[OptimizerSettings]) -> int:
     """Bytes of a checkpoint of that many parameters, with the optimizer's tensors."""
-    return 4 * (1 + len(settings.tensor_names)) * parameters
+    return 4 * (1 + len(settings.tensor_powers)) * parameters

@@ -302,11 +302,15 @@ def test_a_block_fits_the_shared_memory_of_the_cards_that_run_it(unit, head_size
 
 
 @pytest.mark.parametrize("head_size", [64, 128])  # 32 asks for less of everything
-@pytest.mark.parametrize("unit", UNITS)
-def test_every_form_compiles_without_spilling_registers(unit, head_size):
-    kernels = resources(
-        compile_source(source(unit, head_size, 3), "sm_90a" if unit == "wgmma" else "sm_80")
-    )
+@pytest.mark.parametrize(
+    ("unit", "architecture", "fp8"),
+    [
+        *((unit, "sm_90a" if unit == "wgmma" else "sm_80", False) for unit in UNITS),
+        ("wgmma", "sm_90a", True),
+    ],
+)
+def test_every_form_compiles_without_spilling_registers(unit, architecture, fp8, head_size):
+    kernels = resources(compile_source(source(unit, head_size, 3, fp8=fp8), architecture))
     assert kernels.keys() == {
         "attention_forward",
         "attention_dquery",

@@ -41,7 +41,7 @@ def digest(state):
 
 @pytest.mark.parametrize(
     ("precision", "residual"),
-    [("fp32", "fp32"), ("tf32", "fp32"), ("bf16", "bf16"), ("bf16", "fp32")],
+    [("fp32", "fp32"), ("tf32", "fp32"), ("bf16", "bf16"), ("bf16", "fp32"), ("fp8", "bf16")],
 )
 def test_every_op_computes_what_the_specification_says(precision, residual):
     wrong = [
@@ -66,7 +66,8 @@ def test_gradients_of_a_whole_model_are_those_of_the_specification(precision, pr
 
 
 @pytest.mark.parametrize(
-    ("precision", "config", "rows"), [("fp32", SMALL, 8), ("bf16", SMALL, 8), ("bf16", FUSED, 32)]
+    ("precision", "config", "rows"),
+    [("fp32", SMALL, 8), ("bf16", SMALL, 8), ("bf16", FUSED, 32), ("fp8", FUSED, 32)],
 )
 def test_equal_runs_end_with_equal_bits_with_and_without_graphs_and_recomputation(
     precision, config, rows

@@ -4,22 +4,25 @@ compute the right thing, with all other ops."""
 import pytest
 from test_kernel_sources import compile_source, resources
 
-from nanoeuler.backend.cuda.fused_linear import KINDS, SHARED_BYTES, source
+from nanoeuler.backend.cuda.fused_linear import KINDS, shared_bytes, source
 
 HOPPER_SHARED = 227 * 1024
 
 
+@pytest.mark.parametrize("fp8", [False, True])
 @pytest.mark.parametrize(
     ("kind", "head_size"), [(kind, 64) for kind in KINDS] + [("rotated", 32), ("rotated", 128)]
 )
-def test_every_kind_compiles_without_spilling_registers_and_fits_the_shared_memory(kind, head_size):
-    report = compile_source(source(kind, head_size), "sm_90a")
+def test_every_kind_compiles_without_spilling_registers_and_fits_the_shared_memory(
+    kind, head_size, fp8
+):
+    report = compile_source(source(kind, head_size, fp8=fp8), "sm_90a")
     ((registers, spilled, static),) = resources(report).values()
     assert spilled == 0
     assert (
         registers <= 168
     )  # of 384 threads; the computing warps take some from the others when they start
-    assert static + SHARED_BYTES <= HOPPER_SHARED
+    assert static + shared_bytes(kind, fp8=fp8) <= HOPPER_SHARED
     assert (
         "serialized" not in report
     )  # what ptxas says when it cannot let wgmma run beside other work

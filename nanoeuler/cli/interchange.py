@@ -1,0 +1,53 @@
+"""Subcommands for models of other programs: `export` and `import`."""
+
+import argparse
+from pathlib import Path
+
+from nanoeuler import log
+from nanoeuler.cli.options import add_model, add_path, finish, model_folder
+
+
+def register(subparsers: argparse._SubParsersAction) -> None:
+    """Add these subcommands."""
+    parser = subparsers.add_parser(
+        "export",
+        help="write a model for transformers, llama.cpp or Ollama",
+        description="Write a model as a folder that transformers reads, or as a GGUF file for "
+        "llama.cpp with Ollama's Modelfile beside it. The extra prediction heads are left out.",
+    )
+    add_model(parser)
+    parser.add_argument(
+        "--format", choices=("hf", "gguf"), required=True, help="Hugging Face's folder, or GGUF"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("f32", "f16", "bf16", "q8_0"),
+        default="f32",
+        help="type of the weights (default f32, as they were trained); q8_0 is GGUF's only",
+    )
+    add_path(parser, "--output", "DIR", "the new folder to write")
+    finish(parser, run_export)
+
+    parser = subparsers.add_parser(
+        "import",
+        help="take a Llama-class model from Hugging Face's folder",
+        description="Read a folder of Hugging Face's with a Llama-class model in safetensors, and "
+        "write a model folder, which can be evaluated, chatted with and trained further.",
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="Hugging Face's folder")
+    add_path(parser, "--output", "DIR", "the new model folder to write")
+    finish(parser, run_import)
+
+
+def run_export(options: argparse.Namespace) -> None:
+    from nanoeuler.interchange.exporting import export
+
+    export(model_folder(options), options.format, options.dtype, options.output)
+    log.line("export", str(options.output), format=options.format, dtype=options.dtype)
+
+
+def run_import(options: argparse.Namespace) -> None:
+    from nanoeuler.interchange.importing import import_folder
+
+    model = import_folder(options.folder, options.output)
+    log.line("import", str(options.output), template=model.template or "none")

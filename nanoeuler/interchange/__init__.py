@@ -1,0 +1,1 @@
+"""Models for other programs and from them: Hugging Face folders out and in, GGUF out."""

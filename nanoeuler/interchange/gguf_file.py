@@ -1,0 +1,173 @@
+"""Write a model as a GGUF file, for llama.cpp and what is built on it, with Ollama's Modelfile.
+
+llama.cpp turns neighbouring elements of q and k in its architecture "llama", where we turn halves
+of a head; so their rows are brought into its order. Its "qwen3" turns halves, too.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nanoeuler.errors import UserError
+from nanoeuler.folders import atomic_folder
+from nanoeuler.inference.sampling import Sampling
+from nanoeuler.interchange.plain_model import PlainModel, cast, plain_model
+from nanoeuler.model.config import ModelConfig, round_up
+from nanoeuler.model.files import SavedModel
+from nanoeuler.model.template import TEMPLATES, chat_template, split_prompt
+from nanoeuler.tokenizer import tokenizer_json
+from nanoeuler.tokenizer.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import gguf
+
+FILE, MODELFILE = "model.gguf", "Modelfile"
+BLOCK = 32
+"""Weights of a row that share a scale in Q8_0."""
+FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}
+
+
+def write_gguf(folder: Path, saved: SavedModel, dtype: str) -> None:
+    """Write `saved` and a Modelfile to `folder`, which appears whole or not at all.
+
+    Raises `UserError` without the package gguf, and for a model whose rows blocks don't divide.
+    """
+    try:
+        import gguf
+    except ImportError as error:
+        raise UserError(
+            "GGUF files are written by the package gguf, which is not installed; "
+            "install it with pip install 'nanoeuler[gguf]'"
+        ) from error
+    plain = plain_model(saved)
+    if dtype == "q8_0":
+        plain = whole_blocks(plain)
+    vocabulary = tokenizer_json.read_unchecked(saved.tokenizer_path)
+    with atomic_folder(folder) as temporary:
+        architecture = "llama" if plain.config.qk_norm == "none" else "qwen3"
+        writer = gguf.GGUFWriter(temporary / FILE, architecture)
+        writer.add_name(f"nanoeuler {saved.stage}")
+        writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[dtype]])
+        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+        add_shape(writer, plain.config)
+        add_tokenizer(writer, vocabulary)
+        if saved.template in TEMPLATES:
+            writer.add_chat_template(chat_template(saved.template))
+        add_tensors(writer, plain, architecture, dtype)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        (temporary / MODELFILE).write_text(modelfile(saved, vocabulary), encoding="utf-8")
+
+
+def whole_blocks(plain: PlainModel) -> PlainModel:
+    """The same model with ffn filled up to whole blocks by zeros, which change nothing.
+
+    Raises `UserError` where other rows are no whole blocks.
+    """
+    c = plain.config
+    for name, width in (("dim", c.dim), ("heads · head_size", c.heads * c.head_size)):
+        if width % BLOCK:
+            raise UserError(
+                f"q8_0 stores blocks of {BLOCK} weights, which don't divide the model's {name} of "
+                f"{width}; export it with --dtype f16"
+            )
+    more = round_up(c.ffn, BLOCK) - c.ffn
+    tensors = dict(plain.tensors)
+    for name, tensor in tensors.items():
+        if name.endswith(("gate_proj.weight", "up_proj.weight")):
+            tensors[name] = np.pad(tensor, ((0, more), (0, 0)))
+        elif name.endswith("down_proj.weight"):
+            tensors[name] = np.pad(tensor, ((0, 0), (0, more)))
+    # a ModelConfig of this ffn would be another model of ours; other programs see only numbers
+    fields = c.to_dict() | {"ffn": c.ffn + more}
+    return PlainModel(ModelConfig.from_dict(fields), tensors)
+
+
+def add_shape(writer: "gguf.GGUFWriter", c: ModelConfig) -> None:
+    writer.add_vocab_size(c.vocab_size)
+    writer.add_context_length(c.context)
+    writer.add_embedding_length(c.dim)
+    writer.add_block_count(c.layers)
+    writer.add_feed_forward_length(c.ffn)
+    writer.add_head_count(c.heads)
+    writer.add_head_count_kv(c.kv_heads)
+    writer.add_key_length(c.head_size)
+    writer.add_value_length(c.head_size)
+    writer.add_rope_dimension_count(c.head_size)
+    writer.add_rope_freq_base(c.rope_theta)
+    writer.add_layer_norm_rms_eps(c.norm_epsilon)
+
+
+def add_tokenizer(writer: "gguf.GGUFWriter", vocabulary: Vocabulary) -> None:
+    """The tokenizer as GPT-2's; every text begins with the end token."""
+    from gguf import TokenType
+
+    content = tokenizer_json.to_json(vocabulary)["model"]
+    special = set(vocabulary.specials.values())
+    ids = range(len(vocabulary.tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(list(content["vocab"]))
+    writer.add_token_types([TokenType.CONTROL if id in special else TokenType.NORMAL for id in ids])
+    writer.add_token_merges(content["merges"])
+    writer.add_bos_token_id(vocabulary.end_id)
+    writer.add_eos_token_id(vocabulary.end_id)
+    writer.add_pad_token_id(vocabulary.end_id)
+    writer.add_add_bos_token(True)
+    writer.add_add_eos_token(False)
+
+
+def add_tensors(
+    writer: "gguf.GGUFWriter", plain: PlainModel, architecture: str, dtype: str
+) -> None:
+    """All tensors; vectors stay in float32, as llama.cpp wants them."""
+    import gguf
+
+    c = plain.config
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], c.layers)
+    for name, tensor in plain.tensors.items():
+        if architecture == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
+            tensor = neighbours(tensor, c.head_size)
+        kind: Any = gguf.GGMLQuantizationType["F32" if tensor.ndim == 1 else dtype.upper()]
+        data = cast(name, tensor, "f32" if tensor.ndim == 1 or dtype == "q8_0" else dtype)
+        if kind == gguf.GGMLQuantizationType.Q8_0:
+            data = gguf.quants.quantize(data, kind)
+        elif kind == gguf.GGMLQuantizationType.BF16:
+            data = data.view(np.uint8)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), data, raw_dtype=kind)
+
+
+def neighbours(rows: np.ndarray, head_size: int) -> np.ndarray:
+    """The rows of q or k so that pairs that are turned together are neighbours.
+
+    Ours are rows i and i + head_size / 2 of a head.
+    """
+    halves = rows.reshape(-1, 2, head_size // 2, rows.shape[1])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def modelfile(saved: SavedModel, vocabulary: Vocabulary) -> str:
+    """What `ollama create` reads. Its templates are Go's; the `</s>` in front Ollama adds."""
+    sampling = Sampling()
+    template = "{{ .Prompt }}"
+    if saved.template in TEMPLATES:
+        said, heading = split_prompt(saved.template, "{{ .Content }}")
+        template = (
+            f'{{{{ range .Messages }}}}{{{{ if eq .Role "user" }}}}{said}{heading}'
+            f'{{{{ else if eq .Role "assistant" }}}}{{{{ .Content }}}}{vocabulary.end_literal}'
+            "{{ end }}{{ end }}"
+        )
+    lines = [
+        f"FROM ./{FILE}",
+        f'TEMPLATE """{template}"""',
+        f'PARAMETER stop "{vocabulary.end_literal}"',
+        f"PARAMETER num_ctx {saved.config.context}",
+        f"PARAMETER temperature {sampling.temperature}",
+        f"PARAMETER top_k {sampling.top_k}",
+        f"PARAMETER top_p {sampling.top_p}",
+        "PARAMETER repeat_penalty 1",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,56 @@
+"""Write a model as a folder of Hugging Face's, for transformers and all that read the same."""
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from nanoeuler.files import sync, write_json
+from nanoeuler.folders import atomic_folder
+from nanoeuler.interchange.plain_model import DTYPES, PlainModel, cast, plain_model
+from nanoeuler.model.companions import write_companions
+from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel, llama_keys
+from nanoeuler.tokenizer import tokenizer_json
+
+
+def write_folder(
+    folder: Path, saved: SavedModel, dtype: str, matter: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Write `saved` to `folder`, which appears whole or not at all.
+
+    `matter` adds to the front matter of its card.
+    """
+    plain = plain_model(saved)
+    vocabulary = tokenizer_json.read_unchecked(saved.tokenizer_path)
+    with atomic_folder(folder) as temporary:
+        write_weights(temporary / WEIGHTS, plain, dtype)
+        tokenizer_json.write_framed(temporary / TOKENIZER, vocabulary)
+        keys = llama_keys(plain.config, vocabulary.end_id, DTYPES[dtype])
+        write_json(temporary / CONFIG, keys)
+        write_companions(temporary, saved, vocabulary, known_to_transformers=True, matter=matter)
+
+
+def write_weights(path: Path, plain: PlainModel, dtype: str) -> None:
+    """A safetensors file. (The package's functions for NumPy know no bf16.)"""
+    size = {"f32": 4}.get(dtype, 2)
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}  # transformers asks for it
+    offset = 0
+    for name, tensor in plain.tensors.items():
+        end = offset + size * tensor.size
+        header[name] = {
+            "dtype": dtype.upper(),
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the data begin on a multiple of 8
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name, tensor in plain.tensors.items():
+            file.write(np.ascontiguousarray(cast(name, tensor, dtype)).data)
+    sync(path)

@@ -1,0 +1,288 @@
+"""The stage `import`: a model of the Llama family from Hugging Face's folder.
+
+Settings under which transformers would compute something else than this project are refused, each
+by name.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from safetensors import SafetensorError, safe_open
+
+from nanoeuler import log
+from nanoeuler.errors import UserError, brief
+from nanoeuler.files import read_json, sha256_file
+from nanoeuler.interchange.exporting import require_new
+from nanoeuler.interchange.plain_model import from_bf16
+from nanoeuler.model.companions import CARD, TOKENIZER_CONFIG
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel, save_model
+from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.template import TEMPLATES, chat_template
+from nanoeuler.tokenizer.tokenizer_json import Reader
+from nanoeuler.tokenizer.vocabulary import Vocabulary
+
+INDEX = f"{WEIGHTS}.index.json"
+ARCHITECTURES = {
+    "LlamaForCausalLM": "none",
+    "MistralForCausalLM": "none",
+    "Qwen3ForCausalLM": "weighted",
+}
+"""Class in transformers → its QK-norm."""
+FIELDS = {
+    "vocab_size": "vocab_size",
+    "dim": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "ffn": "intermediate_size",
+    "context": "max_position_embeddings",
+}
+"""Field of a model → its key in the config, which must be there."""
+ONLY: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu", "swish"),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "use_sliding_window": (False,),
+    "rope_scaling": (),
+    "quantization_config": (),
+    "partial_rotary_factor": (1.0,),
+}
+"""Key of a config → the values that mean what this project computes; so does none."""
+CHAT_TEMPLATE = "chat_template.jinja"
+TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+"""Types of weights in the files, and how NumPy reads them."""
+
+
+def import_folder(folder: Path, output: Path) -> SavedModel:
+    """Write the model of Hugging Face's `folder` to the new model folder `output`.
+
+    Raises `UserError` for a folder that is damaged, or a model that this project does not have.
+    """
+    require_new(output)
+    require_folder(folder)
+    keys = read_json(folder / CONFIG)
+    config = read_config(folder / CONFIG, keys)
+    vocabulary = read_vocabulary(folder, config, keys)
+    files = weight_files(folder)
+    parameters = read_weights(folder, files, config)
+    template = find_template(folder)
+    hashes = {path.name: sha256_file(path) for path in files}
+    name = folder.resolve().name
+    info = {"imported": {"name": name, "licence": find_licence(folder), "sha256": hashes}}
+    model = SavedModel(config, parameters, folder / TOKENIZER, "imported", template, info)
+    log.line("tokenizer", f"{len(vocabulary.tokens):,} tokens")
+    save_model(output, model)
+    return model
+
+
+def require_folder(folder: Path) -> None:
+    if folder.is_file():
+        with open(folder, "rb") as file:
+            kind = "a GGUF file" if file.read(4) == b"GGUF" else "a file"
+        raise UserError(
+            f"{folder}: {kind}; give Hugging Face's folder of the model, with {CONFIG}, "
+            f"{TOKENIZER} and {WEIGHTS}"
+        )
+    if not (folder / CONFIG).is_file():
+        problem = "no such folder" if not folder.is_dir() else f"holds no {CONFIG}"
+        if any(folder.glob("*.gguf")):
+            problem = "a folder of GGUF files"
+        raise UserError(f"{folder}: {problem}; give Hugging Face's folder of a model")
+
+
+def read_config(path: Path, keys: Any) -> ModelConfig:
+    """The model that a config of transformers describes."""
+    if not isinstance(keys, dict):
+        raise UserError(f"{path}: not the config of a model; give Hugging Face's folder of one")
+    if "nanoeuler" in keys:
+        raise UserError(f"{path.parent}: a nanoeuler model already; use it as it is")
+    architectures = keys.get("architectures") or [None]
+    architecture = architectures[0] if isinstance(architectures, list) else architectures
+    if architecture not in list(ARCHITECTURES):
+        raise UserError(
+            f"{path}: its architecture is {brief(architecture)}; "
+            f"import reads {', '.join(ARCHITECTURES)}"
+        )
+    check_settings(path, keys, architecture)
+    missing = [key for key in FIELDS.values() if type(keys.get(key)) is not int]
+    if missing:
+        raise UserError(f"{path}: lacks {', '.join(missing)}, or it is no whole number")
+    fields = {field: keys[key] for field, key in FIELDS.items()}
+    fields |= {
+        "kv_heads": keys.get("num_key_value_heads") or fields["heads"],
+        "head_size": keys.get("head_dim") or (128 if architecture == "Qwen3ForCausalLM" else 0),
+        "norm_epsilon": keys.get("rms_norm_eps", 1e-6),
+        "rope_theta": rope_theta(path, keys),
+        "tied": keys.get("tie_word_embeddings") or False,
+        "qk_norm": ARCHITECTURES[architecture],
+        "mtp_heads": 1,
+    }
+    try:
+        return ModelConfig.from_dict(fields)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def check_settings(path: Path, keys: Mapping[str, Any], architecture: str) -> None:
+    only = dict(ONLY)
+    if architecture == "MistralForCausalLM":
+        only["sliding_window"] = ()
+    for key, allowed in only.items():
+        value = keys.get(key)
+        if value is not None and value not in allowed:
+            raise UserError(
+                f"{path}: {key} is {brief(value)}, which a nanoeuler model does not have; "
+                "give a model without it"
+            )
+
+
+def rope_theta(path: Path, keys: Mapping[str, Any]) -> Any:
+    """The base of rotary positions: in `rope_parameters` since transformers 5, before beside it."""
+    rope = keys.get("rope_parameters") or {}
+    known = isinstance(rope, dict) and rope.keys() <= {"rope_theta", "rope_type"}
+    if not known or rope.get("rope_type", "default") != "default":
+        raise UserError(
+            f"{path}: rope_parameters is {brief(rope)}, which a nanoeuler model does not have; "
+            "give a model with plain rotary positions"
+        )
+    return rope.get("rope_theta", keys.get("rope_theta", 10_000.0))
+
+
+def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) -> Vocabulary:
+    """Check that the tokenizer is one of ours, with an id for each row of the embedding."""
+    path = folder / TOKENIZER
+    if not path.is_file():
+        raise UserError(
+            f"{path}: no such file; import reads a tokenizer in this form only, which the "
+            "tokenizers library writes"
+        )
+    reader = Reader(path, "import reads byte-level BPE over GPT-2's words only")
+    vocabulary = reader.vocabulary(read_json(path))
+    if len(vocabulary.tokens) != config.vocab_size:
+        raise UserError(
+            f"{path}: has {len(vocabulary.tokens)} ids where the model's embedding has "
+            f"{config.vocab_size} rows; give the tokenizer that belongs to the model"
+        )
+    for key in ("bos_token_id", "eos_token_id"):
+        ids = keys.get(key)
+        if ids is not None and ids != vocabulary.end_id and ids != [vocabulary.end_id]:
+            raise UserError(
+                f"{folder / CONFIG}: {key} is {brief(ids)}, but documents begin and end "
+                f"with {vocabulary.end_literal!r} in a nanoeuler model, which is "
+                f"{vocabulary.end_id} here; give a model that was trained so"
+            )
+    return vocabulary
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model: one, or those that its index names."""
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if not (folder / INDEX).is_file():
+        pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt*"))
+        hint = "its weights are in another format; " if pickled else ""
+        raise UserError(
+            f"{folder}: {hint}there is no {WEIGHTS}; save the model with "
+            "save_pretrained(safe_serialization=True), or fetch it again"
+        )
+    index = read_json(folder / INDEX)
+    named = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+        raise UserError(f"{folder / INDEX}: not an index of weights; fetch it again")
+    shards = sorted({folder / Path(name).name for name in named.values()})
+    missing = [shard.name for shard in shards if not shard.is_file()]
+    if missing:
+        raise UserError(
+            f"{folder}: {log.counted(len(missing), 'file')} of {len(shards)} with weights missing, "
+            f"such as {missing[0]}; fetch the model again"
+        )
+    return shards
+
+
+def read_weights(folder: Path, files: list[Path], config: ModelConfig) -> np.ndarray:
+    """A flat buffer with the weights in `files`."""
+    parameters = np.zeros(FlatBuffer.elements(config), np.float32)
+    buffer = FlatBuffer(config, parameters)
+    missing = set(buffer.rows)
+    for path in files:
+        for name, tensor in read_tensors(path):
+            if name.endswith("rotary_emb.inv_freq") or (config.tied and name == "lm_head.weight"):
+                continue  # computed by us, or the embedding again
+            if name not in buffer.rows:
+                raise UserError(
+                    f"{path}: has a tensor {brief(name)}, which a nanoeuler model with the fields "
+                    f"of its {CONFIG} does not have; give another model"
+                )
+            expected = buffer.rows[name].shape
+            if tensor.shape != expected:
+                raise UserError(
+                    f"{path}: tensor {name} has shape {list(tensor.shape)} where {CONFIG} asks for "
+                    f"{list(expected)}; fetch the model again"
+                )
+            if not np.isfinite(tensor).all():
+                raise UserError(
+                    f"{path}: tensor {name} holds values that are not finite; give another model"
+                )
+            buffer[name][...] = tensor
+            missing.discard(name)
+    if missing:
+        raise UserError(
+            f"{folder}: its weights lack {log.counted(len(missing), 'tensor')}, such as "
+            f"{min(missing)}; fetch the model again"
+        )
+    return parameters
+
+
+def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Each tensor of a safetensors file in float32. (The package reads no bf16 for NumPy.)"""
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(safe_open(path, framework="numpy"))
+            types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+            raw = stack.enter_context(open(path, "rb"))
+            size = int.from_bytes(raw.read(8), "little")
+            header = json.loads(raw.read(size))
+        except (SafetensorError, OSError, ValueError) as error:
+            raise UserError(
+                f"{path}: damaged or cut off ({error}); fetch the model again"
+            ) from error
+        for name, kind in types.items():
+            if kind not in TYPES:
+                raise UserError(
+                    f"{path}: tensor {brief(name)} has type {kind}; import reads {', '.join(TYPES)}"
+                )
+            start, end = header[name]["data_offsets"]
+            raw.seek(8 + size + start)
+            values = np.frombuffer(raw.read(end - start), TYPES[kind])
+            numbers = from_bf16(values) if kind == "BF16" else values.astype(np.float32)
+            yield name, numbers.reshape(header[name]["shape"])
+
+
+def find_licence(folder: Path) -> str:
+    """The licence in the front matter of the model card, which binds what is made of the model."""
+    path = folder / CARD
+    card = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    try:
+        matter = yaml.safe_load(card.split("---\n")[1]) if card.startswith("---\n") else None
+    except (yaml.YAMLError, IndexError):
+        matter = None
+    return str(matter.get("license", "unknown")) if isinstance(matter, dict) else "unknown"
+
+
+def find_template(folder: Path) -> str | None:
+    """The template of ours that the model was tuned on; None where it has none, or another."""
+    if (folder / CHAT_TEMPLATE).is_file():
+        found: Any = (folder / CHAT_TEMPLATE).read_text(encoding="utf-8", errors="replace")
+    else:
+        path = folder / TOKENIZER_CONFIG
+        settings = read_json(path) if path.is_file() else {}
+        found = settings.get("chat_template") if isinstance(settings, dict) else None
+    known = [name for name in TEMPLATES if found == chat_template(name)]
+    if found is not None and not known:
+        log.line("template", "none of ours: the model continues texts, as a base model does")
+    return next(iter(known), None)

@@ -1,0 +1,70 @@
+"""A model in the terms of other programs: one head, h = 1, the names of Hugging Face."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nanoeuler.errors import UserError
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.files import SavedModel
+from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.spec import tensor_table
+
+DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+"""Types of weights that a model is exported in, and their names in Hugging Face's files."""
+
+
+@dataclass
+class PlainModel:
+    """A Llama, or with QK-norm a Qwen3, that computes what a model of ours does."""
+
+    config: ModelConfig
+    tensors: dict[str, np.ndarray]  # float32, contiguous
+
+
+def plain_model(saved: SavedModel) -> PlainModel:
+    """`saved` with h folded into the last matrix of each block, and head 0 only.
+
+    x + h·W f(x) is x + (h·W) f(x). The norm of q and k without weights is one with ones.
+    """
+    c = saved.config
+    qk_norm = "none" if c.qk_norm == "none" else "weighted"
+    config = replace(c, step_size=1.0, qk_norm=qk_norm, mtp_heads=1, mtp_weights=())
+    buffer, tensors = FlatBuffer(c, saved.parameters), {}
+    for tensor in tensor_table(config):
+        if tensor.name in buffer.rows:
+            tensors[tensor.name] = np.ascontiguousarray(buffer[tensor.name])
+        else:
+            tensors[tensor.name] = np.ones(tensor.shape, np.float32)
+    if c.step_size != 1.0:
+        for name in tensors:
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                tensors[name] = tensors[name] * np.float32(c.step_size)
+    return PlainModel(config, tensors)
+
+
+def cast(name: str, tensor: np.ndarray, dtype: str) -> np.ndarray:
+    """`tensor` in f32, in f16, or in bf16 as the upper halves of float32 (uint16).
+
+    Raises `UserError` for a value that the type does not hold.
+    """
+    if dtype == "bf16":
+        bits = np.ascontiguousarray(tensor).view(np.uint32)
+        rounded = bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)  # to nearest, ties to even
+        result = (rounded >> 16).astype(np.uint16)
+        finite = np.isfinite(tensor).all() and np.isfinite(from_bf16(result)).all()
+    else:
+        with np.errstate(over="ignore"):
+            result = tensor.astype(np.float16 if dtype == "f16" else np.float32, copy=False)
+        finite = np.isfinite(result).all()
+    if not finite:
+        raise UserError(
+            f"tensor {name} holds a value that is not finite in {dtype}; export the model with "
+            "--dtype f32, or if that says the same, take an earlier model"
+        )
+    return result
+
+
+def from_bf16(halves: np.ndarray) -> np.ndarray:
+    """The float32 numbers whose upper halves are given as uint16."""
+    return (halves.astype(np.uint32) << 16).view(np.float32)

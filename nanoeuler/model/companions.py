@@ -1,0 +1,133 @@
+"""The files of a model folder that are for other tools: transformers, llama.cpp, model hubs.
+
+They say how text becomes a prompt, when a reply has ended, and what the model is. Nothing in this
+project reads them.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from nanoeuler.files import atomic_write, write_json
+from nanoeuler.licences import forced_licence
+from nanoeuler.log import printable
+from nanoeuler.model.spec import parameter_count
+from nanoeuler.model.template import TEMPLATES, chat_template
+from nanoeuler.tokenizer.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from nanoeuler.model.files import SavedModel
+
+TOKENIZER_CONFIG, GENERATION_CONFIG = "tokenizer_config.json", "generation_config.json"
+CARD = "README.md"
+COMPANIONS = (TOKENIZER_CONFIG, GENERATION_CONFIG, CARD)
+
+SAMPLING = {"temperature": 0.7, "top_k": 0, "top_p": 0.95}
+"""How transformers chooses tokens: as `generate` and `chat` do by default."""
+
+USE = """\
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+model = AutoModelForCausalLM.from_pretrained(".")
+{prompt}
+reply = model.generate(**ids, max_new_tokens=100)[0, ids["input_ids"].shape[1] :]
+print(tokenizer.decode(reply, skip_special_tokens=True))
+```
+"""
+CHAT = """\
+messages = [{"role": "user", "content": "Name a colour."}]
+ids = tokenizer.apply_chat_template(
+    messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+)"""
+CONTINUE = 'ids = tokenizer("Once upon a time", return_tensors="pt")'
+ELSEWHERE = """\
+transformers has no class for this model as it is; `nanoeuler export` writes one that it has.
+"""
+
+
+def write_companions(
+    folder: Path,
+    model: "SavedModel",
+    vocabulary: Vocabulary,
+    *,
+    known_to_transformers: bool,
+    matter: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Write the companions to `folder`; `matter` adds to the card's front matter."""
+    write_json(folder / TOKENIZER_CONFIG, tokenizer_config(model, vocabulary))
+    write_json(folder / GENERATION_CONFIG, generation_config(vocabulary))
+    with atomic_write(folder / CARD) as file:
+        whole, end = {**front_matter(model), **matter}, f"`{vocabulary.end_literal}`"
+        file.write(card(model, whole, end, known_to_transformers=known_to_transformers))
+
+
+def tokenizer_config(model: "SavedModel", vocabulary: Vocabulary) -> dict[str, Any]:
+    """What transformers needs to know beside tokenizer.json, and the chat template."""
+    end = vocabulary.end_literal
+    values = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": end,
+        "eos_token": end,
+        "pad_token": end,
+        "add_bos_token": True,
+        "model_max_length": model.config.context,
+        "clean_up_tokenization_spaces": False,
+    }
+    if model.template in TEMPLATES:
+        values["chat_template"] = chat_template(model.template)
+    return values
+
+
+def generation_config(vocabulary: Vocabulary) -> dict[str, Any]:
+    """How transformers writes: as `generate` does, which chooses no special token but the end."""
+    end, specials = vocabulary.end_id, vocabulary.specials.values()
+    ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), end)
+    never = [id for id in specials if id != end] or None
+    return {**ids, "suppress_tokens": never, "do_sample": True, **SAMPLING}
+
+
+def front_matter(model: "SavedModel") -> dict[str, Any]:
+    """What hubs read; the only licence is the one that the data forces."""
+    licence = forced_licence(learned_from(model).values())
+    return {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        **({"license": licence} if licence else {}),
+        "tags": ["nanoeuler", model.stage],
+    }
+
+
+def learned_from(model: "SavedModel") -> dict[str, str]:
+    """Name → licence of the model and the records that the model was made from."""
+    found = {}
+    for kind, noun in (
+        ("imported", "model"),
+        ("instructions", "instructions"),
+        ("preferences", "preferences"),
+    ):
+        if isinstance(material := model.info.get(kind), dict):
+            found[f"{material.get('name')} {noun}"] = str(material.get("licence") or "unknown")
+    return found
+
+
+def card(
+    model: "SavedModel", matter: Mapping[str, Any], end: str, *, known_to_transformers: bool
+) -> str:
+    """The model card as Markdown behind YAML front matter. JSON is YAML, whatever the text."""
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in matter.items()]
+    prompt = CONTINUE if model.template is None else CHAT
+    learned = [f"- {name}: {licence}" for name, licence in learned_from(model).items()]
+    parts = [
+        "\n".join(["---", *lines, "---"]),
+        f"# A language model of {parameter_count(model.config):,} parameters",
+        f"A model of nanoeuler (stage {model.stage}), which reads and writes "
+        f"{model.config.context} tokens. Every text begins with the token {end}, as in training.",
+        USE.format(prompt=prompt).strip() if known_to_transformers else ELSEWHERE.strip(),
+        *(["It was made from:\n\n" + "\n".join(learned)] if learned else []),
+        "Expect sentences that read well and are wrong: a model of this size knows little.",
+    ]
+    return printable("\n\n".join(parts) + "\n")

@@ -1,0 +1,492 @@
+"""Training in fp8: copies in e4m3, the products that read them, and the scales between steps."""
+
+import hashlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from nanoeuler.backend.cuda.fp8 import HISTORY, Fp8, check_capability
+from nanoeuler.backend.cuda.kernel_sources import KernelSources
+from nanoeuler.backend.records import AttentionArrays, RmsNorm
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.errors import UserError
+from nanoeuler.model.checks.comparison import compare
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.training.check_form import (
+    ADAMW,
+    check_form,
+    small_form,
+    spread_parameters,
+)
+from nanoeuler.training.check_model import source_rows
+from nanoeuler.training.state import TrainingState
+
+ROUNDING, SMALLEST = 2**-4, 2**-10
+"""Half of the last of e4m3's 4 bits, and half of its smallest number."""
+
+SAME_FACTORS = 2.5e-3
+"""Products whose factors are the copies themselves: their results are rounded to bfloat16, 2⁻⁹ at
+most, and the matrix units keep 14 bits of a sum of up to 2,048 terms."""
+
+EXACT_SUMS = 5e-4
+"""The same for gradients of weights, which are float32: only the sums err."""
+
+CONFIG = ModelConfig.from_dict({"preset": "base", "layers": 1, "mtp_heads": 2})
+N, T = 4608, 512  # whole rows, and no whole number of clusters of tiles
+TURNED = np.array([token // 2 + token % 2 * 8 for token in range(16)])
+"""Which of 16 tokens lies at each of 16 places of a copy with the tokens last."""
+
+
+def error(found, expected):
+    return compare("", "", found, expected).error
+
+
+# ---- without a GPU
+
+
+def test_a_card_without_products_of_e4m3_is_refused_in_a_sentence():
+    check_capability("RTX 4090", (8, 9))
+    with pytest.raises(UserError, match=r"RTX 3090 has compute capability 8\.6.*set precision"):
+        check_capability("RTX 3090", (8, 6))
+
+
+@pytest.fixture
+def slots():
+    """The slots alone, in the host's memory."""
+    sources = KernelSources("bfloat16", "bfloat16")
+    return Fp8(None, sources, None, np.zeros, np.asarray, np.asarray)
+
+
+def test_a_checkpoint_holds_every_scale_and_what_the_next_ones_are_made_of(slots):
+    for kind in ("norm", "norm", "dx"):
+        slot = slots.slot(kind)
+        slot[1:3] = 8, 3.3
+        slot.view(np.uint32)[3] = 2
+    slots.history[:, 1] = np.arange(HISTORY) / 3
+    saved = slots.state
+    assert list(saved) == ["norm 0", "norm 1", "dx 0"]
+    assert saved["norm 1"][:3] == [8, float(np.float32(3.3)), 2]
+    before = slots.slots.copy(), slots.history.copy()
+    slots.state = {}
+    assert not slots.ready
+    assert not slots.slots.any()
+    assert slots.state == {}
+    slots.state = saved
+    assert slots.ready
+    assert all(map(np.array_equal, before, (slots.slots, slots.history)))
+
+
+def test_slots_stay_where_a_recorded_step_knows_them(slots):
+    first = slots.slot("norm")
+    first[1:3] = 8, 1
+    slots.state = {"dx 0": [4.0, 2.0, 0.0, *[1.0] * HISTORY]}
+    slots.begin_pass()
+    assert np.shares_memory(slots.slot("norm"), first)
+    assert not np.shares_memory(slots.slot("dx"), first)
+
+
+def test_parts_of_an_array_share_a_slot(slots):
+    assert np.shares_memory(slots.slot("dlogits"), slots.slot("dlogits"))
+
+
+def test_magnitudes_of_another_version_are_refused(slots):
+    with pytest.raises(UserError, match="magnitudes of fp8"):
+        slots.state = {"norm 0": [1.0, 2.0]}
+
+
+# ---- on a GPU
+
+
+def engine(precision="fp8", **fields):
+    from nanoeuler.backend.cuda.engine import CudaBackend
+
+    return CudaBackend(precision, **fields)
+
+
+class Trial:
+    """An engine in training, the weights of a layer of `base`, and random arrays."""
+
+    def __init__(self):
+        self.ops = engine()
+        self.fp8 = self.ops.fp8
+        self.random = np.random.default_rng(0)
+        parameters = spread_parameters(CONFIG, self.random)
+        self.state = TrainingState(CONFIG, self.ops, parameters, ADAMW)
+        self.weights = self.state.model.weights
+        self.attention, self.mlp = self.weights.blocks
+
+    def array(self, *shape, scale=1.0):
+        values = self.random.normal(size=shape) * scale
+        return self.ops.from_host(values.astype(np.float32), self.ops.activation)
+
+    def empty(self, *shape):
+        return self.ops.empty(shape, self.ops.activation)
+
+    def run(self, work):
+        """`work` as the pass of two training steps; the first only notes magnitudes."""
+        self.ops.scales = {}
+
+        def step():
+            self.ops.training_weights(self.weights)
+            self.fp8.begin_pass()
+            work()
+
+        program = self.ops.program(step, training=True, once=True)
+        for _ in range(2):
+            program.run()
+
+    def host(self, array):
+        return np.asarray(self.ops.to_host(array), np.float64)
+
+    def decoded(self, copy):
+        import ml_dtypes
+
+        values = self.ops.to_host(copy.values).view(ml_dtypes.float8_e4m3fn)
+        return values.astype(np.float64) * float(self.ops.to_host(copy.slot)[0])
+
+    def copy(self, array):
+        return self.decoded(self.fp8.operand(array))
+
+    def turned(self, array):
+        """A copy with the tokens last, as rows of tokens."""
+        turned = self.decoded(self.fp8.turned[array.data.ptr])
+        values = np.empty_like(turned)
+        tokens = np.arange(turned.shape[1])
+        values[:, tokens // 16 * 16 + TURNED[tokens % 16]] = turned
+        return values.T
+
+    def weight(self, array):
+        return self.decoded(self.fp8.weights[array.data.ptr].along)
+
+    def assert_rounded(self, found, exact, slot, rounded_before=0.0):
+        """The nearest numbers of e4m3, up to `rounded_before` of their size."""
+        inverse = float(self.ops.to_host(slot)[0])
+        error = np.abs(found - exact) - SMALLEST * inverse
+        assert (error <= (ROUNDING + 1.1 * rounded_before + 1e-5) * np.abs(exact)).all()
+
+
+@pytest.fixture(scope="module")
+def trial():
+    return Trial()
+
+
+@pytest.mark.gpu
+def test_weights_are_rounded_to_e4m3_and_turned(trial):
+    trial.run(lambda: None)
+    assert len(trial.fp8.weights) == 5
+    for array in (trial.attention.query_key_value, trial.mlp.down, trial.weights.heads):
+        exact = trial.host(array)
+        along, across = trial.fp8.weights[array.data.ptr]
+        trial.assert_rounded(trial.decoded(along), exact, along.slot)
+        assert np.array_equal(trial.decoded(across), trial.decoded(along).T)
+        inverse, scale, largest, _ = trial.ops.to_host(along.slot)
+        assert largest == np.abs(exact).max()
+        assert 224 < scale * largest <= 448
+        assert scale * inverse == 1
+        assert np.frexp(scale)[0] == 0.5
+
+
+def norm_of(trial, x):
+    weight = trial.ops.from_host(np.float32(1 + trial.random.normal(size=768) / 5))
+    return RmsNorm(x, weight, 1e-5, trial.empty(N, 768), trial.ops.empty((N,)))
+
+
+@pytest.mark.gpu
+def test_norms_and_their_gradients_are_copied_and_turned(trial):
+    norm, dout = norm_of(trial, trial.array(N, 768)), trial.array(N, 768, scale=1e-4)
+    before = trial.host(trial.array(N, 768, scale=1e-4))
+    dx, normed = trial.empty(N, 768), trial.empty(N, 768)
+    arrays = dout, norm.x_ND, norm.weight_D, norm.inverse_rms_N, dx, trial.ops.zeros((768,))
+    reference = ReferenceBackend(np.float64)
+    x, weight, _, out, inverse = (
+        trial.host(array) if hasattr(array, "shape") else array for array in norm
+    )
+    reference.rms_norm(x, weight, 1e-5, out, inverse)
+    expected = before.copy()
+    reference.rms_norm_backward(
+        trial.host(dout),
+        x,
+        weight,
+        inverse,
+        expected,
+        np.zeros(768),
+        add_to_dx=True,
+        accumulate=False,
+    )
+
+    def work(awaits_input):
+        trial.ops.rms_norm(*norm)
+        dx[...] = trial.ops.from_host(before.astype(np.float32), trial.ops.activation)
+        trial.fp8.awaits_input = awaits_input
+        trial.ops.rms_norm_backward(*arrays, add_to_dx=True, accumulate=False, out_ND=normed)
+
+    for awaits_input in (False, True):
+        trial.run(lambda: work(awaits_input))  # noqa: B023 (run at once)
+        slots = [trial.fp8.operand(array).slot for array in (norm.out_ND, dx)]
+        trial.assert_rounded(trial.copy(norm.out_ND), out, slots[0])
+        # dx was rounded to bfloat16 on its way in, and is the small sum of larger terms
+        assert error(trial.copy(dx), expected) <= 3e-2
+        if awaits_input:
+            slot = trial.fp8.turned[normed.data.ptr].slot
+            trial.assert_rounded(trial.turned(normed), out, slot, 2**-9)
+        else:
+            assert np.array_equal(trial.turned(dx), trial.copy(dx))
+            assert error(trial.host(normed), out) <= 2**-9
+
+
+@pytest.mark.gpu
+def test_products_are_those_of_the_copies(trial):
+    norm = norm_of(trial, trial.array(N, 768))
+    w, out, total = trial.mlp.gate_up, trial.empty(N, 4096), trial.empty(N, 768)
+    dx, x = trial.empty(N, 768), trial.array(N, 768)
+    output, found = trial.attention.output, {}
+
+    def work():
+        trial.ops.rms_norm(*norm)
+        trial.ops.linear(norm.out_ND, w, out)
+        trial.ops.linear_backward_input(norm.out_ND, output, dx, scale=0.5)
+        found["copy"] = trial.copy(norm.out_ND)  # whose memory the norm behind the step takes
+        trial.ops.euler_step(norm.out_ND, output, None, x, 0.5, norm_of(trial, total))
+
+    trial.run(work)
+    copy = found["copy"]
+    assert error(trial.host(out), copy @ trial.weight(w).T) <= SAME_FACTORS
+    assert error(trial.host(dx), 0.5 * copy @ trial.weight(output)) <= SAME_FACTORS
+    expected = trial.host(x) + 0.5 * copy @ trial.weight(output).T
+    assert error(trial.host(total), expected) <= SAME_FACTORS
+
+
+@pytest.mark.gpu
+def test_the_product_with_the_rotation_is_that_of_the_copies(trial):
+    norm, w = norm_of(trial, trial.array(N, 768)), trial.attention.query_key_value
+    packed = trial.empty(N, 1280)
+    rotated = [packed[:, :1024].reshape(N, 16, 64)]
+    positions = (np.arange(N) % T).astype(np.int32)
+    table = trial.ops.rope_table(T, 64, 10_000.0)
+
+    def work():
+        trial.ops.rms_norm(*norm)
+        rotation = trial.ops.from_host(positions), table
+        trial.ops.linear_rope(norm.out_ND, w, packed, rotated, *rotation)
+
+    trial.run(work)
+    expected = trial.copy(norm.out_ND) @ trial.weight(w).T
+    reference = ReferenceBackend(np.float64)
+    parts = expected[:, :1024].reshape(N, 16, 64)
+    reference.rope(parts, positions, reference.rope_table(T, 64, 10_000.0))
+    assert error(trial.host(packed), expected) <= SAME_FACTORS
+
+
+@pytest.mark.gpu
+def test_an_mlp_and_the_gradients_of_its_weights_are_those_of_the_copies(trial):
+    norm, dout = norm_of(trial, trial.array(N, 768)), trial.array(N, 768, scale=1e-4)
+    packed, hidden, dx = trial.empty(N, 4096), trial.empty(N, 2048), trial.empty(N, 768)
+    gate, up = slice(0, 2048), slice(2048, 4096)
+    forward, dhidden = {}, trial.empty(N, 768)
+    ddown, dgate_up = trial.ops.zeros((768, 2048)), trial.ops.zeros((4096, 768))
+    saved = dout, norm.x_ND, norm.weight_D, norm.inverse_rms_N
+    dweight = trial.ops.zeros((768,))
+
+    def work():
+        ops, fp8 = trial.ops, trial.fp8
+        ops.rms_norm(*norm)
+        ops.linear_swiglu(norm.out_ND, trial.mlp.gate_up, packed, gate, up, hidden)
+        if fp8.ready:
+            forward["packed"], forward["hidden"] = trial.host(packed), trial.copy(hidden)
+        ops.rms_norm_backward(*saved, dx, dweight, add_to_dx=False, accumulate=False)
+        ops.linear_swiglu_backward(dx, trial.mlp.down, 0.5, packed, gate, up, hidden)
+        if fp8.ready:
+            forward["dx"], forward["turned"] = trial.copy(dx), trial.turned(hidden)
+            forward["dpacked"] = trial.copy(packed)
+            assert np.array_equal(trial.turned(packed), forward["dpacked"])
+        ops.linear_backward_weight(dx, hidden, ddown, accumulate=False, scale=0.5)
+        ops.linear_backward_input(packed, trial.mlp.gate_up, dhidden)
+        ops.rms_norm_backward(*saved, dx, dweight, add_to_dx=True, accumulate=False, out_ND=dhidden)
+        if fp8.ready:
+            forward["normed"] = trial.turned(dhidden)
+        ops.linear_backward_weight(packed, dhidden, dgate_up, accumulate=False)
+
+    trial.run(work)
+    expected = trial.copy(norm.out_ND) @ trial.weight(trial.mlp.gate_up).T
+    assert error(forward["packed"], expected) <= SAME_FACTORS
+    reference = ReferenceBackend(np.float64)
+    parts, exact = (forward["packed"][:, gate], forward["packed"][:, up]), np.empty((N, 2048))
+    reference.swiglu(*parts, exact)
+    slots = trial.fp8.slots[[trial.fp8.names[name] for name in ("hidden 0", "hidden again 0")]]
+    trial.assert_rounded(forward["hidden"], exact, slots[0], 1e-4)  # fast exponentials
+    trial.assert_rounded(forward["turned"], exact, slots[1], 1e-4)
+    gradient = 0.5 * forward["dx"] @ trial.weight(trial.mlp.down)
+    dparts = np.empty((N, 4096))
+    reference.swiglu_backward(gradient, *parts, dparts[:, gate], dparts[:, up])
+    # e4m3 rounds each by up to 2⁻⁴, evenly spread: 2⁻⁴ / √6 in the mean square at most
+    assert error(forward["dpacked"], dparts) <= 2.8e-2
+    found = trial.host(ddown)
+    assert error(found, 0.5 * forward["dx"].T @ forward["turned"]) <= EXACT_SUMS
+    assert error(trial.host(dgate_up), forward["dpacked"].T @ forward["normed"]) <= EXACT_SUMS
+
+
+@pytest.mark.gpu
+def test_attention_and_its_gradients_are_copied(trial):
+    def heads(packed, out):
+        parts = packed[:, :768], packed[:, 768:1024], packed[:, 1024:], out
+        return AttentionArrays(*(part.reshape(N // T, T, -1, 64) for part in parts))
+
+    qkv, out = trial.array(N, 1280), trial.empty(N, 768)
+    dqkv, dout = trial.empty(N, 1280), trial.array(N, 768, scale=1e-4)
+    lse, starts = trial.ops.empty((N // T, 12, T)), trial.ops.zeros((N // T, T), np.int32)
+    saved, gradients = heads(qkv, out), heads(dqkv, dout)
+    found = {}
+
+    def work():
+        inputs = saved.query, saved.key, saved.value, starts, starts[:, 0]
+        trial.ops.attention(*inputs, saved.out, lse)
+        found["out"] = trial.copy(out)
+        trial.ops.attention_backward(saved, gradients, starts, lse)
+
+    trial.run(work)
+    slots = trial.fp8.slots[[trial.fp8.names[name] for name in ("attention 0", "dqkv 0")]]
+    trial.assert_rounded(found["out"], trial.host(out), slots[0])
+    trial.assert_rounded(trial.copy(dqkv), trial.host(dqkv), slots[1])
+
+
+@pytest.mark.gpu
+def test_gradients_of_logits_are_copied(trial):
+    logits, target = trial.array(N, 4096, scale=2.0), trial.random.integers(-1, 4096, N)
+    before, gradients = logits.copy(), trial.empty(N, 4096)
+    targets = trial.ops.from_host(target.astype(np.int32))
+    weights, numbers = trial.ops.from_host(np.full(N, 1e-5, np.float32)), trial.ops.empty((2, N))
+
+    def work():
+        gradients[...] = before
+        trial.ops.cross_entropy_with_gradient(gradients, targets, weights, *numbers)
+
+    trial.run(work)
+    exact = trial.host(logits)
+    reference = ReferenceBackend(np.float64)
+    reference.cross_entropy_with_gradient(exact, target, np.full(N, 1e-5), *np.empty((2, N)))
+    slot = trial.fp8.operand(gradients).slot
+    trial.assert_rounded(trial.copy(gradients), exact, slot, 1e-4)  # fast exponentials
+
+
+@pytest.mark.gpu
+def test_numbers_too_large_become_the_largest_are_counted_and_make_room(trial):
+    x = trial.array(N, 768)
+    norm = norm_of(trial, x)
+    fields = {"factor": 1.0}
+
+    def work():
+        scaled = norm.weight_D * fields["factor"]
+        trial.ops.rms_norm(x, scaled, norm.epsilon, norm.out_ND, norm.inverse_rms_N)
+
+    trial.run(work)
+    program = trial.ops.program(
+        lambda: (trial.ops.training_weights(trial.weights), trial.fp8.begin_pass(), work()),
+        training=True,
+        once=True,
+    )
+    before = trial.ops.saturated
+    fields["factor"] = 1000.0
+    program.run()
+    copy = trial.fp8.operand(norm.out_ND)
+    assert np.abs(trial.copy(norm.out_ND)).max() == 448 * float(trial.ops.to_host(copy.slot)[0])
+    program.ran = False  # not recorded: `factor` may change
+    program.run()
+    assert trial.ops.saturated == before + 1
+    exact, inverse = np.empty((N, 768)), np.empty(N)
+    weight = 1000 * trial.host(norm.weight_D)
+    ReferenceBackend(np.float64).rms_norm(trial.host(x), weight, norm.epsilon, exact, inverse)
+    slot = trial.fp8.operand(norm.out_ND).slot
+    trial.assert_rounded(trial.copy(norm.out_ND), exact, slot)
+
+
+def trained(backend, steps, start=None):
+    """A small model after some steps, from a checkpoint's tensors and scales."""
+    config = ModelConfig.from_dict({"preset": "small", "ffn": 512})
+    state = TrainingState(
+        config, backend, spread_parameters(config, np.random.default_rng(3)), ADAMW
+    )
+    if start:
+        for name, array in state.tensors().items():
+            array[...] = backend.from_host(start.tensors[name])
+        state.model.refresh()
+        backend.scales, state.step = start.scales, start.step
+    stream = source_rows(config, 32, 128, seed=5)
+    while state.step < steps:
+        state.train_step(stream.step(state.step), 32, 1e-3)
+    tensors = {name: backend.to_host(array) for name, array in state.tensors().items()}
+    return SimpleNamespace(tensors=tensors, scales=backend.scales, step=state.step)
+
+
+def digest(end):
+    return hashlib.sha256(b"".join(x.tobytes() for x in end.tensors.values())).hexdigest()
+
+
+@pytest.mark.gpu
+def test_a_resumed_run_ends_with_equal_bits():
+    whole, half = trained(engine(), 6), trained(engine(), 3)
+    assert digest(trained(engine(), 6, start=half)) == digest(whole)
+    half.scales = {}  # and would not without them
+    assert digest(trained(engine(), 6, start=half)) != digest(whole)
+
+
+@pytest.mark.gpu
+def test_training_again_on_the_same_engine_begins_anew():
+    backend = engine()
+    assert digest(trained(backend, 4)) == digest(trained(backend, 4))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fields", [{}, {"preset": "large"}, {"qk_norm": "rms"}])
+def test_the_start_check_passes_and_computes_in_fp8(fields):
+    backend = engine()
+    config = ModelConfig.from_dict({"preset": "base"} | fields)
+    assert not [row for row in check_form(backend, config) if not row.passed]
+    assert {"norm 4", "hidden again 1", "dgate_up 1", "dqkv 1", "dlogits 0"} <= set(
+        backend.fp8.names
+    )
+
+
+def wrong_slot(fp8, monkeypatch):
+    """A product takes the scale of its weight for both factors."""
+    operands = fp8.operands
+
+    def mistaken(x, weight, *, across=False):
+        pair = operands(x, weight, across=across)
+        return pair and (pair[0]._replace(slot=pair[1].slot), pair[1])
+
+    monkeypatch.setattr(fp8, "operands", mistaken)
+
+
+def old_weights(fp8, monkeypatch):
+    """The weights' copies are those of another model."""
+    begin = fp8.begin_step
+
+    def mistaken(weights):
+        begin(weights)
+        for along, _ in fp8.weights.values():
+            along.values[...] = along.values[::-1].copy()
+
+    monkeypatch.setattr(fp8, "begin_step", mistaken)
+
+
+def other_tokens(fp8, monkeypatch):
+    """A gradient of a weight pairs tokens with their neighbours."""
+    operands = fp8.turned_operands
+
+    def mistaken(dout, x):
+        pair = operands(dout, x)
+        if pair:
+            pair[0].values[...] = pair[0].values[:, ::-1].copy()
+        return pair
+
+    monkeypatch.setattr(fp8, "turned_operands", mistaken)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("plant", [wrong_slot, old_weights, other_tokens])
+def test_the_start_check_finds_planted_mistakes(plant, monkeypatch):
+    backend = engine()
+    plant(backend.fp8, monkeypatch)
+    config = small_form(ModelConfig.from_dict({"preset": "base"}))
+    assert not all(row.passed for row in check_form(backend, config))

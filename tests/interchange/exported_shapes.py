@@ -1,0 +1,30 @@
+"""The models that are exported: sizes, and what their form can vary in."""
+
+from typing import Any
+
+VOCABULARY = 300
+FIELDS = {
+    "vocab_size": VOCABULARY,
+    "dim": 32,
+    "layers": 2,
+    "heads": 4,
+    "kv_heads": 2,
+    "ffn": 75,
+    "context": 64,
+    "mtp_heads": 2,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "one head": {"mtp_heads": 1},
+    "tied": {"tied": True},
+    "no groups": {"kv_heads": 4},
+    "one key head": {"kv_heads": 1},
+    "wide heads": {"head_size": 16},
+    "narrow heads": {"head_size": 6},
+    "h of a half": {"step_size": 0.5},
+    "another theta": {"rope_theta": 500.0},
+    "another epsilon": {"norm_epsilon": 1e-2},
+    "normed q and k": {"qk_norm": "rms"},
+    "weighted norms": {"qk_norm": "weighted", "step_size": 0.7, "tied": True},
+    "odd": {"dim": 46, "heads": 1, "kv_heads": 1, "layers": 3, "ffn": 13},
+}

@@ -1,0 +1,171 @@
+"""GGUF files: what is in them, and that llama.cpp computes what we compute.
+
+Both packages are in no lock: install gguf, and for the judge llama-cpp-python, to run these.
+"""
+
+import numpy as np
+import pytest
+from exported_shapes import SHAPES
+
+from nanoeuler import api
+from nanoeuler.cli import main
+from nanoeuler.errors import UserError
+from nanoeuler.interchange.exporting import export
+from nanoeuler.interchange.gguf_file import modelfile, neighbours, write_gguf
+from nanoeuler.model.files import load_model
+from nanoeuler.model.template import chat_template
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.vocabulary import build
+
+TEXT = "The harbour lies below the hill; where does Bea live?"
+
+
+def test_without_the_package_the_sentence_says_what_to_install(make_model, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "gguf", None)
+    with pytest.raises(UserError, match="the package gguf, which is not installed; install it"):
+        write_gguf(tmp_path / "out", load_model(make_model({})), "f32")
+    assert not (tmp_path / "out").exists()
+
+
+def test_pairs_that_are_turned_together_become_neighbours():
+    rows = np.arange(12)[:, None] * np.ones(3)  # two heads of size 6
+    assert neighbours(rows, 6)[:, 0].tolist() == [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]
+
+
+def test_the_modelfile_has_the_template_of_the_training(make_model):
+    saved = load_model(make_model({}, "chat"))
+    text = modelfile(saved, build([]))
+    assert text.startswith("FROM ./model.gguf\n")
+    assert '{{ if eq .Role "user" }}User: {{ .Content }}\n\nAssistant: {{ else if' in text
+    assert 'PARAMETER stop "</s>"\nPARAMETER num_ctx 64\n' in text
+    saved.template = None
+    assert 'TEMPLATE """{{ .Prompt }}"""' in modelfile(saved, build([]))
+
+
+def fields_and_tensors(path):
+    gguf = pytest.importorskip("gguf", reason="the extra gguf is not installed")
+    reader = gguf.GGUFReader(path)
+    tensors = {
+        tensor.name: gguf.quants.dequantize(np.asarray(tensor.data), tensor.tensor_type).reshape(
+            tuple(tensor.shape[::-1].tolist())
+        )
+        for tensor in reader.tensors
+    }
+    return {name: field.contents() for name, field in reader.fields.items()}, tensors
+
+
+def test_the_file_says_what_llama_cpp_asks_for(make_model, tmp_path, tokenizer_path):
+    pytest.importorskip("gguf", reason="the extra gguf is not installed")
+    folder = make_model({"head_size": 16, "tied": True}, "alpaca")
+    export(folder, "gguf", "f32", tmp_path / "out")
+    fields, tensors = fields_and_tensors(tmp_path / "out" / "model.gguf")
+    ours = Tokenizer.load(tokenizer_path)
+    assert fields["general.architecture"] == "llama"
+    expected = {
+        "block_count": 2,
+        "feed_forward_length": 75,
+        "attention.head_count_kv": 2,
+        "attention.key_length": 16,
+        "rope.dimension_count": 16,
+        "vocab_size": 300,
+    }
+    assert {name: fields[f"llama.{name}"] for name in expected} == expected
+    kinds = fields["tokenizer.ggml.token_type"]
+    assert [index for index, kind in enumerate(kinds) if kind == 3] == list(range(16))
+    assert fields["tokenizer.ggml.pre"] == "gpt-2"
+    assert fields["tokenizer.ggml.eos_token_id"] == ours.end_id
+    assert fields["tokenizer.chat_template"] == chat_template("alpaca")
+    assert "output.weight" not in tensors
+    assert "blk.1.ffn_down.weight" in tensors
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "q8_0"])
+def test_smaller_types_are_near_the_weights(dtype, make_model, tmp_path):
+    pytest.importorskip("gguf", reason="the extra gguf is not installed")
+    folder = make_model({"qk_norm": "weighted", "step_size": 0.5})
+    for name in ("f32", dtype):
+        export(folder, "gguf", name, tmp_path / name)
+    fields, exact = fields_and_tensors(tmp_path / "f32" / "model.gguf")
+    near = fields_and_tensors(tmp_path / dtype / "model.gguf")[1]
+    assert fields["general.architecture"] == "qwen3"
+    for name, tensor in exact.items():
+        cut = near[name][tuple(map(slice, tensor.shape))]  # ffn is filled up for blocks
+        assert np.abs(cut - tensor).max() <= 0.008 * np.abs(tensor).max()
+
+
+def test_rows_that_blocks_do_not_divide_are_refused(make_model, tmp_path, capsys):
+    pytest.importorskip("gguf", reason="the extra gguf is not installed")
+    folder = make_model({"dim": 48})
+    out = tmp_path / "out"
+    options = ["--format", "gguf", "--dtype", "q8_0", "--output", str(out)]
+    assert main(["export", str(folder), *options]) == 1
+    assert "blocks of 32 weights, which don't divide the model's dim of 48" in (
+        capsys.readouterr().err
+    )
+    assert not out.exists()
+
+
+# ---- llama.cpp
+
+
+def judge(folder):
+    llama_cpp = pytest.importorskip("llama_cpp", reason="llama.cpp is not installed")
+    return llama_cpp.Llama(
+        str(folder / "model.gguf"),
+        n_ctx=512,
+        logits_all=True,
+        verbose=False,
+        n_threads=1,
+        type_k=llama_cpp.GGML_TYPE_F32,  # its cache is in f16 otherwise
+        type_v=llama_cpp.GGML_TYPE_F32,
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_llama_cpp_writes_the_same_greedy_tokens(shape, make_model, tmp_path):
+    pytest.importorskip("llama_cpp", reason="llama.cpp is not installed")
+    folder = make_model(SHAPES[shape] | {"context": 512})
+    export(folder, "gguf", "f32", tmp_path / "out")
+    ours, theirs = api.load(folder, device="cpu"), judge(tmp_path / "out")
+    ids = [ours.tokenizer.end_id, *ours.tokenizer.encode(TEXT).tolist()]
+    assert theirs.tokenize(TEXT.encode(), special=False) == ids
+    reply = ours.stream(TEXT, raw=True, max_tokens=200, temperature=0)
+    list(reply)
+    whole = ids + reply.ids
+    theirs.eval(whole)
+    logits = ours.logits(whole)
+    assert np.abs(theirs.scores[: len(whole)] - logits).max() <= 1e-3
+    choices = theirs.scores[len(ids) - 1 : len(whole) - 1, :].copy()
+    choices[:, 1:16] = -np.inf  # `generate` chooses no reserved token
+    assert choices.argmax(axis=1).tolist() == reply.ids
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "q8_0"])
+def test_llama_cpp_reads_smaller_types(dtype, make_model, tmp_path):
+    """The perplexity of a text is within one percent."""
+    pytest.importorskip("llama_cpp", reason="llama.cpp is not installed")
+    folder = make_model({"context": 512, "ffn": 90})
+    export(folder, "gguf", dtype, tmp_path / "out")
+    ours, theirs = api.load(folder, device="cpu"), judge(tmp_path / "out")
+    ids = np.array([ours.tokenizer.end_id, *ours.tokenizer.encode(TEXT * 6)])
+    theirs.eval(ids.tolist())
+    losses = [loss(logits, ids) for logits in (ours.logits(ids), theirs.scores[: len(ids)])]
+    assert abs(losses[1] - losses[0]) <= 0.01
+
+
+def loss(logits, ids):
+    """Nats per token."""
+    logits = logits[:-1].astype(np.float64)
+    logits -= logits.max(axis=1, keepdims=True)
+    logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    return -logprobs[np.arange(len(ids) - 1), ids[1:]].mean()
+
+
+def test_llama_cpp_fills_in_the_chat_template(make_model, tmp_path):
+    pytest.importorskip("llama_cpp", reason="llama.cpp is not installed")
+    folder = make_model({"context": 512}, "alpaca")
+    export(folder, "gguf", "f32", tmp_path / "out")
+    ours, theirs = api.load(folder, device="cpu"), judge(tmp_path / "out")
+    said = [{"role": "user", "content": TEXT}]
+    answer = theirs.create_chat_completion(said, temperature=0, max_tokens=1)
+    assert answer["usage"]["prompt_tokens"] == len(ours.writer.frame(ours.prompt(TEXT)))

@@ -1,0 +1,215 @@
+"""Hugging Face's folders out and in, without any of its packages."""
+
+import json
+import shutil
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from exported_shapes import SHAPES
+from safetensors.numpy import load_file, save_file
+
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.cli import main
+from nanoeuler.errors import UserError
+from nanoeuler.interchange.exporting import export
+from nanoeuler.interchange.importing import import_folder
+from nanoeuler.interchange.plain_model import cast, from_bf16
+from nanoeuler.model.files import load_config, load_model
+from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.transformer import Batch, Transformer
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.training.parents import check_tokenizer, read_parent
+
+
+def logits(folder):
+    saved = load_model(folder)
+    model = Transformer(saved.config, saved.parameters, ReferenceBackend())
+    ids = np.arange(40, dtype=np.int32)[None] * 7 % saved.config.vocab_size
+    positions = np.arange(40, dtype=np.int32)[None]
+    buffers = model.forward(Batch(ids, positions, np.zeros_like(ids)))
+    return model.first_logits(buffers.stream.normed)
+
+
+@pytest.fixture
+def exported(make_model, tmp_path):
+    """An export in float32 of a tuned model."""
+    export(make_model({}, "chat"), "hf", "f32", tmp_path / "hf")
+    return tmp_path / "hf"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_export_that_is_imported_computes_the_same(shape, make_model, tmp_path):
+    folder = make_model(SHAPES[shape], "alpaca")
+    export(folder, "hf", "f32", tmp_path / "hf")
+    import_folder(tmp_path / "hf", tmp_path / "back")
+    before, after = load_model(folder), load_model(tmp_path / "back")
+    assert (after.config.mtp_heads, after.config.step_size) == (1, 1.0)
+    assert after.template == "alpaca"
+    ours = FlatBuffer(before.config, before.parameters)
+    theirs = FlatBuffer(after.config, after.parameters)
+    if before.config.step_size == 1:
+        for name in theirs.rows.keys() & ours.rows.keys():
+            assert np.array_equal(ours[name], theirs[name])
+    assert np.allclose(logits(folder), logits(tmp_path / "back"), atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_a_second_export_has_the_same_bytes(dtype, exported, tmp_path):
+    import_folder(exported, tmp_path / "first")
+    export(tmp_path / "first", "hf", dtype, tmp_path / "second")
+    import_folder(tmp_path / "second", tmp_path / "third")
+    export(tmp_path / "third", "hf", dtype, tmp_path / "fourth")
+    for name in ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "second" / name).read_bytes() == (
+            tmp_path / "fourth" / name
+        ).read_bytes()
+
+
+def test_an_imported_model_is_a_parent(exported, tmp_path, tokenizer_path):
+    card = exported / "README.md"
+    card.write_text(card.read_text().replace("---\n", "---\nlicense: cc-by-nc-4.0\n", 1))
+    import_folder(exported, tmp_path / "back")
+    config = replace(load_config(tmp_path / "back"), context=32)
+    parent = read_parent(tmp_path / "back", config)
+    check_tokenizer(Tokenizer.load(tokenizer_path), tokenizer_path, config, parent)
+    assert parent.template == "chat"
+    assert parent.inherited["imported"]["licence"] == "cc-by-nc-4.0"
+    assert 'license: "cc-by-nc-4.0"' in (tmp_path / "back" / "README.md").read_text()
+    assert np.array_equal(parent.parameters, load_model(tmp_path / "back").parameters)
+
+
+def test_bf16_rounds_to_the_nearest_and_ties_to_even():
+    values = np.array([1, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -3.14159], np.float32)
+    halves = from_bf16(cast("x", values, "bf16"))
+    assert halves.tolist() == [1, 1, 1 + 2**-6, 1 + 2**-7, -3.140625]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_a_value_that_the_type_does_not_hold_is_refused(dtype):
+    values = np.array([3.4e38 if dtype != "f32" else np.inf], np.float32)
+    with pytest.raises(UserError, match=f"tensor x holds a value that is not finite in {dtype}"):
+        cast("x", values, dtype)
+
+
+def test_shards_are_read_as_one(exported, tmp_path):
+    tensors = load_file(exported / "model.safetensors")
+    (exported / "model.safetensors").unlink()
+    names = sorted(tensors)
+    shards = {f"model-{part + 1:05}-of-00003.safetensors": names[part::3] for part in range(3)}
+    for shard, part in shards.items():
+        save_file({name: tensors[name] for name in part}, exported / shard)
+    weight_map = {name: shard for shard, part in shards.items() for name in part}
+    index = {"metadata": {}, "weight_map": weight_map}
+    (exported / "model.safetensors.index.json").write_text(json.dumps(index))
+    import_folder(exported, tmp_path / "back")
+    after = load_model(tmp_path / "back")
+    theirs = FlatBuffer(after.config, after.parameters)
+    assert all(np.array_equal(theirs[name], tensor) for name, tensor in tensors.items())
+    (exported / "model-00002-of-00003.safetensors").unlink()
+    assert "1 file of 3 with weights missing, such as model-00002-of-00003" in refusal(exported)
+
+
+# ---- refusals
+
+
+def refusal(folder):
+    """The sentence of an import, which leaves nothing."""
+    output = folder.parent / "refused"
+    with pytest.raises(UserError) as caught:
+        import_folder(folder, output)
+    assert not output.exists()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "its architecture is 'GPT2LMHeadModel'; import"),
+        ({"architectures": None}, "its architecture is None"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling is {'rope_type': 'yarn'}, which"),
+        (
+            {"rope_parameters": {"rope_type": "llama3"}},
+            "rope_parameters is {'rope_type'",
+        ),
+        ({"attention_bias": True}, "attention_bias is True, which a nanoeuler model does not have"),
+        ({"mlp_bias": True}, "mlp_bias is True"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}"),
+        ({"hidden_size": "32"}, "lacks hidden_size, or it is no whole number"),
+        ({"num_attention_heads": 5}, "config.json: model."),
+        ({"hidden_size": 64}, "has shape [300, 32] where config.json asks for [300, 64]"),
+        ({"num_hidden_layers": 3}, "its weights lack 9 tensors, such as model.layers.2."),
+        ({"num_hidden_layers": 1}, "has a tensor 'model.layers.1."),
+        ({"vocab_size": 320}, "has 300 ids where the model's embedding has 320 rows"),
+        ({"bos_token_id": 1}, "bos_token_id is 1, but documents begin and end with '</s>'"),
+        ({"nanoeuler": {}}, "a nanoeuler model already"),
+    ],
+)
+def test_what_we_cannot_do_is_refused_by_name(exported, change_config, keys, words):
+    change_config(exported, **keys)
+    assert words in refusal(exported)
+
+
+def test_damaged_and_foreign_files_are_refused(exported, tmp_path):
+    weights = exported / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-7])
+    assert "model.safetensors: damaged or cut off" in refusal(exported)
+    weights.write_bytes(content.replace(b'"F32"', b'"I32"'))
+    assert "has type I32; import reads F32, F16, BF16" in refusal(exported)
+    (size,) = struct.unpack("<Q", content[:8])
+    weights.write_bytes(content[: 8 + size] + b"\xff" * (len(content) - 8 - size))
+    assert "holds values that are not finite" in refusal(exported)
+    weights.unlink()
+    assert "there is no model.safetensors; save the model" in refusal(exported)
+    (exported / "pytorch_model.bin").touch()
+    assert "its weights are in another format" in refusal(exported)
+    (exported / "config.json").write_text("[]")
+    assert "not the config of a model" in refusal(exported)
+
+
+def test_a_tokenizer_of_another_kind_is_refused(exported):
+    path = exported / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": []}
+    path.write_text(json.dumps(content))
+    assert "import reads byte-level BPE over GPT-2's words only" in refusal(exported)
+    path.unlink()
+    assert "tokenizer.json: no such file" in refusal(exported)
+
+
+def test_what_is_no_folder_of_a_model_is_refused(tmp_path):
+    assert "nowhere: no such folder" in refusal(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    assert "empty: holds no config.json" in refusal(tmp_path / "empty")
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF\x03\x00\x00\x00")
+    assert "model.gguf: a GGUF file; give Hugging Face's folder" in refusal(file)
+    shutil.move(file, tmp_path / "empty" / "model.gguf")
+    assert "a folder of GGUF files" in refusal(tmp_path / "empty")
+
+
+def test_the_commands_refuse_in_one_sentence(make_model, tmp_path, capsys):
+    model, file = make_model({}), tmp_path / "file"
+    file.write_text("mine")
+
+    def said(*arguments):
+        assert main([*map(str, arguments)]) in (1, 2)
+        return capsys.readouterr().err
+
+    def refused(*arguments):
+        return said("export", model, *arguments)
+
+    hf = ("--format", "hf", "--output")
+    assert "file: a file; give the name of a new folder" in refused(*hf, file)
+    assert file.read_text() == "mine"
+    assert "model: holds files already" in refused(*hf, model)
+    assert "--dtype is q8_0, which the format hf does not have" in refused(
+        *hf, tmp_path / "x", "--dtype", "q8_0"
+    )
+    assert "--dtype is 'int4'" in refused(*hf, tmp_path / "x", "--dtype", "int4")
+    assert "no such folder" in said("export", tmp_path / "nowhere", *hf, tmp_path / "x")
+    assert "no such folder" in said("import", tmp_path / "nowhere", "--output", tmp_path / "x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "model"]
