@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from nanoeuler.api import LanguageModel
 from nanoeuler.errors import UserError, brief
 from nanoeuler.inference.sampling import MOST, Sampling
-from nanoeuler.model.template import TEMPLATES
+from nanoeuler.model.template import TEMPLATES, split_prompt
 from nanoeuler.serving.errors import ApiError, wrong
 
 MOST_REPLIES = 128
@@ -140,31 +140,32 @@ class ChatCompletion(Request):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def prompt(self, model: LanguageModel) -> list[int]:
-        """The conversation as the records of training: `</s>` prompt reply `</s>` prompt …
+        """The conversation as `chat_template` renders it for other programs.
 
-        What a system message says goes in front of the user's next text. A conversation that ends
-        with an assistant's message is continued there.
+        One that ends with an assistant's message is continued there.
         """
         if model.template is None:
             raise wrong(
                 "model",
                 "this is a base model, which continues text and does not chat; use /v1/completions",
             )
-        template, tokenizer = TEMPLATES[model.template], model.tokenizer
-        ids: list[int] = []
-        texts: list[str] = []
+        template, heading = TEMPLATES[model.template], split_prompt(model.template, "")[1]
+        end = model.tokenizer.end_id
+
+        def tokens(text: str) -> list[int]:
+            return tokens_of(text, model, "messages")
+
+        def prompt(said: list[str]) -> list[int]:
+            return tokens(template("\n\n".join(said)) if said else heading)
+
+        ids, said = [end], list[str]()
         for message in self.messages:
-            if message.role != "assistant":
-                texts.append(message.text)
-                continue
-            if texts or not ids:
-                ids += framed(template("\n\n".join(texts)), model, "messages")
-            ids += tokens_of(message.text, model, "messages")
-            texts = []
-        if texts:
-            ids += framed(template("\n\n".join(texts)), model, "messages")
-        assert tokenizer.end_id == ids[0]
-        return ids
+            if message.role == "assistant":
+                ids += [*prompt(said), *tokens(message.text), end]
+                said = []
+            else:
+                said.append(message.text)
+        return ids + prompt(said) if said else ids[:-1]
 
 
 def read(kind: type[Text], body: bytes) -> Text:
