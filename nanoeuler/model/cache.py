@@ -138,11 +138,12 @@ class Cache:
     def remove(self, row: int) -> None:
         """Give up `row`; the last row takes its slots, and nothing else is copied."""
         last = len(self.lengths) - 1
-        for slots in self.memory.slots:
+        length = self.lengths[last]
+        for slots in self.memory.slots if row != last else ():
             if slots is not None:
-                slots.keys_BSGE[row] = slots.keys_BSGE[last]
-                slots.values_BSGE[row] = slots.values_BSGE[last]
-        self.lengths[row] = self.lengths[last]
+                slots.keys_BSGE[row, :length] = slots.keys_BSGE[last, :length]
+                slots.values_BSGE[row, :length] = slots.values_BSGE[last, :length]
+        self.lengths[row] = length
         self.lengths = self.lengths[:last]
 
 

@@ -8,16 +8,15 @@ two tokens whose scores differ by rounding may fall otherwise in company.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
 from nanoeuler.api import LanguageModel
-from nanoeuler.inference.sampling import Sampling, choose
 from nanoeuler.inference.window import PROMPT_MULTIPLE
 from nanoeuler.model.config import round_up
+from nanoeuler.serving.jobs import Job, Piece, Row, Scored
+from nanoeuler.serving.steps import DeviceSteps, HostSteps
 from nanoeuler.serving.text import ReplyText
 
 PIECE = 128
@@ -25,71 +24,6 @@ PIECE = 128
 
 MOST_ROWS = 64
 """Most sequences of a model that are decoded together, by default."""
-
-
-class Scored(NamedTuple):
-    """A token with its log-probability, and the likeliest tokens at its place with theirs.
-
-    None for the first token of a text, which nothing predicts.
-    """
-
-    token: int
-    logprob: float | None
-    likeliest: list[tuple[int, float]]
-
-
-class Piece(NamedTuple):
-    """What a step adds to a reply."""
-
-    choice: int
-    """Which of the job's replies; −1 for the scores of its prompt, and for a failure."""
-    tokens: int
-    text: str
-    scored: list[Scored]
-    finish: str | None = None
-    """Why the reply ends here: stop (`</s>` or a stop string) or length; else the API's error
-    type, of a reply that failed."""
-
-
-@dataclass(eq=False)
-class Job:
-    """A prompt, and the replies that are asked for: one for each of `samplings`."""
-
-    prompt: list[int]
-    samplings: Sequence[Sampling]
-    max_tokens: int
-    """Tokens of each reply; none to have the prompt scored only."""
-    deliver: Callable[[Piece], None]
-    """Called from the thread that decodes."""
-    stops: Sequence[str] = ()
-    likeliest: int | None = None
-    """Alternatives to be reported with each token; None: not even its own log-probability."""
-    score_prompt: bool = False
-    deadline: float = float("inf")
-    """When it fails, by `time.monotonic`."""
-    cancelled: bool = False
-    """Set by any thread: nobody wants the replies any more."""
-    scores: list[Scored] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class Row:
-    """A reply that is being written."""
-
-    job: Job
-    choice: int
-    text: ReplyText
-    token: int = 0  # the last one
-    written: int = 0
-
-    @property
-    def sampling(self) -> Sampling:
-        return self.job.samplings[self.choice]
-
-    @property
-    def position(self) -> int:
-        """Of the next token, from the start of the prompt: the sampler draws by it."""
-        return len(self.job.prompt) + self.written
 
 
 class Batch:
@@ -101,7 +35,9 @@ class Batch:
         self.context = model.config.context
         # beyond them an engine decodes in another way, with other rounding
         self.most_rows = min(rows, self.model.backend.fused_rows)
-        self.cache = self.model.new_cache(self.most_rows, self.context)
+        steps = DeviceSteps if self.model.backend.chooses else HostSteps
+        self.cache = self.model.new_cache(self.most_rows, self.context + steps.spare)
+        self.steps = steps(self.model, self.cache, self.allowed_V)
         self.cache.lengths = self.cache.lengths[:0]
         self.prompt_cache = self.model.new_cache(1, self.context)
         self.rows: list[Row] = []
@@ -126,6 +62,7 @@ class Batch:
 
     def step(self, now: float) -> None:
         """Read some of the prompts that wait, and append a token to every row."""
+        self.model.backend.enter_thread()
         self.drop(now)
         self.read_prompts()
         if self.rows:
@@ -135,8 +72,8 @@ class Batch:
 
     def drop(self, now: float) -> None:
         """Remove what was cancelled or is late."""
-        for row in reversed(range(len(self.rows))):
-            if self.given_up(self.rows[row].job, now):
+        for row in list(self.rows):
+            if self.given_up(row.job, now):
                 self.leave(row)
         gone = [job for job in self.waiting if self.given_up(job, now)]
         for job in gone:
@@ -159,13 +96,16 @@ class Batch:
             self.fail(job, kind)
         self.waiting.clear()
         self.rows.clear()
+        self.steps.forget()
         self.cache.lengths = self.cache.lengths[:0]
         self.prompt_cache.truncate(0, 0)
 
-    def leave(self, row: int) -> None:
+    def leave(self, row: Row) -> None:
         """Give up a row; the last one takes its place, as in the cache."""
-        self.cache.remove(row)
-        self.rows[row] = self.rows[-1]
+        row.left = True
+        place = self.rows.index(row)
+        self.cache.remove(place)
+        self.rows[place] = self.rows[-1]
         self.rows.pop()
 
     # ---- joining
@@ -177,32 +117,36 @@ class Batch:
             job = self.waiting[0]
             if len(self.rows) + len(job.samplings) > self.most_rows:
                 return
-            begin = int(self.prompt_cache.lengths[0])
-            piece = job.prompt[begin : begin + PIECE]
-            budget -= len(piece)
-            logits_1V = self.read_piece(job, piece)
-            if logits_1V is not None:
-                self.waiting.popleft()
-                self.start_replies(job, logits_1V)
-                self.prompt_cache.truncate(0, 0)
+            budget -= self.read_piece(job)
 
-    def read_piece(self, job: Job, piece: list[int]) -> np.ndarray | None:
-        """Read the next tokens of a prompt. Returns the logits behind its last one, (1, V)."""
+    def read_piece(self, job: Job) -> int:
+        """Read the next tokens of the prompt that waits first. Returns their number."""
         begin = int(self.prompt_cache.lengths[0])
+        piece = job.prompt[begin : begin + PIECE]
         count, ends = len(piece), begin + len(piece) == len(job.prompt)
         width = round_up(count, PROMPT_MULTIPLE) if self.model.backend.chooses else count
         tokens = np.zeros((1, width), np.int32)
         tokens[0, :count] = piece
-        counts = np.array([count])
+        given = self.prompt_cache, tokens, np.array([count])
+        rows = [
+            Row(job, c, ReplyText(self.tokenizer, job.stops)) for c in range(len(job.samplings))
+        ]
+        logits_1V: np.ndarray | None = None
         if job.score_prompt:
-            logits_1NV = self.model.extend(self.prompt_cache, tokens, counts, every=True)
-            logits_NV = self.host(logits_1NV)[0, :count]
+            logits_NV = self.model.backend.to_host(self.model.extend(*given, every=True))[0, :count]
             self.score_piece(job, begin, logits_NV)
-            return logits_NV[-1:] if ends else None
-        if not ends:
-            self.model.append(self.prompt_cache, tokens, counts)
-            return None
-        return self.host(self.model.extend(self.prompt_cache, tokens, counts))
+            logits_1V = logits_NV[-1:]
+            if ends and job.max_tokens:
+                self.steps.choose_first(logits_1V, rows)
+        elif ends:
+            logits_1V = self.steps.first(*given, rows)
+        else:
+            self.model.append(*given)
+        if ends:
+            self.waiting.popleft()
+            self.start_replies(job, rows, logits_1V)
+            self.prompt_cache.truncate(0, 0)
+        return count
 
     def score_piece(self, job: Job, begin: int, logits_NV: np.ndarray) -> None:
         """Score the tokens of a prompt behind the one at `begin`, where the piece begins."""
@@ -211,17 +155,14 @@ class Batch:
         for logits_V, token in zip(logits_NV, job.prompt[begin + 1 :], strict=False):
             job.scores.append(self.score(logits_V, token, job.likeliest or 0))
 
-    def start_replies(self, job: Job, logits_1V: np.ndarray) -> None:
-        """Choose the first token of each reply to a prompt that was just read."""
+    def start_replies(self, job: Job, rows: list[Row], logits_1V: np.ndarray | None) -> None:
+        """Let the replies to a prompt that was just read join the batch."""
         if job.score_prompt:
             job.deliver(Piece(-1, 0, "", job.scores))
-        for choice in range(len(job.samplings)):
-            row = Row(job, choice, ReplyText(self.tokenizer, job.stops))
+        for row in rows:
             if job.max_tokens == 0:
                 self.finish(row, "length")
-                continue
-            (token,) = choose(logits_1V, row.sampling, [row.position], self.allowed_V)
-            if not self.write(row, int(token), logits_1V[0]):
+            elif not self.write(row, logits_1V, 0):
                 self.rows.append(row)
                 self.cache.join(self.prompt_cache)
 
@@ -229,25 +170,25 @@ class Batch:
 
     def decode(self) -> None:
         """Append a token to every row."""
-        tokens_B1 = np.array([[row.token] for row in self.rows], np.int32)
-        logits_BV = self.host(self.model.extend(self.cache, tokens_B1))
-        samplings = [row.sampling for row in self.rows]
-        positions = [row.position for row in self.rows]
-        chosen_B = choose(logits_BV, samplings, positions, self.allowed_V).tolist()
-        for row in reversed(range(len(self.rows))):
-            if self.write(self.rows[row], chosen_B[row], logits_BV[row]):
+        rows, logits_BV = self.steps.next(self.rows)
+        for index, row in enumerate(rows):
+            if not row.left and self.write(row, logits_BV, index):
                 self.leave(row)
 
-    def write(self, row: Row, token: int, logits_V: np.ndarray) -> bool:
-        """Deliver a chosen token. Returns whether the reply has ended."""
+    def write(self, row: Row, logits_BV: np.ndarray | None, index: int) -> bool:
+        """Deliver the token that a row took, with its scores by `logits_BV[index]`.
+
+        Returns whether the reply has ended.
+        """
+        job, token = row.job, row.token
         if token == self.tokenizer.end_id:
             self.finish(row, "stop")
             return True
-        job = row.job
-        row.token = token
-        row.written += 1
         text = row.text.push(token)
-        scored = [] if job.likeliest is None else [self.score(logits_V, token, job.likeliest)]
+        scored = []
+        if job.likeliest is not None:
+            assert logits_BV is not None
+            scored = [self.score(logits_BV[index], token, job.likeliest)]
         finish = None
         if row.text.stopped:
             finish = "stop"
@@ -270,6 +211,3 @@ class Batch:
         candidates_V = np.where(self.allowed_V, logprobs_V, -np.inf)
         best = np.argsort(-candidates_V, kind="stable")[:likeliest].tolist()
         return Scored(token, float(logprobs_V[token]), [(id, float(logprobs_V[id])) for id in best])
-
-    def host(self, logits: np.ndarray) -> np.ndarray:
-        return self.model.backend.to_host(logits)

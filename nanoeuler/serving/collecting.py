@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nanoeuler.api import LanguageModel
-from nanoeuler.serving.batch import Job, Piece, Scored
 from nanoeuler.serving.engine import Engine
 from nanoeuler.serving.errors import failed
+from nanoeuler.serving.jobs import Job, Piece, Scored
 from nanoeuler.serving.metrics import Metrics
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.serving.batch import Batch, Job, Piece
+from nanoeuler.serving.batch import Batch
+from nanoeuler.serving.jobs import Job, Piece
 
 
 class Busy(Exception):

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from nanoeuler.serving.batch import Scored
+from nanoeuler.serving.jobs import Scored
 from nanoeuler.tokenizer import Tokenizer
 
 

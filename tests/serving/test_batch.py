@@ -6,16 +6,30 @@ import numpy as np
 import pytest
 
 import nanoeuler
+from nanoeuler.api import LanguageModel
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import SavedModel, save_model
-from nanoeuler.serving.batch import PIECE, Batch, Job
+from nanoeuler.model.files import SavedModel, load_model, save_model
+from nanoeuler.serving.batch import PIECE, Batch
+from nanoeuler.serving.jobs import Job
+from tests.choosing_backend import ChoosingBackend
 from tests.inference.conftest import FIELDS, wide_parameters
 
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
-@pytest.fixture(scope="module", params=["cpu", "reference"])
-def base(request, base_folder):
-    return nanoeuler.load(base_folder, device=request.param)
+
+@pytest.fixture(scope="module", params=["cpu", "choosing", GPU])
+def base(request, base_folder, tokenizer, tokenizer_path, tmp_path_factory):
+    if request.param == "cpu":
+        return nanoeuler.load(base_folder, device="cpu")
+    if request.param == "cuda":
+        folder = tmp_path_factory.mktemp("gpu") / "model"
+        config = ModelConfig.from_dict(FIELDS | {"head_size": 32})
+        save_model(
+            folder, SavedModel(config, wide_parameters(config), tokenizer_path, "pretrain", None)
+        )
+        return nanoeuler.load(folder, "cuda", precision="fp32")
+    return LanguageModel(load_model(base_folder), tokenizer, ChoosingBackend())
 
 
 @pytest.fixture(scope="module")
