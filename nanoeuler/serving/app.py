@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from importlib import resources
@@ -18,18 +17,15 @@ from starlette.types import Receive, Scope, Send
 from nanoeuler import log
 from nanoeuler.api import LanguageModel
 from nanoeuler.model.spec import parameter_count
-from nanoeuler.serving.collecting import Part, Replies
+from nanoeuler.serving.answers import Answer, ChatAnswer, CompletionAnswer
+from nanoeuler.serving.collecting import Replies
 from nanoeuler.serving.engine import Busy, Engine
 from nanoeuler.serving.errors import ApiError, wrong
 from nanoeuler.serving.metrics import Metrics
-from nanoeuler.serving.replies import Shape, TokenTexts, usage
-from nanoeuler.serving.requests import ChatCompletion, Completion, new_tokens, read
+from nanoeuler.serving.requests import ChatCompletion, Completion, read, tokens_left
 
 MOST_BODY = 1 << 20
 """Bytes of a request's body."""
-
-COMPLETION_TOKENS = 16
-"""New tokens of a completion that asks for no number, as in OpenAI's API."""
 
 PAGE = {"": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 PAGE_HEADERS = {
@@ -113,13 +109,11 @@ class App:
         return JSONResponse({"object": "list", "data": [self.described(n) for n in self.models]})
 
     async def show_model(self, request: Request) -> Response:
-        name = request.path_params["model"]
-        self.model(name)
-        return JSONResponse(self.described(name))
+        return JSONResponse(self.described(request.path_params["model"]))
 
     def described(self, name: str) -> dict[str, Any]:
         """OpenAI's fields, and in `nanoeuler` what the page asks for."""
-        model = self.models[name]
+        model = self.model(name)
         return {
             "id": name,
             "object": "model",
@@ -154,159 +148,57 @@ class App:
     async def complete(self, request: Request) -> Response:
         asked = read(Completion, await body(request))
         model = self.model(asked.model)
-        prompts = asked.prompts(model)
-        replies = Replies(self.engine, self.metrics, model, asked.model)
-        fields = {"stops": asked.stops, "likeliest": asked.likeliest}
-        for prompt in prompts:
-            usual = COMPLETION_TOKENS if asked.max_tokens is None else asked.max_tokens
-            tokens = new_tokens(usual, None, prompt, model.config.context)
-            if tokens == 0 and not asked.echo:
-                raise wrong("max_tokens", "must be at least 1, but with echo")
-            scored = bool(asked.echo and asked.likeliest is not None)
-            replies.add(
-                prompt=prompt,
-                samplings=asked.samplings(),
-                max_tokens=tokens,
-                score_prompt=scored,
-                deadline=time.monotonic() + self.seconds,
-                **fields,
-            )
-        echoes = [self.echo(asked, model, prompt) for prompt in prompts]
-        return await self.answer(request, asked, replies, Shape("completion", asked.model), echoes)
-
-    def echo(self, asked: Completion, model: LanguageModel, prompt: list[int]) -> str:
-        """What a reply's text begins with."""
-        return model.tokenizer.decode(shown(asked, prompt)) if asked.echo else ""
+        replies = self.submit(asked, asked.prompts(model))
+        return await send(request, CompletionAnswer(asked, replies, model.tokenizer))
 
     async def chat(self, request: Request) -> Response:
         asked = read(ChatCompletion, await body(request))
         model = self.model(asked.model)
-        prompt = asked.prompt(model)
-        replies = Replies(self.engine, self.metrics, model, asked.model)
-        wanted = asked.max_completion_tokens or asked.max_tokens
-        replies.add(
-            prompt=prompt,
-            samplings=asked.samplings(),
-            max_tokens=new_tokens(wanted or None, None, prompt, model.config.context),
-            stops=asked.stops,
-            likeliest=asked.likeliest,
-            deadline=time.monotonic() + self.seconds,
-        )
-        return await self.answer(request, asked, replies, Shape("chat", asked.model), [""])
+        replies = self.submit(asked, [asked.prompt(model)])
+        return await send(request, ChatAnswer(asked, replies, model.tokenizer))
 
-    async def answer(
-        self,
-        request: Request,
-        asked: Completion | ChatCompletion,
-        replies: Replies,
-        shape: Shape,
-        echoes: list[str],
-    ) -> Response:
-        """The replies as one object or as a stream. `echoes` begins those to each prompt."""
+    def submit(self, asked: Completion | ChatCompletion, prompts: list[list[int]]) -> Replies:
+        """Let the replies to some prompts be written. Raises `ApiError`."""
+        context = self.models[asked.model].config.context
         most = self.engine.batches[asked.model].most_rows
         if asked.replies > most:
             raise wrong("n", f"must be at most {most}, the replies that are written at a time")
+        replies = Replies(self.engine, self.metrics, asked.model)
+        for prompt in prompts:
+            replies.add(
+                prompt=prompt,
+                samplings=asked.samplings(),
+                max_tokens=tokens_left(asked.new_tokens, prompt, context),
+                stops=asked.stops,
+                likeliest=asked.likeliest,
+                score_prompt=asked.score_prompt,
+                deadline=time.monotonic() + self.seconds,
+            )
         try:
             replies.submit()
         except Busy as error:
             headers = {"Retry-After": str(error.seconds)}
             raise ApiError(429, str(error), code="busy", headers=headers) from error
-        writer = ChoiceWriter(asked, replies, shape, echoes)
-        if asked.stream:
-            return ReplyStream(writer.events(), replies)
-        try:
-            return JSONResponse(await unless_gone(request, writer.whole()))
-        finally:
-            replies.close()
+        return replies
 
 
-class ChoiceWriter:
-    """The replies to one request in the shape that was asked for."""
-
-    def __init__(
-        self,
-        asked: Completion | ChatCompletion,
-        replies: Replies,
-        shape: Shape,
-        echoes: list[str],
-    ):
-        self.asked, self.replies, self.shape, self.echoes = asked, replies, shape, echoes
-        self.texts = TokenTexts(replies.model.tokenizer)
-        self.offsets: dict[int, int] = {}
-        """Where in the text of a reply its next token begins, by reply."""
-
-    async def whole(self) -> dict[str, Any]:
-        replies = await self.replies.whole()
-        choices = [
-            self.shape.choice(
-                index, self.text(index, part), self.logprobs(index, part), part.finish
-            )
-            for index, part in enumerate(replies)
-        ]
-        return self.shape.whole(choices, self.usage())
-
-    async def events(self) -> AsyncIterator[str]:
-        """Server-sent events, up to [DONE]."""
-        replies, shape = self.replies, self.shape
-        try:
-            if shape.chat:
-                indices = range(len(replies.jobs) * self.asked.replies)
-                yield "".join(event(shape.chunk([shape.role(index)])) for index in indices)
-            async for parts in replies.parts():
-                chunks = [
-                    shape.chunk([shape.part(i, self.text(i, p), self.logprobs(i, p), p.finish)])
-                    for i, p in parts.items()
-                    if p.text or p.scored or p.finish
-                ]
-                if chunks:
-                    yield "".join(map(event, chunks))
-            if self.asked.wants_usage:
-                yield event(shape.chunk([], self.usage()))
-            yield "data: [DONE]\n\n"
-        except ApiError as error:
-            yield event(error.body())
-
-    def text(self, index: int, part: Part) -> str:
-        """The text of a part, behind the echo of the prompt when it is the first one."""
-        return part.text if index in self.offsets else self.echo(index) + part.text
-
-    def echo(self, index: int) -> str:
-        return self.echoes[index // self.asked.replies]
-
-    def logprobs(self, index: int, part: Part) -> dict[str, Any] | None:
-        first = index not in self.offsets
-        offset = self.offsets.setdefault(index, 0)
-        if self.asked.likeliest is None:
-            return None
-        if isinstance(self.asked, ChatCompletion):
-            return self.texts.chat(part.scored)
-        scored = part.scored
-        prompt = index // self.asked.replies
-        if first and self.asked.echo:
-            given = self.replies.jobs[prompt].prompt
-            hidden = len(given) - len(shown(self.asked, given))
-            scored = self.replies.scores[prompt][hidden:] + scored
-        logprobs = self.texts.completion(scored, offset, self.asked.likeliest)
-        self.offsets[index] = offset + sum(len(self.texts.text(each.token)) for each in scored)
-        return logprobs
-
-    def usage(self) -> dict[str, int]:
-        return usage(self.replies.prompt_tokens, self.replies.tokens)
-
-
-def shown(asked: Completion, prompt: list[int]) -> list[int]:
-    """The tokens of a prompt that its client gave: `</s>` in front of a text is ours."""
-    given = asked.prompt if isinstance(asked.prompt, list) and asked.prompt else [asked.prompt]
-    return prompt[1:] if isinstance(given[0], str) else prompt
+async def send(request: Request, answer: Answer) -> Response:
+    """The answer whole or as a stream. The replies end when their client goes away."""
+    if answer.asked.stream:
+        return ReplyStream(answer)
+    try:
+        return JSONResponse(await unless_gone(request, answer.whole()))
+    finally:
+        answer.replies.close()
 
 
 class ReplyStream(StreamingResponse):
     """A stream of events that ends its replies when its client goes away."""
 
-    def __init__(self, events: AsyncIterator[str], replies: Replies):
+    def __init__(self, answer: Answer):
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(events, headers=headers, media_type="text/event-stream")
-        self.replies = replies
+        super().__init__(answer.events(), headers=headers, media_type="text/event-stream")
+        self.replies = answer.replies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -350,10 +242,6 @@ async def body(request: Request) -> bytes:
             headers={"Connection": "close"},
         )
     return bytes(content)
-
-
-def event(content: dict[str, Any]) -> str:
-    return f"data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
 def answer(error: ApiError) -> Response:

@@ -8,7 +8,6 @@ two tokens whose scores differ by rounding may fall otherwise in company.
 """
 
 from collections import deque
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -32,14 +31,14 @@ class Batch:
     def __init__(self, model: LanguageModel, rows: int = MOST_ROWS):
         self.model = model.transformer
         self.tokenizer, self.allowed_V = model.tokenizer, model.writer.allowed_V
-        self.context = model.config.context
         # beyond them an engine decodes in another way, with other rounding
         self.most_rows = min(rows, self.model.backend.fused_rows)
+        context = model.config.context
         steps = DeviceSteps if self.model.backend.chooses else HostSteps
-        self.cache = self.model.new_cache(self.most_rows, self.context + steps.spare)
+        self.cache = self.model.new_cache(self.most_rows, context + steps.spare)
         self.steps = steps(self.model, self.cache, self.allowed_V)
         self.cache.lengths = self.cache.lengths[:0]
-        self.prompt_cache = self.model.new_cache(1, self.context)
+        self.prompt_cache = self.model.new_cache(1, context)
         self.rows: list[Row] = []
         self.waiting: deque[Job] = deque()
         """Jobs whose prompt is unread; the first one's may be read in part."""
@@ -48,16 +47,9 @@ class Batch:
     def busy(self) -> bool:
         return bool(self.rows or self.waiting)
 
-    def room(self, prompt: Sequence[int]) -> int:
-        """The most tokens that the context leaves behind a prompt.
-
-        The last token is written, not read, so it needs no place of its own.
-        """
-        return self.context - len(prompt) + 1
-
     def add(self, job: Job) -> None:
-        """Let a job wait. It has at most `most_rows` samplings, a prompt of at least one token,
-        and at most `room(prompt)` new ones."""
+        """Let a job wait. It has at most `most_rows` samplings, a prompt of at least one token, and
+        no more new ones than the context has room for: see `requests.tokens_left`."""
         self.waiting.append(job)
 
     def step(self, now: float) -> None:
@@ -157,8 +149,6 @@ class Batch:
 
     def start_replies(self, job: Job, rows: list[Row], logits_1V: np.ndarray | None) -> None:
         """Let the replies to a prompt that was just read join the batch."""
-        if job.score_prompt:
-            job.deliver(Piece(-1, 0, "", job.scores))
         for row in rows:
             if job.max_tokens == 0:
                 self.finish(row, "length")

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nanoeuler.api import LanguageModel
 from nanoeuler.serving.engine import Engine
 from nanoeuler.serving.errors import failed
 from nanoeuler.serving.jobs import Job, Piece, Scored
@@ -36,13 +35,11 @@ class Part:
 class Replies:
     """All replies to one request. A reply is numbered by its prompt and its choice."""
 
-    def __init__(self, engine: Engine, metrics: Metrics, model: LanguageModel, name: str):
-        self.engine, self.metrics, self.model, self.name = engine, metrics, model, name
+    def __init__(self, engine: Engine, metrics: Metrics, model: str):
+        self.engine, self.metrics, self.model = engine, metrics, model
         self.jobs: list[Job] = []
         self.began = self.last = time.monotonic()
         self.new: dict[int, Part] = {}
-        self.scores: dict[int, list[Scored]] = {}
-        """The scores of the prompts that were to be scored, by prompt."""
         self.unfinished: set[int] = set()
         self.tokens = 0
         self.failure: str | None = None
@@ -57,8 +54,8 @@ class Replies:
         self.unfinished |= set(range(first, first + len(job.samplings)))
 
     def submit(self) -> None:
-        self.engine.submit(self.name, self.jobs)
-        self.metrics.tokens[self.name, "prompt"] += self.prompt_tokens
+        self.engine.submit(self.model, self.jobs)
+        self.metrics.tokens[self.model, "prompt"] += self.prompt_tokens
 
     @property
     def prompt_tokens(self) -> int:
@@ -67,8 +64,7 @@ class Replies:
     def receive(self, prompt: int, piece: Piece) -> None:
         self.arrived.set()
         if piece.choice < 0:
-            self.failure = piece.finish or self.failure
-            self.scores[prompt] = piece.scored
+            self.failure = piece.finish
             return
         now = time.monotonic()
         if self.tokens == 0:
@@ -77,7 +73,7 @@ class Replies:
             self.metrics.next_token.add(now - self.last)
         self.last = now
         self.tokens += piece.tokens
-        self.metrics.tokens[self.name, "reply"] += piece.tokens
+        self.metrics.tokens[self.model, "reply"] += piece.tokens
         index = prompt * len(self.jobs[prompt].samplings) + piece.choice
         self.new.setdefault(index, Part()).add(piece)
         if piece.finish:

@@ -23,7 +23,7 @@ class Piece(NamedTuple):
     """What a step adds to a reply."""
 
     choice: int
-    """Which of the job's replies; −1 for the scores of its prompt, and for a failure."""
+    """Which of the job's replies; −1 for a failure of them all."""
     tokens: int
     text: str
     scored: list[Scored]
@@ -51,6 +51,7 @@ class Job:
     cancelled: bool = False
     """Set by any thread: nobody wants the replies any more."""
     scores: list[Scored] = field(default_factory=list)
+    """Those of the prompt, with `score_prompt`, from the first piece of a reply on."""
 
 
 @dataclass(eq=False)

@@ -20,7 +20,10 @@ from nanoeuler.serving.errors import ApiError, wrong
 MOST_REPLIES = 128
 """Replies that one request may ask for."""
 
-Text = TypeVar("Text", bound="Request")
+COMPLETION_TOKENS = 16
+"""New tokens of a completion that asks for no number, as in OpenAI's API."""
+
+Kind = TypeVar("Kind", bound="Asked")
 Stop = Annotated[str, Field(min_length=1, max_length=200)]
 Zero = Annotated[float, Field(ge=0, le=0)] | None
 
@@ -29,7 +32,7 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
-class Request(BaseModel):
+class Asked(BaseModel):
     """The fields that completions and chat completions have in common."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
@@ -75,7 +78,7 @@ class Request(BaseModel):
         ]
 
 
-class Completion(Request):
+class Completion(Asked):
     """A request to /v1/completions."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
@@ -85,8 +88,22 @@ class Completion(Request):
     best_of: int | None = None
 
     @property
+    def new_tokens(self) -> int:
+        return COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+
+    @property
     def likeliest(self) -> int | None:
         return self.logprobs
+
+    @property
+    def score_prompt(self) -> bool:
+        return bool(self.echo and self.logprobs is not None)
+
+    @property
+    def hidden(self) -> int:
+        """Tokens in front of each prompt that its client did not give: `</s>` before a text."""
+        first = self.prompt if isinstance(self.prompt, str) else self.prompt[0]
+        return int(isinstance(first, str))
 
     def prompts(self, model: LanguageModel) -> list[list[int]]:
         """The token ids of each prompt. A text starts a document, as in training."""
@@ -97,6 +114,8 @@ class Completion(Request):
             given = [given]
         if not 1 <= len(given) * self.replies <= MOST_REPLIES:
             raise wrong("prompt", f"give from 1 to {MOST_REPLIES} prompts, times n")
+        if self.new_tokens == 0 and not self.echo:
+            raise wrong("max_tokens", "must be at least 1, but with echo")
         return [checked(each, model) for each in given]
 
 
@@ -124,10 +143,11 @@ class ResponseFormat(BaseModel):
     type: Literal["text"]
 
 
-class ChatCompletion(Request):
+class ChatCompletion(Asked):
     """A request to /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -136,8 +156,16 @@ class ChatCompletion(Request):
     response_format: ResponseFormat | None = None
 
     @property
+    def new_tokens(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
     def likeliest(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def score_prompt(self) -> bool:
+        return False
 
     def prompt(self, model: LanguageModel) -> list[int]:
         """The conversation as `chat_template` renders it for other programs.
@@ -168,7 +196,7 @@ class ChatCompletion(Request):
         return ids + prompt(said) if said else ids[:-1]
 
 
-def read(kind: type[Text], body: bytes) -> Text:
+def read(kind: type[Kind], body: bytes) -> Kind:
     """A request from its JSON. Raises `ApiError` with the first field that is wrong."""
     try:
         content = json.loads(body, parse_constant=refuse_constant)
@@ -236,11 +264,10 @@ def tokens_of(text: str, model: LanguageModel, param: str) -> list[int]:
         raise wrong(param, str(error)) from error
 
 
-def new_tokens(asked: int | None, usual: int | None, prompt: Sequence[int], context: int) -> int:
-    """The tokens of a reply: as many as asked for, up to the end of the context.
+def tokens_left(wanted: int | None, prompt: Sequence[int], context: int) -> int:
+    """The most tokens of a reply: those wanted (None: all), up to the end of the context.
 
-    `usual` is the number when none was asked for; None: up to the end of the context. Raises
-    `ApiError` for a prompt that fills the context.
+    The last token is written, not read, so it needs no place of its own. Raises `ApiError` for a prompt that is longer than the context.
     """
     room = context - len(prompt) + 1
     if room < 1:
@@ -251,5 +278,4 @@ def new_tokens(asked: int | None, usual: int | None, prompt: Sequence[int], cont
             param="prompt",
             code="context_length_exceeded",
         )
-    wanted = usual if asked is None else asked
     return room if wanted is None else min(wanted, room)

@@ -12,6 +12,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, load_model, save_model
 from nanoeuler.serving.batch import PIECE, Batch
 from nanoeuler.serving.jobs import Job
+from nanoeuler.serving.requests import tokens_left
 from tests.choosing_backend import ChoosingBackend
 from tests.inference.conftest import FIELDS, wide_parameters
 
@@ -155,10 +156,10 @@ def test_stop_strings_end_a_reply_before_them(tuned):
 
 
 def test_the_context_is_the_longest_that_prompt_and_reply_can_be(base):
-    batch, prompt = Batch(base), random_prompt(90, 4)
-    assert batch.room(prompt) == 7
-    asked = Asked(prompt, max_tokens=7)
-    run(batch, asked)
+    prompt = random_prompt(90, 4)
+    asked = Asked(prompt, max_tokens=tokens_left(None, prompt, base.config.context))
+    assert asked.job.max_tokens == 7
+    run(Batch(base), asked)
     assert [asked.text()] == alone(base, asked)
 
 
@@ -166,8 +167,8 @@ def test_scores_of_prompt_and_reply_are_those_of_the_model(base):
     prompt = random_prompt(12, 6)
     asked = Asked(prompt, max_tokens=3, likeliest=4, score_prompt=True)
     run(Batch(base), asked)
-    (scores,) = [piece.scored for piece in asked.pieces if piece.choice == -1]
-    replied = [scored for piece in asked.pieces[1:] for scored in piece.scored]
+    scores = asked.job.scores
+    replied = [scored for piece in asked.pieces for scored in piece.scored]
     ids = prompt + [scored.token for scored in replied]
     logits = base.logits(ids).astype(np.float64)
     logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
