@@ -92,7 +92,7 @@ class Replies:
 
     async def whole(self) -> Sequence[Part]:
         """Every reply, once all have ended."""
-        replies = [Part() for _ in self.unfinished]
+        replies = [Part() for job in self.jobs for _ in job.samplings]
         async for parts in self.parts():
             for index, part in parts.items():
                 replies[index].add(part)

@@ -267,7 +267,8 @@ def tokens_of(text: str, model: LanguageModel, param: str) -> list[int]:
 def tokens_left(wanted: int | None, prompt: Sequence[int], context: int) -> int:
     """The most tokens of a reply: those wanted (None: all), up to the end of the context.
 
-    The last token is written, not read, so it needs no place of its own. Raises `ApiError` for a prompt that is longer than the context.
+    The last token is written, not read, so it needs no place of its own. Raises `ApiError` for a
+    prompt that is longer than the context.
     """
     room = context - len(prompt) + 1
     if room < 1:

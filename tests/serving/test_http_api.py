@@ -74,7 +74,7 @@ def test_a_chat_is_answered_whole_and_as_a_stream(server, tuned):
     assert [delta.get("role") for delta in deltas] == ["assistant"] + [None] * (len(deltas) - 1)
     assert "".join(delta["content"] for delta in deltas) == text
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
-    assert {chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1]} == {None}
+    assert {chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1]} <= {None}
     assert (last["choices"], last["usage"]) == ([], reply["usage"])
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert len({chunk["id"] for chunk in chunks}) == 1
