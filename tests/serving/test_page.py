@@ -1,4 +1,7 @@
-"""The page in a real headless Chromium, where Playwright and a Chromium are installed."""
+"""The page in a real headless Chromium.
+
+Playwright is in no lock, since no package brings a browser: install it and a Chromium to run these.
+"""
 
 import shutil
 
@@ -10,7 +13,7 @@ from nanoeuler.model.flat import FlatBuffer
 from tests.inference.conftest import FIELDS, wide_parameters
 from tests.serving.server import ServerProcess
 
-sync_api = pytest.importorskip("playwright.sync_api")
+sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 sync_api.expect.set_options(timeout=60_000)
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
@@ -45,6 +48,7 @@ def page(request, browser, server):
     width, scheme = request.param
     viewport = {"width": width, "height": 800}
     with browser.new_page(viewport=viewport, color_scheme=scheme) as page:
+        page.set_default_timeout(60_000)
         problems = []
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.goto(server.url)
@@ -62,7 +66,7 @@ def test_a_question_is_answered_and_its_tokens_explain_themselves(page, server):
     page.keyboard.press("Enter")
     reply = page.locator(".reply").first
     sync_api.expect(reply.locator(".text")).to_have_text("In the old mill, café “Zur Mühle”.")
-    sync_api.expect(reply.locator(".speed")).to_contain_text("tokens/s")
+    sync_api.expect(reply.locator(".speed")).to_contain_text("tokens · first after")
     reply.locator(".token").first.click()
     sync_api.expect(page.locator("#alternatives tr")).to_have_count(5)
     sync_api.expect(page.locator("#alternatives .chosen")).to_contain_text("%")
@@ -78,3 +82,17 @@ def test_a_question_is_answered_and_its_tokens_explain_themselves(page, server):
     sync_api.expect(page.locator(".reply")).to_have_count(0)
     page.wait_for_selector("#models input", state="attached")
     page.evaluate("document.getElementById('settings').open = true")
+
+
+def test_models_answer_side_by_side_and_stop(page, server):
+    page.fill("#max_tokens", "20000")
+    page.fill("#text", "Count.")
+    page.click("#send")
+    sync_api.expect(page.locator(".reply")).to_have_count(2)
+    sync_api.expect(page.locator(".reply").first).to_contain_text("one two three four five")
+    sync_api.expect(page.locator(".reply").nth(1).locator(".speed")).to_contain_text("tokens/s")
+    page.click("#stop")
+    sync_api.expect(page.locator(".reply").nth(1).locator(".speed")).to_contain_text("stopped")
+    sync_api.expect(page.locator("#send")).to_be_visible()
+    page.click("#clear")
+    sync_api.expect(page.locator(".reply")).to_have_count(0)

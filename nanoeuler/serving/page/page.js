@@ -3,9 +3,10 @@
 
 const ALTERNATIVES = 5;
 const field = (id) => document.getElementById(id);
-const turns = []; // {text, section, replies: [{model, text, tokens, card}]}
+const turns = []; // {text, mode, settings, replies: [{model, text, tokens, …}]}
 let models = [];
 let running = []; // AbortController of each reply that is being written
+const changed = new Set(); // replies that are not shown as they are
 
 function make(name, properties = {}, ...children) {
   const element = Object.assign(document.createElement(name), properties);
@@ -28,7 +29,10 @@ async function call(path, options = {}) {
   throw error;
 }
 
-async function* events(response) {
+const pause = () => new Promise((done) => setTimeout(done));
+
+// The choices of a stream. Between two pieces of it the page may draw and take clicks.
+async function* choicesOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
   for (;;) {
@@ -41,8 +45,9 @@ async function* events(response) {
       if (data === "[DONE]") return;
       const event = JSON.parse(data);
       if (event.error) throw new Error(event.error.message);
-      yield event;
+      yield* event.choices;
     }
+    await pause();
   }
 }
 
@@ -122,51 +127,40 @@ async function open(turn, model, signal) {
 // ---- what is shown
 
 function addTurn(text) {
-  const section = make("section");
-  const turn = { text, mode: mode(), section, replies: [] };
-  if (turn.mode === "chat") section.append(make("p", { className: "said", textContent: text }));
+  const turn = { text, mode: mode(), settings: settings(), replies: [] };
+  const said = make("p", { className: "said", textContent: text });
   turn.row = make("div", { className: "replies" });
-  section.append(turn.row);
+  field("turns").append(make("section", {}, turn.mode === "chat" ? said : "", turn.row));
   turns.push(turn);
-  field("turns").append(section);
   return turn;
 }
 
 function addReply(turn, model) {
-  const text = make("div", { className: "text" });
+  const textElement = make("div", { className: "text", tabIndex: 0 });
   const speed = make("span", { className: "speed" });
-  const again = make("button", {
-    type: "button", className: "small again", textContent: "Regenerate",
-  });
-  const name = make("h2", { textContent: model });
-  const card = make("article", { className: "reply" }, name, text,
-    make("footer", {}, speed, again));
-  const reply = { model, card, textElement: text, speed, text: "", tokens: [] };
+  const again = make("button", { type: "button", className: "small", textContent: "Regenerate" });
+  const reply = { model, textElement, speed, again };
   again.addEventListener("click", () => {
     turn.settings = settings();
     write(turn, reply);
   });
   turn.replies.push(reply);
-  turn.row.append(card);
+  turn.row.append(make("article", { className: "reply" },
+    make("h2", { textContent: model }), textElement, make("footer", {}, speed, again)));
   return reply;
 }
 
-function showTokens(reply, added) {
-  for (const token of added) {
-    const span = make("span", { className: "token", textContent: token.shown });
-    span.style.setProperty("--doubt", Math.min(0.6, -token.logprob / 8).toFixed(2));
-    span.token = token;
-    reply.textElement.append(span);
-  }
-}
-
 // A token may hold a part of a character: the part shows with the token that completes it.
-function withText(reply, added) {
-  for (const token of added) {
+function take(reply, choice) {
+  reply.text += choice.delta?.content ?? choice.text ?? "";
+  for (const token of tokensOf(choice)) {
     const bytes = token.bytes ?? bytesOf(token.text);
     token.shown = reply.decoder.decode(new Uint8Array(bytes), { stream: true });
+    reply.tokens.push(token);
+    reply.last = performance.now();
+    reply.first ??= reply.last;
   }
-  return added;
+  if (choice.finish_reason === "length") reply.end = "cut off at the limit";
 }
 
 function bytesOf(text) {
@@ -178,54 +172,66 @@ async function write(turn, reply) {
   const control = new AbortController();
   running.push(control);
   update();
-  Object.assign(reply, { text: "", tokens: [], decoder: new TextDecoder() });
+  const began = performance.now();
+  Object.assign(reply, { text: "", tokens: [], drawn: 0, began, first: undefined, end: "" });
+  reply.decoder = new TextDecoder();
   reply.textElement.replaceChildren();
   if (continues(turn, reply.model)) {
     reply.textElement.append(make("span", { className: "given", textContent: turn.text }));
   }
   reply.speed.textContent = "…";
-  const began = performance.now();
-  let first;
-  let end = "";
+  reply.again.disabled = true;
   try {
     const response = await open(turn, reply.model, control.signal);
-    for await (const event of events(response)) {
-      const choice = event.choices[0];
-      if (!choice) continue;
-      reply.text += choice.delta?.content ?? choice.text ?? "";
-      const added = withText(reply, tokensOf(choice));
-      if (added.length && first === undefined) first = performance.now();
-      reply.tokens.push(...added);
-      showTokens(reply, added);
-      if (choice.finish_reason === "length") end = "cut off at the limit";
-      report(reply, first - began, performance.now() - first, end);
-      follow();
+    for await (const choice of choicesOf(response)) {
+      take(reply, choice);
+      showSoon(reply);
     }
   } catch (error) {
-    if (error.name === "AbortError") report(reply, first - began, 0, "stopped");
-    else {
-      reply.speed.textContent = "";
-      reply.textElement.append(make("p", { className: "error", textContent: error.message }));
-      if (error.status === 401) askForKey();
-    }
+    if (error.name === "AbortError") reply.end = "stopped";
+    else reply.end = make("span", { className: "error", textContent: error.message });
+    if (error.status === 401) askForKey();
   } finally {
     running = running.filter((each) => each !== control);
+    reply.again.disabled = false;
     update();
+    showSoon(reply);
   }
 }
 
-function report(reply, wait, span, end) {
-  const count = reply.tokens.length;
-  const parts = [`${count} ${count === 1 ? "token" : "tokens"}`];
-  if (wait >= 0) parts.push(`first after ${Math.round(wait)} ms`);
-  if (count > 1 && span > 0) parts.push(`${Math.round((1000 * (count - 1)) / span)} tokens/s`);
-  if (end) parts.push(end);
-  reply.speed.textContent = parts.join(" · ");
+// Replies that changed are drawn together, once for each frame of the display.
+function showSoon(reply) {
+  if (!changed.size) requestAnimationFrame(showChanged);
+  changed.add(reply);
 }
 
-function follow() {
+function showChanged() {
   const page = document.documentElement;
-  if (page.scrollHeight - page.scrollTop - innerHeight < 200) scrollTo(0, page.scrollHeight);
+  const atEnd = page.scrollHeight - page.scrollTop - innerHeight < 200;
+  for (const reply of changed) {
+    reply.textElement.append(...reply.tokens.slice(reply.drawn).map(spanOf));
+    reply.drawn = reply.tokens.length;
+    report(reply);
+  }
+  changed.clear();
+  if (atEnd) scrollTo(0, page.scrollHeight);
+}
+
+function spanOf(token) {
+  const span = make("span", { className: "token", textContent: token.shown, token });
+  span.style.setProperty("--doubt", Math.min(0.6, -token.logprob / 8).toFixed(2));
+  return span;
+}
+
+function report({ tokens, began, first, last, end, speed }) {
+  const count = tokens.length;
+  const said = [];
+  if (count) {
+    said.push(`${count} ${count === 1 ? "token" : "tokens"}`);
+    said.push(`first after ${Math.round(first - began)} ms`);
+    if (last > first) said.push(`${Math.round((1000 * (count - 1)) / (last - first))} tokens/s`);
+  }
+  speed.replaceChildren(said.join(" · "), count && end ? " · " : "", end);
 }
 
 function update() {
@@ -291,13 +297,8 @@ function send() {
     return;
   }
   const turn = addTurn(text);
-  turn.settings = settings();
   if (turn.mode === "chat") field("text").value = "";
-  for (const model of chosen()) {
-    const reply = addReply(turn, model);
-    reply.textElement.tabIndex = 0;
-    write(turn, reply);
-  }
+  for (const model of chosen()) write(turn, addReply(turn, model));
   scrollTo(0, document.documentElement.scrollHeight);
 }
 
@@ -310,7 +311,7 @@ function askForKey() {
 function listModels() {
   const chats = mode() === "chat";
   const before = new Set(chosen());
-  const usual = (model) => before.size ? before.has(model.id) : true;
+  const usual = (model) => !before.size || before.has(model.id);
   const boxes = models.map((model) => {
     const box = make("input", { type: "checkbox", value: model.id, checked: usual(model) });
     const { parameters, context, chat } = model.nanoeuler;
