@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from growth import Experiment
-
-from nanoeuler.config import load
+from experiment import Experiment, append, parser
 
 
 def runs(options: argparse.Namespace) -> Iterator[tuple[str, int, list[str]]]:
@@ -36,13 +34,12 @@ def runs(options: argparse.Namespace) -> Iterator[tuple[str, int, list[str]]]:
             f"{key}={value if isinstance(value, str) else json.dumps(value)}"
             for key, value in keys.items()
         ]
-        yield name, seed, [*overrides, *options.set]
+        yield name, seed, overrides
 
 
 def result(options: argparse.Namespace, seed: int, overrides: list[str]) -> dict[str, Any]:
     """The last measurement of a run."""
-    config = load(options.config, overrides)
-    experiment = Experiment(config, options.tokens, options.tokenizer, options.device)
+    experiment = Experiment(options, overrides)
     grow_at = experiment.settings.grow_at
     [step_seconds] = experiment.seconds_per_step(1)  # this also compiles what the run needs
     if options.seconds:
@@ -54,21 +51,15 @@ def result(options: argparse.Namespace, seed: int, overrides: list[str]) -> dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--recipes", type=Path, default=Path(__file__).with_suffix(".yaml"))
-    parser.add_argument("--only", nargs="+", metavar="NAME")
-    parser.add_argument("--config", required=True)
-    parser.add_argument("--set", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
-    parser.add_argument("--tokens", type=Path, required=True)
-    parser.add_argument("--tokenizer", type=Path, required=True)
-    budget = parser.add_mutually_exclusive_group(required=True)
+    arguments = parser(__doc__)
+    arguments.add_argument("--recipes", type=Path, default=Path(__file__).with_suffix(".yaml"))
+    arguments.add_argument("--only", nargs="+", metavar="NAME")
+    budget = arguments.add_mutually_exclusive_group(required=True)
     budget.add_argument("--million-tokens", type=float)
     budget.add_argument("--seconds", type=float)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
-    parser.add_argument("--part", default="1/1", metavar="K/N")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
+    arguments.add_argument("--seeds", nargs="+", type=int, default=[1])
+    arguments.add_argument("--part", default="1/1", metavar="K/N")
+    options = arguments.parse_args()
     print("bits per byte  seconds   steps  seed  recipe")
     for name, seed, overrides in runs(options):
         found = result(options, seed, overrides)
@@ -76,9 +67,7 @@ def main() -> None:
             f"{found['mean']:13.4f}  {found['seconds']:7.1f}  {found['step']:6}  {seed:4}  {name}",
             flush=True,
         )
-        if options.output:
-            with options.output.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"recipe": name, "seed": seed, **found}) + "\n")
+        append(options.output, {"recipe": name, "seed": seed, **found})
 
 
 if __name__ == "__main__":

@@ -16,30 +16,19 @@ side each (CUDA_VISIBLE_DEVICES). Documents of a row see each other on both side
 `pretrain.document_mask` says.
 """
 
-import argparse
-import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from experiment import Experiment, append, parser
 
-from nanoeuler.backend import make_backend
-from nanoeuler.backend.ops import Backend
-from nanoeuler.config import load
 from nanoeuler.config.settings import Pretrain
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
-from nanoeuler.model.likelihood import bits_per_byte
 from nanoeuler.model.spec import head_name
 from nanoeuler.model.transformer import Transformer
-from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.tokenizer.shards import TokenStore
-from nanoeuler.training.micro_batches import largest_divisor
-from nanoeuler.training.optimizer.choice import optimizer_of
 from nanoeuler.training.schedule import Schedule
-from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
 UNTIMED = 3  # steps in which either side prepares itself
@@ -48,20 +37,11 @@ UNTIMED = 3  # steps in which either side prepares itself
 class Ours:
     """A training step as the trainer runs it."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        parameters: np.ndarray,
-        settings: Pretrain,
-        stream: TextStream,
-        schedule: Schedule,
-        backend: Backend,
-    ):
-        self.state = TrainingState(config, backend, parameters, optimizer_of(settings))
-        self.stream = stream
-        self.schedule = schedule
-        self.backend = backend
-        self.rows = micro_batch_rows(backend, len(parameters), stream)
+    def __init__(self, experiment: Experiment, parameters: np.ndarray, schedule: Schedule):
+        self.state = experiment.state(experiment.model, parameters)
+        self.stream, self.schedule = experiment.stream(experiment.seed), schedule
+        self.rows = experiment.micro_batch_rows(self.stream)
+        self.backend = experiment.backend
 
     def steps(self, total: int) -> Iterator[int]:
         self.state.stage(self.stream.step(0))
@@ -77,15 +57,6 @@ class Ours:
 
     def weights(self) -> np.ndarray:
         return self.backend.to_host(self.state.parameters)
-
-
-def micro_batch_rows(backend: Backend, parameters: int, stream: TextStream) -> int:
-    """What the trainer takes: all rows at once on a GPU, slices on a CPU."""
-    tokens, shares = backend.slices(parameters)
-    return largest_divisor(
-        stream.rows_per_step,
-        max(1, min(tokens // stream.length, -(-stream.rows_per_step // shares))),
-    )
 
 
 class Theirs:
@@ -193,57 +164,25 @@ def flat_weights(config: ModelConfig, model: Any) -> np.ndarray:
     return parameters
 
 
-def measured(
-    judge: Transformer, store: TokenStore, source: str, tokenizer: Tokenizer, limit: int
-) -> float:
-    """Bits per byte of a held-out source."""
-    tokens, size = store.tokens("validation", source), store.bytes("validation", source)
-    return bits_per_byte(
-        judge, tokens, size, tokenizer, document_mask=False, limit_tokens=limit
-    ).bits_per_byte
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--tokens", type=Path, required=True)
-    parser.add_argument("--tokenizer", type=Path, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--every", type=int, default=250)
-    parser.add_argument("--side", choices=("nanoeuler", "torch.compile"), required=True)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
-    config = load(options.config, overrides=options.set)
-    settings, model = Pretrain.read(config["pretrain"]), ModelConfig.from_dict(config["model"])
-    store, tokenizer = TokenStore.open(options.tokens), Tokenizer.load(options.tokenizer)
-    sequence = store.tokens("train")
-    stream = TextStream(
-        sequence,
-        model.context,
-        settings.batch_tokens,
-        model.mtp_weights,
-        tokenizer.end_id,
-        False,
-        config["seed"],
-        name="pretrain",
-    )
-    if options.side != "nanoeuler" and (
-        settings.optimizer != "adamw" or settings.embedding_rate != 1
-    ):
-        parser.error("torch.compile trains with AdamW alone, at one learning rate")
+    arguments = parser(__doc__)
+    arguments.add_argument("--steps", type=int, required=True)
+    arguments.add_argument("--every", type=int, default=250)
+    arguments.add_argument("--side", choices=("nanoeuler", "torch.compile"), required=True)
+    options = arguments.parse_args()
+    options.set.append("pretrain.document_mask=false")
+    experiment = Experiment(options)
+    settings, model, backend = experiment.settings, experiment.model, experiment.backend
     schedule = Schedule.of(settings, options.steps)
-    parameters = initial_parameters(model, config["seed"], settings.embedding_std)
-    backend = make_backend(
-        options.device, precision=settings.precision, residual=settings.residual_precision
-    )
-    arguments = model, parameters, settings, stream, schedule
-    side = (
-        Ours(*arguments, backend)
-        if options.side == "nanoeuler"
-        else Theirs(*arguments, options.device)
-    )
+    parameters = initial_parameters(model, experiment.seed, settings.embedding_std)
+    side: Ours | Theirs
+    if options.side == "nanoeuler":
+        side = Ours(experiment, parameters, schedule)
+    elif settings.optimizer == "adamw" and settings.embedding_rate == 1:
+        stream = experiment.stream(experiment.seed)
+        side = Theirs(model, parameters, settings, stream, schedule, options.device)
+    else:
+        arguments.error("torch.compile trains with AdamW alone, at one learning rate")
     judge = Transformer(model, backend.from_host(parameters), backend)
     seconds, began = 0.0, time.perf_counter()
     for step in side.steps(options.steps):
@@ -254,25 +193,20 @@ def main() -> None:
             seconds += time.perf_counter() - began
             judge.parameters[...] = backend.from_host(side.weights())
             judge.refresh()
-            held_out = {
-                source: measured(judge, store, source, tokenizer, settings.validation_tokens)
-                for source in store.sources("validation")
-            }
-            line = {
-                "side": options.side,
-                "step": step,
-                "tokens": step * stream.rows_per_step * stream.length,
-                "seconds": seconds,
-                "bits_per_byte": held_out,
-            }
+            held_out = experiment.measured(judge)
             print(
                 f"{options.side:14} step {step:6}  {seconds:8.1f} s  "
                 + "  ".join(f"{name} {value:.4f}" for name, value in held_out.items()),
                 flush=True,
             )
-            if options.output:
-                with options.output.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+            line = {
+                "side": options.side,
+                "step": step,
+                "tokens": step * settings.batch_tokens,
+                "seconds": seconds,
+                "bits_per_byte": held_out,
+            }
+            append(options.output, line)
         began = time.perf_counter()
 
 

@@ -6,7 +6,6 @@ its newest checkpoint and ends with the same bits as one that never stopped. Row
 a number are left out, see `skipping.py`.
 """
 
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.growth import refined_tensors
 from nanoeuler.training.job import Job
 from nanoeuler.training.lock import FolderLock
+from nanoeuler.training.measurements import Measurements
 from nanoeuler.training.metrics import Metrics
 from nanoeuler.training.micro_batches import micro_batch_rows, smaller_batch, smaller_model
 from nanoeuler.training.optimizer.choice import optimizer_of
@@ -64,9 +64,7 @@ class Trainer:
     def __init__(self, job: Job, checkpoints: Checkpoints):
         self.job, self.checkpoints = job, checkpoints
         self.metrics = Metrics(job.output / "metrics.jsonl")
-        self.best: dict[str, Any] | None = None  # {"step", "score"} of the best validation so far
-        self.validated: int | None = None  # step of the last validation
-        self.worse = 0  # validations since the best one
+        self.measurements = Measurements()
         self.skipped = Skipped()
         self.finished = False
         self.seconds_before = 0.0  # spent by earlier attempts
@@ -123,13 +121,10 @@ class Trainer:
         self.checkpoints.restore(step, self.state)
         self.job.backend.scales = saved.get("scales", {})
         self.checkpoints.remove_after(step)
-        self.best, self.validated = saved["best"], saved["validated"]
-        self.worse = saved.get("worse", 0)
         keeps_best = self.job.settings.keep == "best"
         possible = self.checkpoints.steps() if keeps_best else range(step + 1)
-        if self.best is not None and self.best["step"] not in possible:
-            self.best = None
-        self.metrics.cut_back(self.header(), step, validated=self.validated == step)
+        self.measurements = Measurements.restored(saved, possible)
+        self.cut_metrics_back(step)
 
     def notice_changes(self, saved: dict[str, Any]) -> None:
         """Say which differences to the checkpoint's machine or batches may change last bits."""
@@ -178,7 +173,7 @@ class Trainer:
         step, tensors = self.state.step, refined_tensors(self.state)
         self.change_model(refined(self.state.config))
         self.state.load(tensors, step)
-        self.best, self.worse = None, 0
+        self.measurements.forget_best()
         config = self.state.config
         log.line("grow", "", step=step, layers=config.layers, step_size=config.step_size)
 
@@ -255,7 +250,7 @@ class Trainer:
         if step == 0:
             if self.job.tuned:
                 self.measure_start()
-        elif self.is_validated(step) and self.validated != step:
+        elif self.is_validated(step) and self.measurements.last != step:
             self.validate()  # the last attempt was stopped between checkpoint and validation
 
     def save_and_validate(self) -> None:
@@ -282,7 +277,11 @@ class Trainer:
 
     def stalled(self) -> bool:
         """Whether the last `patience` validations were no better than the best before them."""
-        return self.job.patience is not None and self.worse >= self.job.patience
+        return self.job.patience is not None and self.measurements.worse >= self.job.patience
+
+    def cut_metrics_back(self, step: int) -> None:
+        """Leave out of metrics.jsonl what came behind `step`."""
+        self.metrics.cut_back(self.header(), step, validated=self.measurements.last == step)
 
     # ---- losses that are no number
 
@@ -303,7 +302,7 @@ class Trainer:
         if update < failed:
             self.go_back(update)
         else:
-            self.metrics.cut_back(self.header(), failed, validated=self.validated == failed)
+            self.cut_metrics_back(failed)
         log.line(
             "skipped",
             f"{what}: going on from step {self.state.step} without the rows of "
@@ -321,7 +320,7 @@ class Trainer:
         self.checkpoints.remove_after(-1)
         self.change_model(self.job.model_after(0))
         self.state.restart(self.job.initial())
-        self.best, self.validated, self.worse = None, None, 0
+        self.measurements = Measurements()
         self.metrics.cut_back(self.header(), 0, validated=True)
 
     def advice(self) -> str:
@@ -363,16 +362,9 @@ class Trainer:
     def validate(self) -> None:
         """Measure the model on held-out data, and note whether it is the best so far."""
         step, values = self.state.step, self.job.validate(self.state.model)
-        self.validated = step
-        score = self.job.score(values)
-        if math.isnan(score):
-            score = math.inf  # any number is better
-        if self.best is None or score < self.best["score"]:
-            self.best, self.worse = {"step": step, "score": score}, 0
-        else:
-            self.worse += 1
+        self.measurements.add(step, self.job.score(values))
         self.write(validation=values)
-        log.line("validation", "", step=step, **values, best=self.best["score"])
+        log.line("validation", "", step=step, **values, best=self.measurements.best_score)
         if self.job.sample:
             log.line("sample", self.job.sample(self.state.model))
 
@@ -395,9 +387,7 @@ class Trainer:
             "tokens": self.state.step * job.tokens_per_step,
             "section": job.section,
             "micro_batch_rows": self.micro_batch_rows,
-            "best": self.best,
-            "validated": self.validated,
-            "worse": self.worse,
+            **self.measurements.saved,
             "skipped": self.skipped.ranges,
             "rewinds": self.skipped.rewinds,
             "finished": self.finished,
@@ -411,8 +401,8 @@ class Trainer:
         keeps_best = job.settings.keep == "best"
         earlier = [s for s in self.checkpoints.steps() if s <= self.state.step - REWIND_STEPS]
         kept = set(earlier[-1:])  # the one to rewind to
-        if self.best and keeps_best:
-            kept.add(self.best["step"])
+        if keeps_best and self.measurements.best_step is not None:
+            kept.add(self.measurements.best_step)
         if schedule.kind == "wsd":
             kept.add(schedule.decay_start)
         self.checkpoints.remove_all_but(kept, with_their_best=keeps_best)
@@ -420,15 +410,12 @@ class Trainer:
 
     def finish(self) -> None:
         """Save the last state and note that the stage is finished."""
-        if (
-            self.best is not None
-            and self.stalled()
-            and self.state.step < self.job.schedule.total_steps
-        ):
+        best, worse = self.measurements.best_step, self.measurements.worse
+        if self.stalled() and best is not None and self.state.step < self.job.schedule.total_steps:
             log.line(
                 "stalled",
-                f"no better held-out measurement in {self.worse}, the best at step "
-                f"{self.best['step']}: {self.job.stage} ends here",
+                f"no better held-out measurement in {worse}, the best at step {best}: "
+                f"{self.job.stage} ends here",
             )
         self.finished = True
         self.save()
@@ -438,8 +425,9 @@ class Trainer:
         """Write the model folder: the final weights, or the best where the stage keeps those."""
         job, step = self.job, self.state.step
         parameters = np.asarray(job.backend.to_host(self.state.parameters), np.float32)
-        if job.settings.keep == "best" and self.best is not None and self.best["step"] != step:
-            step = self.best["step"]
+        best = self.measurements.best_step
+        if job.settings.keep == "best" and best is not None and best != step:
+            step = best
             parameters = self.checkpoints.read_parameters(step, job.config)
         info = {
             "step": step,

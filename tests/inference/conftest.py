@@ -16,18 +16,10 @@ from nanoeuler.tokenizer.vocabulary import build
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import StepRows
+from tests.small_model import SHAPE
 
 VOCABULARY = 384
-FIELDS = {
-    "vocab_size": VOCABULARY,
-    "dim": 32,
-    "layers": 2,
-    "heads": 4,
-    "kv_heads": 2,
-    "ffn": 75,
-    "context": 96,
-    "mtp_heads": 2,
-}
+FIELDS = SHAPE | {"vocab_size": VOCABULARY, "context": 96}
 
 RECORDS = {
     "Name a colour.": "blue",

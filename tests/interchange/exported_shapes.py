@@ -2,17 +2,10 @@
 
 from typing import Any
 
+from tests.small_model import SHAPE
+
 VOCABULARY = 300
-FIELDS = {
-    "vocab_size": VOCABULARY,
-    "dim": 32,
-    "layers": 2,
-    "heads": 4,
-    "kv_heads": 2,
-    "ffn": 75,
-    "context": 64,
-    "mtp_heads": 2,
-}
+FIELDS = SHAPE | {"vocab_size": VOCABULARY, "context": 64}
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "one head": {"mtp_heads": 1},

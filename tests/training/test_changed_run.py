@@ -33,15 +33,20 @@ def test_what_cannot_change_the_weights_does_not_retrain(trainer, uninterrupted,
     assert "exporting its model again" in trainer.run()
 
 
+def run_anew(trainer) -> str:
+    """Pretrain from the beginning; returns the hash of the weights."""
+    shutil.rmtree(trainer.output / "pretrain")
+    trainer.run()
+    return trainer.weights()
+
+
 def test_a_wsd_run_can_be_made_longer(trainer):
     trainer.config["pretrain"]["schedule"] = "wsd"
     trainer.run()
     trainer.config["pretrain"]["tokens"] = 100 * 128
     assert "now 100 steps: going on from step 48" in trainer.run()
     longer = trainer.weights()
-    shutil.rmtree(trainer.output / "pretrain")
-    trainer.run()
-    assert trainer.weights() == longer
+    assert run_anew(trainer) == longer
 
 
 def test_a_longer_wsd_run_hands_on_the_best_of_both_parts(trainer):
@@ -56,13 +61,9 @@ def test_a_longer_wsd_run_hands_on_the_best_of_both_parts(trainer):
     trainer.run()
     trainer.config["pretrain"]["tokens"] = 64 * 128
     assert "now 64 steps: going on from step 30" in trainer.run()
-    longer = trainer.weights(), load_model(trainer.output / "pretrain" / "model").info["step"]
-    shutil.rmtree(trainer.output / "pretrain")
-    trainer.run()
-    assert longer == (
-        trainer.weights(),
-        load_model(trainer.output / "pretrain" / "model").info["step"],
-    )
+    model = trainer.output / "pretrain" / "model"
+    longer = trainer.weights(), load_model(model).info["step"]
+    assert (run_anew(trainer), load_model(model).info["step"]) == longer
 
 
 def test_a_wsd_run_whose_warm_up_was_cut_starts_again_when_made_longer(trainer):
@@ -71,9 +72,7 @@ def test_a_wsd_run_whose_warm_up_was_cut_starts_again_when_made_longer(trainer):
     trainer.config["pretrain"]["tokens"] = 60 * 128
     assert "the warm-up takes half of a run of 30 steps" in trainer.run()
     longer = trainer.weights()
-    shutil.rmtree(trainer.output / "pretrain")
-    trainer.run()
-    assert trainer.weights() == longer
+    assert run_anew(trainer) == longer
 
 
 def test_a_run_of_earlier_code_stays_finished(trainer, uninterrupted):

@@ -1,27 +1,16 @@
-"""Training in fp8: copies in e4m3, the products that read them, and the scales between steps."""
-
-import hashlib
-from types import SimpleNamespace
+"""Copies in e4m3 and the products that read them."""
 
 import numpy as np
 import pytest
 
-from nanoeuler.backend.cuda.fp8 import HISTORY, Fp8, check_capability
-from nanoeuler.backend.cuda.kernel_sources import KernelSources
 from nanoeuler.backend.records import AttentionArrays, RmsNorm
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.errors import UserError
 from nanoeuler.model.checks.comparison import compare
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.training.check_form import (
-    ADAMW,
-    check_form,
-    small_form,
-    spread_parameters,
-)
-from nanoeuler.training.check_model import source_rows
+from nanoeuler.training.check_form import ADAMW, spread_parameters
 from nanoeuler.training.state import TrainingState
 
+pytestmark = pytest.mark.gpu
 ROUNDING, SMALLEST = 2**-4, 2**-10
 """Half of the last of e4m3's 4 bits, and half of its smallest number."""
 
@@ -40,62 +29,6 @@ TURNED = np.array([token // 2 + token % 2 * 8 for token in range(16)])
 
 def error(found, expected):
     return compare("", "", found, expected).error
-
-
-# ---- without a GPU
-
-
-def test_a_card_without_products_of_e4m3_is_refused_in_a_sentence():
-    check_capability("RTX 4090", (8, 9))
-    with pytest.raises(UserError, match=r"RTX 3090 has compute capability 8\.6.*set precision"):
-        check_capability("RTX 3090", (8, 6))
-
-
-@pytest.fixture
-def slots():
-    """The slots alone, in the host's memory."""
-    sources = KernelSources("bfloat16", "bfloat16")
-    return Fp8(None, sources, None, np.zeros, np.asarray, np.asarray)
-
-
-def test_a_checkpoint_holds_every_scale_and_what_the_next_ones_are_made_of(slots):
-    for kind in ("norm", "norm", "dx"):
-        slot = slots.slot(kind)
-        slot[1:3] = 8, 3.3
-        slot.view(np.uint32)[3] = 2
-    slots.history[:, 1] = np.arange(HISTORY) / 3
-    saved = slots.state
-    assert list(saved) == ["norm 0", "norm 1", "dx 0"]
-    assert saved["norm 1"][:3] == [8, float(np.float32(3.3)), 2]
-    before = slots.slots.copy(), slots.history.copy()
-    slots.state = {}
-    assert not slots.ready
-    assert not slots.slots.any()
-    assert slots.state == {}
-    slots.state = saved
-    assert slots.ready
-    assert all(map(np.array_equal, before, (slots.slots, slots.history)))
-
-
-def test_slots_stay_where_a_recorded_step_knows_them(slots):
-    first = slots.slot("norm")
-    first[1:3] = 8, 1
-    slots.state = {"dx 0": [4.0, 2.0, 0.0, *[1.0] * HISTORY]}
-    slots.begin_pass()
-    assert np.shares_memory(slots.slot("norm"), first)
-    assert not np.shares_memory(slots.slot("dx"), first)
-
-
-def test_parts_of_an_array_share_a_slot(slots):
-    assert np.shares_memory(slots.slot("dlogits"), slots.slot("dlogits"))
-
-
-def test_magnitudes_of_another_version_are_refused(slots):
-    with pytest.raises(UserError, match="magnitudes of fp8"):
-        slots.state = {"norm 0": [1.0, 2.0]}
-
-
-# ---- on a GPU
 
 
 def engine(precision="fp8", **fields):
@@ -171,7 +104,6 @@ def trial():
     return Trial()
 
 
-@pytest.mark.gpu
 def test_weights_are_rounded_to_e4m3_and_turned(trial):
     trial.run(lambda: None)
     assert len(trial.fp8.weights) == 5
@@ -192,7 +124,6 @@ def norm_of(trial, x):
     return RmsNorm(x, weight, 1e-5, trial.empty(N, 768), trial.ops.empty((N,)))
 
 
-@pytest.mark.gpu
 def test_norms_and_their_gradients_are_copied_and_turned(trial):
     norm, dout = norm_of(trial, trial.array(N, 768)), trial.array(N, 768, scale=1e-4)
     before = trial.host(trial.array(N, 768, scale=1e-4))
@@ -235,7 +166,6 @@ def test_norms_and_their_gradients_are_copied_and_turned(trial):
             assert error(trial.host(normed), out) <= 2**-9
 
 
-@pytest.mark.gpu
 def test_products_are_those_of_the_copies(trial):
     norm = norm_of(trial, trial.array(N, 768))
     w, out, total = trial.mlp.gate_up, trial.empty(N, 4096), trial.empty(N, 768)
@@ -257,7 +187,6 @@ def test_products_are_those_of_the_copies(trial):
     assert error(trial.host(total), expected) <= SAME_FACTORS
 
 
-@pytest.mark.gpu
 def test_the_product_with_the_rotation_is_that_of_the_copies(trial):
     norm, w = norm_of(trial, trial.array(N, 768)), trial.attention.query_key_value
     packed = trial.empty(N, 1280)
@@ -278,7 +207,6 @@ def test_the_product_with_the_rotation_is_that_of_the_copies(trial):
     assert error(trial.host(packed), expected) <= SAME_FACTORS
 
 
-@pytest.mark.gpu
 def test_an_mlp_and_the_gradients_of_its_weights_are_those_of_the_copies(trial):
     norm, dout = norm_of(trial, trial.array(N, 768)), trial.array(N, 768, scale=1e-4)
     packed, hidden, dx = trial.empty(N, 4096), trial.empty(N, 2048), trial.empty(N, 768)
@@ -326,7 +254,6 @@ def test_an_mlp_and_the_gradients_of_its_weights_are_those_of_the_copies(trial):
     assert error(trial.host(dgate_up), forward["dpacked"].T @ forward["normed"]) <= EXACT_SUMS
 
 
-@pytest.mark.gpu
 def test_attention_and_its_gradients_are_copied(trial):
     def heads(packed, out):
         parts = packed[:, :768], packed[:, 768:1024], packed[:, 1024:], out
@@ -350,7 +277,6 @@ def test_attention_and_its_gradients_are_copied(trial):
     trial.assert_rounded(trial.copy(dqkv), trial.host(dqkv), slots[1])
 
 
-@pytest.mark.gpu
 def test_gradients_of_logits_are_copied(trial):
     logits, target = trial.array(N, 4096, scale=2.0), trial.random.integers(-1, 4096, N)
     before, gradients = logits.copy(), trial.empty(N, 4096)
@@ -369,7 +295,6 @@ def test_gradients_of_logits_are_copied(trial):
     trial.assert_rounded(trial.copy(gradients), exact, slot, 1e-4)  # fast exponentials
 
 
-@pytest.mark.gpu
 def test_numbers_too_large_become_the_largest_are_counted_and_make_room(trial):
     x = trial.array(N, 768)
     norm = norm_of(trial, x)
@@ -398,95 +323,3 @@ def test_numbers_too_large_become_the_largest_are_counted_and_make_room(trial):
     ReferenceBackend(np.float64).rms_norm(trial.host(x), weight, norm.epsilon, exact, inverse)
     slot = trial.fp8.operand(norm.out_ND).slot
     trial.assert_rounded(trial.copy(norm.out_ND), exact, slot)
-
-
-def trained(backend, steps, start=None):
-    """A small model after some steps, from a checkpoint's tensors and scales."""
-    config = ModelConfig.from_dict({"preset": "small", "ffn": 512})
-    state = TrainingState(
-        config, backend, spread_parameters(config, np.random.default_rng(3)), ADAMW
-    )
-    if start:
-        for name, array in state.tensors().items():
-            array[...] = backend.from_host(start.tensors[name])
-        state.model.refresh()
-        backend.scales, state.step = start.scales, start.step
-    stream = source_rows(config, 32, 128, seed=5)
-    while state.step < steps:
-        state.train_step(stream.step(state.step), 32, 1e-3)
-    tensors = {name: backend.to_host(array) for name, array in state.tensors().items()}
-    return SimpleNamespace(tensors=tensors, scales=backend.scales, step=state.step)
-
-
-def digest(end):
-    return hashlib.sha256(b"".join(x.tobytes() for x in end.tensors.values())).hexdigest()
-
-
-@pytest.mark.gpu
-def test_a_resumed_run_ends_with_equal_bits():
-    whole, half = trained(engine(), 6), trained(engine(), 3)
-    assert digest(trained(engine(), 6, start=half)) == digest(whole)
-    half.scales = {}  # and would not without them
-    assert digest(trained(engine(), 6, start=half)) != digest(whole)
-
-
-@pytest.mark.gpu
-def test_training_again_on_the_same_engine_begins_anew():
-    backend = engine()
-    assert digest(trained(backend, 4)) == digest(trained(backend, 4))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("fields", [{}, {"preset": "large"}, {"qk_norm": "rms"}])
-def test_the_start_check_passes_and_computes_in_fp8(fields):
-    backend = engine()
-    config = ModelConfig.from_dict({"preset": "base"} | fields)
-    assert not [row for row in check_form(backend, config) if not row.passed]
-    assert {"norm 4", "hidden again 1", "dgate_up 1", "dqkv 1", "dlogits 0"} <= set(
-        backend.fp8.names
-    )
-
-
-def wrong_slot(fp8, monkeypatch):
-    """A product takes the scale of its weight for both factors."""
-    operands = fp8.operands
-
-    def mistaken(x, weight, *, across=False):
-        pair = operands(x, weight, across=across)
-        return pair and (pair[0]._replace(slot=pair[1].slot), pair[1])
-
-    monkeypatch.setattr(fp8, "operands", mistaken)
-
-
-def old_weights(fp8, monkeypatch):
-    """The weights' copies are those of another model."""
-    begin = fp8.begin_step
-
-    def mistaken(weights):
-        begin(weights)
-        for along, _ in fp8.weights.values():
-            along.values[...] = along.values[::-1].copy()
-
-    monkeypatch.setattr(fp8, "begin_step", mistaken)
-
-
-def other_tokens(fp8, monkeypatch):
-    """A gradient of a weight pairs tokens with their neighbours."""
-    operands = fp8.turned_operands
-
-    def mistaken(dout, x):
-        pair = operands(dout, x)
-        if pair:
-            pair[0].values[...] = pair[0].values[:, ::-1].copy()
-        return pair
-
-    monkeypatch.setattr(fp8, "turned_operands", mistaken)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("plant", [wrong_slot, old_weights, other_tokens])
-def test_the_start_check_finds_planted_mistakes(plant, monkeypatch):
-    backend = engine()
-    plant(backend.fp8, monkeypatch)
-    config = small_form(ModelConfig.from_dict({"preset": "base"}))
-    assert not all(row.passed for row in check_form(backend, config))

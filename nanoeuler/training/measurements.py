@@ -1,0 +1,52 @@
+"""The measurements on held-out data that decide which model is handed on, and when to stop."""
+
+import math
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Measurements:
+    """What is known of the measurements so far."""
+
+    best_step: int | None = None
+    best_score: float = math.inf
+    """Lower is better."""
+    last: int | None = None
+    """The step of the last one."""
+    worse: int = 0
+    """How many were made since the best one."""
+
+    @classmethod
+    def restored(cls, saved: Mapping[str, Any], steps: Container[int]) -> "Measurements":
+        """Those that a checkpoint holds. The best counts if its step is one of `steps`."""
+        found = cls(last=saved["validated"], worse=saved.get("worse", 0))
+        if saved["best"] is not None and saved["best"]["step"] in steps:
+            found.take_best(saved["best"]["step"], saved["best"]["score"])
+        return found
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """What a checkpoint notes of them."""
+        best = {"step": self.best_step, "score": self.best_score}
+        return {
+            "best": None if self.best_step is None else best,
+            "validated": self.last,
+            "worse": self.worse,
+        }
+
+    def add(self, step: int, score: float) -> None:
+        """Count a measurement. One that is not a number is the best only if it is the first."""
+        self.last = step
+        if self.best_step is None or score < self.best_score:
+            self.take_best(step, score)
+            self.worse = 0
+        else:
+            self.worse += 1
+
+    def take_best(self, step: int, score: float) -> None:
+        self.best_step, self.best_score = step, math.inf if math.isnan(score) else score
+
+    def forget_best(self) -> None:
+        self.best_step, self.best_score, self.worse = None, math.inf, 0

@@ -1,0 +1,58 @@
+"""Which held-out measurement is the best, whatever the scores are."""
+
+import json
+import math
+
+import pytest
+
+from nanoeuler.integrity import seal
+from nanoeuler.model.files import load_model
+from nanoeuler.training.measurements import Measurements
+
+
+@pytest.mark.parametrize(
+    ("scores", "best", "worse"),
+    [
+        ([3, 2, 1], 3, 0),
+        ([3, 1, 1, 2], 2, 2),
+        ([math.nan, 3], 2, 0),
+        ([3, math.nan, math.nan], 1, 2),
+        ([math.nan, math.inf], 1, 1),
+    ],
+)
+def test_the_lowest_score_is_the_best_and_any_number_beats_nan(scores, best, worse):
+    measurements = Measurements()
+    for step, score in enumerate(scores, 1):
+        measurements.add(step, score)
+        restored = Measurements.restored(json.loads(json.dumps(measurements.saved)), range(9))
+        assert restored == measurements
+    assert (measurements.best_step, measurements.worse) == (best, worse)
+    assert measurements.last == len(scores)
+
+
+def test_a_best_whose_checkpoint_is_gone_counts_no_more():
+    measurements = Measurements()
+    measurements.add(4, 1.5)
+    restored = Measurements.restored(measurements.saved, {2, 6})
+    assert (restored.best_step, restored.last) == (None, 4)
+    restored.add(6, 1.7)
+    assert restored.best_step == 6
+
+
+def test_a_score_that_is_no_number_does_not_stay_the_best(trainer, uninterrupted):
+    """As earlier versions left it in a checkpoint."""
+    parent = ["--parent", str(uninterrupted.output / "pretrain" / "model")]
+    trainer.config["sft"] |= {"validate_every": 20}
+    trainer.run("sft", *parent)
+    weights, step = trainer.weights("sft"), load_model(trainer.output / "sft/model").info["step"]
+    first, *later = trainer.checkpoints("sft")
+    assert step > int(first.name.removeprefix("step-"))
+    for path in later:
+        for file in path.iterdir():
+            file.unlink()
+        path.rmdir()
+    state = json.loads((first / "state.json").read_text())
+    nan = {"best": {"step": state["step"], "score": math.nan}, "validated": state["step"]}
+    (first / "state.json").write_text(json.dumps(seal(state | nan)))
+    trainer.run("sft", *parent)
+    assert trainer.weights("sft") == weights
