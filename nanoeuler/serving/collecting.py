@@ -43,7 +43,7 @@ class Replies:
         self.unfinished: set[int] = set()
         self.tokens = 0
         self.failure: str | None = None
-        self.arrived = asyncio.Event()
+        self.arrived, self.ended = asyncio.Event(), asyncio.Event()
 
     def add(self, **fields: Any) -> None:
         """Add a prompt; see `Job` for the fields."""
@@ -65,6 +65,7 @@ class Replies:
         self.arrived.set()
         if piece.choice < 0:
             self.failure = piece.finish
+            self.ended.set()
             return
         now = time.monotonic()
         if self.tokens == 0:
@@ -77,7 +78,10 @@ class Replies:
         index = prompt * len(self.jobs[prompt].samplings) + piece.choice
         self.new.setdefault(index, Part()).add(piece)
         if piece.finish:
-            self.unfinished.discard(index)
+            self.unfinished.remove(index)
+        if not self.unfinished:
+            self.engine.note_reply(now - self.began)
+            self.ended.set()
 
     async def parts(self) -> AsyncIterator[dict[int, Part]]:
         """What came of each reply, again and again, until all have ended. Raises `ApiError`."""
@@ -88,15 +92,13 @@ class Replies:
                 raise failed(self.failure)
             new, self.new = self.new, {}
             yield new
-        self.engine.note_reply(time.monotonic() - self.began)
 
     async def whole(self) -> Sequence[Part]:
-        """Every reply, once all have ended."""
-        replies = [Part() for job in self.jobs for _ in job.samplings]
-        async for parts in self.parts():
-            for index, part in parts.items():
-                replies[index].add(part)
-        return replies
+        """Every reply, once all have ended. Raises `ApiError`."""
+        await self.ended.wait()
+        if self.failure:
+            raise failed(self.failure)
+        return [part for _, part in sorted(self.new.items())]
 
     def close(self) -> None:
         """Nobody wants what is missing."""
