@@ -15,7 +15,8 @@ class ChoosingBackend(ReferenceBackend):
     def to_host(self, array):
         return np.array(array)
 
-    def choose(self, logits_BV, allowed_V, settings_B4, draws_B, chosen_B, tokens_B, lengths_B):
+    def choose(self, logits_BV, allowed_V, settings, draws_B, chosen_B, tokens_B, lengths_B):
+        settings_B4 = np.broadcast_to(settings, (len(draws_B), 4))
         shares = settings_B4[:, :2].copy().view(np.float64)
         seeds = settings_B4[:, 2].copy().view(np.uint64)
         samplings = [

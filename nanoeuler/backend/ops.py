@@ -580,7 +580,7 @@ class Backend(ABC):
         self,
         logits_BV: Array,
         allowed_V: Array,
-        settings_B4: Array,
+        settings: Array,
         draws_B: Array,
         chosen_B: Array,
         tokens_B: Array,
@@ -589,7 +589,7 @@ class Backend(ABC):
         """Choose each row's next token (−1: its logits are not finite) into `chosen`.
 
         `tokens` and `lengths` are made ready for the next step, and `draws` counts up.
-        `settings`: temperature, top-p, seed and top-k of a row, in 8 bytes each.
+        `settings`: temperature, top-p, seed and top-k in 8 bytes each, (4) for all rows or (B, 4).
         """
         raise NotImplementedError
 

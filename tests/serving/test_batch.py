@@ -1,5 +1,6 @@
 """Sequences that join and leave a running batch are written as each would be alone."""
 
+import threading
 import time
 
 import numpy as np
@@ -102,6 +103,14 @@ def test_requests_that_come_and_go_get_what_generate_writes_for_each_alone(base)
         batch.step(time.monotonic())
         most = max(most, len(batch.rows))
     assert most == 4
+    assert [[each.text()] for each in crowd] == [alone(base, each) for each in crowd]
+
+
+def test_another_thread_than_the_one_that_loaded_the_model_decodes(base):
+    crowd = [Asked(random_prompt(7 + n, n), Sampling(1.0, seed=n), 25 + n) for n in range(5)]
+    thread = threading.Thread(target=run, args=(Batch(base), *crowd))
+    thread.start()
+    thread.join()
     assert [[each.text()] for each in crowd] == [alone(base, each) for each in crowd]
 
 

@@ -181,7 +181,7 @@ class DecodingOps(Backend):
         self,
         logits_BV: Array,
         allowed_V: Array,
-        settings_B4: Array,
+        settings: Array,
         draws_B: Array,
         chosen_B: Array,
         tokens_B: Array,
@@ -190,7 +190,8 @@ class DecodingOps(Backend):
         """Choose the next token of each row, see sampling.cu."""
         V, stride = len(allowed_V), np.int64(logits_BV.shape[1])
         source, threads, shared = self.sources.sampling(V), choosing_threads(V), choosing_bytes(V)
-        inputs = logits_BV, stride, allowed_V, settings_B4, draws_B
+        own = int(settings.ndim == 2)  # each row's
+        inputs = logits_BV, stride, allowed_V, settings, own, draws_B
         arguments = *inputs, chosen_B, tokens_B, lengths_B
         rows = len(logits_BV)
         self.launch(source, "choose", rows, threads, *arguments, shared=shared, early=True)

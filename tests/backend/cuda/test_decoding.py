@@ -51,7 +51,8 @@ def chosen_by_device(backend, logits, samplings, positions, allowed):
         + np.array([sampling.top_k]).tobytes()
         for sampling in samplings
     )
-    settings = backend.from_host(np.frombuffer(bits, np.int64).reshape(rows, 4))
+    settings = np.frombuffer(bits, np.int64).reshape(len(samplings), 4)
+    settings = backend.from_host(settings if len(samplings) > 1 else settings[0])
     draws = backend.from_host(np.asarray(positions, np.int64))
     chosen, tokens, lengths = (backend.from_host(np.full(rows, -7, np.int32)) for _ in range(3))
     backend.choose(
@@ -87,6 +88,8 @@ def test_the_device_chooses_what_the_host_chooses(vocabulary):
         positions = random.integers(0, 2**40, 64)
         chosen = chosen_by_device(backend, logits, samplings, positions, allowed)
         np.testing.assert_array_equal(chosen, choose(logits, samplings, positions, allowed))
+    chosen = chosen_by_device(backend, logits, [WARM], positions, allowed)  # for all rows
+    np.testing.assert_array_equal(chosen, choose(logits, WARM, positions, allowed))
 
 
 def test_logits_that_are_no_numbers_are_refused():
