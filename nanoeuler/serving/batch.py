@@ -12,6 +12,7 @@ from collections import deque
 import numpy as np
 
 from nanoeuler.api import LanguageModel
+from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.window import PROMPT_MULTIPLE
 from nanoeuler.model.config import round_up
 from nanoeuler.serving.jobs import Job, Piece, Row, Scored
@@ -51,6 +52,19 @@ class Batch:
         """Let a job wait. It has at most `most_rows` samplings, a prompt of at least one token, and
         no more new ones than the context has room for: see `requests.tokens_left`."""
         self.waiting.append(job)
+
+    def warm(self) -> None:
+        """Decode with every number of rows that a device compiles kernels and records steps for.
+
+        The first requests would wait for that.
+        """
+        rows = 1
+        while rows <= self.most_rows:
+            samplings = [Sampling(1.0, seed=seed) for seed in range(rows)]
+            self.add(Job([self.tokenizer.end_id], samplings, 4, lambda _: None))
+            while self.busy:
+                self.step(0.0)
+            rows *= 2
 
     def step(self, now: float) -> None:
         """Read some of the prompts that wait, and append a token to every row."""

@@ -57,8 +57,8 @@ def serve(
     listening = bind(host, port)
     with listening:
         batches = {name: Batch(model, rows) for name, model in models.items()}
-        for model in models.values():
-            model.generate("warm", max_tokens=2)  # compiles what a first request would wait for
+        for batch in batches.values():
+            batch.warm()
         app = App(models, Engine(batches, queue), seconds)
         Connection.most = connections_allowed()
         config = uvicorn.Config(
