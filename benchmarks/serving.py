@@ -1,9 +1,11 @@
 """A server under load: throughput, time to the first token and between tokens, by clients.
 
+    python benchmarks/serving.py --preset small                         1, 8 and 64 clients
     nanoeuler serve results/demo/sft &
-    python benchmarks/serving.py --url http://127.0.0.1:8000            1, 8 and 64 clients
+    python benchmarks/serving.py --url http://127.0.0.1:8000
     python benchmarks/serving.py --url http://127.0.0.1:8000 --soak 600 --model results/demo/sft
 
+With `--preset` the server is ours, on a GPU where there is one, and the model has fresh weights.
 Any server of OpenAI's API can be measured, so that peers are measured by the same client. Each
 client streams completions of a text one after the other, each with a seed of its own. Printed are
 tokens per second of all clients together, and the median and the 95th percentile of the time to the
@@ -15,18 +17,28 @@ broken off is compared with what `generate` writes; the server's memory is print
 """
 
 import argparse
+import contextlib
 import http.client
 import json
 import random
+import re
+import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
 
 from nanoeuler import provenance
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.files import SavedModel, save_model
+from nanoeuler.model.flat import initial_parameters
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.vocabulary import build
 
 PROMPTS = ("The harbour", "A fox", "Where does Bea live?", "In the old mill, the people of the")
 
@@ -51,6 +63,27 @@ class Client:
             if line.startswith(b"data: {"):
                 yield time.perf_counter() - began, json.loads(line[6:])
         # the connection can be used again once the reply is read to its end
+
+
+@contextlib.contextmanager
+def fresh_server(preset: str) -> Iterator[str]:
+    """The address of a server of our own, with a model of fresh weights that knows bytes only."""
+    config = ModelConfig.from_dict({"preset": preset})
+    with tempfile.TemporaryDirectory() as name:
+        tokenizer, folder = Path(name, "tokenizer.json"), Path(name, preset)
+        Tokenizer(build([])).save(tokenizer)
+        weights = initial_parameters(config, 1)
+        save_model(folder, SavedModel(config, weights, tokenizer, "pretrain", None))
+        command = [sys.executable, "-m", "nanoeuler", "serve", str(folder), "--port", "0"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+            assert server.stderr is not None
+            try:
+                for line in server.stderr:
+                    if found := re.search(r"(http://\S+)/v1", line):
+                        yield found[1]
+                        break
+            finally:
+                server.terminate()
 
 
 def measure(url: str, model: str, clients: int, seconds: float, tokens: int) -> None:
@@ -178,19 +211,26 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100, help="of each reply, at most")
     parser.add_argument("--soak", type=float, metavar="SECONDS")
     parser.add_argument("--model", type=Path, help="the served model's folder, for --soak")
+    parser.add_argument("--preset", help="measure a server of our own with a model of that size")
     options = parser.parse_args()
     print(provenance.cpu_name())
-    connection = http.client.HTTPConnection(urlsplit(options.url).netloc)
+    given = contextlib.nullcontext(options.url)
+    with fresh_server(options.preset) if options.preset else given as url:
+        run(url, options)
+
+
+def run(url: str, options: argparse.Namespace) -> None:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc)
     connection.request("GET", "/v1/models")
     name = options.name or json.loads(connection.getresponse().read())["data"][0]["id"]
     if options.soak:
-        right = soak(options.url, name, options.model, options.soak, options.tokens)
+        right = soak(url, name, options.model, options.soak, options.tokens)
         sys.exit(not right)
-    measure(options.url, name, 1, 2, options.tokens)  # warm
+    measure(url, name, 1, 2, options.tokens)  # warm
     print("| clients | tokens/s | first ms p50 | p95 | between ms p50 | p95 |")
     print("|---|---|---|---|---|---|")
     for clients in options.clients:
-        measure(options.url, name, clients, options.seconds, options.tokens)
+        measure(url, name, clients, options.seconds, options.tokens)
 
 
 if __name__ == "__main__":
