@@ -115,7 +115,7 @@ class Completion(Asked):
         if not 1 <= len(given) * self.replies <= MOST_REPLIES:
             raise wrong("prompt", f"give from 1 to {MOST_REPLIES} prompts, times n")
         if self.new_tokens == 0 and not self.echo:
-            raise wrong("max_tokens", "must be at least 1, but with echo")
+            raise wrong("max_tokens", "must be at least 1, unless echo is set")
         return [checked(each, model) for each in given]
 
 

@@ -13,7 +13,7 @@ from nanoeuler.serving.jobs import Row
 
 
 class Step(NamedTuple):
-    """Rows that took a token each, and the logits that it was chosen by, where one wants them."""
+    """Rows that took a token each, and the logits behind their choice, where a row wants them."""
 
     rows: list[Row]
     logits_BV: np.ndarray | None

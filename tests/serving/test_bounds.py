@@ -10,36 +10,18 @@ import time
 
 import pytest
 
-from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import SavedModel, save_model
-from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.serving.app import MOST_BODY
-from tests.inference.conftest import FIELDS, wide_parameters
 from tests.serving.server import ServerProcess, raw_request, received
 from tests.waiting import wait_until
 
 TEXT = "/v1/completions"
 CONTEXT = 20_000
-"""So long that a reply is still being written when a test has done something else."""
 
 
 @pytest.fixture(scope="module")
-def endless(tmp_path_factory, tokenizer_path):
-    """A model that never ends a reply when it takes the likeliest token: the score of `</s>` is
-    the mean of all scores."""
-    config = ModelConfig.from_dict(FIELDS | {"context": CONTEXT})
-    folder = tmp_path_factory.mktemp("models") / "endless"
-    parameters = wide_parameters(config)
-    head = FlatBuffer(config, parameters)["lm_head.weight"]
-    head[0] = head.mean(axis=0)
-    save_model(folder, SavedModel(config, parameters, tokenizer_path, "pretrain", None))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(endless, tmp_path_factory):
+def server(endless_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bounds")
-    with ServerProcess(folder, endless, "--rows", 2, "--queue", 3) as server:
+    with ServerProcess(folder, endless_folder, "--rows", 2, "--queue", 3) as server:
         yield server
     assert "Traceback" not in server.log
 
@@ -136,8 +118,8 @@ def test_what_is_no_http_is_answered_and_closed(server):
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
 
 
-def test_a_reply_has_the_time_that_the_server_allows(endless, tmp_path):
-    with ServerProcess(tmp_path, endless, "--seconds", 0.2) as server:
+def test_a_reply_has_the_time_that_the_server_allows(endless_folder, tmp_path):
+    with ServerProcess(tmp_path, endless_folder, "--seconds", 0.2) as server:
         late = server.post(TEXT, long())
         assert late.status == 504
         assert json.loads(late.data)["error"]["code"] == "timeout"
@@ -147,8 +129,8 @@ def test_a_reply_has_the_time_that_the_server_allows(endless, tmp_path):
         assert server.post(TEXT, long(max_tokens=2)).status == 200
 
 
-def test_sigterm_lets_replies_end_and_takes_no_new_ones(endless, tmp_path):
-    server = ServerProcess(tmp_path, endless)
+def test_sigterm_lets_replies_end_and_takes_no_new_ones(endless_folder, tmp_path):
+    server = ServerProcess(tmp_path, endless_folder)
     connection = started(server, max_tokens=1500)
     os.kill(server.process.pid, signal.SIGTERM)
     with contextlib.suppress(OSError):
@@ -160,7 +142,7 @@ def test_sigterm_lets_replies_end_and_takes_no_new_ones(endless, tmp_path):
     assert "Traceback" not in server.log
 
 
-def test_requests_that_do_not_arrive_and_too_many_connections_are_closed(endless, tmp_path):
+def test_requests_that_do_not_arrive_and_too_many_connections_are_closed(endless_folder, tmp_path):
     """With the deadlines of a test instead of 20 seconds."""
     import subprocess
     import sys
@@ -181,7 +163,7 @@ def test_requests_that_do_not_arrive_and_too_many_connections_are_closed(endless
 
             subprocess.Popen = popen
             try:
-                super().__init__(tmp_path, endless)
+                super().__init__(tmp_path, endless_folder)
             finally:
                 subprocess.Popen = real
 

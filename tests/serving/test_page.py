@@ -7,10 +7,6 @@ import shutil
 
 import pytest
 
-from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import SavedModel, save_model
-from nanoeuler.model.flat import FlatBuffer
-from tests.inference.conftest import FIELDS, wide_parameters
 from tests.serving.server import ServerProcess
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
@@ -19,17 +15,11 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, tuned_folder, tokenizer_path):
+def server(tmp_path_factory, tuned_folder, endless_folder):
     """The tuned model, and one whose replies go on and on."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "tuned").symlink_to(tuned_folder)
-    config = ModelConfig.from_dict(FIELDS | {"context": 20_000})
-    parameters = wide_parameters(config)
-    head = FlatBuffer(config, parameters)["lm_head.weight"]
-    head[0] = head.mean(axis=0)
-    endless = SavedModel(config, parameters, tokenizer_path, "pretrain", None)
-    save_model(folder / "endless", endless)
-    with ServerProcess(folder, folder / "tuned", folder / "endless", "--rows", 4) as server:
+    with ServerProcess(folder, folder / "tuned", endless_folder, "--rows", 4) as server:
         yield server
 
 
