@@ -48,7 +48,7 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False,),
     "mlp_bias": (False,),
     "use_sliding_window": (False,),
-    "rope_scaling": (),
+    "rope_scaling": ({"rope_type": "default"}, {"type": "default"}),
     "quantization_config": (),
     "partial_rotary_factor": (1.0,),
 }

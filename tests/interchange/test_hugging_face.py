@@ -67,6 +67,12 @@ def test_a_second_export_has_the_same_bytes(dtype, exported, tmp_path):
         ).read_bytes()
 
 
+@pytest.mark.parametrize("key", ["rope_type", "type"])
+def test_plain_rotary_positions_may_be_named(exported, change_config, tmp_path, key):
+    change_config(exported, rope_scaling={key: "default"})
+    import_folder(exported, tmp_path / "back")
+
+
 def test_an_imported_model_is_a_parent(exported, tmp_path, tokenizer_path):
     card = exported / "README.md"
     card.write_text(card.read_text().replace("---\n", "---\nlicense: cc-by-nc-4.0\n", 1))
