@@ -32,9 +32,9 @@ class ApiError(Exception):
         }
 
 
-def wrong(param: str, message: str, code: str | None = None) -> ApiError:
+def wrong(param: str, message: str) -> ApiError:
     """A request whose field `param` is refused."""
-    return ApiError(400, f"{param}: {message}", param=param, code=code)
+    return ApiError(400, f"{param}: {message}", param=param)
 
 
 def failed(kind: str) -> ApiError:
