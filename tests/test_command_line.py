@@ -25,6 +25,7 @@ def test_the_command_alone_shows_where_to_start(command):
         "use a model:",
         "  chat          talk to a model",
         "  generate      continue a prompt",
+        "  serve         models over HTTP: OpenAI's API, and a page",
         "  export        write a model for transformers, llama.cpp or Ollama",
         "  import        take a Llama-class model from Hugging Face's folder",
     ]

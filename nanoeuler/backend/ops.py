@@ -231,6 +231,13 @@ class Backend(ABC):
         """A small array that is copied to the host again and again."""
         return HostCopy(array)
 
+    def enter_thread(self) -> None:  # noqa: B027 (a host's work is where its thread is)
+        """Let what this thread asks for next be work of this engine, in its order.
+
+        Called in a thread other than the one that made the engine, and where a thread goes from
+        one engine to another.
+        """
+
     def finish(self) -> None:  # noqa: B027 (a host has nothing to wait for)
         """Wait until all work asked for is done."""
 
@@ -573,7 +580,7 @@ class Backend(ABC):
         self,
         logits_BV: Array,
         allowed_V: Array,
-        settings_4: Array,
+        settings: Array,
         draws_B: Array,
         chosen_B: Array,
         tokens_B: Array,
@@ -582,7 +589,7 @@ class Backend(ABC):
         """Choose each row's next token (−1: its logits are not finite) into `chosen`.
 
         `tokens` and `lengths` are made ready for the next step, and `draws` counts up.
-        `settings`: temperature, top-p, seed and top-k, in 8 bytes each.
+        `settings`: temperature, top-p, seed and top-k in 8 bytes each, (4) for all rows or (B, 4).
         """
         raise NotImplementedError
 

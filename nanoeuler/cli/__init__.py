@@ -22,6 +22,7 @@ from nanoeuler.cli import (
     own_text,
     planning,
     refining,
+    serving,
     sources,
     tokenizer,
     training,
@@ -41,7 +42,7 @@ START = (
 """The commands to begin with, for the top of `nanoeuler --help`."""
 GROUPS = {
     "your own text": (own_text,),
-    "use a model": (inference, interchange),
+    "use a model": (inference, serving, interchange),
     "before a run": (planning, checking, information),
     "after a run": (evaluation, accepting, refining),
     "the stages of a run, which Snakemake calls for you": (

@@ -5,6 +5,8 @@ alone. The same prompt and settings give the same text however the rows are batc
 continuation that is resumed draws the numbers of an uninterrupted one.
 """
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 
@@ -20,6 +22,8 @@ MOST = 10**9
 """The largest temperature and top-k, far above any that changes a choice."""
 STREAM = 0x73616D706C65
 """Second word of the Philox key: other stages draw other numbers from the same seed."""
+DRAWS = 64
+"""Positions whose random numbers are made at once."""
 
 
 @dataclass(frozen=True)
@@ -75,38 +79,69 @@ GREEDY = Sampling(temperature=0.0)
 
 def choose(
     logits_BV: np.ndarray,
-    sampling: Sampling,
-    positions_B: np.ndarray,
+    sampling: Sampling | Sequence[Sampling],
+    positions_B: np.ndarray | Sequence[int],
     allowed_V: np.ndarray | None = None,
 ) -> np.ndarray:
     """One token id per row, (B,) int32.
 
-    `positions_B` is the position in its sequence of each token to be chosen; `allowed_V` is True
-    for the tokens that may be chosen at all (default: every one). Raises `UserError` when a row has
-    no finite candidate: its model is broken.
+    `sampling` holds for all rows, or is one for each. `positions_B` is the position in its sequence
+    of each token to be chosen; `allowed_V` is True for the tokens that may be chosen at all
+    (default: every one). A row's choice does not depend on the other rows. Raises `UserError` when
+    a row has no finite candidate: its model is broken.
     """
     scores_BV = np.asarray(logits_BV, np.float64)
     if allowed_V is not None:
         scores_BV = np.where(allowed_V, scores_BV, -np.inf)
     if not np.isfinite(scores_BV.max(axis=1)).all():
         raise UserError(NOT_FINITE)
-    if sampling.temperature == 0:
-        return scores_BV.argmax(axis=1).astype(np.int32)
-    order_BV = np.argsort(-scores_BV, axis=1, kind="stable")
+    settings = [sampling] * len(scores_BV) if isinstance(sampling, Sampling) else sampling
+    chosen_B = scores_BV.argmax(axis=1).astype(np.int32)
+    drawn = [row for row, each in enumerate(settings) if each.temperature > 0]
+    if drawn:
+        positions = [int(positions_B[row]) for row in drawn]
+        chosen_B[drawn] = draw(scores_BV[drawn], [settings[row] for row in drawn], positions)
+    return chosen_B
+
+
+def draw(
+    scores_BV: np.ndarray, settings: Sequence[Sampling], positions: Sequence[int]
+) -> np.ndarray:
+    """A token id per row of scores, by settings whose temperature is above 0, (B,)."""
+    temperature_B, top_k_B, top_p_B = (
+        np.array([[getattr(each, name)] for each in settings])
+        for name in ("temperature", "top_k", "top_p")
+    )
+    order_BV = falling(scores_BV)
     ranked_BV = np.take_along_axis(scores_BV, order_BV, axis=1)
     with np.errstate(over="ignore"):  # at a temperature near 0, unlikely tokens go to −inf
-        weights_BV = np.exp((ranked_BV - ranked_BV[:, :1]) / sampling.temperature)
-    if sampling.top_k:
-        weights_BV[:, sampling.top_k :] = 0
+        weights_BV = np.exp((ranked_BV - ranked_BV[:, :1]) / temperature_B)
+    if top_k_B.any():
+        weights_BV[(top_k_B > 0) & (np.arange(weights_BV.shape[1]) >= top_k_B)] = 0
     cumulative_BV = weights_BV.cumsum(axis=1)
     likelier_BV = cumulative_BV - weights_BV  # below p, a token is still needed to reach p
-    weights_BV[likelier_BV >= sampling.top_p * cumulative_BV[:, -1:]] = 0
+    weights_BV[likelier_BV >= top_p_B * cumulative_BV[:, -1:]] = 0
     cumulative_BV = weights_BV.cumsum(axis=1)
-    draws_B = np.array([uniform(sampling.seed, int(position)) for position in positions_B])
-    rank_B = (cumulative_BV <= draws_B[:, None] * cumulative_BV[:, -1:]).sum(axis=1)
+    draws = [uniform(each.seed, at) for each, at in zip(settings, positions, strict=True)]
+    rank_B = (cumulative_BV <= np.array(draws)[:, None] * cumulative_BV[:, -1:]).sum(axis=1)
     last_B = (weights_BV > 0).sum(axis=1) - 1
     rank_B = np.minimum(rank_B, last_B)  # a draw next to 1 may round up to the total
-    return np.take_along_axis(order_BV, rank_B[:, None], axis=1)[:, 0].astype(np.int32)
+    return np.take_along_axis(order_BV, rank_B[:, None], axis=1)[:, 0]
+
+
+def falling(scores_BV: np.ndarray) -> np.ndarray:
+    """Indices that put each row in falling order, ties by rising index."""
+    with np.errstate(over="ignore"):
+        scores32_BV = scores_BV.astype(np.float32) + np.float32(0)  # −0 becomes 0
+    if (scores32_BV != scores_BV).any():
+        return np.argsort(-scores_BV, axis=1, kind="stable")
+    # Keys that all differ need no stable sort, which is slower by far. The bits of a negative
+    # float rise as it falls; those of a positive one do so once they are inverted.
+    bits_BV = scores32_BV.view(np.uint32)
+    falling_BV = np.where(bits_BV >> 31, bits_BV, 0x7FFFFFFF - bits_BV).astype(np.uint64)
+    keys_BV = falling_BV << 32 | np.arange(scores_BV.shape[1], dtype=np.uint64)
+    keys_BV.sort(axis=1)
+    return (keys_BV & 0xFFFFFFFF).view(np.int64)
 
 
 def checked(chosen_B: np.ndarray) -> np.ndarray:
@@ -119,5 +154,14 @@ def checked(chosen_B: np.ndarray) -> np.ndarray:
 
 def uniform(seed: int, position: int) -> float:
     """A number in [0, 1) that (seed, position) alone decide (Philox 4×64, Salmon et al. 2011)."""
-    bits = np.random.Philox(key=np.array([seed, STREAM], np.uint64), counter=position).random_raw()
-    return int(bits >> 11) * 2.0**-53
+    return uniforms(seed, position // DRAWS)[position % DRAWS]
+
+
+@functools.lru_cache(maxsize=256)
+def uniforms(seed: int, block: int) -> list[float]:
+    """The numbers of DRAWS positions from block · DRAWS on: one by one they would take longer than
+    the rest of the choice."""
+    key = np.array([seed, STREAM], np.uint64)
+    # a counter gives four numbers, of which the first is taken
+    bits = np.random.Philox(key=key, counter=block * DRAWS).random_raw(4 * DRAWS)[::4]
+    return ((bits >> np.uint64(11)) * 2.0**-53).tolist()

@@ -88,7 +88,7 @@ class ContextWindow:
             self.cache.lengths += 1
         else:
             self.choices = choices
-            choices.start(self.cache, tokens, counts, sampling, positions_B)
+            choices.start(self.cache, tokens, counts, [sampling] * len(counts), positions_B)
         # the next step is under way while the caller looks at this one's tokens; it is not asked
         # for when a row is full, because that row slides first
         has_room = int(self.cache.lengths.max()) < self.cache.capacity

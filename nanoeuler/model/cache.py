@@ -123,14 +123,27 @@ class Cache:
         one.lengths = self.lengths[row : row + 1]
         return one
 
+    def join(self, other: "Cache") -> None:
+        """Add a row behind the others: a copy of the only row of `other`.
+
+        The memory must have a row to spare: start with `lengths[:0]` of a cache of all rows.
+        """
+        row, length = len(self.lengths), int(other.lengths[0])
+        for slots, new in zip(self.memory.slots, other.memory.slots, strict=True):
+            if slots is not None and new is not None:
+                slots.keys_BSGE[row, :length] = new.keys_BSGE[0, :length]
+                slots.values_BSGE[row, :length] = new.values_BSGE[0, :length]
+        self.lengths = np.append(self.lengths, other.lengths)
+
     def remove(self, row: int) -> None:
         """Give up `row`; the last row takes its slots, and nothing else is copied."""
         last = len(self.lengths) - 1
-        for slots in self.memory.slots:
+        length = self.lengths[last]
+        for slots in self.memory.slots if row != last else ():
             if slots is not None:
-                slots.keys_BSGE[row] = slots.keys_BSGE[last]
-                slots.values_BSGE[row] = slots.values_BSGE[last]
-        self.lengths[row] = self.lengths[last]
+                slots.keys_BSGE[row, :length] = slots.keys_BSGE[last, :length]
+                slots.values_BSGE[row, :length] = slots.values_BSGE[last, :length]
+        self.lengths[row] = length
         self.lengths = self.lengths[:last]
 
 

@@ -6,6 +6,7 @@ takes the result of the last one, and the device does not wait for it.
 """
 
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -46,12 +47,15 @@ class Choices:
     """
 
     @classmethod
-    def of(cls, model: "Transformer", cache: Cache, allowed_V: np.ndarray) -> "Choices":
+    def of(
+        cls, model: "Transformer", cache: Cache, allowed_V: np.ndarray, rows: int = 0
+    ) -> "Choices":
         """The choices recorded for the memory of `cache`, or new ones.
 
-        `allowed_V` is True for the tokens that may be chosen at all.
+        `allowed_V` is True for the tokens that may be chosen at all. More `rows` than the cache has
+        make steps that serve caches of up to that many; the memory must have them.
         """
-        rows, known = len(cache.lengths), cache.memory.choices
+        rows, known = rows or len(cache.lengths), cache.memory.choices
         if rows not in known or known[rows].allowed_V is not allowed_V:
             known[rows] = cls(model, cache.memory, rows, allowed_V)
         return known[rows]
@@ -66,7 +70,7 @@ class Choices:
         self.buffers = model.buffers(B, 1, training=False)
         self.decode = decode_step(model, self.buffers, self.slots)
         ids, lengths, draws = np.zeros(B, np.int32), np.zeros(B, np.int32), np.zeros(B, np.int64)
-        self.feed = backend.feed([ids, lengths, draws, np.zeros(4, np.int64)])
+        self.feed = backend.feed([ids, lengths, draws, np.zeros((B, 4), np.int64)])
         self.no_starts = backend.zeros((B, 1), np.int32)
         self.allowed = backend.from_host(allowed_V.astype(np.uint8))
         self.logits = backend.empty((B, model.heads.rows), np.float32)
@@ -81,8 +85,8 @@ class Choices:
         cache: Cache,
         tokens: np.ndarray,
         counts: np.ndarray,
-        sampling: SamplingSettings,
-        draws_B: np.ndarray,
+        samplings: Sequence[SamplingSettings],
+        draws_B: np.ndarray | Sequence[int],
     ) -> None:
         """Append tokens to the rows of `cache`, as `Transformer.extend` does, and choose the next.
 
@@ -90,21 +94,38 @@ class Choices:
         random numbers.
         """
         self.taken = self.asked
-        shares = np.array([sampling.temperature, sampling.top_p]).view(np.int64)
-        seed = np.array([sampling.seed], np.uint64).view(np.int64)
-        settings = np.concatenate([shares, seed, [sampling.top_k]])
-        draws = np.asarray(draws_B, np.int64)
         if tokens.shape[1] == 1:
-            ids = np.asarray(tokens[:, 0], np.int32)
-            self.feed.load(ids, cache.lengths.copy(), draws, settings)
+            self.load(tokens[:, 0], cache.lengths, samplings, draws_B)
             cache.lengths += 1
             self.ask()
         else:
             normed = self.model.append(cache, tokens, counts)
-            ids = np.zeros(len(tokens), np.int32)
-            self.feed.load(ids, cache.lengths.copy(), draws, settings)
+            self.load([0], cache.lengths, samplings, draws_B)
             self.model.backend.program(lambda: self.choose_behind(normed)).run()
             self.copy()
+
+    def again(self, samplings: Sequence[SamplingSettings], draws_B: Sequence[int]) -> None:
+        """Choose once more from the logits behind a prompt that was just read."""
+        self.load([0], [0], samplings, draws_B)
+        self.model.backend.program(lambda: self.choose(None)).run()
+        self.copy()
+
+    def load(
+        self,
+        ids: Sequence[int] | np.ndarray,
+        lengths: Sequence[int] | np.ndarray,
+        samplings: Sequence[SamplingSettings],
+        draws_B: np.ndarray | Sequence[int],
+    ) -> None:
+        """Hand over a step's inputs; rows that the cache lacks get zeros."""
+        shares = np.array([(each.temperature, each.top_p) for each in samplings], np.float64)
+        seeds = np.array([[each.seed] for each in samplings], np.uint64)
+        top_k = np.array([[each.top_k] for each in samplings], np.int64)
+        settings = np.hstack([shares.view(np.int64), seeds.view(np.int64), top_k])
+        whole = [np.zeros(each.shape, each.dtype) for each in self.feed.arrays]
+        for padded, given in zip(whole, (ids, lengths, draws_B, settings), strict=True):
+            padded[: len(given)] = given
+        self.feed.load(*whole)
 
     def choose_behind(self, normed_BD: Array) -> None:
         """Choose from the logits of a prompt that was just read."""

@@ -45,21 +45,25 @@ def split_prompt(name: str, instruction: str, input: str = "") -> tuple[str, str
 def chat_template(name: str) -> str:
     """The template in Jinja, as transformers, llama.cpp and others fill it in.
 
-    Messages become the training record: `</s>` prompt response `</s>` prompt response `</s>` … A
-    message of the user may have an `input` beside its `content`. `add_generation_prompt` adds the
-    words in front of the response.
+    Messages become the training record: `</s>` prompt response `</s>` prompt response `</s>` …
+    Messages up to a response (of the system, the developer, the user) are one prompt's paragraphs.
+    The last of them may have an `input` beside its `content`. `add_generation_prompt` adds the
+    words in front of the response. The server reads a chat in the same way.
     """
-    content, further = "message['content']", "message['input']"
-    alone = in_jinja(split_prompt(name, content)[0], content)
-    with_input = in_jinja(split_prompt(name, content, further)[0], content, further)
+    further = "message['input']"
+    alone = in_jinja(split_prompt(name, "turn.said")[0], "turn.said")
+    with_input = in_jinja(split_prompt(name, "turn.said", further)[0], "turn.said", further)
     heading = in_jinja(split_prompt(name, "")[1])
-    refusal = f"the template {name} has turns of user and assistant only"
+    refusal = f"the template {name} has messages of system, user and assistant only"
     return (
-        "{{ bos_token }}{% for message in messages %}"
-        "{% if message['role'] == 'user' %}"
+        "{{ bos_token }}{% set turn = namespace(said='') %}{% for message in messages %}"
+        "{% if message['role'] == 'assistant' %}"
+        f"{heading}{{{{ message['content'] }}}}{{{{ eos_token }}}}"
+        "{% elif message['role'] in ['system', 'developer', 'user'] %}"
+        "{% set turn.said = turn.said + message['content'] %}"
+        "{% if loop.last or messages[loop.index]['role'] == 'assistant' %}"
         f"{{% if {further} %}}{with_input}{{% else %}}{alone}{{% endif %}}"
-        "{% elif message['role'] == 'assistant' %}"
-        f"{heading}{{{{ {content} }}}}{{{{ eos_token }}}}"
+        "{% set turn.said = '' %}{% else %}{% set turn.said = turn.said + '\\n\\n' %}{% endif %}"
         f"{{% else %}}{{{{ raise_exception({json.dumps(refusal)}) }}}}{{% endif %}}"
         f"{{% endfor %}}{{% if add_generation_prompt %}}{heading}{{% endif %}}"
     )

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.errors import UserError
-from nanoeuler.inference.sampling import GREEDY, Sampling, choose, uniform
+from nanoeuler.inference.sampling import GREEDY, STREAM, Sampling, choose, falling, uniform
 
 LOGITS = np.log(np.array([[0.5, 0.25, 0.15, 0.1]]))
 
@@ -132,3 +132,18 @@ def test_settings_out_of_range_are_refused_by_name(setting, words):
     with pytest.raises(UserError) as caught:
         Sampling(**setting)
     assert words in str(caught.value)
+
+
+def test_a_random_number_is_the_first_of_its_counter():
+    for seed, position in ((0, 0), (1, 63), (2**64 - 1, 64), (7, 10**12 + 5)):
+        key = np.array([seed, STREAM], np.uint64)
+        bits = np.random.Philox(key=key, counter=position).random_raw()
+        assert uniform(seed, position) == (bits >> 11) / 2**53
+
+
+def test_scores_are_sorted_as_by_a_stable_sort():
+    random = np.random.default_rng(5)
+    scores = random.choice([-np.inf, -2.5, -1e-45, -0.0, 0.0, 1e-45, 3.25, 3e38], (40, 60))
+    scores[20:] = 4 * random.standard_normal((20, 60)).astype(np.float32)
+    for given in (scores, scores / 3):  # the second is no longer of float32
+        np.testing.assert_array_equal(falling(given), np.argsort(-given, axis=1, kind="stable"))

@@ -9,25 +9,11 @@ from nanoeuler.inference.window import ContextWindow
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
+from tests.choosing_backend import ChoosingBackend
 
 CONFIG = ModelConfig(
     vocab_size=50, dim=16, layers=2, heads=4, kv_heads=2, ffn=20, context=24, mtp_heads=2
 )
-
-
-class ChoosingBackend(ReferenceBackend):
-    """A host that chooses greedily, as an engine with a device does: its arrays stay its own."""
-
-    chooses = True
-    idle_caches = 1
-
-    def choose(self, logits_BV, allowed_V, settings_4, draws_B, chosen_B, tokens_B, lengths_B):
-        scores = np.where(allowed_V, logits_BV[:, : len(allowed_V)], -np.inf)
-        chosen_B[...] = scores.argmax(axis=1)
-        tokens_B[...] = chosen_B
-        draws_B += 1
-        if lengths_B is not None:
-            lengths_B += 1
 
 
 def written(backend, prompts, count):

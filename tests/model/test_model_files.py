@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tokenizers
 import yaml
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -28,6 +27,7 @@ from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.template import TEMPLATES, chat_template
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.vocabulary import build
+from tests.chat_templates import filled
 
 
 @pytest.fixture
@@ -170,15 +170,6 @@ def test_a_kept_model_has_all_files(saved):
 
 
 # ---- companions
-
-
-def filled(template: str, messages: list[dict[str, str]], *, more: bool) -> str:
-    """A chat template as transformers fills it in."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.globals["raise_exception"] = pytest.fail
-    return environment.from_string(template).render(
-        messages=messages, add_generation_prompt=more, bos_token="</s>", eos_token="</s>"
-    )
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

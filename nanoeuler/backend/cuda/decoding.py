@@ -190,7 +190,8 @@ class DecodingOps(Backend):
         """Choose the next token of each row, see sampling.cu."""
         V, stride = len(allowed_V), np.int64(logits_BV.shape[1])
         source, threads, shared = self.sources.sampling(V), choosing_threads(V), choosing_bytes(V)
-        inputs = logits_BV, stride, allowed_V, settings, draws_B
+        own = int(settings.ndim == 2)  # each row's
+        inputs = logits_BV, stride, allowed_V, settings, own, draws_B
         arguments = *inputs, chosen_B, tokens_B, lengths_B
         rows = len(logits_BV)
         self.launch(source, "choose", rows, threads, *arguments, shared=shared, early=True)

@@ -283,6 +283,10 @@ class CudaBackend(DecodingOps):
     def host_copy(self, array: Array) -> DeviceHostCopy:
         return DeviceHostCopy(array, self.stream)
 
+    def enter_thread(self) -> None:
+        cupy.cuda.Device(self.device.index).use()
+        self.stream.use()
+
     def finish(self) -> None:
         self.stream.synchronize()
 

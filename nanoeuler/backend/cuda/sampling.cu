@@ -9,8 +9,9 @@
 // comparing the tokens of a bin. In a larger one ranks are searched bit by bit.
 //
 // in:  logits (B, V) float, rows `stride` apart; allowed (V) bytes, 1 for a token that may be
-//      chosen; settings: see there; draws (B) int64: the number of the token in its row's sequence,
-//      the counter of Philox 4×64 (Salmon et al. 2011), whose key holds the seed
+//      chosen; settings: see there, those of row b at b · settings_stride; draws (B) int64: the
+//      number of the token in its row's sequence, the counter of Philox 4×64 (Salmon et al. 2011),
+//      whose key holds the seed
 // out: chosen (B) int, −1 where a logit is not finite or nothing is allowed; tokens (B) int: the
 //      same for the next step, with 0 instead of −1; draws advance by 1, and so do lengths (B) int,
 //      the tokens in the cache, where given
@@ -273,11 +274,12 @@ find(const u64 (&rank)[EACH], u64 (&weight)[EACH], const Settings& s, double dra
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     choose(const float* logits, long long stride, const unsigned char* allowed,
-        const Settings* settings, long long* draws, int* chosen, int* tokens, int* lengths) {
+        const Settings* settings, int settings_stride, long long* draws, int* chosen, int* tokens,
+        int* lengths) {
     extern __shared__ __align__(16) unsigned char memory[];
     wait_for_previous();
     const int b = blockIdx.x;
-    const Settings s = *settings;
+    const Settings s = settings[b * settings_stride];
     const u64 counter = draws[b];
     float logit[EACH], highest = -INFINITE;
     bool broken = false;

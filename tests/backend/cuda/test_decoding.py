@@ -43,14 +43,16 @@ def engine(precision, **fields):
     return CudaBackend(precision, **fields)
 
 
-def chosen_by_device(backend, logits, sampling, positions, allowed):
+def chosen_by_device(backend, logits, samplings, positions, allowed):
     rows = len(logits)
-    bits = (
+    bits = b"".join(
         np.array([sampling.temperature, sampling.top_p]).tobytes()
         + np.array([sampling.seed], np.uint64).tobytes()
         + np.array([sampling.top_k]).tobytes()
+        for sampling in samplings
     )
-    settings = backend.from_host(np.frombuffer(bits, np.int64))
+    settings = np.frombuffer(bits, np.int64).reshape(len(samplings), 4)
+    settings = backend.from_host(settings if len(samplings) > 1 else settings[0])
     draws = backend.from_host(np.asarray(positions, np.int64))
     chosen, tokens, lengths = (backend.from_host(np.full(rows, -7, np.int32)) for _ in range(3))
     backend.choose(
@@ -81,14 +83,13 @@ def test_the_device_chooses_what_the_host_chooses(vocabulary):
     logits[-1] = 0
     allowed = random.random(vocabulary) < 0.9
     allowed[0] = True
-    for sampling in SETTINGS:
+    for shift in range(len(SETTINGS)):  # each row has settings of its own, as in the server
+        samplings = [SETTINGS[(row + shift) % len(SETTINGS)] for row in range(64)]
         positions = random.integers(0, 2**40, 64)
-        expected = choose(logits, sampling, positions, allowed)
-        np.testing.assert_array_equal(
-            chosen_by_device(backend, logits, sampling, positions, allowed),
-            expected,
-            err_msg=str(sampling),
-        )
+        chosen = chosen_by_device(backend, logits, samplings, positions, allowed)
+        np.testing.assert_array_equal(chosen, choose(logits, samplings, positions, allowed))
+    chosen = chosen_by_device(backend, logits, [WARM], positions, allowed)  # for all rows
+    np.testing.assert_array_equal(chosen, choose(logits, WARM, positions, allowed))
 
 
 def test_logits_that_are_no_numbers_are_refused():
@@ -97,7 +98,7 @@ def test_logits_that_are_no_numbers_are_refused():
     logits[1, 5], logits[2, 6], logits[3] = np.nan, np.inf, -np.inf
     for sampling in (GREEDY, Sampling()):
         assert (
-            chosen_by_device(backend, logits, sampling, np.arange(4), allowed) < 0
+            chosen_by_device(backend, logits, [sampling] * 4, np.arange(4), allowed) < 0
         ).tolist() == [False, True, True, True]
     with pytest.raises(UserError, match=NOT_FINITE[:30]):
         checked(np.array([3, -1]))

@@ -1,0 +1,237 @@
+"""A server under load: throughput, time to the first token and between tokens, by clients.
+
+    python benchmarks/serving.py --preset small                         1, 8 and 64 clients
+    nanoeuler serve results/demo/sft &
+    python benchmarks/serving.py --url http://127.0.0.1:8000
+    python benchmarks/serving.py --url http://127.0.0.1:8000 --soak 600 --model results/demo/sft
+
+With `--preset` the server is ours, on a GPU where there is one, and the model has fresh weights.
+Any server of OpenAI's API can be measured, so that peers are measured by the same client. Each
+client streams completions of a text one after the other, each with a seed of its own. Printed are
+tokens per second of all clients together, and the median and the 95th percentile of the time to the
+first token and between two parts of a reply. A part is a token, or more where the client falls
+behind.
+
+With `--soak`, 64 clients come, go and break off for that many seconds. Every reply that was not
+broken off is compared with what `generate` writes; the server's memory is printed at each tenth.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from nanoeuler import provenance
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.files import SavedModel, save_model
+from nanoeuler.model.flat import initial_parameters
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.vocabulary import build
+
+PROMPTS = ("The harbour", "A fox", "Where does Bea live?", "In the old mill, the people of the")
+
+
+class Client:
+    """A connection that streams completions."""
+
+    def __init__(self, url: str, model: str):
+        self.address, self.model = urlsplit(url), model
+        self.connection = http.client.HTTPConnection(self.address.netloc, timeout=300)
+
+    def stream(self, **fields: object):
+        """The events of a completion, as (seconds since the request, event)."""
+        body = json.dumps({"model": self.model, "stream": True, **fields})
+        began = time.perf_counter()
+        headers = {"Content-Type": "application/json"}
+        self.connection.request("POST", "/v1/completions", body, headers)
+        response = self.connection.getresponse()
+        if response.status != 200:
+            raise RuntimeError(f"{response.status}: {response.read()[:300]!r}")
+        while line := response.readline():
+            if line.startswith(b"data: {"):
+                yield time.perf_counter() - began, json.loads(line[6:])
+        # the connection can be used again once the reply is read to its end
+
+
+@contextlib.contextmanager
+def fresh_server(preset: str) -> Iterator[str]:
+    """The address of a server of our own, with a model of fresh weights that knows bytes only."""
+    config = ModelConfig.from_dict({"preset": preset})
+    with tempfile.TemporaryDirectory() as name:
+        tokenizer, folder = Path(name, "tokenizer.json"), Path(name, preset)
+        Tokenizer(build([])).save(tokenizer)
+        weights = initial_parameters(config, 1)
+        save_model(folder, SavedModel(config, weights, tokenizer, "pretrain", None))
+        command = [sys.executable, "-m", "nanoeuler", "serve", str(folder), "--port", "0"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+            assert server.stderr is not None
+            try:
+                for line in server.stderr:
+                    if found := re.search(r"(http://\S+)/v1", line):
+                        yield found[1]
+                        break
+            finally:
+                server.terminate()
+
+
+def measure(url: str, model: str, clients: int, seconds: float, tokens: int) -> None:
+    """Print a row of the table."""
+    first: list[float] = []
+    between: list[float] = []
+    written = [0] * clients
+    stop = time.perf_counter() + seconds
+
+    def work(number: int) -> None:
+        client = Client(url, model)
+        seed = number
+        while time.perf_counter() < stop:
+            seed += clients
+            before = None
+            fields = {
+                "prompt": PROMPTS[seed % len(PROMPTS)],
+                "seed": seed,
+                "max_tokens": tokens,
+                "temperature": 0.7,
+                "stream_options": {"include_usage": True},
+            }
+            for at, event in client.stream(**fields):
+                if event.get("usage"):
+                    written[number] += event["usage"]["completion_tokens"]
+                elif before is None:
+                    first.append(at)
+                else:
+                    between.append(at - before)
+                before = at
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(clients)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rate = sum(written) / (time.perf_counter() - began)
+    times = [1000 * np.percentile(each, share) for each in (first, between) for share in (50, 95)]
+    shown = " | ".join(f"{value:.2f}" for value in times)
+    print(f"| {clients} | {rate:,.0f} | {shown} |", flush=True)
+
+
+def soak(url: str, name: str, folder: Path, seconds: float, tokens: int) -> bool:
+    """64 clients that come, go and break off. Returns whether every reply was right."""
+    import nanoeuler
+
+    model = nanoeuler.load(folder, device="cpu")
+    expected: dict[tuple[str, int], str] = {}
+    for prompt in PROMPTS:
+        for seed in range(8):
+            fields = {"temperature": 1.0, "top_p": 1.0, "seed": seed, "max_tokens": tokens}
+            expected[prompt, seed] = model.generate(prompt, raw=True, **fields)
+    stop = time.perf_counter() + seconds
+    wrong: list[str] = []
+    counts = {"whole": 0, "broken off": 0, "refused": 0, "failed": 0}
+    lock = threading.Lock()
+
+    def ask(chance: random.Random) -> str:
+        client = Client(url, name)
+        prompt, seed = chance.choice(PROMPTS), chance.randrange(8)
+        leaves = chance.randrange(1, 30) if chance.random() < 0.3 else None
+        text = ""
+        fields = {"prompt": prompt, "seed": seed, "max_tokens": tokens, "temperature": 1.0}
+        for number, (_, event) in enumerate(client.stream(**fields)):
+            if number == leaves:
+                client.connection.close()
+                return "broken off"
+            text += "".join(choice["text"] for choice in event["choices"])
+        if text != expected[prompt, seed]:
+            wrong.append(f"{prompt!r} with seed {seed}: {text!r}")
+        client.connection.close()
+        return "whole"
+
+    def work(number: int) -> None:
+        chance = random.Random(number)
+        while time.perf_counter() < stop:
+            try:
+                end = ask(chance)
+            except RuntimeError:
+                end = "refused"
+            except OSError:
+                end = "failed"
+            with lock:
+                counts[end] += 1
+            time.sleep(chance.random() * 0.05)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(64)]
+    for thread in threads:
+        thread.start()
+    for tenth in range(1, 11):
+        time.sleep(max(0.0, stop - seconds * (1 - tenth / 10) - time.perf_counter()))
+        print(f"  {tenth * 10} %: {counts}, memory {server_memory(url):.1f} MB", flush=True)
+    for thread in threads:
+        thread.join()
+    for line in wrong[:5]:
+        print("wrong:", line)
+    print(f"{sum(counts.values())} requests, {len(wrong)} wrong replies")
+    return not wrong
+
+
+def server_memory(url: str) -> float:
+    """Resident megabytes of the process that listens on the port of `url`."""
+    port = f":{urlsplit(url).port:04X}"
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    sockets = {f"socket:[{line[9]}]" for line in lines if line[1].endswith(port)}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(str(file.readlink()) in sockets for file in (process / "fd").iterdir()):
+                if "serve" not in (process / "cmdline").read_text():
+                    continue
+                status = (process / "status").read_text()
+                return int(status.split("VmRSS:")[1].split()[0]) / 1024
+        except OSError:
+            continue
+    return float("nan")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--url", default="http://127.0.0.1:8000")
+    parser.add_argument("--name", help="the model's name; default: the first that the server has")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--seconds", type=float, default=20, help="for each number of clients")
+    parser.add_argument("--tokens", type=int, default=100, help="of each reply, at most")
+    parser.add_argument("--soak", type=float, metavar="SECONDS")
+    parser.add_argument("--model", type=Path, help="the served model's folder, for --soak")
+    parser.add_argument("--preset", help="measure a server of our own with a model of that size")
+    options = parser.parse_args()
+    print(provenance.cpu_name())
+    given = contextlib.nullcontext(options.url)
+    with fresh_server(options.preset) if options.preset else given as url:
+        run(url, options)
+
+
+def run(url: str, options: argparse.Namespace) -> None:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc)
+    connection.request("GET", "/v1/models")
+    name = options.name or json.loads(connection.getresponse().read())["data"][0]["id"]
+    if options.soak:
+        right = soak(url, name, options.model, options.soak, options.tokens)
+        sys.exit(not right)
+    measure(url, name, 1, 2, options.tokens)  # warm
+    print("| clients | tokens/s | first ms p50 | p95 | between ms p50 | p95 |")
+    print("|---|---|---|---|---|---|")
+    for clients in options.clients:
+        measure(url, name, clients, options.seconds, options.tokens)
+
+
+if __name__ == "__main__":
+    main()

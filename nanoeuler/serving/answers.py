@@ -1,0 +1,159 @@
+"""What clients receive: the replies to one request as the objects of OpenAI's API."""
+
+import json
+import time
+import uuid
+from abc import abstractmethod
+from collections.abc import AsyncIterator
+from typing import Any, Generic, TypeVar
+
+from nanoeuler.serving.collecting import Part, Replies
+from nanoeuler.serving.errors import ApiError
+from nanoeuler.serving.jobs import Scored
+from nanoeuler.serving.requests import Asked, ChatCompletion, Completion
+from nanoeuler.tokenizer import Tokenizer
+
+Kind = TypeVar("Kind", bound=Asked)
+
+
+class Answer(Generic[Kind]):
+    """The replies to a request, as one object or as a stream of events."""
+
+    prefix: str
+    """Of the answer's id."""
+    whole_name: str
+    part_name: str
+
+    def __init__(self, asked: Kind, replies: Replies, tokenizer: Tokenizer):
+        self.asked, self.replies, self.tokenizer = asked, replies, tokenizer
+        self.id = f"{self.prefix}-{uuid.uuid4().hex}"
+        self.created = int(time.time())
+
+    async def whole(self) -> dict[str, Any]:
+        parts = await self.replies.whole()
+        choices = [self.choice(*each, streamed=False) for each in enumerate(parts)]
+        return self.object(self.whole_name, choices, self.usage())
+
+    async def events(self) -> AsyncIterator[str]:
+        """Server-sent events, up to [DONE]."""
+        try:
+            async for parts in self.replies.parts():
+                choices = [
+                    self.choice(index, part, streamed=True)
+                    for index, part in parts.items()
+                    if part.text or part.scored or part.finish
+                ]
+                if choices:
+                    yield "".join(
+                        event(self.object(self.part_name, [choice], None)) for choice in choices
+                    )
+            if self.asked.wants_usage:
+                yield event(self.object(self.part_name, [], self.usage()))
+            yield "data: [DONE]\n\n"
+        except ApiError as error:
+            yield event(error.body())
+
+    def object(
+        self, name: str, choices: list[dict[str, Any]], usage: dict[str, int] | None
+    ) -> dict[str, Any]:
+        head = {"id": self.id, "object": name, "created": self.created, "model": self.asked.model}
+        return {**head, "choices": choices, "usage": usage}
+
+    def choice(self, index: int, part: Part, *, streamed: bool) -> dict[str, Any]:
+        content = self.content(index, part, streamed=streamed)
+        return {"index": index, **content, "finish_reason": part.finish}
+
+    @abstractmethod
+    def content(self, index: int, part: Part, *, streamed: bool) -> dict[str, Any]:
+        """Text and log-probabilities of a reply, or of a part of it where they are streamed."""
+
+    def usage(self) -> dict[str, int]:
+        prompt, reply = self.replies.prompt_tokens, self.replies.tokens
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": reply,
+            "total_tokens": prompt + reply,
+        }
+
+    def text(self, token: int) -> str:
+        """A token as text; one that is not whole UTF-8 as its bytes, like bytes:\\xe2\\x80."""
+        content = self.tokenizer.token_bytes(token)
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
+
+
+class ChatAnswer(Answer[ChatCompletion]):
+    """The answer to a chat."""
+
+    prefix = "chatcmpl"
+    whole_name = "chat.completion"
+    part_name = "chat.completion.chunk"
+
+    def __init__(self, asked: ChatCompletion, replies: Replies, tokenizer: Tokenizer):
+        super().__init__(asked, replies, tokenizer)
+        self.begun: set[int] = set()
+        """Replies of which a part was streamed."""
+
+    def content(self, index: int, part: Part, *, streamed: bool) -> dict[str, Any]:
+        tokens = [self.token(each) for each in part.scored]
+        logprobs = None if self.asked.likeliest is None else {"content": tokens, "refusal": None}
+        message = {"role": "assistant", "content": part.text, "refusal": None}
+        if not streamed:
+            return {"message": message, "logprobs": logprobs}
+        delta = {"content": part.text} if index in self.begun else message
+        self.begun.add(index)
+        return {"delta": delta, "logprobs": logprobs}
+
+    def token(self, scored: Scored) -> dict[str, Any]:
+        alternatives = [self.entry(*each) for each in scored.likeliest]
+        return {**self.entry(scored.token, scored.logprob), "top_logprobs": alternatives}
+
+    def entry(self, token: int, logprob: float | None) -> dict[str, Any]:
+        content = list(self.tokenizer.token_bytes(token))
+        return {"token": self.text(token), "logprob": logprob, "bytes": content}
+
+
+class CompletionAnswer(Answer[Completion]):
+    """The answer to a completion."""
+
+    prefix = "cmpl"
+    whole_name = part_name = "text_completion"
+
+    def __init__(self, asked: Completion, replies: Replies, tokenizer: Tokenizer):
+        super().__init__(asked, replies, tokenizer)
+        self.offsets: dict[int, int] = {}
+        """Where in the text of a reply its next token begins, by reply."""
+
+    def content(self, index: int, part: Part, *, streamed: bool) -> dict[str, Any]:
+        text, scored = part.text, part.scored
+        if self.asked.echo and index not in self.offsets:
+            job, hidden = self.replies.jobs[index // self.asked.replies], self.asked.hidden
+            text = self.tokenizer.decode(job.prompt[hidden:]) + text
+            scored = job.scores[hidden:] + scored
+        if self.asked.likeliest is None:
+            self.offsets[index] = 0
+            return {"text": text, "logprobs": None}
+        return {"text": text, "logprobs": self.logprobs(index, scored)}
+
+    def logprobs(self, index: int, scored: list[Scored]) -> dict[str, Any]:
+        texts = [self.text(each.token) for each in scored]
+        offsets = [self.offsets.get(index, 0)]
+        for text in texts:
+            offsets.append(offsets[-1] + len(text))
+        self.offsets[index] = offsets.pop()
+        tops = [
+            None if each.logprob is None else {self.text(id): value for id, value in each.likeliest}
+            for each in scored
+        ]
+        return {
+            "tokens": texts,
+            "token_logprobs": [each.logprob for each in scored],
+            "top_logprobs": tops if self.asked.likeliest else None,
+            "text_offset": offsets,
+        }
+
+
+def event(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n"

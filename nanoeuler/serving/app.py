@@ -1,0 +1,262 @@
+"""OpenAI's API over HTTP: models, completions, chat completions, health, metrics, and the page."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from importlib import resources
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from nanoeuler import log
+from nanoeuler.api import LanguageModel
+from nanoeuler.model.spec import parameter_count
+from nanoeuler.serving.answers import Answer, ChatAnswer, CompletionAnswer
+from nanoeuler.serving.collecting import Replies
+from nanoeuler.serving.engine import Busy, Engine
+from nanoeuler.serving.errors import ApiError, wrong
+from nanoeuler.serving.metrics import Metrics
+from nanoeuler.serving.requests import ChatCompletion, Completion, read, tokens_left
+
+MOST_BODY = 1 << 20
+"""Bytes of a request's body."""
+
+PAGE = {"": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cache-Control": "no-cache",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class App:
+    """The server's answers. `seconds` is the most that a request may take."""
+
+    def __init__(self, models: dict[str, LanguageModel], engine: Engine, seconds: float):
+        self.models, self.engine, self.seconds = models, engine, seconds
+        self.metrics = Metrics()
+        self.started = int(time.time())
+        self.connections: Callable[[], int] = lambda: 0
+        self.page = {name: read_page(name) for name in PAGE}
+
+    def starlette(self) -> Starlette:
+        routes = {
+            "/health": ("GET", self.health),
+            "/metrics": ("GET", self.show_metrics),
+            "/v1/models": ("GET", self.list_models),
+            "/v1/models/{model}": ("GET", self.show_model),
+            "/v1/completions": ("POST", self.complete),
+            "/v1/chat/completions": ("POST", self.chat),
+            **{f"/{name}": ("GET", self.show_page) for name in PAGE},
+        }
+        return Starlette(
+            routes=[
+                Route(path, self.counted(path, handler), methods=[method])
+                for path, (method, handler) in routes.items()
+            ],
+            exception_handlers={HTTPException: refuse},
+            lifespan=self.lifespan,
+        )
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        self.engine.start(asyncio.get_running_loop())
+        yield
+        self.engine.stop()
+
+    def counted(self, path: str, handler: Handler) -> Handler:
+        """`handler`, with its errors as answers, and its answers counted."""
+
+        async def handle(request: Request) -> Response:
+            try:
+                response = await handler(request)
+            except ApiError as error:
+                response = answer(error)
+            except ClientDisconnect:
+                response = Response(status_code=499)  # nobody reads it
+            except Exception as error:
+                log.line("error", f"{path}: {error!r}")
+                response = answer(ApiError(500, "the server failed; its log says why"))
+            self.metrics.requests[path, response.status_code] += 1
+            return response
+
+        return handle
+
+    # ---- about the server
+
+    async def health(self, _: Request) -> Response:
+        alive = self.engine.thread.is_alive()
+        status = {"status": "ok" if alive else "the decoding thread has ended"}
+        return JSONResponse(status, 200 if alive else 503)
+
+    async def show_metrics(self, _: Request) -> Response:
+        engine = self.engine
+        text = self.metrics.text(engine.writing, engine.waiting, self.connections())
+        return Response(text, media_type="text/plain; version=0.0.4")
+
+    async def list_models(self, _: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self.described(n) for n in self.models]})
+
+    async def show_model(self, request: Request) -> Response:
+        return JSONResponse(self.described(request.path_params["model"]))
+
+    def described(self, name: str) -> dict[str, Any]:
+        """OpenAI's fields, and in `nanoeuler` what the page asks for."""
+        model = self.model(name)
+        return {
+            "id": name,
+            "object": "model",
+            "created": self.started,
+            "owned_by": "nanoeuler",
+            "nanoeuler": {
+                "stage": model.stage,
+                "chat": model.template is not None,
+                "context": model.config.context,
+                "parameters": parameter_count(model.config),
+                "engine": model.transformer.backend.name,
+            },
+        }
+
+    def model(self, name: str) -> LanguageModel:
+        if name not in self.models:
+            known = ", ".join(self.models)
+            raise ApiError(
+                404,
+                f"there is no model {name[:100]!r}; this server has {known}",
+                param="model",
+                code="model_not_found",
+            )
+        return self.models[name]
+
+    async def show_page(self, request: Request) -> Response:
+        name = request.url.path[1:]
+        return Response(self.page[name], media_type=PAGE[name], headers=PAGE_HEADERS)
+
+    # ---- writing
+
+    async def complete(self, request: Request) -> Response:
+        asked = read(Completion, await body(request))
+        model = self.model(asked.model)
+        replies = self.submit(asked, asked.prompts(model))
+        return await send(request, CompletionAnswer(asked, replies, model.tokenizer))
+
+    async def chat(self, request: Request) -> Response:
+        asked = read(ChatCompletion, await body(request))
+        model = self.model(asked.model)
+        replies = self.submit(asked, [asked.prompt(model)])
+        return await send(request, ChatAnswer(asked, replies, model.tokenizer))
+
+    def submit(self, asked: Completion | ChatCompletion, prompts: list[list[int]]) -> Replies:
+        """Let the replies to some prompts be written. Raises `ApiError`."""
+        context = self.models[asked.model].config.context
+        most = self.engine.batches[asked.model].most_rows
+        if asked.replies > most:
+            raise wrong("n", f"must be at most {most}, the replies that are written at a time")
+        replies = Replies(self.engine, self.metrics, asked.model)
+        for prompt in prompts:
+            replies.add(
+                prompt=prompt,
+                samplings=asked.samplings(),
+                max_tokens=tokens_left(asked.new_tokens, prompt, context),
+                stops=asked.stops,
+                likeliest=asked.likeliest,
+                score_prompt=asked.score_prompt,
+                deadline=time.monotonic() + self.seconds,
+            )
+        try:
+            replies.submit()
+        except Busy as error:
+            headers = {"Retry-After": str(error.seconds)}
+            raise ApiError(429, str(error), code="busy", headers=headers) from error
+        return replies
+
+
+async def send(request: Request, answer: Answer) -> Response:
+    """The answer whole or as a stream. The replies end when their client goes away."""
+    if answer.asked.stream:
+        return ReplyStream(answer)
+    try:
+        return JSONResponse(await unless_gone(request, answer.whole()))
+    finally:
+        answer.replies.close()
+
+
+class ReplyStream(StreamingResponse):
+    """A stream of events that ends its replies when its client goes away."""
+
+    def __init__(self, answer: Answer):
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(answer.events(), headers=headers, media_type="text/event-stream")
+        self.replies = answer.replies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.replies.close()
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of `work`. Raises ClientDisconnect when the client goes away before."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(gone())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if tasks[0].done():
+            return tasks[0].result()
+        raise ClientDisconnect
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def body(request: Request) -> bytes:
+    """The body of a request. Raises `ApiError` for one that is too large."""
+    content = bytearray()
+    declared = request.headers.get("content-length", "0")
+    too_large = declared.isdecimal() and int(declared) > MOST_BODY
+    if not too_large:
+        async for piece in request.stream():
+            content += piece
+            if too_large := len(content) > MOST_BODY:
+                break
+    if too_large:
+        raise ApiError(
+            413,
+            f"the body is larger than {MOST_BODY:,} bytes; shorten it",
+            headers={"Connection": "close"},
+        )
+    return bytes(content)
+
+
+def answer(error: ApiError) -> Response:
+    return JSONResponse(error.body(), error.status, headers=error.headers)
+
+
+async def refuse(request: Request, error: Exception) -> Response:
+    """The answer to a request for what is not there."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        message = f"{request.method[:20]} is not what this address takes"
+    else:
+        message = "there is nothing at this address; the API is below /v1"
+    return answer(ApiError(error.status_code, message, headers=dict(error.headers or {})))
+
+
+def read_page(name: str) -> bytes:
+    return (resources.files("nanoeuler.serving") / "page" / (name or "index.html")).read_bytes()

@@ -1,0 +1,124 @@
+"""The thread that decodes for all requests, and its queue.
+
+One thread serves all models, a step of each in turn: a step takes every core or the whole device.
+"""
+
+import asyncio
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nanoeuler import log
+from nanoeuler.errors import UserError
+from nanoeuler.serving.batch import Batch
+from nanoeuler.serving.jobs import Job, Piece
+
+
+class Busy(Exception):
+    """The queue is full. `seconds` is when to try again."""
+
+    def __init__(self, seconds: int):
+        super().__init__(f"the queue is full; try again in {seconds} s")
+        self.seconds = seconds
+
+
+class Engine:
+    """Decodes jobs in a thread of its own and hands their pieces to an event loop."""
+
+    def __init__(self, batches: dict[str, Batch], longest_queue: int):
+        self.batches, self.longest_queue = batches, longest_queue
+        self.changed = threading.Condition()
+        self.arrived: list[tuple[Batch, Job]] = []
+        self.stopping = False
+        self.outbox: list[tuple[Callable[[Piece], None], Piece]] = []
+        self.reply_seconds = 1.0
+        """How long a reply takes, from start to end: a moving average."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.thread = threading.Thread(target=self.run, name="decoding", daemon=True)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.thread.start()
+
+    def stop(self) -> None:
+        with self.changed:
+            self.stopping = True
+            self.changed.notify()
+        self.thread.join()
+
+    # ---- for the thread of the event loop
+
+    def job(self, receive: Callable[[Piece], None], **fields: Any) -> Job:
+        """A job whose pieces `receive` gets in the event loop's thread."""
+        return Job(deliver=lambda piece: self.outbox.append((receive, piece)), **fields)
+
+    def submit(self, model: str, jobs: Sequence[Job]) -> None:
+        """Let jobs wait for rows. Raises `Busy`."""
+        with self.changed:
+            if self.waiting + len(jobs) > self.longest_queue:
+                raise Busy(self.seconds_to_wait())
+            self.arrived += [(self.batches[model], job) for job in jobs]
+            self.changed.notify()
+
+    @property
+    def waiting(self) -> int:
+        """Jobs whose prompt is not read yet."""
+        return len(self.arrived) + sum(len(batch.waiting) for batch in self.batches.values())
+
+    @property
+    def writing(self) -> int:
+        """Replies that are being written."""
+        return sum(len(batch.rows) for batch in self.batches.values())
+
+    def seconds_to_wait(self) -> int:
+        """About when the queue will be shorter, from 1 to 60 seconds."""
+        rows = sum(batch.most_rows for batch in self.batches.values())
+        return round(min(max(self.reply_seconds * self.waiting / rows, 1), 60))
+
+    def note_reply(self, seconds: float) -> None:
+        self.reply_seconds += 0.1 * (seconds - self.reply_seconds)
+
+    # ---- the thread
+
+    def run(self) -> None:
+        while self.take_arrived():
+            for batch in self.batches.values():
+                if batch.busy:
+                    self.step(batch)
+            self.send()
+
+    def take_arrived(self) -> bool:
+        """Put new jobs into their batches; wait for one when there is nothing to do. Returns
+        whether to go on."""
+        with self.changed:
+            busy = any(batch.busy for batch in self.batches.values())
+            while not (busy or self.arrived or self.stopping):
+                self.changed.wait()
+            for batch, job in self.arrived:
+                batch.add(job)
+            self.arrived.clear()
+        return not self.stopping
+
+    def step(self, batch: Batch) -> None:
+        """A step of one batch. Whatever goes wrong fails its jobs, and the next ones are served."""
+        try:
+            batch.step(time.monotonic())
+        except UserError as error:
+            log.line("error", str(error))
+            batch.fail_all("server_error")
+        except Exception:
+            log.line("error", traceback.format_exc())
+            batch.fail_all("server_error")
+
+    def send(self) -> None:
+        """Hand over what the step has written, in one call for all replies."""
+        pieces, self.outbox = self.outbox, []
+        if pieces and self.loop is not None:
+            self.loop.call_soon_threadsafe(deliver, pieces)
+
+
+def deliver(pieces: Sequence[tuple[Callable[[Piece], None], Piece]]) -> None:
+    for receive, piece in pieces:
+        receive(piece)

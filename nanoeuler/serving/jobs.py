@@ -1,0 +1,81 @@
+"""What the server decodes: jobs, each a prompt with replies, and the rows that these become."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from nanoeuler.inference.sampling import Sampling
+from nanoeuler.serving.text import ReplyText
+
+
+class Scored(NamedTuple):
+    """A token with its log-probability, and the likeliest tokens at its place with theirs.
+
+    None for the first token of a text, which nothing predicts.
+    """
+
+    token: int
+    logprob: float | None
+    likeliest: list[tuple[int, float]]
+
+
+class Piece(NamedTuple):
+    """What a step adds to a reply."""
+
+    choice: int
+    """Which of the job's replies; −1 for a failure of them all."""
+    tokens: int
+    text: str
+    scored: list[Scored]
+    finish: str | None = None
+    """Why the reply ends here: stop (`</s>` or a stop string) or length; else the API's error
+    type, of a reply that failed."""
+
+
+@dataclass(eq=False)
+class Job:
+    """A prompt, and the replies that are asked for: one for each of `samplings`."""
+
+    prompt: list[int]
+    samplings: Sequence[Sampling]
+    max_tokens: int
+    """Tokens of each reply; none to have the prompt scored only."""
+    deliver: Callable[[Piece], None]
+    """Called from the thread that decodes."""
+    stops: Sequence[str] = ()
+    likeliest: int | None = None
+    """Alternatives to be reported with each token; None: not even its own log-probability."""
+    score_prompt: bool = False
+    deadline: float = float("inf")
+    """When it fails, by `time.monotonic`."""
+    cancelled: bool = False
+    """Set by any thread: nobody wants the replies any more."""
+    scores: list[Scored] = field(default_factory=list)
+    """Those of the prompt, with `score_prompt`, from the first piece of a reply on."""
+
+
+@dataclass(eq=False)
+class Row:
+    """A reply that is being written."""
+
+    job: Job
+    choice: int
+    text: ReplyText
+    token: int = 0
+    """The last one."""
+    written: int = 0
+    """Tokens, `</s>` among them."""
+    left: bool = False
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.job.samplings[self.choice]
+
+    @property
+    def position(self) -> int:
+        """Of the next token, from the start of the prompt: the sampler draws by it."""
+        return len(self.job.prompt) + self.written
+
+    def take(self, token: int) -> None:
+        self.token = token
+        self.written += 1

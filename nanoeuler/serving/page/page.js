@@ -1,0 +1,389 @@
+// The page of `nanoeuler serve`: one prompt, answered by one or more models side by side.
+"use strict";
+
+const ALTERNATIVES = 5;
+const field = (id) => document.getElementById(id);
+const turns = []; // {text, mode, settings, replies: [{model, text, tokens, …}]}
+let models = [];
+let running = []; // AbortController of each reply that is being written
+const changed = new Set(); // replies that are not shown as they are
+
+function make(name, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(name), properties);
+  element.append(...children);
+  return element;
+}
+
+// ---- the API
+
+async function call(path, options = {}) {
+  const key = field("key").value;
+  const headers = { "Content-Type": "application/json" };
+  if (key) headers.Authorization = `Bearer ${key}`;
+  const response = await fetch(path, { ...options, headers });
+  if (response.ok) return response;
+  const answer = await response.json().catch(() => ({}));
+  const error = new Error(answer.error?.message ?? `the server answered ${response.status}`);
+  error.code = answer.error?.code;
+  error.status = response.status;
+  throw error;
+}
+
+const pause = () => new Promise((done) => setTimeout(done));
+
+// The choices of a stream. Between two pieces of it the page may draw and take clicks.
+async function* choicesOf(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) throw new Error("the connection ended before the reply");
+    const parts = (held + value).split("\n\n");
+    held = parts.pop();
+    for (const part of parts) {
+      const data = part.replace(/^data: /, "");
+      if (data === "[DONE]") return;
+      const event = JSON.parse(data);
+      if (event.error) throw new Error(event.error.message);
+      yield* event.choices;
+    }
+    await pause();
+  }
+}
+
+// Tokens of both kinds of stream as {text, logprob, top: [[text, logprob], …]}.
+function tokensOf(choice) {
+  const scores = choice.logprobs;
+  if (!scores) return [];
+  if (scores.content) {
+    const pair = (entry) => [entry.token, entry.logprob];
+    return scores.content.map((entry) => ({
+      bytes: entry.bytes,
+      text: entry.token,
+      logprob: entry.logprob,
+      top: entry.top_logprobs.map(pair),
+    }));
+  }
+  return scores.tokens.map((text, i) => ({
+    text,
+    logprob: scores.token_logprobs[i],
+    top: Object.entries(scores.top_logprobs[i]).sort((a, b) => b[1] - a[1]),
+  }));
+}
+
+// ---- what is asked
+
+const mode = () => document.querySelector("[name=mode]:checked").value;
+const chosen = () => [...field("models").querySelectorAll("input:checked")].map((box) => box.value);
+
+function settings() {
+  const number = (id) => (field(id).value === "" ? undefined : Number(field(id).value));
+  return {
+    temperature: number("temperature"),
+    top_p: number("top_p"),
+    max_tokens: number("max_tokens"),
+    seed: number("seed"),
+    stream: true,
+  };
+}
+
+// The messages up to a turn, as one model has seen them.
+function messages(turn, model, first) {
+  const before = field("history").checked ? turns.slice(first, turns.indexOf(turn)) : [];
+  const told = before.flatMap(({ text, replies }) => {
+    const reply = replies.find((each) => each.model === model);
+    return reply?.text ? [user(text), { role: "assistant", content: reply.text }] : [];
+  });
+  return [...told, user(turn.text)];
+}
+
+const user = (content) => ({ role: "user", content });
+
+// A base model continues the text, also beside models that answer it.
+const continues = (turn, model) =>
+  turn.mode === "text" || !models.find(({ id }) => id === model).nanoeuler.chat;
+
+function request(turn, model, first) {
+  const shared = { ...turn.settings, model };
+  if (continues(turn, model)) {
+    return ["v1/completions", { ...shared, prompt: turn.text, logprobs: ALTERNATIVES }];
+  }
+  const told = { messages: messages(turn, model, first), logprobs: true };
+  return ["v1/chat/completions", { ...shared, ...told, top_logprobs: ALTERNATIVES }];
+}
+
+// Where earlier turns do not fit the context, the oldest are left out.
+async function open(turn, model, signal) {
+  for (let first = 0; ; first++) {
+    const [path, body] = request(turn, model, first);
+    try {
+      return await call(path, { method: "POST", body: JSON.stringify(body), signal });
+    } catch (error) {
+      if (error.code !== "context_length_exceeded" || first >= turns.indexOf(turn)) throw error;
+    }
+  }
+}
+
+// ---- what is shown
+
+function addTurn(text) {
+  const turn = { text, mode: mode(), settings: settings(), replies: [] };
+  const said = make("p", { className: "said", textContent: text });
+  turn.row = make("div", { className: "replies" });
+  field("turns").append(make("section", {}, turn.mode === "chat" ? said : "", turn.row));
+  turns.push(turn);
+  return turn;
+}
+
+function addReply(turn, model) {
+  const textElement = make("div", { className: "text", tabIndex: 0 });
+  const speed = make("span", { className: "speed" });
+  const again = make("button", { type: "button", className: "small", textContent: "Regenerate" });
+  const reply = { model, textElement, speed, again };
+  again.addEventListener("click", () => {
+    turn.settings = settings();
+    write(turn, reply);
+  });
+  turn.replies.push(reply);
+  turn.row.append(make("article", { className: "reply" },
+    make("h2", { textContent: model }), textElement, make("footer", {}, speed, again)));
+  return reply;
+}
+
+// A token may hold a part of a character: the part shows with the token that completes it.
+function take(reply, choice) {
+  reply.text += choice.delta?.content ?? choice.text ?? "";
+  for (const token of tokensOf(choice)) {
+    const bytes = token.bytes ?? bytesOf(token.text);
+    token.shown = reply.decoder.decode(new Uint8Array(bytes), { stream: true });
+    reply.tokens.push(token);
+    reply.last = performance.now();
+    reply.first ??= reply.last;
+  }
+  if (choice.finish_reason === "length") reply.end = "cut off at the limit";
+}
+
+function bytesOf(text) {
+  if (!/^bytes:(\\x[0-9a-f]{2})+$/.test(text)) return new TextEncoder().encode(text);
+  return text.slice(6).split("\\x").slice(1).map((pair) => parseInt(pair, 16));
+}
+
+async function write(turn, reply) {
+  const control = new AbortController();
+  running.push(control);
+  update();
+  const began = performance.now();
+  Object.assign(reply, { text: "", tokens: [], drawn: 0, began, first: undefined, end: "" });
+  reply.decoder = new TextDecoder();
+  reply.textElement.replaceChildren();
+  if (continues(turn, reply.model)) {
+    reply.textElement.append(make("span", { className: "given", textContent: turn.text }));
+  }
+  reply.speed.textContent = "…";
+  reply.again.disabled = true;
+  try {
+    const response = await open(turn, reply.model, control.signal);
+    for await (const choice of choicesOf(response)) {
+      take(reply, choice);
+      showSoon(reply);
+    }
+  } catch (error) {
+    if (error.name === "AbortError") reply.end = "stopped";
+    else reply.end = make("span", { className: "error", textContent: error.message });
+    if (error.status === 401) askForKey();
+  } finally {
+    running = running.filter((each) => each !== control);
+    reply.again.disabled = false;
+    update();
+    showSoon(reply);
+  }
+}
+
+// Replies that changed are drawn together, once for each frame of the display.
+function showSoon(reply) {
+  if (!changed.size) requestAnimationFrame(showChanged);
+  changed.add(reply);
+}
+
+function showChanged() {
+  const page = document.documentElement;
+  const atEnd = page.scrollHeight - page.scrollTop - innerHeight < 200;
+  for (const reply of changed) {
+    reply.textElement.append(...reply.tokens.slice(reply.drawn).map(spanOf));
+    reply.drawn = reply.tokens.length;
+    report(reply);
+  }
+  changed.clear();
+  if (atEnd) scrollTo(0, page.scrollHeight);
+}
+
+function spanOf(token) {
+  const span = make("span", { className: "token", textContent: token.shown, token });
+  span.style.setProperty("--doubt", Math.min(0.6, -token.logprob / 8).toFixed(2));
+  return span;
+}
+
+function report({ tokens, began, first, last, end, speed }) {
+  const count = tokens.length;
+  const said = [];
+  if (count) {
+    said.push(`${count} ${count === 1 ? "token" : "tokens"}`);
+    said.push(`first after ${Math.round(first - began)} ms`);
+    if (last > first) said.push(`${Math.round((1000 * (count - 1)) / (last - first))} tokens/s`);
+  }
+  speed.replaceChildren(said.join(" · "), count && end ? " · " : "", end);
+}
+
+function update() {
+  const busy = running.length > 0;
+  field("stop").hidden = !busy;
+  field("send").hidden = busy;
+  field("status").textContent = busy ? "Writing …" : "";
+}
+
+// ---- alternatives of a token
+
+function showAlternatives(span) {
+  const { token } = span;
+  const box = field("alternatives");
+  for (const other of document.querySelectorAll(".token.shown")) other.classList.remove("shown");
+  span.classList.add("shown");
+  const listed = token.top.some(([text]) => text === token.text)
+    ? token.top : [...token.top, [token.text, token.logprob]];
+  const rows = listed.map(([text, logprob]) => {
+    const share = Math.exp(logprob);
+    const row = make("tr", {}, make("td", { textContent: visible(text) }),
+      make("td", { textContent: `${(100 * share).toFixed(1)} %` }),
+      make("td", {}, make("meter", { value: share })));
+    if (text === token.text) row.className = "chosen";
+    return row;
+  });
+  box.replaceChildren(make("table", {}, make("tbody", {}, ...rows)));
+  box.hidden = false;
+  const at = span.getBoundingClientRect();
+  const left = Math.min(at.left, document.documentElement.clientWidth - box.offsetWidth - 8);
+  const above = at.bottom + box.offsetHeight + 8 > innerHeight;
+  box.style.left = `${scrollX + Math.max(8, left)}px`;
+  box.style.top = `${scrollY + (above ? at.top - box.offsetHeight - 4 : at.bottom + 4)}px`;
+}
+
+const visible = (text) => text.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥");
+
+function hideAlternatives() {
+  field("alternatives").hidden = true;
+  for (const span of document.querySelectorAll(".token.shown")) span.classList.remove("shown");
+}
+
+// The keyboard walks through the tokens of a reply with the arrows, once its text has the focus.
+function walk(event) {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  const text = event.target.closest?.(".text");
+  if (!step || !text) return;
+  event.preventDefault();
+  const spans = [...text.querySelectorAll(".token")];
+  const now = spans.findIndex((span) => span.classList.contains("shown"));
+  const next = now < 0 ? (step > 0 ? 0 : spans.length - 1) : now + step;
+  if (spans[next]) showAlternatives(spans[next]);
+}
+
+// ---- the controls
+
+function send() {
+  const text = field("text").value;
+  if (!text.trim() || running.length) return;
+  if (!chosen().length) {
+    field("settings").open = true;
+    field("status").textContent = "Choose a model first.";
+    return;
+  }
+  const turn = addTurn(text);
+  if (turn.mode === "chat") field("text").value = "";
+  for (const model of chosen()) write(turn, addReply(turn, model));
+  scrollTo(0, document.documentElement.scrollHeight);
+}
+
+function askForKey() {
+  field("settings").open = true;
+  field("key-field").hidden = false;
+  field("key").focus();
+}
+
+function listModels() {
+  const chats = mode() === "chat";
+  const before = new Set(chosen());
+  const usual = (model) => !before.size || before.has(model.id);
+  const boxes = models.map((model) => {
+    const box = make("input", { type: "checkbox", value: model.id, checked: usual(model) });
+    const { parameters, context, chat } = model.nanoeuler;
+    const kind = chat ? "answers" : "a base model, which continues text";
+    const millions = (parameters / 1e6).toPrecision(3);
+    const size = `${millions} M parameters, context ${context}; ${kind}`;
+    return make("label", { title: size }, box, model.id);
+  });
+  field("models").replaceChildren(make("legend", { textContent: "Models" }), ...boxes);
+  field("text").placeholder = chats ? "Ask something" : "A text to be continued";
+  field("history").parentElement.hidden = !chats;
+}
+
+async function start() {
+  try {
+    models = (await (await call("v1/models")).json()).data;
+    field("status").textContent = "";
+  } catch (error) {
+    field("status").textContent = error.message;
+    if (error.status === 401) askForKey();
+    return;
+  }
+  const chat = document.querySelector("[value=chat]");
+  if (!models.some((model) => model.nanoeuler.chat)) {
+    chat.disabled = true;
+    document.querySelector("[value=text]").checked = true;
+  }
+  listModels();
+}
+
+field("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  send();
+});
+field("text").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    send();
+  }
+});
+field("stop").addEventListener("click", () => running.forEach((control) => control.abort()));
+field("clear").addEventListener("click", () => {
+  running.forEach((control) => control.abort());
+  turns.length = 0;
+  field("turns").replaceChildren();
+  hideAlternatives();
+  field("text").focus();
+});
+field("mode").addEventListener("change", listModels);
+field("key").addEventListener("change", () => {
+  sessionStorage.setItem("key", field("key").value);
+  start();
+});
+field("tint").addEventListener("change", () => {
+  document.body.classList.toggle("tint", field("tint").checked);
+});
+document.addEventListener("pointerover", (event) => {
+  if (event.pointerType !== "mouse") return;
+  if (event.target.classList?.contains("token")) showAlternatives(event.target);
+  else hideAlternatives();
+});
+document.addEventListener("click", (event) => {
+  if (event.target.classList?.contains("token")) showAlternatives(event.target);
+  else if (!event.target.closest("#alternatives")) hideAlternatives();
+});
+document.addEventListener("keydown", (event) => {
+  walk(event);
+  if (event.key === "Escape") {
+    hideAlternatives();
+    running.forEach((control) => control.abort());
+  }
+});
+field("settings").open = innerWidth >= 900;
+field("key").value = sessionStorage.getItem("key") ?? "";
+start();

@@ -1,0 +1,282 @@
+"""What clients ask for: the fields of OpenAI's API, checked.
+
+Fields that we do not know are ignored, as clients send many; those that would change the reply and
+that we do not have are refused unless they ask for nothing.
+"""
+
+import json
+import secrets
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nanoeuler.api import LanguageModel
+from nanoeuler.errors import UserError, brief
+from nanoeuler.inference.sampling import MOST, Sampling
+from nanoeuler.model.template import TEMPLATES, split_prompt
+from nanoeuler.serving.errors import ApiError, wrong
+
+MOST_REPLIES = 128
+"""Replies that one request may ask for."""
+
+COMPLETION_TOKENS = 16
+"""New tokens of a completion that asks for no number, as in OpenAI's API."""
+
+Kind = TypeVar("Kind", bound="Asked")
+Stop = Annotated[str, Field(min_length=1, max_length=200)]
+Zero = Annotated[float, Field(ge=0, le=0)] | None
+
+
+class StreamOptions(BaseModel):
+    include_usage: bool | None = None
+
+
+class Asked(BaseModel):
+    """The fields that completions and chat completions have in common."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    model: str
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=MOST)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_REPLIES)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    presence_penalty: Zero = None
+    frequency_penalty: Zero = None
+    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+
+    @property
+    def replies(self) -> int:
+        """Replies to each prompt."""
+        return self.n or 1
+
+    @property
+    def stops(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def wants_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def samplings(self) -> list[Sampling]:
+        """The settings of each reply; a further reply has the next seed."""
+        first = secrets.randbits(63) if self.seed is None else self.seed
+        return [
+            Sampling(
+                temperature=1.0 if self.temperature is None else self.temperature,
+                top_k=self.top_k or 0,
+                top_p=1.0 if self.top_p is None else self.top_p,
+                seed=(first + reply) % 2**64,
+            )
+            for reply in range(self.replies)
+        ]
+
+
+class Completion(Asked):
+    """A request to /v1/completions."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    suffix: Annotated[str, Field(max_length=0)] | None = None
+    best_of: int | None = None
+
+    @property
+    def new_tokens(self) -> int:
+        return COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+
+    @property
+    def likeliest(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def score_prompt(self) -> bool:
+        return bool(self.echo and self.logprobs is not None)
+
+    @property
+    def hidden(self) -> int:
+        """Tokens in front of each prompt that its client did not give: `</s>` before a text."""
+        first = self.prompt if isinstance(self.prompt, str) else self.prompt[0]
+        return int(isinstance(first, str))
+
+    def prompts(self, model: LanguageModel) -> list[list[int]]:
+        """The token ids of each prompt. A text starts a document, as in training."""
+        if self.best_of not in (None, self.replies):
+            raise wrong("best_of", "this server does not choose among replies; leave it out")
+        given: Any = self.prompt
+        if isinstance(given, str) or (given and isinstance(given[0], int)):
+            given = [given]
+        if not 1 <= len(given) * self.replies <= MOST_REPLIES:
+            raise wrong("prompt", f"give from 1 to {MOST_REPLIES} prompts, times n")
+        if self.new_tokens == 0 and not self.echo:
+            raise wrong("max_tokens", "must be at least 1, unless echo is set")
+        return [checked(each, model) for each in given]
+
+
+class ContentPart(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[ContentPart]
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
+class ResponseFormat(BaseModel):
+    type: Literal["text"]
+
+
+class ChatCompletion(Asked):
+    """A request to /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    functions: Annotated[list[Any], Field(max_length=0)] | None = None
+    response_format: ResponseFormat | None = None
+
+    @property
+    def new_tokens(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def likeliest(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def score_prompt(self) -> bool:
+        return False
+
+    def prompt(self, model: LanguageModel) -> list[int]:
+        """The conversation as `chat_template` renders it for other programs.
+
+        One that ends with an assistant's message is continued there.
+        """
+        if model.template is None:
+            raise wrong(
+                "model",
+                "this is a base model, which continues text and does not chat; use /v1/completions",
+            )
+        template, heading = TEMPLATES[model.template], split_prompt(model.template, "")[1]
+        end = model.tokenizer.end_id
+
+        def tokens(text: str) -> list[int]:
+            return tokens_of(text, model, "messages")
+
+        def prompt(said: list[str]) -> list[int]:
+            return tokens(template("\n\n".join(said)) if said else heading)
+
+        ids, said = [end], list[str]()
+        for message in self.messages:
+            if message.role == "assistant":
+                ids += [*prompt(said), *tokens(message.text), end]
+                said = []
+            else:
+                said.append(message.text)
+        return ids + prompt(said) if said else ids[:-1]
+
+
+def read(kind: type[Kind], body: bytes) -> Kind:
+    """A request from its JSON. Raises `ApiError` with the first field that is wrong."""
+    try:
+        content = json.loads(body, parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, json.JSONDecodeError) else "it is not valid JSON"
+        raise ApiError(400, f"the body cannot be read: {reason}; send one JSON object") from error
+    if not isinstance(content, dict):
+        raise ApiError(400, "the body must be one JSON object")
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise refusal(error) from error
+
+
+def refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+FIELDS = {
+    "prompt": "must be a text, a list of texts, a list of token ids, or a list of such lists",
+    "stop": "must be a text of 1 to 200 characters, or at most 16 of them",
+    "messages": "must be a list of objects with a role (system, developer, user or assistant) "
+    "and a content that is text",
+    "suffix": "this server only continues text; leave suffix out",
+    "logit_bias": "this server does not change logits; leave logit_bias out",
+    "presence_penalty": "this server has no penalties; it must be 0",
+    "frequency_penalty": "this server has no penalties; it must be 0",
+    "tools": "these models call no tools; leave tools out",
+    "functions": "these models call no functions; leave functions out",
+    "response_format": "this server writes text only; its type must be text",
+}
+
+
+def refusal(error: ValidationError) -> ApiError:
+    """The field that is wrong, what is wrong with it, and what was given."""
+    problem = error.errors(include_url=False)[0]
+    place = [str(part) for part in problem["loc"]]
+    field = place[0]
+    if field in FIELDS and problem["type"] != "missing":
+        return wrong(field, FIELDS[field])
+    if problem["type"] == "missing":
+        return wrong(".".join(place), "is missing")
+    said = problem["msg"][:1].lower() + problem["msg"][1:]
+    return wrong(field, f"{said}, not {brief(problem['input'])}")
+
+
+def checked(prompt: str | list[int], model: LanguageModel) -> list[int]:
+    """The token ids of a prompt that is a text or token ids already."""
+    if isinstance(prompt, str):
+        return framed(prompt, model, "prompt")
+    most = model.tokenizer.vocab_size - 1
+    if not prompt or not 0 <= min(prompt) <= max(prompt) <= most:
+        raise wrong("prompt", f"tokens must be ids from 0 to {most}, at least one")
+    return prompt
+
+
+def framed(text: str, model: LanguageModel, param: str) -> list[int]:
+    return [model.tokenizer.end_id, *tokens_of(text, model, param)]
+
+
+def tokens_of(text: str, model: LanguageModel, param: str) -> list[int]:
+    try:
+        return model.tokenizer.encode(text).tolist()
+    except UserError as error:  # half of a surrogate pair
+        raise wrong(param, str(error)) from error
+
+
+def tokens_left(wanted: int | None, prompt: Sequence[int], context: int) -> int:
+    """The most tokens of a reply: those wanted (None: all), up to the end of the context.
+
+    The last token is written, not read, so it needs no place of its own. Raises `ApiError` for a
+    prompt that is longer than the context.
+    """
+    room = context - len(prompt) + 1
+    if room < 1:
+        raise ApiError(
+            400,
+            f"the prompt has {len(prompt):,} tokens and the model's context is {context:,}; "
+            "shorten it",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+    return room if wanted is None else min(wanted, room)

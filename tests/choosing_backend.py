@@ -1,0 +1,33 @@
+"""An engine that chooses tokens itself, as a device does, without a device."""
+
+import numpy as np
+
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.inference.sampling import Sampling, choose
+
+
+class ChoosingBackend(ReferenceBackend):
+    """The reference, which computes what a device would: its arrays stay its own."""
+
+    chooses = True
+    idle_caches = 1
+
+    def to_host(self, array):
+        return np.array(array)
+
+    def choose(self, logits_BV, allowed_V, settings, draws_B, chosen_B, tokens_B, lengths_B):
+        settings_B4 = np.broadcast_to(settings, (len(draws_B), 4))
+        shares = settings_B4[:, :2].copy().view(np.float64)
+        seeds = settings_B4[:, 2].copy().view(np.uint64)
+        samplings = [
+            Sampling(float(temperature), int(top_k), float(top_p) or 1.0, int(seed))
+            for (temperature, top_p), seed, top_k in zip(
+                shares, seeds, settings_B4[:, 3], strict=True
+            )
+        ]
+        allowed = allowed_V.astype(bool)
+        chosen_B[...] = choose(logits_BV[:, : len(allowed)], samplings, draws_B, allowed)
+        tokens_B[...] = chosen_B
+        draws_B += 1
+        if lengths_B is not None:
+            lengths_B += 1

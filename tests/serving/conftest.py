@@ -1,0 +1,31 @@
+"""The models of tests/inference, for tests that serve them, and one that never ends a reply."""
+
+import pytest
+
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.files import SavedModel, save_model
+from nanoeuler.model.flat import FlatBuffer
+from tests.inference.conftest import (
+    FIELDS,
+    base_folder,
+    tokenizer,
+    tokenizer_path,
+    tuned_folder,
+    wide_parameters,
+)
+
+__all__ = ["base_folder", "tokenizer", "tokenizer_path", "tuned_folder"]
+
+
+@pytest.fixture(scope="session")
+def endless_folder(tmp_path_factory, tokenizer_path):
+    """A model that never ends a reply when it takes the likeliest token: the score of `</s>` is
+    the mean of all scores. Its context is so long that a reply is still being written when a test
+    has done something else."""
+    config = ModelConfig.from_dict(FIELDS | {"context": 20_000})
+    folder = tmp_path_factory.mktemp("models") / "endless"
+    parameters = wide_parameters(config)
+    head = FlatBuffer(config, parameters)["lm_head.weight"]
+    head[0] = head.mean(axis=0)
+    save_model(folder, SavedModel(config, parameters, tokenizer_path, "pretrain", None))
+    return folder

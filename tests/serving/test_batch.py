@@ -1,0 +1,214 @@
+"""Sequences that join and leave a running batch are written as each would be alone."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import nanoeuler
+from nanoeuler.api import LanguageModel
+from nanoeuler.inference.sampling import GREEDY, Sampling
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.files import SavedModel, load_model, save_model
+from nanoeuler.serving.batch import PIECE, Batch
+from nanoeuler.serving.jobs import Job
+from nanoeuler.serving.requests import tokens_left
+from tests.choosing_backend import ChoosingBackend
+from tests.inference.conftest import FIELDS, wide_parameters
+
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+
+
+@pytest.fixture(scope="module", params=["cpu", "choosing", GPU])
+def base(request, base_folder, tokenizer, tokenizer_path, tmp_path_factory):
+    if request.param == "cpu":
+        return nanoeuler.load(base_folder, device="cpu")
+    if request.param == "cuda":
+        folder = tmp_path_factory.mktemp("gpu") / "model"
+        config = ModelConfig.from_dict(FIELDS | {"head_size": 32})
+        save_model(
+            folder, SavedModel(config, wide_parameters(config), tokenizer_path, "pretrain", None)
+        )
+        return nanoeuler.load(folder, "cuda", precision="fp32")
+    return LanguageModel(load_model(base_folder), tokenizer, ChoosingBackend())
+
+
+@pytest.fixture(scope="module")
+def tuned(tuned_folder):
+    return nanoeuler.load(tuned_folder, device="cpu")
+
+
+class Asked:
+    """A job and what was delivered for it."""
+
+    def __init__(self, prompt, sampling=GREEDY, max_tokens=20, **fields):
+        samplings = sampling if isinstance(sampling, list) else [sampling]
+        self.pieces = []
+        self.job = Job(prompt, samplings, max_tokens, self.pieces.append, **fields)
+
+    def text(self, choice=0):
+        return "".join(piece.text for piece in self.pieces if piece.choice == choice)
+
+    def finish(self, choice=0):
+        (finish,) = {p.finish for p in self.pieces if p.choice == choice and p.finish}
+        return finish
+
+    def tokens(self, choice=0):
+        return sum(piece.tokens for piece in self.pieces if piece.choice == choice)
+
+
+def random_prompt(length, seed):
+    random = np.random.default_rng(seed)
+    return [0, *random.integers(16, 384, length - 1).tolist()]
+
+
+def run(batch, *asked):
+    for each in asked:
+        batch.add(each.job)
+    while batch.busy:
+        batch.step(time.monotonic())
+
+
+def alone(model, asked):
+    """The text that `generate` writes for each choice of a job."""
+    job = asked.job
+    return [
+        "".join(model.writer.stream(job.prompt, sampling, job.max_tokens))
+        for sampling in job.samplings
+    ]
+
+
+def test_one_request_gets_what_generate_writes(base):
+    asked = Asked(random_prompt(30, 1), Sampling(temperature=1.0, seed=5), 60)
+    run(Batch(base), asked)
+    reply = base.writer.stream(asked.job.prompt, asked.job.samplings[0], 60)
+    assert asked.text() == "".join(reply)
+    assert asked.tokens() == len(reply.ids)
+    assert asked.finish() == ("stop" if reply.ended else "length")
+
+
+def test_requests_that_come_and_go_get_what_generate_writes_for_each_alone(base):
+    random = np.random.default_rng(7)
+    crowd = []
+    for seed in range(14):
+        sampling = Sampling(float(random.choice([0.0, 0.8, 1.3])), seed=seed)
+        prompt = random_prompt(int(random.integers(1, 60)), seed)
+        crowd.append(Asked(prompt, sampling, int(random.integers(1, 37))))
+    batch = Batch(base, rows=4)
+    waiting, most = list(crowd), 0
+    while waiting or batch.busy:
+        if waiting and random.random() < 0.4:
+            batch.add(waiting.pop().job)
+        batch.step(time.monotonic())
+        most = max(most, len(batch.rows))
+    assert most == 4
+    assert [[each.text()] for each in crowd] == [alone(base, each) for each in crowd]
+
+
+def test_another_thread_than_the_one_that_loaded_the_model_decodes(base):
+    crowd = [Asked(random_prompt(7 + n, n), Sampling(1.0, seed=n), 25 + n) for n in range(5)]
+    thread = threading.Thread(target=run, args=(Batch(base), *crowd))
+    thread.start()
+    thread.join()
+    assert [[each.text()] for each in crowd] == [alone(base, each) for each in crowd]
+
+
+def test_several_replies_to_one_prompt_share_its_reading(base):
+    samplings = [Sampling(temperature=1.0, seed=seed) for seed in (3, 4, 5)]
+    asked = Asked(random_prompt(20, 2), samplings, 30)
+    run(Batch(base), asked)
+    assert [asked.text(choice) for choice in range(3)] == alone(base, asked)
+    assert len(set(alone(base, asked))) == 3
+
+
+def test_a_reply_has_the_same_logprobs_to_the_last_bit_alone_and_in_company(base_folder):
+    model = nanoeuler.load(base_folder, device="cpu")
+    first = Asked(random_prompt(40, 3), Sampling(1.0, seed=2), 50, likeliest=2)
+    again = Asked(random_prompt(40, 3), Sampling(1.0, seed=2), 50, likeliest=2)
+    company = [Asked(random_prompt(5 + n, n), Sampling(1.0, seed=n), 40) for n in range(20)]
+    run(Batch(model), first)
+    run(Batch(model), *company[:9], again, *company[9:])
+    assert first.pieces == again.pieces
+
+
+def test_a_long_prompt_is_read_in_pieces_between_the_tokens_of_the_others(tmp_path, tokenizer_path):
+    config = ModelConfig.from_dict(FIELDS | {"context": 1000})
+    saved = SavedModel(config, wide_parameters(config), tokenizer_path, "pretrain", None)
+    save_model(tmp_path / "long", saved)
+    long = nanoeuler.load(tmp_path / "long", device="cpu")
+    batch = Batch(long)
+    short, reader = Asked(random_prompt(3, 1), max_tokens=50), Asked(random_prompt(700, 2))
+    batch.add(short.job)
+    batch.step(0.0)
+    batch.add(reader.job)
+    steps = 0
+    while not reader.pieces:
+        before = short.tokens()
+        batch.step(0.0)
+        steps += 1
+        assert short.tokens() == before + 1
+    assert steps == -(-700 // PIECE)
+
+
+def test_stop_strings_end_a_reply_before_them(tuned):
+    prompt = tuned.writer.frame(tuned.prompt("Count."))
+    whole, cut, late = (
+        Asked(prompt, max_tokens=60, stops=stops)
+        for stops in ([], ["four", "e fo"], ["seven eight", "seventh"])
+    )
+    run(Batch(tuned), whole, cut, late)
+    assert whole.text() == late.text() == "one two three four five six seven"
+    assert cut.text() == "one two thre"
+    assert whole.finish() == cut.finish() == late.finish() == "stop"
+    assert cut.tokens() < whole.tokens()
+
+
+def test_the_context_is_the_longest_that_prompt_and_reply_can_be(base):
+    prompt = random_prompt(90, 4)
+    asked = Asked(prompt, max_tokens=tokens_left(None, prompt, base.config.context))
+    assert asked.job.max_tokens == 7
+    run(Batch(base), asked)
+    assert [asked.text()] == alone(base, asked)
+
+
+def test_scores_of_prompt_and_reply_are_those_of_the_model(base):
+    prompt = random_prompt(12, 6)
+    asked = Asked(prompt, max_tokens=3, likeliest=4, score_prompt=True)
+    run(Batch(base), asked)
+    scores = asked.job.scores
+    replied = [scored for piece in asked.pieces for scored in piece.scored]
+    ids = prompt + [scored.token for scored in replied]
+    logits = base.logits(ids).astype(np.float64)
+    logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    assert scores[0] == (prompt[0], None, [])
+    for at, scored in enumerate([*scores[1:], *replied]):
+        assert scored.token == ids[at + 1]
+        # cached and uncached attention sum in other orders
+        assert scored.logprob == pytest.approx(logprobs[at, scored.token], abs=2e-4)
+        assert len(scored.likeliest) == 4
+        best = sorted(logprobs[at, base.writer.allowed_V], reverse=True)[:4]
+        assert [value for _, value in scored.likeliest] == pytest.approx(best, abs=2e-4)
+    only = Asked(prompt, max_tokens=0, score_prompt=True, likeliest=0)
+    run(Batch(base), only)
+    assert only.tokens() == 0
+    assert only.finish() == "length"
+
+
+def test_who_gives_up_leaves_and_who_is_late_fails(base):
+    batch = Batch(base, rows=2)
+    given_up, late, waits = (Asked(random_prompt(5, n), max_tokens=50) for n in range(3))
+    late.job.deadline = 10.0
+    for each in (given_up, late, waits):
+        batch.add(each.job)
+    batch.step(5.0)
+    assert len(batch.rows) == 2
+    given_up.job.cancelled = True
+    batch.step(6.0)
+    written = given_up.tokens()
+    batch.step(11.0)
+    assert given_up.tokens() == written
+    assert late.pieces[-1] == (-1, 0, "", [], "timeout")
+    while batch.busy:
+        batch.step(12.0)
+    assert [waits.text()] == alone(base, waits)

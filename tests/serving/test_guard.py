@@ -1,0 +1,94 @@
+"""Who may use a server: this machine, or clients with a key."""
+
+import json
+import socket
+
+import pytest
+
+from nanoeuler.serving.guard import is_loopback
+from nanoeuler.serving.server import bind
+from tests.serving.server import ServerProcess
+
+KEYS = ("a first key of some length", "and a second one")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, base_folder):
+    folder = tmp_path_factory.mktemp("guard")
+    (folder / "keys").write_text("\n".join(KEYS) + "\n\n")
+    options = "--api-key-file", folder / "keys", "--host", "0.0.0.0"
+    with ServerProcess(folder, base_folder, *options) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def open_server(tmp_path_factory, base_folder):
+    with ServerProcess(tmp_path_factory.mktemp("open"), base_folder) as server:
+        yield server
+
+
+def test_a_key_is_asked_for_by_everything_but_page_and_health(server):
+    for path in ("/v1/models", "/metrics", "/v1/nothing"):
+        response = server.get(path)
+        assert response.status == 401
+        assert response.headers["www-authenticate"] == "Bearer"
+        assert json.loads(response.data)["error"]["code"] == "invalid_api_key"
+    for path in ("/", "/page.js", "/page.css", "/health"):
+        assert server.get(path).status == 200
+    for wrong in ("Bearer nothing", "Bearer ", f"Basic {KEYS[0]}", KEYS[0]):
+        assert server.get("/v1/models", Authorization=wrong).status == 401
+    for key in KEYS:
+        assert server.get("/v1/models", Authorization=f"Bearer {key}").status == 200
+
+
+def test_pages_of_other_sites_are_refused(open_server):
+    assert open_server.get("/v1/models", Origin="https://example.org").status == 403
+    assert open_server.get("/v1/models", Origin="null").status == 403
+    assert open_server.get("/v1/models", Origin=open_server.url).status == 200
+    assert open_server.get("/v1/models", Host="example.org").status == 403
+    assert open_server.get("/v1/models", Host=f"localhost:{open_server.port}").status == 200
+
+
+def test_the_page_needs_nothing_from_elsewhere(open_server):
+    page = open_server.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for path in ("/", "/page.js", "/page.css"):
+        assert b"//" not in open_server.get(path).data.replace(b"// ", b"").replace(b"\n//", b"")
+
+
+def test_an_answer_is_sent_at_once():
+    """Without TCP_NODELAY every reply would wait for the client's delayed acknowledgement."""
+    with bind("127.0.0.1", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP
+
+
+def test_names_of_this_machine():
+    names = {"localhost": True, "127.0.0.1": True, "127.8.0.1": True, "::1": True}
+    others = {"": False, "0.0.0.0": False, "10.0.0.1": False, "::": False, "example.org": False}
+    for name, expected in (names | others).items():
+        assert is_loopback(name) == expected
+
+
+def test_what_cannot_be_served_is_refused_in_one_sentence(command, base_folder, tmp_path):
+    (tmp_path / "short").write_text("abc\n")
+    (tmp_path / "empty").write_text("\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for arguments, said in (
+            ([], "no model was given"),
+            ([tmp_path / "nothing"], "no such folder"),
+            ([base_folder, "--host", "0.0.0.0"], "give --api-key-file"),
+            ([base_folder, "--api-key-file", tmp_path / "none"], "cannot be read"),
+            ([base_folder, "--api-key-file", tmp_path / "empty"], "has no key"),
+            ([base_folder, "--api-key-file", tmp_path / "short"], "shorter than 16"),
+            ([base_folder, "--port", port], "cannot be bound"),
+            ([base_folder, "--port", 70000], "must be from 0 to 65535"),
+            ([base_folder, "--host", "nothing.invalid", "--api-key-file", "x"], "cannot be read"),
+            ([base_folder, "--rows", 0], "--rows 0: it must be above 0"),
+            ([base_folder, "--seconds", "nan"], "--seconds nan: it must be above 0"),
+        ):
+            status, _, error = command("serve", *arguments)
+            assert status == 1
+            assert said in error
+            assert len(error.strip().splitlines()) == 1
