@@ -102,12 +102,18 @@ class Backend(ABC):
     """Does the engine choose tokens itself, by `choose`? Then `next_logits` and `choose` read and
     write arrays of the device only, and a decoded token needs nothing from the host."""
 
+    extra_row_cost = 0.2
+    """What a pass over a few new tokens costs more for each of them beyond the first, as a share of
+    a pass over one. It decides how many drafts a pass takes."""
+
     fused_layer: tuple[type[BlockForm], ...] = ()
     """Forms of the blocks that repeat in a model which `decode_fused` computes."""
     fused_variants: frozenset[str] = frozenset()
     """Variants of those forms that it knows."""
     fused_rows = 1 << 30
-    """Most sequences that it takes at once."""
+    """Most new tokens that it takes at once."""
+    fused_tokens = 1
+    """Most of them that a sequence may have."""
 
     def slices(self, elements: int) -> tuple[int, int]:
         """Tokens that a replica computes at once, and the number of replicas that share a step.
@@ -537,15 +543,16 @@ class Backend(ABC):
 
     # ---- decoding
 
-    def fuses(self, forms: Sequence[BlockForm], rows: int) -> bool:
-        """Does `decode_fused` compute blocks of these forms, for that many sequences?
+    def fuses(self, forms: Sequence[BlockForm], rows: int, tokens: int = 1) -> bool:
+        """Does `decode_fused` compute blocks of these forms, for that many tokens of each row?
 
         No engine overrides this: a block that an engine does not know takes the composed path.
         """
         layer = self.fused_layer
         return (
             len(layer) > 0
-            and rows <= self.fused_rows
+            and rows * tokens <= self.fused_rows
+            and tokens <= self.fused_tokens
             and len(forms) % len(layer) == 0
             and all(
                 type(form) is kind and form.variants() <= self.fused_variants
@@ -559,6 +566,10 @@ class Backend(ABC):
         Keys and values go to slot lengths[b] of the cache. Called where `fuses` says so.
         """
         raise NotImplementedError
+
+    def head_logits(self, normed_ND: Array, weight_VD: Array, out_NV: Array) -> None:
+        """`linear` with the weight of a head, for a model that is used and not trained."""
+        self.linear(normed_ND, weight_VD, out_NV)
 
     def next_logits(self, norm: RmsNorm, weight_VD: Array, out_BV: Array) -> None:
         """Logits behind the last block: the final norm and the product with a head."""

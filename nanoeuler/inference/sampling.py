@@ -5,6 +5,7 @@ alone. The same prompt and settings give the same text however the rows are batc
 continuation that is resumed draws the numbers of an uninterrupted one.
 """
 
+import functools
 from dataclasses import dataclass
 from numbers import Integral, Real
 
@@ -20,6 +21,8 @@ MOST = 10**9
 """The largest temperature and top-k, far above any that changes a choice."""
 STREAM = 0x73616D706C65
 """Second word of the Philox key: other stages draw other numbers from the same seed."""
+DRAWS = 64
+"""Positions whose random numbers are made at once."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ def choose(
         raise UserError(NOT_FINITE)
     if sampling.temperature == 0:
         return scores_BV.argmax(axis=1).astype(np.int32)
-    order_BV = np.argsort(-scores_BV, axis=1, kind="stable")
+    order_BV = falling(scores_BV)
     ranked_BV = np.take_along_axis(scores_BV, order_BV, axis=1)
     with np.errstate(over="ignore"):  # at a temperature near 0, unlikely tokens go to −inf
         weights_BV = np.exp((ranked_BV - ranked_BV[:, :1]) / sampling.temperature)
@@ -109,6 +112,15 @@ def choose(
     return np.take_along_axis(order_BV, rank_B[:, None], axis=1)[:, 0].astype(np.int32)
 
 
+def falling(scores_BV: np.ndarray) -> np.ndarray:
+    """Indices that put each row in falling order, ties by rising index except those of −inf."""
+    order_BV = np.argsort(-scores_BV, axis=1)  # much faster than a stable sort
+    ranked_BV = np.take_along_axis(scores_BV, order_BV, axis=1)
+    if ((ranked_BV[:, 1:] == ranked_BV[:, :-1]) & (ranked_BV[:, 1:] > -np.inf)).any():
+        order_BV = np.argsort(-scores_BV, axis=1, kind="stable")
+    return order_BV
+
+
 def checked(chosen_B: np.ndarray) -> np.ndarray:
     """The tokens that a device chose, −1 for a row without a finite candidate. Raises `UserError`
     when there is one, as `choose` does."""
@@ -119,5 +131,14 @@ def checked(chosen_B: np.ndarray) -> np.ndarray:
 
 def uniform(seed: int, position: int) -> float:
     """A number in [0, 1) that (seed, position) alone decide (Philox 4×64, Salmon et al. 2011)."""
-    bits = np.random.Philox(key=np.array([seed, STREAM], np.uint64), counter=position).random_raw()
-    return int(bits >> 11) * 2.0**-53
+    return uniforms(seed, position // DRAWS)[position % DRAWS]
+
+
+@functools.lru_cache(maxsize=256)
+def uniforms(seed: int, block: int) -> list[float]:
+    """The numbers of DRAWS positions from block · DRAWS on: one by one they would take longer than
+    the rest of the choice."""
+    key = np.array([seed, STREAM], np.uint64)
+    # a counter gives four numbers, of which the first is taken
+    bits = np.random.Philox(key=key, counter=block * DRAWS).random_raw(4 * DRAWS)[::4]
+    return ((bits >> np.uint64(11)) * 2.0**-53).tolist()

@@ -57,6 +57,8 @@ class ContextWindow:
         self.cache = model.new_cache(rows, min(self.context, longest))
         self.tokens: list[list[int]] = [[] for _ in range(rows)]
         self.dropped = [0] * rows
+        self.drafts: list[list[int]] = [[]] * rows
+        """Drafts of the tokens that follow those chosen last."""
         self.choices: Choices | None = None
         self.ahead: ChoiceInputs | None = None
         """The inputs of the step that `choices` was asked for ahead."""
@@ -79,6 +81,7 @@ class ContextWindow:
 
         An engine that `chooses` does so on its device.
         """
+        self.drafts = [[]] * len(self.drafts)
         if not self.model.backend.chooses:
             return choose(self.read(new), sampling, positions_B, allowed_V)
         tokens, counts = self.pending(new)
@@ -100,6 +103,46 @@ class ContextWindow:
             lengths = self.cache.lengths
             self.ahead = ChoiceInputs.of(chosen[:, None], lengths, positions_B + 1, sampling)
         return chosen
+
+    def choose_several(
+        self,
+        new: Sequence[Sequence[int]],
+        most: int,
+        sampling: Sampling,
+        positions_B: np.ndarray,
+        allowed_V: np.ndarray,
+    ) -> tuple[list[list[int]], int]:
+        """`choose`, and the same behind up to `most` drafts of what it will choose, in one pass.
+
+        Returns the tokens of each row and the number of drafts that were checked of each. The
+        tokens are those that `choose` gives one by one. Nothing is taken behind a wrong draft, and
+        the cache forgets it.
+        """
+        tokens, counts = self.pending(new)
+        B, n = tokens.shape
+        room = self.cache.capacity - int(self.cache.lengths.max()) - 1
+        M = max(0, min(most, room, len(self.drafts[0]))) if n == 1 else 0
+        T = 1 + M
+        if M > 0:
+            drafts = [drafts[:M] for drafts in self.drafts]
+            tokens = np.concatenate([tokens, np.array(drafts, np.int32)], axis=1)
+        normed = self.model.append(self.cache, tokens, counts + M, every=M > 0)  # (B · T, D)
+        logits = self.model.backend.to_host(self.model.first_logits(normed))
+        positions = np.repeat(positions_B, T) + np.tile(np.arange(T), B)
+        chosen = choose(logits, sampling, positions, allowed_V).reshape(B, T).tolist()
+        last = []
+        for row, ids in enumerate(chosen):
+            right = 0
+            while right < M and ids[right] == self.drafts[row][right]:
+                right += 1
+            self.tokens[row].extend(ids[:right])
+            self.cache.lengths[row] -= M - right
+            del ids[right + 1 :]
+            last.append(row * T + right)
+        last_BD = self.model.backend.gather(normed, np.array(last))
+        logits = self.model.backend.to_host(self.model.further_logits(last_BD))
+        self.drafts = np.where(allowed_V, logits, -np.inf).argmax(axis=2).tolist()
+        return chosen, M
 
     def pending(self, new: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         """Append new[b] to every row b.
@@ -144,5 +187,7 @@ class ContextWindow:
         self.ahead = None
         self.tokens[row] = self.tokens[-1]
         self.tokens.pop()
+        self.drafts[row] = self.drafts[-1]
+        self.drafts.pop()
         self.dropped[row] = self.dropped[-1]
         self.dropped.pop()
