@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+NOT_KEPT = -2
+"""Stands for a token that was chosen behind a wrong draft."""
+
+
 class DeviceInfo(Protocol):
     """A device, as commands describe it to people."""
 
@@ -594,6 +598,36 @@ class Backend(ABC):
 
         `tokens` and `lengths` are made ready for the next step, and `draws` counts up.
         `settings`: temperature, top-p, seed and top-k, in 8 bytes each.
+        """
+        raise NotImplementedError
+
+    def lay_out_drafts(
+        self,
+        tokens_B: Array,
+        drafts_BM: Array,
+        lengths_B: Array,
+        draws_B: Array,
+        ids_BT: Array,
+        positions_BT: Array,
+        counters_BT: Array,
+    ) -> None:
+        """Each row's token with its drafts, where they stand, and which draw comes behind each."""
+        raise NotImplementedError
+
+    def keep_right(
+        self,
+        chosen_BT: Array,
+        drafts_BM: Array,
+        x_ND: Array,
+        tokens_B: Array,
+        lengths_B: Array,
+        draws_B: Array,
+        last_BD: Array,
+    ) -> None:
+        """Of the tokens chosen behind a token and its drafts, keep those behind right drafts.
+
+        The others become `NOT_KEPT`. `tokens` is the last one kept of each row, `last` the residual
+        stream that it was chosen from; lengths and draws count those that were kept.
         """
         raise NotImplementedError
 

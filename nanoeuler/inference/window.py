@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nanoeuler.backend.ops import NOT_KEPT
 from nanoeuler.inference.sampling import Sampling, checked, choose
-from nanoeuler.model.choosing import Choices
+from nanoeuler.model.choosing import Choices, DraftedChoices
 from nanoeuler.model.config import round_up
 from nanoeuler.model.transformer import Transformer
 
@@ -76,10 +77,13 @@ class ContextWindow:
         sampling: Sampling,
         positions_B: np.ndarray,
         allowed_V: np.ndarray,
+        *,
+        ahead: bool = True,
     ) -> np.ndarray:
         """`read`, and the token that `sampling.choose` chooses behind each row.
 
-        An engine that `chooses` does so on its device.
+        An engine that `chooses` does so on its device; `ahead`: another step of this kind is likely
+        to follow.
         """
         self.drafts = [[]] * len(self.drafts)
         if not self.model.backend.chooses:
@@ -94,7 +98,7 @@ class ContextWindow:
             choices.start(self.cache, tokens, counts, sampling, positions_B)
         # the next step is under way while the caller looks at this one's tokens; it is not asked
         # for when a row is full, because that row slides first
-        has_room = int(self.cache.lengths.max()) < self.cache.capacity
+        has_room = ahead and int(self.cache.lengths.max()) < self.cache.capacity
         if has_room:
             choices.ask()
         chosen = checked(choices.take())
@@ -118,6 +122,8 @@ class ContextWindow:
         tokens are those that `choose` gives one by one. Nothing is taken behind a wrong draft, and
         the cache forgets it.
         """
+        if self.model.backend.chooses:
+            return self.choose_several_there(new, most, sampling, positions_B, allowed_V)
         tokens, counts = self.pending(new)
         B, n = tokens.shape
         room = self.cache.capacity - int(self.cache.lengths.max()) - 1
@@ -143,6 +149,45 @@ class ContextWindow:
         logits = self.model.backend.to_host(self.model.further_logits(last_BD))
         self.drafts = np.where(allowed_V, logits, -np.inf).argmax(axis=2).tolist()
         return chosen, M
+
+    def choose_several_there(
+        self,
+        new: Sequence[Sequence[int]],
+        most: int,
+        sampling: Sampling,
+        positions_B: np.ndarray,
+        allowed_V: np.ndarray,
+    ) -> tuple[list[list[int]], int]:
+        """`choose_several` on the device of an engine that `chooses`.
+
+        It keeps its drafts there, always `most` for each row: where there is no room for so many,
+        and behind a prompt, a token is chosen without any.
+        """
+        room = self.cache.capacity - int(self.cache.lengths.max()) - (1 + most)
+        if room < 0 or max(map(len, new)) > 1:
+            chosen_B = self.choose(new, sampling, positions_B, allowed_V, ahead=False)
+            return [[int(token)] for token in chosen_B], 0
+        tokens, counts = self.pending(new)
+        choices = DraftedChoices.of_drafts(self.model, self.cache, allowed_V, most)
+        inputs = ChoiceInputs.of(tokens, self.cache.lengths, positions_B, sampling)
+        if choices is not self.choices or self.ahead != inputs:
+            self.choices = choices
+            choices.start(self.cache, tokens, counts, sampling, positions_B)
+        has_room = room >= 1 + most  # for another pass, even if all of this one's drafts are right
+        if has_room:
+            choices.ask()
+        chosen_BT = choices.take()
+        chosen = [ids[ids != NOT_KEPT].tolist() for ids in chosen_BT]
+        checked(np.array([min(ids) for ids in chosen]))
+        for row, ids in enumerate(chosen):
+            self.tokens[row].extend(ids[:-1])
+            self.cache.lengths[row] += len(ids)
+        self.ahead = None
+        if has_room:
+            last = np.array([ids[-1:] for ids in chosen])
+            positions = positions_B + [len(ids) for ids in chosen]
+            self.ahead = ChoiceInputs.of(last, self.cache.lengths, positions, sampling)
+        return chosen, most
 
     def pending(self, new: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         """Append new[b] to every row b.

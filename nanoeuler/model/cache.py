@@ -42,8 +42,8 @@ class CacheMemory:
             keys, values = (ops.zeros(shape, ops.activation) for _ in range(2))
             self.slots.append(CacheSlots(keys, values))
         self.steps: dict[tuple[int, int], CacheStep] = {}
-        self.choices: dict[int, Any] = {}
-        """By the number of rows: see `choosing.py`."""
+        self.choices: dict[tuple[int, int], Any] = {}
+        """By the number of rows and of tokens: see `choosing.py`."""
 
     def part(self, rows: slice) -> list[CacheSlots | None]:
         """The slots of some rows, by block."""

@@ -13,44 +13,13 @@ from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.inference.speculation import PERIOD, TRIAL, Speculation
 from nanoeuler.inference.window import ContextWindow
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import FlatBuffer, initial_parameters
+from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
+from tests.models import chain, cycle, transitions
 
 ENGINES = {"reference": lambda: ReferenceBackend(np.float32), "cpu": lambda: CpuBackend(1)}
 WARM = Sampling(temperature=1.0, top_p=1.0, seed=5)
 END = 0
-
-
-def chain(backend, transitions_VV, noise=0.0, context=40):
-    """A model of a Markov chain: head k knows the chances of the token k + 1 places ahead.
-
-    Attention and MLP are zero, so that the next token depends on the last one alone. `noise` makes
-    the drafts worse.
-    """
-    V, random = len(transitions_VV), np.random.default_rng(1)
-    config = ModelConfig(
-        vocab_size=V, dim=24, layers=1, heads=2, kv_heads=1, ffn=16, context=context, mtp_heads=4
-    )
-    parameters = initial_parameters(config, 1)
-    buffer = FlatBuffer(config, parameters)
-    for name in buffer.rows:
-        if "norm" not in name:
-            buffer[name][...] = 0
-    embedding = random.standard_normal((V, 24))
-    normed = embedding / np.sqrt((embedding**2).mean(axis=1, keepdims=True) + config.norm_epsilon)
-    buffer["model.embed_tokens.weight"][...] = embedding
-    power = np.eye(V)
-    for head in range(4):
-        power = power @ transitions_VV
-        noisy = np.log(power) + (head > 0) * noise * random.standard_normal((V, V))
-        name = "lm_head.weight" if head == 0 else f"mtp_heads.{head}.weight"
-        buffer[name][...] = np.linalg.lstsq(normed, noisy, rcond=None)[0].T
-    return Transformer(config, backend.from_host(parameters), backend)
-
-
-def transitions(V, sharpness, seed=2):
-    weights = np.exp(sharpness * np.random.default_rng(seed).standard_normal((V, V)))
-    return weights / weights.sum(axis=1, keepdims=True)
 
 
 def written(model, prompts, sampling, max_tokens, speculation=None, end=END):
@@ -72,7 +41,7 @@ def test_drafts_change_no_token(engine, sampling, lengths):
     """90 tokens slide out of a context of 40 again and again; rows accept different numbers."""
     random = np.random.default_rng(len(lengths))
     prompts = [random.integers(1, 12, length).tolist() for length in lengths]
-    model = chain(ENGINES[engine](), transitions(12, 2.0), noise=1.0)
+    model = chain(ENGINES[engine](), transitions(12, 2.0), noise=1.0, mixing=1.0)
     expected = written(model, prompts, sampling, 90, end=-1)
     speculation = Speculation(4, 0.0)
     assert written(model, prompts, sampling, 90, speculation, end=-1) == expected
@@ -83,7 +52,7 @@ def test_drafts_change_no_token(engine, sampling, lengths):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_any_draft_whatever_gives_the_tokens_of_plain_decoding(engine):
     """All drafts that there can be, at some places and for some random numbers."""
-    V, model = 5, chain(ENGINES[engine](), transitions(5, 1.0))
+    V, model = 5, chain(ENGINES[engine](), transitions(5, 1.0), mixing=1.0)
     allowed = np.ones(V, bool)
     for seed in range(3):
         sampling = Sampling(temperature=1.0, top_p=0.9, seed=seed)
@@ -127,9 +96,7 @@ def test_sampled_replies_with_drafts_follow_the_distribution_of_the_model():
 
 @pytest.mark.parametrize("limit", range(1, 12))
 def test_the_end_and_the_limit_may_lie_within_the_drafts(limit):
-    steps = np.full((8, 8), 1e-9)
-    steps[np.arange(8), (np.arange(8) + 1) % 8] = 1  # 1, 2, …, 7, then the end
-    model = chain(CpuBackend(1), steps / steps.sum(axis=1, keepdims=True))
+    model = chain(CpuBackend(1), cycle(8, 1e-6))  # 1, 2, …, 7, then the end
     for prompts in ([[1]], [[5], [1], [3]]):
         speculation = Speculation(4, 0.0)
         replies = written(model, prompts, GREEDY, limit, speculation)

@@ -13,6 +13,7 @@ import numpy as np
 
 from nanoeuler.backend.cuda.kernel_sources import (
     ATTEND_THREADS,
+    ELEMENTWISE_THREADS,
     FEW_ROWS_WARPS,
     WARP,
     WIDTH,
@@ -201,6 +202,36 @@ class DecodingOps(Backend):
         arguments = *inputs, chosen_B, tokens_B, lengths_B
         rows = len(logits_BV)
         self.launch(source, "choose", rows, threads, *arguments, shared=shared, early=True)
+
+    def lay_out_drafts(
+        self,
+        tokens_B: Array,
+        drafts_BM: Array,
+        lengths_B: Array,
+        draws_B: Array,
+        ids_BT: Array,
+        positions_BT: Array,
+        counters_BT: Array,
+    ) -> None:
+        (B, T), inputs = ids_BT.shape, (tokens_B, drafts_BM, lengths_B, draws_B)
+        outputs, grid = (ids_BT, positions_BT, counters_BT), blocks(B * T, ELEMENTWISE_THREADS)
+        source, arguments = self.sources.drafts(T), (*inputs, *outputs, B * T)
+        self.launch(source, "lay_out", grid, ELEMENTWISE_THREADS, *arguments)
+
+    def keep_right(
+        self,
+        chosen_BT: Array,
+        drafts_BM: Array,
+        x_ND: Array,
+        tokens_B: Array,
+        lengths_B: Array,
+        draws_B: Array,
+        last_BD: Array,
+    ) -> None:
+        B, T = chosen_BT.shape
+        arrays = chosen_BT, drafts_BM, x_ND, tokens_B, lengths_B, draws_B, last_BD
+        arguments = *arrays, x_ND.shape[1]
+        self.launch(self.sources.drafts(T), "keep_right", B, ELEMENTWISE_THREADS, *arguments)
 
     def launch_warps(self, source: Source, kernel: str, warps: int, *arguments: Argument) -> None:
         # Always whole blocks: smaller ones would spread over more multiprocessors, but they took

@@ -144,6 +144,8 @@ class CudaBackend(DecodingOps):
     chooses = True
     device: Device
     fused_layer = (AttentionForm, SwigluForm)
+    fused_tokens = 8
+    extra_row_cost = 0.1
 
     def __init__(
         self,

@@ -281,6 +281,9 @@ class KernelSources:
     def cache(self, wide: int) -> Source:
         return self.source("cache", THREADS=ELEMENTWISE_THREADS, WIDE=wide)
 
+    def drafts(self, tokens: int) -> Source:
+        return self.source("drafts", THREADS=ELEMENTWISE_THREADS, TOKENS=tokens)
+
     def losses(self) -> Source:
         return self.source("losses", THREADS=SUM_THREADS)
 
@@ -358,6 +361,7 @@ class KernelSources:
             *(self.decode_head(dim, rows) for rows in row_counts),
             self.decode_attention(decoding),
             *(source for rows in row_counts[2:3] for source in self.drafted(decoding, rows)),
+            self.drafts(4),
             self.sampling(vocab_size),
             self.cross_entropy(vocab_size),
             *([] if self.exact else self.quantizing(dim, vocab_size)),
