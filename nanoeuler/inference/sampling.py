@@ -95,8 +95,7 @@ def choose(
         raise UserError(NOT_FINITE)
     if sampling.temperature == 0:
         return scores_BV.argmax(axis=1).astype(np.int32)
-    order_BV = falling(scores_BV)
-    ranked_BV = np.take_along_axis(scores_BV, order_BV, axis=1)
+    order_BV, ranked_BV = ranked(scores_BV)
     with np.errstate(over="ignore"):  # at a temperature near 0, unlikely tokens go to −inf
         weights_BV = np.exp((ranked_BV - ranked_BV[:, :1]) / sampling.temperature)
     if sampling.top_k:
@@ -109,16 +108,21 @@ def choose(
     rank_B = (cumulative_BV <= draws_B[:, None] * cumulative_BV[:, -1:]).sum(axis=1)
     last_B = (weights_BV > 0).sum(axis=1) - 1
     rank_B = np.minimum(rank_B, last_B)  # a draw next to 1 may round up to the total
-    return np.take_along_axis(order_BV, rank_B[:, None], axis=1)[:, 0].astype(np.int32)
+    return order_BV[np.arange(len(rank_B)), rank_B].astype(np.int32)
 
 
-def falling(scores_BV: np.ndarray) -> np.ndarray:
-    """Indices that put each row in falling order, ties by rising index except those of −inf."""
-    order_BV = np.argsort(-scores_BV, axis=1)  # much faster than a stable sort
-    ranked_BV = np.take_along_axis(scores_BV, order_BV, axis=1)
-    if ((ranked_BV[:, 1:] == ranked_BV[:, :-1]) & (ranked_BV[:, 1:] > -np.inf)).any():
-        order_BV = np.argsort(-scores_BV, axis=1, kind="stable")
-    return order_BV
+def ranked(scores_BV: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The order of each row, highest score first, and its scores in it.
+
+    Ties go to the lowest index, but those of −inf, which nobody chooses.
+    """
+    rows = np.arange(len(scores_BV))[:, None]
+    for kind in (None, "stable"):  # the first is much faster
+        order_BV = np.argsort(-scores_BV, axis=1, kind=kind)
+        ranked_BV = scores_BV[rows, order_BV]
+        if not ((ranked_BV[:, 1:] == ranked_BV[:, :-1]) & (ranked_BV[:, 1:] > -np.inf)).any():
+            break
+    return order_BV, ranked_BV
 
 
 def checked(chosen_B: np.ndarray) -> np.ndarray:

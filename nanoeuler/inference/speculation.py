@@ -24,9 +24,9 @@ class Speculation:
     reply takes the same passes each time.
     """
 
-    def __init__(self, heads: int, extra_row_cost: float):
-        """`heads`: those of the model, K. `extra_row_cost`: see `Backend`."""
-        self.extra_row_cost = extra_row_cost
+    def __init__(self, heads: int, draft_cost: float):
+        """`heads`: those of the model, K. `draft_cost`: see `Backend.draft_cost`."""
+        self.draft_cost = draft_cost
         self.passes, self.tokens = 0, 0  # of all sequences
         self.drafted, self.right = [0] * (heads - 1), [0] * (heads - 1)  # by head
         self.drafts = heads - 1
@@ -52,7 +52,7 @@ class Speculation:
         """The drafts that give the most tokens for their cost, by the trial."""
         drafted, right = np.array([self.drafted, self.right]) - self.before_trial
         tokens = 1 + np.append(0, np.cumsum(right / np.maximum(drafted, 1)))
-        cost = 1 + self.extra_row_cost * (rows * np.arange(1, len(tokens) + 1) - 1)
+        cost = 1 + self.draft_cost * (rows * np.arange(1, len(tokens) + 1) - 1)
         return int((tokens / cost).argmax())
 
     @property

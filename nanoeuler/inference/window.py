@@ -130,11 +130,11 @@ class ContextWindow:
         M = max(0, min(most, room, len(self.drafts[0]))) if n == 1 else 0
         T = 1 + M
         if M > 0:
-            drafts = [drafts[:M] for drafts in self.drafts]
-            tokens = np.concatenate([tokens, np.array(drafts, np.int32)], axis=1)
+            rows = zip(new, self.drafts, strict=True)
+            tokens = np.array([[*ids, *drafts[:M]] for ids, drafts in rows], np.int32)
         normed = self.model.append(self.cache, tokens, counts + M, every=M > 0)  # (B · T, D)
         logits = self.model.backend.to_host(self.model.first_logits(normed))
-        positions = np.repeat(positions_B, T) + np.tile(np.arange(T), B)
+        positions = (positions_B[:, None] + np.arange(T)).reshape(-1)
         chosen = choose(logits, sampling, positions, allowed_V).reshape(B, T).tolist()
         last = []
         for row, ids in enumerate(chosen):

@@ -98,6 +98,10 @@ class CpuBackend(ReferenceBackend):
     def workspace_bytes(self, heads: int, length: int) -> int:
         return 0
 
+    def draft_cost(self, elements: int) -> float:
+        # a pass of a large model waits for its weights, which come from memory once for all tokens
+        return 0.2 if 4 * elements <= SHORT_SLICE_BYTES else 0.07
+
     def as_for(self, elements: int) -> "CpuBackend":
         engine = type(self)(self.threads)
         engine.sized_for = self.sized_for or elements

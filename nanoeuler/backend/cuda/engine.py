@@ -145,7 +145,6 @@ class CudaBackend(DecodingOps):
     device: Device
     fused_layer = (AttentionForm, SwigluForm)
     fused_tokens = 8
-    extra_row_cost = 0.1
 
     def __init__(
         self,
