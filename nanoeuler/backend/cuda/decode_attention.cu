@@ -1,6 +1,6 @@
 // Attention of new tokens, each a row, to the keys and values in the cache of their sequence, with
-// grouped heads and the keys split among blocks (Flash-Decoding, Dao et al. 2023). TOKENS rows after
-// one another belong to one sequence.
+// grouped heads and the keys split among blocks (Flash-Decoding, Dao et al. 2023). TOKENS rows in
+// turn belong to one sequence.
 //
 // Part p of a row takes those of the keys p · span to (p + 1) · span that are there, for TOGETHER
 // query heads of one key/value head, which read them once. CHUNKS lanes share a key, and each such
@@ -9,8 +9,9 @@
 // in front has ended (overlap.cuh), those of the new tokens after it.
 //
 // attend   in: query (B, HEADS, HEAD_SIZE), keys, values (B / TOKENS, S, KV_HEADS, HEAD_SIZE)
-//              ACTIVATION, sequences of the cache `cache_batch` elements apart; lengths (B / TOKENS)
-//              int: the slot of the first new token; a token sees the slots up to its own
+//              ACTIVATION, sequences of the cache `cache_batch` elements apart; lengths
+//              (B / TOKENS) int: the slot of the first new token; a token sees the slots up to its
+//              own
 //          out: out (B, HEADS, HEAD_SIZE) ACTIVATION when there is one part; or, without `out`, for
 //              decode_layer.cu to put together: parts (B, HEADS, splits, HEAD_SIZE) float, sums of
 //              values, and shares (B, HEADS, splits) float2: highest score (in powers of 2), sum of

@@ -1,5 +1,5 @@
 // A layer for a few rows, each a new token: the products, and everything between them. TOKENS rows
-// after one another belong to one sequence.
+// in turn belong to one sequence.
 //
 //   project    q, k, v = W_qkv norm(x);  q and k rotated;  k and v to their slot in the cache
 //              norm(x) = w · x / √(mean(x²) + ε)

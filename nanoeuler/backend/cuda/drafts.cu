@@ -1,5 +1,5 @@
-// Around a pass that checks drafts: TOKENS tokens of each sequence, the last one that was chosen and
-// drafts of those that follow it.
+// Around a pass that checks drafts: TOKENS tokens of each sequence, the last one that was chosen
+// and drafts of those that follow it.
 //
 // lay_out     in: tokens (B) int, drafts (B, TOKENS − 1) int; lengths (B) int, tokens in the cache;
 //             draws (B) int64, the number of the next random number
