@@ -6,6 +6,7 @@ continuation that is resumed draws the numbers of an uninterrupted one.
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 
@@ -79,7 +80,7 @@ GREEDY = Sampling(temperature=0.0)
 def choose(
     logits_BV: np.ndarray,
     sampling: Sampling,
-    positions_B: np.ndarray,
+    positions_B: np.ndarray | Sequence[int],
     allowed_V: np.ndarray | None = None,
 ) -> np.ndarray:
     """One token id per row, (B,) int32.

@@ -126,15 +126,17 @@ class ContextWindow:
             return self.choose_several_there(new, most, sampling, positions_B, allowed_V)
         tokens, counts = self.pending(new)
         B, n = tokens.shape
-        room = self.cache.capacity - int(self.cache.lengths.max()) - 1
+        room = self.cache.capacity - max(self.cache.lengths.tolist()) - 1
         M = max(0, min(most, room, len(self.drafts[0]))) if n == 1 else 0
         T = 1 + M
         if M > 0:
             rows = zip(new, self.drafts, strict=True)
             tokens = np.array([[*ids, *drafts[:M]] for ids, drafts in rows], np.int32)
-        normed = self.model.append(self.cache, tokens, counts + M, every=M > 0)  # (B · T, D)
+            normed = self.model.append(self.cache, tokens, every=True)  # (B · T, D)
+        else:
+            normed = self.model.append(self.cache, tokens, counts)
         logits = self.model.backend.to_host(self.model.first_logits(normed))
-        positions = (positions_B[:, None] + np.arange(T)).reshape(-1)
+        positions = [position + t for position in positions_B.tolist() for t in range(T)]
         chosen = choose(logits, sampling, positions, allowed_V).reshape(B, T).tolist()
         last = []
         for row, ids in enumerate(chosen):
@@ -146,7 +148,7 @@ class ContextWindow:
             del ids[right + 1 :]
             last.append(row * T + right)
         last_BD = self.model.backend.gather(normed, np.array(last))
-        logits = self.model.backend.to_host(self.model.further_logits(last_BD))
+        logits = self.model.backend.to_host(self.model.further_logits(last_BD, most))
         self.drafts = np.where(allowed_V, logits, -np.inf).argmax(axis=2).tolist()
         return chosen, M
 

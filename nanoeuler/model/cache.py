@@ -79,8 +79,9 @@ class Cache:
         """See `Transformer.append`."""
         tokens = np.asarray(tokens, np.int32)
         B, n = tokens.shape
-        counts = np.full(B, n, np.int32) if counts is None else np.asarray(counts, np.int32)
-        if len(self.lengths) != B or counts.min() < 1 or counts.max() > n:
+        is_whole = counts is None
+        counts = np.full(B, n, np.int32) if is_whole else np.asarray(counts, np.int32)
+        if len(self.lengths) != B or not (is_whole or 1 <= counts.min() <= counts.max() <= n):
             raise ValueError(
                 f"tokens of shape {tokens.shape} with counts {counts.tolist()} do not fit a cache "
                 f"of {len(self.lengths)} rows"
@@ -127,7 +128,7 @@ class Cache:
         """Give up `row`; the last row takes its slots, and nothing else is copied."""
         last = len(self.lengths) - 1
         for slots in self.memory.slots:
-            if slots is not None:
+            if slots is not None and row < last:
                 slots.keys_BSGE[row] = slots.keys_BSGE[last]
                 slots.values_BSGE[row] = slots.values_BSGE[last]
         self.lengths[row] = self.lengths[last]

@@ -55,9 +55,9 @@ class Heads:
         self.ops.head_logits(normed_ND, weight, out)
         return out[:, : self.vocab_size]
 
-    def further_logits(self, weight: Array, normed_ND: Array) -> Array:
-        """Logits of the heads 1 … K − 1, (N, K − 1, V)."""
-        further, N = weight[self.rows :], len(normed_ND)
+    def further_logits(self, weight: Array, normed_ND: Array, count: int) -> Array:
+        """Logits of the heads 1 … count, (N, count, V)."""
+        further, N = weight[self.rows : self.rows * (1 + count)], len(normed_ND)
         out = self.ops.empty((N, len(further)), self.ops.activation)
         self.ops.head_logits(normed_ND, further, out)
         return out.reshape(N, -1, self.rows)[:, :, : self.vocab_size]
