@@ -43,7 +43,9 @@ def products(weight_OI, x_BI, out_BO):
             sums_of_rows(weight, o * inputs, inputs, rows, row_of(x_BI, b), out)
 
 
-one_dot, four_dots, eight_dots = (make_dots(*shape) for shape in ((1, 1), (2, 2), (4, 2)))
+one_dot, key_dots, four_dots, eight_dots = (
+    make_dots(*shape) for shape in ((1, 1), (1, 4), (2, 2), (4, 2))
+)
 
 
 @compiled()
@@ -53,28 +55,25 @@ def shared_products(weight_OI, x_NI, out_NO):
     A row's output does not depend on how many rows there are: tokens that are checked together get
     the bits that each gets alone.
     """
-    outputs, inputs = weight_OI.shape
+    outputs, D = weight_OI.shape
     N = len(x_NI)
     weight, x, out = weight_OI.reshape(-1), x_NI.reshape(-1), out_NO.reshape(-1)
     for first in range(0, outputs, WEIGHT_ROWS):
         stop = min(first + WEIGHT_ROWS, outputs)
         n = 0
         while n < N:
-            x_at, out_at = n * inputs, n * outputs
+            x_at, out_at = n * D, n * outputs
             if n + 4 <= N and stop % 2 == 0:
                 for o in range(first, stop, 2):
-                    at = o * inputs
-                    eight_dots(weight, at, inputs, x, x_at, inputs, out, out_at + o, outputs)
+                    eight_dots(weight, o * D, D, D, x, x_at, D, out, out_at + o, outputs)
                 n += 4
             elif n + 2 <= N and stop % 2 == 0:
                 for o in range(first, stop, 2):
-                    at = o * inputs
-                    four_dots(weight, at, inputs, x, x_at, inputs, out, out_at + o, outputs)
+                    four_dots(weight, o * D, D, D, x, x_at, D, out, out_at + o, outputs)
                 n += 2
             else:
                 for o in range(first, stop):
-                    at = o * inputs
-                    one_dot(weight, at, inputs, x, x_at, inputs, out, out_at + o, outputs)
+                    one_dot(weight, o * D, D, D, x, x_at, D, out, out_at + o, outputs)
                 n += 1
 
 
@@ -91,7 +90,11 @@ def attend(query, keys, values, at, stride, seen, scores, out):
     Keys and values start at `at` and are `stride` floats apart.
     """
     E = len(query)
-    sums_of_rows(keys, at, stride, seen, query, scores)
+    whole = seen // 4 * 4
+    for s in range(0, whole, 4):
+        key_dots(keys, at + s * stride, stride, E, query, 0, E, scores, s, 0)
+    for s in range(whole, seen):
+        one_dot(keys, at + s * stride, stride, E, query, 0, E, scores, s, 0)
     scale_into(span(scores, 0, seen), np.float32(1 / math.sqrt(E)), span(scores, 0, seen))
     top = largest(scores, 0, seen)
     total = exponentials(scores, 0, 0, seen, top, 0, top)
