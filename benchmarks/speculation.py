@@ -45,7 +45,7 @@ PROMPTS = (
     "What is the Wren?",
     "The harbour",
 )
-NO_COST = 0.0  # of a draft: so all of them are taken
+NO_COST = -1e-6  # of a draft, so that always all of them are taken
 
 
 def decode(
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--preset")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--tokens", type=int, default=160)
+    parser.add_argument("--tokens", type=int, default=200)
     options = parser.parse_args()
     if options.model:
         loaded = nanoeuler.load(options.model, options.device)

@@ -106,6 +106,10 @@ class Backend(ABC):
     """Does the engine choose tokens itself, by `choose`? Then `next_logits` and `choose` read and
     write arrays of the device only, and a decoded token needs nothing from the host."""
 
+    draft_cost = 0.2
+    """What each draft adds to the cost of a decoded token, as a share of it: measured once, by
+    `benchmarks/speculation.py`. It decides how many drafts a pass takes."""
+
     fused_layer: tuple[type[BlockForm], ...] = ()
     """Forms of the blocks that repeat in a model which `decode_fused` computes."""
     fused_variants: frozenset[str] = frozenset()
@@ -129,14 +133,6 @@ class Backend(ABC):
         A function of the machine's size, not of what is free now, so that a rerun computes the
         same bits.
         """
-
-    def draft_cost(self, elements: int) -> float:
-        """What a pass over a few new tokens costs more for each of them beyond the first.
-
-        As a share of a pass over one, for a model of that many parameters: measured once, by
-        `benchmarks/speculation.py`. It decides how many drafts a pass takes.
-        """
-        return 0.2
 
     def workspace_bytes(self, heads: int, length: int) -> int:
         """Bytes that the ops themselves take for each row of a micro-batch."""

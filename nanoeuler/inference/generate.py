@@ -189,8 +189,7 @@ class Writer:
         """Continue one prompt of token ids, piece by piece."""
         speculation = None
         if self.speculates and self.model.config.mtp_heads > 1:
-            cost = self.model.backend.draft_cost(self.model.parameters.size)
-            speculation = Speculation(self.model.config.mtp_heads, cost)
+            speculation = Speculation(self.model.config.mtp_heads, self.model.backend.draft_cost)
         decoding = self.decoding([prompt], sampling, max_tokens, first_position, speculation)
         return Reply(decoding, self.tokenizer)
 

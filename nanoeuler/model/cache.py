@@ -208,7 +208,10 @@ def new_cache(
     """
     most = model.backend.idle_caches
     slots = round_up(capacity, CAPACITY_MULTIPLE) if most else capacity
-    memory = idle.pop((rows, slots), None) or CacheMemory(model, rows, slots)
+    memory = idle.pop((rows, slots), None)
+    if memory is None:
+        idle.clear()  # before the new one takes memory
+        memory = CacheMemory(model, rows, slots)
     cache = Cache(memory, rows, capacity)
     if most:
         gone = weakref.finalize(cache, give_back, idle, (rows, slots), memory, most)

@@ -70,7 +70,7 @@ class CpuBackend(ReferenceBackend):
     fused_layer = (AttentionForm, SwigluForm)
     fused_rows = FEW_ROWS
     fused_tokens = 8
-    idle_caches = 1
+    idle_caches = 1  # with the buffers of its steps
 
     def __init__(self, threads: int | None = None):
         super().__init__(np.float32)
@@ -97,10 +97,6 @@ class CpuBackend(ReferenceBackend):
 
     def workspace_bytes(self, heads: int, length: int) -> int:
         return 0
-
-    def draft_cost(self, elements: int) -> float:
-        # a pass of a large model waits for its weights, which come from memory once for all tokens
-        return 0.2 if 4 * elements <= SHORT_SLICE_BYTES else 0.07
 
     def as_for(self, elements: int) -> "CpuBackend":
         engine = type(self)(self.threads)

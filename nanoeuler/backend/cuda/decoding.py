@@ -90,9 +90,6 @@ class DecodingOps(Backend):
     def add_linear(self, x_NI: Array, weight_OI: Array, scale: float, out_NO: Array) -> None:
         """out ← out + scale · x Wᵀ"""
 
-    def draft_cost(self, elements: int) -> float:
-        return 0.1
-
     def decode_fused(self, step: DecodeStep) -> None:
         """A full cache keeps what it has."""
         for layer in layers_of(step):
