@@ -69,7 +69,9 @@ class Activations:
 class LanguageModel:
     """A loaded model folder: its configuration, tokenizer and weights; it writes text."""
 
-    def __init__(self, saved: SavedModel, tokenizer: Tokenizer, backend: Backend):
+    def __init__(
+        self, saved: SavedModel, tokenizer: Tokenizer, backend: Backend, *, speculation: bool = True
+    ):
         self.config = saved.config
         self.tokenizer = tokenizer
         self.stage = saved.stage
@@ -80,7 +82,7 @@ class LanguageModel:
         """
         self.info = saved.info
         self.transformer = Transformer(saved.config, backend.from_host(saved.parameters), backend)
-        self.writer = Writer(self.transformer, tokenizer)
+        self.writer = Writer(self.transformer, tokenizer, speculates=speculation)
 
     def __repr__(self) -> str:
         template = f"template {self.template}" if self.template else "no template"
@@ -237,7 +239,11 @@ class LanguageModel:
 
 
 def load(
-    folder: str | Path, device: str = "auto", gpus: int | None = None, precision: str = "auto"
+    folder: str | Path,
+    device: str = "auto",
+    gpus: int | None = None,
+    precision: str = "auto",
+    speculation: bool = True,
 ) -> LanguageModel:
     """Load a trained model for use from Python.
 
@@ -246,6 +252,8 @@ def load(
     - `device`: auto (a GPU where there is one), cpu, cuda, or reference (plain NumPy, slow).
     - `gpus`: GPUs to use; 0 forces the CPU, None takes what `device` says.
     - `precision`: of a GPU's products and activations: fp32, tf32 or bf16; auto is bf16.
+    - `speculation`: the model's further heads draft tokens, which head 0 checks together. The text
+      is the same without, and slower.
 
     Raises `UserError` when there is no model, or its files are damaged or do not belong together.
     """
@@ -262,4 +270,4 @@ def load(
             f"{folder}: the model was tuned on the template {saved.template!r}, which this version "
             f"does not have; it has {', '.join(TEMPLATES)}"
         )
-    return LanguageModel(saved, tokenizer, backend)
+    return LanguageModel(saved, tokenizer, backend, speculation=speculation)

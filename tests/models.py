@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.flat import initial_parameters
+from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.transformer import Transformer
 
 ODD = {
@@ -40,3 +41,48 @@ def wide_transformer(**changes: object) -> Transformer:
     config = ModelConfig.from_dict(fields | changes)
     parameters = initial_parameters(config, seed=3) * np.float32(8)
     return Transformer(config, parameters, ReferenceBackend())
+
+
+def transitions(size: int, sharpness: float) -> np.ndarray:
+    """Chances of each token behind each other one, (V, V)."""
+    weights = np.exp(sharpness * np.random.default_rng(2).standard_normal((size, size)))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def cycle(size: int, share: float) -> np.ndarray:
+    """Chances by which each token is followed by the next, but by any token in that share."""
+    return (1 - share) * np.roll(np.eye(size), 1, axis=1) + share / size
+
+
+def chain(
+    backend: Backend,
+    transitions_VV: np.ndarray,
+    *,
+    noise: float = 0.0,
+    mixing: float = 0.0,
+    context: int = 40,
+    dim: int = 32,
+) -> Transformer:
+    """A model of a Markov chain: head k of 4 knows the chances of the token k + 1 places ahead.
+
+    `noise` makes the further heads worse. `mixing` is the spread of the blocks' matrices, by which
+    a token depends on all tokens before it; without, on the last one alone.
+    """
+    V, random = len(transitions_VV), np.random.default_rng(1)
+    config = ModelConfig(
+        vocab_size=V, dim=dim, layers=2, heads=2, kv_heads=1, ffn=20, context=context, mtp_heads=4
+    )
+    buffer = FlatBuffer(config, initial_parameters(config, 1))
+    for name in buffer.rows:
+        if "norm" not in name:
+            buffer[name][...] *= 50 * mixing / np.sqrt(dim)
+    embedding = random.standard_normal((V, dim))
+    normed = embedding / np.sqrt((embedding**2).mean(axis=1, keepdims=True) + config.norm_epsilon)
+    buffer["model.embed_tokens.weight"][...] = embedding
+    power = np.eye(V)
+    for head in range(4):
+        power = power @ transitions_VV
+        logits = np.log(power) + (head > 0) * noise * random.standard_normal((V, V))
+        name = "lm_head.weight" if head == 0 else f"mtp_heads.{head}.weight"
+        buffer[name][...] = np.linalg.lstsq(normed, logits, rcond=None)[0].T
+    return Transformer(config, backend.from_host(buffer.array), backend)

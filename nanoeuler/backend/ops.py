@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+NOT_KEPT = -2
+"""Stands for a token that was chosen behind a wrong draft."""
+
+
 class DeviceInfo(Protocol):
     """A device, as commands describe it to people."""
 
@@ -102,12 +106,18 @@ class Backend(ABC):
     """Does the engine choose tokens itself, by `choose`? Then `next_logits` and `choose` read and
     write arrays of the device only, and a decoded token needs nothing from the host."""
 
+    draft_cost = 0.2
+    """What each draft adds to the cost of a decoded token, as a share of it: measured once, by
+    `benchmarks/speculation.py`. It decides how many drafts a pass takes."""
+
     fused_layer: tuple[type[BlockForm], ...] = ()
     """Forms of the blocks that repeat in a model which `decode_fused` computes."""
     fused_variants: frozenset[str] = frozenset()
     """Variants of those forms that it knows."""
     fused_rows = 1 << 30
-    """Most sequences that it takes at once."""
+    """Most new tokens that it takes at once."""
+    fused_tokens = 1
+    """Most of them that a sequence may have."""
 
     def slices(self, elements: int) -> tuple[int, int]:
         """Tokens that a replica computes at once, and the number of replicas that share a step.
@@ -544,15 +554,16 @@ class Backend(ABC):
 
     # ---- decoding
 
-    def fuses(self, forms: Sequence[BlockForm], rows: int) -> bool:
-        """Does `decode_fused` compute blocks of these forms, for that many sequences?
+    def fuses(self, forms: Sequence[BlockForm], rows: int, tokens: int = 1) -> bool:
+        """Does `decode_fused` compute blocks of these forms, for that many tokens of each row?
 
         No engine overrides this: a block that an engine does not know takes the composed path.
         """
         layer = self.fused_layer
         return (
             len(layer) > 0
-            and rows <= self.fused_rows
+            and rows * tokens <= self.fused_rows
+            and tokens <= self.fused_tokens
             and len(forms) % len(layer) == 0
             and all(
                 type(form) is kind and form.variants() <= self.fused_variants
@@ -566,6 +577,10 @@ class Backend(ABC):
         Keys and values go to slot lengths[b] of the cache. Called where `fuses` says so.
         """
         raise NotImplementedError
+
+    def head_logits(self, normed_ND: Array, weight_VD: Array, out_NV: Array) -> None:
+        """`linear` with the weight of a head, for a model that is used and not trained."""
+        self.linear(normed_ND, weight_VD, out_NV)
 
     def next_logits(self, norm: RmsNorm, weight_VD: Array, out_BV: Array) -> None:
         """Logits behind the last block: the final norm and the product with a head."""
@@ -590,6 +605,36 @@ class Backend(ABC):
 
         `tokens` and `lengths` are made ready for the next step, and `draws` counts up.
         `settings`: temperature, top-p, seed and top-k in 8 bytes each, (4) for all rows or (B, 4).
+        """
+        raise NotImplementedError
+
+    def lay_out_drafts(
+        self,
+        tokens_B: Array,
+        drafts_BM: Array,
+        lengths_B: Array,
+        draws_B: Array,
+        ids_BT: Array,
+        positions_BT: Array,
+        counters_BT: Array,
+    ) -> None:
+        """Each row's token with its drafts, where they stand, and which draw comes behind each."""
+        raise NotImplementedError
+
+    def keep_right(
+        self,
+        chosen_BT: Array,
+        drafts_BM: Array,
+        x_ND: Array,
+        tokens_B: Array,
+        lengths_B: Array,
+        draws_B: Array,
+        last_BD: Array,
+    ) -> None:
+        """Of the tokens chosen behind a token and its drafts, keep those behind right drafts.
+
+        The others become `NOT_KEPT`. `tokens` is the last one kept of each row, `last` the residual
+        stream that it was chosen from; lengths and draws count those that were kept.
         """
         raise NotImplementedError
 

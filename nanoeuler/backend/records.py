@@ -184,10 +184,10 @@ class CacheSlots(NamedTuple):
 
 @dataclass
 class DecodeStep:
-    """One new token of each of B sequences, on its way through all blocks."""
+    """T new tokens of each of B sequences, on their way through all blocks."""
 
-    x_BD: Array  # the residual stream: the tokens' embeddings, then the output of the last block
-    lengths_B: Array  # tokens in the cache, which is the new token's position
+    x_ND: Array  # (B · T, D) residual stream: the embeddings, then the output of the last block
+    lengths_B: Array  # tokens in the cache, which is the first new token's position
     rope_table: RopeTable
     forms: list[BlockForm]
     weights: list[Any]  # by block

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nanoeuler import provenance
-from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.ops import NOT_KEPT, Backend
 from nanoeuler.backend.records import (
     AdamWConstants,
     AttentionArrays,
@@ -347,6 +347,41 @@ class ReferenceBackend(Backend):
             weights_RTK[row, middle:last, 0] = -share * scales[1] * pull
             loss = (1 - smoothing) * np.logaddexp(0, -z) + smoothing * np.logaddexp(0, z)
             losses_2 += share * loss
+
+    # ---- drafts
+
+    def lay_out_drafts(
+        self,
+        tokens_B: Array,
+        drafts_BM: Array,
+        lengths_B: Array,
+        draws_B: Array,
+        ids_BT: Array,
+        positions_BT: Array,
+        counters_BT: Array,
+    ) -> None:
+        ids_BT[:, 0], ids_BT[:, 1:] = tokens_B, drafts_BM
+        steps_T = np.arange(ids_BT.shape[1])
+        positions_BT[...] = lengths_B[:, None] + steps_T
+        counters_BT[...] = draws_B[:, None] + steps_T
+
+    def keep_right(
+        self,
+        chosen_BT: Array,
+        drafts_BM: Array,
+        x_ND: Array,
+        tokens_B: Array,
+        lengths_B: Array,
+        draws_B: Array,
+        last_BD: Array,
+    ) -> None:
+        B, T = chosen_BT.shape
+        right_B = np.cumprod(chosen_BT[:, :-1] == drafts_BM, axis=1).sum(axis=1)
+        tokens_B[...] = np.maximum(chosen_BT[np.arange(B), right_B], 0)
+        lengths_B += right_B + 1
+        draws_B += right_B + 1
+        last_BD[...] = x_ND[np.arange(B) * T + right_B]
+        chosen_BT[np.arange(T) > right_B[:, None]] = NOT_KEPT
 
     # ---- optimizer
 

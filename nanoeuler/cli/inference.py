@@ -75,6 +75,12 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=int, metavar="N", help="the same seed gives the same text (default 1)"
     )
+    parser.add_argument(
+        "--no-speculation",
+        action="store_true",
+        help="decode token by token, without drafts of the model's further heads: the same text, "
+        "slower",
+    )
     add_device(parser)
     add_gpus(parser)
 
@@ -94,7 +100,8 @@ def run_generate(options: argparse.Namespace) -> None:
     Sampling(**sampling)  # refuses bad values before the model is read
     folder, prompt = folder_and_prompt(options)
     text, further = read_prompt(prompt), as_text(options.input, "--input")
-    model = api.load(folder, options.device, options.gpus)
+    speculation = not options.no_speculation
+    model = api.load(folder, options.device, options.gpus, speculation=speculation)
     reply = model.stream(text, further, options.raw, max_tokens, **sampling)
     output = sys.stdout
     last = ""
@@ -114,6 +121,13 @@ def run_generate(options: argparse.Namespace) -> None:
         first_token_ms=1000 * reply.first_seconds,
         tokens_per_second="n/a" if speed is None else speed,
     )
+    if reply.speculation:
+        acceptance = "/".join(f"{share:.0%}" for share in reply.speculation.acceptance)
+        log.line(
+            "speculation",
+            tokens_per_pass=reply.speculation.tokens_per_pass,
+            acceptance_by_head=acceptance,
+        )
     if reply.dropped:
         log.line(
             "context",
@@ -169,7 +183,8 @@ def run_chat(options: argparse.Namespace) -> None:
 
     sampling = Sampling(**sampling_options(options))
     folder = model_folder(options)
-    model = api.load(folder, options.device, options.gpus)
+    speculation = not options.no_speculation
+    model = api.load(folder, options.device, options.gpus, speculation=speculation)
     log.lenient(sys.stdin)
     output = sys.stdout
 

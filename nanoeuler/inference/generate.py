@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nanoeuler.inference.sampling import Sampling
+from nanoeuler.inference.speculation import Speculation
 from nanoeuler.inference.window import ContextWindow
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
@@ -37,9 +38,11 @@ class Decoding:
         end_id: int,
         allowed_V: np.ndarray,
         first_position: int | np.ndarray,
+        speculation: Speculation | None = None,
     ):
         """`first_position`, one or one per prompt, is the position of a prompt's first token for
-        the sampler: 0, or more in a conversation."""
+        the sampler: 0, or more in a conversation. `speculation`: the model drafts tokens, which
+        changes the time and not the tokens."""
         self.sampling = sampling
         self.max_tokens = max_tokens
         self.end_id = end_id
@@ -49,23 +52,43 @@ class Decoding:
         self.window = ContextWindow(model, len(prompts), max(map(len, prompts)) + max_tokens)
         self.unread: list[Sequence[int]] = [list(map(int, prompt)) for prompt in prompts]
         self.positions = first_position + np.array([len(prompt) for prompt in prompts])
+        self.speculation = speculation
 
     def step(self) -> bool:
-        """Choose a token for every active continuation. Returns False once all have ended."""
-        if not self.active or len(self.continuations[self.active[0]].ids) >= self.max_tokens:
+        """Choose a token for every active continuation, or several where they were drafted.
+
+        Returns False once all have ended.
+        """
+        if not self.active:
             return False
-        chosen = self.window.choose(self.unread, self.sampling, self.positions, self.allowed_V)
-        self.positions += 1
-        self.unread = [[int(token)] for token in chosen]
-        for row in reversed(range(len(self.active))):
+        drafts, all_chosen = self.choose()
+        taken = 0
+        for row, chosen in reversed(list(enumerate(all_chosen))):
             continuation = self.continuations[self.active[row]]
             continuation.dropped = self.window.dropped[row]
-            if chosen[row] == self.end_id:
-                continuation.ended = True
+            ids = chosen[: self.max_tokens - len(continuation.ids)]
+            continuation.ended = self.end_id in ids
+            if continuation.ended:
+                ids = ids[: ids.index(self.end_id)]
+            continuation.ids.extend(ids)
+            taken += len(ids) + continuation.ended
+            if continuation.ended or len(continuation.ids) >= self.max_tokens:
                 self.remove(row)
-            else:
-                continuation.ids.append(int(chosen[row]))
+        if self.speculation:
+            self.speculation.note(drafts, [len(chosen) - 1 for chosen in all_chosen], taken)
         return bool(self.active)
+
+    def choose(self) -> tuple[int, list[list[int]]]:
+        """The next tokens of each row, and the drafts that were checked for each."""
+        inputs = self.sampling, self.positions, self.allowed_V
+        drafts = self.speculation.drafts if self.speculation else 0
+        if drafts > 0:
+            chosen, drafts = self.window.choose_several(self.unread, drafts, *inputs)
+        else:
+            chosen = [[int(token)] for token in self.window.choose(self.unread, *inputs)]
+        self.positions += [len(ids) for ids in chosen]
+        self.unread = [ids[-1:] for ids in chosen]
+        return drafts, chosen
 
     def remove(self, row: int) -> None:
         """Remove a row; the last one takes its place, as in the window."""
@@ -89,36 +112,40 @@ class Reply:
         self.decoder = StreamDecoder(tokenizer)
         (self.continuation,) = decoding.continuations
         self.prompt_tokens = len(decoding.unread[0])
-        self.steps = 0
+        self.shown = 0  # tokens
         self.first_seconds = 0.0
         """Time to the first token, which is mostly spent on reading the prompt."""
         self.further_seconds = 0.0
         """Time of the later steps, without what the caller does in between."""
 
     def __iter__(self) -> Iterator[str]:
-        while self.timed_step():
-            yield self.decoder.push(self.ids[-1])
+        written = self.continuation.ids
+        while self.decoding.active or self.shown < len(written):
+            if self.shown == len(written):
+                self.timed_step()
+            else:
+                self.shown += 1
+                yield self.decoder.push(written[self.shown - 1])
         yield self.decoder.flush()
 
-    def timed_step(self) -> bool:
-        began = time.perf_counter()
-        grew = self.decoding.step()
+    def timed_step(self) -> None:
+        is_first, began = self.shown == 0, time.perf_counter()
+        self.decoding.step()
         seconds = time.perf_counter() - began
-        if self.steps == 0:
+        if is_first:
             self.first_seconds = seconds
-        elif grew or self.ended:
+        else:
             self.further_seconds += seconds
-        self.steps += grew or self.ended
-        return grew
 
     @property
     def ids(self) -> list[int]:
-        return self.continuation.ids
+        """The tokens that the pieces so far are made of."""
+        return self.continuation.ids[: self.shown]
 
     @property
     def ended(self) -> bool:
         """Whether `</s>` ended it."""
-        return self.continuation.ended
+        return self.continuation.ended and self.shown == len(self.continuation.ids)
 
     @property
     def dropped(self) -> int:
@@ -128,7 +155,13 @@ class Reply:
     @property
     def tokens_per_second(self) -> float | None:
         """Decoding speed after the first token, counting `</s>`; None before the second token."""
-        return (self.steps - 1) / self.further_seconds if self.steps > 1 else None
+        further = len(self.continuation.ids) + self.continuation.ended - 1
+        return further / self.further_seconds if further > 0 else None
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """What drafts brought; None without any."""
+        return self.decoding.speculation
 
 
 class Writer:
@@ -137,7 +170,9 @@ class Writer:
     It never chooses a reserved special token other than `</s>`, nor an id that the tokenizer lacks.
     """
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer):
+    def __init__(self, model: Transformer, tokenizer: Tokenizer, *, speculates: bool = False):
+        """`speculates`: a stream is decoded with drafts of the model's further heads."""
+        self.speculates = speculates
         self.model = model
         self.tokenizer = tokenizer
         ids = np.arange(model.config.vocab_size)
@@ -152,7 +187,11 @@ class Writer:
         self, prompt: Sequence[int], sampling: Sampling, max_tokens: int, first_position: int = 0
     ) -> Reply:
         """Continue one prompt of token ids, piece by piece."""
-        return Reply(self.decoding([prompt], sampling, max_tokens, first_position), self.tokenizer)
+        speculation = None
+        if self.speculates and self.model.config.mtp_heads > 1:
+            speculation = Speculation(self.model.config.mtp_heads, self.model.backend.draft_cost)
+        decoding = self.decoding([prompt], sampling, max_tokens, first_position, speculation)
+        return Reply(decoding, self.tokenizer)
 
     def batch(
         self,
@@ -184,6 +223,7 @@ class Writer:
         sampling: Sampling,
         max_tokens: int,
         first_position: int | np.ndarray = 0,
+        speculation: Speculation | None = None,
     ) -> Decoding:
         if not all(len(prompt) for prompt in prompts):
             raise ValueError(
@@ -197,4 +237,5 @@ class Writer:
             self.tokenizer.end_id,
             self.allowed_V,
             first_position,
+            speculation,
         )

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nanoeuler.backend.ops import NOT_KEPT
 from nanoeuler.inference.sampling import Sampling, checked, choose
-from nanoeuler.model.choosing import Choices
+from nanoeuler.model.choosing import Choices, DraftedChoices
 from nanoeuler.model.config import round_up
 from nanoeuler.model.transformer import Transformer
 
@@ -57,6 +58,8 @@ class ContextWindow:
         self.cache = model.new_cache(rows, min(self.context, longest))
         self.tokens: list[list[int]] = [[] for _ in range(rows)]
         self.dropped = [0] * rows
+        self.drafts: list[list[int]] = [[]] * rows
+        """Drafts of the tokens that follow those chosen last."""
         self.choices: Choices | None = None
         self.ahead: ChoiceInputs | None = None
         """The inputs of the step that `choices` was asked for ahead."""
@@ -74,11 +77,15 @@ class ContextWindow:
         sampling: Sampling,
         positions_B: np.ndarray,
         allowed_V: np.ndarray,
+        *,
+        ahead: bool = True,
     ) -> np.ndarray:
         """`read`, and the token that `sampling.choose` chooses behind each row.
 
-        An engine that `chooses` does so on its device.
+        An engine that `chooses` does so on its device; `ahead`: another step of this kind is likely
+        to follow.
         """
+        self.drafts = [[]] * len(self.drafts)
         if not self.model.backend.chooses:
             return choose(self.read(new), sampling, positions_B, allowed_V)
         tokens, counts = self.pending(new)
@@ -91,7 +98,7 @@ class ContextWindow:
             choices.start(self.cache, tokens, counts, [sampling] * len(counts), positions_B)
         # the next step is under way while the caller looks at this one's tokens; it is not asked
         # for when a row is full, because that row slides first
-        has_room = int(self.cache.lengths.max()) < self.cache.capacity
+        has_room = ahead and int(self.cache.lengths.max()) < self.cache.capacity
         if has_room:
             choices.ask()
         chosen = checked(choices.take())
@@ -100,6 +107,89 @@ class ContextWindow:
             lengths = self.cache.lengths
             self.ahead = ChoiceInputs.of(chosen[:, None], lengths, positions_B + 1, sampling)
         return chosen
+
+    def choose_several(
+        self,
+        new: Sequence[Sequence[int]],
+        most: int,
+        sampling: Sampling,
+        positions_B: np.ndarray,
+        allowed_V: np.ndarray,
+    ) -> tuple[list[list[int]], int]:
+        """`choose`, and the same behind up to `most` drafts of what it will choose, in one pass.
+
+        Returns the tokens of each row and the number of drafts that were checked of each. The
+        tokens are those that `choose` gives one by one. Nothing is taken behind a wrong draft, and
+        the cache forgets it.
+        """
+        if self.model.backend.chooses:
+            return self.choose_several_there(new, most, sampling, positions_B, allowed_V)
+        tokens, counts = self.pending(new)
+        B, n = tokens.shape
+        room = self.cache.capacity - max(self.cache.lengths.tolist()) - 1
+        M = max(0, min(most, room, len(self.drafts[0]))) if n == 1 else 0
+        T = 1 + M
+        if M > 0:
+            rows = zip(new, self.drafts, strict=True)
+            tokens = np.array([[*ids, *drafts[:M]] for ids, drafts in rows], np.int32)
+            normed = self.model.append(self.cache, tokens, every=True)  # (B · T, D)
+        else:
+            normed = self.model.append(self.cache, tokens, counts)
+        logits = self.model.backend.to_host(self.model.first_logits(normed))
+        positions = [position + t for position in positions_B.tolist() for t in range(T)]
+        chosen = choose(logits, sampling, positions, allowed_V).reshape(B, T).tolist()
+        last = []
+        for row, ids in enumerate(chosen):
+            right = 0
+            while right < M and ids[right] == self.drafts[row][right]:
+                right += 1
+            self.tokens[row].extend(ids[:right])
+            self.cache.lengths[row] -= M - right
+            del ids[right + 1 :]
+            last.append(row * T + right)
+        last_BD = self.model.backend.gather(normed, np.array(last))
+        logits = self.model.backend.to_host(self.model.further_logits(last_BD, most))
+        self.drafts = np.where(allowed_V, logits, -np.inf).argmax(axis=2).tolist()
+        return chosen, M
+
+    def choose_several_there(
+        self,
+        new: Sequence[Sequence[int]],
+        most: int,
+        sampling: Sampling,
+        positions_B: np.ndarray,
+        allowed_V: np.ndarray,
+    ) -> tuple[list[list[int]], int]:
+        """`choose_several` on the device of an engine that `chooses`.
+
+        It keeps its drafts there, always `most` for each row: where there is no room for so many,
+        and behind a prompt, a token is chosen without any.
+        """
+        room = self.cache.capacity - int(self.cache.lengths.max()) - (1 + most)
+        if room < 0 or max(map(len, new)) > 1:
+            chosen_B = self.choose(new, sampling, positions_B, allowed_V, ahead=False)
+            return [[int(token)] for token in chosen_B], 0
+        tokens, counts = self.pending(new)
+        choices = DraftedChoices.of_drafts(self.model, self.cache, allowed_V, most)
+        inputs = ChoiceInputs.of(tokens, self.cache.lengths, positions_B, sampling)
+        if choices is not self.choices or self.ahead != inputs:
+            self.choices = choices
+            choices.start(self.cache, tokens, counts, [sampling], positions_B)
+        has_room = room >= 1 + most  # for another pass, even if all of this one's drafts are right
+        if has_room:
+            choices.ask()
+        chosen_BT = choices.take()
+        chosen = [ids[ids != NOT_KEPT].tolist() for ids in chosen_BT]
+        checked(np.array([min(ids) for ids in chosen]))
+        for row, ids in enumerate(chosen):
+            self.tokens[row].extend(ids[:-1])
+            self.cache.lengths[row] += len(ids)
+        self.ahead = None
+        if has_room:
+            last = np.array([ids[-1:] for ids in chosen])
+            positions = positions_B + [len(ids) for ids in chosen]
+            self.ahead = ChoiceInputs.of(last, self.cache.lengths, positions, sampling)
+        return chosen, most
 
     def pending(self, new: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         """Append new[b] to every row b.
@@ -144,5 +234,7 @@ class ContextWindow:
         self.ahead = None
         self.tokens[row] = self.tokens[-1]
         self.tokens.pop()
+        self.drafts[row] = self.drafts[-1]
+        self.drafts.pop()
         self.dropped[row] = self.dropped[-1]
         self.dropped.pop()

@@ -42,8 +42,8 @@ class CacheMemory:
             keys, values = (ops.zeros(shape, ops.activation) for _ in range(2))
             self.slots.append(CacheSlots(keys, values))
         self.steps: dict[tuple[int, int], CacheStep] = {}
-        self.choices: dict[int, Any] = {}
-        """By the number of rows: see `choosing.py`."""
+        self.choices: dict[tuple[int, int], Any] = {}
+        """By the number of rows and of tokens: see `choosing.py`."""
 
     def part(self, rows: slice) -> list[CacheSlots | None]:
         """The slots of some rows, by block."""
@@ -79,8 +79,9 @@ class Cache:
         """See `Transformer.append`."""
         tokens = np.asarray(tokens, np.int32)
         B, n = tokens.shape
-        counts = np.full(B, n, np.int32) if counts is None else np.asarray(counts, np.int32)
-        if len(self.lengths) != B or counts.min() < 1 or counts.max() > n:
+        is_whole = counts is None
+        counts = np.full(B, n, np.int32) if is_whole else np.asarray(counts, np.int32)
+        if len(self.lengths) != B or not (is_whole or 1 <= counts.min() <= counts.max() <= n):
             raise ValueError(
                 f"tokens of shape {tokens.shape} with counts {counts.tolist()} do not fit a cache "
                 f"of {len(self.lengths)} rows"
@@ -160,7 +161,7 @@ class CacheStep:
         self.arange = np.arange(tokens, dtype=np.int32)
         self.no_starts = np.zeros(shape, np.int32)
         slots, table = memory.part(slice(0, rows)), model.rope_table
-        decode = decode_step(model, buffers, slots) if tokens == 1 else None
+        decode = decode_step(model, buffers, slots)
         # the model may hold this step, by way of the memory of a cache that is gone
         weak_model = weakref.proxy(model)
 
@@ -185,9 +186,9 @@ class CacheStep:
 def decode_step(
     model: "Transformer", buffers: "PassBuffers", slots: list[CacheSlots | None]
 ) -> DecodeStep | None:
-    """One new token of each row as the engine's fused op takes it; None without such an op."""
+    """New tokens as the engine's fused op takes them; None without such an op."""
     forms = [block.form for block in model.blocks]
-    if not model.backend.fuses(forms, buffers.batch):
+    if not model.backend.fuses(forms, buffers.batch, buffers.length):
         return None
     x, lengths = buffers.norms[0].x_ND, buffers.no_offset
     return DecodeStep(x, lengths, model.rope_table, forms, model.weights.blocks, slots)
@@ -220,7 +221,10 @@ def new_cache(
     """
     most = model.backend.idle_caches
     slots = round_up(capacity, CAPACITY_MULTIPLE) if most else capacity
-    memory = idle.pop((rows, slots), None) or CacheMemory(model, rows, slots)
+    memory = idle.pop((rows, slots), None)
+    if memory is None:
+        idle.clear()  # before the new one takes memory
+        memory = CacheMemory(model, rows, slots)
     cache = Cache(memory, rows, capacity)
     if most:
         gone = weakref.finalize(cache, give_back, idle, (rows, slots), memory, most)

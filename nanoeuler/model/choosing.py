@@ -55,10 +55,10 @@ class Choices:
         `allowed_V` is True for the tokens that may be chosen at all. More `rows` than the cache has
         make steps that serve caches of up to that many; the memory must have them.
         """
-        rows, known = rows or len(cache.lengths), cache.memory.choices
-        if rows not in known or known[rows].allowed_V is not allowed_V:
-            known[rows] = cls(model, cache.memory, rows, allowed_V)
-        return known[rows]
+        key, known = (rows or len(cache.lengths), 1), cache.memory.choices
+        if key not in known or known[key].allowed_V is not allowed_V:
+            known[key] = cls(model, cache.memory, key[0], allowed_V)
+        return known[key]
 
     def __init__(self, model: "Transformer", memory: CacheMemory, B: int, allowed_V: np.ndarray):
         backend = model.backend
@@ -164,3 +164,106 @@ class Choices:
         """
         self.taken += 1
         return self.copies[(self.taken - 1) % AHEAD].wait()
+
+
+class DraftedChoices(Choices):
+    """The same with drafts: a step appends T = 1 + M tokens to every row, of which M were drafted,
+    chooses behind each of them, keeps those behind right drafts, and drafts again."""
+
+    @classmethod
+    def of_drafts(
+        cls, model: "Transformer", cache: Cache, allowed_V: np.ndarray, drafts: int
+    ) -> "DraftedChoices":
+        """The choices recorded for the memory of `cache` and that many drafts, or new ones."""
+        key, known = (len(cache.lengths), 1 + drafts), cache.memory.choices
+        if key not in known or known[key].allowed_V is not allowed_V:
+            known[key] = cls(model, cache.memory, key[0], allowed_V, drafts)
+        return known[key]
+
+    def __init__(
+        self,
+        model: "Transformer",
+        memory: CacheMemory,
+        B: int,
+        allowed_V: np.ndarray,
+        drafts: int,
+    ):
+        backend, (M, T), rows = model.backend, (drafts, 1 + drafts), model.heads.rows
+        model.need_positions(memory.capacity + T)
+        self.model = weakref.proxy(model)
+        self.allowed_V, self.rope_table = allowed_V, model.rope_table
+        self.slots = memory.part(slice(0, B))
+        self.buffers = model.buffers(B, T, training=False)
+        self.decode = decode_step(model, self.buffers, self.slots)
+        tokens, drafts_BM = np.zeros(B, np.int32), np.zeros((B, M), np.int32)
+        lengths, draws = np.zeros(B, np.int32), np.zeros(B, np.int64)
+        self.feed = backend.feed([tokens, drafts_BM, lengths, draws, np.zeros(4, np.int64)])
+        self.no_starts, self.ids, self.positions, self.chosen, self.unused = (
+            backend.zeros((B, T), np.int32) for _ in range(5)
+        )
+        self.counters = backend.zeros((B, T), np.int64)
+        self.logits = backend.empty((B * T, rows), np.float32)
+        self.allowed = backend.from_host(allowed_V.astype(np.uint8))
+        # the further heads draft behind the last token that is kept, greedily
+        final = self.buffers.norms[-1]
+        shape = B, model.config.dim
+        self.last = final._replace(
+            x_ND=backend.empty(shape, backend.residual),
+            out_ND=backend.empty(shape, backend.activation),
+            inverse_rms_N=backend.empty((B,)),
+        )
+        self.further = model.weights.heads[rows : rows * T]
+        self.further_logits = backend.empty((B, M * rows), np.float32)
+        self.greedy, self.no_draws = (backend.zeros((n,), np.int64) for n in (4, B * M))
+        self.drafted = backend.zeros((B * M,), np.int32)
+        self.copies = [backend.host_copy(self.chosen) for _ in range(AHEAD)]
+        self.asked, self.taken = 0, 0
+        choices = weakref.proxy(self)  # which holds the program
+        self.program = backend.program(lambda: choices.step())
+
+    def start(
+        self,
+        cache: Cache,
+        tokens: np.ndarray,
+        counts: np.ndarray,
+        samplings: Sequence[SamplingSettings],
+        draws_B: np.ndarray | Sequence[int],
+    ) -> None:
+        """Append a token to each row of `cache`, with drafts that are as good as any.
+
+        The first of `samplings` holds for all rows.
+        """
+        self.taken = self.asked
+        no_drafts = np.zeros((len(tokens), self.ids.shape[1] - 1), np.int32)
+        lengths, draws = cache.lengths.copy(), np.array(draws_B, np.int64)
+        self.feed.load(tokens[:, 0].copy(), no_drafts, lengths, draws, packed(samplings[0]))
+        self.ask()
+
+    def step(self) -> None:
+        """Append the last chosen tokens with their drafts, choose, and draft again."""
+        model, buffers, backend = self.model, self.buffers, self.model.backend
+        tokens, drafts, lengths, draws, settings = self.feed.arrays
+        laid_out = self.ids, self.positions, self.counters
+        backend.lay_out_drafts(tokens, drafts, lengths, draws, *laid_out)
+        model.embed(self.ids.reshape(-1), buffers)
+        rows = Rows(self.positions.reshape(-1), self.no_starts, lengths, self.rope_table)
+        run_cached(model, rows, buffers, self.slots, self.decode)
+        final = buffers.norms[-1]
+        backend.next_logits(final, model.weights.first_head, self.logits)
+        counters, chosen, unused = (
+            array.reshape(-1) for array in (self.counters, self.chosen, self.unused)
+        )
+        backend.choose(self.logits, self.allowed, settings, counters, chosen, unused, None)
+        kept = tokens, lengths, draws, self.last.x_ND
+        backend.keep_right(self.chosen, drafts, final.x_ND, *kept)
+        backend.next_logits(self.last, self.further, self.further_logits)
+        logits = self.further_logits.reshape(-1, model.heads.rows)
+        drawn = self.no_draws, self.drafted, drafts.reshape(-1)
+        backend.choose(logits, self.allowed, self.greedy, *drawn, None)
+
+
+def packed(sampling: SamplingSettings) -> np.ndarray:
+    """Settings as `Backend.choose` takes them, (4,) in 8 bytes each."""
+    shares = np.array([sampling.temperature, sampling.top_p]).view(np.int64)
+    seed = np.array([sampling.seed], np.uint64).view(np.int64)
+    return np.concatenate([shares, seed, [sampling.top_k]])

@@ -52,8 +52,15 @@ class Heads:
     def first_logits(self, weight: Array, normed_ND: Array) -> Array:
         """Logits of head 0, (N, V)."""
         out = self.ops.empty((len(normed_ND), self.rows), self.ops.activation)
-        self.ops.linear(normed_ND, weight, out)
+        self.ops.head_logits(normed_ND, weight, out)
         return out[:, : self.vocab_size]
+
+    def further_logits(self, weight: Array, normed_ND: Array, count: int) -> Array:
+        """Logits of the heads 1 … count, (N, count, V)."""
+        further, N = weight[self.rows : self.rows * (1 + count)], len(normed_ND)
+        out = self.ops.empty((N, len(further)), self.ops.activation)
+        self.ops.head_logits(normed_ND, further, out)
+        return out.reshape(N, -1, self.rows)[:, :, : self.vocab_size]
 
     def backward(
         self,

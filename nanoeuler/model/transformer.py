@@ -167,6 +167,10 @@ class Transformer:
         """Logits of head 0, (N, V)."""
         return self.heads.first_logits(self.weights.first_head, normed_ND)
 
+    def further_logits(self, normed_ND: Array, count: int) -> Array:
+        """Logits of the heads 1 … count, (N, count, V): guesses at the tokens behind the next."""
+        return self.heads.further_logits(self.weights.heads, normed_ND, count)
+
     def new_cache(self, rows: int, capacity: int) -> Cache:
         """An empty cache for `rows` sequences of up to `capacity` tokens."""
         return new_cache(self, self.idle_caches, rows, capacity)

@@ -37,6 +37,15 @@ def test_temperature_sharpens_and_flattens():
         )
 
 
+def test_ties_are_ranked_by_id_however_many_there_are():
+    random = np.random.default_rng(1)
+    logits = random.integers(0, 5, (50, 300)).astype(float)
+    sampling = Sampling(temperature=1.0, top_k=40, top_p=1.0)
+    order = np.argsort(-logits, axis=1, kind="stable")
+    for row, chosen in enumerate(choose(logits, sampling, np.arange(50))):
+        assert chosen in order[row, :40]
+
+
 def test_a_temperature_near_zero_is_greedy_without_a_warning():
     with np.errstate(all="raise", under="ignore"):
         assert draws(Sampling(temperature=1e-300), count=100)[0] == 1
@@ -90,6 +99,9 @@ def test_the_random_numbers_are_pinned():
     # A changed generator would change every sampled text that somebody has written down.
     assert uniform(1, 0) == 0.5640363114369342
     assert uniform(2**64 - 1, 10**6) == 0.7168538076467527
+    for position in (1, 63, 64, 2**40 + 5):  # the first of the four numbers of each counter
+        generator = np.random.Philox(key=np.array([3, 0x73616D706C65], np.uint64), counter=position)
+        assert uniform(3, position) == int(generator.random_raw() >> 11) * 2.0**-53
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=5.0, top_p=1.0)])

@@ -10,6 +10,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
 from tests.choosing_backend import ChoosingBackend
+from tests.models import chain, cycle
 
 CONFIG = ModelConfig(
     vocab_size=50, dim=16, layers=2, heads=4, kv_heads=2, ffn=20, context=24, mtp_heads=2
@@ -35,3 +36,31 @@ def test_an_engine_that_chooses_gives_the_tokens_that_the_host_gives(prompts):
     """40 tokens slide out of a context of 24: the cache is read anew on the way."""
     expected = written(ReferenceBackend(), prompts, 40)
     np.testing.assert_array_equal(written(ChoosingBackend(), prompts, 40), expected)
+
+
+@pytest.mark.parametrize("drafts", [1, 3])
+@pytest.mark.parametrize("prompts", [[[5]], [[5, 9, 11]], [[5, 9], [7], [8, 3, 2]]])
+def test_drafts_on_a_device_change_no_token(prompts, drafts):
+    """Rows accept different numbers, and slide out of a context of 40 at different times."""
+
+    def rows(backend, drafts):
+        model = chain(backend, cycle(12, 0.05), noise=0.7, mixing=1.0)
+        window, allowed = ContextWindow(model, len(prompts), 40), np.arange(12) > 2
+        written, passes, new = [[] for _ in prompts], 0, prompts
+        while min(map(len, written)) < 90:
+            positions = np.array([len(row) for row in written])
+            inputs = GREEDY, positions, allowed
+            chosen, checked = window.choose_several(new, drafts, *inputs)
+            assert checked <= drafts
+            for row, ids in zip(written, chosen, strict=True):
+                assert 1 <= len(ids) <= 1 + checked
+                row.extend(ids)
+            new, passes = [ids[-1:] for ids in chosen], passes + 1
+        assert min(window.dropped) > 0
+        return [row[:90] for row in written], passes
+
+    expected, passes = rows(ReferenceBackend(), 0)
+    assert passes == 90
+    found, passes = rows(ChoosingBackend(), drafts)
+    assert found == expected
+    assert passes < 85  # some drafts were right

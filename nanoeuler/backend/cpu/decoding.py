@@ -1,4 +1,4 @@
-"""A whole layer for one new token of each sequence, in one call.
+"""A whole layer for one new token of each sequence, or for a few, in one call.
 
 Decoding is bound by reading the weights, once. A product with few vectors is a sum along each row
 of the weight: copying it into another order would not pay. A dozen calls for each layer would take
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.backend.cpu.elementwise import add_scaled, normed, rotate
-from nanoeuler.backend.cpu.simd import LANES, exponentials, largest, weighted_vector
+from nanoeuler.backend.cpu.simd import LANES, exponentials, largest, make_dots, weighted_vector
 from nanoeuler.backend.cpu.vector_maps import swiglu
 from nanoeuler.backend.cpu.vectors import dot, fill, row_of, scale_into, span
 from nanoeuler.backend.records import AttentionForm, DecodeStep, SwigluForm
@@ -43,6 +43,40 @@ def products(weight_OI, x_BI, out_BO):
             sums_of_rows(weight, o * inputs, inputs, rows, row_of(x_BI, b), out)
 
 
+one_dot, key_dots, four_dots, eight_dots = (
+    make_dots(*shape) for shape in ((1, 1), (1, 4), (2, 2), (4, 2))
+)
+
+
+@compiled()
+def shared_products(weight_OI, x_NI, out_NO):
+    """`products`, where rows of x share each load of the weight.
+
+    A row's output does not depend on how many rows there are: tokens that are checked together get
+    the bits that each gets alone.
+    """
+    outputs, D = weight_OI.shape
+    N = len(x_NI)
+    weight, x, out = weight_OI.reshape(-1), x_NI.reshape(-1), out_NO.reshape(-1)
+    for first in range(0, outputs, WEIGHT_ROWS):
+        stop = min(first + WEIGHT_ROWS, outputs)
+        n = 0
+        while n < N:
+            x_at, out_at = n * D, n * outputs
+            if n + 4 <= N and stop % 2 == 0:
+                for o in range(first, stop, 2):
+                    eight_dots(weight, o * D, D, D, x, x_at, D, out, out_at + o, outputs)
+                n += 4
+            elif n + 2 <= N and stop % 2 == 0:
+                for o in range(first, stop, 2):
+                    four_dots(weight, o * D, D, D, x, x_at, D, out, out_at + o, outputs)
+                n += 2
+            else:
+                for o in range(first, stop):
+                    one_dot(weight, o * D, D, D, x, x_at, D, out, out_at + o, outputs)
+                n += 1
+
+
 @compiled(fastmath=FAST_MATH)
 def add_weighted(target, values, factor):
     for e in range(len(target)):
@@ -56,7 +90,11 @@ def attend(query, keys, values, at, stride, seen, scores, out):
     Keys and values start at `at` and are `stride` floats apart.
     """
     E = len(query)
-    sums_of_rows(keys, at, stride, seen, query, scores)
+    whole = seen // 4 * 4
+    for s in range(0, whole, 4):
+        key_dots(keys, at + s * stride, stride, E, query, 0, E, scores, s, 0)
+    for s in range(whole, seen):
+        one_dot(keys, at + s * stride, stride, E, query, 0, E, scores, s, 0)
     scale_into(span(scores, 0, seen), np.float32(1 / math.sqrt(E)), span(scores, 0, seen))
     top = largest(scores, 0, seen)
     total = exponentials(scores, 0, 0, seen, top, 0, top)
@@ -73,10 +111,12 @@ def attend(query, keys, values, at, stride, seen, scores, out):
 
 @compiled()
 def layer(
-    x_BD, lengths_B, weights, parts, cos_PE, sin_PE, keys_BSGE, values_BSGE, constants, scratch
+    x_ND, lengths_B, weights, parts, cos_PE, sin_PE, keys_BSGE, values_BSGE, constants, scratch
 ):
-    """x ← the layer's output; the new keys and values go to slot lengths[b] of the cache.
+    """x ← the layer's output for T tokens of each of B sequences: x has B · T rows.
 
+    Keys and values of a sequence's new tokens go to the slots of the cache from lengths[b] on; what
+    would lie past its end is left out. A token sees the keys of its sequence up to its own.
     `weights`: attention norm, q/k/v, attention output, MLP norm, gate/up, down. `parts`: the first
     columns of key, value and up in the packed products. `constants`: ε, h. `scratch`: at least
     `scratch_floats` floats for each sequence.
@@ -84,8 +124,9 @@ def layer(
     attention_norm, query_key_value, attention_output, mlp_norm, gate_up, down = weights
     key_column, value_column, up_column = parts
     epsilon, step_size = constants
-    B, D = x_BD.shape
-    S, G, E = keys_BSGE.shape[1:]
+    N, D = x_ND.shape
+    B, S, G, E = keys_BSGE.shape
+    T = N // B
     F = down.shape[1]
     H = attention_output.shape[1] // E
     columns = len(query_key_value)
@@ -93,25 +134,27 @@ def layer(
     one = np.float32(1)
     keys, values = keys_BSGE.reshape(-1), values_BSGE.reshape(-1)
     at = 0
-    normed_BD = span(scratch, at, B * D).reshape(B, D)
-    at += B * D
-    packed_BC = span(scratch, at, B * columns).reshape(B, columns)
-    at += B * columns
-    attended_BC = span(scratch, at, B * H * E).reshape(B, H * E)
-    at += B * H * E
-    gate_up_BC = span(scratch, at, B * wide).reshape(B, wide)
-    at += B * wide
-    hidden_BF = span(scratch, at, B * F).reshape(B, F)
-    at += B * F
-    delta_BD = span(scratch, at, B * D).reshape(B, D)
-    at += B * D
+    normed_ND = span(scratch, at, N * D).reshape(N, D)
+    at += N * D
+    packed_NC = span(scratch, at, N * columns).reshape(N, columns)
+    at += N * columns
+    attended_NC = span(scratch, at, N * H * E).reshape(N, H * E)
+    at += N * H * E
+    gate_up_NC = span(scratch, at, N * wide).reshape(N, wide)
+    at += N * wide
+    hidden_NF = span(scratch, at, N * F).reshape(N, F)
+    at += N * F
+    delta_ND = span(scratch, at, N * D).reshape(N, D)
+    at += N * D
     scores = span(scratch, at, S + LANES)
-    for b in range(B):
-        normed(row_of(x_BD, b), attention_norm, epsilon, row_of(normed_BD, b))
-    products(query_key_value, normed_BD, packed_BC)
-    for b in range(B):
-        packed = row_of(packed_BC, b)
-        slot = lengths_B[b]
+    for n in range(N):
+        normed(row_of(x_ND, n), attention_norm, epsilon, row_of(normed_ND, n))
+    shared_products(query_key_value, normed_ND, packed_NC)
+    for n in range(N):
+        packed = row_of(packed_NC, n)
+        b, slot = n // T, lengths_B[n // T] + n % T
+        if slot >= S:
+            continue
         cos, sin = row_of(cos_PE, slot), row_of(sin_PE, slot)
         for h in range(H):
             rotate(span(packed, h * E, E), cos, sin, one)
@@ -123,23 +166,23 @@ def layer(
             scale_into(value, one, row_of(values_BSGE, (b, slot, g)))
         for h in range(H):
             query = span(packed, h * E, E)
-            out = span(row_of(attended_BC, b), h * E, E)
+            out = span(row_of(attended_NC, n), h * E, E)
             first = (b * S * G + h // (H // G)) * E
             attend(query, keys, values, first, G * E, slot + 1, scores, out)
-    products(attention_output, attended_BC, delta_BD)
-    for b in range(B):
-        x = row_of(x_BD, b)
-        add_scaled(x, row_of(delta_BD, b), step_size, x)
-        normed(x, mlp_norm, epsilon, row_of(normed_BD, b))
-    products(gate_up, normed_BD, gate_up_BC)
-    for b in range(B):
-        packed = row_of(gate_up_BC, b)
+    shared_products(attention_output, attended_NC, delta_ND)
+    for n in range(N):
+        x = row_of(x_ND, n)
+        add_scaled(x, row_of(delta_ND, n), step_size, x)
+        normed(x, mlp_norm, epsilon, row_of(normed_ND, n))
+    shared_products(gate_up, normed_ND, gate_up_NC)
+    for n in range(N):
+        packed = row_of(gate_up_NC, n)
         inputs = span(packed, 0, F), span(packed, up_column, F)
-        swiglu(F, (row_of(hidden_BF, b),), inputs, one)
-    products(down, hidden_BF, delta_BD)
-    for b in range(B):
-        x = row_of(x_BD, b)
-        add_scaled(x, row_of(delta_BD, b), step_size, x)
+        swiglu(F, (row_of(hidden_NF, n),), inputs, one)
+    shared_products(down, hidden_NF, delta_ND)
+    for n in range(N):
+        x = row_of(x_ND, n)
+        add_scaled(x, row_of(delta_ND, n), step_size, x)
 
 
 def layers_of(step: DecodeStep) -> list[tuple[Any, ...]]:
@@ -166,4 +209,4 @@ def scratch_floats(step: DecodeStep) -> int:
     assert step.slots[0] is not None
     capacity = step.slots[0].keys_BSGE.shape[1]
     products = attention.columns + attention.heads * attention.head_size + mlp.columns + mlp.ffn
-    return 2 * step.x_BD.shape[1] + products + capacity + LANES
+    return 2 * step.x_ND.shape[1] + products + capacity + LANES

@@ -69,6 +69,8 @@ class CpuBackend(ReferenceBackend):
     name = "cpu"
     fused_layer = (AttentionForm, SwigluForm)
     fused_rows = FEW_ROWS
+    fused_tokens = 8
+    idle_caches = 1  # with the buffers of its steps
 
     def __init__(self, threads: int | None = None):
         super().__init__(np.float32)
@@ -382,22 +384,29 @@ class CpuBackend(ReferenceBackend):
 
     # ---- decoding
 
+    def head_logits(self, normed_ND: Array, weight_VD: Array, out_NV: Array) -> None:
+        if len(normed_ND) <= FEW_ROWS:
+            decoding.shared_products(weight_VD, normed_ND, out_NV)
+        else:
+            self.linear(normed_ND, weight_VD, out_NV)
+
     def decode_fused(self, step: DecodeStep) -> None:
         """One compiled call for each layer; threads share the sequences."""
         if step.prepared is None:
             step.prepared = decoding.scratch_floats(step), decoding.layers_of(step)
         floats, layers = step.prepared
-        x, lengths, table = step.x_BD, step.lengths_B, step.rope_table
+        x, lengths, table = step.x_ND, step.lengths_B, step.rope_table
+        B, T = len(lengths), len(x) // len(lengths)
         scratch = self.scratch("decode", len(x) * floats)
 
         def work(first: int, stop: int) -> None:
-            rows = slice(first, stop)
-            new, own = (x[rows], lengths[rows]), scratch[first * floats : stop * floats]
+            rows, tokens = slice(first, stop), slice(first * T, stop * T)
+            new, own = (x[tokens], lengths[rows]), scratch[first * T * floats : stop * T * floats]
             for weights, parts, constants, keys, values in layers:
                 cache = keys[rows], values[rows]
                 decoding.layer(*new, weights, parts, *table, *cache, constants, own)
 
-        self.thread_pool.share(len(x), len(x) // LEAST_SEQUENCES, work)
+        self.thread_pool.share(B, B // LEAST_SEQUENCES, work)
 
     # ---- losses
 

@@ -162,6 +162,103 @@ def add_product(array, c, a, b, sizes):
             add_tile(array, tile_at, c_stride, row_at, a_stride, a_step, b_at + j, b_stride, depth)
 
 
+# ---- sums along the rows of a weight
+
+
+def make_dots(tokens: int, rows: int) -> Callable[..., None]:
+    """The intrinsic for sums along a few rows of a weight, each with a few vectors x, for
+    r < `rows` and t < `tokens`:
+
+        out[out_at + t · out_stride + r]
+            = Σ weight[at + r · stride + i] · x[x_at + t · x_stride + i]
+
+    over i < count. Every sum is added up in one order, whatever `rows` and `tokens`.
+    """
+
+    @intrinsic
+    def dots(context, weight, at, stride, count, x, x_at, x_stride, out, out_at, out_stride):
+        def generate(context, builder, signature, arguments):
+            weight, x, out = (
+                data_pointer(context, builder, signature.args[i], arguments[i]) for i in (0, 4, 7)
+            )
+            at, stride, count, x_at, x_stride, out_at, out_stride = (
+                arguments[i] for i in (1, 2, 3, 5, 6, 8, 9)
+            )
+
+            def places(base, at, stride, number):
+                """Pointers to the first elements of `number` vectors."""
+                offsets = [builder.mul(stride, ir.Constant(SIZE, i)) for i in range(number)]
+                return [builder.gep(base, [builder.add(at, offset)]) for offset in offsets]
+
+            def load(pointer, index):
+                return builder.load(vector_pointer(builder, pointer, index), align=4)
+
+            lefts, rights = places(weight, at, stride, rows), places(x, x_at, x_stride, tokens)
+            zeros, pairs = ir.Constant(VECTOR, None), range(rows * tokens)
+            # two sums take turns, so that a multiply-add need not wait for the one before
+            sums = [[cgutils.alloca_once_value(builder, zeros) for _ in pairs] for _ in range(2)]
+
+            def add(index, totals):
+                left = [load(pointer, index) for pointer in lefts]
+                for t, pointer in enumerate(rights):
+                    right = load(pointer, index)
+                    for r in range(rows):
+                        add_to(builder, totals[t * rows + r], left[r], right)
+
+            def constant(value):
+                return ir.Constant(SIZE, value)
+
+            whole = builder.sdiv(count, constant(2 * LANES))
+            with cgutils.for_range(builder, whole) as loop:
+                index = builder.mul(loop.index, constant(2 * LANES))
+                add(index, sums[0])
+                add(builder.add(index, constant(LANES)), sums[1])
+            done = builder.mul(whole, constant(2 * LANES))
+            left_over = builder.sub(count, done)
+            with builder.if_then(builder.icmp_signed(">=", left_over, constant(LANES))):
+                add(done, sums[0])
+            done = builder.mul(builder.sdiv(count, constant(LANES)), constant(LANES))
+            totals = []
+            for first, second in zip(*sums, strict=True):
+                total = add_lanes(builder, builder.fadd(builder.load(first), builder.load(second)))
+                totals.append(cgutils.alloca_once_value(builder, total))
+            with cgutils.for_range(builder, builder.sub(count, done)) as loop:
+                index = builder.add(done, loop.index)
+                for t, right in enumerate(rights):
+                    for r, left in enumerate(lefts):
+                        product = builder.fmul(
+                            builder.load(builder.gep(left, [index])),
+                            builder.load(builder.gep(right, [index])),
+                        )
+                        total = totals[t * rows + r]
+                        builder.store(builder.fadd(builder.load(total), product), total)
+            for t, target in enumerate(places(out, out_at, out_stride, tokens)):
+                for r in range(rows):
+                    total = builder.load(totals[t * rows + r])
+                    builder.store(total, builder.gep(target, [constant(r)]))
+            return context.get_dummy_value()
+
+        size = types.intp
+        arguments = weight, size, size, size, x, size, size, out, size, size
+        return types.void(*arguments), generate
+
+    return dots
+
+
+def add_lanes(builder, vector):
+    """The sum of a vector's lanes: halves are added until one number is left."""
+    lanes = LANES
+    while lanes > 1:
+        lanes //= 2
+        undefined = ir.Constant(vector.type, ir.Undefined)
+        halves = [
+            builder.shuffle_vector(vector, undefined, ir.Constant(ir.VectorType(INT, lanes), part))
+            for part in (list(range(lanes)), list(range(lanes, 2 * lanes)))
+        ]
+        vector = builder.fadd(*halves)
+    return builder.extract_element(vector, ir.Constant(INT, 0))
+
+
 # ---- exp
 
 
@@ -311,6 +408,8 @@ def weighted_vector(context, out, out_at, values, at, stride, weights, weights_a
     """The LANES sums over s < count, for j < LANES:
 
     out[out_at + j] = Σ weights[weights_at + s] · values[at + s · stride + j]
+
+    Four sums take turns, so that a multiply-add need not wait for the one before.
     """
 
     def generate(context, builder, signature, arguments):
@@ -318,13 +417,27 @@ def weighted_vector(context, out, out_at, values, at, stride, weights, weights_a
             data_pointer(context, builder, signature.args[i], arguments[i]) for i in (0, 2, 5)
         )
         out_at, at, stride, weights_at, count = (arguments[i] for i in (1, 3, 4, 6, 7))
-        total = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, None))
-        with cgutils.for_range(builder, count) as loop:
-            weight = builder.load(builder.gep(weights, [builder.add(weights_at, loop.index)]))
-            start = builder.add(at, builder.mul(stride, loop.index))
+        zeros = ir.Constant(VECTOR, None)
+        totals = [cgutils.alloca_once_value(builder, zeros) for _ in range(4)]
+
+        def add(index, total):
+            weight = builder.load(builder.gep(weights, [builder.add(weights_at, index)]))
+            start = builder.add(at, builder.mul(stride, index))
             value = builder.load(vector_pointer(builder, values, start), align=4)
             add_to(builder, total, spread(builder, weight), value)
-        builder.store(builder.load(total), vector_pointer(builder, out, out_at), align=4)
+
+        four = ir.Constant(SIZE, 4)
+        fours = builder.sdiv(count, four)
+        with cgutils.for_range(builder, fours) as loop:
+            for i, total in enumerate(totals):
+                index = builder.add(builder.mul(loop.index, four), ir.Constant(SIZE, i))
+                add(index, total)
+        done = builder.mul(fours, four)
+        with cgutils.for_range(builder, builder.sub(count, done)) as loop:
+            add(builder.add(done, loop.index), totals[0])
+        first, second, third, fourth = map(builder.load, totals)
+        total = builder.fadd(builder.fadd(first, second), builder.fadd(third, fourth))
+        builder.store(total, vector_pointer(builder, out, out_at), align=4)
         return context.get_dummy_value()
 
     size = types.intp

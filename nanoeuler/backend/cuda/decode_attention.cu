@@ -1,15 +1,17 @@
-// Attention of one new token per row to the keys and values in its cache, with grouped heads and
-// the keys split among blocks (Flash-Decoding, Dao et al. 2023).
+// Attention of new tokens, each a row, to the keys and values in the cache of their sequence, with
+// grouped heads and the keys split among blocks (Flash-Decoding, Dao et al. 2023). TOKENS rows in
+// turn belong to one sequence.
 //
 // Part p of a row takes those of the keys p · span to (p + 1) · span that are there, for TOGETHER
 // query heads of one key/value head, which read them once. CHUNKS lanes share a key, and each such
 // group of lanes has AHEAD keys on their way at a time; the softmax is carried along as in
 // attention.cu, with the highest score so far. Keys of earlier tokens are fetched before the kernel
-// in front has ended (overlap.cuh), that of the new token after it.
+// in front has ended (overlap.cuh), those of the new tokens after it.
 //
-// attend   in: query (B, HEADS, HEAD_SIZE), keys, values (B, S, KV_HEADS, HEAD_SIZE) ACTIVATION,
-//              rows of the cache `cache_batch` elements apart; lengths (B) int: the new token's
-//              slot, so that slots 0 … lengths[b] are seen
+// attend   in: query (B, HEADS, HEAD_SIZE), keys, values (B / TOKENS, S, KV_HEADS, HEAD_SIZE)
+//              ACTIVATION, sequences of the cache `cache_batch` elements apart; lengths
+//              (B / TOKENS) int: the slot of the first new token; a token sees the slots up to its
+//              own
 //          out: out (B, HEADS, HEAD_SIZE) ACTIVATION when there is one part; or, without `out`, for
 //              decode_layer.cu to put together: parts (B, HEADS, splits, HEAD_SIZE) float, sums of
 //              values, and shares (B, HEADS, splits) float2: highest score (in powers of 2), sum of
@@ -21,11 +23,12 @@
 //          out: query, rotated; k (rotated) and v in their slots of the cache
 //          bytes: 4 · B · (HEADS + 2 KV_HEADS) · HEAD_SIZE
 //
-// Compiled in: THREADS of a block, HEADS, KV_HEADS, HEAD_SIZE, KEY, VALUE, and TOGETHER, a divisor
-// of HEADS / KV_HEADS.
+// Compiled in: THREADS of a block, HEADS, KV_HEADS, HEAD_SIZE, KEY, VALUE, TOKENS, and TOGETHER, a
+// divisor of HEADS / KV_HEADS.
 #include "common.cuh"
 #include "overlap.cuh"
 #include "rotation.cuh"
+#include "slots.cuh"
 
 constexpr int WARPS = THREADS / 32, CHUNKS = HEAD_SIZE / WIDTH, GROUPS = THREADS / CHUNKS,
               AHEAD = 4;
@@ -42,10 +45,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
               kv_head = first_head / (HEADS / KV_HEADS);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = threadIdx.x / CHUNKS,
               column = lane % CHUNKS * WIDTH;
-    const int newest = min(lengths[b], capacity - 1), begin = split * span,
+    const int old = min(lengths[b / TOKENS], capacity - 1),
+              newest = min(slot_of(lengths, b), capacity - 1), begin = split * span,
               end = min(begin + span, newest + 1);
-    keys += b * cache_batch + kv_head * HEAD_SIZE + column,
-        values += b * cache_batch + kv_head * HEAD_SIZE + column;
+    keys += b / TOKENS * cache_batch + kv_head * HEAD_SIZE + column,
+        values += b / TOKENS * cache_batch + kv_head * HEAD_SIZE + column;
     Raw<ACTIVATION> key[AHEAD], value[AHEAD];
     auto fetch = [&](int first, int from, int to) {
 #pragma unroll
@@ -59,10 +63,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int u = 0; u < AHEAD; ++u) key[u] = value[u] = {};
     let_next_start();
-    fetch(begin, begin, min(end, newest));
+    fetch(begin, begin, min(end, old));
     wait_for_previous();
     if (begin >= end) return;
-    fetch(begin, newest, end);
+    fetch(begin, old, end);
     Eight queries[TOGETHER], sums[TOGETHER];
     float top[TOGETHER], total[TOGETHER];
 #pragma unroll
@@ -168,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                    b = index / ((HEADS + 2 * KV_HEADS) * PAIRS);
     if (b >= rows) return;
     int head = index / PAIRS % (HEADS + 2 * KV_HEADS);
-    const int column = index % PAIRS * WIDTH, at = lengths[b];
+    const int column = index % PAIRS * WIDTH, at = slot_of(lengths, b);
     if (at >= capacity) return;
     const ACTIVATION* from = packed + b * stride + column;
     ACTIVATION* to = query + (size_t(b) * HEADS + head) * HEAD_SIZE + column;
@@ -178,8 +182,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const bool is_key = head < HEADS + KV_HEADS;
         head -= is_key ? HEADS : HEADS + KV_HEADS;
         from += (is_key ? KEY : VALUE) + head * HEAD_SIZE;
-        to = (is_key ? keys : values) + b * cache_batch + size_t(at) * TOKEN + head * HEAD_SIZE +
-             column;
+        to = (is_key ? keys : values) + b / TOKENS * cache_batch + size_t(at) * TOKEN +
+             head * HEAD_SIZE + column;
         if (!is_key) {
             store(to, load(from)), store(to + HALF, load(from + HALF));
             return;

@@ -1,4 +1,5 @@
-// A layer for one new token in each of a few rows: the products, and everything between them.
+// A layer for a few rows, each a new token: the products, and everything between them. TOKENS rows
+// in turn belong to one sequence.
 //
 //   project    q, k, v = W_qkv norm(x);  q and k rotated;  k and v to their slot in the cache
 //              norm(x) = w · x / √(mean(x²) + ε)
@@ -10,16 +11,17 @@
 // few_rows.cuh says how a weight is read and meets the rows of x.
 //
 // in:  x (B, DIM) RESIDUAL, changed by `output` and `down`; weights (outputs, inputs) ACTIVATION;
-//      w (DIM) float; lengths (B) int: the token's slot; cosine, sine (positions, HEAD_SIZE / 2)
-//      float; parts and shares of decode_attention.cu
-// out: query (B, HEADS · HEAD_SIZE), hidden (B, FFN) ACTIVATION; keys, values (B, S, KV_HEADS,
-//      HEAD_SIZE) ACTIVATION
+//      w (DIM) float; lengths (B / TOKENS) int: the slot of a sequence's first new token; cosine,
+//      sine (positions, HEAD_SIZE / 2) float; parts and shares of decode_attention.cu
+// out: query (B, HEADS · HEAD_SIZE), hidden (B, FFN) ACTIVATION; keys, values (B / TOKENS, S,
+//      KV_HEADS, HEAD_SIZE) ACTIVATION
 // bytes: outputs · inputs · activation, each weight once
 //
 // Compiled in: those of few_rows.cuh, FFN, HEADS, KV_HEADS, HEAD_SIZE, KEY and VALUE (first rows of
-// keys and values in W_qkv), UP (of W_up in the packed W_gate_up) and PARTS (the most parts of
-// attention).
+// keys and values in W_qkv), UP (of W_up in the packed W_gate_up), PARTS (the most parts of
+// attention) and TOKENS.
 #include "few_rows.cuh"
+#include "slots.cuh"
 #include "swiglu.cuh"
 
 constexpr int ATTENDED = HEADS * HEAD_SIZE, HALF = HEAD_SIZE / 2;
@@ -45,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
         if (there) weights.row[g].fetch(weight + size_t(first + g * HALF) * DIM);
     // lengths change between tokens only: no need to wait for them
     const int b = weights.product() / 2, second = weights.product() % 2,
-              slot = b < rows ? lengths[b] : capacity;
+              slot = b < rows ? slot_of(lengths, b) : capacity;
     float cos = 1, sin = 0;
     if (kind < 2 && slot < capacity)
         cos = cosine[size_t(slot) * HALF + column], sin = sine[size_t(slot) * HALF + column];
@@ -59,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
     const int element = column + second * HALF;
     if (kind == 0) query[b * ATTENDED + head * HEAD_SIZE + element] = ACTIVATION(value);
     else
-        (kind == 1 ? keys : values)[b * cache_batch +
+        (kind == 1 ? keys : values)[b / TOKENS * cache_batch +
                                     (size_t(slot) * KV_HEADS + kv_head) * HEAD_SIZE + element] =
             ACTIVATION(value);
 }
@@ -80,7 +82,7 @@ __device__ __forceinline__ void put_together(ACTIVATION* shared, const float* pa
         for (int u = 0; u < AT_ONCE; ++u) {
             const int at = min(start + u * int(blockDim.x), count - 1),
                       head = at / PER_HEAD;  // head: of all rows
-            there[u] = min(lengths[head / HEADS] / span + 1, splits);
+            there[u] = min(slot_of(lengths, head / HEADS) / span + 1, splits);
 #pragma unroll
             for (int p = 0; p < PARTS; ++p) {
                 const size_t index = size_t(head) * splits + min(p, splits - 1);

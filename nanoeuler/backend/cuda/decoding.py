@@ -1,4 +1,4 @@
-"""The ops of a decoded token: a layer, the logits and the choice for one new token per row.
+"""The ops of decoded tokens: a layer, the logits and the choice. A row is a new token.
 
 Up to `most_rows` rows go through kernels made for them (decode_layer.cu), five a layer. More rows
 are worth a matrix product: cuBLASLt's, with what lies between the products fused as far as it is
@@ -13,6 +13,7 @@ import numpy as np
 
 from nanoeuler.backend.cuda.kernel_sources import (
     ATTEND_THREADS,
+    ELEMENTWISE_THREADS,
     FEW_ROWS_WARPS,
     WARP,
     WIDTH,
@@ -46,7 +47,7 @@ LEAST_SPAN = 32  # keys that are worth a block
 
 @dataclass
 class LayerStep:
-    """A layer's work on one new token per row: B rows, caches of S slots."""
+    """A layer's work on B rows, each a new token, and caches of S slots."""
 
     sizes: DecodingSizes
     attention: AttentionForm
@@ -56,11 +57,16 @@ class LayerStep:
     slots: CacheSlots
     table: RopeTable
     x_BD: Array
-    lengths_B: Array
+    lengths: Array  # of the sequences
 
     @property
     def rows(self) -> int:
         return len(self.x_BD)
+
+    @property
+    def tokens(self) -> int:
+        """Rows after one another that belong to one sequence."""
+        return len(self.x_BD) // len(self.lengths)
 
     @property
     def capacity(self) -> int:
@@ -74,8 +80,7 @@ class LayerStep:
 
 
 class DecodingOps(Backend):
-    """The ops of the contract for one new token per row; `lengths_B` holds the slots of the new
-    tokens in the cache."""
+    """The ops of the contract for new tokens that are decoded."""
 
     sources: KernelSources
     scratch: Scratch
@@ -88,16 +93,16 @@ class DecodingOps(Backend):
     def decode_fused(self, step: DecodeStep) -> None:
         """A full cache keeps what it has."""
         for layer in layers_of(step):
-            few = len(step.x_BD) <= self.most_rows(layer.sizes)
+            few = len(step.x_ND) <= self.most_rows(layer.sizes)
             (self.few_rows_step if few else self.many_rows_step)(layer)
 
     def most_rows(self, sizes: DecodingSizes) -> int:
         return most_rows(sizes, self.activation.itemsize)
 
     def few_rows_step(self, step: LayerStep) -> None:
-        s, a, m, x, lengths = step.sizes, step.a, step.m, step.x_BD, step.lengths_B
+        s, a, m, x, lengths = step.sizes, step.a, step.m, step.x_BD, step.lengths
         B, S = step.rows, step.capacity
-        source = self.sources.decode_layer(s, bucket(B))
+        source = self.sources.decode_layer(s, bucket(B), step.tokens)
         span = blocks(blocks(S, parts_of(bucket(B))), LEAST_SPAN) * LEAST_SPAN
         splits = blocks(S, span)
         query, hidden, parts, shares = self.scratch.take(
@@ -134,8 +139,8 @@ class DecodingOps(Backend):
         self.rms_norm(x, a.norm, step.attention.epsilon, normed, inverse_rms)
         self.linear(normed, a.query_key_value, packed)
         threads = B * (s.heads + 2 * s.kv_heads) * s.head_size // (2 * WIDTH)
-        grid, source = blocks(threads, ATTEND_THREADS), self.sources.decode_attention(s)
-        inputs = packed, np.int64(packed.shape[1]), step.lengths_B, *step.table
+        grid, source = blocks(threads, ATTEND_THREADS), self.attention_source(step)
+        inputs = packed, np.int64(packed.shape[1]), step.lengths, *step.table
         outputs = query, *step.slots
         sizes = step.cache_stride, step.capacity, B
         self.launch(source, "fill_slots", grid, ATTEND_THREADS, *inputs, *outputs, *sizes)
@@ -158,13 +163,16 @@ class DecodingOps(Backend):
         """Attention of the new tokens, the keys of a row in `splits` parts of `span`: to `out`, or
         as parts and their shares."""
         s = step.sizes
-        source = self.sources.decode_attention(s)
+        source = self.attention_source(step)
         grid = splits, s.heads // s.heads_together, step.rows
-        inputs = query, *step.slots, step.cache_stride, step.lengths_B
+        inputs = query, *step.slots, step.cache_stride, step.lengths
         sizes = step.capacity, span, s.head_size**-0.5
         outputs = out, parts, shares
         arguments = *inputs, *sizes, *outputs
         self.launch(source, "attend", grid, ATTEND_THREADS, *arguments, early=True)
+
+    def attention_source(self, step: LayerStep) -> Source:
+        return self.sources.decode_attention(step.sizes, step.tokens)
 
     def next_logits(self, norm: RmsNorm, weight_VD: Array, out_BV: Array) -> None:
         x_BD, norm_D, epsilon, _, _ = norm
@@ -196,6 +204,36 @@ class DecodingOps(Backend):
         rows = len(logits_BV)
         self.launch(source, "choose", rows, threads, *arguments, shared=shared, early=True)
 
+    def lay_out_drafts(
+        self,
+        tokens_B: Array,
+        drafts_BM: Array,
+        lengths_B: Array,
+        draws_B: Array,
+        ids_BT: Array,
+        positions_BT: Array,
+        counters_BT: Array,
+    ) -> None:
+        (B, T), inputs = ids_BT.shape, (tokens_B, drafts_BM, lengths_B, draws_B)
+        outputs, grid = (ids_BT, positions_BT, counters_BT), blocks(B * T, ELEMENTWISE_THREADS)
+        source, arguments = self.sources.drafts(T), (*inputs, *outputs, B * T)
+        self.launch(source, "lay_out", grid, ELEMENTWISE_THREADS, *arguments)
+
+    def keep_right(
+        self,
+        chosen_BT: Array,
+        drafts_BM: Array,
+        x_ND: Array,
+        tokens_B: Array,
+        lengths_B: Array,
+        draws_B: Array,
+        last_BD: Array,
+    ) -> None:
+        B, T = chosen_BT.shape
+        arrays = chosen_BT, drafts_BM, x_ND, tokens_B, lengths_B, draws_B, last_BD
+        arguments = *arrays, x_ND.shape[1]
+        self.launch(self.sources.drafts(T), "keep_right", B, ELEMENTWISE_THREADS, *arguments)
+
     def launch_warps(self, source: Source, kernel: str, warps: int, *arguments: Argument) -> None:
         # Always whole blocks: smaller ones would spread over more multiprocessors, but they took
         # 0.210 ms a token instead of 0.198.
@@ -219,14 +257,14 @@ def layers_of(step: DecodeStep) -> list[LayerStep]:
         assert slots is not None
         layers.append(
             LayerStep(
-                sizes_of(attention, mlp, step.x_BD.shape[1]),
+                sizes_of(attention, mlp, step.x_ND.shape[1]),
                 attention,
                 mlp,
                 step.weights[2 * index],
                 step.weights[2 * index + 1],
                 slots,
                 step.rope_table,
-                step.x_BD,
+                step.x_ND,
                 step.lengths_B,
             )
         )

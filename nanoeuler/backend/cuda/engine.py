@@ -144,6 +144,8 @@ class CudaBackend(DecodingOps):
     chooses = True
     device: Device
     fused_layer = (AttentionForm, SwigluForm)
+    fused_tokens = 8
+    draft_cost = 0.1
 
     def __init__(
         self,

@@ -281,14 +281,17 @@ class KernelSources:
     def cache(self, wide: int) -> Source:
         return self.source("cache", THREADS=ELEMENTWISE_THREADS, WIDE=wide)
 
+    def drafts(self, tokens: int) -> Source:
+        return self.source("drafts", THREADS=ELEMENTWISE_THREADS, TOKENS=tokens)
+
     def losses(self) -> Source:
         return self.source("losses", THREADS=SUM_THREADS)
 
     def preference(self) -> Source:
         return self.source("preference", THREADS=PAIR_THREADS)
 
-    def decode_layer(self, sizes: DecodingSizes, rows: int) -> Source:
-        """`rows`: the most that there may be, a power of two."""
+    def decode_layer(self, sizes: DecodingSizes, rows: int, tokens: int = 1) -> Source:
+        """`rows`: the most that there may be, a power of two; `tokens` of them are a sequence's."""
         s = sizes
         return self.source(
             "decode_layer",
@@ -301,6 +304,7 @@ class KernelSources:
             VALUE=s.value,
             UP=s.up,
             PARTS=parts_of(rows),
+            TOKENS=tokens,
             **self.few_rows(rows),
         )
 
@@ -312,7 +316,7 @@ class KernelSources:
         pairs = row_pairs(rows, self.itemsize)
         return {"ROWS": rows, "PAIRS": pairs, "WARPS": FEW_ROWS_WARPS}
 
-    def decode_attention(self, sizes: DecodingSizes) -> Source:
+    def decode_attention(self, sizes: DecodingSizes, tokens: int = 1) -> Source:
         s = sizes
         return self.source(
             "decode_attention",
@@ -323,7 +327,12 @@ class KernelSources:
             KEY=s.key,
             VALUE=s.value,
             TOGETHER=s.heads_together,
+            TOKENS=tokens,
         )
+
+    def drafted(self, sizes: DecodingSizes, tokens: int) -> list[Source]:
+        """The kernels of a layer for one sequence with that many new tokens."""
+        return [self.decode_layer(sizes, tokens, tokens), self.decode_attention(sizes, tokens)]
 
     def sampling(self, vocab_size: int) -> Source:
         return self.source(
@@ -351,6 +360,8 @@ class KernelSources:
             *(self.decode_layer(decoding, rows) for rows in row_counts),
             *(self.decode_head(dim, rows) for rows in row_counts),
             self.decode_attention(decoding),
+            *(source for rows in row_counts[2:3] for source in self.drafted(decoding, rows)),
+            self.drafts(4),
             self.sampling(vocab_size),
             self.cross_entropy(vocab_size),
             *([] if self.exact else self.quantizing(dim, vocab_size)),

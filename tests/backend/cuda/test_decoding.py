@@ -8,9 +8,11 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.inference.generate import Decoding
 from nanoeuler.inference.sampling import GREEDY, NOT_FINITE, Sampling, checked, choose
+from nanoeuler.inference.speculation import Speculation
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
+from tests.models import chain, cycle
 
 pytestmark = pytest.mark.gpu
 ODD = ModelConfig(
@@ -182,3 +184,75 @@ def test_a_cache_that_is_gone_leaves_its_memory_and_its_graphs_to_the_next():
     again = model.new_cache(2, 41)  # rounded up, they are of one size
     assert again.memory is memory
     assert (len(again.lengths), again.capacity) == (2, 41)
+
+
+# ---- drafts
+
+
+def drafted(backend, sampling, prompts, max_tokens=90, drafts=True):
+    """What a model writes some of whose drafts are right, and the tokens of a pass."""
+    model = chain(backend, cycle(40, 0.2), noise=0.5, mixing=1.0, dim=64)
+    speculation = Speculation(4, 0.0) if drafts else None
+    positions, allowed = 100 * np.arange(len(prompts)), np.arange(40) > 2
+    decoding = Decoding(model, prompts, sampling, max_tokens, -1, allowed, positions, speculation)
+    while decoding.step():
+        pass
+    return decoding.continuations, speculation.tokens_per_pass if speculation else 1.0
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM])
+@pytest.mark.parametrize("rows", [1, 3, 9])
+def test_drafts_change_no_token_in_float32(rows, sampling):
+    starts = [[3 + row] * (1 + 4 * row) for row in range(rows)]
+    expected, _ = drafted(ReferenceBackend(), sampling, starts, drafts=False)
+    found, tokens_per_pass = drafted(engine("fp32"), sampling, starts)
+    assert found == expected
+    assert tokens_per_pass > 1.2
+    assert all(each.dropped for each in expected)
+
+
+def test_graphs_and_overlapping_kernels_change_nothing_with_drafts():
+    texts = []
+    for graphs, overlaps in ((True, True), (True, True), (False, True), (True, False)):
+        backend = engine("bf16", graphs=graphs)
+        backend.kernels.overlaps &= overlaps
+        texts.append([drafted(backend, WARM, [[5]] * rows) for rows in (1, 2)])
+    assert texts[1:] == texts[:1] * 3
+    assert texts[0][0][1] > 1.2
+
+
+def test_the_device_lays_out_and_keeps_what_the_specification_does():
+    random, backend, reference = np.random.default_rng(1), engine("fp32"), ReferenceBackend()
+    for B, T, D in ((1, 2, 8), (1, 4, 768), (300, 3, 104)):
+        drafts = random.integers(0, 3, (B, T - 1)).astype(np.int32)
+        tokens, lengths = random.integers(0, 99, (2, B)).astype(np.int32)
+        draws, chosen = random.integers(0, 2**40, B), random.integers(-1, 3, (B, T))
+        x = random.standard_normal((B * T, D)).astype(np.float32)
+        outputs = []
+        for ops in (backend, reference):
+            a = [
+                ops.from_host(each.copy(), each.dtype) for each in (tokens, drafts, lengths, draws)
+            ]
+            laid_out = [ops.zeros((B, T), dtype) for dtype in (np.int32, np.int32, np.int64)]
+            ops.lay_out_drafts(*a, *laid_out)
+            behind = ops.from_host(chosen.astype(np.int32), np.int32)
+            last = ops.zeros((B, D), np.float32)
+            ops.keep_right(behind, a[1], ops.from_host(x, np.float32), a[0], a[2], a[3], last)
+            arrays = *laid_out, behind, a[0], a[2], a[3], last
+            outputs.append([ops.to_host(array).copy() for array in arrays])
+        for ours, theirs in zip(*outputs, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_drafts_take_no_memory_after_the_second_pass():
+    import cupy
+
+    backend = engine("bf16")
+    model = chain(backend, cycle(40, 0.2), noise=0.5, mixing=1.0, dim=64, context=400)
+    allowed, speculation = np.arange(40) > 2, Speculation(4, 0.0)
+    decoding = Decoding(model, [[5, 6, 7]], WARM, 300, -1, allowed, 0, speculation)
+    used = []
+    for _ in range(30):
+        decoding.step()
+        used.append(cupy.get_default_memory_pool().used_bytes())
+    assert len(set(used[4:])) == 1

@@ -1,0 +1,197 @@
+"""Drafts of a model's further heads change the time of a reply, never its tokens."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import nanoeuler
+from nanoeuler.backend.cpu.engine import CpuBackend
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.inference.generate import Decoding
+from nanoeuler.inference.sampling import GREEDY, Sampling
+from nanoeuler.inference.speculation import PERIOD, TRIAL, Speculation
+from nanoeuler.inference.window import ContextWindow
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import initial_parameters
+from nanoeuler.model.transformer import Transformer
+from tests.models import chain, cycle, transitions
+
+ENGINES = {"reference": lambda: ReferenceBackend(np.float32), "cpu": lambda: CpuBackend(1)}
+WARM = Sampling(temperature=1.0, top_p=1.0, seed=5)
+END = 0
+
+
+def written(model, prompts, sampling, max_tokens, speculation=None, end=END):
+    allowed = np.ones(model.config.vocab_size, bool)
+    positions = 1000 * np.arange(len(prompts))
+    decoding = Decoding(model, prompts, sampling, max_tokens, end, allowed, positions, speculation)
+    while decoding.step():
+        pass
+    return decoding.continuations
+
+
+# ---- the tokens
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("sampling", [GREEDY, WARM, Sampling(), Sampling(top_k=3, seed=9)])
+@pytest.mark.parametrize("lengths", [[1], [7], [40], [95], [3, 1, 39, 12, 40]])
+def test_drafts_change_no_token(engine, sampling, lengths):
+    """90 tokens slide out of a context of 40 again and again; rows accept different numbers."""
+    random = np.random.default_rng(len(lengths))
+    prompts = [random.integers(1, 12, length).tolist() for length in lengths]
+    model = chain(ENGINES[engine](), transitions(12, 2.0), noise=1.0, mixing=1.0)
+    expected = written(model, prompts, sampling, 90, end=-1)
+    speculation = Speculation(4, 0.0)
+    assert written(model, prompts, sampling, 90, speculation, end=-1) == expected
+    assert all(each.dropped for each in expected)
+    assert 1.05 < speculation.tokens_per_pass < 4
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_any_draft_whatever_gives_the_tokens_of_plain_decoding(engine):
+    """All drafts that there can be, at some places and for some random numbers."""
+    V, model = 5, chain(ENGINES[engine](), transitions(5, 1.0), mixing=1.0)
+    allowed = np.ones(V, bool)
+    for seed in range(3):
+        sampling = Sampling(temperature=1.0, top_p=0.9, seed=seed)
+        (plain,) = written(model, [[1, 2]], sampling, 5, end=-1)
+        taken = set()
+        for drafts in itertools.product(range(V), repeat=3):
+            window = ContextWindow(model, 1, 20)
+            first = window.choose([[1, 2]], sampling, np.array([2]), allowed)
+            window.drafts = [list(drafts)]
+            inputs = sampling, np.array([3]), allowed
+            ((*ids,),), checked = window.choose_several([first.tolist()], 3, *inputs)
+            assert [int(first[0]), *ids] == plain.ids[: 1 + len(ids)]
+            right = itertools.takewhile(
+                lambda pair: pair[0] == pair[1], zip(drafts, plain.ids[1:], strict=False)
+            )
+            assert (len(ids), checked) == (1 + len(list(right)), 3)
+            assert window.cache.lengths.tolist() == [2 + len(ids)]
+            assert window.tokens == [[1, 2, *plain.ids[: len(ids)]]]
+            taken.add(len(ids))
+        assert taken == {1, 2, 3, 4}
+
+
+def test_sampled_replies_with_drafts_follow_the_distribution_of_the_model():
+    """The 27 texts of three tokens, each with its chance; chi-square at 4.5 standard errors."""
+    chances = transitions(3, 0.7)
+    model = chain(CpuBackend(1), chances, noise=0.5)
+    count, found = 4000, {}
+    speculation = Speculation(4, 0.0)
+    for start in range(0, count, 400):
+        sampling = Sampling(temperature=1.0, top_p=1.0, seed=start)
+        for each in written(model, [[1]] * 400, sampling, 3, speculation, end=-1):
+            found[tuple(each.ids)] = found.get(tuple(each.ids), 0) + 1
+    assert speculation.tokens_per_pass > 1.2
+    statistic = 0.0
+    for text in itertools.product(range(3), repeat=3):
+        path = [1, *text]
+        expected = count * np.prod([chances[a, b] for a, b in itertools.pairwise(path)])
+        statistic += (found.get(text, 0) - expected) ** 2 / expected
+    assert statistic < 26 + 4.5 * np.sqrt(2 * 26)
+
+
+@pytest.mark.parametrize("limit", range(1, 12))
+def test_the_end_and_the_limit_may_lie_within_the_drafts(limit):
+    model = chain(CpuBackend(1), cycle(8, 1e-6))  # 1, 2, …, 7, then the end
+    for prompts in ([[1]], [[5], [1], [3]]):
+        speculation = Speculation(4, 0.0)
+        replies = written(model, prompts, GREEDY, limit, speculation)
+        assert replies == written(model, prompts, GREEDY, limit)
+        for (last,), reply in zip(prompts, replies, strict=True):
+            assert reply.ids == list(range(last + 1, 8))[:limit]
+            assert reply.ended == (limit > 7 - last)
+    if limit > 7:
+        assert speculation.acceptance == [1, 1, 1]
+
+
+def test_a_few_tokens_at_once_have_the_bits_of_one_by_one_on_the_cpu():
+    """So a near tie is decided alike with drafts and without."""
+    config = ModelConfig(
+        vocab_size=70, dim=72, layers=2, heads=6, kv_heads=2, ffn=101, context=64, mtp_heads=4
+    )
+    backend = CpuBackend(2)
+    model = Transformer(config, 4 * initial_parameters(config, 1), backend)
+    ids = np.random.default_rng(1).integers(0, 70, (3, 40)).astype(np.int32)
+    for pieces in ([2] * 10, [3, 5, 8, 4], [7, 1, 6, 2, 4]):
+        one, several = (model.new_cache(3, 64) for _ in range(2))
+        for cache in (one, several):
+            model.extend(cache, ids[:, :20], np.array([20, 3, 11]))
+        at = 20
+        for piece in pieces:
+            logits = np.array(model.extend(several, ids[:, at : at + piece], every=True))
+            for i in range(piece):
+                alone = model.extend(one, ids[:, at + i : at + i + 1])
+                np.testing.assert_array_equal(logits[:, i], alone)
+            at += piece
+
+
+# ---- how many drafts
+
+
+def test_as_many_drafts_are_taken_as_pay():
+    def drafts_after_trial(shares, cost, rows=1):
+        speculation = Speculation(4, cost)
+        for i in range(TRIAL):
+            right = sum(i < share * TRIAL for share in shares)
+            speculation.note(3, [right] * rows, rows + rows * right)
+        return speculation.drafts
+
+    assert drafts_after_trial((0.8, 0.6, 0.4), 0.15) == 3
+    assert drafts_after_trial((0.8, 0.6, 0.1), 0.15) == 2
+    assert drafts_after_trial((0.8, 0.1, 0.0), 0.3) == 1
+    assert drafts_after_trial((0.2, 0.1, 0.0), 0.3) == 0
+    assert drafts_after_trial((0.8, 0.6, 0.4), 0.3, rows=16) == 0  # many rows cost what they are
+
+
+def test_drafts_that_do_not_pay_are_tried_again_later():
+    model = chain(CpuBackend(1), transitions(12, 2.0), noise=30.0, context=1000)
+    speculation = Speculation(4, 0.3)
+    (reply,) = written(model, [[1]], WARM, 700, speculation, end=-1)
+    assert reply == written(model, [[1]], WARM, 700, end=-1)[0]
+    assert speculation.tokens == 700
+    assert speculation.passes > 650
+    assert TRIAL * 2 <= speculation.drafted[0] <= TRIAL * 3  # of some 2.5 times TRIAL + PERIOD
+    assert PERIOD > 10 * TRIAL
+
+
+# ---- as users meet them
+
+
+def test_a_stream_takes_fewer_passes_and_gives_the_same_pieces(tuned_folder):
+    quick, slow = (nanoeuler.load(tuned_folder, "cpu", speculation=on) for on in (True, False))
+    for prompt in ("Count.", "Where does the fox live?"):
+        reply, plain = (model.stream(prompt, temperature=0) for model in (quick, slow))
+        assert list(reply) == list(plain)
+        assert reply.ids == plain.ids
+        assert reply.ended
+        assert plain.speculation is None
+        assert reply.speculation.tokens_per_pass > 1.3
+        assert reply.speculation.tokens == len(reply.ids) + 1
+        assert reply.tokens_per_second > 0
+
+
+def test_a_stream_that_is_left_counts_no_token_that_was_not_shown(tuned_folder):
+    model = nanoeuler.load(tuned_folder, "cpu")
+    reply = model.stream("Count.", temperature=0)
+    pieces = []
+    for piece in reply:
+        pieces.append(piece)
+        if len(pieces) % 2 == 0:
+            break
+    assert model.tokenizer.decode(reply.ids) == "".join(pieces)
+    assert not reply.ended
+
+
+def test_generate_reports_what_drafts_brought_and_can_do_without(command, tuned_folder):
+    arguments = "generate", tuned_folder, "Count.", "--temperature", "0", "--device", "cpu"
+    status, text, err = command(*arguments)
+    assert (status, text) == (0, "one two three four five six seven\n")
+    assert "speculation tokens_per_pass=" in err
+    assert "acceptance_by_head=" in err
+    status, plain, err = command(*arguments, "--no-speculation")
+    assert (status, plain) == (0, text)
+    assert "speculation" not in err
