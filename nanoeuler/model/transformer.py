@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, CacheSlots, ModelWeights
+from nanoeuler.backend.records import Array, CacheSlots, ModelWeights, RopeTable
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.buffers import KeptBuffers, PassBuffers
 from nanoeuler.model.cache import Cache, CacheMemory, new_cache
@@ -57,20 +57,27 @@ class Transformer:
         norms = [*(weights.norm for weights in self.weights.blocks), self.weights.final_norm]
         self.buffers = KeptBuffers(config, backend, norms, recompute=recompute)
         self.idle_caches: dict[tuple[int, int], CacheMemory] = {}
-        self.rope_table = backend.rope_table(config.context, config.head_size, config.rope_theta)
+        table = backend.rope_table(config.context, config.head_size, config.rope_theta)
+        self.rope_tables = [table]
+        """The longest is last. Programs that were recorded read the shorter ones."""
 
     def refresh(self) -> None:
         """Take note that `parameters` were written from outside, as by a checkpoint."""
         self.backend.refresh(self.working, self.parameters)
 
+    @property
+    def rope_table(self) -> RopeTable:
+        return self.rope_tables[-1]
+
     def need_positions(self, positions: int) -> None:
-        """Lengthen the rotary table to at least `positions`.
+        """Make a rotary table of at least `positions`.
 
         RoPE has no parameters, so a context may grow after training.
         """
-        if len(self.rope_table[0]) < positions:
-            c = self.config
-            self.rope_table = self.backend.rope_table(positions, c.head_size, c.rope_theta)
+        known = len(self.rope_table[0])
+        if known < positions:
+            c, positions = self.config, max(positions, 2 * known)
+            self.rope_tables.append(self.backend.rope_table(positions, c.head_size, c.rope_theta))
 
     # ---- training and whole rows
 

@@ -6,10 +6,15 @@ import numpy as np
 import pytest
 
 from nanoeuler.api import load
+from nanoeuler.backend import make_backend
 from nanoeuler.inference.sampling import GREEDY
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import load_model, save_model
-from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.training.check_form import ADAMW
+from nanoeuler.training.check_model import source_rows
+from nanoeuler.training.state import TrainingState
 
 pytestmark = pytest.mark.gpu
 DEVICE = ("--device", "cuda")
@@ -38,6 +43,35 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(cuda_trainer, preci
     assert "going on from step" in cuda_trainer.run("pretrain", *DEVICE)
     assert cuda_trainer.weights() == whole
     assert [entry.get("loss") for entry in cuda_trainer.metrics()] == losses
+
+
+def test_texts_written_meanwhile_change_no_bit(cuda_trainer):
+    cuda_trainer.run("pretrain", *DEVICE)
+    silent = cuda_trainer.weights()
+    cuda_trainer.output = cuda_trainer.output / "writing"
+    cuda_trainer.config["pretrain"]["sample_prompt"] = "The"
+    assert cuda_trainer.run("pretrain", *DEVICE).count("sample") >= 3
+    assert cuda_trainer.weights() == silent
+
+
+def test_a_recorded_step_keeps_its_table_when_the_context_grows():
+    import cupy
+
+    config = ModelConfig.from_dict({"preset": "small"})
+    ends = []
+    for grows in (False, True):
+        start = initial_parameters(config, 1)
+        state = TrainingState(config, make_backend("cuda"), start, ADAMW)
+        stream = source_rows(config, 16, 128, seed=5)
+        for step in range(6):
+            if grows and step == 3:
+                sizes = [table.size for table in state.model.rope_table]
+                state.model.need_positions(1000)
+                junk = [cupy.full(size, np.nan, np.float32) for size in sizes * 64]
+            state.train_step(stream.step(step), 16, 1e-3)
+        ends.append(state.backend.to_host(state.parameters))
+    assert len(junk) == 128
+    assert np.array_equal(*ends)
 
 
 def test_rows_that_overflow_are_left_out_and_a_kill_changes_nothing(cuda_trainer, data):
