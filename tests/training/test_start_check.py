@@ -67,7 +67,7 @@ class PartComputedTwice(CpuBackend):
 class DecodedStreamWrong(CpuBackend):
     def decode_fused(self, step):
         super().decode_fused(step)
-        step.x_BD[:, 0] += 1
+        step.x_ND[:, 0] += 1
 
 
 class RareTargetsMixedUp(CpuBackend):
