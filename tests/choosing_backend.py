@@ -2,14 +2,14 @@
 
 import numpy as np
 
+from nanoeuler.backend.capabilities import ChoosingBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.inference.sampling import Sampling, choose
 
 
-class ChoosingBackend(ReferenceBackend):
+class ChoosingReference(ReferenceBackend, ChoosingBackend):
     """The reference, which computes what a device would: its arrays stay its own."""
 
-    chooses = True
     idle_caches = 1
 
     def to_host(self, array):

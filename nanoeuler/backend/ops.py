@@ -2,7 +2,8 @@
 
 `Backend` is the base class of all engines. Primitive ops are abstract. Composed ops have a default
 made of primitives, which an engine overrides only to be faster. Capabilities are attributes with
-defaults. `reference.py` is the specification: it holds the formula of each op above its code.
+defaults, and classes that an engine derives from (capabilities.py). `reference.py` is the
+specification: it holds the formula of each op above its code.
 
 Shapes: N rows of tokens (batch × length), B batch, T new tokens per row, S keys per row, D dim,
 H query heads, G key/value heads, E head_size, F ffn, V vocabulary, R rows of logits. Weights are
@@ -22,7 +23,6 @@ for parameters, gradients, statistics and tables, int32 for ids, positions and o
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import cycle
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -34,7 +34,6 @@ from nanoeuler.backend.records import (
     Array,
     AttentionArrays,
     BlockForm,
-    DecodeStep,
     FlatState,
     HeadNorm,
     MatrixGroup,
@@ -48,10 +47,6 @@ from nanoeuler.backend.records import (
 
 if TYPE_CHECKING:
     from typing import Self
-
-
-NOT_KEPT = -2
-"""Stands for a token that was chosen behind a wrong draft."""
 
 
 class DeviceInfo(Protocol):
@@ -102,22 +97,9 @@ class Backend(ABC):
     idle_caches = 0
     """Caches whose memory is kept for the next cache of their shape."""
 
-    chooses = False
-    """Does the engine choose tokens itself, by `choose`? Then `next_logits` and `choose` read and
-    write arrays of the device only, and a decoded token needs nothing from the host."""
-
     draft_cost = 0.2
     """What each draft adds to the cost of a decoded token, as a share of it: measured once, by
     `benchmarks/speculation.py`. It decides how many drafts a pass takes."""
-
-    fused_layer: tuple[type[BlockForm], ...] = ()
-    """Forms of the blocks that repeat in a model which `decode_fused` computes."""
-    fused_variants: frozenset[str] = frozenset()
-    """Variants of those forms that it knows."""
-    fused_rows = 1 << 30
-    """Most new tokens that it takes at once."""
-    fused_tokens = 1
-    """Most of them that a sequence may have."""
 
     def slices(self, elements: int) -> tuple[int, int]:
         """Tokens that a replica computes at once, and the number of replicas that share a step.
@@ -554,30 +536,6 @@ class Backend(ABC):
 
     # ---- decoding
 
-    def fuses(self, forms: Sequence[BlockForm], rows: int, tokens: int = 1) -> bool:
-        """Does `decode_fused` compute blocks of these forms, for that many tokens of each row?
-
-        No engine overrides this: a block that an engine does not know takes the composed path.
-        """
-        layer = self.fused_layer
-        return (
-            len(layer) > 0
-            and rows * tokens <= self.fused_rows
-            and tokens <= self.fused_tokens
-            and len(forms) % len(layer) == 0
-            and all(
-                type(form) is kind and form.variants() <= self.fused_variants
-                for form, kind in zip(forms, cycle(layer), strict=False)
-            )
-        )
-
-    def decode_fused(self, step: DecodeStep) -> None:
-        """step.x ← the output of all blocks for one new token of each sequence.
-
-        Keys and values go to slot lengths[b] of the cache. Called where `fuses` says so.
-        """
-        raise NotImplementedError
-
     def head_logits(self, normed_ND: Array, weight_VD: Array, out_NV: Array) -> None:
         """`linear` with the weight of a head, for a model that is used and not trained."""
         self.linear(normed_ND, weight_VD, out_NV)
@@ -590,53 +548,6 @@ class Backend(ABC):
     @abstractmethod
     def argmax(self, logits_RV: Array) -> Array:
         """The likeliest id of each row, as a new array; ties go to the lowest id."""
-
-    def choose(
-        self,
-        logits_BV: Array,
-        allowed_V: Array,
-        settings: Array,
-        draws_B: Array,
-        chosen_B: Array,
-        tokens_B: Array,
-        lengths_B: Array | None,
-    ) -> None:
-        """Choose each row's next token (−1: its logits are not finite) into `chosen`.
-
-        `tokens` and `lengths` are made ready for the next step, and `draws` counts up.
-        `settings`: temperature, top-p, seed and top-k in 8 bytes each, (4) for all rows or (B, 4).
-        """
-        raise NotImplementedError
-
-    def lay_out_drafts(
-        self,
-        tokens_B: Array,
-        drafts_BM: Array,
-        lengths_B: Array,
-        draws_B: Array,
-        ids_BT: Array,
-        positions_BT: Array,
-        counters_BT: Array,
-    ) -> None:
-        """Each row's token with its drafts, where they stand, and which draw comes behind each."""
-        raise NotImplementedError
-
-    def keep_right(
-        self,
-        chosen_BT: Array,
-        drafts_BM: Array,
-        x_ND: Array,
-        tokens_B: Array,
-        lengths_B: Array,
-        draws_B: Array,
-        last_BD: Array,
-    ) -> None:
-        """Of the tokens chosen behind a token and its drafts, keep those behind right drafts.
-
-        The others become `NOT_KEPT`. `tokens` is the last one kept of each row, `last` the residual
-        stream that it was chosen from; lengths and draws count those that were kept.
-        """
-        raise NotImplementedError
 
     # ---- optimizer
 

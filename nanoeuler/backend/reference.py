@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from nanoeuler import provenance
-from nanoeuler.backend.ops import NOT_KEPT, Backend
+from nanoeuler.backend.capabilities import NOT_KEPT
+from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import (
     AdamWConstants,
     AttentionArrays,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nanoeuler.backend.ops import NOT_KEPT
+from nanoeuler.backend.capabilities import NOT_KEPT, ChoosingBackend
 from nanoeuler.inference.sampling import Sampling, checked, choose
 from nanoeuler.model.choosing import Choices, DraftedChoices
 from nanoeuler.model.config import round_up
@@ -82,11 +82,11 @@ class ContextWindow:
     ) -> np.ndarray:
         """`read`, and the token that `sampling.choose` chooses behind each row.
 
-        An engine that `chooses` does so on its device; `ahead`: another step of this kind is likely
+        A `ChoosingBackend` does so on its device; `ahead`: another step of this kind is likely
         to follow.
         """
         self.drafts = [[]] * len(self.drafts)
-        if not self.model.backend.chooses:
+        if not isinstance(self.model.backend, ChoosingBackend):
             return choose(self.read(new), sampling, positions_B, allowed_V)
         tokens, counts = self.pending(new)
         choices = Choices.of(self.model, self.cache, allowed_V)
@@ -122,7 +122,7 @@ class ContextWindow:
         tokens are those that `choose` gives one by one. Nothing is taken behind a wrong draft, and
         the cache forgets it.
         """
-        if self.model.backend.chooses:
+        if isinstance(self.model.backend, ChoosingBackend):
             return self.choose_several_there(new, most, sampling, positions_B, allowed_V)
         tokens, counts = self.pending(new)
         B, n = tokens.shape
@@ -160,7 +160,7 @@ class ContextWindow:
         positions_B: np.ndarray,
         allowed_V: np.ndarray,
     ) -> tuple[list[list[int]], int]:
-        """`choose_several` on the device of an engine that `chooses`.
+        """`choose_several` on the device of a `ChoosingBackend`.
 
         It keeps its drafts there, always `most` for each row: where there is no room for so many,
         and behind a prompt, a token is chosen without any.
@@ -205,7 +205,7 @@ class ContextWindow:
                 pending[row] = pending[row][-1:]
         counts = np.array([len(tokens) for tokens in pending], np.int32)
         width = int(counts.max())
-        if width > 1 and self.model.backend.chooses:
+        if width > 1 and isinstance(self.model.backend, ChoosingBackend):
             # a device records what it reads: more prompts are of one length
             width = round_up(width, PROMPT_MULTIPLE)
         padded = np.zeros((len(pending), width), np.int32)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nanoeuler.backend.capabilities import FusingBackend
 from nanoeuler.backend.records import Array, CacheSlots, DecodeStep
 from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.config import round_up
@@ -187,8 +188,10 @@ def decode_step(
     model: "Transformer", buffers: "PassBuffers", slots: list[CacheSlots | None]
 ) -> DecodeStep | None:
     """New tokens as the engine's fused op takes them; None without such an op."""
-    forms = [block.form for block in model.blocks]
-    if not model.backend.fuses(forms, buffers.batch, buffers.length):
+    engine, forms = model.backend, [block.form for block in model.blocks]
+    if not isinstance(engine, FusingBackend):
+        return None
+    if not engine.fuses(forms, buffers.batch, buffers.length):
         return None
     x, lengths = buffers.norms[0].x_ND, buffers.no_offset
     return DecodeStep(x, lengths, model.rope_table, forms, model.weights.blocks, slots)
@@ -205,11 +208,12 @@ def run_cached(
 
     By the engine's fused op where there is one, else block by block.
     """
-    if decode is None:
-        model.run_blocks(rows, buffers, model.weights, slots)
-    else:
+    engine = model.backend
+    if decode is not None and isinstance(engine, FusingBackend):
         decode.lengths_B = rows.offset_B
-        model.backend.decode_fused(decode)
+        engine.decode_fused(decode)
+    else:
+        model.run_blocks(rows, buffers, model.weights, slots)
 
 
 def new_cache(

@@ -39,7 +39,7 @@ class SamplingSettings(Protocol):
 
 
 class Choices:
-    """The rows of a cache continued together, a token a step; for an engine that `chooses`.
+    """The rows of a cache continued together, a token a step; for a `ChoosingBackend`.
 
     The step is recorded once and does the same for each token: tokens, lengths, counters of the
     random numbers and settings lie on the device, where every step leaves them as the next one

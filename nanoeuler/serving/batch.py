@@ -12,6 +12,7 @@ from collections import deque
 import numpy as np
 
 from nanoeuler.api import LanguageModel
+from nanoeuler.backend.capabilities import ChoosingBackend, FusingBackend
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.window import PROMPT_MULTIPLE
 from nanoeuler.model.config import round_up
@@ -32,10 +33,12 @@ class Batch:
     def __init__(self, model: LanguageModel, rows: int = MOST_ROWS):
         self.model = model.transformer
         self.tokenizer, self.allowed_V = model.tokenizer, model.writer.allowed_V
-        # beyond them an engine decodes in another way, with other rounding
-        self.most_rows = min(rows, self.model.backend.fused_rows)
+        engine = self.model.backend
+        # beyond its rows an engine decodes in another way, with other rounding
+        self.most_rows = min(rows, engine.fused_rows) if isinstance(engine, FusingBackend) else rows
+        self.on_device = isinstance(engine, ChoosingBackend)
         context = model.config.context
-        steps = DeviceSteps if self.model.backend.chooses else HostSteps
+        steps = DeviceSteps if self.on_device else HostSteps
         self.cache = self.model.new_cache(self.most_rows, context + steps.spare)
         self.steps = steps(self.model, self.cache, self.allowed_V)
         self.cache.lengths = self.cache.lengths[:0]
@@ -130,7 +133,7 @@ class Batch:
         begin = int(self.prompt_cache.lengths[0])
         piece = job.prompt[begin : begin + PIECE]
         count, ends = len(piece), begin + len(piece) == len(job.prompt)
-        width = round_up(count, PROMPT_MULTIPLE) if self.model.backend.chooses else count
+        width = round_up(count, PROMPT_MULTIPLE) if self.on_device else count
         tokens = np.zeros((1, width), np.int32)
         tokens[0, :count] = piece
         given = self.prompt_cache, tokens, np.array([count])

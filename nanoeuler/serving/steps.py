@@ -62,7 +62,7 @@ class HostSteps:
 
 
 class DeviceSteps(HostSteps):
-    """The device chooses, for an engine that `chooses`, and is a step ahead of the host.
+    """The device of a `ChoosingBackend` chooses, and is a step ahead of the host.
 
     So a step may have been for rows that have left since, and not for those that have joined. Rows
     are padded to a power of two, so that few steps are recorded.

@@ -9,7 +9,7 @@ from nanoeuler.inference.window import ContextWindow
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
-from tests.choosing_backend import ChoosingBackend
+from tests.choosing_backend import ChoosingReference
 from tests.models import chain, cycle
 
 CONFIG = ModelConfig(
@@ -35,7 +35,7 @@ def written(backend, prompts, count):
 def test_an_engine_that_chooses_gives_the_tokens_that_the_host_gives(prompts):
     """40 tokens slide out of a context of 24: the cache is read anew on the way."""
     expected = written(ReferenceBackend(), prompts, 40)
-    np.testing.assert_array_equal(written(ChoosingBackend(), prompts, 40), expected)
+    np.testing.assert_array_equal(written(ChoosingReference(), prompts, 40), expected)
 
 
 @pytest.mark.parametrize("drafts", [1, 3])
@@ -61,6 +61,6 @@ def test_drafts_on_a_device_change_no_token(prompts, drafts):
 
     expected, passes = rows(ReferenceBackend(), 0)
     assert passes == 90
-    found, passes = rows(ChoosingBackend(), drafts)
+    found, passes = rows(ChoosingReference(), drafts)
     assert found == expected
     assert passes < 85  # some drafts were right

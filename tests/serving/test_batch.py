@@ -14,7 +14,7 @@ from nanoeuler.model.files import SavedModel, load_model, save_model
 from nanoeuler.serving.batch import PIECE, Batch
 from nanoeuler.serving.jobs import Job
 from nanoeuler.serving.requests import tokens_left
-from tests.choosing_backend import ChoosingBackend
+from tests.choosing_backend import ChoosingReference
 from tests.inference.conftest import FIELDS, wide_parameters
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
@@ -31,7 +31,7 @@ def base(request, base_folder, tokenizer, tokenizer_path, tmp_path_factory):
             folder, SavedModel(config, wide_parameters(config), tokenizer_path, "pretrain", None)
         )
         return nanoeuler.load(folder, "cuda", precision="fp32")
-    return LanguageModel(load_model(base_folder), tokenizer, ChoosingBackend())
+    return LanguageModel(load_model(base_folder), tokenizer, ChoosingReference())
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import llvmlite
 import numba
 import numpy as np
 
+from nanoeuler.backend.capabilities import FusingBackend
 from nanoeuler.backend.cpu import (
     attention,
     cross_entropy,
@@ -59,7 +60,7 @@ which one thread does as fast as memory allows."""
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
-class CpuBackend(ReferenceBackend):
+class CpuBackend(ReferenceBackend, FusingBackend):
     """NumPy arrays; cheap ops are inherited from the reference.
 
     For a small model, replicas of one thread each share the rows of a training step. For a large

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nanoeuler.backend.capabilities import ChoosingBackend, FusingBackend
 from nanoeuler.backend.cuda.kernel_sources import (
     ATTEND_THREADS,
     ELEMENTWISE_THREADS,
@@ -29,7 +30,6 @@ from nanoeuler.backend.cuda.kernel_sources import (
 )
 from nanoeuler.backend.cuda.kernels import Argument, blocks
 from nanoeuler.backend.cuda.scratch import Scratch
-from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import (
     Array,
     AttentionForm,
@@ -79,7 +79,7 @@ class LayerStep:
         return np.int64(keys_BSGE.strides[0] // keys_BSGE.itemsize)
 
 
-class DecodingOps(Backend):
+class DecodingOps(FusingBackend, ChoosingBackend):
     """The ops of the contract for new tokens that are decoded."""
 
     sources: KernelSources

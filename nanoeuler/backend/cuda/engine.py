@@ -141,7 +141,6 @@ class CudaBackend(DecodingOps):
 
     name = "cuda"
     idle_caches = 1  # with the graphs recorded for it
-    chooses = True
     device: Device
     fused_layer = (AttentionForm, SwigluForm)
     fused_tokens = 8

@@ -1,0 +1,105 @@
+"""What some engines have beside the ops of every engine: layers at once, and a choice of tokens.
+
+An engine derives from the class of what it has, and `isinstance` asks for it.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import cycle
+
+from nanoeuler.backend.ops import Backend
+from nanoeuler.backend.records import Array, BlockForm, DecodeStep
+
+NOT_KEPT = -2
+"""Stands for a token that was chosen behind a wrong draft."""
+
+
+class FusingBackend(Backend):
+    """An engine with an op for all blocks at once, for tokens that are decoded."""
+
+    fused_layer: tuple[type[BlockForm], ...]
+    """Forms of the blocks that repeat in a model which `decode_fused` computes."""
+    fused_variants: frozenset[str] = frozenset()
+    """Variants of those forms that it knows."""
+    fused_rows = 1 << 30
+    """Most new tokens that it takes at once."""
+    fused_tokens = 1
+    """Most of them that a sequence may have."""
+
+    def fuses(self, forms: Sequence[BlockForm], rows: int, tokens: int = 1) -> bool:
+        """Does `decode_fused` compute blocks of these forms, for that many tokens of each row?
+
+        No engine overrides this: a block that an engine does not know takes the composed path.
+        """
+        layer = self.fused_layer
+        return (
+            rows * tokens <= self.fused_rows
+            and tokens <= self.fused_tokens
+            and len(forms) % len(layer) == 0
+            and all(
+                type(form) is kind and form.variants() <= self.fused_variants
+                for form, kind in zip(forms, cycle(layer), strict=False)
+            )
+        )
+
+    @abstractmethod
+    def decode_fused(self, step: DecodeStep) -> None:
+        """step.x ← the output of all blocks for the new tokens of each sequence.
+
+        Keys and values go to the cache from slot lengths[b] on. Called where `fuses` says so.
+        """
+
+
+class ChoosingBackend(Backend):
+    """An engine that chooses tokens itself.
+
+    `next_logits` and these ops read and write arrays of the device only, and a decoded token needs
+    nothing from the host.
+    """
+
+    @abstractmethod
+    def choose(
+        self,
+        logits_BV: Array,
+        allowed_V: Array,
+        settings: Array,
+        draws_B: Array,
+        chosen_B: Array,
+        tokens_B: Array,
+        lengths_B: Array | None,
+    ) -> None:
+        """Choose each row's next token (−1: its logits are not finite) into `chosen`.
+
+        `tokens` and `lengths` are made ready for the next step, and `draws` counts up.
+        `settings`: temperature, top-p, seed and top-k in 8 bytes each, (4) for all rows or (B, 4).
+        """
+
+    @abstractmethod
+    def lay_out_drafts(
+        self,
+        tokens_B: Array,
+        drafts_BM: Array,
+        lengths_B: Array,
+        draws_B: Array,
+        ids_BT: Array,
+        positions_BT: Array,
+        counters_BT: Array,
+    ) -> None:
+        """Each row's token with its drafts, where they stand, and which draw comes behind each."""
+
+    @abstractmethod
+    def keep_right(
+        self,
+        chosen_BT: Array,
+        drafts_BM: Array,
+        x_ND: Array,
+        tokens_B: Array,
+        lengths_B: Array,
+        draws_B: Array,
+        last_BD: Array,
+    ) -> None:
+        """Of the tokens chosen behind a token and its drafts, keep those behind right drafts.
+
+        The others become `NOT_KEPT`. `tokens` is the last one kept of each row, `last` the residual
+        stream that it was chosen from; lengths and draws count those that were kept.
+        """
