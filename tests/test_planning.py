@@ -180,7 +180,7 @@ def test_the_command_prints_the_plan_of_the_demo(capsys):
     assert main(["plan", "--config", "config/config.yaml", "--device", "reference"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("run demo: 1,049,216 parameters on reference, about ")
-    assert "pretrain   2.1 M tokens" in said
+    assert "pretrain   2.2 M tokens" in said
 
 
 def test_a_workflow_does_not_time_a_run_of_minutes(capsys):

@@ -9,9 +9,9 @@ from nanoeuler.training.fingerprint import earlier_fingerprint, fingerprint
 
 ROOT = Path(__file__).parents[2]
 RECORDED = {
-    ("config", "pretrain"): "1cd4e8c28a1c22a306e0090b691b1014fb0ae9bf8c1116cb05a43ae323b805cd",
-    ("config", "sft"): "e7c8631b29c28601718098ca9a29a884f8169082dbe667c49984bc2e4db06b69",
-    ("config", "dpo"): "5679b033e8f4f55f87670ba15a034caac3082646e2a423842f13d26d66dc18f2",
+    ("config", "pretrain"): "d2ea87356294c928c10e30ea0a766cee69fbd1fc03280c113a67d0b425fd1876",
+    ("config", "sft"): "88fe428301c864e8a6b12749a5a3f83d8a64b90912d068d4598c045d58d6716d",
+    ("config", "dpo"): "6e4c195b2b5bba354a7ec13d12576980d41d6e6685559e30374d7712b3f7b259",
     ("small", "pretrain"): "dfc20c7bbf6f049851cda755527625da83d3a26463fbcb2a21fd1acc2b71707f",
     ("small", "sft"): "c6807a6fe7da7e2dc47cfa7a40a6ddffac552786b4b49c94d6c4efb6318fa78c",
     ("small", "dpo"): "24496099d0310b98fa5b717507353c5c4d2acf638d0eeb6e7ec44a1e32ebb37c",
