@@ -105,7 +105,7 @@ def add_tokenizer(writer: "gguf.GGUFWriter", vocabulary: Vocabulary) -> None:
     """The tokenizer as GPT-2's; every text begins with the end token."""
     from gguf import TokenType
 
-    if vocabulary.library is not None:
+    if vocabulary.foreign is not None:
         raise UserError(
             "--format gguf: the words of this imported tokenizer are not GPT-2's, and GGUF would "
             "have to name them; use --format hf, and the converter of llama.cpp"

@@ -18,7 +18,7 @@ from nanoeuler.tokenizer.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from nanoeuler.tokenizer.encoder import Encoder
-    from nanoeuler.tokenizer.library_encoder import LibraryEncoder
+    from nanoeuler.tokenizer.huggingface_encoder import HuggingFaceEncoder
 
 
 class Tokenizer:
@@ -47,11 +47,11 @@ class Tokenizer:
         return len(self.vocabulary.tokens)
 
     @cached_property
-    def encoder(self) -> "Encoder | LibraryEncoder":
-        if self.vocabulary.library is not None:
-            from nanoeuler.tokenizer.library_encoder import LibraryEncoder
+    def encoder(self) -> "Encoder | HuggingFaceEncoder":
+        if self.vocabulary.foreign is not None:
+            from nanoeuler.tokenizer.huggingface_encoder import HuggingFaceEncoder
 
-            return LibraryEncoder(self.vocabulary)
+            return HuggingFaceEncoder(self.vocabulary)
         from nanoeuler.tokenizer.encoder import Encoder  # loads Numba, which decoding does not need
 
         return Encoder(self.vocabulary)

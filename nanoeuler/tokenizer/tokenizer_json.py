@@ -49,8 +49,8 @@ ADDED_TOKEN = {
 
 def to_json(vocabulary: Vocabulary) -> dict[str, Any]:
     """Return the content of the file, which depends on the vocabulary alone and can be hashed."""
-    if vocabulary.library is not None:
-        return vocabulary.library
+    if vocabulary.foreign is not None:
+        return vocabulary.foreign
     names = [token_name(token) for token in vocabulary.tokens]
     for literal, index in vocabulary.specials.items():
         names[index] = literal
@@ -139,8 +139,8 @@ class Reader:
     def vocabulary(self, content: Any) -> Vocabulary:
         if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
             self.refuse("not a tokenizer.json (it has no 'model' section)")
-        if self.needs_library(content):
-            return self.library_vocabulary(content)
+        if self.is_foreign(content):
+            return self.foreign_vocabulary(content)
         self.check_settings(content)
         ids = self.ids(content["model"].get("vocab"))
         specials = self.specials(content.get("added_tokens"), ids)
@@ -154,7 +154,7 @@ class Reader:
         self.check_post_processor(content.get("post_processor"), vocabulary)
         return vocabulary
 
-    def needs_library(self, content: dict[str, Any]) -> bool:
+    def is_foreign(self, content: dict[str, Any]) -> bool:
         """Is it byte-level BPE that cuts or normalizes texts in another way than we do?"""
         words = content.get("pre_tokenizer")
         parts = words.get("pretokenizers") if isinstance(words, dict) else None
@@ -164,7 +164,7 @@ class Reader:
         )
         return by_bytes and byte_level and describe(content.get("decoder")) == "ByteLevel"
 
-    def library_vocabulary(self, content: dict[str, Any]) -> Vocabulary:
+    def foreign_vocabulary(self, content: dict[str, Any]) -> Vocabulary:
         added = content.get("added_tokens") or []
         if not isinstance(added, list) or not all(
             isinstance(each, dict) and isinstance(each.get("content"), str) for each in added

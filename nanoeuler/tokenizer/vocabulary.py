@@ -44,7 +44,7 @@ class Vocabulary:
     specials: dict[str, int]
     merges: list[tuple[int, int, int]]  # left id, right id, id of the product
     end: str | None = None  # the special token between documents where it has another name
-    library: dict[str, Any] | None = None
+    foreign: dict[str, Any] | None = None
     """The tokenizer.json of another model whose words are not GPT-2's: the `tokenizers` library
     encodes by it, and there are no `merges`."""
 

@@ -15,7 +15,7 @@ from nanoeuler.interchange.exporting import export
 from nanoeuler.interchange.importing import import_folder
 from nanoeuler.model.files import load_model
 from nanoeuler.tokenizer import Tokenizer
-from nanoeuler.tokenizer.library_encoder import LibraryEncoder
+from nanoeuler.tokenizer.huggingface_encoder import HuggingFaceEncoder
 
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -82,7 +82,7 @@ def test_pieces_are_framed_as_by_our_encoder(foreign, tmp_path):
     folder, _ = foreign
     import_folder(folder, tmp_path / "back")
     tokenizer = Tokenizer.load(tmp_path / "back" / "tokenizer.json")
-    assert isinstance(tokenizer.encoder, LibraryEncoder)
+    assert isinstance(tokenizer.encoder, HuggingFaceEncoder)
     borders = np.array([0, 3, 3, 8])
     ids = tokenizer.encoder.encode(b"one two.", borders, frame=7, framed=1).tolist()
     one, two = (tokenizer.encode(text).tolist() for text in ("one", " two."))

@@ -17,7 +17,7 @@ BROKEN = re.compile("([\udc80-\udcff]+)")
 """Bytes that are no UTF-8, as Python's surrogateescape writes them."""
 
 
-class LibraryEncoder:
+class HuggingFaceEncoder:
     """Encodes with one vocabulary, in any number of threads at once."""
 
     def __init__(self, vocabulary: Vocabulary):
@@ -29,8 +29,8 @@ class LibraryEncoder:
                 "this tokenizer cuts words in another way than GPT-2's, which the tokenizers "
                 "library does; install it with pip install 'nanoeuler[tokenizers]'"
             ) from error
-        self.library = Tokenizer.from_str(json.dumps(vocabulary.library))
-        self.library.encode_special_tokens = True  # "</s>" in a text is text
+        self.tokenizer = Tokenizer.from_str(json.dumps(vocabulary.foreign))
+        self.tokenizer.encode_special_tokens = True  # "</s>" in a text is text
         self.id_of_byte = {
             token[0]: index for index, token in enumerate(vocabulary.tokens) if len(token) == 1
         }
@@ -51,4 +51,4 @@ class LibraryEncoder:
             if BROKEN.match(part):
                 yield from (self.id_of_byte[byte] for byte in part.encode(errors="surrogateescape"))
             elif part:
-                yield from self.library.encode(part, add_special_tokens=False).ids
+                yield from self.tokenizer.encode(part, add_special_tokens=False).ids
