@@ -144,7 +144,7 @@ class CudaBackend(DecodingOps):
     device: Device
     fused_layer = (AttentionForm, SwigluForm)
     fused_tokens = 8
-    draft_cost = 0.1
+    draft_cost = 0.17
 
     def __init__(
         self,
