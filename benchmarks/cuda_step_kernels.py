@@ -54,7 +54,7 @@ OPS = {
     "cross_entropy_with_gradient": lambda logits, *rest: (2 * size(logits), "TB/s"),
     "embedding": lambda ids, table, out: (2 * size(out), "TB/s"),
     "embedding_backward": lambda ids, dout, dtable, **rest: (size(dout) + size(dtable), "TB/s"),
-    "begin_update": lambda gradients, *rest: (size(gradients), "TB/s"),
+    "squares": lambda gradients: (size(gradients), "TB/s"),
     "adamw": lambda flat, *rest: (
         28 * flat.parameters.size
         + (0 if flat.working is flat.parameters else 2 * flat.parameters.size),

@@ -552,13 +552,14 @@ class Backend(ABC):
     # ---- optimizer
 
     @abstractmethod
-    def squared_norm(self, values: Array) -> float:
-        """Σ values², in float64."""
+    def squares(self, values: Array) -> Array:
+        """Partial sums of values², float64: always as many, in an array that the next call uses
+        again."""
 
     @abstractmethod
     def begin_update(
         self,
-        gradients: Array,
+        squares: Array,
         schedule_2: Array,
         losses_2: Array,
         report_2: Array,
@@ -567,7 +568,7 @@ class Backend(ABC):
     ) -> Array:
         """Scalars of an update, for the update ops of this engine.
 
-        `schedule` (float64) holds the learning rate and the number of updates done. `report`
+        `squares` are those of the whole gradient. `schedule` (float64) holds the learning rate and the number of updates done. `report`
         (float64) receives the gradient's norm before clipping, and in its second slot counts the
         updates left out: the update ops do nothing when loss or norm are not finite.
         """

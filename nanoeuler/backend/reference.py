@@ -386,9 +386,14 @@ class ReferenceBackend(Backend):
 
     # ---- optimizer
 
+    def squares(self, values: Array) -> Array:
+        if values.dtype == np.float64:
+            return np.array([np.einsum("n,n->", values, values)])
+        return np.array([squared_norm_blocked(values)])
+
     def begin_update(
         self,
-        gradients: Array,
+        squares: Array,
         schedule_2: Array,
         losses_2: Array,
         report_2: Array,
@@ -398,7 +403,7 @@ class ReferenceBackend(Backend):
         """Is all finite? Then 1, else 0; the gradient's factor, learning rate, number of the
         update."""
         learning_rate, done = schedule_2.tolist()
-        norm = report_2[0] = math.sqrt(self.squared_norm(gradients))
+        norm = report_2[0] = math.sqrt(squares.sum())
         finite = math.isfinite(norm) and math.isfinite(losses_2[0])
         report_2[1] += not finite
         return np.array([finite, min(1.0, clip_norm / (norm + 1e-6)), learning_rate, done + 1])
@@ -510,11 +515,6 @@ class ReferenceBackend(Backend):
             x *= a
             x += product
         return x
-
-    def squared_norm(self, values: Array) -> float:
-        if values.dtype == np.float64:
-            return float(np.einsum("n,n->", values, values, dtype=np.float64))
-        return squared_norm_blocked(values)
 
     def adamw_run(
         self,

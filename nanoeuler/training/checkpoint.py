@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from nanoeuler import log
-from nanoeuler.backend.records import Array
 from nanoeuler.errors import UserError
 from nanoeuler.files import link_or_copy, read_json, sha256_file, write_json
 from nanoeuler.folders import atomic_folder, sign_of_ours
@@ -45,15 +44,16 @@ class Checkpoints:
 
     def save(self, state: TrainingState, info: dict[str, Any]) -> None:
         """Write the state at its present step; `info` (JSON) is for the trainer, to resume."""
-
-        def on_host(array: Array) -> FlatBuffer:
-            return FlatBuffer(state.config, np.asarray(state.backend.to_host(array), np.float32))
-
-        moments = {f"{name}/": on_host(x) for name, x in state.optimizer.tensors.items()}
+        buffers = {
+            name: FlatBuffer(state.config, np.asarray(array, np.float32))
+            for name, array in state.tensors().items()
+        }
+        weights = {"": buffers.pop("parameters")}
+        moments = {f"{name}/": buffer for name, buffer in buffers.items()}
         if sign_of_ours(self.path(state.step)) is None:  # damaged
             self.remove(state.step)
         with atomic_folder(self.path(state.step)) as temporary:
-            save_tensors(temporary / WEIGHTS, {"": on_host(state.parameters)})
+            save_tensors(temporary / WEIGHTS, weights)
             save_tensors(temporary / OPTIMIZER, moments)
             hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, OPTIMIZER)}
             content = {"version": 2, "step": state.step, "sha256": hashes}  # 1 had no seal
@@ -84,8 +84,8 @@ class Checkpoints:
     def restore(self, step: int, state: TrainingState) -> None:
         """Load parameters and optimizer tensors of checkpoint `step` into `state`."""
         buffers = {
-            name: FlatBuffer(state.config, np.zeros(array.shape, np.float32))
-            for name, array in state.tensors().items()
+            name: FlatBuffer(state.config, np.zeros(state.parameters.shape, np.float32))
+            for name in ("parameters", *state.optimizer.tensors)
         }
         moments = {f"{name}/": buffers[name] for name in state.optimizer.tensors}
         load_tensors(self.path(step) / WEIGHTS, {"": buffers["parameters"]})

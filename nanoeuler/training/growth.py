@@ -15,6 +15,5 @@ def refined_tensors(state: TrainingState) -> dict[str, np.ndarray]:
     """`state.tensors()` on the host, for the refined model."""
     powers = {"parameters": 0, **state.optimizer_settings.tensor_powers}
     return {
-        name: refine(state.config, state.backend.to_host(array), powers[name])
-        for name, array in state.tensors().items()
+        name: refine(state.config, array, powers[name]) for name, array in state.tensors().items()
     }

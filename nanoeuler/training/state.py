@@ -14,6 +14,8 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import model_weights
 from nanoeuler.model.heads import gather_tokens, scatter_gradients
 from nanoeuler.model.transformer import Batch, Transformer
+from nanoeuler.training.distributed.group import ALONE, Group
+from nanoeuler.training.distributed.shards import cuts
 from nanoeuler.training.objectives import KnownWeights, Objective
 from nanoeuler.training.optimizer.optimizer import OptimizerSettings
 from nanoeuler.training.streams import StepRows
@@ -55,17 +57,21 @@ class TrainingState:
         *,
         recompute: bool = False,
         objective: Objective | None = None,
+        group: Group = ALONE,
     ):
         """`parameters` is a flat float32 buffer on the host. `recompute`: see `Transformer`.
 
-        `objective` is `KnownWeights` unless given.
+        `objective` is `KnownWeights` unless given. The ranks of `group` share the rows of a step
+        and the optimizer's work.
         """
-        self.config, self.backend = config, backend
+        self.config, self.backend, self.group = config, backend, group
+        self.cuts = cuts(config, group.size)
+        self.part = slice(self.cuts[group.rank], self.cuts[group.rank + 1])
         self.objective = objective or KnownWeights()
         self.step = 0
         self.parameters = backend.from_host(parameters)
         self.optimizer_settings = optimizer
-        self.optimizer = optimizer.make(config, backend)
+        self.optimizer = optimizer.make(config, backend, self.part)
         backend.scales = {}
         self.results = backend.zeros((4,), np.float64)  # one array, so that a device is read once
         self.report = self.results[2:]  # see `Optimizer.update`
@@ -74,7 +80,7 @@ class TrainingState:
             for index, engine in enumerate(backend.replicas(len(parameters)))
         ]
         self.model, self.gradients = self.replicas[0].model, self.replicas[0].gradients
-        self.flat = FlatState(self.parameters, self.model.working, self.gradients)
+        self.flat = self.own_part()
         self.schedule = backend.feed([np.zeros(2)])
         self.inputs: StepInputs | None = None
 
@@ -83,6 +89,14 @@ class TrainingState:
         losses = engine.zeros((2,), np.float64) if index else self.results[:2]
         model = Transformer(self.config, self.parameters, engine, recompute=recompute)
         return Replica(model, gradients, model_weights(self.config, gradients), losses)
+
+    def own_part(self) -> FlatState:
+        """The part of the flat buffers that this rank updates."""
+        parameters, working = self.parameters[self.part], self.model.working
+        copied = working is not self.parameters
+        return FlatState(
+            parameters, working[self.part] if copied else parameters, self.gradients[self.part]
+        )
 
     def restart(self, parameters: np.ndarray) -> None:
         """Go back to step 0 and the given parameters (as in `__init__`)."""
@@ -94,15 +108,25 @@ class TrainingState:
         self.step = 0
 
     def load(self, tensors: Mapping[str, np.ndarray], step: int) -> None:
-        """Take over `tensors` (on the host, named as in `tensors()`) at the given step."""
-        for name, array in self.tensors().items():
-            array[...] = self.backend.from_host(tensors[name])
+        """Take over `tensors` (as of `tensors()`) at the given step."""
+        self.parameters[...] = self.backend.from_host(tensors["parameters"])
+        for name, array in self.optimizer.tensors.items():
+            array[...] = self.backend.from_host(tensors[name][self.part])
         self.model.refresh()
         self.step = step
 
-    def tensors(self) -> dict[str, Array]:
-        """All that a checkpoint keeps, by name: flat arrays laid out by the tensor table."""
-        return {"parameters": self.parameters, **self.optimizer.tensors}
+    def tensors(self) -> dict[str, np.ndarray]:
+        """All that a checkpoint keeps, by name, on the host: flat arrays laid out by the tensor
+        table. The ranks call it together."""
+        found = {"parameters": self.backend.to_host(self.parameters)}
+        for name, part in self.optimizer.tensors.items():
+            whole = part
+            if self.group.size > 1:
+                whole = self.backend.empty(self.parameters.shape)
+                whole[self.part] = part
+                self.group.gather(whole, self.cuts)
+            found[name] = self.backend.to_host(whole)
+        return found
 
     def train_step(self, rows: StepRows, micro_batch_rows: int, learning_rate: float) -> StepResult:
         """One optimizer update on all rows of a step, `micro_batch_rows` at a time."""
@@ -111,10 +135,14 @@ class TrainingState:
         return self.finish()
 
     def stage(self, rows: StepRows) -> None:
-        """Hand over the rows of the next step; a device may still be at work on the last one."""
+        """Hand over the rows of the next step, of which each rank takes its share.
+
+        A device may still be at work on the last one.
+        """
+        self.staged_weight = self.objective.first_head_weight(rows)
+        rows = rows.share(self.group.rank, self.group.size)
         if self.inputs is None or self.inputs.shape != rows.targets.shape:
             self.inputs = StepInputs(self.backend, arrays_of(rows))
-        self.staged_weight = self.objective.first_head_weight(rows)
         self.inputs.feed.load(*arrays_of(rows))
 
     def start(self, micro_batch_rows: int, learning_rate: float) -> None:
@@ -211,9 +239,19 @@ class TrainingState:
         model.backward_blocks(batch, buffers, replica.views, accumulate=accumulate)
 
     def update(self) -> None:
-        """Let the optimizer move the parameters by the gradients."""
-        schedule_2, losses_2 = self.schedule.arrays[0], self.replicas[0].losses
-        self.optimizer.update(self.flat, schedule_2, losses_2, self.report)
+        """Let the optimizer move the parameters by the gradients of all ranks.
+
+        They stay as they are where loss or gradient are not finite.
+        """
+        group, losses_2 = self.group, self.replicas[0].losses
+        group.reduce(self.gradients, self.cuts)
+        squares = self.backend.squares(self.flat.gradients)
+        group.sum(losses_2, squares)
+        schedule_2 = self.schedule.arrays[0]
+        self.optimizer.update(self.flat, squares, schedule_2, losses_2, self.report)
+        if group.size > 1:
+            group.gather(self.parameters, self.cuts)
+            self.model.refresh()
 
 
 class StepInputs:

@@ -50,6 +50,23 @@ class StepRows:
             tuple(pad(array) for array in self.further),
         )
 
+    def share(self, rank: int, ranks: int) -> "StepRows":
+        """Every so many-th row, from row `rank` on."""
+        if ranks == 1:
+            return self
+
+        def mine(array: np.ndarray) -> np.ndarray:
+            return np.ascontiguousarray(array[rank::ranks])
+
+        return StepRows(
+            mine(self.ids),
+            mine(self.positions),
+            mine(self.starts),
+            mine(self.targets),
+            mine(self.weights),
+            tuple(map(mine, self.further)),
+        )
+
     def training_flops(self, config: ModelConfig) -> float:
         """Floating-point operations that these rows need.
 

@@ -26,15 +26,15 @@ class Momentum:
     decay: float = 0.9
     tensor_powers: ClassVar[Mapping[str, int]] = {"velocity": 1}
 
-    def make(self, config, ops):
-        return MomentumOptimizer(self.decay, ops.zeros(initial_parameters(config, 1).shape))
+    def make(self, config, ops, part):
+        return MomentumOptimizer(self.decay, ops.zeros((part.stop - part.start,)))
 
 
 class MomentumOptimizer:
     def __init__(self, decay, velocity):
         self.decay, self.tensors = decay, {"velocity": velocity}
 
-    def update(self, flat, schedule_2, losses_2, report_2):
+    def update(self, flat, squares, schedule_2, losses_2, report_2):
         velocity = self.tensors["velocity"]
         velocity *= self.decay
         velocity += flat.gradients

@@ -444,11 +444,11 @@ class CpuBackend(ReferenceBackend, FusingBackend):
 
     # ---- optimizer
 
-    def squared_norm(self, values: Array) -> float:
+    def squares(self, values: Array) -> Array:
         blocks = -(-len(values) // optimizer.BLOCK)
         sums = self.scratch("squares", 2 * blocks).view(np.float64)
         self.thread_pool.share(blocks, blocks, optimizer.squared_norms, values, sums)
-        return float(sums.sum())
+        return sums.sum(keepdims=True)
 
     def each_matrix(
         self, matrices: list[tuple[MatrixGroup, int]], work: Callable[[MatrixGroup, int], None]

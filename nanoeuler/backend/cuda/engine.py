@@ -750,7 +750,7 @@ class CudaBackend(DecodingOps):
 
     def begin_update(
         self,
-        gradients: Array,
+        squares: Array,
         schedule_2: Array,
         losses_2: Array,
         report_2: Array,
@@ -758,9 +758,8 @@ class CudaBackend(DecodingOps):
         clip_norm: float,
     ) -> Array:
         """`STEP_SCALARS` floats, see adamw.cu."""
-        partial = self.squares(gradients)
         (scalars,) = self.scratch.take("update", ((STEP_SCALARS,), np.float32))
-        inputs = partial, len(partial), schedule_2, losses_2
+        inputs = squares, len(squares), schedule_2, losses_2
         numbers = map(np.float64, (constants.beta1, constants.beta2, clip_norm))
         arguments = *inputs, *numbers, scalars, report_2
         self.launch(self.sources.adamw(), "prepare", 1, ELEMENTWISE_THREADS, *arguments)
@@ -833,15 +832,14 @@ class CudaBackend(DecodingOps):
         return self.kept_offsets[offsets]
 
     def squares(self, values: Array) -> Array:
-        """Partial sums of squares, float64."""
-        parts = min(4 * self.device.multiprocessors, blocks(values.size, NORM_THREADS * WIDTH))
-        (partial,) = self.scratch.take("squares", ((parts,), np.float64))
+        most = 4 * self.device.multiprocessors
+        parts = min(most, blocks(values.size, NORM_THREADS * WIDTH))
+        (partial,) = self.scratch.take("squares", ((most,), np.float64))
+        if parts < most:
+            partial[parts:] = 0
         arrays = values, np.int64(values.size), partial
         self.launch(self.sources.adamw(), "squared_norm", parts, NORM_THREADS, *arrays)
         return partial
-
-    def squared_norm(self, values: Array) -> float:
-        return float(self.to_host(self.squares(values)).sum())
 
     def rates(self, runs: tuple[ParameterRun, ...], size: int) -> Array:
         """Of each block of `RATE_BLOCK` elements, what the learning rate and its product with the

@@ -1,14 +1,14 @@
 """AdamW (Loshchilov & Hutter 2019) with the gradient's norm clipped."""
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import AdamWConstants, Array, FlatState, ParameterRun
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.spec import EMBEDDING, storage_elements, tensor_table
+from nanoeuler.model.spec import EMBEDDING, tensor_table
 from nanoeuler.model.tensors import Tensor
 
 
@@ -28,27 +28,28 @@ class AdamW:
         ("fp64", "fp32", "tf32", "bf16", "fp8"), 1e-6
     )
 
-    def make(self, config: ModelConfig, ops: Backend) -> "AdamWOptimizer":
-        return AdamWOptimizer(self, config, ops)
+    def make(self, config: ModelConfig, ops: Backend, part: slice) -> "AdamWOptimizer":
+        return AdamWOptimizer(self, config, ops, part)
 
 
 class AdamWOptimizer:
     """Both moments of every parameter. Matrices decay, norms don't."""
 
-    def __init__(self, settings: AdamW, config: ModelConfig, ops: Backend):
-        elements = storage_elements(tensor_table(config))
+    def __init__(self, settings: AdamW, config: ModelConfig, ops: Backend, part: slice):
         self.ops, self.clip_norm = ops, settings.clip_norm
         self.constants = AdamWConstants(
             settings.beta1, settings.beta2, settings.epsilon, settings.weight_decay
         )
-        self.runs = parameter_runs(config, settings.embedding_rate)
+        self.runs = cut(parameter_runs(config, settings.embedding_rate), part)
         self.tensors: dict[str, Array] = {
-            name: ops.zeros((elements,)) for name in settings.tensor_powers
+            name: ops.zeros((part.stop - part.start,)) for name in settings.tensor_powers
         }
 
-    def update(self, flat: FlatState, schedule_2: Array, losses_2: Array, report_2: Array) -> None:
+    def update(
+        self, flat: FlatState, squares: Array, schedule_2: Array, losses_2: Array, report_2: Array
+    ) -> None:
         scalars = self.ops.begin_update(
-            flat.gradients, schedule_2, losses_2, report_2, self.constants, self.clip_norm
+            squares, schedule_2, losses_2, report_2, self.constants, self.clip_norm
         )
         self.move(flat, scalars)
 
@@ -74,3 +75,13 @@ def parameter_runs(
         if alike:
             runs.append(ParameterRun(slice(tensors[0].offset, tensors[-1].stop), *alike))
     return runs
+
+
+def cut(runs: Iterable[ParameterRun], part: slice) -> list[ParameterRun]:
+    """What of the runs lies in a part of the flat buffer, counted from where the part begins."""
+    found = []
+    for run in runs:
+        start, stop = max(run.part.start, part.start), min(run.part.stop, part.stop)
+        if start < stop:
+            found.append(run._replace(part=slice(start - part.start, stop - part.start)))
+    return found

@@ -15,7 +15,7 @@ from nanoeuler.backend.records import Array, FlatState, MatrixGroup, MuonConstan
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import block_matrices
 from nanoeuler.model.tensors import Tensor
-from nanoeuler.training.optimizer.adamw import AdamW, AdamWOptimizer, parameter_runs
+from nanoeuler.training.optimizer.adamw import AdamW, AdamWOptimizer, cut, parameter_runs
 
 POLYNOMIALS = (
     (8.205160, -22.901935, 16.460725),
@@ -48,19 +48,20 @@ class Muon:
         "fp8": 5e-3,  # which Muon's own products are not computed in
     }
 
-    def make(self, config: ModelConfig, ops: Backend) -> "MuonOptimizer":
-        return MuonOptimizer(self, config, ops)
+    def make(self, config: ModelConfig, ops: Backend, part: slice) -> "MuonOptimizer":
+        return MuonOptimizer(self, config, ops, part)
 
 
 class MuonOptimizer(AdamWOptimizer):
     """The first moment is Muon's momentum where Muon moves a matrix; there is no second there."""
 
-    def __init__(self, settings: Muon, config: ModelConfig, ops: Backend):
-        super().__init__(settings.adamw, config, ops)
+    def __init__(self, settings: Muon, config: ModelConfig, ops: Backend, part: slice):
+        super().__init__(settings.adamw, config, ops, part)
         matrices = block_matrices(config)
         others = {matrix.name for matrix in matrices}
-        self.runs = parameter_runs(config, settings.adamw.embedding_rate, left_out=others)
-        self.groups = matrix_groups(matrices)
+        runs = parameter_runs(config, settings.adamw.embedding_rate, left_out=others)
+        self.runs = cut(runs, part)
+        self.groups = matrix_groups(matrices, part)
         decay = settings.adamw.weight_decay
         self.muon_constants = MuonConstants(settings.momentum, decay, POLYNOMIALS)
 
@@ -70,12 +71,16 @@ class MuonOptimizer(AdamWOptimizer):
         self.ops.muon(flat, first, self.groups, self.muon_constants, scalars)
 
 
-def matrix_groups(matrices: list[Tensor]) -> list[MatrixGroup]:
-    """The matrices by their shape."""
+def matrix_groups(matrices: list[Tensor], part: slice) -> list[MatrixGroup]:
+    """The matrices of a part of the flat buffer by their shape, counted from where it begins."""
     by_shape: dict[tuple[int, int, int], list[int]] = {}
     for matrix in matrices:
+        if not part.start <= matrix.offset < part.stop:
+            continue
         rows, columns = matrix.storage_shape
-        by_shape.setdefault((rows, columns, max(matrix.shape)), []).append(matrix.offset)
+        by_shape.setdefault((rows, columns, max(matrix.shape)), []).append(
+            matrix.offset - part.start
+        )
     return [
         MatrixGroup(rows, columns, tuple(offsets), UPDATE_SCALE * math.sqrt(longer))
         for (rows, columns, longer), offsets in by_shape.items()

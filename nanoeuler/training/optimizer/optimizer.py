@@ -10,15 +10,18 @@ from nanoeuler.model.spec import storage_elements, tensor_table
 
 
 class Optimizer(Protocol):
-    """Moves the parameters of one model, with tensors of its own."""
+    """Moves a part of the parameters of one model, with tensors of its own."""
 
     tensors: dict[str, Array]
-    """Its state by name: flat float32 arrays laid out by the tensor table. A checkpoint saves
-    them; the padding stays zero."""
+    """Its state by name: flat float32 arrays, each of them the part laid out by the tensor table. A
+    checkpoint saves them; the padding stays zero."""
 
-    def update(self, flat: FlatState, schedule_2: Array, losses_2: Array, report_2: Array) -> None:
-        """Move `flat.parameters` by `flat.gradients`, unless loss or gradient are not finite.
+    def update(
+        self, flat: FlatState, squares: Array, schedule_2: Array, losses_2: Array, report_2: Array
+    ) -> None:
+        """Move the parameters by the gradients, unless loss or gradient are not finite.
 
+        `flat` has the part alone, `squares` are `Backend.squares` of the whole gradient.
         `schedule` (float64): learning rate, and updates done so far. `report` (float64): the
         gradient's norm before clipping; updates left out so far. No value is looked at on the
         host, so that an engine may record the update.
@@ -36,8 +39,9 @@ class OptimizerSettings(Protocol):
     """By an engine's precision: relative error of parameters after two updates by a tenth of their
     size, at most."""
 
-    def make(self, config: ModelConfig, ops: Backend) -> Optimizer:
-        """An optimizer at its beginning."""
+    def make(self, config: ModelConfig, ops: Backend, part: slice) -> Optimizer:
+        """An optimizer of a part of the flat buffers, at its beginning. No matrix of a block is
+        cut."""
 
 
 def state_bytes(config: ModelConfig, settings: type[OptimizerSettings]) -> int:

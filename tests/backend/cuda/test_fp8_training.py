@@ -28,15 +28,12 @@ def trained(backend, steps, start=None):
         config, backend, spread_parameters(config, np.random.default_rng(3)), ADAMW
     )
     if start:
-        for name, array in state.tensors().items():
-            array[...] = backend.from_host(start.tensors[name])
-        state.model.refresh()
-        backend.scales, state.step = start.scales, start.step
+        state.load(start.tensors, start.step)
+        backend.scales = start.scales
     stream = source_rows(config, 32, 128, seed=5)
     while state.step < steps:
         state.train_step(stream.step(state.step), 32, 1e-3)
-    tensors = {name: backend.to_host(array) for name, array in state.tensors().items()}
-    return SimpleNamespace(tensors=tensors, scales=backend.scales, step=state.step)
+    return SimpleNamespace(tensors=state.tensors(), scales=backend.scales, step=state.step)
 
 
 def digest(end):

@@ -1,0 +1,1 @@
+"""Several processes, the ranks, that share every step of a training stage."""
