@@ -108,6 +108,8 @@ class Backend(ABC):
     """Variants of those forms that it knows."""
     fused_rows = 1 << 30
     """Most sequences that it takes at once."""
+    fused_tokens = 0
+    """Most new tokens that it takes at once where a sequence has more than one."""
 
     def slices(self, elements: int) -> tuple[int, int]:
         """Tokens that a replica computes at once, and the number of replicas that share a step.
@@ -537,8 +539,8 @@ class Backend(ABC):
 
     # ---- decoding
 
-    def fuses(self, forms: Sequence[BlockForm], rows: int) -> bool:
-        """Does `decode_fused` compute blocks of these forms, for that many sequences?
+    def fuses(self, forms: Sequence[BlockForm], rows: int, tokens: int = 1) -> bool:
+        """Does `decode_fused` compute blocks of these forms, for that many sequences of `tokens`?
 
         No engine overrides this: a block that an engine does not know takes the composed path.
         """
@@ -546,6 +548,7 @@ class Backend(ABC):
         return (
             len(layer) > 0
             and rows <= self.fused_rows
+            and (tokens == 1 or rows * tokens <= self.fused_tokens)
             and len(forms) % len(layer) == 0
             and all(
                 type(form) is kind and form.variants() <= self.fused_variants
@@ -554,9 +557,9 @@ class Backend(ABC):
         )
 
     def decode_fused(self, step: DecodeStep) -> None:
-        """step.x ← the output of all blocks for one new token of each sequence.
+        """step.x ← the output of all blocks for the new tokens of each sequence.
 
-        Keys and values go to slot lengths[b] of the cache. Called where `fuses` says so.
+        Keys and values go to the cache from slot lengths[b] on. Called where `fuses` says so.
         """
         raise NotImplementedError
 

@@ -1,6 +1,7 @@
 """The records that ops take: arrays that belong together, and the forms of a model's blocks."""
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -111,6 +112,10 @@ class BlockForm:
 
     def variants(self) -> frozenset[str]:
         """Names of the fields that differ from their defaults."""
+        return self.own_variants
+
+    @functools.cached_property
+    def own_variants(self) -> frozenset[str]:
         return frozenset(
             field.name
             for field in dataclasses.fields(self)
@@ -184,12 +189,18 @@ class CacheSlots(NamedTuple):
 
 @dataclass
 class DecodeStep:
-    """One new token of each of B sequences, on its way through all blocks."""
+    """T new tokens of each of B sequences, on their way through all blocks."""
 
-    x_BD: Array  # the residual stream: the tokens' embeddings, then the output of the last block
-    lengths_B: Array  # tokens in the cache, which is the new token's position
+    x_BD: Array  # (B · T, D) the stream: the tokens' embeddings, then what the last block makes
+    lengths_B: Array  # tokens in the cache, which is the first new token's position
     rope_table: RopeTable
     forms: list[BlockForm]
     weights: list[Any]  # by block
     slots: list[CacheSlots | None]  # by block
+    starts_BT: Array | None = None  # zeros, where T > 1
     prepared: Any = None  # what the engine made of all but x and lengths, to be used again
+
+    @property
+    def tokens(self) -> int:
+        """T"""
+        return len(self.x_BD) // len(self.lengths_B)

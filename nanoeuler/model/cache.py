@@ -147,7 +147,7 @@ class CacheStep:
         self.arange = np.arange(tokens, dtype=np.int32)
         self.no_starts = np.zeros(shape, np.int32)
         slots, table = memory.part(slice(0, rows)), model.rope_table
-        decode = decode_step(model, buffers, slots) if tokens == 1 else None
+        decode = decode_step(model, buffers, slots)
         # the model may hold this step, by way of the memory of a cache that is gone
         weak_model = weakref.proxy(model)
 
@@ -172,9 +172,9 @@ class CacheStep:
 def decode_step(
     model: "Transformer", buffers: "PassBuffers", slots: list[CacheSlots | None]
 ) -> DecodeStep | None:
-    """One new token of each row as the engine's fused op takes it; None without such an op."""
+    """New tokens of each row as the engine's fused op takes them; None without such an op."""
     forms = [block.form for block in model.blocks]
-    if not model.backend.fuses(forms, buffers.batch):
+    if not model.backend.fuses(forms, buffers.batch, buffers.length):
         return None
     x, lengths = buffers.norms[0].x_ND, buffers.no_offset
     return DecodeStep(x, lengths, model.rope_table, forms, model.weights.blocks, slots)
@@ -194,7 +194,7 @@ def run_cached(
     if decode is None:
         model.run_blocks(rows, buffers, model.weights, slots)
     else:
-        decode.lengths_B = rows.offset_B
+        decode.lengths_B, decode.starts_BT = rows.offset_B, rows.starts_BT
         model.backend.decode_fused(decode)
 
 

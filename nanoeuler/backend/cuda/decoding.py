@@ -1,8 +1,10 @@
-"""The ops of a decoded token: a layer, the logits and the choice for one new token per row.
+"""The ops of new tokens behind a cache: a layer, the logits and the choice for one new token per
+row, and a layer for the tokens of prompts.
 
-Up to `most_rows` rows go through kernels made for them (decode_layer.cu), five a layer. More rows
-are worth a matrix product: cuBLASLt's, with what lies between the products fused as far as it is
-cheap.
+A layer is five kernels. Few rows go through kernels that read a weight as fast as memory gives it
+(decode_layer.cu). Up to 64 rows go through matrix units (many_rows_layer.cu), on a chip with
+clusters and in bf16. Others take cuBLASLt's products, with what lies between them fused as far as
+it is cheap.
 """
 
 from abc import abstractmethod
@@ -14,14 +16,23 @@ import numpy as np
 from nanoeuler.backend.cuda.kernel_sources import (
     ATTEND_THREADS,
     FEW_ROWS_WARPS,
+    MANY_ROWS_WARPS,
+    MOST_MANY_ROWS,
+    PROMPT_ROW_WARPS,
+    PROMPT_TILES,
     WARP,
     WIDTH,
     DecodingSizes,
     KernelSources,
+    ManyRowsProduct,
+    PromptTile,
     Source,
     choosing_bytes,
     choosing_threads,
     head_fits,
+    many_rows_head,
+    many_rows_parts,
+    many_rows_products,
     most_rows,
     parts_of,
     row_pairs,
@@ -42,11 +53,13 @@ from nanoeuler.backend.records import (
 )
 
 LEAST_SPAN = 32  # keys that are worth a block
+FEW_ROWS = 4  # above, matrix units are faster
+MOST_PROMPT_TOKENS = 1024  # above, cuBLASLt's products are faster
 
 
 @dataclass
 class LayerStep:
-    """A layer's work on one new token per row: B rows, caches of S slots."""
+    """A layer's work on new tokens: B in all, caches of S slots."""
 
     sizes: DecodingSizes
     attention: AttentionForm
@@ -57,6 +70,12 @@ class LayerStep:
     table: RopeTable
     x_BD: Array
     lengths_B: Array
+    starts_BT: Array | None
+
+    @property
+    def tokens(self) -> int:
+        """New tokens of a row of the cache."""
+        return len(self.x_BD) // len(self.lengths_B)
 
     @property
     def rows(self) -> int:
@@ -80,6 +99,8 @@ class DecodingOps(Backend):
     sources: KernelSources
     scratch: Scratch
     launch: Callable[..., None]
+    has_clusters: bool
+    """Do kernels for a chip with clusters run, in bf16?"""
 
     @abstractmethod
     def add_linear(self, x_NI: Array, weight_OI: Array, scale: float, out_NO: Array) -> None:
@@ -87,12 +108,27 @@ class DecodingOps(Backend):
 
     def decode_fused(self, step: DecodeStep) -> None:
         """A full cache keeps what it has."""
-        for layer in layers_of(step):
-            few = len(step.x_BD) <= self.most_rows(layer.sizes)
-            (self.few_rows_step if few else self.many_rows_step)(layer)
+        layers, rows, one_each = layers_of(step), len(step.x_BD), step.tokens == 1
+        few = most_rows(layers[0].sizes, self.activation.itemsize) if one_each else 0
+        many = self.takes_many_rows(layers[0].sizes, rows)
+        if rows <= (min(few, FEW_ROWS) if many else few):
+            self.each(layers, self.few_rows_step)
+        elif many:
+            self.each(layers, self.many_rows_step)
+        elif one_each:
+            self.each(layers, self.composed_step)
+        else:
+            self.prompt_step(step, layers)
 
-    def most_rows(self, sizes: DecodingSizes) -> int:
-        return most_rows(sizes, self.activation.itemsize)
+    def each(self, layers: list[LayerStep], compute: Callable[[LayerStep], None]) -> None:
+        for layer in layers:
+            compute(layer)
+
+    def takes_many_rows(self, sizes: DecodingSizes, rows: int) -> bool:
+        """Does many_rows_layer.cu take layers of these sizes?"""
+        if not self.has_clusters or rows > MOST_MANY_ROWS:
+            return False
+        return all(p.fits for p in many_rows_products(sizes, many_bucket(rows)).values())
 
     def few_rows_step(self, step: LayerStep) -> None:
         s, a, m, x, lengths = step.sizes, step.a, step.m, step.x_BD, step.lengths_B
@@ -124,6 +160,85 @@ class DecodingOps(Backend):
         self.launch_warps(source, "down", s.dim, hidden, m.down, step_size, x, B)
 
     def many_rows_step(self, step: LayerStep) -> None:
+        s, a, m, x, lengths = step.sizes, step.a, step.m, step.x_BD, step.lengths_B
+        B, S, most = step.rows, step.capacity, many_bucket(step.rows)
+        source, products = self.sources.many_rows_layer(s, most), many_rows_products(s, most)
+        span = blocks(blocks(S, many_rows_parts(most)), LEAST_SPAN) * LEAST_SPAN
+        splits = blocks(S, span)
+        by_head = len(lengths), step.tokens, s.heads, s.head_size
+        query, hidden, attended, parts, shares, lse = self.scratch.take(
+            "decoding",
+            (by_head, self.activation),
+            ((B, s.ffn), self.activation),
+            (by_head, self.activation),
+            ((B, s.heads, splits, s.head_size), np.float32),
+            ((B, s.heads, splits, 2), np.float32),
+            ((len(lengths), s.heads, step.tokens), np.float32),
+        )
+
+        def launch(kernel: str, *arguments: Argument) -> None:
+            self.launch_clusters(source, kernel, products[kernel], *arguments)
+
+        inputs = x, a.norm, float(step.attention.epsilon), a.query_key_value
+        rotation = lengths, *step.table
+        sizes = B, step.tokens, S, step.cache_stride
+        launch("project", *inputs, *rotation, query, *step.slots, *sizes)
+        whole = attended if step.tokens > 1 or many_rows_parts(most) == 1 else None
+        if step.tokens > 1:
+            self.attention(query, *step.slots, step.starts_BT, lengths, attended, lse)
+        else:
+            self.attend(step, query, span, splits, whole, parts, shares)
+        attention = whole, parts, shares, lengths, span, splits
+        launch("output", *attention, a.output, float(step.attention.step_size), x, B)
+        launch("gate_up", x, m.norm, float(step.mlp.epsilon), m.gate_up, hidden, B)
+        launch("down", hidden, m.down, float(step.mlp.step_size), x, B)
+
+    def prompt_step(self, step: DecodeStep, layers: list[LayerStep]) -> None:
+        x, offsets, s = step.x_BD, step.lengths_B, layers[0].sizes
+        N, B, T = len(x), len(offsets), step.tokens
+        S, stride = layers[0].capacity, layers[0].cache_stride
+        source = self.sources.prompt_layer(s, hopper=self.has_clusters)
+        table, (narrow, wide) = step.rope_table, PROMPT_TILES[self.has_clusters]
+        query, attended, hidden, scaled, squares, lse = self.scratch.take(
+            "decoding",
+            ((B, T, s.heads, s.head_size), self.activation),
+            ((B, T, s.heads, s.head_size), self.activation),
+            ((N, s.ffn), self.activation),
+            ((N, s.dim), self.activation),
+            ((blocks(s.dim, 32), N), np.float32),
+            ((B, s.heads, T), np.float32),
+        )
+
+        def form(tile: PromptTile, outputs: int) -> tuple[tuple[int, int], int, int]:
+            return tile.grid(outputs, N), tile.warps * WARP, tile.shared_bytes
+
+        def launch(kernel: str, *arguments: Argument) -> None:
+            grid, threads, shared = forms[kernel]
+            self.launch(source, kernel, grid, threads, *arguments, shared=shared, early=True)
+
+        forms = {
+            "begin": (blocks(N, PROMPT_ROW_WARPS), PROMPT_ROW_WARPS * WARP, 0),
+            "project": form(narrow, (s.heads + 2 * s.kv_heads) * s.head_size),
+            "output": form(narrow, s.dim),
+            "gate_up": form(wide, 2 * s.ffn),
+            "down": form(narrow, s.dim),
+        }
+        launch("begin", x, layers[0].a.norm, scaled, squares, N)
+        parts = 1
+        next_norms = [layer.a.norm for layer in layers[1:]] + [layers[-1].m.norm]
+        for layer, next_norm in zip(layers, next_norms, strict=True):
+            a, m, attention, mlp = layer.a, layer.m, layer.attention, layer.mlp
+            rotation, outputs = (offsets, *table), (query, *layer.slots, N, T, S, stride)
+            inputs = scaled, squares, parts, float(attention.epsilon), a.query_key_value
+            launch("project", *inputs, *rotation, *outputs)
+            self.attention(query, *layer.slots, step.starts_BT, offsets, attended, lse)
+            moved, parts = (x, scaled, squares, N), len(squares)
+            launch("output", attended, a.output, float(attention.step_size), m.norm, *moved)
+            norm = scaled, squares, parts, float(mlp.epsilon)
+            launch("gate_up", *norm, m.gate_up, hidden, N)
+            launch("down", hidden, m.down, float(mlp.step_size), next_norm, *moved)
+
+    def composed_step(self, step: LayerStep) -> None:
         s, a, m, x, B = step.sizes, step.a, step.m, step.x_BD, step.rows
         columns = step.attention.columns, step.mlp.columns
         widths = s.dim, columns[0], s.width, s.width, columns[1], s.ffn
@@ -169,7 +284,13 @@ class DecodingOps(Backend):
     def next_logits(self, norm: RmsNorm, weight_VD: Array, out_BV: Array) -> None:
         x_BD, norm_D, epsilon, _, _ = norm
         (B, D), V = x_BD.shape, len(weight_VD)
-        if head_fits(B, D, self.activation.itemsize):
+        product = many_rows_head(D, V, many_bucket(B))
+        fits = self.has_clusters and FEW_ROWS < B <= MOST_MANY_ROWS and product.fits
+        if fits:
+            source = self.sources.many_rows_head(D, V, many_bucket(B))
+            arrays = x_BD, norm_D, float(epsilon), weight_VD, out_BV
+            self.launch_clusters(source, "head", product, *arrays, V, B)
+        elif head_fits(B, D, self.activation.itemsize):
             source = self.sources.decode_head(D, bucket(B))
             warps = V // (2 * row_pairs(B, self.activation.itemsize))
             arrays = x_BD, norm_D, float(epsilon), weight_VD, out_BV
@@ -195,11 +316,34 @@ class DecodingOps(Backend):
         rows = len(logits_BV)
         self.launch(source, "choose", rows, threads, *arguments, shared=shared, early=True)
 
+    @abstractmethod
+    def attention(
+        self,
+        query_BTHE: Array,
+        key_BSGE: Array,
+        value_BSGE: Array,
+        starts_BT: Array,
+        offset_B: Array,
+        out_BTHE: Array,
+        lse_BHT: Array,
+    ) -> None: ...
+
     def launch_warps(self, source: Source, kernel: str, warps: int, *arguments: Argument) -> None:
         # Always whole blocks: smaller ones would spread over more multiprocessors, but they took
         # 0.210 ms a token instead of 0.198.
         grid, threads = blocks(warps, FEW_ROWS_WARPS), FEW_ROWS_WARPS * WARP
         self.launch(source, kernel, grid, threads, *arguments, early=True)
+
+    def launch_clusters(
+        self, source: Source, kernel: str, product: ManyRowsProduct, *arguments: Argument
+    ) -> None:
+        grid, threads, shared = product.blocks, MANY_ROWS_WARPS * WARP, product.shared_bytes
+        self.launch(source, kernel, grid, threads, *arguments, shared=shared, early=True)
+
+
+def many_bucket(rows: int) -> int:
+    """The same of many_rows.cuh."""
+    return max(8, bucket(rows))
 
 
 def bucket(rows: int) -> int:
@@ -227,6 +371,7 @@ def layers_of(step: DecodeStep) -> list[LayerStep]:
                 step.rope_table,
                 step.x_BD,
                 step.lengths_B,
+                step.starts_BT,
             )
         )
     return layers

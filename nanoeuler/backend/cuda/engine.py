@@ -17,7 +17,7 @@ from cupy import ndarray as Array
 
 from nanoeuler.backend.cuda.attention import HEAD_SIZES, UNIT_OF, Attention
 from nanoeuler.backend.cuda.cublaslt import CublasLt
-from nanoeuler.backend.cuda.decoding import DecodingOps
+from nanoeuler.backend.cuda.decoding import MOST_PROMPT_TOKENS, DecodingOps
 from nanoeuler.backend.cuda.device import Device, peak_flops
 from nanoeuler.backend.cuda.fp8 import (
     MULTIPLE,
@@ -180,6 +180,9 @@ class CudaBackend(DecodingOps):
         self.portable = portable
         hopper = self.form == "bf16" and self.kernels.hopper and not portable
         self.fused = FusedLinear(self.kernels, self.device.multiprocessors) if hopper else None
+        self.has_clusters = hopper
+        if self.form == "bf16":
+            self.fused_tokens = MOST_PROMPT_TOKENS
         if self.fused:
             self.check_tokens = WORTH_FUSING
         self.kept_rates: dict[tuple[tuple[int, int, bool, float], ...], Array] = {}

@@ -1,8 +1,9 @@
-"""A layer that decodes one new token of each row: an engine beside the reference in float64."""
+"""A layer that reads new tokens of each row: an engine beside the reference in float64."""
 
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -40,6 +41,12 @@ SHAPES = [
 CACHES = [(1, 1), (1, 512), (2, 300), (3, 70), (4, 33), (5, 129), (8, 512), (9, 200), (70, 40)]
 """Rows and slots, for the op that the engine takes by itself."""
 
+MANY_ROWS = [(7, 300), (16, 130), (31, 70), (33, 200), (64, 512), (64, 33)]
+"""The same; a GPU with clusters has kernels for 8, 16, 32 and 64 rows."""
+
+PROMPTS = [(1, 512, 512), (1, 70, 33), (3, 200, 65), (2, 40, 2), (5, 130, 130), (3, 99, 20)]
+"""Rows, slots and new tokens, for the op that the engine takes by itself."""
+
 COMPOSED_CACHES = [(1, 33), (3, 70), (9, 40)]
 """Rows and slots, for the composed op."""
 
@@ -48,16 +55,22 @@ def check_decoded_layers(engine: Backend, random: Random) -> Iterator[Comparison
     """Layers of several shapes: by the fused op where the engine has one, and composed."""
     for (B, S), shape in zip(CACHES, 2 * SHAPES, strict=False):
         yield from check_decode(engine, random, B, S, shape, fused=engine.fused_rows >= B)
+    for B, S in MANY_ROWS if engine.device else ():
+        for shape in SHAPES:
+            yield from check_decode(engine, random, B, S, shape, fused=True)
+    for (B, S, T), shape in product(PROMPTS, SHAPES):
+        if engine.fused_tokens >= B * T:
+            yield from check_decode(engine, random, B, S, shape, fused=True, T=T)
     for (B, S), shape in zip(COMPOSED_CACHES, SHAPES, strict=False):
         yield from check_decode(engine, random, B, S, shape, fused=False)
 
 
 def check_decode(
-    engine: Backend, random: Random, B: int, S: int, shape: LayerShape, *, fused: bool
+    engine: Backend, random: Random, B: int, S: int, shape: LayerShape, *, fused: bool, T: int = 1
 ) -> Iterator[Comparison]:
-    """A layer for one new token a row, and the logits behind it; composed, or by the fused op.
+    """A layer for T new tokens a row, and the logits behind it; composed, or by the fused op.
 
-    Rows have all lengths, from none to a cache that the new token fills. For the fused op, free
+    Rows have all lengths, from none to a cache that the new tokens fill. For the fused op, free
     slots hold NaN.
     """
     config = ModelConfig(
@@ -65,7 +78,7 @@ def check_decode(
     )
     count = FlatBuffer.elements(config)
     G, E = shape.kv_heads, shape.head_size
-    lengths = np.linspace(S - 1, 0, B).astype(np.int32)
+    lengths = np.linspace(S - T, 0, B).astype(np.int32)
     keys, values = random.normal(2, B, S, G, E)
     for b, length in enumerate(lengths):
         keys[b, length:] = values[b, length:] = np.nan if fused else 0
@@ -73,34 +86,35 @@ def check_decode(
         "matrices": (random.normal(count) * shape.dim**-0.5, "activation"),
         "norms": random.statistic(count),
         "lengths": (lengths, "index"),
-        "x": random.residual(B, shape.dim),
+        "positions": (lengths[:, None] + np.arange(T, dtype=np.int32), "index"),
+        "x": random.residual(B * T, shape.dim),
         "keys": (keys, "activation"),
         "values": (values, "activation"),
     }
-    outputs: dict[str, Output] = {"logits": ((B, head_rows(config)), "statistic")}
+    outputs: dict[str, Output] = {"logits": ((B * T, head_rows(config)), "statistic")}
 
     def step(ops: Backend, a: Arrays) -> None:
         model = Transformer(config, a.norms, ops)
         model.weights = model_weights(config, a.matrices, norms=a.norms)
-        buffers = model.buffers(B, 1, training=False)
+        buffers = model.buffers(B, T, training=False)
         for point in (0, 2):  # the residual stream in front of the layer and behind it
             buffers.norms[point] = buffers.norms[point]._replace(x_ND=a.x)
         slots = [CacheSlots(a.keys, a.values), None]
         decode = decode_step(model, buffers, slots)
+        starts = ops.zeros((B, T), np.int32)
         if fused and decode:
-            decode.lengths_B = a.lengths
+            decode.lengths_B, decode.starts_BT = a.lengths, starts
             ops.decode_fused(decode)
         else:
-            starts = ops.zeros((B, 1), np.int32)
-            rows = Rows(a.lengths, starts, a.lengths, model.rope_table)
+            rows = Rows(a.positions.reshape(-1), starts, a.lengths, model.rope_table)
             model.run_blocks(rows, buffers, model.weights, slots)
-        written = np.arange(B) * S + lengths
+        written = (np.arange(B)[:, None] * S + lengths[:, None] + np.arange(T)).reshape(-1)
         a.key = ops.gather(a.keys.reshape(B * S, G * E), written)
         a.value = ops.gather(a.values.reshape(B * S, G * E), written)
         ops.next_logits(buffers.norms[-1], model.weights.first_head, a.logits)
 
     case = (
-        f"decode{', composed' * (not fused)}: {B} of {S}, {shape.dim}, {shape.heads} / {G} heads "
-        f"of {E}, ffn {shape.ffn}"
+        f"decode{', composed' * (not fused)}: {B} × {T} of {S}, {shape.dim}, {shape.heads} / {G} "
+        f"heads of {E}, ffn {shape.ffn}"
     )
     yield from compare_op(case, engine, inputs, outputs, step, ("x", "key", "value"))
