@@ -108,42 +108,49 @@ extern "C" __global__ void __cluster_dims__(PROJECT_SPLIT, 1, 1) __launch_bounds
 
 // Puts the parts of attention (see decode_attention.cu) together:
 // out = Σ 2^(top − highest) · part / Σ 2^(top − highest) · total.
+// The parts of all of a thread's vectors are under way together.
 __device__ __forceinline__ void take_parts(const Output& product, const float* parts,
     const float2* shares, const int* lengths, int span, int splits, int rows) {
-    constexpr int VECTORS = Output::DEPTH / WIDTH;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < ROWS * VECTORS; i += THREADS) {
-        const int row = i / VECTORS, vector = i % VECTORS,
-                  k = product.rank * Output::DEPTH + vector * WIDTH;
-        Eight sum = {};
-        if (row < rows && k < ATTENDED) {
-            const size_t first = size_t(row * HEADS + k / HEAD_SIZE) * splits;
-            const int there = min(lengths[row] / span + 1, splits);
-            float2 share[PARTS];
-            Eight part[PARTS];
-            float highest = -INFINITE, total = 0;
+    constexpr int VECTORS = Output::DEPTH / WIDTH, EACH = ceiling(ROWS * VECTORS, THREADS);
+    float2 share[EACH][PARTS];
+    Eight part[EACH][PARTS];
 #pragma unroll
-            for (int p = 0; p < PARTS; ++p) {
-                share[p] = make_float2(-INFINITE, 0), part[p] = {};
-                if (p >= there) continue;
-                share[p] = shares[first + p];
-                part[p] = load(parts + (first + p) * HEAD_SIZE + k % HEAD_SIZE);
-            }
+    for (int i = 0; i < EACH; ++i) {
+        const int index = threadIdx.x + i * THREADS, row = index / VECTORS,
+                  k = product.rank * Output::DEPTH + index % VECTORS * WIDTH;
+        const bool present = row < rows && k < ATTENDED;
+        const int there = present ? min(lengths[row] / span + 1, splits) : 0;
+        const size_t first = size_t(row * HEADS + k / HEAD_SIZE) * splits;
 #pragma unroll
-            for (int p = 0; p < PARTS; ++p) highest = fmaxf(highest, share[p].x);
-#pragma unroll
-            for (int p = 0; p < PARTS; ++p) {
-                const float factor = exp2f(share[p].x - highest);
-                total = fmaf(factor, share[p].y, total);
-#pragma unroll
-                for (int e = 0; e < WIDTH; ++e)
-                    sum.at[e] = fmaf(factor, part[p].at[e], sum.at[e]);
-            }
-            const float inverse = 1.0f / total;
-#pragma unroll
-            for (int e = 0; e < WIDTH; ++e) sum.at[e] *= inverse;
+        for (int p = 0; p < PARTS; ++p) {
+            share[i][p] = make_float2(-INFINITE, 0), part[i][p] = {};
+            if (p >= there) continue;
+            share[i][p] = shares[first + p];
+            part[i][p] = load(parts + (first + p) * HEAD_SIZE + k % HEAD_SIZE);
         }
-        store(reinterpret_cast<ACTIVATION*>(memory + row * Output::X_ROW + vector * 16), sum);
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        const int index = threadIdx.x + i * THREADS, row = index / VECTORS;
+        float highest = -1e30f, total = 0;  // rows that are not there have no part
+        Eight sum = {};
+#pragma unroll
+        for (int p = 0; p < PARTS; ++p) highest = fmaxf(highest, share[i][p].x);
+#pragma unroll
+        for (int p = 0; p < PARTS; ++p) {
+            const float factor = exp2f(share[i][p].x - highest);
+            total = fmaf(factor, share[i][p].y, total);
+#pragma unroll
+            for (int e = 0; e < WIDTH; ++e)
+                sum.at[e] = fmaf(factor, part[i][p].at[e], sum.at[e]);
+        }
+        const float inverse = 1.0f / fmaxf(total, 1e-30f);
+#pragma unroll
+        for (int e = 0; e < WIDTH; ++e) sum.at[e] *= inverse;
+        if (row < ROWS)
+            store(reinterpret_cast<ACTIVATION*>(
+                      memory + row * Output::X_ROW + index % VECTORS * 16),
+                sum);
     }
     Output::await_copies();
 }
