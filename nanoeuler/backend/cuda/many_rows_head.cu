@@ -1,4 +1,4 @@
-// Logits of head 0 for 8 to 64 rows: the final norm and the product with the vocabulary, computed
+// Logits for 5 to 64 rows: the final norm and the product with the vocabulary of a head, computed
 // as many_rows_layer.cu computes its products.
 //
 // in:  x (B, DIM) RESIDUAL, norm (DIM) float, weight (vocabulary, DIM) ACTIVATION
