@@ -1,6 +1,7 @@
 """The records that ops take: arrays that belong together, and the forms of a model's blocks."""
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -98,6 +99,13 @@ class FlatState:
 # ---- blocks
 
 
+@functools.cache
+def defaults_of(form: Any) -> list[tuple[str, Any]]:
+    """The fields of a dataclass that have a default, by name."""
+    fields = dataclasses.fields(form)
+    return [(f.name, f.default) for f in fields if f.default is not dataclasses.MISSING]
+
+
 @dataclass(frozen=True)
 class BlockForm:
     """The function that a block computes, without its weights. A field with a default is a variant.
@@ -111,11 +119,9 @@ class BlockForm:
 
     def variants(self) -> frozenset[str]:
         """Names of the fields that differ from their defaults."""
+        kind: Any = type(self)
         return frozenset(
-            field.name
-            for field in dataclasses.fields(self)
-            if field.default is not dataclasses.MISSING
-            and getattr(self, field.name) != field.default
+            name for name, default in defaults_of(kind) if getattr(self, name) != default
         )
 
 

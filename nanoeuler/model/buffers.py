@@ -1,5 +1,6 @@
 """The arrays of a pass over rows of one shape, and the memory that they take."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,10 @@ class PassBuffers:
     norms: list[RmsNorm] = field(default_factory=list)  # of each point, set by the model
 
 
+known_blocks = functools.cache(make_blocks)
+"""Made once: a pass of a new shape is often a prompt that somebody waits for."""
+
+
 def lay_out_pass(
     arena: Arena,
     config: ModelConfig,
@@ -46,7 +51,7 @@ def lay_out_pass(
     With `training` each block has activations of its own, and gradients exist; without, the blocks
     of a kind share theirs. `recompute`: MLP blocks share theirs in training, too.
     """
-    N, blocks = batch * length, make_blocks(config)
+    N, blocks = batch * length, known_blocks(config)
     first: dict[type, Any] = {}
     points: list[Array] = []
     inverse_rms: list[Array] = []

@@ -258,8 +258,7 @@ class Attention:
 def view(array: Array) -> tuple[Array, np.int64, int, int]:
     """A (B, T, H, E) array as a kernel takes it: the pointer, then the strides of batch, token and
     head in elements."""
-    batch, token, head, element = (stride // array.itemsize for stride in array.strides)
-    assert element == 1, "the last dimension is contiguous"
-    borders = array.data.ptr, *array.strides[:3]
-    assert all(border % 16 == 0 for border in borders), "rows start on 16-byte borders"
-    return array, np.int64(batch), token, head
+    size, (batch, token, head, element) = array.itemsize, array.strides
+    assert element == size, "the last dimension is contiguous"
+    assert not (array.data.ptr | batch | token | head) % 16, "rows start on 16-byte borders"
+    return array, np.int64(batch // size), token // size, head // size

@@ -1,8 +1,9 @@
 """The ops of decoded tokens: a layer, the logits and the choice. A row is a new token.
 
-Up to `most_rows` rows go through kernels made for them (decode_layer.cu), five a layer. More rows
-are worth a matrix product: cuBLASLt's, with what lies between the products fused as far as it is
-cheap.
+Few rows go through kernels that read a weight as fast as memory gives it (decode_layer.cu), five a
+layer. Up to 64 rows go through five that multiply on matrix units (many_rows_layer.cu), on a chip
+with clusters and in bf16. Others take cuBLASLt's products, with what lies between them fused as far
+as it is cheap.
 """
 
 from abc import abstractmethod
@@ -16,14 +17,20 @@ from nanoeuler.backend.cuda.kernel_sources import (
     ATTEND_THREADS,
     ELEMENTWISE_THREADS,
     FEW_ROWS_WARPS,
+    MANY_ROWS_WARPS,
+    MOST_MANY_ROWS,
     WARP,
     WIDTH,
     DecodingSizes,
     KernelSources,
+    ManyRowsProduct,
     Source,
     choosing_bytes,
     choosing_threads,
     head_fits,
+    many_rows_head,
+    many_rows_parts,
+    many_rows_products,
     most_rows,
     parts_of,
     row_pairs,
@@ -43,6 +50,7 @@ from nanoeuler.backend.records import (
 )
 
 LEAST_SPAN = 32  # keys that are worth a block
+FEW_ROWS = 4  # above, matrix units are faster
 
 
 @dataclass
@@ -85,6 +93,8 @@ class DecodingOps(FusingBackend, ChoosingBackend):
     sources: KernelSources
     scratch: Scratch
     launch: Callable[..., None]
+    has_clusters: bool
+    """Do kernels for a chip with clusters run, in bf16?"""
 
     @abstractmethod
     def add_linear(self, x_NI: Array, weight_OI: Array, scale: float, out_NO: Array) -> None:
@@ -92,12 +102,19 @@ class DecodingOps(FusingBackend, ChoosingBackend):
 
     def decode_fused(self, step: DecodeStep) -> None:
         """A full cache keeps what it has."""
-        for layer in layers_of(step):
-            few = len(step.x_ND) <= self.most_rows(layer.sizes)
-            (self.few_rows_step if few else self.many_rows_step)(layer)
+        layers = layers_of(step)
+        compute = self.step_of(layers[0].sizes, len(step.x_ND))
+        for layer in layers:
+            compute(layer)
 
-    def most_rows(self, sizes: DecodingSizes) -> int:
-        return most_rows(sizes, self.activation.itemsize)
+    def step_of(self, sizes: DecodingSizes, rows: int) -> Callable[[LayerStep], None]:
+        """The kernels for a layer of these sizes and so many rows."""
+        few = most_rows(sizes, self.activation.itemsize)
+        products = many_rows_products(sizes, many_bucket(rows)).values()
+        many = self.has_clusters and rows <= MOST_MANY_ROWS and all(p.fits for p in products)
+        if rows <= (min(few, FEW_ROWS) if many else few):
+            return self.few_rows_step
+        return self.many_rows_step if many else self.composed_step
 
     def few_rows_step(self, step: LayerStep) -> None:
         s, a, m, x, lengths = step.sizes, step.a, step.m, step.x_BD, step.lengths
@@ -129,6 +146,35 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         self.launch_warps(source, "down", s.dim, hidden, m.down, step_size, x, B)
 
     def many_rows_step(self, step: LayerStep) -> None:
+        s, a, m, x, lengths = step.sizes, step.a, step.m, step.x_BD, step.lengths
+        B, S, most = step.rows, step.capacity, many_bucket(step.rows)
+        source = self.sources.many_rows_layer(s, most, step.tokens)
+        products = many_rows_products(s, most)
+        span = blocks(blocks(S, many_rows_parts(most)), LEAST_SPAN) * LEAST_SPAN
+        splits = blocks(S, span)
+        query, hidden, attended, parts, shares = self.scratch.take(
+            "decoding",
+            ((B, s.width), self.activation),
+            ((B, s.ffn), self.activation),
+            ((B, s.width), self.activation),
+            ((B, s.heads, splits, s.head_size), np.float32),
+            ((B, s.heads, splits, 2), np.float32),
+        )
+
+        def launch(kernel: str, *arguments: Argument) -> None:
+            self.launch_clusters(source, kernel, products[kernel], *arguments)
+
+        inputs = x, a.norm, float(step.attention.epsilon), a.query_key_value
+        rotation, sizes = (lengths, *step.table), (B, S, step.cache_stride)
+        launch("project", *inputs, *rotation, query, *step.slots, *sizes)
+        whole = attended if many_rows_parts(most) == 1 else None
+        self.attend(step, query, span, splits, whole, parts, shares)
+        attention = whole, parts, shares, lengths, span, splits
+        launch("output", *attention, a.output, float(step.attention.step_size), x, B)
+        launch("gate_up", x, m.norm, float(step.mlp.epsilon), m.gate_up, hidden, B)
+        launch("down", hidden, m.down, float(step.mlp.step_size), x, B)
+
+    def composed_step(self, step: LayerStep) -> None:
         s, a, m, x, B = step.sizes, step.a, step.m, step.x_BD, step.rows
         columns = step.attention.columns, step.mlp.columns
         widths = s.dim, columns[0], s.width, s.width, columns[1], s.ffn
@@ -177,7 +223,12 @@ class DecodingOps(FusingBackend, ChoosingBackend):
     def next_logits(self, norm: RmsNorm, weight_VD: Array, out_BV: Array) -> None:
         x_BD, norm_D, epsilon, _, _ = norm
         (B, D), V = x_BD.shape, len(weight_VD)
-        if head_fits(B, D, self.activation.itemsize):
+        product = many_rows_head(D, V, many_bucket(B))
+        if self.has_clusters and FEW_ROWS < B <= MOST_MANY_ROWS and product.fits:
+            source = self.sources.many_rows_head(D, V, many_bucket(B))
+            arrays = x_BD, norm_D, float(epsilon), weight_VD, out_BV
+            self.launch_clusters(source, "head", product, *arrays, V, B)
+        elif head_fits(B, D, self.activation.itemsize):
             source = self.sources.decode_head(D, bucket(B))
             warps = V // (2 * row_pairs(B, self.activation.itemsize))
             arrays = x_BD, norm_D, float(epsilon), weight_VD, out_BV
@@ -240,10 +291,21 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         grid, threads = blocks(warps, FEW_ROWS_WARPS), FEW_ROWS_WARPS * WARP
         self.launch(source, kernel, grid, threads, *arguments, early=True)
 
+    def launch_clusters(
+        self, source: Source, kernel: str, product: ManyRowsProduct, *arguments: Argument
+    ) -> None:
+        grid, threads, shared = product.blocks, MANY_ROWS_WARPS * WARP, product.shared_bytes
+        self.launch(source, kernel, grid, threads, *arguments, shared=shared, early=True)
+
 
 def bucket(rows: int) -> int:
     """The number of rows that a kernel for `rows` of them is compiled for."""
     return 1 << (rows - 1).bit_length()
+
+
+def many_bucket(rows: int) -> int:
+    """The same for the kernels of many_rows.cuh."""
+    return max(8, bucket(rows))
 
 
 def layers_of(step: DecodeStep) -> list[LayerStep]:

@@ -181,6 +181,7 @@ class CudaBackend(DecodingOps):
         self.portable = portable
         hopper = self.form == "bf16" and self.kernels.hopper and not portable
         self.fused = FusedLinear(self.kernels, self.device.multiprocessors) if hopper else None
+        self.has_clusters = hopper
         if self.fused:
             self.check_tokens = WORTH_FUSING
         self.kept_rates: dict[tuple[tuple[int, int, bool, float], ...], Array] = {}

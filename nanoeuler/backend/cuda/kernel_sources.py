@@ -65,6 +65,25 @@ SORTED_TOKENS = 8192
 FEW_ROWS_WARPS = 8
 """Warps of a block of few_rows.cuh."""
 
+MANY_ROWS_WARPS = 8
+"""Warps of a block of many_rows.cuh."""
+
+MOST_MANY_ROWS = 64
+"""Most rows of many_rows.cuh: each rereads what it needs of a weight from registers."""
+
+CLUSTER_BLOCKS, MOST_CLUSTER_BLOCKS = 4, 8
+"""Blocks that share the inputs of a product of many_rows.cuh: as many as are worth their exchange
+of sums, and as many as a chip promises to run together."""
+
+X_BYTES = 64 * 1024
+"""Shared memory for the rows of x there: with it, blocks of two kernels fit side by side."""
+
+BLOCK_SHARED = 227 * 1024
+"""Bytes of shared memory that a block of a chip with clusters may take."""
+
+CHIP_BLOCKS = 132
+"""Blocks that use all multiprocessors of the largest such chip."""
+
 ATTEND_THREADS = 256
 """Threads of a block of decode_attention.cu."""
 
@@ -214,6 +233,78 @@ def parts_of(rows: int) -> int:
     return min(8, 16 // rows)
 
 
+def many_rows_parts(rows: int) -> int:
+    """The same before a product of many_rows.cuh, whose blocks read a share of the parts."""
+    return min(8, 64 // rows)
+
+
+@dataclass(frozen=True)
+class ManyRowsProduct:
+    """How many_rows.cuh takes a product of this many inputs with up to `rows` rows."""
+
+    inputs: int
+    pairs: int  # of 16 outputs
+    rows: int
+
+    @property
+    def tiles(self) -> int:
+        """Pairs of a cluster: two where there are many, so that they share their rows of x."""
+        return 1 if self.pairs < CHIP_BLOCKS / 2 else 2
+
+    @property
+    def split(self) -> int:
+        """Blocks of a cluster: enough for the whole chip, and so many that x fits."""
+        filling = min(CHIP_BLOCKS * self.tiles // self.pairs, CLUSTER_BLOCKS)
+        return max(1, filling, ceiling(2 * self.inputs * self.rows, X_BYTES))
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block, see many_rows.cuh."""
+        units = ceiling(ceiling(self.inputs, WARP), self.split)
+        input_warps = MANY_ROWS_WARPS // (self.tiles * (2 if self.rows >= 16 else 1))
+        x_row = ceiling(2 * WARP * units, 128) * 128 + 64
+        sum_row = 4 * (32 * self.tiles + 4)
+        factors = self.rows * x_row + self.tiles * units * 4 * 512
+        sums = input_warps * self.rows * sum_row
+        received = (self.split - 1) * ceiling(self.rows, self.split) * sum_row
+        return max(factors, sums) + received + 4 * self.split * self.rows + 4 * WARP * units
+
+    @property
+    def fits(self) -> bool:
+        return self.split <= MOST_CLUSTER_BLOCKS and self.shared_bytes <= BLOCK_SHARED
+
+    @property
+    def blocks(self) -> int:
+        return ceiling(self.pairs, self.tiles) * self.split
+
+    def constants(self, name: str) -> dict[str, int]:
+        sizes = {"SPLIT": self.split, "TILES": self.tiles, "BYTES": self.shared_bytes}
+        return {f"{name.upper()}_{key}": value for key, value in sizes.items()}
+
+
+@functools.cache
+def many_rows_products(sizes: DecodingSizes, rows: int) -> dict[str, ManyRowsProduct]:
+    """The products of many_rows_layer.cu by their kernels."""
+    s = sizes
+    shapes = {
+        "project": (s.dim, (s.heads + 2 * s.kv_heads) * s.head_size // 32),
+        "output": (s.width, ceiling(s.dim, 32)),
+        "gate_up": (s.dim, ceiling(s.ffn, 16)),
+        "down": (s.ffn, ceiling(s.dim, 32)),
+    }
+    return {name: ManyRowsProduct(*shape, rows) for name, shape in shapes.items()}
+
+
+@functools.cache
+def many_rows_head(dim: int, vocab_size: int, rows: int) -> ManyRowsProduct:
+    """The product of many_rows_head.cu."""
+    return ManyRowsProduct(dim, ceiling(vocab_size, 32), rows)
+
+
+def ceiling(work: int, per: int) -> int:
+    return -(-work // per)
+
+
 def row_pairs(rows: int, itemsize: int) -> int:
     """Pairs of rows of a wide weight that a warp takes: more meet a row of x at once, fewer leave
     room in its registers."""
@@ -315,6 +406,25 @@ class KernelSources:
         """The constants of few_rows.cuh."""
         pairs = row_pairs(rows, self.itemsize)
         return {"ROWS": rows, "PAIRS": pairs, "WARPS": FEW_ROWS_WARPS}
+
+    def many_rows_layer(self, sizes: DecodingSizes, rows: int, tokens: int = 1) -> Source:
+        """`rows`: the most that there may be, from 8 to 64; `tokens` of them are a sequence's."""
+        s = sizes
+        constants = {"DIM": s.dim, "FFN": s.ffn, "HEADS": s.heads, "KV_HEADS": s.kv_heads}
+        constants |= {"HEAD_SIZE": s.head_size, "KEY": s.key, "VALUE": s.value, "UP": s.up}
+        for name, product in many_rows_products(s, rows).items():
+            constants |= product.constants(name)
+        constants |= {"PARTS": many_rows_parts(rows), "TOKENS": tokens}
+        return self.many_rows("many_rows_layer", rows, **constants)
+
+    def many_rows_head(self, dim: int, vocab_size: int, rows: int) -> Source:
+        product = many_rows_head(dim, vocab_size, rows).constants("head")
+        return self.many_rows("many_rows_head", rows, DIM=dim, **product)
+
+    @functools.cache  # noqa: B019 (an engine's own, and few)
+    def many_rows(self, name: str, rows: int, **constants: int) -> Source:
+        sizes = {"ROWS": rows, "WARPS": MANY_ROWS_WARPS, **constants}
+        return Source(name, (*self.common, *sizes.items()), exact=False, sm_90a=True)
 
     def decode_attention(self, sizes: DecodingSizes, tokens: int = 1) -> Source:
         s = sizes

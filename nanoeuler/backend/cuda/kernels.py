@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import TYPE_CHECKING, TypeAlias
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -45,6 +47,9 @@ class Kernels:
         self.overlaps = capability >= OVERLAPPING and driver_version >= OVERLAPPING_DRIVER
         self.modules: dict[Source, cupy.RawModule] = {}
         self.functions: dict[tuple[Source, str], cupy.RawKernel] = {}
+        self.slots: dict[int, tuple[ctypes.Array, ctypes.Array]] = {}
+        """Memory for the arguments of an early launch and its addresses, by their number."""
+        self.configurations: dict[tuple[tuple[int, ...], int, int], LaunchConfiguration] = {}
 
     def launch(
         self,
@@ -64,10 +69,10 @@ class Kernels:
         """
         function = self.function(source, kernel, shared)
         blocks = (grid,) if isinstance(grid, int) else grid
-        values = tuple(map(argument, arguments))
         if early and self.overlaps:
-            self.launch_early(function, blocks, threads, values, shared)
+            self.launch_early(function, blocks, threads, arguments, shared)
         else:
+            values = tuple(map(argument, arguments))
             function(blocks, (threads,), values, shared_mem=shared, stream=self.stream)
 
     def function(self, source: Source, kernel: str, shared: int) -> cupy.RawKernel:
@@ -91,13 +96,31 @@ class Kernels:
         function: cupy.RawKernel,
         grid: tuple[int, ...],
         threads: int,
-        arguments: tuple[cupy.ndarray | np.generic, ...],
+        arguments: tuple[Argument, ...],
         shared: int,
     ) -> None:
-        values = [bits(value) for value in arguments]
-        pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
+        count = len(arguments)
+        if count not in self.slots:
+            memory = ctypes.create_string_buffer(SLOT_BYTES * count)
+            first = ctypes.addressof(memory)
+            addresses = (first + SLOT_BYTES * index for index in range(count))
+            self.slots[count] = memory, (ctypes.c_void_p * count)(*addresses)
+        memory, pointers = self.slots[count]
+        pack(memory, arguments)
+        form = grid, threads, shared
+        if form not in self.configurations:
+            self.configurations[form] = self.configuration(*form)
+        launch = ctypes.byref(self.configurations[form])
+        handle = ctypes.c_void_p(function.kernel.ptr)
+        status = driver().cuLaunchKernelEx(launch, handle, pointers, None)
+        if status:
+            raise RuntimeError(f"cuLaunchKernelEx failed with status {status}")
+
+    def configuration(
+        self, grid: tuple[int, ...], threads: int, shared: int
+    ) -> LaunchConfiguration:
         attribute = LaunchAttribute(PROGRAMMATIC_STREAM_SERIALIZATION, b"", 1, b"")
-        launch = LaunchConfiguration(
+        return LaunchConfiguration(
             (*grid, 1, 1)[:3],
             (threads, 1, 1),
             shared,
@@ -105,10 +128,6 @@ class Kernels:
             ctypes.pointer(attribute),
             1,
         )
-        handle = ctypes.c_void_p(function.kernel.ptr)
-        status = driver().cuLaunchKernelEx(ctypes.byref(launch), handle, pointers, None)
-        if status:
-            raise RuntimeError(f"cuLaunchKernelEx failed with status {status}")
 
 
 class LaunchAttribute(ctypes.Structure):
@@ -135,20 +154,48 @@ class LaunchConfiguration(ctypes.Structure):
     )
 
 
+CONVERTED: dict[type, Callable[[Any], np.generic]] = {
+    int: np.int32,
+    bool: np.int32,
+    float: np.float32,
+    type(None): lambda _: np.uint64(0),
+}
+
+
 def argument(value: Argument) -> cupy.ndarray | np.generic:
     """A kernel's argument as CuPy passes it on."""
-    if value is None:
-        return np.uint64(0)
-    if isinstance(value, np.generic):
-        return value
-    if isinstance(value, int):  # bool too
-        return np.int32(value)
-    return np.float32(value) if isinstance(value, float) else value
+    convert = CONVERTED.get(type(value))
+    return convert(value) if convert else value
 
 
-def bits(value: cupy.ndarray | np.generic) -> np.ndarray:
-    """The bytes of an argument: of a scalar itself, of an array its address."""
-    return np.array(value if isinstance(value, np.generic) else np.uint64(value.data.ptr))
+SLOT_BYTES = 8  # of an argument that is packed
+SLOT_FORMATS: dict[type, str] = {
+    int: "i4x",
+    bool: "i4x",
+    np.int32: "i4x",
+    np.int64: "q",
+    float: "f4x",
+    np.float32: "f4x",
+    np.float64: "d",
+}
+
+
+def address(array: Any) -> int:
+    return array.data.ptr
+
+
+def pack(memory: ctypes.Array, arguments: tuple[Argument, ...]) -> None:
+    """Write arguments to slots of `SLOT_BYTES`."""
+    forms, numbers = ["="], []
+    for value in arguments:
+        form = SLOT_FORMATS.get(type(value))
+        if form:
+            forms.append(form)
+            numbers.append(value)
+        else:
+            forms.append("Q")
+            numbers.append(0 if value is None else address(value))
+    struct.pack_into("".join(forms), memory, 0, *numbers)
 
 
 def blocks(work: int, per_block: int) -> int:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -44,6 +45,9 @@ CACHES = [(1, 1), (1, 512), (2, 300), (3, 70), (4, 33), (5, 129), (8, 512), (9, 
 SEVERAL = [(1, 40, 2), (1, 512, 4), (2, 300, 3), (2, 70, 4), (5, 33, 4), (17, 64, 4)]
 """Rows, slots and new tokens of each row, for the same op."""
 
+MANY_ROWS = [(7, 300, 1), (16, 130, 1), (33, 200, 1), (64, 512, 1), (5, 130, 3), (16, 64, 4)]
+"""The same on a device; a GPU with clusters has kernels for 8, 16, 32 and 64 new tokens."""
+
 COMPOSED_CACHES = [(1, 33), (3, 70), (9, 40)]
 """Rows and slots, for the composed op."""
 
@@ -53,6 +57,8 @@ def check_decoded_layers(engine: Backend, random: Random) -> Iterator[Comparison
     for (B, S), shape in zip(CACHES, 2 * SHAPES, strict=False):
         yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B))
     for (B, S, T), shape in zip(SEVERAL, 2 * SHAPES, strict=False):
+        yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
+    for (B, S, T), shape in product(MANY_ROWS if engine.device else (), SHAPES):
         yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
     for (B, S), shape in zip(COMPOSED_CACHES, SHAPES, strict=False):
         yield from check_decode(engine, random, B, S, shape, fused=False)

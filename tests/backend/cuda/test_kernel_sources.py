@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from nanoeuler.backend.cuda import attention, fused_linear
-from nanoeuler.backend.cuda.kernel_sources import FOLDER, KernelSources
+from nanoeuler.backend.cuda.kernel_sources import (
+    BLOCK_SHARED,
+    FOLDER,
+    DecodingSizes,
+    KernelSources,
+    many_rows_products,
+)
 from nanoeuler.model.config import ModelConfig
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a")
@@ -90,6 +96,37 @@ def test_every_kernel_of_base_compiles_without_spilling_registers(architecture, 
             )
 
 
+def hopper_sources(types, config, row_counts=(8, 16, 32, 64), tokens=1):
+    """The kernels for many rows on a chip with clusters, `tokens` of them a sequence's."""
+    c = config
+    query, key = c.heads * c.head_size, c.kv_heads * c.head_size
+    starts = query, query + key, c.ffn_storage
+    sizes = DecodingSizes(c.dim, c.ffn_storage, c.heads, c.kv_heads, c.head_size, *starts)
+    for rows in row_counts:
+        assert all(product.fits for product in many_rows_products(sizes, rows).values())
+        yield KernelSources(*types).many_rows_layer(sizes, rows, tokens)
+        yield KernelSources(*types).many_rows_head(c.dim, c.vocab_size, rows)
+
+
+@pytest.mark.parametrize(("residual", "tokens"), [("bfloat16", 1), ("float32", 1), ("bfloat16", 4)])
+def test_two_kernels_of_many_rows_fit_side_by_side(residual, tokens):
+    """So that the weights of the next one are loaded while one multiplies."""
+    c = ModelConfig.from_dict({"preset": "base"})
+    for source in hopper_sources(("bfloat16", residual), c, tokens=tokens):
+        for name, (registers, spilled, _) in resources(compile_source(source, "sm_90a")).items():
+            assert registers <= 128, name
+            assert spilled == 0, f"{name} spills {spilled} bytes"
+        shared = sorted(int(size) for name, size in source.constants if name.endswith("_BYTES"))
+        assert sum(shared[-2:]) + 1024 <= BLOCK_SHARED  # the chip takes 1 KB for each block
+
+
+@pytest.mark.parametrize("preset", ["small", "medium", "large"])
+def test_the_kernels_for_hopper_of_the_other_presets_compile(preset):
+    config = ModelConfig.from_dict({"preset": preset})
+    for source in hopper_sources(("bfloat16",) * 2, config, row_counts=(8, 64)):
+        assert resources(compile_source(source, "sm_90a")), source.name
+
+
 @pytest.mark.parametrize("preset", ["small", "medium", "large"])
 def test_the_kernels_of_the_other_presets_compile(preset):
     c = ModelConfig.from_dict({"preset": preset})
@@ -110,6 +147,7 @@ def without(source, name):
         *KernelSources("bfloat16", "bfloat16").all(128, 4, 2, 32, 344, 512),
         attention.source("bf16", 64, 3),
         fused_linear.source("rotated"),
+        *list(hopper_sources(("bfloat16",) * 2, ModelConfig.from_dict({"preset": "small"})))[:2],
     ],
     ids=lambda source: source.name,
 )
@@ -128,6 +166,8 @@ def test_every_source_is_compiled_by_these_tests():
     assert compiled == {path.stem for path in FOLDER.glob("*.cu")} - {
         "attention",
         "fused_linear",
+        "many_rows_head",
+        "many_rows_layer",
     }  # tests of their own compile those
 
 

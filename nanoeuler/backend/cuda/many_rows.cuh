@@ -1,0 +1,323 @@
+// Products of a weight with up to 64 rows, on the matrix units of a chip with clusters (sm_90).
+//
+// A cluster of SPLIT blocks takes TILES tiles of 16 + 16 outputs; its blocks share the inputs, over
+// which a product sums. As weights do not depend on the kernel before, they are loaded ahead of its
+// end (overlap.cuh). A warp multiplies a tile with ROWS / N_WARPS rows of x over its share of the
+// inputs. The shares are added up in a fixed order: first those of a block, then those of the
+// cluster, whose blocks send each other the rows that the other one owns. Equal inputs give equal
+// bits.
+//
+// Shared memory: x (ROWS, DEPTH) and the weights, which later give way to the warps' sums; the sums
+// of the other blocks; squares (SPLIT, ROWS); the norm's weight (DEPTH).
+//
+// mma takes k = 2q, 2q + 1 and 2q + 8, 2q + 9 from lane q of four. A sum has no order, so that a
+// lane may take eight neighbouring inputs instead, two steps of mma with one access: both factors
+// do.
+//
+// Compiled in: ROWS, the most rows of x (8, 16, 32 or 64), of which `rows` are there; WARPS of a
+// block.
+#include "common.cuh"
+#include "overlap.cuh"
+
+static_assert(sizeof(ACTIVATION) == 2 && WARPS == 8, "what the warps of a block are dealt to");
+
+constexpr int THREADS = WARPS * 32, UNIT = 32;  // inputs of two steps of mma
+
+extern __shared__ __align__(128) unsigned char memory[];
+
+__device__ __forceinline__ unsigned address_of(int offset) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(memory)) + offset;
+}
+
+// 16 bytes, or zeros where `present` is false
+__device__ __forceinline__ void copy_16(int target, const void* source, bool present) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address_of(target)),
+        "l"(source), "r"(present ? 16 : 0)
+        : "memory");
+}
+
+__device__ __forceinline__ void mma(float (&x)[4], unsigned a0, unsigned a1, unsigned a2,
+    unsigned a3, unsigned b0, unsigned b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Address in the shared memory of block `rank` of the cluster
+__device__ __forceinline__ unsigned address_in(int rank, int offset) {
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address_of(offset)), "r"(rank));
+    return there;
+}
+
+__device__ __forceinline__ void send(unsigned there, float4 values) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there), "f"(values.x),
+        "f"(values.y), "f"(values.z), "f"(values.w)
+        : "memory");
+}
+
+__device__ __forceinline__ void send(unsigned there, float value) {
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(value) : "memory");
+}
+
+__device__ __forceinline__ float4 operator+(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+// Four outputs of the first 16 of a tile, and the same of the second 16, of one row
+struct Item {
+    bool there;
+    int row, tile, column;  // column: 0, 4, 8 or 12
+};
+
+__host__ __device__ constexpr int ceiling(int work, int per) { return (work + per - 1) / per; }
+
+// A product over INPUTS, which SPLIT blocks share; a cluster takes TILES tiles of outputs. NORMED:
+// x goes through RMSNorm.
+template <int INPUTS, int SPLIT, int TILES, bool NORMED>
+struct Product {
+    static constexpr int UNITS = ceiling(ceiling(INPUTS, UNIT), SPLIT), DEPTH = UNITS * UNIT;
+    static constexpr int N_WARPS = ROWS >= 16 ? 2 : 1, K_WARPS = WARPS / (TILES * N_WARPS),
+                         WARP_UNITS = ceiling(UNITS, K_WARPS), ROW_BLOCKS = ROWS / 8 / N_WARPS;
+    // rows of x: two neighbours lie in all 32 banks when they are read 64 bytes each
+    static constexpr int X_ROW = ceiling(DEPTH * 2, 128) * 128 + 64, WEIGHT = ROWS * X_ROW;
+    static constexpr int COLUMNS = 32 * TILES, SUM_ROW = (COLUMNS + 4) * 4;  // bytes
+    static constexpr int FACTORS = WEIGHT + TILES * UNITS * 4 * 512,
+                         SUMS = K_WARPS * ROWS * SUM_ROW;
+    static constexpr int OWNED = ceiling(ROWS, SPLIT);  // rows whose results a block completes
+    static constexpr int RECEIVED = FACTORS > SUMS ? FACTORS : SUMS,
+                         SQUARES = RECEIVED + (SPLIT - 1) * OWNED * SUM_ROW,
+                         NORM = SQUARES + SPLIT * ROWS * 4, BYTES = NORM + DEPTH * 4;
+    static constexpr int ITEMS = ceiling(OWNED * TILES * 4, THREADS);  // of a thread
+    static_assert(SPLIT <= 8 && BYTES <= 227 * 1024, "what a cluster and a block may have");
+
+    const int rank = blockIdx.x % SPLIT, first_tile = blockIdx.x / SPLIT * TILES;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+    // Starts to load the weights; `row_of(tile, half)` is the first of 16 rows, of which those
+    // below `end_of(half)` are there.
+    template <class RowOf, class EndOf>
+    __device__ __forceinline__ void
+    fetch(const ACTIVATION* weight, const RowOf& row_of, const EndOf& end_of) const {
+        if (SPLIT > 1) asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#pragma unroll
+        for (int i = warp; i < TILES * UNITS * 4; i += WARPS) {
+            const int tile = i / (UNITS * 4), unit = i / 4 % UNITS, half = i % 4 / 2;
+            const int row = row_of(first_tile + tile, half) + i % 2 * 8 + lane / 4,
+                      k = (rank * UNITS + unit) * UNIT + lane % 4 * 8;
+            const bool present = row < end_of(half) && k < INPUTS;
+            copy_16(WEIGHT + (i * 32 + lane) * 16,
+                present ? weight + size_t(row) * INPUTS + k : weight, present);
+        }
+    }
+
+    __device__ __forceinline__ void fetch_norm(const float* norm) const {
+        for (int i = threadIdx.x; i < DEPTH / 4; i += THREADS) {
+            const int k = rank * DEPTH + i * 4;
+            copy_16(NORM + i * 16, k < INPUTS ? norm + k : norm, k < INPUTS);
+        }
+    }
+
+    __device__ __forceinline__ static void await_copies() {
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncthreads();
+    }
+
+    // x as it is
+    __device__ __forceinline__ void take(const ACTIVATION* x, int rows) const {
+        constexpr int VECTORS = DEPTH / WIDTH;
+#pragma unroll 4
+        for (int i = threadIdx.x; i < ROWS * VECTORS; i += THREADS) {
+            const int row = i / VECTORS, vector = i % VECTORS,
+                      k = rank * DEPTH + vector * WIDTH;
+            const bool present = row < rows && k < INPUTS;
+            copy_16(row * X_ROW + vector * 16, present ? x + size_t(row) * INPUTS + k : x, present);
+        }
+        await_copies();
+    }
+
+    // x times the norm's weight; 1 / r, a factor of a whole row, follows the product. A row has
+    // eight lanes.
+    __device__ __forceinline__ void take_normed(const RESIDUAL* x, int rows) const {
+        constexpr int AT_ONCE = THREADS / 8, STEPS = ceiling(DEPTH / WIDTH, 8),
+                      PASSES = ceiling(ROWS, AT_ONCE);
+        const int first = threadIdx.x / 8;
+        Raw<RESIDUAL> vector[PASSES][STEPS];
+        auto there = [&](int row, int step) {
+            const int at = step * 8 + lane % 8;
+            return row < rows && at < DEPTH / WIDTH && rank * DEPTH + at * WIDTH < INPUTS;
+        };
+#pragma unroll
+        for (int p = 0; p < PASSES; ++p)
+#pragma unroll
+            for (int s = 0; s < STEPS; ++s) {
+                const int row = first + p * AT_ONCE;
+                vector[p][s] = {};
+                if (there(row, s))
+                    vector[p][s].fetch(x + size_t(row) * INPUTS + rank * DEPTH +
+                                       (s * 8 + lane % 8) * WIDTH);
+            }
+        await_copies();
+        const float* norm = reinterpret_cast<const float*>(memory + NORM);
+#pragma unroll
+        for (int p = 0; p < PASSES; ++p) {
+            const int row = first + p * AT_ONCE;
+            float squares = 0;
+#pragma unroll
+            for (int s = 0; s < STEPS; ++s) {
+                const int at = s * 8 + lane % 8;
+                Eight value = vector[p][s].value();
+                if (row >= ROWS || at >= DEPTH / WIDTH) continue;
+                const Eight scale = load(norm + at * WIDTH);
+#pragma unroll
+                for (int i = 0; i < WIDTH; ++i)
+                    squares = fmaf(value.at[i], value.at[i], squares), value.at[i] *= scale.at[i];
+                store(reinterpret_cast<ACTIVATION*>(memory + row * X_ROW + at * 16), value);
+            }
+#pragma unroll
+            for (int distance = 1; distance < 8; distance *= 2)
+                squares += __shfl_xor_sync(WHOLE_WARP, squares, distance);
+            if (lane % 8 == 0 && row < ROWS) this->squares()[rank * ROWS + row] = squares;
+        }
+        __syncthreads();
+    }
+
+    __device__ __forceinline__ static float* squares() {
+        return reinterpret_cast<float*>(memory + SQUARES);
+    }
+
+    __device__ __forceinline__ void multiply() const {
+        const int share = warp / (TILES * N_WARPS), tile = warp / N_WARPS % TILES,
+                  first_row = warp % N_WARPS * ROW_BLOCKS * 8;
+        float sums[2][ROW_BLOCKS][4] = {};
+#pragma unroll
+        for (int u = 0; u < WARP_UNITS; ++u) {
+            const int unit = u * K_WARPS + share;
+            if (unit >= UNITS) break;
+            uint4 weights[4];  // rows lane / 4 and lane / 4 + 8 of the first 16, of the second 16
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                weights[i] = *reinterpret_cast<const uint4*>(
+                    memory + WEIGHT + (((tile * UNITS + unit) * 4 + i) * 32 + lane) * 16);
+#pragma unroll
+            for (int j = 0; j < ROW_BLOCKS; ++j) {
+                const uint4 x = *reinterpret_cast<const uint4*>(
+                    memory + (first_row + 8 * j + lane / 4) * X_ROW + unit * 64 + lane % 4 * 16);
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const uint4 upper = weights[2 * half], lower = weights[2 * half + 1];
+                    mma(sums[half][j], upper.x, lower.x, upper.y, lower.y, x.x, x.y);
+                    mma(sums[half][j], upper.z, lower.z, upper.w, lower.w, x.z, x.w);
+                }
+            }
+        }
+        __syncthreads();  // sums take the place of the factors
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+            for (int j = 0; j < ROW_BLOCKS; ++j)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int row = first_row + 8 * j + lane % 4 * 2 + i % 2,
+                              column = tile * 32 + half * 16 + lane / 4 + i / 2 * 8;
+                    reinterpret_cast<float*>(memory + (share * ROWS + row) * SUM_ROW)[column] =
+                        sums[half][j][i];
+                }
+        __syncthreads();
+        if (SPLIT > 1) exchange();
+    }
+
+    // The sum of the block's warps, of four columns of a row
+    __device__ __forceinline__ static float4 own(int row, int column) {
+        float4 sum = *reinterpret_cast<const float4*>(memory + row * SUM_ROW + column * 4);
+#pragma unroll
+        for (int share = 1; share < (UNITS < K_WARPS ? UNITS : K_WARPS); ++share)
+            sum = sum + *reinterpret_cast<const float4*>(
+                            memory + (share * ROWS + row) * SUM_ROW + column * 4);
+        return sum;
+    }
+
+    // Where a block keeps what block `from` sent of its row `row`
+    __device__ __forceinline__ static int received(int from, int by, int row) {
+        return RECEIVED + ((from < by ? from : from - 1) * OWNED + row) * SUM_ROW;
+    }
+
+    // Sends the other blocks the sums of the rows that they own.
+    __device__ __forceinline__ void exchange() const {
+        constexpr int PER_ROW = COLUMNS / 4, COUNT = (SPLIT - 1) * OWNED * PER_ROW;
+        asm volatile("barrier.cluster.wait;" ::: "memory");  // all of the cluster have started
+#pragma unroll
+        for (int i = threadIdx.x; i < COUNT; i += THREADS) {
+            const int other = i / (OWNED * PER_ROW), owner = other < rank ? other : other + 1,
+                      row = i / PER_ROW % OWNED, column = i % PER_ROW * 4;
+            if (owner * OWNED + row < ROWS)
+                send(address_in(owner, received(rank, owner, row) + column * 4),
+                    own(owner * OWNED + row, column));
+        }
+        if (NORMED && threadIdx.x < ROWS && threadIdx.x / OWNED != rank)
+            send(address_in(threadIdx.x / OWNED, SQUARES + (rank * ROWS + threadIdx.x) * 4),
+                squares()[rank * ROWS + threadIdx.x]);
+        asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
+    }
+
+    __device__ __forceinline__ Item item(int index, int rows) const {
+        const int i = threadIdx.x + index * THREADS, row = i / (TILES * 4);
+        Item one;
+        one.row = rank * OWNED + row, one.tile = i / 4 % TILES, one.column = i % 4 * 4;
+        one.there = row < OWNED && one.row < rows;
+        return one;
+    }
+
+    // Results of an item: four outputs of the first 16 of its tile, or (half = 1) of the second
+    __device__ __forceinline__ float4 result(const Item& item, int half) const {
+        const int column = item.tile * 32 + half * 16 + item.column;
+        float4 sum = {};
+#pragma unroll
+        for (int from = 0; from < SPLIT; ++from) {
+            const float4 part =
+                from == rank ? own(item.row, column)
+                             : *reinterpret_cast<const float4*>(
+                                   memory + received(from, rank, item.row - rank * OWNED) +
+                                   column * 4);
+            sum = from == 0 ? part : sum + part;
+        }
+        return sum;
+    }
+
+    // 1 / r of an item's row
+    __device__ __forceinline__ float inverse_rms(const Item& item, float epsilon) const {
+        float sum = squares()[item.row];
+#pragma unroll
+        for (int from = 1; from < SPLIT; ++from) sum += squares()[from * ROWS + item.row];
+        return 1.0f / sqrtf(sum / INPUTS + epsilon);
+    }
+};
+
+__device__ __forceinline__ void store_four(bfloat16* to, float4 values) {
+    uint2 bits;
+    __nv_bfloat162* pairs = reinterpret_cast<__nv_bfloat162*>(&bits);
+    pairs[0] = __floats2bfloat162_rn(values.x, values.y);
+    pairs[1] = __floats2bfloat162_rn(values.z, values.w);
+    *reinterpret_cast<uint2*>(to) = bits;
+}
+
+__device__ __forceinline__ void store_four(float* to, float4 values) {
+    *reinterpret_cast<float4*>(to) = values;
+}
+
+__device__ __forceinline__ float4 load_four(const float* from) {
+    return *reinterpret_cast<const float4*>(from);
+}
+
+__device__ __forceinline__ float4 load_four(const bfloat16* from) {
+    const uint2 bits = *reinterpret_cast<const uint2*>(from);
+    const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&bits);
+    const float2 low = __bfloat1622float2(pairs[0]), high = __bfloat1622float2(pairs[1]);
+    return make_float4(low.x, low.y, high.x, high.y);
+}
+
+__device__ __forceinline__ float4 operator*(float factor, float4 a) {
+    return make_float4(factor * a.x, factor * a.y, factor * a.z, factor * a.w);
+}
