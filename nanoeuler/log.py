@@ -78,6 +78,11 @@ def start(path: str | Path | None = None) -> None:
             ) from error
 
 
+def silence() -> None:
+    """Write no more lines."""
+    LOGGER.handlers.clear()
+
+
 def add(handler: logging.Handler) -> None:
     handler.setFormatter(PrintableFormatter("%(message)s"))
     LOGGER.addHandler(handler)

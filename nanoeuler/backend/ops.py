@@ -568,9 +568,10 @@ class Backend(ABC):
     ) -> Array:
         """Scalars of an update, for the update ops of this engine.
 
-        `squares` are those of the whole gradient. `schedule` (float64) holds the learning rate and the number of updates done. `report`
-        (float64) receives the gradient's norm before clipping, and in its second slot counts the
-        updates left out: the update ops do nothing when loss or norm are not finite.
+        `squares` are those of the whole gradient. `schedule` (float64) holds the learning rate and
+        the number of updates done. `report` (float64) receives the gradient's norm before clipping,
+        and in its second slot counts the updates left out: the update ops do nothing when loss or
+        norm are not finite.
         """
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from nanoeuler.errors import UserError
 if TYPE_CHECKING:
     from nanoeuler.backend.ops import Backend
     from nanoeuler.config.settings import Training
+    from nanoeuler.training.distributed.group import Group
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -67,6 +69,13 @@ def add_common(parser: argparse.ArgumentParser, stage: str, handler: Handler) ->
     add_path(parser, "--output", "DIR", f"folder of the stage, such as results/demo/{stage}")
     add_device(parser)
     add_gpus(parser)
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes that share every step, on a CPU (default 1)",
+    )
     finish(parser, handler)
 
 
@@ -76,11 +85,8 @@ def run_pretrain(options: argparse.Namespace) -> int:
     from nanoeuler.training.pretrain import pretrain
 
     config = load(options.config)
-    backend = choose_backend(options, Pretrain.read(config["pretrain"]))
-    return run(
-        lambda: pretrain(config, options.tokens, options.tokenizer, options.output, backend),
-        options.output,
-    )
+    given = config, options.tokens, options.tokenizer, options.output
+    return run(options, Pretrain.read(config["pretrain"]), partial(pretrain, *given))
 
 
 def run_sft(options: argparse.Namespace) -> int:
@@ -90,13 +96,9 @@ def run_sft(options: argparse.Namespace) -> int:
 
     config = load(options.config)
     settings = Sft.read(config["sft"])
-    backend, parent = choose_backend(options, settings), choose_parent(options, settings)
-    return run(
-        lambda: sft(
-            config, options.instructions, options.tokenizer, parent, options.output, backend
-        ),
-        options.output,
-    )
+    parent = choose_parent(options, settings)
+    given = config, options.instructions, options.tokenizer, parent, options.output
+    return run(options, settings, partial(sft, *given))
 
 
 def run_dpo(options: argparse.Namespace) -> int:
@@ -106,29 +108,13 @@ def run_dpo(options: argparse.Namespace) -> int:
 
     config = load(options.config)
     settings = Dpo.read(config["dpo"])
-    backend, parent = choose_backend(options, settings), choose_parent(options, settings)
+    parent = choose_parent(options, settings)
     if parent is None:
         raise UserError(
             "dpo starts from a tuned model; give its folder with --parent, or set dpo.init_from"
         )
-    return run(
-        lambda: dpo(
-            config, options.preferences, options.tokenizer, parent, options.output, backend
-        ),
-        options.output,
-    )
-
-
-def choose_backend(options: argparse.Namespace, settings: "Training") -> "Backend":
-    """The engine of `--device`, with the number formats of the stage's settings."""
-    from nanoeuler.backend import make_backend
-
-    return make_backend(
-        options.device,
-        options.gpus,
-        precision=settings.precision,
-        residual=settings.residual_precision,
-    )
+    given = config, options.preferences, options.tokenizer, parent, options.output
+    return run(options, settings, partial(dpo, *given))
 
 
 def choose_parent(options: argparse.Namespace, settings: "Training") -> Path | None:
@@ -136,14 +122,30 @@ def choose_parent(options: argparse.Namespace, settings: "Training") -> Path | N
     return options.parent or (Path(settings.init_from) if settings.init_from else None)
 
 
-def run(stage: Callable[[], object], output: Path) -> int:
-    """Run a training stage. A stop by a signal ends with the status that shells expect."""
+def run(
+    options: argparse.Namespace,
+    settings: "Training",
+    stage: "Callable[[Backend, Group], object]",
+) -> int:
+    """Run a training stage, on the engine of `--device` with the number formats of its settings.
+
+    A stop by a signal ends with the status that shells expect.
+    """
+    from nanoeuler.backend import make_backend
     from nanoeuler.folders import require_ours
+    from nanoeuler.training.distributed.ranks import ranks
     from nanoeuler.training.stopping import Stopped
 
-    require_ours(output / "model")
+    require_ours(options.output / "model")
     try:
-        stage()
+        with ranks(options.ranks) as group:
+            backend = make_backend(
+                options.device,
+                options.gpus,
+                precision=settings.precision,
+                residual=settings.residual_precision,
+            )
+            stage(backend, group)
         return 0
     except Stopped as stopped:
         log.line("stopped", "the state is saved; run the same command again to go on")

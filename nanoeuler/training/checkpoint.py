@@ -9,6 +9,7 @@ schedule's decay.
 import contextlib
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,16 @@ class Checkpoints:
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
 
-    def save(self, state: TrainingState, info: dict[str, Any]) -> None:
-        """Write the state at its present step; `info` (JSON) is for the trainer, to resume."""
+    def save(
+        self, state: TrainingState, tensors: Mapping[str, np.ndarray], info: dict[str, Any]
+    ) -> None:
+        """Write the state at its present step, with its `tensors()`.
+
+        `info` (JSON) is for the trainer, to resume.
+        """
         buffers = {
             name: FlatBuffer(state.config, np.asarray(array, np.float32))
-            for name, array in state.tensors().items()
+            for name, array in tensors.items()
         }
         weights = {"": buffers.pop("parameters")}
         moments = {f"{name}/": buffer for name, buffer in buffers.items()}

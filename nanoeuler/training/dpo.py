@@ -32,6 +32,7 @@ from nanoeuler.model.files import write_safetensors
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
 from nanoeuler.training.loop import train
 from nanoeuler.training.objectives import PreferenceLoss
@@ -54,6 +55,7 @@ def dpo(
     parent_folder: Path,
     output: Path,
     backend: "Backend",
+    group: Group = ALONE,
 ) -> Path:
     """Align the model of `parent_folder` with the pairs of the manifest `preferences`.
 
@@ -94,12 +96,14 @@ def dpo(
         "tokenizer": tokenizer.fingerprint,
         "template": parent.template,
     }
-    reference = reference_logprobs(
-        output / "reference",
-        origin | computed_by(backend),
-        Transformer(model, backend.from_host(parent.parameters), backend),
-        training,
-        held_out,
+    reference = group.after_leader(
+        lambda: reference_logprobs(
+            output / "reference",
+            origin | computed_by(backend),
+            Transformer(model, backend.from_host(parent.parameters), backend),
+            training,
+            held_out,
+        )
     )
     training.reference, held_out.reference = reference["train"], reference["validation"]
     objective = PreferenceLoss(
@@ -120,6 +124,7 @@ def dpo(
         stream=training,
         schedule=Schedule.of(settings, steps_in(settings.epochs, training)),
         backend=backend,
+        group=group,
         initial=lambda: parent.parameters,
         validate=lambda transformer: measure(transformer, held_out, objective, reference["tokens"]),
         score=lambda values: values["loss"],

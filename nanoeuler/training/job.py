@@ -12,6 +12,7 @@ from nanoeuler.config.settings import StageSettings
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.depth import coarsened
 from nanoeuler.model.transformer import Transformer
+from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.fingerprint import fingerprint
 from nanoeuler.training.objectives import KnownWeights, Objective
 from nanoeuler.training.schedule import Schedule
@@ -49,6 +50,7 @@ class Job:
     patience: int | None = None  # measurements without improvement that end the stage
     facts: dict[str, Any] = field(default_factory=dict)  # for the first line of metrics.jsonl
     info: dict[str, Any] = field(default_factory=dict)  # for the model folder: licences, parent
+    group: Group = ALONE  # the ranks that share each step
 
     @property
     def hashed(self) -> dict[str, Any]:
@@ -62,6 +64,15 @@ class Job:
     def model_after(self, steps: int) -> ModelConfig:
         """The model that has just done that many steps. If it grows, then before the next."""
         return coarsened(self.config, sum(at >= steps for at in self.grow_at))
+
+    @property
+    def model_folder(self) -> Path:
+        return self.output / "model"
+
+    @property
+    def rows_per_rank(self) -> int:
+        """Rows of a step that each rank computes."""
+        return -(-self.stream.rows_per_step // self.group.size)
 
     @property
     def tokens_per_step(self) -> int:

@@ -16,18 +16,14 @@ from nanoeuler import log, provenance
 from nanoeuler.backend.ops import Backend
 from nanoeuler.config.stages import CHECKED_CODE, code_fingerprint
 from nanoeuler.errors import UserError
-from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.depth import refined
 from nanoeuler.model.files import SavedModel, save_model
-from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.training.checkpoint import Checkpoints
-from nanoeuler.training.growth import refined_tensors
 from nanoeuler.training.job import Job
 from nanoeuler.training.lock import FolderLock
 from nanoeuler.training.measurements import Measurements
 from nanoeuler.training.metrics import Metrics
-from nanoeuler.training.micro_batches import micro_batch_rows, smaller_batch, smaller_model
+from nanoeuler.training.micro_batches import smaller_batch, smaller_model
 from nanoeuler.training.optimizer.choice import optimizer_of
 from nanoeuler.training.resuming import changes, find_checkpoint
 from nanoeuler.training.skipping import REWIND_STEPS, Skipped
@@ -35,15 +31,21 @@ from nanoeuler.training.start_check import Form, check_before_training
 from nanoeuler.training.state import StepResult, TrainingState
 from nanoeuler.training.stopping import Stopped, catch_signals
 from nanoeuler.training.throughput import Throughput
+from nanoeuler.training.worker import Worker
 
 
 def train(job: Job) -> Path:
     """Run `job` to its end, from its newest checkpoint if there is one; returns the model folder.
 
+    A rank other than 0 takes its share of the steps, as rank 0 tells it.
+
     Raises `Stopped` after a signal. Raises `UserError` when the loss keeps being no number, when
     the disk or the memory is full, and when another trainer is at work in the folder.
     """
     checkpoints = Checkpoints(job.output / "checkpoints")
+    if job.group.rank:
+        Worker(job, checkpoints).heed()
+        return job.model_folder
     with FolderLock(checkpoints.folder):
         checkpoints.sweep()
         trainer = None
@@ -53,7 +55,7 @@ def train(job: Job) -> Path:
             trainer = Trainer(job, checkpoints)
             return trainer.run()
         except MemoryError as error:
-            rows = trainer.micro_batch_rows if trainer else None
+            rows = trainer.worker.micro_batch_rows if trainer else None
             advice = smaller_model(job) if rows is None else smaller_batch(job, rows)
             raise UserError(f"{job.stage}: {error}; {advice}") from error
 
@@ -62,46 +64,34 @@ class Trainer:
     """A job at work."""
 
     def __init__(self, job: Job, checkpoints: Checkpoints):
-        self.job, self.checkpoints = job, checkpoints
+        self.job, self.checkpoints, self.worker = job, checkpoints, Worker(job, checkpoints)
         self.metrics = Metrics(job.output / "metrics.jsonl")
         self.measurements = Measurements()
         self.skipped = Skipped()
         self.finished = False
         self.seconds_before = 0.0  # spent by earlier attempts
         self.began = self.saved = time.monotonic()
-        self.micro_batch_rows = micro_batch_rows(job)
-        self.peak: float | None = job.backend.peak_flops
+        peak = job.backend.peak_flops
+        self.peak: float | None = peak * job.group.size if peak else None
         resumed = find_checkpoint(job, checkpoints)
         if resumed is None:
-            self.state = self.new_state(job.model_after(0), job.initial())
+            self.worker.begin()
             self.metrics.restart(self.header())
         else:
-            self.state = self.empty_state(job.model_after(resumed["step"]))
             self.resume(resumed)
 
+    @property
+    def state(self) -> TrainingState:
+        return self.worker.state
+
     # ---- start
-
-    def new_state(self, config: ModelConfig, parameters: np.ndarray) -> TrainingState:
-        return TrainingState(
-            config,
-            self.job.backend,
-            parameters,
-            optimizer_of(self.job.settings),
-            recompute=self.job.settings.recompute,
-            objective=self.job.objective,
-        )
-
-    def empty_state(self, config: ModelConfig) -> TrainingState:
-        return self.new_state(config, np.zeros(FlatBuffer.elements(config), np.float32))
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Take over everything that the checkpoint `saved` holds."""
         job, total = self.job, self.job.schedule.total_steps
         self.skipped = Skipped(saved.get("skipped", []), saved.get("rewinds", 0))
         self.seconds_before = saved["seconds"]
-        if job.settings.micro_batch_rows == "auto":
-            self.micro_batch_rows = saved["micro_batch_rows"]  # another number may fit here
-        job.backend.algorithms.update(saved.get("algorithms", {}))
+        self.worker.resume(saved)
         self.restore(saved)
         ended = saved["step"] == total or self.stalled()  # "finished" alone could be a flipped bit
         self.finished = saved["finished"] and saved["total_steps"] == total and ended
@@ -117,9 +107,7 @@ class Trainer:
     def restore(self, saved: dict[str, Any]) -> None:
         """Go to the step of the checkpoint `saved`, and forget what came behind it."""
         step = saved["step"]
-        self.change_model(self.job.model_after(step))
-        self.checkpoints.restore(step, self.state)
-        self.job.backend.scales = saved.get("scales", {})
+        self.worker.restore(saved)
         self.checkpoints.remove_after(step)
         keeps_best = self.job.settings.keep == "best"
         possible = self.checkpoints.steps() if keeps_best else range(step + 1)
@@ -130,9 +118,9 @@ class Trainer:
         """Say which differences to the checkpoint's machine or batches may change last bits."""
         here = environment(self.job.backend)
         before = {key: saved["environment"].get(key, "unknown") for key in here}
+        here |= {"micro_batch_rows": self.worker.micro_batch_rows, "ranks": self.job.group.size}
+        before |= {"micro_batch_rows": saved["micro_batch_rows"], "ranks": saved.get("ranks", 1)}
         changed = changes(before, here)
-        rows = {"micro_batch_rows": saved["micro_batch_rows"]}
-        changed += changes(rows, {"micro_batch_rows": self.micro_batch_rows})
         if changed:
             log.line(
                 "notice",
@@ -150,7 +138,8 @@ class Trainer:
             "parameters": parameter_count(job.config),
             "total_steps": job.schedule.total_steps,
             "tokens_per_step": job.tokens_per_step,
-            "micro_batch_rows": self.micro_batch_rows,
+            "micro_batch_rows": self.worker.micro_batch_rows,
+            "ranks": job.group.size,
             "fingerprint": job.fingerprint,
             "provenance": provenance.collect(job.backend.device_name),
             **({"skipped": self.skipped.ranges} if self.skipped.ranges else {}),
@@ -159,20 +148,13 @@ class Trainer:
 
     # ---- growth in depth
 
-    def change_model(self, config: ModelConfig) -> None:
-        """Make room for the state of another model, whose tensors are yet to be loaded."""
-        if self.state.config != config:
-            del self.state  # both at once may not fit into memory
-            self.state = self.empty_state(config)
-
     def grow(self) -> None:
-        """Refine the model, and the moments with it.
+        """Refine the model.
 
-        A shallower model is not handed on, so the best of its measurements counts no more.
+        A shallower one is not handed on, so the best of its measurements counts no more.
         """
-        step, tensors = self.state.step, refined_tensors(self.state)
-        self.change_model(refined(self.state.config))
-        self.state.load(tensors, step)
+        self.worker.grow()
+        step = self.state.step
         self.measurements.forget_best()
         config = self.state.config
         log.line("grow", "", step=step, layers=config.layers, step_size=config.step_size)
@@ -187,8 +169,9 @@ class Trainer:
             parameters=parameter_count(job.config),
             steps=total,
             tokens_per_step=job.tokens_per_step,
-            micro_batch_rows=self.micro_batch_rows,
+            micro_batch_rows=self.worker.micro_batch_rows,
             engine=job.backend.name,
+            ranks=job.group.size,
         )
         every, done = total * job.tokens_per_step, self.state.step * job.tokens_per_step
         with (
@@ -204,11 +187,11 @@ class Trainer:
                         self.grow()
                         flops = self.hand_over(self.state.step)
                 learning_rate = job.schedule.rate(self.state.step)
-                self.state.start(self.micro_batch_rows, learning_rate)
+                self.worker.step(learning_rate)
                 throughput.add_step(flops)
                 if self.state.step + 1 < total:  # the host makes rows while the device computes
                     flops = self.hand_over(self.state.step + 1)
-                result = self.state.finish()
+                result = self.worker.finish()
                 if not result.finite:
                     self.leave_out_rows(result)
                     progress.done = self.state.step * job.tokens_per_step
@@ -238,8 +221,7 @@ class Trainer:
 
         Where the device's peak is unknown, the operations are not counted.
         """
-        rows = self.job.stream.step(self.skipped.rows_of(step))
-        self.state.stage(rows.padded(self.micro_batch_rows))
+        rows = self.worker.stage(self.skipped.rows_of(step))
         return rows.training_flops(self.state.config) if self.peak else 0.0
 
     def validate_before_training(self) -> None:
@@ -318,8 +300,7 @@ class Trainer:
             self.validate_before_training()
             return
         self.checkpoints.remove_after(-1)
-        self.change_model(self.job.model_after(0))
-        self.state.restart(self.job.initial())
+        self.worker.restart()
         self.measurements = Measurements()
         self.metrics.cut_back(self.header(), 0, validated=True)
 
@@ -386,7 +367,8 @@ class Trainer:
             "decay_start": schedule.decay_start,
             "tokens": self.state.step * job.tokens_per_step,
             "section": job.section,
-            "micro_batch_rows": self.micro_batch_rows,
+            "micro_batch_rows": self.worker.micro_batch_rows,
+            "ranks": job.group.size,
             **self.measurements.saved,
             "skipped": self.skipped.ranges,
             "rewinds": self.skipped.rewinds,
@@ -397,7 +379,7 @@ class Trainer:
             "environment": environment(job.backend),
             "provenance": provenance.collect(job.backend.device_name),
         }
-        self.checkpoints.save(self.state, info)
+        self.checkpoints.save(self.state, self.worker.tensors(), info)
         keeps_best = job.settings.keep == "best"
         earlier = [s for s in self.checkpoints.steps() if s <= self.state.step - REWIND_STEPS]
         kept = set(earlier[-1:])  # the one to rewind to
@@ -437,13 +419,12 @@ class Trainer:
             **({"skipped": self.skipped.ranges} if self.skipped.ranges else {}),
             **job.info,
         }
-        folder = job.output / "model"
         save_model(
-            folder,
+            job.model_folder,
             SavedModel(job.config, parameters, job.tokenizer_path, job.stage, job.template, info),
         )
-        log.line("model", str(folder), step=step)
-        return folder
+        log.line("model", str(job.model_folder), step=step)
+        return job.model_folder
 
 
 def environment(backend: Backend) -> dict[str, Any]:

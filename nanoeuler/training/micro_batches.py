@@ -12,7 +12,7 @@ def micro_batch_rows(job: Job) -> int:
 
     It need not divide the rows of a step, which are padded then: see `even_share`.
     """
-    rows, asked = job.stream.rows_per_step, job.settings.micro_batch_rows
+    rows, asked = job.rows_per_rank, job.settings.micro_batch_rows
     limit = rows_that_fit(job) if asked == "auto" else int(asked)
     return even_share(rows, max(1, min(limit, rows)))
 
@@ -29,7 +29,7 @@ def rows_that_fit(job: Job) -> int:
     budget = engine.activation_budget(2 * state_bytes(job.config, AdamW)) // shares
     return min(
         tokens // length,
-        -(-job.stream.rows_per_step // shares),
+        -(-job.rows_per_rank // shares),
         rows_within(job.config, engine, length, budget, recompute=job.settings.recompute),
     )
 
@@ -54,7 +54,7 @@ def smaller_batch(job: Job, tried: int) -> str:
     if tried == 1:
         recompute = "" if job.settings.recompute else f"set {job.stage}.recompute: true, or "
         return f"a single row does not fit: {recompute}take a smaller model or a shorter context"
-    rows = job.stream.rows_per_step
+    rows = job.rows_per_rank
     fewer = even_share(rows, max(1, min(rows, rows_that_fit(job), tried - 1)))
     return (
         f"set {job.stage}.micro_batch_rows: {fewer} (the result stays the same within rounding) "

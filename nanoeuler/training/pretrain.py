@@ -24,6 +24,7 @@ from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.bigram import bigram_bits_per_byte
+from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
 from nanoeuler.training.loop import train
 from nanoeuler.training.parents import check_tokenizer, read_parent
@@ -43,6 +44,7 @@ def pretrain(
     tokenizer_path: Path,
     output: Path,
     backend: "Backend",
+    group: Group = ALONE,
 ) -> Path:
     """Train on the token shards of the manifest `tokens`; returns the model folder.
 
@@ -118,6 +120,7 @@ def pretrain(
         stream=stream,
         schedule=Schedule.of(settings, steps),
         backend=backend,
+        group=group,
         initial=lambda: (
             parent.parameters if parent else initial_parameters(first, seed, settings.embedding_std)
         ),

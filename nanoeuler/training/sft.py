@@ -22,6 +22,7 @@ from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.training.distributed.group import ALONE, Group
 from nanoeuler.training.job import Job
 from nanoeuler.training.loop import train
 from nanoeuler.training.parents import check_tokenizer, read_parent
@@ -41,6 +42,7 @@ def sft(
     parent_folder: Path | None,
     output: Path,
     backend: "Backend",
+    group: Group = ALONE,
 ) -> Path:
     """Tune the model of `parent_folder` on the records of the manifest `instructions`.
 
@@ -92,6 +94,7 @@ def sft(
         stream=stream,
         schedule=Schedule.of(settings, steps_in(settings.epochs, stream)),
         backend=backend,
+        group=group,
         initial=lambda: parent.parameters if parent else initial_parameters(model, seed),
         validate=lambda transformer: {"loss": response_loss(transformer, validation)},
         score=lambda values: values["loss"],

@@ -1,4 +1,4 @@
-"""What the ranks of a training stage do together, and a rank that is alone.
+"""What the ranks of a training stage do together.
 
 Rank 0 leads: it alone decides, writes files and talks to people. It tells the others which call
 comes next (`tell`), and they make the same call (`heed`). The arrays of a step go through
@@ -7,8 +7,12 @@ comes next (`tell`), and they make the same call (`heed`). The arrays of a step 
 Each rank updates one part of the flat buffers, from `cuts[rank]` to `cuts[rank + 1]`.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from typing import Any, TypeVar
+
+import numpy as np
 
 from nanoeuler.backend.records import Array
 
@@ -22,11 +26,11 @@ class Group:
     size = 1
 
     def tell(self, call: str, *arguments: Any) -> None:
-        """On rank 0: let the others make a call next. `arguments` are plain values."""
+        """On rank 0: let the others make a call next. The arguments are plain values."""
 
     def heed(self) -> tuple[str, tuple[Any, ...]]:
         """On the other ranks: wait for the next call; its name and arguments."""
-        raise NotImplementedError("a rank that is alone has nobody to heed")
+        raise RuntimeError("rank 0 heeds nobody")
 
     def after_leader(self, work: Callable[[], Result]) -> Result:
         """`work()`, which the other ranks begin when rank 0 has ended it."""
@@ -43,3 +47,98 @@ class Group:
 
 
 ALONE = Group()
+
+
+class Lost(Exception):
+    """Another rank has ended, so that this one can't go on."""
+
+
+class HostGroup(Group):
+    """Ranks whose arrays are the host's, connected by sockets; sums are made by rank 0.
+
+    Always in the order of the ranks, so that a run with as many of them has the same bits.
+    """
+
+    def __init__(self, rank: int, size: int, peers: Sequence[Connection]):
+        """`peers`: on rank 0 its connections to the others, in order; on those the one to it."""
+        self.rank, self.size, self.peers = rank, size, peers
+        self.received: dict[tuple[int, np.dtype], np.ndarray] = {}
+
+    def tell(self, call: str, *arguments: Any) -> None:
+        with losing():
+            for peer in self.peers:
+                peer.send((call, arguments))
+
+    def heed(self) -> tuple[str, tuple[Any, ...]]:
+        with losing():
+            return self.peers[0].recv()
+
+    def after_leader(self, work: Callable[[], Result]) -> Result:
+        if self.rank:
+            self.heed()
+        result = work()
+        if not self.rank:
+            self.tell("go on")
+        return result
+
+    def sum(self, *arrays: Array) -> None:
+        for array in arrays:
+            with losing():
+                if self.rank:
+                    self.peers[0].send_bytes(as_bytes(array))
+                    self.peers[0].recv_bytes_into(as_bytes(array))
+                else:
+                    self.add_others(array)
+                    self.send_all(array)
+
+    def reduce(self, array: Array, cuts: Sequence[int]) -> None:
+        with losing():
+            if self.rank:
+                self.peers[0].send_bytes(as_bytes(array))
+                own = array[cuts[self.rank] : cuts[self.rank + 1]]
+                self.peers[0].recv_bytes_into(as_bytes(own))
+                return
+            self.add_others(array)
+            for rank, peer in enumerate(self.peers, start=1):
+                peer.send_bytes(as_bytes(array[cuts[rank] : cuts[rank + 1]]))
+
+    def gather(self, array: Array, cuts: Sequence[int]) -> None:
+        with losing():
+            if self.rank:
+                self.peers[0].send_bytes(as_bytes(array[cuts[self.rank] : cuts[self.rank + 1]]))
+                self.peers[0].recv_bytes_into(as_bytes(array))
+                return
+            for rank, peer in enumerate(self.peers, start=1):
+                peer.recv_bytes_into(as_bytes(array[cuts[rank] : cuts[rank + 1]]))
+            self.send_all(array)
+
+    def add_others(self, array: np.ndarray) -> None:
+        other = self.like(array)
+        for peer in self.peers:
+            peer.recv_bytes_into(as_bytes(other))
+            array += other
+
+    def send_all(self, array: np.ndarray) -> None:
+        for peer in self.peers:
+            peer.send_bytes(as_bytes(array))
+
+    def like(self, array: np.ndarray) -> np.ndarray:
+        """An array for what another rank sends of this size and type."""
+        key = array.size, array.dtype
+        if key not in self.received:
+            self.received[key] = np.empty_like(array)
+        return self.received[key]
+
+
+def as_bytes(array: np.ndarray) -> memoryview:
+    """The memory of a contiguous array."""
+    return array.view(np.uint8).data
+
+
+@contextlib.contextmanager
+def losing() -> Iterator[None]:
+    """Raise `Lost` where the other end of a connection is gone."""
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        raise Lost from error

@@ -1,0 +1,138 @@
+"""The processes that are the ranks of a training stage, on one host.
+
+Rank 0 is the process that was asked to train. It starts the others, with the command that it was
+given and their number in the environment. They end when it ends, whatever ends it. When one of
+them ends too early, it stops the others and itself.
+"""
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Client, Connection, Listener
+
+from nanoeuler import log
+from nanoeuler.cores import threads_allowed
+from nanoeuler.errors import UserError
+from nanoeuler.training.distributed.group import ALONE, Group, HostGroup, Lost
+
+RANK, RANKS, LEADER, KEY = (
+    f"NANOEULER_{name}" for name in ("RANK", "RANKS", "LEADER", "LEADER_KEY")
+)
+POLL_SECONDS = 0.2
+PATIENCE_SECONDS = 20.0
+"""How long ranks may take to end by themselves."""
+
+
+def own_rank() -> int:
+    """The rank of this process: 0 unless another one started it."""
+    return int(os.environ.get(RANK, "0"))
+
+
+@contextlib.contextmanager
+def ranks(size: int) -> Iterator[Group]:
+    """The group of this process: as rank 0 of `size`, or as the rank that it was started for."""
+    if own_rank():
+        try:
+            yield follow()
+        except Lost:
+            raise SystemExit(1) from None  # rank 0 has said why, or was killed
+        except UserError as error:
+            print(f"error  rank {own_rank()}: {error}", file=sys.stderr)
+            raise SystemExit(1) from None
+    elif size > 1:
+        with lead(size) as group:
+            yield group
+    else:
+        yield ALONE
+
+
+def follow() -> Group:
+    """Connect to rank 0."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # rank 0 saves, and ends us
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    log.silence()
+    leader = Client(os.environ[LEADER], "AF_UNIX", authkey=bytes.fromhex(os.environ[KEY]))
+    leader.send(own_rank())
+    return HostGroup(own_rank(), int(os.environ[RANKS]), [leader])
+
+
+def end_with(parent: int) -> None:
+    """End this process when its parent has ended."""
+    while os.getppid() == parent:
+        time.sleep(POLL_SECONDS)
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def lead(size: int) -> Iterator[Group]:
+    """Start the other ranks, with an equal share of the cores each; they have ended when the
+    context has."""
+    os.environ["OMP_NUM_THREADS"] = str(max(1, threads_allowed() // size))
+    key = secrets.token_bytes(32)
+    with Listener(family="AF_UNIX", authkey=key, backlog=size) as listener:
+        environment = os.environ | {RANKS: str(size), LEADER: listener.address, KEY: key.hex()}
+        children = [start(rank, environment) for rank in range(1, size)]
+        found: dict[int, Connection] = {}
+        ended = threading.Event()
+        threading.Thread(target=watch, args=(children, ended), daemon=True).start()
+        try:
+            while len(found) < size - 1:
+                peer = listener.accept()
+                found[peer.recv()] = peer
+            group = HostGroup(0, size, [found[rank] for rank in sorted(found)])
+            yield group
+            group.tell("end")
+        except Lost:
+            time.sleep(PATIENCE_SECONDS)  # `watch` says who, and ends this process
+            raise
+        finally:
+            ended.set()
+            for peer in found.values():
+                peer.close()
+            end(children)
+
+
+def start(rank: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "nanoeuler", *sys.argv[1:]]
+    return subprocess.Popen(command, env=environment | {RANK: str(rank)}, stdin=subprocess.DEVNULL)
+
+
+def watch(children: list[subprocess.Popen[bytes]], ended: threading.Event) -> None:
+    """End this process, and the other ranks, when one of them ends before its time."""
+    while not ended.wait(POLL_SECONDS):
+        for rank, child in enumerate(children, start=1):
+            status = child.poll()
+            if status is not None and not ended.is_set():
+                log.line(
+                    "error",
+                    f"{describe(rank, len(children) + 1, status)}; the other ranks "
+                    "are stopped; run the same command again to go on from the last checkpoint",
+                )
+                for other in children:
+                    other.kill()
+                os._exit(1)
+
+
+def describe(rank: int, size: int, status: int) -> str:
+    """How a rank ended."""
+    if status < 0:
+        return f"rank {rank} of {size} was killed by {signal.Signals(-status).name}"
+    return f"rank {rank} of {size} ended with status {status}, for the reason above"
+
+
+def end(children: list[subprocess.Popen[bytes]]) -> None:
+    """Let the other ranks end; kill those that do not."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    for child in children:
+        try:
+            child.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()

@@ -1,0 +1,132 @@
+"""What every rank of a training stage does: it holds the state of training.
+
+Rank 0 has a `Trainer` that calls these methods. Each call is first told to the other ranks, which
+make the same one.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.depth import refined
+from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.training.checkpoint import Checkpoints
+from nanoeuler.training.growth import refined_tensors
+from nanoeuler.training.job import Job
+from nanoeuler.training.micro_batches import micro_batch_rows
+from nanoeuler.training.optimizer.choice import optimizer_of
+from nanoeuler.training.state import StepResult, TrainingState
+from nanoeuler.training.streams import StepRows
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def everywhere(
+    method: Callable[Concatenate["Worker", Given], Result],
+) -> Callable[Concatenate["Worker", Given], Result]:
+    """A method of the worker that rank 0 lets the others call, too."""
+
+    @functools.wraps(method)
+    def call(self: "Worker", *given: Given.args, **named: Given.kwargs) -> Result:
+        if self.job.group.rank == 0:
+            self.job.group.tell(method.__name__, *given)
+        return method(self, *given, **named)
+
+    return call
+
+
+class Worker:
+    """The state of a job, and what is done to it."""
+
+    state: TrainingState
+
+    def __init__(self, job: Job, checkpoints: Checkpoints):
+        self.job, self.checkpoints = job, checkpoints
+        self.micro_batch_rows = micro_batch_rows(job)
+
+    def heed(self) -> None:
+        """On another rank than 0: do what it tells, until the end."""
+        while True:
+            call, given = self.job.group.heed()
+            if call == "end":
+                return
+            getattr(self, call)(*given)
+
+    # ---- the state
+
+    def new_state(self, config: ModelConfig, parameters: np.ndarray) -> TrainingState:
+        return TrainingState(
+            config,
+            self.job.backend,
+            parameters,
+            optimizer_of(self.job.settings),
+            recompute=self.job.settings.recompute,
+            objective=self.job.objective,
+            group=self.job.group,
+        )
+
+    def make_room(self, config: ModelConfig) -> None:
+        """Have a state of a model, whose tensors are yet to be loaded."""
+        if not hasattr(self, "state") or self.state.config != config:
+            self.__dict__.pop("state", None)  # both at once may not fit into memory
+            self.state = self.new_state(config, np.zeros(FlatBuffer.elements(config), np.float32))
+
+    @everywhere
+    def begin(self) -> None:
+        """Have the state in which training begins."""
+        self.state = self.new_state(self.job.model_after(0), self.job.initial())
+
+    @everywhere
+    def restart(self) -> None:
+        """Go back to the state in which training began."""
+        self.make_room(self.job.model_after(0))
+        self.state.restart(self.job.initial())
+
+    @everywhere
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Take over batches and algorithms from a checkpoint of an earlier process."""
+        if self.job.settings.micro_batch_rows == "auto":
+            self.micro_batch_rows = saved["micro_batch_rows"]  # another number may fit here
+        self.job.backend.algorithms.update(saved.get("algorithms", {}))
+
+    @everywhere
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go to the step of the checkpoint `saved`."""
+        self.make_room(self.job.model_after(saved["step"]))
+        self.checkpoints.restore(saved["step"], self.state)
+        self.job.backend.scales = saved.get("scales", {})
+
+    @everywhere
+    def grow(self) -> None:
+        """Refine the model, and the moments with it."""
+        step, tensors = self.state.step, refined_tensors(self.state)
+        self.make_room(refined(self.state.config))
+        self.state.load(tensors, step)
+
+    @everywhere
+    def tensors(self) -> dict[str, np.ndarray]:
+        """See `TrainingState.tensors`."""
+        return self.state.tensors()
+
+    # ---- a step
+
+    @everywhere
+    def stage(self, number: int) -> StepRows:
+        """Hand over a step's rows; they come back as they are, without empty ones."""
+        rows = self.job.stream.step(number)
+        self.state.stage(rows.padded(self.job.group.size * self.micro_batch_rows))
+        return rows
+
+    @everywhere
+    def step(self, learning_rate: float) -> None:
+        """Begin the update on the rows that were handed over."""
+        self.state.start(self.micro_batch_rows, learning_rate)
+
+    @everywhere
+    def finish(self) -> StepResult:
+        """The result of the update that was begun last."""
+        return self.state.finish()

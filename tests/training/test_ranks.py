@@ -1,0 +1,142 @@
+"""Ranks share each step: a run is that of one process within rounding, and repeats to the bit.
+
+The ranks are processes on this host, some of which are killed.
+"""
+
+import os
+import shutil
+import signal
+
+import numpy as np
+import psutil
+import pytest
+from safetensors.numpy import load_file
+
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.spec import block_matrices
+from nanoeuler.training.distributed.shards import cuts
+from tests.waiting import CEILING, wait_until
+
+TWO, THREE = ("--ranks", "2"), ("--ranks", "3")
+
+
+def parameters(trainer, stage="pretrain"):
+    return load_file(trainer.output / stage / "model" / "model.safetensors")
+
+
+def assert_alike(found, expected):
+    for name, values in expected.items():
+        error = np.linalg.norm(found[name] - values) / np.linalg.norm(values)
+        assert error < 1e-3, f"{name} differs by {error:.1e}"
+
+
+def ranks_of(process):
+    """The other ranks that a trainer has started."""
+    return psutil.Process(process.pid).children()
+
+
+def wait_for_end(processes):
+    wait_until(
+        lambda: not any(each.is_running() and each.status() != "zombie" for each in processes)
+    )
+
+
+@pytest.fixture(scope="session")
+def shared(data, tmp_path_factory):
+    """A pretraining run of two ranks that nothing disturbed."""
+    from tests.training.conftest import Trainer
+
+    trainer = Trainer(data, tmp_path_factory.mktemp("shared"))
+    trainer.run("pretrain", *TWO)
+    return trainer
+
+
+def test_two_ranks_train_as_one_does(shared, uninterrupted):
+    assert_alike(parameters(shared), parameters(uninterrupted))
+    found, expected = (
+        [entry.get("loss") for entry in x.metrics()] for x in (shared, uninterrupted)
+    )
+    assert found[1:] == [
+        value if value is None else pytest.approx(value, rel=1e-4) for value in expected[1:]
+    ]
+    assert shared.metrics()[0]["ranks"] == 2
+
+
+@pytest.mark.parametrize("who", ["rank 0", "rank 1"])
+def test_a_killed_rank_ends_all_and_the_rerun_goes_on_to_the_same_bits(trainer, shared, who):
+    trainer.config["pretrain"]["checkpoint_minutes"] = 0.001
+    process = trainer.start_until(23, "pretrain", *TWO)
+    others = ranks_of(process)
+    (process if who == "rank 0" else others[0]).send_signal(signal.SIGKILL)
+    _, said = process.communicate(timeout=30)
+    wait_for_end(others)
+    if who == "rank 1":
+        assert process.returncode == 1
+        assert said.count("rank 1 of 2 was killed by SIGKILL; the other ranks are stopped") == 1
+        assert "Traceback" not in said
+    assert "going on from step" in trainer.run("pretrain", *TWO)
+    assert trainer.weights() == shared.weights()
+
+
+def test_a_polite_stop_saves_once_and_goes_on(trainer, shared):
+    process = trainer.start_until(13, "pretrain", *TWO)
+    os.killpg
+    for each in (process, *ranks_of(process)):  # as a terminal or a cluster does
+        each.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=CEILING)
+    assert process.returncode == 143
+    assert said.count("saving after this step") == 1
+    assert len(trainer.checkpoints()) == 1
+    trainer.run("pretrain", *TWO)
+    assert trainer.weights() == shared.weights()
+
+
+@pytest.mark.parametrize(("before", "after"), [((), TWO), (TWO, ()), (TWO, THREE)])
+def test_another_number_of_ranks_goes_on_within_rounding(trainer, uninterrupted, before, after):
+    process = trainer.start_until(23, "pretrain", *before)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=CEILING)
+    said = trainer.run("pretrain", *after)
+    assert "ranks 1 → 2" in said or "ranks 2 → " in said
+    assert_alike(parameters(trainer), parameters(uninterrupted))
+
+
+def test_an_error_of_one_rank_ends_all_with_its_sentence(trainer, data, tmp_path):
+    """The leader reads its tokenizer before the others are let in to theirs."""
+    trainer.config["model"] = dict(trainer.config["model"])
+    said = trainer.run("pretrain", "--ranks", "1000", status=1)
+    assert "cannot be shared by 1000 ranks" in said
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_tuning_stages_and_muon_share_steps_too(trainer, tuned, optimizer):
+    for stage, extra in (("sft", ()), ("dpo", ("--parent", str(tuned)))):
+        trainer.config[stage] = trainer.config[stage] | {"optimizer": optimizer}
+        trainer.run(stage, *extra)
+        expected = parameters(trainer, stage)
+        shutil.rmtree(trainer.output / stage)
+        trainer.run(stage, *extra, *TWO)
+        assert_alike(parameters(trainer, stage), expected)
+
+
+def test_growth_shares_steps_too(trainer):
+    trainer.config["model"] = trainer.config["model"] | {"layers": 2}
+    trainer.config["pretrain"] |= {"grow_at": [0.5]}
+    trainer.run()
+    expected = parameters(trainer)
+    shutil.rmtree(trainer.output / "pretrain")
+    trainer.run("pretrain", *TWO)
+    assert_alike(parameters(trainer), expected)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("preset", ["small", "base"])
+def test_parts_are_as_long_as_each_other_and_cut_no_matrix(preset, ranks):
+    config = ModelConfig.from_dict({"preset": preset})
+    found, total = cuts(config, ranks), FlatBuffer.elements(config)
+    assert (found[0], found[-1]) == (0, total)
+    for matrix in block_matrices(config):
+        assert not any(matrix.offset < cut < matrix.stop for cut in found)
+    lengths = np.diff(found)
+    assert lengths.max() < 1.35 * total / ranks, lengths
