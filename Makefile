@@ -24,8 +24,10 @@ demo: .venv/core.stamp
 	$(BIN)/snakemake --cores all
 	@$(BIN)/python -m nanoeuler.config.next_steps config/config.yaml
 
+# The tests start hundreds of processes: each would compile this project's sources again.
 test: lint
-	$(BIN)/python -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest \
+	  --numprocesses logical --dist loadfile --no-loadscope-reorder
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

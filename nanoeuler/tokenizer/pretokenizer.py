@@ -14,25 +14,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nanoeuler.errors import UserError
 from nanoeuler.tokenizer.file_bytes import FileBytes
 from nanoeuler.tokenizer.scanner import CLASSES, find_cut
 
-NAME = "gpt2"
 WINDOW = 1 << 9  # bytes that are searched for a cut in one call
-
-
-def to_bytes(text: str | bytes) -> bytes:
-    """Return the bytes of `text`. Raises `UserError` for a str with a lone surrogate."""
-    if not isinstance(text, str):
-        return bytes(text)
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"character {error.start} of the text is U+{ord(text[error.start]):04X}, "
-            "a lone surrogate that UTF-8 cannot carry; remove it or give bytes"
-        ) from None
 
 
 def blocks(data: bytes | FileBytes, start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nanoeuler.errors import UserError
 from nanoeuler.files import canonical_json, sha256_text
 from nanoeuler.tokenizer import tokenizer_json
-from nanoeuler.tokenizer.pretokenizer import to_bytes
 from nanoeuler.tokenizer.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -96,3 +96,16 @@ class Tokenizer:
 
     def is_special(self, index: int) -> bool:
         return index in self._special
+
+
+def to_bytes(text: str | bytes) -> bytes:
+    """Return the bytes of `text`. Raises `UserError` for a str with a lone surrogate."""
+    if not isinstance(text, str):
+        return bytes(text)
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"character {error.start} of the text is U+{ord(text[error.start]):04X}, "
+            "a lone surrogate that UTF-8 cannot carry; remove it or give bytes"
+        ) from None

@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 from nanoeuler.errors import UserError, brief
 from nanoeuler.files import read_json, write_json
 from nanoeuler.integrity import Origin, check_note, note_path
-from nanoeuler.tokenizer import pretokenizer
 from nanoeuler.tokenizer.vocabulary import (
     BYTE_OF_CHARACTER,
     CHARACTER_OF_BYTE,
@@ -22,7 +21,8 @@ from nanoeuler.tokenizer.vocabulary import (
     Vocabulary,
 )
 
-PRETOKENIZER = {  # the file's spelling of pretokenizer.NAME
+SCANNER = "gpt2"  # our name of the words that PRETOKENIZER cuts
+PRETOKENIZER = {
     "type": "ByteLevel",
     "add_prefix_space": False,
     "trim_offsets": True,
@@ -234,13 +234,13 @@ class Reader:
         if describe(found) != PRETOKENIZER["type"]:
             self.refuse(
                 f"its pre_tokenizer {describe(found)} is not known here, "
-                f"only {PRETOKENIZER['type']} (the scanner {pretokenizer.NAME!r}) is"
+                f"only {PRETOKENIZER['type']} (the scanner {SCANNER!r}) is"
             )
         for key, default in (("add_prefix_space", True), ("use_regex", True)):
             if found.get(key, default) != PRETOKENIZER[key]:
                 self.refuse(
                     f"its pre_tokenizer sets {key} to {brief(found.get(key, default))}, "
-                    f"where the scanner {pretokenizer.NAME!r} is {PRETOKENIZER[key]!r}"
+                    f"where the scanner {SCANNER!r} is {PRETOKENIZER[key]!r}"
                 )
 
     def ids(self, vocab: Any) -> dict[str, int]:

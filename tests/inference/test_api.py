@@ -50,6 +50,16 @@ def test_importing_the_package_is_cheap():
     assert done.stdout.strip() == "set()"
 
 
+def test_reading_a_tokenizer_and_decoding_load_no_compiler(tokenizer_path):
+    script = (
+        "import sys; from nanoeuler.tokenizer import Tokenizer; import nanoeuler.config.start;"
+        f"Tokenizer.load({str(tokenizer_path)!r}).decode([1, 99]); print('numba' in sys.modules)"
+    )
+    arguments = [sys.executable, "-c", script]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=CHECKOUT)
+    assert done.stdout == "False\n"
+
+
 # ---- writing
 
 

@@ -20,6 +20,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Split
 from nanoeuler.errors import UserError
 from nanoeuler.tokenizer import pretokenizer, unicode16
 from nanoeuler.tokenizer.file_bytes import FileBytes
+from nanoeuler.tokenizer.tokenizer import to_bytes
 
 PEER = ByteLevel(add_prefix_space=False, use_regex=True)
 
@@ -156,7 +157,7 @@ def test_invalid_bytes_are_of_class_other():
 @pytest.mark.parametrize("text", ["a\ud800b", "\udcff"])
 def test_a_lone_surrogate_gets_one_sentence(text: str):
     with pytest.raises(UserError, match="lone surrogate"):
-        pretokenizer.to_bytes(text)
+        to_bytes(text)
 
 
 MIXED = st.lists(

@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import forked_snakemake
+
 from tests.waiting import CEILING
 
 ROOT = Path(__file__).parents[2]
@@ -78,10 +80,12 @@ class Checkout:
             for name, value in os.environ.items()
             if name not in ("PYTHONPATH", "SNAKEMAKE_PROFILE")
         }
+        if environment is None:
+            return forked_snakemake.run(arguments, self.path, inherited | calls)
         return subprocess.run(
             [sys.executable, "-m", "snakemake", *arguments],
             cwd=self.path,
-            env=inherited | calls | (environment or {}),
+            env=inherited | calls | environment,
             capture_output=True,
             text=True,
             timeout=CEILING,
@@ -127,7 +131,7 @@ def make_checkout(path: Path) -> Checkout:
     for part in ("Snakefile", "workflow", "profiles", "nanoeuler"):
         source = ROOT / part
         if source.is_dir():
-            shutil.copytree(source, path / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, path / part, ignore=shutil.ignore_patterns("*.nb[ci]"))
         else:
             shutil.copy(source, path / part)
     shutil.copy(Path(__file__).parent / "stub_stages.py", path / "nanoeuler/__main__.py")

@@ -4,6 +4,7 @@ Every parameter tensor is compared with finite differences, in models that are s
 change each parameter on its own.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,33 +75,56 @@ def check_model(case: str, backend: Backend | None = None, seed: int = 1) -> Ite
 
     Some targets are masked, and the heads are weighted as in training.
     """
-    ops = backend or ReferenceBackend(np.float64)
-    fields, length = CASES[case]
-    config = ModelConfig.from_dict(TINY | fields)
-    random = np.random.default_rng(seed)
-    parameters = random_parameters(config, random)
-    model = Transformer(config, parameters, ops)
-    batch, targets_BTK = random_rows(config, 2, length, random)
-    tokens, targets_R = batch.ids.size, targets_BTK.reshape(-1)
-    weights_K = np.asarray(config.mtp_weights) / sum(config.mtp_weights) / tokens
-    weights_R = np.tile(weights_K, tokens)
-    logprobs_R, lse_R = np.empty(len(targets_R)), np.empty(len(targets_R))
+    found = Example(case, backend or ReferenceBackend(np.float64), seed).gradients()
+    for name, expected in derivatives(case, seed).items():
+        yield compare(case, name, found[name], expected)
 
-    def loss() -> float:
-        buffers = model.forward(batch, training=True)
-        logits = model.heads.logits(model.weights.heads, buffers)
-        ops.cross_entropy(logits, targets_R, logprobs_R, lse_R)
-        return float(-(logprobs_R * weights_R).sum())
 
-    loss()
-    buffers = model.buffers(*batch.ids.shape, training=True)
-    ops.cross_entropy_backward(model.heads.logit_rows(buffers), targets_R, weights_R, lse_R)
-    gradients = np.zeros_like(parameters)
-    model.backward(batch, buffers, model_weights(config, gradients))
-    found, values = FlatBuffer(config, gradients), FlatBuffer(config, parameters)
-    for tensor in values.table:
-        expected = finite_difference(loss, values[tensor.name])
-        yield compare(case, tensor.name, found[tensor.name], expected)
+@functools.cache
+def derivatives(case: str, seed: int) -> dict[str, np.ndarray]:
+    """Finite differences of the loss with respect to every tensor, by the reference's forward pass.
+
+    They take nearly all the time of a check and are the same for every engine.
+    """
+    example = Example(case, ReferenceBackend(np.float64), seed)
+    values = example.parameters
+    return {
+        tensor.name: finite_difference(example.loss, values[tensor.name]) for tensor in values.table
+    }
+
+
+class Example:
+    """The model of a case on an engine, and a batch for it."""
+
+    def __init__(self, case: str, ops: Backend, seed: int):
+        fields, length = CASES[case]
+        self.ops, self.config = ops, ModelConfig.from_dict(TINY | fields)
+        random = np.random.default_rng(seed)
+        parameters = random_parameters(self.config, random)
+        self.parameters = FlatBuffer(self.config, parameters)
+        self.model = Transformer(self.config, parameters, ops)
+        self.batch, targets_BTK = random_rows(self.config, 2, length, random)
+        tokens, self.targets_R = self.batch.ids.size, targets_BTK.reshape(-1)
+        weights_K = np.asarray(self.config.mtp_weights) / sum(self.config.mtp_weights) / tokens
+        self.weights_R = np.tile(weights_K, tokens)
+        self.logprobs_R = np.empty(len(self.targets_R))
+        self.lse_R = np.empty(len(self.targets_R))
+
+    def loss(self) -> float:
+        buffers = self.model.forward(self.batch, training=True)
+        logits = self.model.heads.logits(self.model.weights.heads, buffers)
+        self.ops.cross_entropy(logits, self.targets_R, self.logprobs_R, self.lse_R)
+        return float(-(self.logprobs_R * self.weights_R).sum())
+
+    def gradients(self) -> FlatBuffer:
+        """The loss's gradient by the backward pass."""
+        self.loss()
+        buffers = self.model.buffers(*self.batch.ids.shape, training=True)
+        logits = self.model.heads.logit_rows(buffers)
+        self.ops.cross_entropy_backward(logits, self.targets_R, self.weights_R, self.lse_R)
+        gradients = np.zeros_like(self.parameters.array)
+        self.model.backward(self.batch, buffers, model_weights(self.config, gradients))
+        return FlatBuffer(self.config, gradients)
 
 
 def random_parameters(config: ModelConfig, random: np.random.Generator) -> np.ndarray:

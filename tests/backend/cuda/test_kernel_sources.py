@@ -1,8 +1,12 @@
 """Every kernel compiles for the architectures that the engine runs on. No GPU is needed for that,
-only NVIDIA's run-time compiler."""
+only NVIDIA's run-time compiler. Its reports are kept beside pytest's cache: a source, its options
+and the compiler give the same report again, and most runs change no kernel."""
 
 import ctypes
 import dataclasses
+import functools
+import hashlib
+import importlib.metadata
 import importlib.util
 import re
 from pathlib import Path
@@ -17,8 +21,10 @@ from nanoeuler.backend.cuda.kernel_sources import (
     KernelSources,
     many_rows_products,
 )
+from nanoeuler.files import atomic_write
 from nanoeuler.model.config import ModelConfig
 
+KEPT_REPORTS = Path(__file__).parents[3] / ".pytest_cache" / "nvrtc"
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a")
 SHARED_LIMIT = 99 * 1024  # bytes of a block on an RTX 30 or 40; the big chips have more
 TYPES = {
@@ -34,9 +40,34 @@ def nvidia_folder() -> Path:
     return next(Path(folder).glob("cu1*"))
 
 
+@functools.cache
+def compiler() -> list[tuple[str, str]]:
+    """Names and versions of the compiler's packages, which hold CUDA's headers, too."""
+    packages = importlib.metadata.distributions()
+    return sorted((p.name, p.version) for p in packages if p.name.startswith("nvidia"))
+
+
 def compile_source(source, architecture) -> str:
     """The compiler's report, with registers and spills; fails the test when the source does not
     compile."""
+    options = [
+        *source.options,
+        f"--gpu-architecture={architecture}",
+        f"-I{nvidia_folder() / 'include'}",
+        "--ptxas-options=-v",
+    ]
+    given = repr((compiler(), source.name, options, source.code))
+    kept = KEPT_REPORTS / hashlib.sha256(given.encode()).hexdigest()
+    if kept.exists():
+        return kept.read_text()
+    report = compile_anew(source, options)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(kept) as file:
+        file.write(report)
+    return report
+
+
+def compile_anew(source, options: list[str]) -> str:
     library = ctypes.CDLL(str(next(nvidia_folder().glob("lib/libnvrtc.so.*"))))
     program, length = ctypes.c_void_p(), ctypes.c_size_t()
     assert (
@@ -45,12 +76,6 @@ def compile_source(source, architecture) -> str:
         )
         == 0
     )
-    options = [
-        *source.options,
-        f"--gpu-architecture={architecture}",
-        f"-I{nvidia_folder() / 'include'}",
-        "--ptxas-options=-v",
-    ]
     status = library.nvrtcCompileProgram(
         program,
         len(options),
