@@ -45,11 +45,18 @@ def ranks(size: int) -> Iterator[Group]:
         except UserError as error:
             print(f"error  rank {own_rank()}: {error}", file=sys.stderr)
             raise SystemExit(1) from None
-    elif size > 1:
-        with lead(size) as group:
-            yield group
-    else:
+        raise SystemExit(0)  # what comes behind a stage is for rank 0
+    cores = threads_allowed()
+    if not 1 <= size <= 4 * cores:
+        raise UserError(
+            f"--ranks {size}: give 1 to {4 * cores} on this machine, where they share "
+            f"{log.counted(cores, 'core')}"
+        )
+    if size == 1:
         yield ALONE
+        return
+    with lead(size) as group:
+        yield group
 
 
 def follow() -> Group:
