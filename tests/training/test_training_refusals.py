@@ -94,9 +94,9 @@ def test_a_full_memory_is_told_with_what_would_help(trainer):
     )
     trainer.config["model"] = model
     trainer.config["pretrain"] |= {
-        "tokens": 2**20,
-        "batch_tokens": 2**20,
-        "micro_batch_rows": 2**16,
+        "tokens": 2**21,
+        "batch_tokens": 2**21,
+        "micro_batch_rows": 2**17,
     }
     said = trainer.run(status=1, preexec_fn=two_gigabytes)
     assert (
