@@ -63,6 +63,10 @@ class DeviceInfo(Protocol):
     def free_memory(self) -> int:
         """Bytes that are free now."""
 
+    @property
+    def shared(self) -> bool:
+        """Whether another process of nanoeuler has it, too."""
+
 
 class Backend(ABC):
     """An engine: its arrays, its ops, and what it can do."""

@@ -122,6 +122,23 @@ def choose_parent(options: argparse.Namespace, settings: "Training") -> Path | N
     return options.parent or (Path(settings.init_from) if settings.init_from else None)
 
 
+def rank_count(options: argparse.Namespace) -> int:
+    """Processes that share each step: one for each of `--gpus`, or those of `--ranks`."""
+    from nanoeuler.backend import gpu_problem
+    from nanoeuler.backend.cuda.device import usable
+
+    gpus = options.gpus or 1
+    if gpus == 1 or options.device in ("cpu", "reference"):
+        return options.ranks
+    if options.ranks > 1:
+        raise UserError("--gpus starts a rank for each GPU; leave --ranks out")
+    there = 0 if gpu_problem() else len(usable())
+    if gpus > there:
+        found = log.counted(there, "GPU") if there else "no GPU"
+        raise UserError(f"--gpus {gpus}: {found} can be used here; give as many, or 0 for the CPU")
+    return gpus
+
+
 def run(
     options: argparse.Namespace,
     settings: "Training",
@@ -138,14 +155,19 @@ def run(
 
     require_ours(options.output / "model")
     try:
-        with ranks(options.ranks) as group:
+        with ranks(rank_count(options)) as group:
             backend = make_backend(
                 options.device,
                 options.gpus,
                 precision=settings.precision,
                 residual=settings.residual_precision,
             )
-            stage(backend, group)
+            if group.size > 1 and backend.device and backend.device.shared:
+                raise UserError(
+                    f"--gpus {group.size}: another process of nanoeuler is at work on one of the "
+                    "GPUs; wait for it, or ask for fewer"
+                )
+            stage(backend, group.on(backend))
         return 0
     except Stopped as stopped:
         log.line("stopped", "the state is saved; run the same command again to go on")

@@ -160,6 +160,21 @@ class TrainingState:
             )
         inputs.program.run()
 
+    @property
+    def recorded(self) -> bool:
+        """Whether a step like the next one was made before."""
+        return self.inputs is not None and self.inputs.program is not None
+
+    def rehearse(self, micro_batch_rows: int) -> None:
+        """Compute the gradients of the rows that were handed over, on this rank alone.
+
+        Nothing is moved, but a device finds out how to run fast what it will run often.
+        """
+        program = self.backend.program(
+            lambda: self.compute_gradients(micro_batch_rows), training=True
+        )
+        program.run()
+
     def finish(self) -> StepResult:
         """The result of the update that was started last."""
         loss, first_head_loss, norm, _ = self.backend.to_host(self.results).tolist()

@@ -121,9 +121,21 @@ class Worker:
         self.state.stage(rows.padded(self.job.group.size * self.micro_batch_rows))
         return rows
 
-    @everywhere
     def step(self, learning_rate: float) -> None:
         """Begin the update on the rows that were handed over."""
+        if self.job.group.size > 1 and self.job.backend.device and not self.state.recorded:
+            self.state.rehearse(self.micro_batch_rows)
+            self.take_algorithms(self.job.backend.algorithms)
+        self.start(learning_rate)
+
+    @everywhere
+    def take_algorithms(self, algorithms: dict[str, str]) -> None:
+        """Compute with the algorithms of rank 0, which a checkpoint has."""
+        self.job.backend.algorithms.update(algorithms)
+
+    @everywhere
+    def start(self, learning_rate: float) -> None:
+        """Begin the update, on this rank."""
         self.state.start(self.micro_batch_rows, learning_rate)
 
     @everywhere

@@ -109,6 +109,12 @@ def test_more_ranks_than_a_machine_can_serve_are_refused(trainer, ranks):
     assert not trainer.output.joinpath("pretrain").exists()
 
 
+def test_more_gpus_than_there_are_are_refused(trainer):
+    said = trainer.run("pretrain", "--device", "auto", "--gpus", "1000", status=1)
+    assert "--gpus 1000: " in said
+    assert " can be used here; give as many, or 0 for the CPU" in said
+
+
 # Muon makes small directions of a gradient as large as the others, and rounding with them
 @pytest.mark.parametrize(("optimizer", "limit"), [("adamw", 1e-3), ("muon", 1e-2)])
 def test_tuning_stages_and_muon_share_steps_too(trainer, tuned, optimizer, limit):

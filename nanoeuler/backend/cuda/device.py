@@ -70,24 +70,32 @@ def peak_flops(device_name: str, precision: str) -> float | None:
     return rates[column] * 1e12 if rates else None
 
 
+def usable() -> list[int]:
+    """The devices that the engine can use."""
+    import cupy
+
+    count = cupy.cuda.runtime.getDeviceCount()
+    return [index for index in range(count) if capability(index) >= CAPABILITY]
+
+
 class Device:
     """The GPU that this process has taken."""
 
     def __init__(self) -> None:
         import cupy
 
-        usable = [
-            index
-            for index in range(cupy.cuda.runtime.getDeviceCount())
-            if capability(index) >= CAPABILITY
-        ]
-        self.index, self.lease = take_free(usable)
+        self.index, self.lease = take_free(usable())
         cupy.cuda.Device(self.index).use()
         properties = cupy.cuda.runtime.getDeviceProperties(self.index)
         self.name = properties["name"].decode()
         self.capability = capability(self.index)
         self.multiprocessors = properties["multiProcessorCount"]
         self.memory = properties["totalGlobalMem"]
+
+    @property
+    def shared(self) -> bool:
+        """Whether another process of nanoeuler has it, too."""
+        return self.lease is None
 
     @property
     def free_memory(self) -> int:

@@ -1,0 +1,55 @@
+"""Ranks with a GPU each, whose arrays go from device to device through NCCL.
+
+Every call is put on the engine's stream, so that it can be part of a recorded step. NCCL gives the
+same bits for the same number of ranks on the same devices.
+"""
+
+from collections.abc import Sequence
+
+from cupy.cuda import nccl
+
+from nanoeuler.backend.cuda.engine import CudaBackend
+from nanoeuler.backend.records import Array
+from nanoeuler.training.distributed.group import HostGroup, losing
+
+TYPES = {"float32": nccl.NCCL_FLOAT32, "float64": nccl.NCCL_FLOAT64}
+
+
+class NcclGroup(HostGroup):
+    """What the host has to say still goes through the connections of `group`."""
+
+    def __init__(self, group: HostGroup, engine: CudaBackend):
+        super().__init__(group.rank, group.size, group.peers)
+        self.stream = engine.stream
+        with losing():
+            if self.rank:
+                identity = self.peers[0].recv()
+            else:
+                identity = nccl.get_unique_id()
+                for peer in self.peers:
+                    peer.send(identity)
+        self.communicator = nccl.NcclCommunicator(self.size, identity, self.rank)
+
+    def sum(self, *arrays: Array) -> None:
+        for array in arrays:
+            at, count, kind = described(array)
+            self.communicator.allReduce(at, at, count, kind, nccl.NCCL_SUM, self.stream.ptr)
+
+    def reduce(self, array: Array, cuts: Sequence[int]) -> None:
+        nccl.groupStart()
+        for rank in range(self.size):
+            at, count, kind = described(array[cuts[rank] : cuts[rank + 1]])
+            self.communicator.reduce(at, at, count, kind, nccl.NCCL_SUM, rank, self.stream.ptr)
+        nccl.groupEnd()
+
+    def gather(self, array: Array, cuts: Sequence[int]) -> None:
+        nccl.groupStart()
+        for rank in range(self.size):
+            at, count, kind = described(array[cuts[rank] : cuts[rank + 1]])
+            self.communicator.bcast(at, count, kind, rank, self.stream.ptr)
+        nccl.groupEnd()
+
+
+def described(array: Array) -> tuple[int, int, int]:
+    """Address, number of elements and type."""
+    return array.data.ptr, array.size, TYPES[array.dtype.name]
