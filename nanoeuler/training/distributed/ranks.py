@@ -67,7 +67,8 @@ def follow() -> Group:
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     log.silence()
     with losing():
-        leader = Client(os.environ[LEADER], "AF_UNIX", authkey=bytes.fromhex(os.environ[KEY]))
+        key = bytes.fromhex(os.environ[KEY])
+        leader = Client(address(os.environ[LEADER]), "AF_UNIX", authkey=key)
         leader.send(own_rank())
     return HostGroup(own_rank(), int(os.environ[RANKS]), [leader])
 
@@ -108,17 +109,20 @@ def meet(
     """Start the other ranks, as `children`; returns the connections to them, in order."""
     key = secrets.token_bytes(32)
     found: dict[int, Connection] = {}
-    with (
-        tempfile.TemporaryDirectory(prefix="nanoeuler-ranks-") as folder,
-        Listener(f"{folder}/socket", "AF_UNIX", backlog=size, authkey=key) as listener,
-    ):
-        environment = os.environ | {RANKS: str(size), LEADER: listener.address, KEY: key.hex()}
+    name = f"nanoeuler-{secrets.token_hex(16)}"
+    with Listener(address(name), "AF_UNIX", backlog=size, authkey=key) as listener:
+        environment = os.environ | {RANKS: str(size), LEADER: name, KEY: key.hex()}
         children += [start(rank, environment) for rank in range(1, size)]
         threading.Thread(target=watch, args=(children, ended), daemon=True).start()
         while len(found) < size - 1:
             peer = listener.accept()
             found[peer.recv()] = peer
     return [found[rank] for rank in sorted(found)]
+
+
+def address(name: str) -> str:
+    """Where rank 0 listens: on Linux no file, which a killed process would leave behind."""
+    return f"\0{name}" if sys.platform == "linux" else f"{tempfile.gettempdir()}/{name}"
 
 
 def start(rank: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
