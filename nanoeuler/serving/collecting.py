@@ -71,7 +71,7 @@ class Replies:
         if self.tokens == 0:
             self.metrics.first_token.add(now - self.began)
         elif piece.tokens:
-            self.metrics.next_token.add(now - self.last)
+            self.metrics.next_token.add((now - self.last) / piece.tokens, piece.tokens)
         self.last = now
         self.tokens += piece.tokens
         self.metrics.tokens[self.model, "reply"] += piece.tokens

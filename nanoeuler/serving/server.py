@@ -32,8 +32,8 @@ BACKLOG = 1024
 SPARE_FILES = 64
 """Files that are not connections."""
 
-SWITCH_SECONDS = 0.0005
-"""How long a thread may compute in Python while the other waits. The default of ten times as much
+SWITCH_SECONDS = 0.0001
+"""How long a thread may compute in Python while the other waits. The default of 50 times as much
 would hold up every token while the event loop is busy."""
 
 
