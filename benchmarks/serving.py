@@ -20,15 +20,20 @@ import argparse
 import contextlib
 import http.client
 import json
+import os
 import random
 import re
+import selectors
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -86,43 +91,89 @@ def fresh_server(preset: str) -> Iterator[str]:
                 server.terminate()
 
 
-def measure(url: str, model: str, clients: int, seconds: float, tokens: int) -> None:
-    """Print a row of the table."""
-    first: list[float] = []
-    between: list[float] = []
-    written = [0] * clients
-    stop = time.perf_counter() + seconds
+class Timed(NamedTuple):
+    """What some clients saw: tokens, and seconds to first parts and between parts."""
 
-    def work(number: int) -> None:
-        client = Client(url, model)
-        seed = number
-        while time.perf_counter() < stop:
-            seed += clients
-            before = None
-            fields = {
-                "prompt": PROMPTS[seed % len(PROMPTS)],
-                "seed": seed,
-                "max_tokens": tokens,
-                "temperature": 0.7,
-                "stream_options": {"include_usage": True},
-            }
-            for at, event in client.stream(**fields):
-                if event.get("usage"):
-                    written[number] += event["usage"]["completion_tokens"]
-                elif before is None:
-                    first.append(at)
+    tokens: int
+    first: list[float]
+    between: list[float]
+
+
+class LoadClient:
+    """A client that asks for one completion after the other; it parses no more than it must."""
+
+    def __init__(self, url: str, model: str, number: int, clients: int, tokens: int):
+        address = urlsplit(url)
+        self.host, self.model, self.tokens = address.netloc, model, tokens
+        self.socket = socket.create_connection((address.hostname, address.port), timeout=300)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.seed, self.clients = number, clients
+        self.seen = Timed(0, [], [])
+        self.ask()
+
+    def ask(self) -> None:
+        self.seed += self.clients
+        fields = {
+            "model": self.model,
+            "stream": True,
+            "prompt": PROMPTS[self.seed % len(PROMPTS)],
+            "seed": self.seed,
+            "max_tokens": self.tokens,
+            "temperature": 0.7,
+            "stream_options": {"include_usage": True},
+        }
+        body = json.dumps(fields).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {self.host}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        self.received, self.last, self.is_first = b"", time.perf_counter(), True
+        self.socket.sendall(head.encode() + body)
+
+    def read(self) -> bool:
+        """Take what has arrived. Returns whether the reply has ended."""
+        data, now = self.socket.recv(1 << 20), time.perf_counter()
+        if not data:
+            raise RuntimeError(f"the server closed the connection behind {self.received[-300:]!r}")
+        self.received = self.received[-1000:] + data
+        if b"data: {" in data:
+            (self.seen.first if self.is_first else self.seen.between).append(now - self.last)
+            self.last, self.is_first = now, False
+        if b"data: [DONE]" not in self.received or not self.received.endswith(b"0\r\n\r\n"):
+            return False
+        (*_, usage) = re.finditer(rb'"completion_tokens": ?(\d+)', self.received)
+        self.seen = self.seen._replace(tokens=self.seen.tokens + int(usage[1]))
+        return True
+
+
+def drive(url: str, model: str, numbers: range, clients: int, stop: float, tokens: int) -> Timed:
+    """Let some of the clients ask until `stop`, by `time.time`, and finish their last replies."""
+    selector = selectors.DefaultSelector()
+    every = [LoadClient(url, model, number, clients, tokens) for number in numbers]
+    for client in every:
+        selector.register(client.socket, selectors.EVENT_READ, client)
+    while selector.get_map():
+        for key, _ in selector.select():
+            if key.data.read():
+                if time.time() < stop:
+                    key.data.ask()
                 else:
-                    between.append(at - before)
-                before = at
+                    selector.unregister(key.fileobj)
+    firsts, betweens = ([x for client in every for x in client.seen[i]] for i in (1, 2))
+    return Timed(sum(client.seen.tokens for client in every), firsts, betweens)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(clients)]
-    began = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    rate = sum(written) / (time.perf_counter() - began)
-    times = [1000 * np.percentile(each, share) for each in (first, between) for share in (50, 95)]
+
+def measure(url: str, model: str, clients: int, seconds: float, tokens: int) -> None:
+    """Print a row of the table. The clients share a few processes: one could not keep up."""
+    processes = min(clients, max(1, len(os.sched_getaffinity(0)) // 4))
+    numbers = [range(first, clients, processes) for first in range(processes)]
+    with ProcessPoolExecutor(processes) as pool:
+        list(pool.map(abs, range(processes)))  # start them
+        began = time.time()
+        given = clients, began + seconds, tokens
+        parts = [pool.submit(drive, url, model, each, *given) for each in numbers]
+        seen = [part.result() for part in parts]
+        rate = sum(each.tokens for each in seen) / (time.time() - began)
+    firsts, betweens = ([x for each in seen for x in each[i]] for i in (1, 2))
+    times = [1000 * np.percentile(each, share) for each in (firsts, betweens) for share in (50, 95)]
     shown = " | ".join(f"{value:.2f}" for value in times)
     print(f"| {clients} | {rate:,.0f} | {shown} |", flush=True)
 

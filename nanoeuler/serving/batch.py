@@ -63,19 +63,27 @@ class Batch:
         self.waiting.append(job)
 
     def warm(self) -> None:
-        """Decode with every number of rows that a device compiles kernels and records steps for.
+        """Decode with every number of rows, and of drafts, that a device compiles kernels and
+        records steps for.
 
         The first requests would wait for that.
         """
         rows = 1
         while rows <= self.most_rows:
-            for _ in range(2):  # what is recorded is recorded at its second run
-                for seed in range(rows):
-                    one = [Sampling(1.0, seed=seed)]
-                    self.add(Job([self.tokenizer.end_id], one, 4 * rows, lambda _: None))
-                while self.busy:
-                    self.step(0.0)
+            self.warm_rows(rows)
             rows *= 2
+        most = self.steps.heads
+        for self.steps.heads in range(2, most + 1):
+            self.warm_rows(1)
+
+    def warm_rows(self, rows: int) -> None:
+        tokens = min(4 + rows // MOST_PROMPTS, self.cache.capacity - 1)
+        for _ in range(2):  # what is recorded is recorded at its second run
+            for seed in range(rows):
+                samplings = [Sampling(1.0, seed=seed)]
+                self.add(Job([self.tokenizer.end_id], samplings, tokens, lambda _: None))
+            while self.busy:
+                self.step(0.0)
 
     def step(self, now: float) -> None:
         """Read some of the prompts that wait, and append a token to every row, or several to one

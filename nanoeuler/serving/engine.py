@@ -15,9 +15,12 @@ from nanoeuler.errors import UserError
 from nanoeuler.serving.batch import Batch
 from nanoeuler.serving.jobs import Job, Piece
 
-PAUSE = 2
-"""The event loop takes new parts of replies when this many times the time has passed that it took
+PAUSE = 3
+"""The event loop gets new parts of replies when this many times the time has passed that it took
 for the last ones: while it writes them, Python can do nothing else. Under load parts are longer."""
+
+SHORT = 0.0003
+"""Seconds of the event loop that hold nobody up."""
 
 
 class Busy(Exception):
@@ -93,8 +96,7 @@ class Engine:
             for batch in self.batches.values():
                 if batch.busy:
                     self.step(batch)
-            if self.outbox or time.monotonic() >= self.next_send:
-                self.send()
+            self.send()
 
     def take_arrived(self) -> bool:
         """Put new jobs into their batches; wait for one when there is nothing to do. Returns
@@ -120,23 +122,29 @@ class Engine:
             batch.fail_all("server_error")
 
     def send(self) -> None:
-        """Hand over what was written, in one call for all replies."""
-        for batch in self.batches.values():
-            batch.deliver()
+        """Hand over ends of replies, and when it is time all that was written, in one call."""
+        assert self.loop is not None
+        if all_parts := time.monotonic() >= self.next_send:
+            for batch in self.batches.values():
+                batch.deliver()
         pieces, self.outbox = self.outbox, []
-        if pieces and self.loop is not None:
-            self.next_send = float("inf")  # until the event loop is done with these
-            self.loop.call_soon_threadsafe(self.receive, pieces)
+        if pieces:
+            if all_parts:
+                self.next_send = float("inf")  # until the event loop is done with these
+            self.loop.call_soon_threadsafe(self.receive, pieces, all_parts)
 
     # ---- in the thread of the event loop
 
-    def receive(self, pieces: Sequence[tuple[Callable[[Piece], None], Piece]]) -> None:
+    def receive(
+        self, pieces: Sequence[tuple[Callable[[Piece], None], Piece]], all_parts: bool
+    ) -> None:
         began = time.thread_time()
         for receive, piece in pieces:
             receive(piece)
-        assert self.loop is not None
-        # behind the tasks that the pieces have woken, which write them
-        self.loop.call_soon(self.received, began)
+        if all_parts and self.loop is not None:
+            # behind the tasks that the pieces have woken, which write them
+            self.loop.call_soon(self.received, began)
 
     def received(self, began: float) -> None:
-        self.next_send = time.monotonic() + PAUSE * (time.thread_time() - began)
+        seconds = time.thread_time() - began
+        self.next_send = time.monotonic() + (PAUSE * seconds if seconds > SHORT else 0.0)
