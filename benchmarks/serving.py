@@ -3,14 +3,15 @@
     python benchmarks/serving.py --preset small                         1, 8 and 64 clients
     nanoeuler serve results/demo/sft &
     python benchmarks/serving.py --url http://127.0.0.1:8000
+    python benchmarks/serving.py --url ours=http://127.0.0.1:8000 peer=http://127.0.0.1:8080
     python benchmarks/serving.py --url http://127.0.0.1:8000 --soak 600 --model results/demo/sft
 
 With `--preset` the server is ours, on a GPU where there is one, and the model has fresh weights.
 Any server of OpenAI's API can be measured, so that peers are measured by the same client. Each
 client streams completions of a text one after the other, each with a seed of its own. Printed are
 tokens per second of all clients together, and the median and the 95th percentile of the time to the
-first token and between two parts of a reply. A part is a token, or more where the client falls
-behind.
+first token and between two parts of a reply. A part is a token, or more where the server or the
+client falls behind.
 
 With `--soak`, 64 clients come, go and break off for that many seconds. Every reply that was not
 broken off is compared with what `generate` writes; the server's memory is printed at each tenth.
@@ -161,8 +162,11 @@ def drive(url: str, model: str, numbers: range, clients: int, stop: float, token
     return Timed(sum(client.seen.tokens for client in every), firsts, betweens)
 
 
-def measure(url: str, model: str, clients: int, seconds: float, tokens: int) -> None:
-    """Print a row of the table. The clients share a few processes: one could not keep up."""
+def measure(url: str, model: str, clients: int, seconds: float, tokens: int) -> list[float]:
+    """Tokens per second; milliseconds to the first part (median, 95th percentile), and between two.
+
+    The clients share a few processes: one could not keep up.
+    """
     processes = min(clients, max(1, len(os.sched_getaffinity(0)) // 4))
     numbers = [range(first, clients, processes) for first in range(processes)]
     with ProcessPoolExecutor(processes) as pool:
@@ -174,8 +178,35 @@ def measure(url: str, model: str, clients: int, seconds: float, tokens: int) -> 
         rate = sum(each.tokens for each in seen) / (time.time() - began)
     firsts, betweens = ([x for each in seen for x in each[i]] for i in (1, 2))
     times = [1000 * np.percentile(each, share) for each in (firsts, betweens) for share in (50, 95)]
-    shown = " | ".join(f"{value:.2f}" for value in times)
-    print(f"| {clients} | {rate:,.0f} | {shown} |", flush=True)
+    return [rate, *times]
+
+
+def compare(urls: dict[str, str], models: dict[str, str], options: argparse.Namespace) -> None:
+    """Print a table: the median of the rounds, in which the servers take turns.
+
+    The ratio is that of the first server's throughput to the others', round by round.
+    """
+    print("| clients | server | tokens/s | first ms p50 | p95 | between ms p50 | p95 | ratio |")
+    print("|---|---|---|---|---|---|---|---|")
+    for clients in options.clients:
+        seen: dict[str, list[list[float]]] = {name: [] for name in urls}
+        for _ in range(options.rounds):
+            for name, url in urls.items():
+                given = clients, options.seconds, options.tokens
+                seen[name].append(measure(url, models[name], *given))
+        (first, *_) = rates = {name: np.array(rows)[:, 0] for name, rows in seen.items()}
+        for name, rows in seen.items():
+            times = " | ".join(f"{value:.2f}" for value in np.median(rows, axis=0)[1:])
+            ratio = spread(rates[first] / rates[name], ".2f") if name != first else ""
+            shown = f"{spread(rates[name], ',.0f')} | {times} | {ratio}"
+            print(f"| {clients} | {name} | {shown} |", flush=True)
+
+
+def spread(values: np.ndarray, form: str) -> str:
+    """The median, with the least and the most where there are several."""
+    middle = format(float(np.median(values)), form)
+    least, most = (format(float(value), form) for value in (values.min(), values.max()))
+    return middle if len(values) == 1 else f"{middle} ({least} … {most})"
 
 
 def soak(url: str, name: str, folder: Path, seconds: float, tokens: int) -> bool:
@@ -255,8 +286,14 @@ def server_memory(url: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--url", default="http://127.0.0.1:8000")
-    parser.add_argument("--name", help="the model's name; default: the first that the server has")
+    parser.add_argument(
+        "--url",
+        nargs="+",
+        default=["http://127.0.0.1:8000"],
+        metavar="[NAME=]URL",
+        help="servers, which take turns; each is asked for the first model that it has",
+    )
+    parser.add_argument("--rounds", type=int, default=1, help="for each number of clients")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--seconds", type=float, default=20, help="for each number of clients")
     parser.add_argument("--tokens", type=int, default=100, help="of each reply, at most")
@@ -265,23 +302,28 @@ def main() -> None:
     parser.add_argument("--preset", help="measure a server of our own with a model of that size")
     options = parser.parse_args()
     print(provenance.cpu_name())
-    given = contextlib.nullcontext(options.url)
-    with fresh_server(options.preset) if options.preset else given as url:
-        run(url, options)
+    with contextlib.ExitStack() as stack:
+        urls = dict(each.split("=") if "=" in each else (each, each) for each in options.url)
+        if options.preset:
+            urls = {"nanoeuler": stack.enter_context(fresh_server(options.preset))}
+        run(urls, options)
 
 
-def run(url: str, options: argparse.Namespace) -> None:
+def run(urls: dict[str, str], options: argparse.Namespace) -> None:
+    models = {name: first_model(url) for name, url in urls.items()}
+    if options.soak:
+        ((name, url),) = urls.items()
+        right = soak(url, models[name], options.model, options.soak, options.tokens)
+        sys.exit(not right)
+    for name, url in urls.items():
+        measure(url, models[name], 1, 2, options.tokens)  # warm
+    compare(urls, models, options)
+
+
+def first_model(url: str) -> str:
     connection = http.client.HTTPConnection(urlsplit(url).netloc)
     connection.request("GET", "/v1/models")
-    name = options.name or json.loads(connection.getresponse().read())["data"][0]["id"]
-    if options.soak:
-        right = soak(url, name, options.model, options.soak, options.tokens)
-        sys.exit(not right)
-    measure(url, name, 1, 2, options.tokens)  # warm
-    print("| clients | tokens/s | first ms p50 | p95 | between ms p50 | p95 |")
-    print("|---|---|---|---|---|---|")
-    for clients in options.clients:
-        measure(url, name, clients, options.seconds, options.tokens)
+    return json.loads(connection.getresponse().read())["data"][0]["id"]
 
 
 if __name__ == "__main__":

@@ -66,8 +66,9 @@ class Batch:
         """Decode with every number of rows, and of drafts, that a device compiles kernels and
         records steps for.
 
-        The first requests would wait for that.
+        The first requests would wait for that, and for the tokenizer's machine code.
         """
+        self.tokenizer.encode("a")
         rows = 1
         while rows <= self.most_rows:
             self.warm_rows(rows)
