@@ -104,16 +104,19 @@ class LoadClient:
     """A client that asks for one completion after the other; it parses no more than it must."""
 
     def __init__(self, url: str, model: str, number: int, clients: int, tokens: int):
-        address = urlsplit(url)
-        self.host, self.model, self.tokens = address.netloc, model, tokens
-        self.socket = socket.create_connection((address.hostname, address.port), timeout=300)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.address, self.model, self.tokens = urlsplit(url), model, tokens
         self.seed, self.clients = number, clients
         self.seen = Timed(0, [], [])
-        self.ask()
+        self.keeps = False
+        """Whether the server lets a connection serve another request."""
 
-    def ask(self) -> None:
+    def ask(self) -> socket.socket:
+        """Ask for the next reply. Returns the socket that it comes from."""
         self.seed += self.clients
+        if not self.keeps:
+            place = self.address.hostname, self.address.port
+            self.socket = socket.create_connection(place, timeout=300)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         fields = {
             "model": self.model,
             "stream": True,
@@ -124,16 +127,22 @@ class LoadClient:
             "stream_options": {"include_usage": True},
         }
         body = json.dumps(fields).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: {self.host}\r\n"
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {self.address.netloc}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         self.received, self.last, self.is_first = b"", time.perf_counter(), True
         self.socket.sendall(head.encode() + body)
+        return self.socket
 
     def read(self) -> bool:
-        """Take what has arrived. Returns whether the reply has ended."""
+        """Take what has arrived. Returns whether to ask for another reply."""
         data, now = self.socket.recv(1 << 20), time.perf_counter()
+        if not data and not self.received:  # the last reply was the last of this connection
+            self.keeps = False
+            return True
         if not data:
             raise RuntimeError(f"the server closed the connection behind {self.received[-300:]!r}")
+        if not self.received:
+            self.keeps = b"\r\nconnection: close\r\n" not in data.lower()
         self.received = self.received[-1000:] + data
         if b"data: {" in data:
             (self.seen.first if self.is_first else self.seen.between).append(now - self.last)
@@ -142,6 +151,8 @@ class LoadClient:
             return False
         (*_, usage) = re.finditer(rb'"completion_tokens": ?(\d+)', self.received)
         self.seen = self.seen._replace(tokens=self.seen.tokens + int(usage[1]))
+        if not self.keeps:
+            self.socket.close()
         return True
 
 
@@ -150,14 +161,14 @@ def drive(url: str, model: str, numbers: range, clients: int, stop: float, token
     selector = selectors.DefaultSelector()
     every = [LoadClient(url, model, number, clients, tokens) for number in numbers]
     for client in every:
-        selector.register(client.socket, selectors.EVENT_READ, client)
+        selector.register(client.ask(), selectors.EVENT_READ, client)
     while selector.get_map():
         for key, _ in selector.select():
-            if key.data.read():
+            client = key.data
+            if client.read():
+                selector.unregister(key.fileobj)
                 if time.time() < stop:
-                    key.data.ask()
-                else:
-                    selector.unregister(key.fileobj)
+                    selector.register(client.ask(), selectors.EVENT_READ, client)
     firsts, betweens = ([x for client in every for x in client.seen[i]] for i in (1, 2))
     return Timed(sum(client.seen.tokens for client in every), firsts, betweens)
 
