@@ -73,9 +73,12 @@ class Batch:
         while rows <= self.most_rows:
             self.warm_rows(rows)
             rows *= 2
-        most = self.steps.heads
-        for self.steps.heads in range(2, most + 1):
-            self.warm_rows(1)
+        if self.steps.speculation:
+            most = self.model.config.mtp_heads
+            for heads in range(2, most + 1):
+                self.steps.expect(heads)
+                self.warm_rows(1)
+            self.steps.expect(most)  # what the warm-up drafted tells nothing
 
     def warm_rows(self, rows: int) -> None:
         tokens = min(4 + rows // MOST_PROMPTS, self.cache.capacity - 1)

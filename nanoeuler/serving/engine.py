@@ -139,11 +139,13 @@ class Engine:
         self, pieces: Sequence[tuple[Callable[[Piece], None], Piece]], all_parts: bool
     ) -> None:
         began = time.thread_time()
-        for receive, piece in pieces:
-            receive(piece)
-        if all_parts and self.loop is not None:
-            # behind the tasks that the pieces have woken, which write them
-            self.loop.call_soon(self.received, began)
+        try:
+            for receive, piece in pieces:
+                receive(piece)
+        finally:
+            if all_parts and self.loop is not None:
+                # behind the tasks that the pieces have woken, which write them
+                self.loop.call_soon(self.received, began)
 
     def received(self, began: float) -> None:
         seconds = time.thread_time() - began

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nanoeuler.inference.sampling import Sampling
-from nanoeuler.inference.speculation import Speculation
 from nanoeuler.serving.text import ReplyText
 
 
@@ -73,8 +72,6 @@ class Row:
     new_text: str = ""
     new_scored: list[Scored] = field(default_factory=list)
     left: bool = False
-    speculation: Speculation | None = None
-    """What its drafts brought, once it has had some."""
     drafts: list[int] = field(default_factory=list)
     """Drafts of the tokens behind the last one, where the host keeps them."""
 

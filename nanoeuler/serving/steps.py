@@ -37,7 +37,15 @@ class HostSteps:
         self, model: Transformer, cache: Cache, allowed_V: np.ndarray, *, speculates: bool
     ):
         self.model, self.cache, self.allowed_V = model, cache, allowed_V
-        self.heads = model.config.mtp_heads if speculates else 1
+        self.speculation: Speculation | None = None
+        """What drafts brought to replies that were alone, and how many the next pass takes."""
+        if speculates:
+            self.expect(model.config.mtp_heads)
+
+    def expect(self, heads: int) -> None:
+        """Let the next trial have the drafts of that many heads."""
+        cost = self.model.backend.draft_cost
+        self.speculation = Speculation(heads, cost) if heads > 1 else None
 
     @staticmethod
     def spare(heads: int) -> int:
@@ -61,7 +69,7 @@ class HostSteps:
 
     def next(self, rows: list[Row]) -> Step:
         """Let each row take its next token, or tokens. `rows` are those of the cache."""
-        if speculation := self.speculation(rows):
+        if (speculation := self.speculation) and self.may_draft(rows):
             self.next_drafted(rows[0], speculation)
             return Step(list(rows), None)
         tokens_B1 = np.array([row.ids[-1:] for row in rows], np.int32)
@@ -73,14 +81,8 @@ class HostSteps:
             row.drafts = []
         return Step(list(rows), logits_BV)
 
-    def speculation(self, rows: list[Row]) -> Speculation | None:
-        """How many drafts a row takes that is alone; None for other rows."""
-        if self.heads == 1 or len(rows) > 1 or wants_logits(rows):
-            return None
-        row = rows[0]
-        if row.speculation is None:
-            row.speculation = Speculation(self.heads, self.model.backend.draft_cost)
-        return row.speculation
+    def may_draft(self, rows: list[Row]) -> bool:
+        return len(rows) == 1 and not wants_logits(rows)
 
     def next_drafted(self, row: Row, speculation: Speculation) -> None:
         tokens_11, count = np.array([row.ids[-1:]], np.int32), np.ones(1, np.int32)
@@ -166,8 +168,8 @@ class DeviceSteps(HostSteps):
             chosen_B = checked(taken_B[: len(step)])
             for row, token in zip(step, chosen_B.tolist(), strict=True):
                 row.ids.append(token)
-            if len(step) == 1 and (speculation := step[0].speculation):
-                speculation.note(0, [0], 1)
+            if self.speculation and self.may_draft(step):
+                self.speculation.note(0, [0], 1)
         logits_BV = self.logits(choices, len(step)) if self.scored else None
         if choices.waiting == 0:
             self.start(rows)
@@ -177,8 +179,8 @@ class DeviceSteps(HostSteps):
         ids_N = checked(taken_T[taken_T != NOT_KEPT])
         row.ids += ids_N.tolist()
         self.cache.lengths[0] += len(ids_N)
-        assert row.speculation is not None
-        row.speculation.note(self.drafts, [len(ids_N) - 1], len(ids_N))
+        assert self.speculation is not None
+        self.speculation.note(self.drafts, [len(ids_N) - 1], len(ids_N))
 
     def start(self, rows: list[Row]) -> None:
         """Ask for a step behind the tokens that the host has."""
@@ -204,8 +206,7 @@ class DeviceSteps(HostSteps):
             choices.ask()
 
     def wanted_drafts(self, rows: list[Row]) -> int:
-        speculation = self.speculation(rows)
-        return speculation.drafts if speculation else 0
+        return self.speculation.drafts if self.speculation and self.may_draft(rows) else 0
 
     def logits(self, choices: Choices, rows: int) -> np.ndarray:
         return self.model.backend.to_host(choices.logits[:rows, : len(self.allowed_V)])
