@@ -19,9 +19,6 @@ PAUSE = 3
 """The event loop gets new parts of replies when this many times the time has passed that it took
 for the last ones: while it writes them, Python can do nothing else. Under load parts are longer."""
 
-SHORT = 0.0003
-"""Seconds of the event loop that hold nobody up."""
-
 
 class Busy(Exception):
     """The queue is full. `seconds` is when to try again."""
@@ -148,5 +145,4 @@ class Engine:
                 self.loop.call_soon(self.received, began)
 
     def received(self, began: float) -> None:
-        seconds = time.thread_time() - began
-        self.next_send = time.monotonic() + (PAUSE * seconds if seconds > SHORT else 0.0)
+        self.next_send = time.monotonic() + PAUSE * (time.thread_time() - began)
