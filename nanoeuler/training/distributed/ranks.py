@@ -126,7 +126,7 @@ def address(name: str) -> str:
 
 
 def start(rank: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "nanoeuler", *sys.argv[1:]]
+    command = [sys.executable, *sys.orig_argv[1:]]
     return subprocess.Popen(command, env=environment | {RANK: str(rank)}, stdin=subprocess.DEVNULL)
 
 
