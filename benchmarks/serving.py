@@ -3,14 +3,15 @@
     python benchmarks/serving.py --preset small                         1, 8 and 64 clients
     nanoeuler serve results/demo/sft &
     python benchmarks/serving.py --url http://127.0.0.1:8000
+    python benchmarks/serving.py --url ours=http://127.0.0.1:8000 peer=http://127.0.0.1:8080
     python benchmarks/serving.py --url http://127.0.0.1:8000 --soak 600 --model results/demo/sft
 
 With `--preset` the server is ours, on a GPU where there is one, and the model has fresh weights.
 Any server of OpenAI's API can be measured, so that peers are measured by the same client. Each
 client streams completions of a text one after the other, each with a seed of its own. Printed are
 tokens per second of all clients together, and the median and the 95th percentile of the time to the
-first token and between two parts of a reply. A part is a token, or more where the client falls
-behind.
+first token and between two parts of a reply. A part is a token, or more where the server or the
+client falls behind.
 
 With `--soak`, 64 clients come, go and break off for that many seconds. Every reply that was not
 broken off is compared with what `generate` writes; the server's memory is printed at each tenth.
@@ -20,15 +21,20 @@ import argparse
 import contextlib
 import http.client
 import json
+import os
 import random
 import re
+import selectors
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -86,45 +92,132 @@ def fresh_server(preset: str) -> Iterator[str]:
                 server.terminate()
 
 
-def measure(url: str, model: str, clients: int, seconds: float, tokens: int) -> None:
-    """Print a row of the table."""
-    first: list[float] = []
-    between: list[float] = []
-    written = [0] * clients
-    stop = time.perf_counter() + seconds
+class Timed(NamedTuple):
+    """What some clients saw: tokens, and seconds to first parts and between parts."""
 
-    def work(number: int) -> None:
-        client = Client(url, model)
-        seed = number
-        while time.perf_counter() < stop:
-            seed += clients
-            before = None
-            fields = {
-                "prompt": PROMPTS[seed % len(PROMPTS)],
-                "seed": seed,
-                "max_tokens": tokens,
-                "temperature": 0.7,
-                "stream_options": {"include_usage": True},
-            }
-            for at, event in client.stream(**fields):
-                if event.get("usage"):
-                    written[number] += event["usage"]["completion_tokens"]
-                elif before is None:
-                    first.append(at)
-                else:
-                    between.append(at - before)
-                before = at
+    tokens: int
+    first: list[float]
+    between: list[float]
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(clients)]
-    began = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    rate = sum(written) / (time.perf_counter() - began)
-    times = [1000 * np.percentile(each, share) for each in (first, between) for share in (50, 95)]
-    shown = " | ".join(f"{value:.2f}" for value in times)
-    print(f"| {clients} | {rate:,.0f} | {shown} |", flush=True)
+
+class LoadClient:
+    """A client that asks for one completion after the other; it parses no more than it must."""
+
+    def __init__(self, url: str, model: str, number: int, clients: int, tokens: int):
+        self.address, self.model, self.tokens = urlsplit(url), model, tokens
+        self.seed, self.clients = number, clients
+        self.seen = Timed(0, [], [])
+        self.keeps = False
+        """Whether the server lets a connection serve another request."""
+
+    def ask(self) -> socket.socket:
+        """Ask for the next reply. Returns the socket that it comes from."""
+        self.seed += self.clients
+        if not self.keeps:
+            place = self.address.hostname, self.address.port
+            self.socket = socket.create_connection(place, timeout=300)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        fields = {
+            "model": self.model,
+            "stream": True,
+            "prompt": PROMPTS[self.seed % len(PROMPTS)],
+            "seed": self.seed,
+            "max_tokens": self.tokens,
+            "temperature": 0.7,
+            "stream_options": {"include_usage": True},
+        }
+        body = json.dumps(fields).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {self.address.netloc}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        self.received, self.last, self.is_first = b"", time.perf_counter(), True
+        self.socket.sendall(head.encode() + body)
+        return self.socket
+
+    def read(self) -> bool:
+        """Take what has arrived. Returns whether to ask for another reply."""
+        data, now = self.socket.recv(1 << 20), time.perf_counter()
+        if not data and not self.received:  # the last reply was the last of this connection
+            self.keeps = False
+            return True
+        if not data:
+            raise RuntimeError(f"the server closed the connection behind {self.received[-300:]!r}")
+        if not self.received:
+            self.keeps = b"\r\nconnection: close\r\n" not in data.lower()
+        self.received = self.received[-1000:] + data
+        if b"data: {" in data:
+            (self.seen.first if self.is_first else self.seen.between).append(now - self.last)
+            self.last, self.is_first = now, False
+        if b"data: [DONE]" not in self.received or not self.received.endswith(b"0\r\n\r\n"):
+            return False
+        (*_, usage) = re.finditer(rb'"completion_tokens": ?(\d+)', self.received)
+        self.seen = self.seen._replace(tokens=self.seen.tokens + int(usage[1]))
+        if not self.keeps:
+            self.socket.close()
+        return True
+
+
+def drive(url: str, model: str, numbers: range, clients: int, stop: float, tokens: int) -> Timed:
+    """Let some of the clients ask until `stop`, by `time.time`, and finish their last replies."""
+    selector = selectors.DefaultSelector()
+    every = [LoadClient(url, model, number, clients, tokens) for number in numbers]
+    for client in every:
+        selector.register(client.ask(), selectors.EVENT_READ, client)
+    while selector.get_map():
+        for key, _ in selector.select():
+            client = key.data
+            if client.read():
+                selector.unregister(key.fileobj)
+                if time.time() < stop:
+                    selector.register(client.ask(), selectors.EVENT_READ, client)
+    firsts, betweens = ([x for client in every for x in client.seen[i]] for i in (1, 2))
+    return Timed(sum(client.seen.tokens for client in every), firsts, betweens)
+
+
+def measure(url: str, model: str, clients: int, seconds: float, tokens: int) -> list[float]:
+    """Tokens per second; milliseconds to the first part (median, 95th percentile), and between two.
+
+    The clients share a few processes: one could not keep up.
+    """
+    processes = min(clients, max(1, len(os.sched_getaffinity(0)) // 4))
+    numbers = [range(first, clients, processes) for first in range(processes)]
+    with ProcessPoolExecutor(processes) as pool:
+        list(pool.map(abs, range(processes)))  # start them
+        began = time.time()
+        given = clients, began + seconds, tokens
+        parts = [pool.submit(drive, url, model, each, *given) for each in numbers]
+        seen = [part.result() for part in parts]
+        rate = sum(each.tokens for each in seen) / (time.time() - began)
+    firsts, betweens = ([x for each in seen for x in each[i]] for i in (1, 2))
+    times = [1000 * np.percentile(each, share) for each in (firsts, betweens) for share in (50, 95)]
+    return [rate, *times]
+
+
+def compare(urls: dict[str, str], models: dict[str, str], options: argparse.Namespace) -> None:
+    """Print a table: the median of the rounds, in which the servers take turns.
+
+    The ratio is that of the first server's throughput to the others', round by round.
+    """
+    print("| clients | server | tokens/s | first ms p50 | p95 | between ms p50 | p95 | ratio |")
+    print("|---|---|---|---|---|---|---|---|")
+    for clients in options.clients:
+        seen: dict[str, list[list[float]]] = {name: [] for name in urls}
+        for _ in range(options.rounds):
+            for name, url in urls.items():
+                given = clients, options.seconds, options.tokens
+                seen[name].append(measure(url, models[name], *given))
+        (first, *_) = rates = {name: np.array(rows)[:, 0] for name, rows in seen.items()}
+        for name, rows in seen.items():
+            times = " | ".join(f"{value:.2f}" for value in np.median(rows, axis=0)[1:])
+            ratio = spread(rates[first] / rates[name], ".2f") if name != first else ""
+            shown = f"{spread(rates[name], ',.0f')} | {times} | {ratio}"
+            print(f"| {clients} | {name} | {shown} |", flush=True)
+
+
+def spread(values: np.ndarray, form: str) -> str:
+    """The median, with the least and the most where there are several."""
+    middle = format(float(np.median(values)), form)
+    least, most = (format(float(value), form) for value in (values.min(), values.max()))
+    return middle if len(values) == 1 else f"{middle} ({least} … {most})"
 
 
 def soak(url: str, name: str, folder: Path, seconds: float, tokens: int) -> bool:
@@ -204,8 +297,14 @@ def server_memory(url: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--url", default="http://127.0.0.1:8000")
-    parser.add_argument("--name", help="the model's name; default: the first that the server has")
+    parser.add_argument(
+        "--url",
+        nargs="+",
+        default=["http://127.0.0.1:8000"],
+        metavar="[NAME=]URL",
+        help="servers, which take turns; each is asked for the first model that it has",
+    )
+    parser.add_argument("--rounds", type=int, default=1, help="for each number of clients")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--seconds", type=float, default=20, help="for each number of clients")
     parser.add_argument("--tokens", type=int, default=100, help="of each reply, at most")
@@ -214,23 +313,28 @@ def main() -> None:
     parser.add_argument("--preset", help="measure a server of our own with a model of that size")
     options = parser.parse_args()
     print(provenance.cpu_name())
-    given = contextlib.nullcontext(options.url)
-    with fresh_server(options.preset) if options.preset else given as url:
-        run(url, options)
+    with contextlib.ExitStack() as stack:
+        urls = dict(each.split("=") if "=" in each else (each, each) for each in options.url)
+        if options.preset:
+            urls = {"nanoeuler": stack.enter_context(fresh_server(options.preset))}
+        run(urls, options)
 
 
-def run(url: str, options: argparse.Namespace) -> None:
+def run(urls: dict[str, str], options: argparse.Namespace) -> None:
+    models = {name: first_model(url) for name, url in urls.items()}
+    if options.soak:
+        ((name, url),) = urls.items()
+        right = soak(url, models[name], options.model, options.soak, options.tokens)
+        sys.exit(not right)
+    for name, url in urls.items():
+        measure(url, models[name], 1, 2, options.tokens)  # warm
+    compare(urls, models, options)
+
+
+def first_model(url: str) -> str:
     connection = http.client.HTTPConnection(urlsplit(url).netloc)
     connection.request("GET", "/v1/models")
-    name = options.name or json.loads(connection.getresponse().read())["data"][0]["id"]
-    if options.soak:
-        right = soak(url, name, options.model, options.soak, options.tokens)
-        sys.exit(not right)
-    measure(url, name, 1, 2, options.tokens)  # warm
-    print("| clients | tokens/s | first ms p50 | p95 | between ms p50 | p95 |")
-    print("|---|---|---|---|---|---|")
-    for clients in options.clients:
-        measure(url, name, clients, options.seconds, options.tokens)
+    return json.loads(connection.getresponse().read())["data"][0]["id"]
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
     python -m fuzz.torture --kills 200
 
-Trainers of each stage are killed (SIGKILL) at random moments and while they save. So is the
-workflow of tests/workflow/ci.yaml: Snakemake alone, which leaves its trainer at work, and its whole
-process group. After each kill the same command is given again.
+Trainers of each stage are killed (SIGKILL) at random moments and while they save, and of a trainer
+with several ranks one rank, whereupon the others must end. So is the workflow of
+tests/workflow/ci.yaml: Snakemake alone, which leaves its trainer at work, and its whole process
+group. After each kill the same command is given again.
 """
 
 import argparse
@@ -29,13 +30,15 @@ from fuzz.material import CONFIG, INPUTS, PARENTS, ROOT
 from fuzz.table import markdown
 from nanoeuler.files import sha256_file
 
-SHARES = {"trainer": 0.45, "save": 0.3, "snakemake": 0.125, "group": 0.125}
+SHARES = {"trainer": 0.35, "save": 0.3, "rank": 0.1, "snakemake": 0.125, "group": 0.125}
 """What is killed, and its share of the kills."""
 KILLS_PER_RUN = 4
 MISSES = 5  # runs in a row that end before they are killed, after which this kind is given up
 FINDINGS = 10  # after which everything is given up
 FREQUENT = 0.0005  # minutes between checkpoints: most of the time goes into saving
 LONGEST = 900.0  # seconds that one command may take
+RANKS = 3
+RANKS_END_WITHIN = 30.0  # seconds
 WORKFLOW = ("--cores", "2", "--configfile", "tests/workflow/ci.yaml")
 OVERRIDES = ("--config", *(f"{stage}={{checkpoint_minutes: 0.002}}" for stage in INPUTS))
 MODELS = ("pretrain", "sft", "sft_scratch", "dpo")
@@ -202,6 +205,36 @@ class Trainer(Target):
         return {self.stage: sha256_file(model)}
 
 
+class SharedTrainer(Trainer):
+    """A pretraining run of several ranks, any of which may be killed."""
+
+    def __init__(self, whole: Path, folder: Path, rng: random.Random):
+        super().__init__("pretrain", whole, folder, rng)
+        self.reset()
+        self.start(Counts("", "")).finish()
+        self.expected = self.hashes()  # which are not those of one process
+
+    def start(self, counts: Counts) -> Command:
+        counts.starts += 1
+        arguments = material.training_command(self.stage, self.data, self.results, self.config)
+        return Command(material.nanoeuler(*arguments, "--ranks", str(RANKS)), self.folder)
+
+    def kill(self, command: Command, what: str) -> bool:
+        command.wait(self.rng.uniform(0.1, 1.1) * self.seconds)
+        ranks = sorted(processes_in(self.folder))
+        if not ranks:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.rng.choice(ranks), signal.SIGKILL)
+        command.wait(RANKS_END_WITHIN)
+        deadline = time.monotonic() + RANKS_END_WITHIN
+        while any(processes_in(self.folder)):
+            if time.monotonic() > deadline:
+                raise Failed(f"a rank goes on {RANKS_END_WITHIN:.0f} s after another was killed")
+            time.sleep(0.01)
+        return command.process.wait() != 0
+
+
 def wait_for_save(command: Command, folder: Path, rng: random.Random) -> None:
     """Return in the midst of a save or an export, or when the command has ended."""
     seen = {path.name for path in leftovers(folder)}  # of writers that were killed before
@@ -314,6 +347,8 @@ def torture(kills: int, seed: int, folder: Path, kinds: Iterable[str]) -> tuple[
     for kind in kinds:
         if kind in ("trainer", "save"):
             targets: list[Target] = [Trainer(s, whole, folder / "killed", rng) for s in INPUTS]
+        elif kind == "rank":
+            targets = [SharedTrainer(whole, folder / "killed", rng)]
         else:
             targets = workflow = workflow or [Workflow(folder / "workflow", rng)]
         for target in targets:

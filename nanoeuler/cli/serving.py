@@ -51,6 +51,12 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         metavar="N",
         help="longest time for a request (default 600)",
     )
+    serve.add_argument(
+        "--no-speculation",
+        action="store_true",
+        help="write a reply that is alone token by token, too, without drafts of the model's "
+        "further heads: the same text, slower",
+    )
     add_device(serve)
     add_gpus(serve)
     finish(serve, run_serve)
@@ -72,7 +78,8 @@ def run_serve(options: argparse.Namespace) -> None:
             f"the package {error.name} is missing; install the extra `serve`: "
             "make install EXTRAS=serve, or pip install 'nanoeuler[serve]'"
         ) from error
-    models = server.load_models(folders, options.device, options.gpus)
+    speculation = not options.no_speculation
+    models = server.load_models(folders, options.device, options.gpus, speculation=speculation)
     server.serve(
         models,
         options.host,

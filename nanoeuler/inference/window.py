@@ -13,6 +13,7 @@ import numpy as np
 
 from nanoeuler.backend.capabilities import NOT_KEPT, ChoosingBackend
 from nanoeuler.inference.sampling import Sampling, checked, choose
+from nanoeuler.model.cache import Cache
 from nanoeuler.model.choosing import Choices, DraftedChoices
 from nanoeuler.model.config import round_up
 from nanoeuler.model.transformer import Transformer
@@ -125,32 +126,13 @@ class ContextWindow:
         if isinstance(self.model.backend, ChoosingBackend):
             return self.choose_several_there(new, most, sampling, positions_B, allowed_V)
         tokens, counts = self.pending(new)
-        B, n = tokens.shape
-        room = self.cache.capacity - max(self.cache.lengths.tolist()) - 1
-        M = max(0, min(most, room, len(self.drafts[0]))) if n == 1 else 0
-        T = 1 + M
-        if M > 0:
-            rows = zip(new, self.drafts, strict=True)
-            tokens = np.array([[*ids, *drafts[:M]] for ids, drafts in rows], np.int32)
-            normed = self.model.append(self.cache, tokens, every=True)  # (B · T, D)
-        else:
-            normed = self.model.append(self.cache, tokens, counts)
-        logits = self.model.backend.to_host(self.model.first_logits(normed))
-        positions = [position + t for position in positions_B.tolist() for t in range(T)]
-        chosen = choose(logits, sampling, positions, allowed_V).reshape(B, T).tolist()
-        last = []
-        for row, ids in enumerate(chosen):
-            right = 0
-            while right < M and ids[right] == self.drafts[row][right]:
-                right += 1
-            self.tokens[row].extend(ids[:right])
-            self.cache.lengths[row] -= M - right
-            del ids[right + 1 :]
-            last.append(row * T + right)
-        last_BD = self.model.backend.gather(normed, np.array(last))
-        logits = self.model.backend.to_host(self.model.further_logits(last_BD, most))
-        self.drafts = np.where(allowed_V, logits, -np.inf).argmax(axis=2).tolist()
-        return chosen, M
+        behind = self.drafts if tokens.shape[1] == 1 else []
+        inputs = sampling, positions_B, allowed_V
+        result = check_drafts(self.model, self.cache, tokens, counts, behind, most, *inputs)
+        self.drafts = result.drafts
+        for row, ids in enumerate(result.chosen):
+            self.tokens[row].extend(ids[:-1])
+        return result.chosen, result.checked
 
     def choose_several_there(
         self,
@@ -238,3 +220,56 @@ class ContextWindow:
         self.drafts.pop()
         self.dropped[row] = self.dropped[-1]
         self.dropped.pop()
+
+
+class CheckedDrafts(NamedTuple):
+    """What a pass over tokens and their drafts gave."""
+
+    chosen: list[list[int]]
+    """The next tokens of each row."""
+    checked: int
+    """Drafts that were checked of each row."""
+    drafts: list[list[int]]
+    """Drafts of what follows the tokens chosen last, of each row."""
+
+
+def check_drafts(
+    model: Transformer,
+    cache: Cache,
+    tokens: np.ndarray,
+    counts: np.ndarray,
+    drafts: Sequence[Sequence[int]],
+    most: int,
+    sampling: Sampling,
+    positions_B: np.ndarray,
+    allowed_V: np.ndarray,
+) -> CheckedDrafts:
+    """Append tokens (B, n) to the rows of `cache` and choose behind them; with `drafts` of what
+    will be chosen, behind those, too, where there is room. Up to `most` drafts are made.
+
+    The cache forgets drafts that were wrong. For an engine whose tokens the host chooses.
+    """
+    B = len(tokens)
+    room = cache.capacity - max(cache.lengths.tolist()) - 1
+    M = max(0, min(most, room, len(drafts[0]))) if drafts else 0
+    T = 1 + M
+    if M > 0:
+        pairs = zip(tokens, drafts, strict=True)
+        tokens = np.array([[*ids, *drafted[:M]] for ids, drafted in pairs], np.int32)
+        normed = model.append(cache, tokens, every=True)  # (B · T, D)
+    else:
+        normed = model.append(cache, tokens, counts)
+    logits = model.backend.to_host(model.first_logits(normed))
+    positions = [position + t for position in np.asarray(positions_B).tolist() for t in range(T)]
+    chosen = choose(logits, sampling, positions, allowed_V).reshape(B, T).tolist()
+    last = []
+    for row, ids in enumerate(chosen):
+        right = 0
+        while right < M and ids[right] == drafts[row][right]:
+            right += 1
+        cache.lengths[row] -= M - right
+        del ids[right + 1 :]
+        last.append(row * T + right)
+    last_BD = model.backend.gather(normed, np.array(last))
+    logits = model.backend.to_host(model.further_logits(last_BD, most))
+    return CheckedDrafts(chosen, M, np.where(allowed_V, logits, -np.inf).argmax(axis=2).tolist())

@@ -1,6 +1,7 @@
 """Keys and values of past tokens: their memory, and the steps that append to them."""
 
 import copy
+import itertools
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -34,14 +35,15 @@ class CacheMemory:
     def __init__(self, model: "Transformer", rows: int, capacity: int):
         ops = model.backend
         self.capacity = capacity
-        self.slots: list[CacheSlots | None] = []
-        for block in model.blocks:
-            if block.cache_shape is None:
-                self.slots.append(None)
-                continue
-            shape = (rows, capacity, *block.cache_shape)
-            keys, values = (ops.zeros(shape, ops.activation) for _ in range(2))
-            self.slots.append(CacheSlots(keys, values))
+        shapes = [block.cache_shape for block in model.blocks]
+        (shape,) = {shape for shape in shapes if shape is not None} or {(0, 0)}
+        arrays = 2 * sum(shape is not None for shape in shapes)
+        every = ops.zeros((arrays, rows, capacity, *shape), ops.activation)
+        self.all_bits = every.view(f"u{every.itemsize}")
+        """Keys and values of all blocks in one array, so that a row is copied at once. As whole
+        numbers: not every library copies bfloat16."""
+        pairs = itertools.starmap(CacheSlots, zip(every[::2], every[1::2], strict=True))
+        self.slots = [None if shape is None else next(pairs) for shape in shapes]
         self.steps: dict[tuple[int, int], CacheStep] = {}
         self.choices: dict[tuple[int, int], Any] = {}
         """By the number of rows and of tokens: see `choosing.py`."""
@@ -125,26 +127,23 @@ class Cache:
         one.lengths = self.lengths[row : row + 1]
         return one
 
-    def join(self, other: "Cache") -> None:
-        """Add a row behind the others: a copy of the only row of `other`.
+    def join(self, other: "Cache", new: int = 0) -> None:
+        """Add a row behind the others: a copy of row `new` of `other`.
 
         The memory must have a row to spare: start with `lengths[:0]` of a cache of all rows.
         """
-        row, length = len(self.lengths), int(other.lengths[0])
-        for slots, new in zip(self.memory.slots, other.memory.slots, strict=True):
-            if slots is not None and new is not None:
-                slots.keys_BSGE[row, :length] = new.keys_BSGE[0, :length]
-                slots.values_BSGE[row, :length] = new.values_BSGE[0, :length]
-        self.lengths = np.append(self.lengths, other.lengths)
+        row, length = len(self.lengths), int(other.lengths[new])
+        target, source = self.memory.all_bits, other.memory.all_bits
+        target[:, row, :length] = source[:, new, :length]
+        self.lengths = np.append(self.lengths, other.lengths[new])
 
     def remove(self, row: int) -> None:
         """Give up `row`; the last row takes its slots, and nothing else is copied."""
         last = len(self.lengths) - 1
         length = self.lengths[last]
-        for slots in self.memory.slots if row != last else ():
-            if slots is not None:
-                slots.keys_BSGE[row, :length] = slots.keys_BSGE[last, :length]
-                slots.values_BSGE[row, :length] = slots.values_BSGE[last, :length]
+        if row != last:
+            every = self.memory.all_bits
+            every[:, row, :length] = every[:, last, :length]
         self.lengths[row] = length
         self.lengths = self.lengths[:last]
 

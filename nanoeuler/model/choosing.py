@@ -18,8 +18,8 @@ from nanoeuler.model.cache import Cache, CacheMemory, decode_step, run_cached
 if TYPE_CHECKING:
     from nanoeuler.model.transformer import Transformer
 
-AHEAD = 2
-"""Results that may be waiting on the host at a time: of a step, and of the one asked for ahead."""
+AHEAD = 3
+"""Steps that may have been asked for and not taken."""
 
 
 class SamplingSettings(Protocol):
@@ -152,6 +152,11 @@ class Choices:
         self.model.backend.choose(
             self.logits, self.allowed, settings, draws, self.chosen, tokens, lengths_B
         )
+
+    @property
+    def waiting(self) -> int:
+        """Steps that were asked for and not taken."""
+        return self.asked - self.taken
 
     def copy(self) -> None:
         self.copies[self.asked % AHEAD].start()

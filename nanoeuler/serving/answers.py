@@ -1,8 +1,8 @@
 """What clients receive: the replies to one request as the objects of OpenAI's API."""
 
 import json
+import random
 import time
-import uuid
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
@@ -26,7 +26,7 @@ class Answer(Generic[Kind]):
 
     def __init__(self, asked: Kind, replies: Replies, tokenizer: Tokenizer):
         self.asked, self.replies, self.tokenizer = asked, replies, tokenizer
-        self.id = f"{self.prefix}-{uuid.uuid4().hex}"
+        self.id = f"{self.prefix}-{random.getrandbits(128):032x}"
         self.created = int(time.time())
 
     async def whole(self) -> dict[str, Any]:

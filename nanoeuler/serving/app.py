@@ -10,7 +10,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -52,12 +52,12 @@ class App:
 
     def starlette(self) -> Starlette:
         routes = {
-            "/health": ("GET", self.health),
-            "/metrics": ("GET", self.show_metrics),
-            "/v1/models": ("GET", self.list_models),
-            "/v1/models/{model}": ("GET", self.show_model),
             "/v1/completions": ("POST", self.complete),
             "/v1/chat/completions": ("POST", self.chat),
+            "/v1/models": ("GET", self.list_models),
+            "/v1/models/{model}": ("GET", self.show_model),
+            "/health": ("GET", self.health),
+            "/metrics": ("GET", self.show_metrics),
             **{f"/{name}": ("GET", self.show_page) for name in PAGE},
         }
         return Starlette(
@@ -192,29 +192,44 @@ async def send(request: Request, answer: Answer) -> Response:
         answer.replies.close()
 
 
-class ReplyStream(StreamingResponse):
-    """A stream of events that ends its replies when its client goes away."""
+class ReplyStream(Response):
+    """A stream of events that ends its replies when its client goes away.
+
+    Starlette's own makes a task group for each stream, which takes longer than a reply's parts.
+    """
 
     def __init__(self, answer: Answer):
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(answer.events(), headers=headers, media_type="text/event-stream")
-        self.replies = answer.replies
+        super().__init__(None, headers=headers, media_type="text/event-stream")
+        del self.headers["content-length"]  # not known yet
+        self.answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        replies = self.answer.replies
+
+        async def watch() -> None:
+            await gone(receive)
+            replies.fail("gone")
+
+        watching = asyncio.ensure_future(watch())
+        start = {"status": self.status_code, "headers": self.raw_headers}
         try:
-            await super().__call__(scope, receive, send)
+            async for part in self.answer.events():
+                if start:  # in one packet with the first part
+                    await send({"type": "http.response.start", **start})
+                    start = {}
+                body = part.encode()
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
         finally:
-            self.replies.close()
+            watching.cancel()
+            replies.close()
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
     """The result of `work`. Raises ClientDisconnect when the client goes away before."""
 
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(gone())]
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(gone(request.receive))]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if tasks[0].done():
@@ -223,6 +238,12 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
     finally:
         for task in tasks:
             task.cancel()
+
+
+async def gone(receive: Receive) -> None:
+    """Wait until the client goes away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def body(request: Request) -> bytes:

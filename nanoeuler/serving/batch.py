@@ -7,6 +7,7 @@ and in company. On a GPU the products of another number of rows round otherwise,
 two tokens whose scores differ by rounding may fall otherwise in company.
 """
 
+import itertools
 from collections import deque
 
 import numpy as np
@@ -26,6 +27,9 @@ PIECE = 128
 MOST_ROWS = 64
 """Most sequences of a model that are decoded together, by default."""
 
+MOST_PROMPTS = 8
+"""Most prompts that a device reads together."""
+
 
 class Batch:
     """The sequences that one model decodes together."""
@@ -37,12 +41,14 @@ class Batch:
         # beyond its rows an engine decodes in another way, with other rounding
         self.most_rows = min(rows, engine.fused_rows) if isinstance(engine, FusingBackend) else rows
         self.on_device = isinstance(engine, ChoosingBackend)
-        context = model.config.context
+        context, speculates = model.config.context, model.writer.speculates
         steps = DeviceSteps if self.on_device else HostSteps
-        self.cache = self.model.new_cache(self.most_rows, context + steps.spare)
-        self.steps = steps(self.model, self.cache, self.allowed_V)
+        spare = steps.spare(model.config.mtp_heads)
+        self.cache = self.model.new_cache(self.most_rows, context + spare)
+        self.steps = steps(self.model, self.cache, self.allowed_V, speculates=speculates)
         self.cache.lengths = self.cache.lengths[:0]
-        self.prompt_cache = self.model.new_cache(1, context)
+        self.prompt_cache = self.model.new_cache(MOST_PROMPTS if self.on_device else 1, context)
+        self.forget_prompts()
         self.rows: list[Row] = []
         self.waiting: deque[Job] = deque()
         """Jobs whose prompt is unread; the first one's may be read in part."""
@@ -57,37 +63,58 @@ class Batch:
         self.waiting.append(job)
 
     def warm(self) -> None:
-        """Decode with every number of rows that a device compiles kernels and records steps for.
+        """Decode with every number of rows, and of drafts, that a device compiles kernels and
+        records steps for.
 
-        The first requests would wait for that.
+        The first requests would wait for that, and for the tokenizer's machine code.
         """
+        self.tokenizer.encode("a")
         rows = 1
         while rows <= self.most_rows:
-            samplings = [Sampling(1.0, seed=seed) for seed in range(rows)]
-            self.add(Job([self.tokenizer.end_id], samplings, 4, lambda _: None))
+            self.warm_rows(rows)
+            rows *= 2
+        if self.steps.speculation:
+            most = self.model.config.mtp_heads
+            for heads in range(2, most + 1):
+                self.steps.expect(heads)
+                self.warm_rows(1)
+            self.steps.expect(most)  # what the warm-up drafted tells nothing
+
+    def warm_rows(self, rows: int) -> None:
+        tokens = min(4 + rows // MOST_PROMPTS, self.cache.capacity - 1)
+        for _ in range(2):  # what is recorded is recorded at its second run
+            for seed in range(rows):
+                samplings = [Sampling(1.0, seed=seed)]
+                self.add(Job([self.tokenizer.end_id], samplings, tokens, lambda _: None))
             while self.busy:
                 self.step(0.0)
-            rows *= 2
 
     def step(self, now: float) -> None:
-        """Read some of the prompts that wait, and append a token to every row."""
+        """Read some of the prompts that wait, and append a token to every row, or several to one
+        that is alone."""
         self.model.backend.enter_thread()
         self.drop(now)
         self.read_prompts()
         if self.rows:
             self.decode()
 
+    def deliver(self) -> None:
+        """Deliver what was written since the last time. A reply's end is delivered at once."""
+        for row in self.rows:
+            if row.seen > row.sent:
+                self.send(row, row.seen)
+
     # ---- leaving
 
     def drop(self, now: float) -> None:
         """Remove what was cancelled or is late."""
-        for row in list(self.rows):
-            if self.given_up(row.job, now):
-                self.leave(row)
-        gone = [job for job in self.waiting if self.given_up(job, now)]
-        for job in gone:
+        gone = [row for row in self.rows if self.given_up(row.job, now)]
+        for row in gone:
+            self.leave(row)
+        unread = [job for job in self.waiting if self.given_up(job, now)]
+        for job in unread:
             if job is self.waiting[0]:
-                self.prompt_cache.truncate(0, 0)
+                self.forget_prompts()
             self.waiting.remove(job)
 
     def given_up(self, job: Job, now: float) -> bool:
@@ -107,7 +134,10 @@ class Batch:
         self.rows.clear()
         self.steps.forget()
         self.cache.lengths = self.cache.lengths[:0]
-        self.prompt_cache.truncate(0, 0)
+        self.forget_prompts()
+
+    def forget_prompts(self) -> None:
+        self.prompt_cache.lengths = np.zeros(1, np.int32)
 
     def leave(self, row: Row) -> None:
         """Give up a row; the last one takes its place, as in the cache."""
@@ -126,7 +156,42 @@ class Batch:
             job = self.waiting[0]
             if len(self.rows) + len(job.samplings) > self.most_rows:
                 return
-            budget -= self.read_piece(job)
+            together = self.readable_together() if self.on_device else []
+            if len(together) > 1:
+                budget -= self.read_whole(together)
+            else:
+                budget -= self.read_piece(job)
+
+    def readable_together(self) -> list[Job]:
+        """The first jobs that wait, as far as their prompts can be read in one pass."""
+        jobs: list[Job] = []
+        if self.prompt_cache.lengths.any():
+            return jobs
+        most = min(MOST_PROMPTS, self.most_rows - len(self.rows))
+        for job in itertools.islice(self.waiting, most):
+            plain = len(job.samplings) == 1 and job.likeliest is None and not job.score_prompt
+            if not plain or len(job.prompt) > PIECE or job.max_tokens == 0:
+                break
+            jobs.append(job)
+        return jobs
+
+    def read_whole(self, jobs: list[Job]) -> int:
+        """Read the prompts of the first jobs that wait. Returns the number of their tokens."""
+        assert isinstance(self.steps, DeviceSteps)
+        rows = [self.new_row(job, 0) for job in jobs]
+        padded = 1 << (len(jobs) - 1).bit_length()
+        width = round_up(max(len(job.prompt) for job in jobs), PROMPT_MULTIPLE)
+        tokens, counts = np.zeros((padded, width), np.int32), np.ones(padded, np.int32)
+        for index, job in enumerate(jobs):
+            counts[index] = len(job.prompt)
+            tokens[index, : counts[index]] = job.prompt
+        self.prompt_cache.lengths = np.zeros(padded, np.int32)
+        self.steps.first_of_each(self.prompt_cache, tokens, counts, rows)
+        for index, row in enumerate(rows):
+            self.waiting.popleft()
+            self.start_reply(row, index, None)
+        self.forget_prompts()
+        return tokens.size
 
     def read_piece(self, job: Job) -> int:
         """Read the next tokens of the prompt that waits first. Returns their number."""
@@ -137,9 +202,7 @@ class Batch:
         tokens = np.zeros((1, width), np.int32)
         tokens[0, :count] = piece
         given = self.prompt_cache, tokens, np.array([count])
-        rows = [
-            Row(job, c, ReplyText(self.tokenizer, job.stops)) for c in range(len(job.samplings))
-        ]
+        rows = [self.new_row(job, choice) for choice in range(len(job.samplings))]
         logits_1V: np.ndarray | None = None
         if job.score_prompt:
             logits_NV = self.model.backend.to_host(self.model.extend(*given, every=True))[0, :count]
@@ -153,9 +216,13 @@ class Batch:
             self.model.append(*given)
         if ends:
             self.waiting.popleft()
-            self.start_replies(job, rows, logits_1V)
-            self.prompt_cache.truncate(0, 0)
-        return count
+            for row in rows:
+                self.start_reply(row, 0, logits_1V)
+            self.forget_prompts()
+        return width
+
+    def new_row(self, job: Job, choice: int) -> Row:
+        return Row(job, choice, ReplyText(self.tokenizer, job.stops))
 
     def score_piece(self, job: Job, begin: int, logits_NV: np.ndarray) -> None:
         """Score the tokens of a prompt behind the one at `begin`, where the piece begins."""
@@ -164,49 +231,59 @@ class Batch:
         for logits_V, token in zip(logits_NV, job.prompt[begin + 1 :], strict=False):
             job.scores.append(self.score(logits_V, token, job.likeliest or 0))
 
-    def start_replies(self, job: Job, rows: list[Row], logits_1V: np.ndarray | None) -> None:
-        """Let the replies to a prompt that was just read join the batch."""
-        for row in rows:
-            if job.max_tokens == 0:
-                self.finish(row, "length")
-            elif not self.write(row, logits_1V, 0):
-                self.rows.append(row)
-                self.cache.join(self.prompt_cache)
+    def start_reply(self, row: Row, prompt: int, logits_1V: np.ndarray | None) -> None:
+        """Let the reply to a prompt that was just read, to row `prompt` of its cache, join."""
+        if row.job.max_tokens == 0:
+            self.finish(row, row.seen, "length")
+        elif not self.look(row, logits_1V, 0):
+            self.rows.append(row)
+            self.cache.join(self.prompt_cache, prompt)
 
     # ---- decoding
 
     def decode(self) -> None:
-        """Append a token to every row."""
+        """Append tokens to every row."""
         rows, logits_BV = self.steps.next(self.rows)
         for index, row in enumerate(rows):
-            if not row.left and self.write(row, logits_BV, index):
+            if not row.left and self.look(row, logits_BV, index):
                 self.leave(row)
 
-    def write(self, row: Row, logits_BV: np.ndarray | None, index: int) -> bool:
-        """Deliver the token that a row took, with its scores by `logits_BV[index]`.
+    def look(self, row: Row, logits_BV: np.ndarray | None, index: int) -> bool:
+        """Look at the tokens that a row took, with their scores by `logits_BV[index]`.
 
-        Returns whether the reply has ended.
+        Returns whether the reply has ended; its end is delivered.
         """
-        job, token = row.job, row.token
-        if token == self.tokenizer.end_id:
-            self.finish(row, "stop")
-            return True
-        text = row.text.push(token)
-        scored = []
-        if job.likeliest is not None:
-            assert logits_BV is not None
-            scored = [self.score(logits_BV[index], token, job.likeliest)]
-        finish = None
-        if row.text.stopped:
-            finish = "stop"
-        elif row.written == job.max_tokens:
-            finish = "length"
-            text += row.text.end()
-        job.deliver(Piece(row.choice, 1, text, scored, finish))
-        return finish is not None
+        job = row.job
+        for token in row.ids[row.seen :]:
+            row.seen += 1
+            if token == self.tokenizer.end_id:
+                self.finish(row, row.seen - 1, "stop")
+                return True
+            if job.likeliest is not None:
+                assert logits_BV is not None
+                row.new_scored.append(self.score(logits_BV[index], token, job.likeliest))
+            if job.stops:
+                row.decode(row.seen)
+                if row.text.stopped:
+                    self.finish(row, row.seen, "stop")
+                    return True
+            if row.seen == job.max_tokens:
+                self.finish(row, row.seen, "length")
+                return True
+        return False
 
-    def finish(self, row: Row, finish: str) -> None:
-        row.job.deliver(Piece(row.choice, 0, row.text.end(), [], finish))
+    def finish(self, row: Row, tokens: int, finish: str) -> None:
+        """Deliver what is left of a reply of that many tokens."""
+        row.decode(tokens)
+        row.new_text += row.text.end()
+        self.send(row, tokens, finish)
+
+    def send(self, row: Row, tokens: int, finish: str | None = None) -> None:
+        """Deliver what is new in the first `tokens` of a reply."""
+        row.decode(tokens)
+        piece = Piece(row.choice, tokens - row.sent, row.new_text, row.new_scored, finish)
+        row.sent, row.new_text, row.new_scored = tokens, "", []
+        row.job.deliver(piece)
 
     def score(self, logits_V: np.ndarray, token: int, likeliest: int) -> Scored:
         """A token's log-probability under the model as it is, without temperature."""

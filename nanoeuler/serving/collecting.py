@@ -62,16 +62,15 @@ class Replies:
         return sum(len(job.prompt) for job in self.jobs)
 
     def receive(self, prompt: int, piece: Piece) -> None:
-        self.arrived.set()
         if piece.choice < 0:
-            self.failure = piece.finish
-            self.ended.set()
+            self.fail(piece.finish)
             return
+        self.arrived.set()
         now = time.monotonic()
         if self.tokens == 0:
             self.metrics.first_token.add(now - self.began)
         elif piece.tokens:
-            self.metrics.next_token.add(now - self.last)
+            self.metrics.next_token.add((now - self.last) / piece.tokens, piece.tokens)
         self.last = now
         self.tokens += piece.tokens
         self.metrics.tokens[self.model, "reply"] += piece.tokens
@@ -82,6 +81,12 @@ class Replies:
         if not self.unfinished:
             self.engine.note_reply(now - self.began)
             self.ended.set()
+
+    def fail(self, kind: str | None) -> None:
+        """Give up; see `errors.failed` for the kinds."""
+        self.failure = kind
+        self.arrived.set()
+        self.ended.set()
 
     async def parts(self) -> AsyncIterator[dict[int, Part]]:
         """What came of each reply, again and again, until all have ended. Raises `ApiError`."""
@@ -104,4 +109,4 @@ class Replies:
         """Nobody wants what is missing."""
         for job in self.jobs:
             job.cancelled = True
-        self.metrics.gone += bool(self.unfinished and not self.failure)
+        self.metrics.gone += bool(self.unfinished and self.failure in (None, "gone"))

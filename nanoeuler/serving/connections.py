@@ -22,6 +22,32 @@ STALL_SECONDS = 20.0
 ARRIVED = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
 
 
+class GatheringTransport:
+    """A transport that sends what is written in one turn of the event loop at once: a call of the
+    system for each would cost more than all else."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop):
+        self.transport, self.loop = transport, loop
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self.written:
+            self.loop.call_soon(self.flush)
+        self.written.append(data)
+
+    def flush(self) -> None:
+        written, self.written = self.written, []
+        if written:
+            self.transport.write(b"".join(written))
+
+    def close(self) -> None:
+        self.flush()
+        self.transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
+
+
 class Connection(H11Protocol):
     """A connection with deadlines."""
 
@@ -34,7 +60,7 @@ class Connection(H11Protocol):
         self.stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(GatheringTransport(transport, self.loop))  # type: ignore[arg-type]
         if len(self.connections) > self.most:
             self.refuse(ApiError(503, "too many connections; try again", code="busy"))
         else:

@@ -15,6 +15,10 @@ from nanoeuler.errors import UserError
 from nanoeuler.serving.batch import Batch
 from nanoeuler.serving.jobs import Job, Piece
 
+PAUSE = 3
+"""The event loop gets new parts of replies when this many times the time has passed that it took
+for the last ones: while it writes them, Python can do nothing else. Under load parts are longer."""
+
 
 class Busy(Exception):
     """The queue is full. `seconds` is when to try again."""
@@ -35,6 +39,8 @@ class Engine:
         self.outbox: list[tuple[Callable[[Piece], None], Piece]] = []
         self.reply_seconds = 1.0
         """How long a reply takes, from start to end: a moving average."""
+        self.next_send = 0.0
+        """When the event loop takes new parts, by `time.monotonic`."""
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = threading.Thread(target=self.run, name="decoding", daemon=True)
 
@@ -113,12 +119,30 @@ class Engine:
             batch.fail_all("server_error")
 
     def send(self) -> None:
-        """Hand over what the step has written, in one call for all replies."""
+        """Hand over ends of replies, and when it is time all that was written, in one call."""
+        assert self.loop is not None
+        if all_parts := time.monotonic() >= self.next_send:
+            for batch in self.batches.values():
+                batch.deliver()
         pieces, self.outbox = self.outbox, []
-        if pieces and self.loop is not None:
-            self.loop.call_soon_threadsafe(deliver, pieces)
+        if pieces:
+            if all_parts:
+                self.next_send = float("inf")  # until the event loop is done with these
+            self.loop.call_soon_threadsafe(self.receive, pieces, all_parts)
 
+    # ---- in the thread of the event loop
 
-def deliver(pieces: Sequence[tuple[Callable[[Piece], None], Piece]]) -> None:
-    for receive, piece in pieces:
-        receive(piece)
+    def receive(
+        self, pieces: Sequence[tuple[Callable[[Piece], None], Piece]], all_parts: bool
+    ) -> None:
+        began = time.thread_time()
+        try:
+            for receive, piece in pieces:
+                receive(piece)
+        finally:
+            if all_parts and self.loop is not None:
+                # behind the tasks that the pieces have woken, which write them
+                self.loop.call_soon(self.received, began)
+
+    def received(self, began: float) -> None:
+        self.next_send = time.monotonic() + PAUSE * (time.thread_time() - began)

@@ -20,7 +20,7 @@ class Scored(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a step adds to a reply."""
+    """What one or more steps add to a reply."""
 
     choice: int
     """Which of the job's replies; −1 for a failure of them all."""
@@ -61,11 +61,19 @@ class Row:
     job: Job
     choice: int
     text: ReplyText
-    token: int = 0
-    """The last one."""
-    written: int = 0
-    """Tokens, `</s>` among them."""
+    ids: list[int] = field(default_factory=list)
+    """Tokens that were chosen, `</s>` among them."""
+    seen: int = 0
+    """Of these, how many were looked at: the reply may end before the last one."""
+    sent: int = 0
+    """How many are in pieces that were delivered."""
+    decoded: int = 0
+    """How many are in `new_text` or in pieces."""
+    new_text: str = ""
+    new_scored: list[Scored] = field(default_factory=list)
     left: bool = False
+    drafts: list[int] = field(default_factory=list)
+    """Drafts of the tokens behind the last one, where the host keeps them."""
 
     @property
     def sampling(self) -> Sampling:
@@ -74,8 +82,10 @@ class Row:
     @property
     def position(self) -> int:
         """Of the next token, from the start of the prompt: the sampler draws by it."""
-        return len(self.job.prompt) + self.written
+        return len(self.job.prompt) + len(self.ids)
 
-    def take(self, token: int) -> None:
-        self.token = token
-        self.written += 1
+    def decode(self, tokens: int) -> None:
+        """Add the text of the first `tokens` to `new_text`."""
+        if tokens > self.decoded:
+            self.new_text += self.text.push(*self.ids[self.decoded : tokens])
+            self.decoded = tokens

@@ -16,9 +16,9 @@ class Histogram:
         self.counts = [0] * (len(SECONDS) + 1)
         self.total = 0.0
 
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(SECONDS, seconds)] += 1
-        self.total += seconds
+    def add(self, seconds: float, times: int = 1) -> None:
+        self.counts[bisect_left(SECONDS, seconds)] += times
+        self.total += seconds * times
 
     def lines(self) -> Iterator[str]:
         yield from head(self.name, self.meaning, "histogram")

@@ -32,8 +32,8 @@ BACKLOG = 1024
 SPARE_FILES = 64
 """Files that are not connections."""
 
-SWITCH_SECONDS = 0.0005
-"""How long a thread may compute in Python while the other waits. The default of ten times as much
+SWITCH_SECONDS = 0.0001
+"""How long a thread may compute in Python while the other waits. The default of 50 times as much
 would hold up every token while the event loop is busy."""
 
 
@@ -138,14 +138,18 @@ def connections_allowed() -> int:
 
 
 def load_models(
-    folders: Sequence[Path], device: str = "auto", gpus: int | None = None
+    folders: Sequence[Path],
+    device: str = "auto",
+    gpus: int | None = None,
+    *,
+    speculation: bool = True,
 ) -> dict[str, LanguageModel]:
     """The models of some folders by the names that clients give: run-stage."""
     models: dict[str, LanguageModel] = {}
     for folder in folders:
         found = find_model(folder)
         name = free_name(model_name(found), models)
-        models[name] = api.load(found, device, gpus)
+        models[name] = api.load(found, device, gpus, speculation=speculation)
     return models
 
 

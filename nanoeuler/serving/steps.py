@@ -1,19 +1,26 @@
-"""Steps that append a token to every row of a batch: chosen by the host, or by the device."""
+"""Steps that append tokens to every row of a batch: chosen by the host, or by the device.
+
+A step appends one token to each row. A row that is alone may get several, which its model drafted:
+see `inference/speculation.py`.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from nanoeuler.backend.capabilities import NOT_KEPT
 from nanoeuler.inference.sampling import checked, choose
+from nanoeuler.inference.speculation import Speculation
+from nanoeuler.inference.window import check_drafts
 from nanoeuler.model.cache import Cache
-from nanoeuler.model.choosing import Choices
+from nanoeuler.model.choosing import AHEAD, Choices, DraftedChoices
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.serving.jobs import Row
 
 
 class Step(NamedTuple):
-    """Rows that took a token each, and the logits behind their choice, where a row wants them."""
+    """Rows that took tokens, and the logits behind their choice, where a row wants them."""
 
     rows: list[Row]
     logits_BV: np.ndarray | None
@@ -26,11 +33,24 @@ def wants_logits(rows: Sequence[Row]) -> bool:
 class HostSteps:
     """The host chooses the tokens."""
 
-    spare = 0
-    """Places that a row needs in the cache behind its last token."""
-
-    def __init__(self, model: Transformer, cache: Cache, allowed_V: np.ndarray):
+    def __init__(
+        self, model: Transformer, cache: Cache, allowed_V: np.ndarray, *, speculates: bool
+    ):
         self.model, self.cache, self.allowed_V = model, cache, allowed_V
+        self.speculation: Speculation | None = None
+        """What drafts brought to replies that were alone, and how many the next pass takes."""
+        if speculates:
+            self.expect(model.config.mtp_heads)
+
+    def expect(self, heads: int) -> None:
+        """Let the next trial have the drafts of that many heads."""
+        cost = self.model.backend.draft_cost
+        self.speculation = Speculation(heads, cost) if heads > 1 else None
+
+    @staticmethod
+    def spare(heads: int) -> int:
+        """Places that a row needs in the cache behind its last token."""
+        return 0
 
     def first(
         self, prompt: Cache, tokens: np.ndarray, counts: np.ndarray, rows: list[Row]
@@ -45,37 +65,66 @@ class HostSteps:
 
     def choose_first(self, logits_1V: np.ndarray, rows: list[Row]) -> None:
         for row in rows:
-            row.take(int(choose(logits_1V, row.sampling, [row.position], self.allowed_V)[0]))
+            row.ids.append(int(choose(logits_1V, row.sampling, [row.position], self.allowed_V)[0]))
 
     def next(self, rows: list[Row]) -> Step:
-        """Let each row take its next token. `rows` are those of the cache."""
-        tokens_B1 = np.array([[row.token] for row in rows], np.int32)
+        """Let each row take its next token, or tokens. `rows` are those of the cache."""
+        if (speculation := self.speculation) and self.may_draft(rows):
+            self.next_drafted(rows[0], speculation)
+            return Step(list(rows), None)
+        tokens_B1 = np.array([row.ids[-1:] for row in rows], np.int32)
         logits_BV = self.model.backend.to_host(self.model.extend(self.cache, tokens_B1))
         samplings, positions = [row.sampling for row in rows], [row.position for row in rows]
         chosen_B = choose(logits_BV, samplings, positions, self.allowed_V)
         for row, token in zip(rows, chosen_B.tolist(), strict=True):
-            row.take(token)
+            row.ids.append(token)
+            row.drafts = []
         return Step(list(rows), logits_BV)
+
+    def may_draft(self, rows: list[Row]) -> bool:
+        return len(rows) == 1 and not wants_logits(rows)
+
+    def next_drafted(self, row: Row, speculation: Speculation) -> None:
+        tokens_11, count = np.array([row.ids[-1:]], np.int32), np.ones(1, np.int32)
+        inputs = row.sampling, np.array([row.position]), self.allowed_V
+        if speculation.drafts == 0:
+            logits_1V = self.model.backend.to_host(self.model.extend(self.cache, tokens_11))
+            row.ids.append(int(choose(logits_1V, *inputs)[0]))
+            row.drafts = []
+            speculation.note(0, [0], 1)
+            return
+        behind = tokens_11, count, [row.drafts], speculation.drafts
+        (ids,), drafted, (row.drafts,) = check_drafts(self.model, self.cache, *behind, *inputs)
+        row.ids += ids
+        speculation.note(drafted, [len(ids) - 1], len(ids))
 
     def forget(self) -> None:
         """Start anew, after all rows have left."""
 
 
 class DeviceSteps(HostSteps):
-    """The device of a `ChoosingBackend` chooses, and is a step ahead of the host.
+    """The device of a `ChoosingBackend` chooses, and is some steps ahead of the host.
 
     So a step may have been for rows that have left since, and not for those that have joined. Rows
     are padded to a power of two, so that few steps are recorded.
     """
 
-    spare = 1  # a row that ends is seen to end when its next step is under way
-
-    def __init__(self, model: Transformer, cache: Cache, allowed_V: np.ndarray):
-        super().__init__(model, cache, allowed_V)
+    def __init__(
+        self, model: Transformer, cache: Cache, allowed_V: np.ndarray, *, speculates: bool
+    ):
+        super().__init__(model, cache, allowed_V, speculates=speculates)
         self.most_rows = len(cache.lengths)
-        self.under_way: list[Row] = []
-        """Rows of the step that was asked for and not taken."""
+        self.rows: list[Row] = []
+        """Those of the steps that were asked for and not taken."""
+        self.scored = False
         self.choices: Choices | None = None
+        self.drafts = 0
+        """Drafts of each of these steps."""
+
+    @staticmethod
+    def spare(heads: int) -> int:
+        # a row that ends is seen to end when its next steps are under way
+        return AHEAD * heads
 
     def first(
         self, prompt: Cache, tokens: np.ndarray, counts: np.ndarray, rows: list[Row]
@@ -86,38 +135,81 @@ class DeviceSteps(HostSteps):
                 choices.start(prompt, tokens, counts, [row.sampling], [row.position])
             else:
                 choices.again([row.sampling], [row.position])
-            row.take(int(checked(choices.take())[0]))
+            row.ids.append(int(checked(choices.take())[0]))
         return self.logits(choices, 1) if wants_logits(rows) else None
 
+    def first_of_each(
+        self, prompts: Cache, tokens: np.ndarray, counts: np.ndarray, rows: list[Row]
+    ) -> None:
+        """Append whole prompts, one for each row, and let each take its first token.
+
+        `prompts` has rows to spare where their number is no power of two.
+        """
+        choices = Choices.of(self.model, prompts, self.allowed_V)
+        samplings, positions = [row.sampling for row in rows], [row.position for row in rows]
+        choices.start(prompts, tokens, counts, samplings, positions)
+        for row, token in zip(rows, choices.take().tolist(), strict=False):
+            row.ids.append(token)
+        checked(np.array([row.ids[0] for row in rows]))
+
     def next(self, rows: list[Row]) -> Step:
-        if not self.under_way:
+        if self.rows and all(row.left for row in self.rows):
+            self.forget()
+        if not self.rows:
             self.start(rows)
-        step, choices = self.under_way, self.choices
+        step, choices = self.rows, self.choices
         assert choices is not None
-        scored = wants_logits(step)
-        ahead = rows == step and not scored
-        if ahead:  # the device has their tokens
-            self.cache.lengths += 1
-            choices.ask()
-        chosen_B = checked(choices.take()[: len(step)])
-        logits_BV = self.logits(choices, len(step)) if scored else None
-        for row, token in zip(step, chosen_B.tolist(), strict=True):
-            row.take(token)
-        if not ahead:
+        if rows == step:
+            self.ask_ahead(choices, rows)
+        taken_B = choices.take()
+        if self.drafts:
+            self.take_drafted(step[0], taken_B[0])
+        else:
+            chosen_B = checked(taken_B[: len(step)])
+            for row, token in zip(step, chosen_B.tolist(), strict=True):
+                row.ids.append(token)
+            if self.speculation and self.may_draft(step):
+                self.speculation.note(0, [0], 1)
+        logits_BV = self.logits(choices, len(step)) if self.scored else None
+        if choices.waiting == 0:
             self.start(rows)
         return Step(step, logits_BV)
 
+    def take_drafted(self, row: Row, taken_T: np.ndarray) -> None:
+        ids_N = checked(taken_T[taken_T != NOT_KEPT])
+        row.ids += ids_N.tolist()
+        self.cache.lengths[0] += len(ids_N)
+        assert self.speculation is not None
+        self.speculation.note(self.drafts, [len(ids_N) - 1], len(ids_N))
+
     def start(self, rows: list[Row]) -> None:
         """Ask for a step behind the tokens that the host has."""
-        padded = min(1 << (len(rows) - 1).bit_length(), self.most_rows)
-        self.choices = Choices.of(self.model, self.cache, self.allowed_V, padded)
-        tokens_B1 = np.array([[row.token] for row in rows], np.int32)
+        tokens_B1 = np.array([row.ids[-1:] for row in rows], np.int32)
         samplings, positions = [row.sampling for row in rows], [row.position for row in rows]
-        self.choices.start(self.cache, tokens_B1, np.ones(len(rows)), samplings, positions)
-        self.under_way = list(rows)
+        self.drafts, self.scored = self.wanted_drafts(rows), wants_logits(rows)
+        model, cache = self.model, self.cache
+        if self.drafts:
+            self.choices = DraftedChoices.of_drafts(model, cache, self.allowed_V, self.drafts)
+        else:
+            padded = min(1 << (len(rows) - 1).bit_length(), self.most_rows)
+            self.choices = Choices.of(model, cache, self.allowed_V, padded)
+        self.choices.start(cache, tokens_B1, np.ones(len(rows)), samplings, positions)
+        self.rows = list(rows)
+
+    def ask_ahead(self, choices: Choices, rows: list[Row]) -> None:
+        """Ask for more of the same steps: the device has their tokens."""
+        if self.scored or self.wanted_drafts(rows) != self.drafts:
+            return
+        while choices.waiting < AHEAD:
+            if not self.drafts:
+                self.cache.lengths += 1
+            choices.ask()
+
+    def wanted_drafts(self, rows: list[Row]) -> int:
+        return self.speculation.drafts if self.speculation and self.may_draft(rows) else 0
 
     def logits(self, choices: Choices, rows: int) -> np.ndarray:
         return self.model.backend.to_host(choices.logits[:rows, : len(self.allowed_V)])
 
     def forget(self) -> None:
-        self.under_way = []
+        self.rows = []

@@ -16,9 +16,9 @@ class ReplyText:
         """Text that a stop string may yet turn out to begin with."""
         self.stopped = False
 
-    def push(self, token: int) -> str:
-        """Return the text that `token` makes certain. `stopped` is set behind a stop string."""
-        return self.take(self.decoder.push(token))
+    def push(self, *tokens: int) -> str:
+        """Return the text that `tokens` make certain. `stopped` is set behind a stop string."""
+        return self.take(self.decoder.push(*tokens))
 
     def end(self) -> str:
         """Return what was held back, once no token follows."""

@@ -6,7 +6,7 @@ from nanoeuler.tokenizer.tokenizer import Tokenizer
 
 
 class StreamDecoder:
-    """Decodes ids that arrive one by one.
+    """Decodes ids that arrive one by one, or several at a time.
 
     The joined results of `push` and `flush` are `tokenizer.decode` of all ids.
     """
@@ -15,9 +15,9 @@ class StreamDecoder:
         self.tokenizer = tokenizer
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def push(self, index: int) -> str:
-        """Return the text that `index` completes, empty while bytes of a character are missing."""
-        return self.decoder.decode(self.tokenizer.decode_bytes([index]))
+    def push(self, *ids: int) -> str:
+        """Return the text that `ids` complete, empty while bytes of a character are missing."""
+        return self.decoder.decode(self.tokenizer.decode_bytes(ids))
 
     def flush(self) -> str:
         """Return the held-back bytes after the last id, as U+FFFD, and reset the decoder."""

@@ -25,6 +25,13 @@ def test_a_killed_trainer_ends_with_equal_weights_and_another_result_is_seen(who
         trainer.run(counts, 0)
 
 
+def test_a_killed_rank_ends_the_others_and_the_run_ends_with_equal_weights(whole, tmp_path):
+    trainer = torture.SharedTrainer(whole, tmp_path / "killed", random.Random(3))
+    counts = torture.Counts("rank", "pretrain")
+    trainer.run(counts, 2)
+    assert (counts.runs, counts.equal, counts.starts) == (1, 1, 3)
+
+
 def test_each_operation_of_a_stage_fails_once():
     done = subprocess.run(
         [sys.executable, "-m", "fuzz.full_disk", "--stage", "instructions"],

@@ -67,7 +67,12 @@ def run(batch, *asked):
     for each in asked:
         batch.add(each.job)
     while batch.busy:
-        batch.step(time.monotonic())
+        step(batch, time.monotonic())
+
+
+def step(batch, now=0.0):
+    batch.step(now)
+    batch.deliver()
 
 
 def alone(model, asked):
@@ -100,7 +105,7 @@ def test_requests_that_come_and_go_get_what_generate_writes_for_each_alone(base)
     while waiting or batch.busy:
         if waiting and random.random() < 0.4:
             batch.add(waiting.pop().job)
-        batch.step(time.monotonic())
+        step(batch, time.monotonic())
         most = max(most, len(batch.rows))
     assert most == 4
     assert [[each.text()] for each in crowd] == [alone(base, each) for each in crowd]
@@ -140,12 +145,12 @@ def test_a_long_prompt_is_read_in_pieces_between_the_tokens_of_the_others(tmp_pa
     batch = Batch(long)
     short, reader = Asked(random_prompt(3, 1), max_tokens=50), Asked(random_prompt(700, 2))
     batch.add(short.job)
-    batch.step(0.0)
+    step(batch, 0.0)
     batch.add(reader.job)
     steps = 0
     while not reader.pieces:
         before = short.tokens()
-        batch.step(0.0)
+        step(batch, 0.0)
         steps += 1
         assert short.tokens() == before + 1
     assert steps == -(-700 // PIECE)
@@ -201,14 +206,14 @@ def test_who_gives_up_leaves_and_who_is_late_fails(base):
     late.job.deadline = 10.0
     for each in (given_up, late, waits):
         batch.add(each.job)
-    batch.step(5.0)
+    step(batch, 5.0)
     assert len(batch.rows) == 2
     given_up.job.cancelled = True
-    batch.step(6.0)
+    step(batch, 6.0)
     written = given_up.tokens()
-    batch.step(11.0)
+    step(batch, 11.0)
     assert given_up.tokens() == written
     assert late.pieces[-1] == (-1, 0, "", [], "timeout")
     while batch.busy:
-        batch.step(12.0)
+        step(batch, 12.0)
     assert [waits.text()] == alone(base, waits)

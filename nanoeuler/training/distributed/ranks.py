@@ -11,6 +11,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from nanoeuler import log
 from nanoeuler.cores import threads_allowed
 from nanoeuler.errors import UserError
-from nanoeuler.training.distributed.group import ALONE, Group, HostGroup, Lost
+from nanoeuler.training.distributed.group import ALONE, Group, HostGroup, Lost, losing
 
 RANK, RANKS, LEADER, KEY = (
     f"NANOEULER_{name}" for name in ("RANK", "RANKS", "LEADER", "LEADER_KEY")
@@ -65,8 +66,10 @@ def follow() -> Group:
         signal.signal(number, signal.SIG_IGN)  # rank 0 saves, and ends us
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     log.silence()
-    leader = Client(os.environ[LEADER], "AF_UNIX", authkey=bytes.fromhex(os.environ[KEY]))
-    leader.send(own_rank())
+    with losing():
+        key = bytes.fromhex(os.environ[KEY])
+        leader = Client(address(os.environ[LEADER]), "AF_UNIX", authkey=key)
+        leader.send(own_rank())
     return HostGroup(own_rank(), int(os.environ[RANKS]), [leader])
 
 
@@ -82,32 +85,48 @@ def lead(size: int) -> Iterator[Group]:
     """Start the other ranks, with an equal share of the cores each; they have ended when the
     context has."""
     os.environ["OMP_NUM_THREADS"] = str(max(1, threads_allowed() // size))
+    children: list[subprocess.Popen[bytes]] = []
+    peers: list[Connection] = []
+    ended = threading.Event()
+    try:
+        peers += meet(size, children, ended)
+        group = HostGroup(0, size, peers)
+        yield group
+        group.tell("end")
+    except Lost:
+        time.sleep(PATIENCE_SECONDS)  # `watch` says who, and ends this process
+        raise
+    finally:
+        ended.set()
+        for peer in peers:
+            peer.close()
+        end(children)
+
+
+def meet(
+    size: int, children: list[subprocess.Popen[bytes]], ended: threading.Event
+) -> list[Connection]:
+    """Start the other ranks, as `children`; returns the connections to them, in order."""
     key = secrets.token_bytes(32)
-    with Listener(family="AF_UNIX", authkey=key, backlog=size) as listener:
-        environment = os.environ | {RANKS: str(size), LEADER: listener.address, KEY: key.hex()}
-        children = [start(rank, environment) for rank in range(1, size)]
-        found: dict[int, Connection] = {}
-        ended = threading.Event()
+    found: dict[int, Connection] = {}
+    name = f"nanoeuler-{secrets.token_hex(16)}"
+    with Listener(address(name), "AF_UNIX", backlog=size, authkey=key) as listener:
+        environment = os.environ | {RANKS: str(size), LEADER: name, KEY: key.hex()}
+        children += [start(rank, environment) for rank in range(1, size)]
         threading.Thread(target=watch, args=(children, ended), daemon=True).start()
-        try:
-            while len(found) < size - 1:
-                peer = listener.accept()
-                found[peer.recv()] = peer
-            group = HostGroup(0, size, [found[rank] for rank in sorted(found)])
-            yield group
-            group.tell("end")
-        except Lost:
-            time.sleep(PATIENCE_SECONDS)  # `watch` says who, and ends this process
-            raise
-        finally:
-            ended.set()
-            for peer in found.values():
-                peer.close()
-            end(children)
+        while len(found) < size - 1:
+            peer = listener.accept()
+            found[peer.recv()] = peer
+    return [found[rank] for rank in sorted(found)]
+
+
+def address(name: str) -> str:
+    """Where rank 0 listens: on Linux no file, which a killed process would leave behind."""
+    return f"\0{name}" if sys.platform == "linux" else f"{tempfile.gettempdir()}/{name}"
 
 
 def start(rank: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "nanoeuler", *sys.argv[1:]]
+    command = [sys.executable, *sys.orig_argv[1:]]
     return subprocess.Popen(command, env=environment | {RANK: str(rank)}, stdin=subprocess.DEVNULL)
 
 
