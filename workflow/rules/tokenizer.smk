@@ -14,7 +14,7 @@ rule learn_bpe:
         paths.log("learn_bpe"),
     threads: ALL_CORES
     resources:
-        **cluster_resources(config),
+        **cluster_resources(config, cluster),
         mem_mb=3000,
     params:
         identity=lambda wildcards: stage_identity(config, "learn_bpe"),
@@ -36,7 +36,7 @@ rule tokenize:
         paths.log("tokenize"),
     threads: ALL_CORES
     resources:
-        **cluster_resources(config),
+        **cluster_resources(config, cluster),
         mem_mb=3000,
     params:
         identity=lambda wildcards: stage_identity(config, "tokenize"),
