@@ -18,6 +18,7 @@ from nanoeuler.config import start
 from nanoeuler.config.cluster import ask_cluster
 from nanoeuler.config.machine import (
     ALL_CORES,
+    TEXT_MEGABYTES,
     cluster_resources,
     job_environment,
     job_gpus,

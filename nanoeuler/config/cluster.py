@@ -114,3 +114,14 @@ def obstacle(cluster: Sequence[Node], job: Mapping[str, Any]) -> str | None:
             f"set at most {hours:g}: a job that reaches its wall time is resumed"
         )
     return None
+
+
+def describe_job(name: str, cluster: Sequence[Node], job: Mapping[str, Any]) -> str:
+    """A line for a terminal: where jobs of a kind run, and what each asks for."""
+    found = sorted({node.partition for node in nodes_of(cluster, job["slurm_partition"])})
+    partition = ", ".join(found) or "unknown"
+    gpus = f"{job['gpu']} GPU, " if job["gpu"] else ""
+    return (
+        f"  {name:10} jobs in partition {partition}: {gpus}{job['cpus_per_task']} CPUs, "
+        f"{job['mem_mb']:,} MB, {job['runtime'] / 60:g} hours each"
+    )

@@ -17,6 +17,8 @@ ALL_CORES = 64
 GPU_JOB_CORES = 4
 """Cores of a job on a GPU: enough to make its rows, and few, so that several jobs run at once."""
 
+TEXT_MEGABYTES = 3000
+"""Memory of the largest job that only reads and writes text."""
 WITHOUT_GPU = ("cpu", "reference")
 """Devices on which no job asks for a GPU."""
 
@@ -109,4 +111,15 @@ def cluster_resources(
         "slurm_partition": partition,
         "runtime": max(1, round(60 * slurm.hours)),
         "cpus_per_task": cpus,
+    }
+
+
+def cluster_jobs(config: Mapping[str, Any], cluster: Sequence[Node]) -> dict[str, dict[str, Any]]:
+    """The largest resources that jobs of each kind ask of a Slurm cluster."""
+    gpus = job_gpus(config["device"])
+    model = {"gpu": gpus, "mem_mb": training_megabytes(config)}
+    text = {"gpu": 0, "mem_mb": TEXT_MEGABYTES}
+    return {
+        "models": cluster_resources(config, cluster, gpus) | model,
+        "text": cluster_resources(config, cluster) | text,
     }

@@ -3,6 +3,7 @@
 It needs slurmctld, slurmd and munged (Debian: `apt install slurm-wlm munge`).
 """
 
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 from stub_checkout import CI, ROOT, Checkout
 
+from nanoeuler.config import load
 from nanoeuler.files import sha256_file
 from tests.machine_code import copy_machine_code
 from tests.waiting import CEILING, wait_until
@@ -124,6 +126,21 @@ def test_what_the_cluster_lacks_is_said_before_anything_is_submitted(
     assert "has been submitted" not in said
 
 
+def test_the_plan_says_what_jobs_ask_for_and_what_the_cluster_lacks(cluster, command, monkeypatch):
+    for name, value in cluster.items():
+        monkeypatch.setenv(name, value)
+    file = str(SCRIPTS.parent / "ci.yaml")
+    monkeypatch.chdir(ROOT)
+    status, out, err = command("plan", file, "--slurm")
+    assert status == 1
+    assert "models     jobs in partition main: 1 GPU, " in out
+    assert "no node of partition main has a GPU" in out + err
+    with_cpu = json.dumps(load(file, overrides=["device=cpu"]))
+    status, out, err = command("plan", "--config", with_cpu, "--slurm")
+    assert status == 0, out + err
+    assert re.search(r"text +jobs in partition main: \d+ CPUs, 3,000 MB, 12 hours each", out)
+
+
 def test_a_run_whose_job_met_its_wall_time_has_the_bits_of_one_without_a_cluster(
     submitted, cluster, pipeline
 ):
@@ -146,7 +163,7 @@ def test_a_run_whose_job_met_its_wall_time_has_the_bits_of_one_without_a_cluster
         process.wait()
     said = log.read_text()
     assert said.count("Trying to restart job") == 1
-    for frightening in ("sacct", "No SLURM account", "WARNING"):
+    for frightening in ("via sacct", "accounting storage", "SLURM account", "MinJobAge"):
         assert frightening not in said
     assert re.search(r"^resume +going on from step \d", train_log.read_text(), re.MULTILINE)
     for stage in STAGES:

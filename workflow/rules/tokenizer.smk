@@ -15,7 +15,7 @@ rule learn_bpe:
     threads: ALL_CORES
     resources:
         **cluster_resources(config, cluster),
-        mem_mb=3000,
+        mem_mb=TEXT_MEGABYTES,
     params:
         identity=lambda wildcards: stage_identity(config, "learn_bpe"),
         config=lambda wildcards, output: stage_config(config, "learn_bpe"),
@@ -37,7 +37,7 @@ rule tokenize:
     threads: ALL_CORES
     resources:
         **cluster_resources(config, cluster),
-        mem_mb=3000,
+        mem_mb=TEXT_MEGABYTES,
     params:
         identity=lambda wildcards: stage_identity(config, "tokenize"),
         config=lambda wildcards, output: stage_config(config, "tokenize"),
