@@ -15,15 +15,19 @@ import sys
 
 sys.path.insert(0, workflow.basedir)
 from nanoeuler.config import start
+from nanoeuler.config.cluster import ask_cluster
 from nanoeuler.config.machine import (
     ALL_CORES,
+    TEXT_MEGABYTES,
     cluster_resources,
     job_environment,
+    job_gpus,
     limits,
     model_threads,
     training_megabytes,
 )
 from nanoeuler.config.paths import Paths, option
+from nanoeuler.config.slurm_executor import adapt_slurm_executor
 from nanoeuler.config.stages import (
     CHECKED_CODE,
     code_fingerprint,
@@ -35,6 +39,7 @@ from nanoeuler.files import canonical_json
 
 os.environ.update(job_environment(workflow.basedir))
 start.explain_changes()
+adapt_slurm_executor()
 if workflow.is_main_process:
     workflow_lock = WorkflowLock()  # before Snakemake takes its own
 config_files = workflow.overwrite_configfiles or ["config/config.yaml"]
@@ -43,13 +48,17 @@ paths = Paths(config)
 
 for name, limit in limits(config, given=workflow.global_resources).items():
     workflow.register_resource(name, limit)
-MODEL_THREADS = model_threads(workflow.global_resources["gpu"].value)
+JOB_GPUS = job_gpus(config["device"])
+MODEL_THREADS = model_threads(min(JOB_GPUS, workflow.global_resources["gpu"].value))
+cluster = ask_cluster() if workflow.is_main_process else None
 
 
 onstart:
     jobs = list(workflow.dag.needrun_jobs())
     rules_to_run = {job.rule.name for job in jobs}
     gpus = workflow.global_resources["gpu"].value
+    if not workflow.local_exec:
+        start.require_cluster(cluster, [job.resources for job in jobs if not job.is_local])
     start.require_plan(
         start.plan_command(config, rules_to_run, config_files, gpus, workflow.local_exec)
     )

@@ -3,9 +3,11 @@
 import argparse
 import dataclasses
 import json
+from typing import Any
 
 from nanoeuler.backend import DEVICES
 from nanoeuler.cli.options import add_gpus, add_json, finish
+from nanoeuler.errors import UserError
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -41,6 +43,12 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         action="store_true",
         help="don't time steps of a run that takes minutes on any machine; the workflow sets this",
     )
+    parser.add_argument(
+        "--slurm",
+        action="store_true",
+        help="plan for the Slurm cluster that this machine submits to: say what its nodes lack, "
+        "and time nothing here",
+    )
     add_gpus(parser)
     add_json(parser)
     finish(parser, run_plan)
@@ -58,16 +66,43 @@ def run_plan(options: argparse.Namespace) -> int:
     stages = None if options.stages is None else list(filter(None, options.stages.split(",")))
     backend = make_backend(options.device or config["device"], options.gpus)
     plan = planning.make_plan(config, backend, stages)
-    found = planning.shortages(config, plan, name)
+    cluster_lines: list[str] = []
+    lacking: list[str] = []
+    if options.slurm:
+        plan.memory = 0.0  # the nodes', not this machine's
+        cluster_lines, lacking = plan_cluster(config)
+    found = planning.shortages(config, plan, name) + lacking
     short = options.unless_short and planning.is_short(config, plan)
-    if plan.stages and not found and not short:  # memory suffices, so a few steps may be tried
+    if plan.stages and not (
+        found or short or options.slurm
+    ):  # memory suffices, so a few steps may be tried
         planning.probe(config, backend, plan)
         found = planning.shortages(config, plan, name)
     if options.json:
         described = {"version": 1, "run": config["run"], **dataclasses.asdict(plan)}
         print(json.dumps(described | {"problems": found}, indent=2, ensure_ascii=False), flush=True)
     else:
-        print(log.printable(planning.describe(config, plan)), flush=True)
+        lines = [planning.describe(config, plan), *cluster_lines]
+        print(log.printable("\n".join(lines)), flush=True)
     for sentence in found:
         log.line("error", sentence)
     return 1 if found else 0
+
+
+def plan_cluster(config: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Lines on the jobs of a run on the cluster, and a sentence for each that would never run.
+
+    Raises `UserError` where no cluster answers.
+    """
+    from nanoeuler.config.cluster import ask_cluster, describe_job, obstacle
+    from nanoeuler.config.machine import cluster_jobs
+
+    cluster = ask_cluster()
+    if not cluster:
+        raise UserError(
+            "sinfo: no Slurm cluster answers here; run this on a login node, or without --slurm"
+        )
+    jobs = cluster_jobs(config, cluster)
+    lines = [describe_job(name, cluster, job) for name, job in jobs.items()]
+    found = [sentence for job in jobs.values() if (sentence := obstacle(cluster, job))]
+    return lines, list(dict.fromkeys(found))

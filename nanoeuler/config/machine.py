@@ -3,9 +3,10 @@
 import os
 import subprocess
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
+from nanoeuler.config.cluster import USUAL_CPUS, Node, usual_cpus
 from nanoeuler.config.settings import Slurm
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.training.optimizer.adamw import AdamW
@@ -15,6 +16,11 @@ ALL_CORES = 64
 """More cores than most machines have: Snakemake lowers it to the number that it was given."""
 GPU_JOB_CORES = 4
 """Cores of a job on a GPU: enough to make its rows, and few, so that several jobs run at once."""
+
+TEXT_MEGABYTES = 3000
+"""Memory of the largest job that only reads and writes text."""
+WITHOUT_GPU = ("cpu", "reference")
+"""Devices on which no job asks for a GPU."""
 
 
 def limits(config: Mapping[str, Any], given: Container[str] = ()) -> dict[str, int]:
@@ -35,12 +41,17 @@ def model_threads(gpus: int) -> int:
     return GPU_JOB_CORES if gpus else ALL_CORES
 
 
+def job_gpus(device: str) -> int:
+    """GPUs of a job that runs the model: none where `device` forbids them."""
+    return 0 if device in WITHOUT_GPU else 1
+
+
 def usable_gpus(device: str = "auto") -> int:
     """Number of GPUs that a job may use.
 
     There are none where `device` forbids them or the driver's tool does not answer.
     """
-    if device in ("cpu", "reference"):
+    if device in WITHOUT_GPU:
         return 0
     try:
         listed = subprocess.run(
@@ -79,15 +90,36 @@ def job_environment(checkout: str) -> dict[str, str]:
     }
 
 
-def cluster_resources(config: Mapping[str, Any], gpu: bool = False) -> dict[str, Any]:
+def cluster_resources(
+    config: Mapping[str, Any], cluster: Sequence[Node] | None, gpus: int = 0
+) -> dict[str, Any]:
     """The resources that a job asks of a Slurm cluster.
 
-    Snakemake leaves out values that are None, and executors other than Slurm ignore all of them.
+    `cluster` is None in the job itself, which then has what it was given. Snakemake leaves out
+    values that are None, and executors other than Slurm ignore all of them.
     """
     slurm = Slurm.read(config["slurm"])
+    partition = slurm.partition if gpus else slurm.cpu_partition
+    if slurm.cpus is not None:
+        cpus = slurm.cpus
+    elif cluster is not None:
+        cpus = usual_cpus(cluster, partition)
+    else:
+        cpus = int(os.environ.get("SLURM_CPUS_PER_TASK", USUAL_CPUS))
     return {
         "slurm_account": slurm.account,
-        "slurm_partition": slurm.partition if gpu else slurm.cpu_partition,
-        "runtime": round(60 * slurm.hours),
-        "cpus_per_task": slurm.cpus,
+        "slurm_partition": partition,
+        "runtime": max(1, round(60 * slurm.hours)),
+        "cpus_per_task": cpus,
+    }
+
+
+def cluster_jobs(config: Mapping[str, Any], cluster: Sequence[Node]) -> dict[str, dict[str, Any]]:
+    """The largest resources that jobs of each kind ask of a Slurm cluster."""
+    gpus = job_gpus(config["device"])
+    model = {"gpu": gpus, "mem_mb": training_megabytes(config)}
+    text = {"gpu": 0, "mem_mb": TEXT_MEGABYTES}
+    return {
+        "models": cluster_resources(config, cluster, gpus) | model,
+        "text": cluster_resources(config, cluster) | text,
     }

@@ -334,7 +334,9 @@ class Slurm(Section):
         default=12,
         gt=0,
     )
-    cpus: int = key("CPUs of a job", default=16, ge=1)
+    cpus: int | None = key(
+        "CPUs of a job; null takes 16, or all of a node that has fewer", default=None, ge=1
+    )
 
 
 @section

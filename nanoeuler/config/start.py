@@ -14,6 +14,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any, Protocol
 
+from nanoeuler.config.cluster import Node, obstacle
 from nanoeuler.config.loading import load_files
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.stages import stage_config
@@ -125,6 +126,15 @@ def require_plan(command: list[str]) -> None:
         raise SystemExit(
             "error  this machine won't do for this run, see above; "
             "nothing was downloaded or started"
+        )
+
+
+def require_cluster(cluster: Sequence[Node], jobs: Iterable[Mapping[str, Any]]) -> None:
+    """End the workflow when `jobs`, the resources of each, would never run on the cluster."""
+    obstacles = dict.fromkeys(filter(None, (obstacle(cluster, job) for job in jobs)))
+    if obstacles:
+        raise SystemExit(
+            "\n".join(f"error  {sentence}" for sentence in obstacles) + "\nnothing was submitted"
         )
 
 

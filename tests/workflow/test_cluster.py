@@ -27,7 +27,7 @@ def cluster(tmp_path) -> dict[str, str]:
     for tool, answer in {
         "sacctmgr": "physics",
         "sshare": "physics",
-        "scontrol": "",
+        "scontrol": "AccountingStorageType = accounting_storage/slurmdbd",
         "sinfo": "",
         "squeue": "",
         "scancel": "",

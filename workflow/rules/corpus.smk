@@ -154,7 +154,7 @@ rule build_corpus:
         paths.log("build_corpus"),
     threads: ALL_CORES
     resources:
-        **cluster_resources(config),
+        **cluster_resources(config, cluster),
         mem_mb=2000,
     params:
         identity=lambda wildcards: stage_identity(config, "build_corpus"),

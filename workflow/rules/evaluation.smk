@@ -61,8 +61,8 @@ rule evaluate_model:
         paths.log("evaluate_model/{stage}"),
     threads: MODEL_THREADS
     resources:
-        **cluster_resources(config, gpu=True),
-        gpu=1,
+        **cluster_resources(config, cluster, JOB_GPUS),
+        gpu=JOB_GPUS,
         mem_mb=training_megabytes(config),
     params:
         identity=lambda wildcards: stage_identity(config, "evaluate_model"),
@@ -103,7 +103,7 @@ rule write_report:
         paths.log("write_report"),
     threads: 1
     resources:
-        **cluster_resources(config),
+        **cluster_resources(config, cluster),
         mem_mb=1000,
     params:
         identity=lambda wildcards: stage_identity(config, "write_report"),

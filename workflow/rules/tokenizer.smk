@@ -14,8 +14,8 @@ rule learn_bpe:
         paths.log("learn_bpe"),
     threads: ALL_CORES
     resources:
-        **cluster_resources(config),
-        mem_mb=3000,
+        **cluster_resources(config, cluster),
+        mem_mb=TEXT_MEGABYTES,
     params:
         identity=lambda wildcards: stage_identity(config, "learn_bpe"),
         config=lambda wildcards, output: stage_config(config, "learn_bpe"),
@@ -36,8 +36,8 @@ rule tokenize:
         paths.log("tokenize"),
     threads: ALL_CORES
     resources:
-        **cluster_resources(config),
-        mem_mb=3000,
+        **cluster_resources(config, cluster),
+        mem_mb=TEXT_MEGABYTES,
     params:
         identity=lambda wildcards: stage_identity(config, "tokenize"),
         config=lambda wildcards, output: stage_config(config, "tokenize"),

@@ -17,8 +17,8 @@ rule check_gradients:
         paths.log("check_gradients"),
     threads: MODEL_THREADS
     resources:
-        **cluster_resources(config, gpu=True),
-        gpu=1,
+        **cluster_resources(config, cluster, JOB_GPUS),
+        gpu=JOB_GPUS,
         mem_mb=training_megabytes(config),
     params:
         identity=lambda wildcards: stage_identity(config, "check_gradients"),
@@ -42,8 +42,8 @@ rule pretrain:
         f"{paths.stage('pretrain')}/train.log",
     threads: MODEL_THREADS
     resources:
-        **cluster_resources(config, gpu=True),
-        gpu=1,
+        **cluster_resources(config, cluster, JOB_GPUS),
+        gpu=JOB_GPUS,
         mem_mb=training_megabytes(config),
     params:
         identity=lambda wildcards: stage_identity(config, "pretrain"),
@@ -68,8 +68,8 @@ rule sft:
         f"{paths.stage('sft')}/train.log",
     threads: MODEL_THREADS
     resources:
-        **cluster_resources(config, gpu=True),
-        gpu=1,
+        **cluster_resources(config, cluster, JOB_GPUS),
+        gpu=JOB_GPUS,
         mem_mb=training_megabytes(config),
     params:
         identity=lambda wildcards: stage_identity(config, "sft"),
@@ -95,8 +95,8 @@ rule sft_scratch:
         f"{paths.stage('sft_scratch')}/train.log",
     threads: MODEL_THREADS
     resources:
-        **cluster_resources(config, gpu=True),
-        gpu=1,
+        **cluster_resources(config, cluster, JOB_GPUS),
+        gpu=JOB_GPUS,
         mem_mb=training_megabytes(config),
     params:
         identity=lambda wildcards: stage_identity(config, "sft"),
@@ -121,8 +121,8 @@ rule dpo:
         f"{paths.stage('dpo')}/train.log",
     threads: MODEL_THREADS
     resources:
-        **cluster_resources(config, gpu=True),
-        gpu=1,
+        **cluster_resources(config, cluster, JOB_GPUS),
+        gpu=JOB_GPUS,
         mem_mb=training_megabytes(config),
     params:
         identity=lambda wildcards: stage_identity(config, "dpo"),
