@@ -109,6 +109,15 @@ def test_more_ranks_than_a_machine_can_serve_are_refused(trainer, ranks):
     assert not trainer.output.joinpath("pretrain").exists()
 
 
+def test_a_mistake_is_told_once_and_not_by_each_rank(trainer):
+    del trainer.config["pretrain"]["learning_rate"]
+    said = trainer.run("pretrain", *TWO, status=1)
+    assert said.count("without the key 'learning_rate'") == 1, said
+    trainer.config["pretrain"] |= {"learning_rate": 1e-2, "init_from": "nowhere"}
+    said = trainer.run("pretrain", *TWO, status=1)
+    assert said.count("nowhere") == 1, said
+
+
 # Muon makes small directions of a gradient as large as the others, and rounding with them
 @pytest.mark.parametrize(("optimizer", "limit"), [("adamw", 1e-3), ("muon", 1e-2)])
 def test_tuning_stages_and_muon_share_steps_too(trainer, tuned, optimizer, limit):
