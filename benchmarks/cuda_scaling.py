@@ -130,6 +130,8 @@ def main() -> None:
         {"preset": options.preset, "context": options.length, "mtp_heads": options.heads}
     )
     with ranks(options.gpus) as hosts:
+        if not hosts.rank:
+            hosts.admit()
         engine = CudaBackend(options.precision)
         group = hosts.on(engine)
         measure(config, engine, group, options)

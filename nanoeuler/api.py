@@ -250,7 +250,7 @@ def load(
     - `folder`: a model folder, such as results/demo/sft/model, or the folder of a stage or a run,
       such as results/demo, which stands for its last model.
     - `device`: auto (a GPU where there is one), cpu, cuda, or reference (plain NumPy, slow).
-    - `gpus`: GPUs to use; 0 forces the CPU, None takes what `device` says.
+    - `gpus`: 1 or 0; 0 forces the CPU, None takes what `device` says.
     - `precision`: of a GPU's products and activations: fp32, tf32 or bf16; auto is bf16.
     - `speculation`: the model's further heads draft tokens, which head 0 checks together. The text
       is the same without, and slower.

@@ -91,7 +91,9 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def add_gpus(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs to use; 0 forces the CPU")
+    parser.add_argument(
+        "--gpus", type=int, metavar="N", help="1: a GPU may be used; 0 forces the CPU"
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

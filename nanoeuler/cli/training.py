@@ -148,12 +148,15 @@ def run(
 
     A stop by a signal ends with the status that shells expect.
     """
-    from nanoeuler.backend import make_backend
+    from nanoeuler.backend import gpu_problem, make_backend
     from nanoeuler.folders import require_ours
     from nanoeuler.training.distributed.ranks import ranks
     from nanoeuler.training.stopping import Stopped
 
     require_ours(options.output / "model")
+    asks_for_gpu = options.device == "cuda" or (options.device == "auto" and options.gpus != 0)
+    if options.ranks > 1 and asks_for_gpu and not gpu_problem():
+        raise UserError(f"--ranks {options.ranks}: ranks compute on a CPU; add --device cpu")
     try:
         with ranks(rank_count(options)) as group:
             backend = make_backend(

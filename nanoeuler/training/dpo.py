@@ -96,14 +96,12 @@ def dpo(
         "tokenizer": tokenizer.fingerprint,
         "template": parent.template,
     }
-    reference = group.after_leader(
-        lambda: reference_logprobs(
-            output / "reference",
-            origin | computed_by(backend),
-            Transformer(model, backend.from_host(parent.parameters), backend),
-            training,
-            held_out,
-        )
+    reference = reference_logprobs(
+        output / "reference",
+        origin | computed_by(backend),
+        Transformer(model, backend.from_host(parent.parameters), backend),
+        training,
+        held_out,
     )
     training.reference, held_out.reference = reference["train"], reference["validation"]
     objective = PreferenceLoss(

@@ -52,6 +52,7 @@ def train(job: Job) -> Path:
         try:
             form = Form(job.backend, job.config, job.settings.recompute, optimizer_of(job.settings))
             job.facts["check"] = check_before_training(form, job.stage)
+            job.group.admit()
             trainer = Trainer(job, checkpoints)
             return trainer.run()
         except MemoryError as error:

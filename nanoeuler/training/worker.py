@@ -6,7 +6,7 @@ make the same one.
 
 import functools
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 
@@ -21,20 +21,20 @@ from nanoeuler.training.optimizer.choice import optimizer_of
 from nanoeuler.training.state import StepResult, TrainingState
 from nanoeuler.training.streams import StepRows
 
-Given = ParamSpec("Given")
+Given = TypeVarTuple("Given")
 Result = TypeVar("Result")
 
 
 def everywhere(
-    method: Callable[Concatenate["Worker", Given], Result],
-) -> Callable[Concatenate["Worker", Given], Result]:
+    method: Callable[["Worker", *Given], Result],
+) -> Callable[["Worker", *Given], Result]:
     """A method of the worker that rank 0 lets the others call, too."""
 
     @functools.wraps(method)
-    def call(self: "Worker", *given: Given.args, **named: Given.kwargs) -> Result:
+    def call(self: "Worker", *given: *Given) -> Result:
         if self.job.group.rank == 0:
             self.job.group.tell(method.__name__, *given)
-        return method(self, *given, **named)
+        return method(self, *given)
 
     return call
 

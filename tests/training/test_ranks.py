@@ -115,6 +115,15 @@ def test_more_gpus_than_there_are_are_refused(trainer):
     assert " can be used here; give as many, or 0 for the CPU" in said
 
 
+def test_a_mistake_is_told_once_and_not_by_each_rank(trainer):
+    del trainer.config["pretrain"]["learning_rate"]
+    said = trainer.run("pretrain", *TWO, status=1)
+    assert said.count("without the key 'learning_rate'") == 1, said
+    trainer.config["pretrain"] |= {"learning_rate": 1e-2, "init_from": "nowhere"}
+    said = trainer.run("pretrain", *TWO, status=1)
+    assert said.count("nowhere") == 1, said
+
+
 # Muon makes small directions of a gradient as large as the others, and rounding with them
 @pytest.mark.parametrize(("optimizer", "limit"), [("adamw", 1e-3), ("muon", 1e-2)])
 def test_tuning_stages_and_muon_share_steps_too(trainer, tuned, optimizer, limit):

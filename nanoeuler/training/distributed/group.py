@@ -8,16 +8,14 @@ Each rank updates one part of the flat buffers, from `cuts[rank]` to `cuts[rank 
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array
-
-Result = TypeVar("Result")
 
 
 class Group:
@@ -37,9 +35,9 @@ class Group:
         """On the other ranks: wait for the next call; its name and arguments."""
         raise RuntimeError("rank 0 heeds nobody")
 
-    def after_leader(self, work: Callable[[], Result]) -> Result:
-        """`work()`, which the other ranks begin when rank 0 has ended it."""
-        return work()
+    def admit(self) -> None:
+        """On rank 0, when all inputs were read: let the other ranks begin."""
+        self.tell("begin")
 
     def sum(self, *arrays: Array) -> None:
         """Each array ← its sum over all ranks, the same bits everywhere."""
@@ -86,14 +84,6 @@ class HostGroup(Group):
     def heed(self) -> tuple[str, tuple[Any, ...]]:
         with losing():
             return self.peers[0].recv()
-
-    def after_leader(self, work: Callable[[], Result]) -> Result:
-        if self.rank:
-            self.heed()
-        result = work()
-        if not self.rank:
-            self.tell("go on")
-        return result
 
     def sum(self, *arrays: Array) -> None:
         for array in arrays:

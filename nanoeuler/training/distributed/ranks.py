@@ -61,7 +61,7 @@ def ranks(size: int) -> Iterator[Group]:
 
 
 def follow() -> Group:
-    """Connect to rank 0."""
+    """Connect to rank 0, and wait until it has found nothing wrong with the inputs."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # rank 0 saves, and ends us
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
@@ -70,7 +70,9 @@ def follow() -> Group:
         key = bytes.fromhex(os.environ[KEY])
         leader = Client(address(os.environ[LEADER]), "AF_UNIX", authkey=key)
         leader.send(own_rank())
-    return HostGroup(own_rank(), int(os.environ[RANKS]), [leader])
+    group = HostGroup(own_rank(), int(os.environ[RANKS]), [leader])
+    group.heed()
+    return group
 
 
 def end_with(parent: int) -> None:

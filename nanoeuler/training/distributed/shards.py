@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from nanoeuler.errors import UserError
-from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.spec import block_matrices, storage_elements, tensor_table
 from nanoeuler.model.tensors import ALIGNMENT, Tensor
 
@@ -29,9 +29,7 @@ def beside(matrices: Iterable[Tensor], offset: int) -> int:
     """The nearest offset to `offset` that lies in no matrix."""
     for matrix in matrices:
         if matrix.offset < offset < matrix.stop:
-            return min(matrix.offset, aligned(matrix.stop), key=lambda end: abs(end - offset))
+            return min(
+                matrix.offset, round_up(matrix.stop, ALIGNMENT), key=lambda end: abs(end - offset)
+            )
     return offset
-
-
-def aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT
