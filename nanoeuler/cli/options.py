@@ -96,6 +96,16 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_shared_gpus(parser: argparse.ArgumentParser) -> None:
+    """`--gpus` of a stage whose steps several GPUs can share: None, a number, or "auto"."""
+    parser.add_argument(
+        "--gpus",
+        type=lambda text: text if text == "auto" else int(text),
+        metavar="N",
+        help="GPUs that share each step (default 1); auto takes all there are, 0 forces the CPU",
+    )
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json",

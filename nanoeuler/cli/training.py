@@ -11,9 +11,9 @@ from nanoeuler.cli.options import (
     Handler,
     add_config,
     add_device,
-    add_gpus,
     add_optional_path,
     add_path,
+    add_shared_gpus,
     finish,
 )
 from nanoeuler.errors import UserError
@@ -68,7 +68,7 @@ def add_common(parser: argparse.ArgumentParser, stage: str, handler: Handler) ->
     add_path(parser, "--tokenizer", "FILE", "tokenizer.json")
     add_path(parser, "--output", "DIR", f"folder of the stage, such as results/demo/{stage}")
     add_device(parser)
-    add_gpus(parser)
+    add_shared_gpus(parser)
     parser.add_argument(
         "--ranks",
         type=int,
@@ -126,13 +126,25 @@ def rank_count(options: argparse.Namespace) -> int:
     """Processes that share each step: one for each of `--gpus`, or those of `--ranks`."""
     from nanoeuler.backend import gpu_problem
     from nanoeuler.backend.cuda.device import usable
+    from nanoeuler.training.distributed.slurm_tasks import task
 
-    gpus = options.gpus or 1
-    if gpus == 1 or options.device in ("cpu", "reference"):
+    gpus = options.gpus
+    if started := task():
+        if options.ranks > 1 or gpus not in (None, 0, 1):
+            raise UserError(
+                f"srun has started {started.size} ranks, of which each takes one GPU; leave out "
+                "--ranks and --gpus"
+            )
+        return started.size
+    if gpus in (None, 0, 1):
         return options.ranks
+    if options.device in ("cpu", "reference"):
+        raise UserError(f"--gpus {gpus} and --device {options.device}: leave one of them out")
     if options.ranks > 1:
         raise UserError("--gpus starts a rank for each GPU; leave --ranks out")
     there = 0 if gpu_problem() else len(usable())
+    if gpus == "auto":
+        return max(1, there)
     if gpus > there:
         found = log.counted(there, "GPU") if there else "no GPU"
         raise UserError(f"--gpus {gpus}: {found} can be used here; give as many, or 0 for the CPU")
@@ -158,10 +170,10 @@ def run(
     if options.ranks > 1 and asks_for_gpu and not gpu_problem():
         raise UserError(f"--ranks {options.ranks}: ranks compute on a CPU; add --device cpu")
     try:
-        with ranks(rank_count(options)) as group:
+        with ranks(rank_count(options), options.output) as group:
             backend = make_backend(
                 options.device,
-                options.gpus,
+                options.gpus if group.size == 1 and options.gpus != "auto" else None,
                 precision=settings.precision,
                 residual=settings.residual_precision,
             )

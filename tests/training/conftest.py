@@ -232,6 +232,14 @@ def uninterrupted(data, tmp_path_factory) -> Trainer:
 
 
 @pytest.fixture(scope="session")
+def shared(data, tmp_path_factory) -> Trainer:
+    """A pretraining run of two ranks that nothing disturbed."""
+    trainer = Trainer(data, tmp_path_factory.mktemp("shared"))
+    trainer.run("pretrain", "--ranks", "2")
+    return trainer
+
+
+@pytest.fixture(scope="session")
 def tuned(data, tmp_path_factory) -> Path:
     """The folder of a model that was fine-tuned from random weights."""
     trainer = Trainer(data, tmp_path_factory.mktemp("tuned"))

@@ -43,16 +43,6 @@ def wait_for_end(processes):
     )
 
 
-@pytest.fixture(scope="session")
-def shared(data, tmp_path_factory):
-    """A pretraining run of two ranks that nothing disturbed."""
-    from tests.training.conftest import Trainer
-
-    trainer = Trainer(data, tmp_path_factory.mktemp("shared"))
-    trainer.run("pretrain", *TWO)
-    return trainer
-
-
 def test_two_ranks_train_as_one_does(shared, uninterrupted):
     assert_alike(parameters(shared), parameters(uninterrupted))
     found, expected = (
@@ -113,6 +103,8 @@ def test_more_gpus_than_there_are_are_refused(trainer):
     said = trainer.run("pretrain", "--device", "auto", "--gpus", "1000", status=1)
     assert "--gpus 1000: " in said
     assert " can be used here; give as many, or 0 for the CPU" in said
+    said = trainer.run("pretrain", "--device", "cpu", "--gpus", "auto", status=1)
+    assert "--gpus auto and --device cpu: leave one of them out" in said
 
 
 def test_a_mistake_is_told_once_and_not_by_each_rank(trainer):

@@ -1,7 +1,4 @@
-"""The pipeline on a real Slurm: a cluster of this machine alone, without an accounting database.
-
-It needs slurmctld, slurmd and munged (Debian: `apt install slurm-wlm munge`).
-"""
+"""The pipeline on a real Slurm: a cluster of this machine alone, without an accounting database."""
 
 import json
 import os
@@ -10,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,9 +16,9 @@ from stub_checkout import CI, ROOT, Checkout
 from nanoeuler.config import load
 from nanoeuler.files import sha256_file
 from tests.machine_code import copy_machine_code
+from tests.slurm_cluster import slurm, slurm_cluster
 from tests.waiting import CEILING, wait_until
 
-SCRIPTS = Path(__file__).parent / "slurm"
 STAGES = ("pretrain", "sft", "sft_scratch", "dpo")
 PROFILE = (
     *("--workflow-profile", "profiles/slurm", *CI),
@@ -40,23 +36,8 @@ def cluster() -> Iterator[dict[str, str]]:
     pytest.importorskip(
         "snakemake_executor_plugin_slurm", reason="the slurm extra is not installed"
     )
-    path = f"{os.environ['PATH']}{os.pathsep}/usr/sbin"
-    for daemon in ("slurmctld", "slurmd", "munged"):
-        if shutil.which(daemon, path=path) is None:
-            pytest.skip(f"{daemon} is not installed; on Debian: apt install slurm-wlm munge")
-    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
-    try:
-        started = subprocess.run(
-            [SCRIPTS / "start_cluster.sh", folder], capture_output=True, text=True, timeout=CEILING
-        )
-        assert started.returncode == 0, started.stderr
-        yield {
-            "SLURM_CONF": str(folder / "slurm.conf"),
-            "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        }
-    finally:
-        subprocess.run([SCRIPTS / "stop_cluster.sh", folder], check=True, timeout=CEILING)
-        shutil.rmtree(folder)
+    with slurm_cluster() as environment:
+        yield environment
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +50,6 @@ def submitted(tmp_path_factory) -> Checkout:
     shutil.copy(Path(__file__).parent / "ci.yaml", path)
     copy_machine_code(path)
     return Checkout(path)
-
-
-def slurm(cluster: dict[str, str], *command: str) -> str:
-    return subprocess.run(
-        command, env=os.environ | cluster, check=True, capture_output=True, text=True, timeout=60
-    ).stdout
 
 
 def start(checkout: Checkout, cluster: dict[str, str], *arguments: str) -> subprocess.Popen:
@@ -129,7 +104,7 @@ def test_what_the_cluster_lacks_is_said_before_anything_is_submitted(
 def test_the_plan_says_what_jobs_ask_for_and_what_the_cluster_lacks(cluster, command, monkeypatch):
     for name, value in cluster.items():
         monkeypatch.setenv(name, value)
-    file = str(SCRIPTS.parent / "ci.yaml")
+    file = str(Path(__file__).parent / "ci.yaml")
     monkeypatch.chdir(ROOT)
     status, out, err = command("plan", file, "--slurm")
     assert status == 1

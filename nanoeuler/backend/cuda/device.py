@@ -2,7 +2,6 @@
 
 import functools
 import importlib.util
-import os
 from pathlib import Path
 from typing import BinaryIO
 
@@ -84,7 +83,8 @@ class Device:
     def __init__(self) -> None:
         import cupy
 
-        self.index, self.lease = take_free(usable())
+        names = {index: cupy.cuda.runtime.deviceGetPCIBusId(index) for index in usable()}
+        self.index, self.lease = take_free(names)
         cupy.cuda.Device(self.index).use()
         properties = cupy.cuda.runtime.getDeviceProperties(self.index)
         self.name = properties["name"].decode()
@@ -105,29 +105,25 @@ class Device:
         return cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
 
 
-def take_free(indices: list[int]) -> tuple[int, BinaryIO | None]:
+def take_free(names: dict[int, str]) -> tuple[int, BinaryIO | None]:
     """The first device that no other process of this user holds, and its open lock file, which
     holds it as long as this process lives.
 
-    Without the lock, two jobs that ask for one GPU each would share the first. Where all devices
-    are held, the first is shared, and a line of the log says so.
+    `names` of the devices are those of the physical ones: CUDA_VISIBLE_DEVICES and Slurm renumber
+    them. Without the lock, two jobs that ask for one GPU each would share the first. Where all
+    devices are held, the first is shared, and a line of the log says so.
     """
-    for index in indices:
-        lock = lock_device(index)
+    for index, name in names.items():
+        lock = lock_device(name)
         if lock is not None:
             return index, lock
-    log.line(
-        "device", f"every GPU is in use by another process of nanoeuler; sharing GPU {indices[0]}"
-    )
-    return indices[0], None
+    first = min(names)
+    log.line("device", f"every GPU is in use by another process of nanoeuler; sharing GPU {first}")
+    return first, None
 
 
 @functools.cache  # a process that makes a second engine holds the device already
-def lock_device(index: int) -> BinaryIO | None:
+def lock_device(name: str) -> BinaryIO | None:
     """The open file whose lock holds a device until this process ends; None when another process
     has it."""
-    # named by the physical device: CUDA_VISIBLE_DEVICES renumbers them
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    name = visible[index].strip() if index < len(visible) else ""
-    name = (name or str(index)).replace("/", "-")
     return lock_file(lock_path(f"gpu-{name}.lock"), wait=False)

@@ -1,8 +1,9 @@
-"""The processes that are the ranks of a training stage, on one host.
+"""The processes that are the ranks of a training stage.
 
-Rank 0 is the process that was asked to train. It starts the others, with the command that it was
-given and their number in the environment. They end when it ends, whatever ends it. When one of
-them ends too early, it stops the others and itself.
+Rank 0 is the process that was asked to train. It starts the others on its host, with the command
+that it was given and their number in the environment, unless `srun` has started all of them
+(slurm_tasks.py). They end when it ends, whatever ends it. When one of them ends too early, it stops
+the others and itself.
 """
 
 import contextlib
@@ -16,10 +17,12 @@ import threading
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
 
 from nanoeuler import log
 from nanoeuler.cores import threads_allowed
 from nanoeuler.errors import UserError
+from nanoeuler.training.distributed import slurm_tasks
 from nanoeuler.training.distributed.group import ALONE, Group, HostGroup, Lost, losing
 
 RANK, RANKS, LEADER, KEY = (
@@ -31,22 +34,30 @@ PATIENCE_SECONDS = 20.0
 
 
 def own_rank() -> int:
-    """The rank of this process: 0 unless another one started it."""
-    return int(os.environ.get(RANK, "0"))
+    """The rank of this process: 0 unless another one or `srun` started it as a further one."""
+    own = slurm_tasks.task()
+    return own.rank if own else int(os.environ.get(RANK, "0"))
 
 
 @contextlib.contextmanager
-def ranks(size: int) -> Iterator[Group]:
-    """The group of this process: as rank 0 of `size`, or as the rank that it was started for."""
+def ranks(size: int, folder: Path) -> Iterator[Group]:
+    """The group of this process: as rank 0 of `size`, or as the rank that it was started for.
+
+    `folder` is the stage's, which the hosts of all ranks see.
+    """
     if own_rank():
         try:
-            yield follow()
+            yield follow(folder)
         except Lost:
             raise SystemExit(1) from None  # rank 0 has said why, or was killed
         except UserError as error:
             print(f"error  rank {own_rank()}: {error}", file=sys.stderr)
             raise SystemExit(1) from None
         raise SystemExit(0)  # what comes behind a stage is for rank 0
+    if slurm_tasks.task():
+        with slurm_tasks.lead(size, folder) as group:
+            yield group
+        return
     cores = threads_allowed()
     if not 1 <= size <= 4 * cores:
         raise UserError(
@@ -60,19 +71,23 @@ def ranks(size: int) -> Iterator[Group]:
         yield group
 
 
-def follow() -> Group:
+def follow(folder: Path) -> Group:
     """Connect to rank 0, and wait until it has found nothing wrong with the inputs."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # rank 0 saves, and ends us
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     log.silence()
+    group = slurm_tasks.follow(folder) if slurm_tasks.task() else follow_parent()
+    group.heed()
+    return group
+
+
+def follow_parent() -> HostGroup:
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     with losing():
         key = bytes.fromhex(os.environ[KEY])
         leader = Client(address(os.environ[LEADER]), "AF_UNIX", authkey=key)
         leader.send(own_rank())
-    group = HostGroup(own_rank(), int(os.environ[RANKS]), [leader])
-    group.heed()
-    return group
+    return HostGroup(own_rank(), int(os.environ[RANKS]), [leader])
 
 
 def end_with(parent: int) -> None:

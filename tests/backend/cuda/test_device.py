@@ -7,22 +7,24 @@ import sys
 from nanoeuler.backend.cuda.device import peak_flops
 
 TAKE = """
+import sys
 from nanoeuler.backend.cuda.device import take_free
-print(take_free([0, 1])[0], flush=True)
-print(take_free([0, 1])[0], flush=True)
+names = dict(enumerate(sys.argv[1:]))
+print(take_free(names)[0], flush=True)
+print(take_free(names)[0], flush=True)
 input()
 """
 
 
-def start(folder, **environment):
-    path = {"TMPDIR": str(folder), "PYTHONPATH": os.getcwd()}
+def start(folder, *names):
+    """A process that takes one of the devices with these names, twice."""
     return subprocess.Popen(
-        [sys.executable, "-c", TAKE],
+        [sys.executable, "-c", TAKE, *(names or ("a", "b"))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | path | environment,
+        env=os.environ | {"TMPDIR": str(folder), "PYTHONPATH": os.getcwd()},
     )
 
 
@@ -47,9 +49,9 @@ def test_two_processes_take_two_devices_and_each_keeps_its_own(tmp_path):
 
 
 def test_a_device_that_was_renumbered_is_still_the_same_device(tmp_path):
-    first = start(tmp_path, CUDA_VISIBLE_DEVICES="3,1")
+    first = start(tmp_path, "3", "1")
     assert taken(first) == [0, 0]
-    second = start(tmp_path, CUDA_VISIBLE_DEVICES="3,2")
+    second = start(tmp_path, "3", "2")
     assert taken(second) == [1, 1]
     for process in (first, second):
         process.communicate("\n")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Start a Slurm cluster of this machine alone: start_cluster.sh FOLDER [LINE OF slurm.conf ...]
 #
+# NODES in the environment (1) is the number of nodes that the machine pretends to be.
 # It needs slurmctld, slurmd and munged (Debian: slurm-wlm and munge). They listen on 127.0.0.1
 # alone, keep everything in FOLDER, and have no accounting database. FOLDER's path must be short:
 # a socket lies in it. Slurm's commands need SLURM_CONF=FOLDER/slurm.conf, and jobs of Snakemake
@@ -16,10 +17,12 @@ mkdir -p "$folder"/{state,spool,log,bin}
 chmod 755 "$folder"
 trap '"$here/stop_cluster.sh" "$folder"' ERR
 
-read -r controller node < <(python3 - <<'PYTHON'
+nodes=${NODES:-1}
+read -r controller ports < <(python3 - "$nodes" <<'PYTHON'
 import socket
+import sys
 
-sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(1 + int(sys.argv[1]))]
 print(*(each.getsockname()[1] for each in sockets))
 PYTHON
 )
@@ -29,7 +32,6 @@ cat >"$folder/slurm.conf" <<CONF
 ClusterName=alone
 SlurmctldHost=$(hostname -s)(127.0.0.1)
 SlurmctldPort=$controller
-SlurmdPort=$node
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 SlurmUser=$(id -un)
 SlurmdUser=$(id -un)
@@ -37,11 +39,11 @@ AuthType=auth/munge
 AuthInfo=socket=$folder/munge.socket
 CryptoType=crypto/munge
 StateSaveLocation=$folder/state
-SlurmdSpoolDir=$folder/spool
+SlurmdSpoolDir=$folder/spool/%n
 SlurmctldPidFile=$folder/slurmctld.pid
-SlurmdPidFile=$folder/slurmd.pid
+SlurmdPidFile=$folder/slurmd-%n.pid
 SlurmctldLogFile=$folder/log/slurmctld
-SlurmdLogFile=$folder/log/slurmd
+SlurmdLogFile=$folder/log/slurmd-%n
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
@@ -55,7 +57,9 @@ AccountingStorageType=accounting_storage/none
 ReturnToService=2
 KillWait=10
 $(printf '%s\n' "$@")
-NodeName=$(hostname -s) NodeAddr=127.0.0.1 $hardware State=UNKNOWN
+$(number=0
+here="NodeHostname=$(hostname -s) NodeAddr=127.0.0.1 $hardware State=UNKNOWN"
+for port in $ports; do echo "NodeName=node$((++number)) Port=$port $here"; done)
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF
 
@@ -71,9 +75,12 @@ munged --force --key-file="$folder/munge.key" --socket="$folder/munge.socket" \
   --log-file="$folder/log/munged" 2>>"$folder/log/start"
 export SLURM_CONF=$folder/slurm.conf
 slurmctld -c
-slurmd
+for ((number = 1; number <= nodes; number++)); do
+  mkdir -p "$folder/spool/node$number"
+  slurmd -N "node$number"
+done
 for ((tenths = 0; tenths < 300; tenths++)); do
-  if sinfo --noheader --format=%t 2>/dev/null | grep -qx idle; then
+  if [ "$(sinfo --noheader --Node --format=%t 2>/dev/null | grep -cx idle)" = "$nodes" ]; then
     exit 0
   fi
   sleep 0.1

@@ -10,9 +10,10 @@ if [ -s "$folder/slurmctld.pid" ]; then
     sleep 0.1
   done
 fi
-for daemon in slurmd slurmctld munged; do
-  file=$folder/$daemon.pid
+for file in "$folder"/slurmd-*.pid "$folder"/{slurmctld,munged}.pid; do
   pid=$(cat "$file" 2>/dev/null) || continue
+  daemon=$(basename "$file" .pid)
+  daemon=${daemon%-*}
   # A pid may have gone to another process since.
   grep -qs "$daemon" "/proc/$pid/cmdline" || continue
   kill "$pid"

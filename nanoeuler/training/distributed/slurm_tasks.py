@@ -1,0 +1,167 @@
+"""Ranks that `srun` has started, one for each of its tasks, on any number of hosts.
+
+Rank 0 listens, and writes where into the folder of the stage, which all hosts see. Each rank
+connects twice: the second connection carries nothing, and ends with the rank.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nanoeuler import log
+from nanoeuler.errors import UserError
+from nanoeuler.temporary import temporary_beside
+from nanoeuler.training.distributed.group import Group, HostGroup, Lost, losing
+
+MEETING_SECONDS = 300.0
+"""How long ranks wait for each other: hosts may be busy, and a shared folder slow."""
+ENDING_SECONDS = 20.0
+
+
+class Task(NamedTuple):
+    rank: int
+    size: int
+
+
+def task() -> Task | None:
+    """This process among those that one `srun` has started; None where it has started one."""
+    size = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+    return Task(int(os.environ["SLURM_PROCID"]), size) if size > 1 else None
+
+
+def meeting_file(folder: Path) -> Path:
+    """Where rank 0 says where it listens: a file for each start of a job's step."""
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+    return folder / f".ranks-{'-'.join(os.environ.get(name, '0') for name in names)}.json"
+
+
+@contextlib.contextmanager
+def lead(size: int, folder: Path) -> Iterator[Group]:
+    """Meet the other ranks, and end with them."""
+    ended = threading.Event()
+    calls, lives = meet(size, meeting_file(folder))
+    watchers = [
+        threading.Thread(target=watch, args=(life, name, ended), daemon=True)
+        for name, life in lives.items()
+    ]
+    for watcher in watchers:
+        watcher.start()
+    group = HostGroup(0, size, calls)
+    try:
+        yield group
+        group.tell("end")
+    except Lost:
+        time.sleep(ENDING_SECONDS)  # `watch` says who, and ends this process
+        raise
+    ended.set()
+    deadline = time.monotonic() + ENDING_SECONDS
+    for watcher in watchers:
+        watcher.join(max(0.0, deadline - time.monotonic()))
+
+
+def meet(size: int, file: Path) -> tuple[list[Connection], dict[str, Connection]]:
+    """The connections to the other ranks, in order, and those that end with each."""
+    key = secrets.token_bytes(32)
+    found: dict[tuple[int, str], Connection] = {}
+    hosts: dict[int, str] = {}
+
+    def give_up() -> None:
+        missing = sorted(set(range(1, size)) - hosts.keys())
+        log.line(
+            "error",
+            f"ranks {', '.join(map(str, missing))} of {size} did not connect to "
+            f"{socket.gethostname()} within {MEETING_SECONDS:.0f} seconds; see what they print, "
+            f"and whether their hosts see {file.parent}",
+        )
+        os._exit(1)
+
+    with Listener(("", 0), "AF_INET", backlog=2 * size, authkey=key) as listener:
+        where = {"host": socket.gethostname(), "port": listener.address[1], "key": key.hex()}
+        write_privately(file, where)
+        patience = threading.Timer(MEETING_SECONDS, give_up)
+        patience.daemon = True
+        patience.start()
+        while len(found) < 2 * (size - 1):
+            with contextlib.suppress(AuthenticationError, EOFError, OSError):  # a stranger
+                peer = listener.accept()
+                rank, kind, host = peer.recv()
+                send_at_once(peer)
+                found[rank, kind], hosts[rank] = peer, host
+        patience.cancel()
+        file.unlink()
+    others = range(1, size)
+    lives = {f"rank {rank} of {size} on {hosts[rank]}": found[rank, "life"] for rank in others}
+    return [found[rank, "calls"] for rank in others], lives
+
+
+def follow(folder: Path) -> HostGroup:
+    """Connect to rank 0, as another rank."""
+    own = task()
+    assert own is not None
+    file = meeting_file(folder)
+    deadline = time.monotonic() + MEETING_SECONDS
+    while not file.exists():
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{file}: rank 0 has not written it within {MEETING_SECONDS:.0f} seconds; "
+                "all hosts must see the folder"
+            )
+        time.sleep(0.1)
+    where = json.loads(file.read_text())
+    connections = []
+    with losing():
+        for kind in ("calls", "life"):
+            address, key = (where["host"], where["port"]), bytes.fromhex(where["key"])
+            connection = Client(address, "AF_INET", authkey=key)
+            connection.send((own.rank, kind, socket.gethostname()))
+            send_at_once(connection)
+            connections.append(connection)
+    calls, life = connections
+    threading.Thread(target=end_with, args=(life,), daemon=True).start()
+    return HostGroup(own.rank, own.size, [calls])
+
+
+def watch(life: Connection, name: str, ended: threading.Event) -> None:
+    """On rank 0: end this process, and so all ranks, when the one called `name` ends too early."""
+    wait_for_end(life)
+    if not ended.is_set():
+        log.line(
+            "error",
+            f"{name} has ended; the other ranks are stopped; run the same command again to go on "
+            "from the last checkpoint",
+        )
+        os._exit(1)
+
+
+def end_with(life: Connection) -> None:
+    """On another rank: end this process when rank 0 has ended."""
+    wait_for_end(life)
+    os._exit(1)
+
+
+def wait_for_end(life: Connection) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        life.recv_bytes()
+
+
+def write_privately(file: Path, value: Any) -> None:
+    """Write JSON that only this user can read; it appears whole."""
+    with temporary_beside(file) as temporary:
+        temporary.chmod(0o600)
+        temporary.write_text(json.dumps(value))
+        temporary.replace(file)
+
+
+def send_at_once(connection: Connection) -> None:
+    """Send small messages without waiting for more: a call is answered by nothing."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
