@@ -24,6 +24,7 @@ from nanoeuler.config.machine import (
     job_gpus,
     limits,
     model_threads,
+    training_gpus,
     training_megabytes,
 )
 from nanoeuler.config.paths import Paths, option
@@ -48,15 +49,17 @@ paths = Paths(config)
 
 for name, limit in limits(config, given=workflow.global_resources).items():
     workflow.register_resource(name, limit)
-JOB_GPUS = job_gpus(config["device"])
-MODEL_THREADS = model_threads(min(JOB_GPUS, workflow.global_resources["gpu"].value))
+GPUS_HERE = workflow.global_resources["gpu"].value
+JOB_GPUS, TRAINING_GPUS = job_gpus(config["device"]), training_gpus(config)
+MODEL_THREADS = model_threads(min(JOB_GPUS, GPUS_HERE))
+TRAINING_THREADS = model_threads(min(TRAINING_GPUS, GPUS_HERE))
 cluster = ask_cluster() if workflow.is_main_process else None
 
 
 onstart:
     jobs = list(workflow.dag.needrun_jobs())
     rules_to_run = {job.rule.name for job in jobs}
-    gpus = workflow.global_resources["gpu"].value
+    gpus = min(TRAINING_GPUS, GPUS_HERE)
     if not workflow.local_exec:
         start.require_cluster(cluster, [job.resources for job in jobs if not job.is_local])
     start.require_plan(

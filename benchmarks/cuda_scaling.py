@@ -14,6 +14,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import cupy
 import numpy as np
@@ -129,11 +130,11 @@ def main() -> None:
     config = ModelConfig.from_dict(
         {"preset": options.preset, "context": options.length, "mtp_heads": options.heads}
     )
-    with ranks(options.gpus) as hosts:
-        if not hosts.rank:
-            hosts.admit()
+    with ranks(options.gpus, Path()) as hosts:
         engine = CudaBackend(options.precision)
         group = hosts.on(engine)
+        if not group.rank:
+            group.admit()
         measure(config, engine, group, options)
 
 

@@ -27,6 +27,10 @@ def make_backend(
         raise UserError(
             f"--gpus {gpus}: give the number of GPUs that may be used, or 0 to force the CPU"
         )
+    if gpus is not None and gpus > 1:
+        raise UserError(
+            f"--gpus {gpus}: only a training stage is shared by GPUs; give 1, or 0 for the CPU"
+        )
     if device == "reference":
         from nanoeuler.backend.reference import ReferenceBackend
 

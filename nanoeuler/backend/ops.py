@@ -203,6 +203,11 @@ class Backend(ABC):
         pass
 
     @property
+    def noted(self) -> Array | None:
+        """What `scales` will learn from this step: integers, of which ranks take the largest."""
+        return None
+
+    @property
     def saturated(self) -> int | None:
         """Arrays so far that held a number too large for their format; None where none can."""
         return None

@@ -64,7 +64,8 @@ def run_plan(options: argparse.Namespace) -> int:
     inline = source.lstrip().startswith("{")
     name = options.name or ("config/config.yaml" if inline else source)
     stages = None if options.stages is None else list(filter(None, options.stages.split(",")))
-    backend = make_backend(options.device or config["device"], options.gpus)
+    gpus = None if options.gpus is None else min(options.gpus, 1)  # a step is timed on one
+    backend = make_backend(options.device or config["device"], gpus)
     plan = planning.make_plan(config, backend, stages)
     cluster_lines: list[str] = []
     lacking: list[str] = []

@@ -94,7 +94,9 @@ def obstacle(cluster: Sequence[Node], job: Mapping[str, Any]) -> str | None:
     if not able:
         others = sorted({node.partition for node in cluster if node.gpus >= gpus})
         named = f"set {key} to one that has ({', '.join(others)}), or " if others else ""
-        return f"device: no node of {where} has a GPU; {named}set `device: cpu`"
+        lacks, instead = ("a GPU", "`device: cpu`") if gpus == 1 else (f"{gpus} GPUs", "`gpus: 1`")
+        key_of = "device" if gpus == 1 else "gpus"
+        return f"{key_of}: no node of {where} has {lacks}; {named}set {instead}"
     cpus = max(node.cpus for node in able)
     if job["cpus_per_task"] > cpus:
         return (

@@ -37,8 +37,8 @@ def limits(config: Mapping[str, Any], given: Container[str] = ()) -> dict[str, i
 
 
 def model_threads(gpus: int) -> int:
-    """Cores of a job that runs the model, on a machine with `gpus`: all, unless a GPU computes."""
-    return GPU_JOB_CORES if gpus else ALL_CORES
+    """Cores of a job that runs the model on `gpus`: all, unless a GPU computes."""
+    return GPU_JOB_CORES * gpus if gpus else ALL_CORES
 
 
 def job_gpus(device: str) -> int:
@@ -67,12 +67,19 @@ def usable_gpus(device: str = "auto") -> int:
     return min(found, sum(name not in ("", "-1") for name in names))
 
 
-def training_megabytes(config: Mapping[str, Any]) -> int:
+def training_gpus(config: Mapping[str, Any]) -> int:
+    """GPUs of a job that trains."""
+    return job_gpus(config["device"]) * config["gpus"]
+
+
+def training_megabytes(config: Mapping[str, Any], gpus: int = 1) -> int:
     """Memory that a job which runs the model asks for.
 
-    It holds the libraries, the training state, and as much again for activations.
+    It holds the libraries, for each GPU once, the training state, and as much again for
+    activations.
     """
-    return 1500 + 4 * state_bytes(ModelConfig.from_dict(config["model"]), AdamW) // 2**20
+    state = state_bytes(ModelConfig.from_dict(config["model"]), AdamW)
+    return 1500 * max(1, gpus) + 4 * state // 2**20
 
 
 def memory_megabytes() -> int:
@@ -111,13 +118,14 @@ def cluster_resources(
         "slurm_partition": partition,
         "runtime": max(1, round(60 * slurm.hours)),
         "cpus_per_task": cpus,
+        "nodes": 1 if gpus > 1 else None,  # or Slurm could find the GPUs on several
     }
 
 
 def cluster_jobs(config: Mapping[str, Any], cluster: Sequence[Node]) -> dict[str, dict[str, Any]]:
     """The largest resources that jobs of each kind ask of a Slurm cluster."""
-    gpus = job_gpus(config["device"])
-    model = {"gpu": gpus, "mem_mb": training_megabytes(config)}
+    gpus = training_gpus(config)
+    model = {"gpu": gpus, "mem_mb": training_megabytes(config, gpus)}
     text = {"gpu": 0, "mem_mb": TEXT_MEGABYTES}
     return {
         "models": cluster_resources(config, cluster, gpus) | model,

@@ -357,6 +357,13 @@ class Configuration(Section):
         default="auto",
         reruns=Reruns.NEVER,
     )
+    gpus: int = key(
+        "GPUs that share each step of a training stage, where the machine has as many; all other "
+        "jobs take one",
+        default=1,
+        ge=1,
+        reruns=Reruns.NEVER,
+    )
     max_hours: float | None = key(
         "a run that would take longer than this on the device at hand is stopped before anything "
         "is downloaded; null lets any run start",

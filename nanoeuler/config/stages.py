@@ -28,8 +28,8 @@ class Stage(NamedTuple):
 
 
 WHOLE_RUN = (
-    *("run", "seed", "device", "max_hours", "data_dir", "results_dir", "sample", "corpus"),
-    *("tokenizer", "model", "pretrain", "sft", "dpo", "evaluate", "sources"),
+    *("run", "seed", "device", "gpus", "max_hours", "data_dir", "results_dir", "sample"),
+    *("corpus", "tokenizer", "model", "pretrain", "sft", "dpo", "evaluate", "sources"),
 )
 CHECKED_CODE = ("model", "backend", "training", "compiling.py")
 """Parts of the package that decide what a stage computes, for `code_fingerprint`."""

@@ -170,10 +170,14 @@ class TrainingState:
 
         Nothing is moved, but a device finds out how to run fast what it will run often.
         """
+        known = self.backend.scales
         program = self.backend.program(
             lambda: self.compute_gradients(micro_batch_rows), training=True
         )
         program.run()
+        if self.backend.scales and not known:  # which were learned in another precision
+            program.run()
+        self.backend.scales = known
 
     def finish(self) -> StepResult:
         """The result of the update that was started last."""
@@ -262,6 +266,8 @@ class TrainingState:
         group.reduce(self.gradients, self.cuts)
         squares = self.backend.squares(self.flat.gradients)
         group.sum(losses_2, squares)
+        if (noted := self.backend.noted) is not None:
+            group.largest(noted)
         schedule_2 = self.schedule.arrays[0]
         self.optimizer.update(self.flat, squares, schedule_2, losses_2, self.report)
         if group.size > 1:

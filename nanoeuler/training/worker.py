@@ -123,14 +123,28 @@ class Worker:
 
     def step(self, learning_rate: float) -> None:
         """Begin the update on the rows that were handed over."""
-        if self.job.group.size > 1 and self.job.backend.device and not self.state.recorded:
+        first = self.job.group.size > 1 and self.job.backend.device and not self.state.recorded
+        if first:  # all ranks compute gradients with the algorithms that rank 0 finds
             self.state.rehearse(self.micro_batch_rows)
-            self.take_algorithms(self.job.backend.algorithms)
+            self.agree()
         self.start(learning_rate)
+        if first:  # and each its part of the update, with those that it finds
+            self.agree()
+
+    def agree(self) -> None:
+        """Let all ranks compute with the same algorithms, which a checkpoint will have."""
+        found = self.job.backend.algorithms
+        for other in self.give_algorithms():
+            found.update(other | found)
+        self.take_algorithms(found)
+
+    @everywhere
+    def give_algorithms(self) -> list[dict[str, str]]:
+        """On rank 0: those that the other ranks compute with."""
+        return self.job.group.collect(self.job.backend.algorithms)
 
     @everywhere
     def take_algorithms(self, algorithms: dict[str, str]) -> None:
-        """Compute with the algorithms of rank 0, which a checkpoint has."""
         self.job.backend.algorithms.update(algorithms)
 
     @everywhere

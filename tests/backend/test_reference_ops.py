@@ -43,6 +43,12 @@ def test_devices_that_are_not_there_are_refused():
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_more_gpus_than_one_are_refused_and_not_left_out(device):
+    with pytest.raises(UserError, match="--gpus 4: only a training stage is shared by GPUs"):
+        make_backend(device, gpus=4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_fewer_gpus_than_none_are_refused(device):
     expected = "--gpus -1: give the number of GPUs that may be used, or 0 to force the CPU"
     with pytest.raises(UserError, match=expected):

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from nanoeuler.config.cluster import Node, ask_cluster, obstacle, read_node, usual_cpus
-from nanoeuler.config.machine import cluster_resources, job_gpus
+from nanoeuler.config.machine import cluster_resources, job_gpus, training_gpus
 
 CLUSTER = [
     read_node("short*|8|64000|(null)|30:00"),
@@ -32,6 +32,10 @@ def test_nodes_are_read_as_sinfo_prints_them():
             {"gpu": 1},
             "device: no node of partition short has a GPU; set slurm.partition to one that has "
             "(gpus), or set `device: cpu`",
+        ),
+        (
+            {"slurm_partition": "gpus", "gpu": 16},
+            "gpus: no node of partition gpus has 16 GPUs; set `gpus: 1`",
         ),
         (
             {"cpus_per_task": 16},
@@ -88,6 +92,7 @@ def test_a_run_without_a_gpu_asks_for_none_and_for_no_partition_with_gpus():
         1,
         1,
     )
+    assert [training_gpus({"device": name, "gpus": 8}) for name in ("cpu", "auto")] == [0, 8]
     config = {"slurm": {"partition": "gpus", "cpu_partition": "short"}}
     assert cluster_resources(config, CLUSTER, job_gpus("cpu"))["slurm_partition"] == "short"
     assert cluster_resources(config, CLUSTER, job_gpus("cuda"))["slurm_partition"] == "gpus"

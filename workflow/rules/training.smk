@@ -40,11 +40,11 @@ rule pretrain:
         **paths.model("pretrain"),
     log:
         f"{paths.stage('pretrain')}/train.log",
-    threads: MODEL_THREADS
+    threads: TRAINING_THREADS
     resources:
-        **cluster_resources(config, cluster, JOB_GPUS),
-        gpu=JOB_GPUS,
-        mem_mb=training_megabytes(config),
+        **cluster_resources(config, cluster, TRAINING_GPUS),
+        gpu=TRAINING_GPUS,
+        mem_mb=training_megabytes(config, TRAINING_GPUS),
     params:
         identity=lambda wildcards: stage_identity(config, "pretrain"),
         config=lambda wildcards, output: stage_config(config, "pretrain"),
@@ -66,11 +66,11 @@ rule sft:
         **paths.model("sft"),
     log:
         f"{paths.stage('sft')}/train.log",
-    threads: MODEL_THREADS
+    threads: TRAINING_THREADS
     resources:
-        **cluster_resources(config, cluster, JOB_GPUS),
-        gpu=JOB_GPUS,
-        mem_mb=training_megabytes(config),
+        **cluster_resources(config, cluster, TRAINING_GPUS),
+        gpu=TRAINING_GPUS,
+        mem_mb=training_megabytes(config, TRAINING_GPUS),
     params:
         identity=lambda wildcards: stage_identity(config, "sft"),
         config=lambda wildcards, output: stage_config(config, "sft"),
@@ -93,11 +93,11 @@ rule sft_scratch:
         **paths.model("sft_scratch"),
     log:
         f"{paths.stage('sft_scratch')}/train.log",
-    threads: MODEL_THREADS
+    threads: TRAINING_THREADS
     resources:
-        **cluster_resources(config, cluster, JOB_GPUS),
-        gpu=JOB_GPUS,
-        mem_mb=training_megabytes(config),
+        **cluster_resources(config, cluster, TRAINING_GPUS),
+        gpu=TRAINING_GPUS,
+        mem_mb=training_megabytes(config, TRAINING_GPUS),
     params:
         identity=lambda wildcards: stage_identity(config, "sft"),
         config=lambda wildcards, output: stage_config(config, "sft"),
@@ -119,11 +119,11 @@ rule dpo:
         **paths.model("dpo"),
     log:
         f"{paths.stage('dpo')}/train.log",
-    threads: MODEL_THREADS
+    threads: TRAINING_THREADS
     resources:
-        **cluster_resources(config, cluster, JOB_GPUS),
-        gpu=JOB_GPUS,
-        mem_mb=training_megabytes(config),
+        **cluster_resources(config, cluster, TRAINING_GPUS),
+        gpu=TRAINING_GPUS,
+        mem_mb=training_megabytes(config, TRAINING_GPUS),
     params:
         identity=lambda wildcards: stage_identity(config, "dpo"),
         config=lambda wildcards, output: stage_config(config, "dpo"),

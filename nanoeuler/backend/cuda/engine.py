@@ -317,6 +317,11 @@ class CudaBackend(DecodingOps):
             self.fp8.state = saved
 
     @property
+    def noted(self) -> Array | None:
+        # no number in a slot is negative: as integers they have the order of the floats
+        return self.fp8.slots.view(np.int32) if self.fp8 else None
+
+    @property
     def saturated(self) -> int | None:
         return self.fp8.saturated if self.fp8 else None
 

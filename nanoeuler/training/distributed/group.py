@@ -39,8 +39,15 @@ class Group:
         """On rank 0, when all inputs were read: let the other ranks begin."""
         self.tell("begin")
 
+    def collect(self, value: Any) -> list[Any]:
+        """On rank 0: the plain values of the other ranks, which call it, too; else nothing."""
+        return []
+
     def sum(self, *arrays: Array) -> None:
         """Each array ← its sum over all ranks, the same bits everywhere."""
+
+    def largest(self, array: Array) -> None:
+        """A device's array of integers ← their largest over all ranks."""
 
     def reduce(self, array: Array, cuts: Sequence[int]) -> None:
         """This rank's part of a flat array ← its sum over all ranks; the rest means nothing."""
@@ -84,6 +91,13 @@ class HostGroup(Group):
     def heed(self) -> tuple[str, tuple[Any, ...]]:
         with losing():
             return self.peers[0].recv()
+
+    def collect(self, value: Any) -> list[Any]:
+        with losing():
+            if self.rank:
+                self.peers[0].send(value)
+                return []
+            return [peer.recv() for peer in self.peers]
 
     def sum(self, *arrays: Array) -> None:
         for array in arrays:

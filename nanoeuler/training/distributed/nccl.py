@@ -4,6 +4,7 @@ Every call is put on the engine's stream, so that it can be part of a recorded s
 same bits for the same number of ranks on the same devices.
 """
 
+import ctypes
 from collections.abc import Sequence
 
 from cupy.cuda import nccl
@@ -12,7 +13,7 @@ from nanoeuler.backend.cuda.engine import CudaBackend
 from nanoeuler.backend.records import Array
 from nanoeuler.training.distributed.group import HostGroup, losing
 
-TYPES = {"float32": nccl.NCCL_FLOAT32, "float64": nccl.NCCL_FLOAT64}
+TYPES = {"int32": nccl.NCCL_INT32, "float32": nccl.NCCL_FLOAT32, "float64": nccl.NCCL_FLOAT64}
 
 
 class NcclGroup(HostGroup):
@@ -21,6 +22,15 @@ class NcclGroup(HostGroup):
     def __init__(self, group: HostGroup, engine: CudaBackend):
         super().__init__(group.rank, group.size, group.peers)
         self.stream = engine.stream
+        if self.rank:  # rank 0 connects when it lets the others begin, as this one just did
+            self.connect()
+
+    def admit(self) -> None:
+        super().admit()
+        self.connect()
+
+    def connect(self) -> None:
+        """Meet the other ranks, which takes until the last of them is there."""
         with losing():
             if self.rank:
                 identity = self.peers[0].recv()
@@ -29,11 +39,17 @@ class NcclGroup(HostGroup):
                 for peer in self.peers:
                     peer.send(identity)
         self.communicator = nccl.NcclCommunicator(self.size, identity, self.rank)
+        # its destructor would wait for recorded steps that live longer: the process's end is it
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.communicator))
 
     def sum(self, *arrays: Array) -> None:
         for array in arrays:
             at, count, kind = described(array)
             self.communicator.allReduce(at, at, count, kind, nccl.NCCL_SUM, self.stream.ptr)
+
+    def largest(self, array: Array) -> None:
+        at, count, kind = described(array)
+        self.communicator.allReduce(at, at, count, kind, nccl.NCCL_MAX, self.stream.ptr)
 
     def reduce(self, array: Array, cuts: Sequence[int]) -> None:
         nccl.groupStart()
