@@ -62,6 +62,13 @@ def gpu_problem() -> str | None:
     return found()
 
 
+def gpu_count() -> int:
+    """GPUs that the engine can use."""
+    from nanoeuler.backend.cuda.device import usable
+
+    return 0 if gpu_problem() else len(usable())
+
+
 def reason(device: str = "auto", gpus: int | None = None) -> str:
     """Why `make_backend(device, gpus)` takes the backend that it does, for people."""
     if device in ("reference", "cuda"):

@@ -124,6 +124,7 @@ def choose_parent(options: argparse.Namespace, settings: "Training") -> Path | N
 
 def rank_count(options: argparse.Namespace) -> int:
     """Processes that share each step: one for each of `--gpus`, or those of `--ranks`."""
+    from nanoeuler.backend import gpu_count
     from nanoeuler.training.distributed.slurm_tasks import task
 
     gpus = options.gpus
@@ -140,10 +141,7 @@ def rank_count(options: argparse.Namespace) -> int:
         raise UserError(f"--gpus {gpus} and --device {options.device}: leave one of them out")
     if options.ranks > 1:
         raise UserError("--gpus starts a rank for each GPU; leave --ranks out")
-    from nanoeuler.backend import gpu_problem
-    from nanoeuler.backend.cuda.device import usable
-
-    there = 0 if gpu_problem() else len(usable())
+    there = gpu_count()
     if gpus == "auto":
         return max(1, there)
     if gpus > there:
