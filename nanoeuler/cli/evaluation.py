@@ -1,8 +1,9 @@
-"""Subcommands that measure models: `evaluate`, `compare` and `report`."""
+"""Subcommands that measure models and compare runs: `evaluate`, `compare`, `runs`, `report`."""
 
 import argparse
 import json
 import os
+import shutil
 from pathlib import Path
 
 from nanoeuler import log
@@ -39,6 +40,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     add_optional_path(parser, "--output", "FILE", "also write the table to this Markdown file")
     add_json(parser)
     finish(parser, run_compare)
+    register_runs(subparsers)
     register_report(subparsers)
 
 
@@ -82,6 +84,39 @@ def register_evaluate(subparsers: argparse._SubParsersAction) -> None:
     add_device(parser)
     add_gpus(parser)
     finish(parser, run_evaluate)
+
+
+def register_runs(subparsers: argparse._SubParsersAction) -> None:
+    parser = subparsers.add_parser(
+        "runs",
+        help="list runs: how far they are, their scores and cost, and the settings that differ",
+        description="List runs: how far they are, their scores and cost, and the settings that "
+        "differ.",
+    )
+    parser.add_argument(
+        "places",
+        nargs="*",
+        type=Path,
+        default=[Path("results")],
+        metavar="FOLDER",
+        help="runs, or folders of runs (default: results)",
+    )
+    parser.add_argument("--sort", metavar="KEY", help="list by a column, such as seconds")
+    parser.add_argument("--reverse", action="store_true", help="with --sort: the largest first")
+    parser.add_argument(
+        "--where",
+        nargs="+",
+        default=[],
+        metavar="CONDITION",
+        help="only runs that meet all of these, such as 'seconds<3600' or 'model.preset=small'",
+    )
+    parser.add_argument(
+        "--columns", nargs="+", metavar="KEY", help="the columns to show, in this order"
+    )
+    form = parser.add_mutually_exclusive_group()
+    add_json(form)
+    form.add_argument("--csv", action="store_true", help="print CSV with every column")
+    finish(parser, run_runs)
 
 
 def register_report(subparsers: argparse._SubParsersAction) -> None:
@@ -150,6 +185,38 @@ def run_compare(options: argparse.Namespace) -> None:
     if options.output:
         with atomic_write(options.output) as file:
             file.write(table + "\n")
+
+
+def run_runs(options: argparse.Namespace) -> None:
+    from nanoeuler.evaluation import runs
+
+    records, settings = [], []
+    for folder in runs.run_folders(options.places):
+        try:
+            record, own = runs.read_run(folder)
+        except UserError as error:  # one damaged run does not hide the others
+            log.line("notice", f"left out: {error}")
+            continue
+        records.append(own | record)
+        settings.append(own)
+    names = [each["run"] for each in records]
+    for each in records:
+        if names.count(each["run"]) > 1:  # then it goes by its folder, as in a report
+            each["run"] = each["folder"]
+    found = list(dict.fromkeys(key for each in records for key in each))
+    wanted = runs.differing(settings)
+    measured = [key for key in found if not any(key in each for each in settings)]
+    for key in options.columns or []:
+        runs.require_key(key, found, "--columns")
+    columns = options.columns or [*measured, *wanted]
+    chosen = runs.choose(records, options.where, options.sort, options.reverse)
+    if options.json:
+        print(json.dumps([{key: each.get(key) for key in columns} for each in chosen], indent=2))
+    elif options.csv:
+        print(runs.as_csv(chosen, columns), end="")
+    else:
+        shown = [key for key in columns if options.columns or key not in ("folder", "mfu")]
+        print(log.printable(runs.table(chosen, shown, shutil.get_terminal_size().columns)))
 
 
 def run_report(options: argparse.Namespace) -> None:

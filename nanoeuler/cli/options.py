@@ -106,7 +106,7 @@ def add_shared_gpus(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--json",
         action="store_true",

@@ -1,0 +1,187 @@
+"""Many runs in one table: how far they are, their scores and cost, and the settings that differ.
+
+A run is a flat record: `seconds`, `bits_per_byte.books`, `pretrain.learning_rate`, and so on.
+"""
+
+import csv
+import difflib
+import io
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nanoeuler.errors import UserError
+from nanoeuler.evaluation.report.formats import decimals, duration, percent, short_count
+from nanoeuler.evaluation.report.gather import SCRATCH, Run, Stage, gather, kept_configuration
+from nanoeuler.evaluation.report.side_by_side import is_off, leaves, shown, what_counts
+
+Record = dict[str, Any]
+
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+CONDITION = re.compile(f"(?P<key>[^=<>!]+)(?P<operator>{'|'.join(OPERATORS)})(?P<value>.*)")
+SHOWN: dict[str, Callable[[Any], str]] = {
+    "parameters": short_count,
+    "tokens": short_count,
+    "seconds": duration,
+    "tokens_per_second": short_count,
+    "mfu": percent,
+    "bits_per_byte": decimals,
+    "answers": percent,
+    "tasks": percent,
+}
+"""How people read the values of a key, by its first part."""
+
+
+def run_folders(places: Iterable[Path]) -> list[Path]:
+    """The folders of runs among `places` and directly in them. Raises `UserError` for a place that
+    is neither a run nor holds one."""
+    found: list[Path] = []
+    for place in places:
+        here = [place] if is_run(place) else sorted(filter(is_run, place.glob("*/")))
+        if not here:
+            raise UserError(f"{place}: no run is there; give a folder of runs, such as results")
+        found += here
+    return list(dict.fromkeys(found))
+
+
+def is_run(folder: Path) -> bool:
+    return any(folder.glob("*/metrics.jsonl")) or any(folder.glob("evaluation/*.json"))
+
+
+def read_run(folder: Path) -> tuple[Record, dict[str, Any]]:
+    """The record of a run, and the settings that can change its results."""
+    run = gather(kept_configuration(folder), folder)
+    return describe(run) | {"folder": folder.as_posix()}, dict(leaves(what_counts(run.config)))
+
+
+def describe(run: Run) -> Record:
+    """What a run has reached and cost. Held-out text is scored by the first stage, which learned
+    from it, and replies by the last one."""
+    stages = [stage for name, stage in run.stages.items() if name != SCRATCH] or [run.first]
+    evaluation: Record = next((s.evaluation for s in reversed(stages) if s.evaluation), {})
+    held_out = (run.first.evaluation or {}).get("held_out") or {}
+    scored = {source: each["bits_per_byte"] for source, each in held_out.items()}
+    bits = scored or (run.first.handed_on if run.first.name == "pretrain" else None) or {}
+    answers = evaluation.get("answers")
+    tasks = evaluation.get("tasks") or {}
+    return {
+        "run": run.name,
+        "state": state(stages[-1]),
+        "started": run.first.header.get("started"),
+        "parameters": run.first.parameters,
+        "tokens": run.first.last.get("tokens"),
+        "seconds": sum(stage.last.get("seconds") or 0 for stage in run.stages.values()),
+        "tokens_per_second": run.first.tokens_per_second,
+        "mfu": run.first.mfu,
+        **{f"bits_per_byte.{source}": value for source, value in bits.items()},
+        **({"answers": answers["score"]} if answers else {}),
+        **{f"tasks.{name}": scores["score"] for name, scores in tasks.items()},
+    }
+
+
+def state(stage: Stage) -> str:
+    """How far the last stage is."""
+    if stage.finished or not stage.header:
+        return f"{stage.name} finished"
+    step, total = stage.last.get("step", 0), stage.header.get("total_steps")
+    return f"{stage.name} at step {step:,}" + (f" of {total:,}" if total else "")
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings whose values are not the same in all runs that have a configuration."""
+    known = [each for each in settings if each]
+    keys = dict.fromkeys(key for each in known for key in each)
+    return [
+        key
+        for key in keys
+        if len({repr(each.get(key)) for each in known if not is_off(key, each)}) > 1
+    ]
+
+
+def choose(
+    records: list[Record], conditions: Sequence[str], sort: str | None, reverse: bool
+) -> list[Record]:
+    """The records that meet all conditions, such as "seconds<3600", by the value of a key; those
+    that lack it come last."""
+    keys = list(dict.fromkeys(key for record in records for key in record))
+    for text in conditions:
+        match = CONDITION.fullmatch(text)
+        if not match:
+            raise UserError(
+                f"--where {text!r}: write a key, one of {' '.join(OPERATORS)}, and a value, such "
+                "as 'pretrain.learning_rate>=1e-3'"
+            )
+        key, compare, value = match["key"].strip(), match["operator"], match["value"].strip()
+        require_key(key, keys, "--where")
+        records = [each for each in records if meets(each.get(key), compare, value)]
+    if sort:
+        require_key(sort, keys, "--sort")
+        there = [record for record in records if record.get(sort) is not None]
+        numeric = all(isinstance(record[sort], int | float) for record in there)
+        there.sort(key=lambda each: each[sort] if numeric else shown(each[sort]), reverse=reverse)
+        records = there + [record for record in records if record.get(sort) is None]
+    return records
+
+
+def meets(found: Any, compare: str, value: str) -> bool:
+    if found is None:
+        return compare == "!="
+    number = as_number(value)
+    if isinstance(found, int | float) and not isinstance(found, bool) and number is not None:
+        return OPERATORS[compare](found, number)
+    return OPERATORS[compare](shown(found).casefold(), value.casefold())
+
+
+def as_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def require_key(key: str, keys: Sequence[str], option: str) -> None:
+    if key not in keys:
+        near = difflib.get_close_matches(key, keys, n=1, cutoff=0.4)
+        meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(keys[:8])} …"
+        raise UserError(f"{option} {key}: no run has it; {meant}")
+
+
+def table(records: Sequence[Record], columns: Sequence[str], width: int) -> str:
+    """The records for a terminal `width` columns wide; what does not fit is named below."""
+    cells = [[key, *(show(key, record.get(key)) for record in records)] for key in columns]
+    cells = [column for column in cells if any(cell != "–" for cell in column[1:])]
+    widths = [max(map(len, column)) for column in cells]
+    fits = 1
+    while fits < len(cells) and sum(widths[: fits + 1]) + 2 * fits <= width:
+        fits += 1
+    lines = []
+    for row in zip(*cells[:fits], strict=True):
+        first, *others = (cell.ljust(size) for cell, size in zip(row, widths, strict=False))
+        lines.append("  ".join([first, *others]).rstrip())
+    if fits < len(cells):
+        left = ", ".join(column[0] for column in cells[fits:])
+        lines.append(f"further columns (choose with --columns): {left}")
+    return "\n".join(lines)
+
+
+def show(key: str, value: Any) -> str:
+    known = SHOWN.get(key.partition(".")[0])
+    return shown(value) if value is None or known is None else known(value)
+
+
+def as_csv(records: Sequence[Record], columns: Sequence[str]) -> str:
+    """The records with plain numbers."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()

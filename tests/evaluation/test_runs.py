@@ -1,0 +1,97 @@
+"""`nanoeuler runs`: a line for each run, by any of its settings, scores and costs."""
+
+import csv
+import io
+import json
+
+import fabricated
+import pytest
+from test_side_by_side import make
+
+from nanoeuler.cli import main
+from nanoeuler.evaluation.runs import meets, table
+
+
+@pytest.fixture
+def places(tmp_path, capsys):
+    model = fabricated.CONFIG["model"]
+    make(tmp_path / "a", "shallow")
+    make(tmp_path / "b", "deep", ("pretrain", "sft", "dpo"), model=model | {"layers": 9})
+    capsys.readouterr()
+    return [str(tmp_path / name / "results") for name in "ab"]
+
+
+def listed(capsys, *arguments):
+    assert main(["runs", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_table_has_scores_cost_and_the_settings_that_differ(places, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    heading, shallow, deep = listed(capsys, *places).splitlines()
+    assert heading.split()[:4] == ["run", "state", "started", "parameters"]
+    assert heading.split()[-1] == "model.layers"
+    assert "bits_per_byte.gutenberg" in heading
+    assert shallow.startswith("shallow  sft finished ")
+    assert deep.startswith("deep     dpo finished ")
+    assert (shallow.split()[-1], deep.split()[-1]) == ("4", "9")
+    assert " 1.734 " in shallow
+
+
+def test_runs_are_sorted_and_chosen_by_any_key(places, capsys):
+    def names(*arguments):
+        return [each["run"] for each in json.loads(listed(capsys, *places, "--json", *arguments))]
+
+    assert names() == ["shallow", "deep"]
+    assert names("--sort", "model.layers", "--reverse") == ["deep", "shallow"]
+    assert names("--sort", "run") == ["deep", "shallow"]
+    assert names("--where", "model.layers>4") == ["deep"]
+    assert names("--where", "model.layers>=4", "run!=deep") == ["shallow"]
+    assert names("--where", "state=DPO finished") == ["deep"]
+    assert names("--where", "bits_per_byte.gutenberg<1") == []
+
+
+def test_programs_get_plain_numbers(places, capsys):
+    rows = list(csv.DictReader(io.StringIO(listed(capsys, *places, "--csv"))))
+    assert [(row["run"], row["model.layers"]) for row in rows] == [("shallow", "4"), ("deep", "9")]
+    assert float(rows[0]["bits_per_byte.gutenberg"]) == 1.734
+    chosen = json.loads(listed(capsys, *places, "--json", "--columns", "run", "model.dim"))
+    assert chosen[0] == {"run": "shallow", "model.dim": 128}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--sort", "model.layer"],
+            "model.layer: no run has it; did you mean model.layers?",
+        ),
+        (
+            ["--where", "layers"],
+            "--where 'layers': write a key, one of != <= >= = < >, and a ",
+        ),
+        (["--columns", "speed"], "--columns speed: no run has it; "),
+        (["nowhere"], "nowhere: no run is there; give a folder of runs, such as results"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(places, capsys, arguments, sentence):
+    assert main(["runs", *places, *arguments]) == 1
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_damaged_run_does_not_hide_the_others(places, tmp_path, capsys):
+    (tmp_path / "a" / "results" / "made-up" / "pretrain" / "metrics.jsonl").write_text("{}\n[\n{}")
+    out = listed(capsys, *places)
+    assert "deep" in out
+    assert "shallow" not in out
+
+
+def test_what_does_not_fit_is_named():
+    records = [{"run": "a", "answers": 0.5, "model.layers": 4}]
+    assert table(records, ["run", "answers", "model.layers"], 12).splitlines() == [
+        "run  answers",
+        "a    50.0\u202f%",
+        "further columns (choose with --columns): model.layers",
+    ]
+    assert not meets(None, "=", "4")
+    assert meets(None, "!=", "4")
