@@ -74,7 +74,7 @@ container: "docker://python:3.11-slim"
 
 wildcard_constraints:
     id=r"\d+",
-    shard=r"\d{3}",
+    shard=r"\d{3,6}",
     stage="pretrain|sft|sft_scratch|dpo",
 
 

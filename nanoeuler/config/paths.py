@@ -23,6 +23,9 @@ class Paths:
         corpus = config["corpus"]
         self.corpus = f"{self.data}/corpora/{corpus['name']}"
         self.corpus_manifest = f"{self.corpus}/manifest.json"
+        filters = {key: value for key, value in corpus["fineweb"].items() if key != "shards"}
+        short_hash = hashlib.sha256(canonical_json(filters).encode()).hexdigest()[:8]
+        self.web = f"{self.collection('fineweb')}/{short_hash}"
         vocab_size = config["tokenizer"]["vocab_size"]
         self.tokenizer = f"{self.corpus}/tokenizer-{vocab_size}/tokenizer.json"
         self.tokens = f"{self.corpus}/tokens-{vocab_size}/manifest.json"
@@ -66,11 +69,8 @@ class Paths:
 
         The folder's name is a hash of the filters, so that pages of other filters stay apart.
         """
-        settings = self.config["corpus"]["fineweb"]
-        filters = {key: value for key, value in settings.items() if key != "shards"}
-        short_hash = hashlib.sha256(canonical_json(filters).encode()).hexdigest()[:8]
         number = shard if isinstance(shard, str) else f"{shard:03d}"
-        return f"{self.collection('fineweb')}/{short_hash}/shard-{number}.txt"
+        return f"{self.web}/shard-{number}.txt"
 
     def web_index(self, shard: int | str) -> str:
         return self.web_shard(shard).removesuffix(".txt") + ".index"
@@ -84,6 +84,16 @@ class Paths:
     def web_source(self, shard: int | str) -> dict[str, Any]:
         """The entry of a web shard in the sources file, without an address that does not matter."""
         return without_address(self.config["sources"]["fineweb"]["shards"][int(shard)])
+
+    def only_shard(self, shard: str) -> dict[str, Any]:
+        """The configuration with this web shard alone, at its place in the list.
+
+        A rule's command is one argument of the shell, and Linux takes 128 kB: about 500 addresses.
+        """
+        pages, number = self.config["sources"]["fineweb"], int(shard)
+        alone = [*({} for _ in range(number)), pages["shards"][number]]
+        sources = {"fineweb": {**pages, "shards": alone}}
+        return {"corpus": self.config["corpus"], "sources": sources}
 
     @property
     def instructions(self) -> str:

@@ -72,6 +72,9 @@ rule clean_book:
         " --author={params.about[author]:q} --log {log:q}"
 
 
+WEB_IDENTITY = stage_identity(config, "extract_fineweb")  # of all shards: there may be thousands
+
+
 rule extract_fineweb:
     input:
         before=paths.before_download,
@@ -86,8 +89,10 @@ rule extract_fineweb:
     resources:
         mem_mb=2000,
     params:
-        identity=lambda wildcards: stage_identity(config, "extract_fineweb"),
-        config=lambda wildcards, output: stage_config(config, "extract_fineweb"),
+        identity=lambda wildcards: WEB_IDENTITY,
+        config=lambda wildcards, output: stage_config(
+            paths.only_shard(wildcards.shard), "extract_fineweb"
+        ),
         source=lambda wildcards: canonical_json(paths.web_source(wildcards.shard)),
     message:
         "Extracting the pages of web shard {wildcards.shard} that pass the filters"
