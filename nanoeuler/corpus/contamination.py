@@ -18,7 +18,7 @@ quote it.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,6 +74,17 @@ class Measured:
         bits = max(1, len(self.grams).bit_length() - 1)
         prefixes = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
         self.starts = np.searchsorted(self.grams, prefixes).astype(np.uint32)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all that `of_arrays` needs, to be kept in a file."""
+        return {name: np.asarray(value) for name, value in vars(self).items()}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Measured":
+        measured = cls([])
+        vars(measured).update(arrays)
+        measured.names = arrays["names"].tolist()
+        return measured
 
     def find(self, hashes: np.ndarray, borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Find the quotations in documents given by their words, each once per document.
