@@ -19,6 +19,7 @@ from nanoeuler.config.cluster import ask_cluster
 from nanoeuler.config.machine import (
     ALL_CORES,
     TEXT_MEGABYTES,
+    cleaning_megabytes,
     cluster_resources,
     job_environment,
     job_gpus,
@@ -75,10 +76,12 @@ container: "docker://python:3.11-slim"
 wildcard_constraints:
     id=r"\d+",
     shard=r"\d{3,6}",
+    group=r"\d{3}",
     stage="pretrain|sft|sft_scratch|dpo",
 
 
 include: "workflow/rules/corpus.smk"
+include: "workflow/rules/groups.smk"
 include: "workflow/rules/tokenizer.smk"
 include: "workflow/rules/training.smk"
 include: "workflow/rules/evaluation.smk"

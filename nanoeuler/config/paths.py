@@ -1,12 +1,23 @@
 """The paths of all files of a run, and the files that each stage reads."""
 
 import hashlib
+import math
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nanoeuler.corpus.own_text import find_files, slug
 from nanoeuler.corpus.tasks import describe_task
 from nanoeuler.files import canonical_json
+
+ONE_JOB = 16e9
+"""Bytes of web pages that one job cleans and encodes. More is shared out in groups of shards."""
+GROUP = 4e9
+"""Bytes of a group: a minute of work for two cores, and more than it takes to start a job."""
+MOST_GROUPS = 100
+"""Groups of a corpus: enough for dozens of nodes, and few enough to plan quickly."""
+WHOLE_SHARD = 4e9
+"""Bytes of text in a shard of which everything is taken."""
 
 
 class Paths:
@@ -190,6 +201,55 @@ class Paths:
             *self.questions,
             *self.tasks,
         ]
+
+    @property
+    def group_files(self) -> int | None:
+        """Number of web shards in a group; None where one job builds the corpus.
+
+        A corpus that lies in one file stays there, so that runs of earlier versions stay finished.
+        """
+        shards = len(self.web_shards)
+        size = min(self.config["corpus"]["fineweb"]["max_bytes_per_shard"], WHOLE_SHARD)
+        if shards * size <= ONE_JOB or os.path.exists(f"{self.corpus}/train/fineweb.txt"):
+            return None
+        return max(math.ceil(GROUP / size), math.ceil(shards / MOST_GROUPS))
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups' numbers, as in their files' names; none where one job builds the corpus."""
+        files = self.group_files
+        return (
+            [f"{number:03d}" for number in range(math.ceil(len(self.web_shards) / (files or 1)))]
+            if files
+            else []
+        )
+
+    def group_pages(self, group: str) -> list[str]:
+        """The web shards of a group."""
+        files, number = self.group_files or 0, int(group)
+        shards = self.web_shards[number * files : (number + 1) * files]
+        return [self.web_shard(shard) for shard in shards]
+
+    def step(self, name: str) -> str:
+        """What a step of building a corpus in groups writes."""
+        return f"{self.corpus}/groups/{name}"
+
+    @property
+    def last_steps(self) -> list[str]:
+        """The steps that a corpus in groups is put together from."""
+        return (
+            [self.step("chosen"), *map(self.step, map("written-{}".format, self.groups))]
+            if self.groups
+            else []
+        )
+
+    @property
+    def finishing(self) -> list[str]:
+        """The arguments with which `assemble` puts the steps together, where there are some."""
+        return ["--step", "finish", "--group-files", str(self.group_files)] if self.groups else []
+
+    def group_tokens(self, group: str) -> str:
+        return f"{os.path.dirname(self.tokens)}-groups/{group}"
 
     # ---- results
 

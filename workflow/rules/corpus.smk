@@ -145,14 +145,20 @@ rule fetch_preferences:
         " --output {params.folder:q} --log {log:q}"
 
 
+corpus_inputs = dict(
+    books=ancient([paths.clean_book(book) for book in paths.books]),
+    book_records=[paths.book_record(book) for book in paths.books],
+    pages=ancient([paths.web_shard(shard) for shard in paths.web_shards]),
+    page_records=[paths.web_record(shard) for shard in paths.web_shards],
+    own=paths.own_text,
+    kept_out=paths.kept_out,
+)
+
+
 rule build_corpus:
     input:
-        books=ancient([paths.clean_book(book) for book in paths.books]),
-        book_records=[paths.book_record(book) for book in paths.books],
-        pages=ancient([paths.web_shard(shard) for shard in paths.web_shards]),
-        page_records=[paths.web_record(shard) for shard in paths.web_shards],
-        own=paths.own_text,
-        kept_out=paths.kept_out,
+        **corpus_inputs,
+        steps=paths.last_steps,
     output:
         manifest=paths.corpus_manifest,
     log:
@@ -165,9 +171,11 @@ rule build_corpus:
         identity=lambda wildcards: stage_identity(config, "build_corpus"),
         config=lambda wildcards, output: stage_config(config, "build_corpus"),
         folder=lambda wildcards, output: paths.corpus,
+        step=lambda wildcards, output: paths.finishing,
     message:
         "Splitting the documents into text for training and validation, without repetitions"
     shell:
-        "python -m nanoeuler assemble --config {params.config:q} --books {input.books:q}"
-        " --fineweb {input.pages:q} --own {input.own:q} --kept-out {input.kept_out:q}"
-        " --threads {threads} --output {params.folder:q} --log {log:q}"
+        "python -m nanoeuler assemble {params.step} --config {params.config:q}"
+        " --books {input.books:q} --fineweb {input.pages:q} --own {input.own:q}"
+        " --kept-out {input.kept_out:q} --threads {threads} --output {params.folder:q}"
+        " --log {log:q}"
