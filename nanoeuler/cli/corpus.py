@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from nanoeuler.cli.options import add_config, add_path, add_threads, finish
 
@@ -74,7 +75,6 @@ def run_sample(options: argparse.Namespace) -> None:
 
 
 def run_assemble(options: argparse.Namespace) -> None:
-    from nanoeuler import log
     from nanoeuler.config import load
     from nanoeuler.config.corpus_settings import Corpus, Deduplicate
     from nanoeuler.corpus import groups
@@ -95,6 +95,9 @@ def run_assemble(options: argparse.Namespace) -> None:
     output, share, threads = options.output, settings.validation_share, options.threads
     if options.step in ("compare", "write"):
         return run_group(options, cleaning.duplicates["web"])
+    name = settings.name or output.name
+    if options.step == "finish":
+        return tell(groups.finish_corpus(output, name, share, cleaning))
     sources = choose_sources(
         section.get("sources", []),  # without the key, the sources are the files that are given
         options.books,
@@ -103,19 +106,22 @@ def run_assemble(options: argparse.Namespace) -> None:
         licences(config.get("sources")),
         options.group_files,
     )
-    name = settings.name or output.name
     if options.step == "hold_out":
         return groups.hold_out(output, sources, share, cleaning, threads)
     if options.step == "choose":
         return groups.choose(output, sources, cleaning, threads)
-    if options.step == "finish":
-        manifest = groups.finish_corpus(output, name, sources, share, cleaning)
-    else:
-        manifest = assemble(output, name, sources, share, cleaning, threads)
+    manifest = assemble(output, name, sources, share, cleaning, threads)
+    tell(manifest)
+
+
+def tell(manifest: dict[str, Any]) -> None:
+    """Say what is in a corpus."""
+    from nanoeuler import log
+
     totals = {f"{split}_bytes": manifest["bytes"][split] for split in ("train", "validation")}
     log.line(
         "corpus",
-        name=name,
+        name=manifest["name"],
         sources=len(manifest["sources"]),
         **totals,
         fingerprint=manifest["fingerprint"][:12],

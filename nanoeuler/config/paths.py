@@ -36,6 +36,11 @@ class Paths:
         self.corpus_manifest = f"{self.corpus}/manifest.json"
         filters = {key: value for key, value in corpus["fineweb"].items() if key != "shards"}
         short_hash = hashlib.sha256(canonical_json(filters).encode()).hexdigest()[:8]
+        self.group_files = self.find_groups()
+        groups = len(self.web_shards[:: self.group_files]) if self.group_files else 0
+        self.groups = [f"{number:03d}" for number in range(groups)]  # as in names of files
+        self.held_out = f"{self.corpus}/groups/held-out"
+        self.chosen = f"{self.corpus}/groups/chosen"
         self.web = f"{self.collection('fineweb')}/{short_hash}"
         vocab_size = config["tokenizer"]["vocab_size"]
         self.tokenizer = f"{self.corpus}/tokenizer-{vocab_size}/tokenizer.json"
@@ -102,7 +107,7 @@ class Paths:
         A rule's command is one argument of the shell, and Linux takes 128 kB: about 500 addresses.
         """
         pages, number = self.config["sources"]["fineweb"], int(shard)
-        alone = [*({} for _ in range(number)), pages["shards"][number]]
+        alone = [*([{}] * number), pages["shards"][number]]
         sources = {"fineweb": {**pages, "shards": alone}}
         return {"corpus": self.config["corpus"], "sources": sources}
 
@@ -202,8 +207,7 @@ class Paths:
             *self.tasks,
         ]
 
-    @property
-    def group_files(self) -> int | None:
+    def find_groups(self) -> int | None:
         """Number of web shards in a group; None where one job builds the corpus.
 
         A corpus that lies in one file stays there, so that runs of earlier versions stay finished.
@@ -214,39 +218,47 @@ class Paths:
             return None
         return max(math.ceil(GROUP / size), math.ceil(shards / MOST_GROUPS))
 
-    @property
-    def groups(self) -> list[str]:
-        """The groups' numbers, as in their files' names; none where one job builds the corpus."""
-        files = self.group_files
-        return (
-            [f"{number:03d}" for number in range(math.ceil(len(self.web_shards) / (files or 1)))]
-            if files
-            else []
-        )
-
     def group_pages(self, group: str) -> list[str]:
         """The web shards of a group."""
         files, number = self.group_files or 0, int(group)
         shards = self.web_shards[number * files : (number + 1) * files]
         return [self.web_shard(shard) for shard in shards]
 
-    def step(self, name: str) -> str:
-        """What a step of building a corpus in groups writes."""
-        return f"{self.corpus}/groups/{name}"
+    @property
+    def clean_books(self) -> list[str]:
+        return [self.clean_book(book) for book in self.books]
+
+    @property
+    def book_records(self) -> list[str]:
+        return [self.book_record(book) for book in self.books]
+
+    @property
+    def pages(self) -> list[str]:
+        return [self.web_shard(shard) for shard in self.web_shards]
+
+    @property
+    def page_records(self) -> list[str]:
+        return [self.web_record(shard) for shard in self.web_shards]
+
+    def in_one_job(self, files: list[str]) -> list[str]:
+        """Files that building the corpus reads if one job does it, and else its steps read."""
+        return [] if self.groups else files
+
+    def compared(self, group: str) -> str:
+        return f"{self.corpus}/groups/compared-{group}.npz"
+
+    def written(self, group: str) -> str:
+        return f"{self.corpus}/groups/written-{group}"
 
     @property
     def last_steps(self) -> list[str]:
         """The steps that a corpus in groups is put together from."""
-        return (
-            [self.step("chosen"), *map(self.step, map("written-{}".format, self.groups))]
-            if self.groups
-            else []
-        )
+        return [self.chosen, *map(self.written, self.groups)] if self.groups else []
 
     @property
     def finishing(self) -> list[str]:
         """The arguments with which `assemble` puts the steps together, where there are some."""
-        return ["--step", "finish", "--group-files", str(self.group_files)] if self.groups else []
+        return ["--step", "finish"] if self.groups else []
 
     def group_tokens(self, group: str) -> str:
         return f"{os.path.dirname(self.tokens)}-groups/{group}"

@@ -116,15 +116,15 @@ def choose(corpus: Path, sources: Sequence[Source], cleaning: Cleaning, threads:
             (folder / split).mkdir()
         chosen = {}
         for survey, counts in zip(found.surveys, told, strict=True):
-            entry = describe(survey, counts)
-            written = []
+            name, count, written = survey.source.name, 0, []
             if isinstance(survey.source, WebPages):
-                for index, group in enumerate(survey.groups()):
-                    np.save(folder / f"group-{index:03d}.npy", group.fates)
+                for group in survey.groups():
+                    np.save(folder / f"group-{count:03d}.npy", group.fates)
+                    count += 1
             else:
-                name = survey.source.name
                 written = [write(survey, name, folder / "train", folder / "validation", threads)]
-            chosen[survey.source.name] = {"entry": entry, "written": written}
+            entry = describe(survey, counts)
+            chosen[name] = {"entry": entry, "groups": count, "written": written}
         write_json(folder / "chosen.json", {"ignored": ignored, "sources": chosen})
 
 
@@ -142,22 +142,18 @@ def write_group(corpus: Path, source: WebPages, group: int, threads: int) -> Non
         write_json(folder / "written.json", written)
 
 
-def finish_corpus(
-    corpus: Path, name: str, sources: Sequence[Source], share: float, cleaning: Cleaning
-) -> dict[str, Any]:
+def finish_corpus(corpus: Path, name: str, share: float, cleaning: Cleaning) -> dict[str, Any]:
     """Put the texts of all steps together, and return the manifest."""
     require_corpus(corpus)
     steps = steps_of(corpus)
     chosen = read_json(steps / "chosen/chosen.json")
     folders = [steps / "chosen"]
     entries = {}
-    for source in sources:
-        told = chosen["sources"][source.name]
-        if isinstance(source, WebPages):
-            of_groups = [steps / f"written-{number:03d}" for _, number in numbered_groups(source)]
-            told["written"] = [read_json(folder / "written.json") for folder in of_groups]
-            folders += of_groups
-        entries[source.name] = finish(told["entry"], source.name, told["written"])
+    for source, told in chosen["sources"].items():
+        of_groups = [steps / f"written-{number:03d}" for number in range(told["groups"])]
+        written = told["written"] + [read_json(folder / "written.json") for folder in of_groups]
+        entries[source] = finish(told["entry"], source, written)
+        folders += of_groups
     with atomic_folder(corpus / SPLITS[0]) as train, atomic_folder(corpus / SPLITS[1]) as held_out:
         for split, target in zip(SPLITS, (train, held_out), strict=True):
             for file in (file for folder in folders for file in (folder / split).iterdir()):

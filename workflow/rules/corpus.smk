@@ -145,19 +145,14 @@ rule fetch_preferences:
         " --output {params.folder:q} --log {log:q}"
 
 
-corpus_inputs = dict(
-    books=ancient([paths.clean_book(book) for book in paths.books]),
-    book_records=[paths.book_record(book) for book in paths.books],
-    pages=ancient([paths.web_shard(shard) for shard in paths.web_shards]),
-    page_records=[paths.web_record(shard) for shard in paths.web_shards],
-    own=paths.own_text,
-    kept_out=paths.kept_out,
-)
-
-
 rule build_corpus:
     input:
-        **corpus_inputs,
+        books=ancient(paths.in_one_job(paths.clean_books)),
+        book_records=paths.in_one_job(paths.book_records),
+        pages=ancient(paths.in_one_job(paths.pages)),
+        page_records=paths.in_one_job(paths.page_records),
+        own=paths.in_one_job(paths.own_text),
+        kept_out=paths.kept_out,
         steps=paths.last_steps,
     output:
         manifest=paths.corpus_manifest,

@@ -7,9 +7,14 @@
 
 rule hold_out:
     input:
-        **corpus_inputs,
+        books=ancient(paths.clean_books),
+        book_records=paths.book_records,
+        pages=ancient(paths.pages),
+        page_records=paths.page_records,
+        own=paths.own_text,
+        kept_out=paths.kept_out,
     output:
-        step=temp(directory(paths.step("held-out"))),
+        step=temp(directory(paths.held_out)),
     log:
         paths.log("hold_out"),
     threads: ALL_CORES
@@ -32,10 +37,10 @@ rule hold_out:
 
 rule compare_group:
     input:
-        held_out=rules.hold_out.output.step,
+        held_out=paths.held_out,
         pages=lambda wildcards: ancient(paths.group_pages(wildcards.group)),
     output:
-        step=temp(paths.step("compared-{group}.npz")),
+        step=temp(paths.compared("{group}")),
     log:
         paths.log("compare_group/{group}"),
     threads: ALL_CORES
@@ -56,11 +61,13 @@ rule compare_group:
 
 rule choose_documents:
     input:
-        **corpus_inputs,
-        held_out=rules.hold_out.output.step,
-        compared=expand(rules.compare_group.output.step, group=paths.groups),
+        books=ancient(paths.clean_books),
+        own=paths.own_text,
+        kept_out=paths.kept_out,
+        held_out=paths.held_out,
+        compared=[paths.compared(group) for group in paths.groups],
     output:
-        step=temp(directory(paths.step("chosen"))),
+        step=temp(directory(paths.chosen)),
     log:
         paths.log("choose_documents"),
     threads: ALL_CORES
@@ -72,22 +79,23 @@ rule choose_documents:
         config=lambda wildcards, output: stage_config(config, "build_corpus"),
         folder=lambda wildcards, output: paths.corpus,
         groups=lambda wildcards, output: f"--group-files {paths.group_files}",
+        pages=lambda wildcards, output: paths.pages,
     message:
         "Choosing the documents to learn from, without repetitions"
     shell:
         "python -m nanoeuler assemble --step choose {params.groups} --config {params.config:q}"
-        " --books {input.books:q} --fineweb {input.pages:q} --own {input.own:q}"
+        " --books {input.books:q} --fineweb {params.pages:q} --own {input.own:q}"
         " --kept-out {input.kept_out:q} --threads {threads} --output {params.folder:q}"
         " --log {log:q}"
 
 
 rule write_group:
     input:
-        held_out=rules.hold_out.output.step,
-        chosen=rules.choose_documents.output.step,
+        held_out=paths.held_out,
+        chosen=paths.chosen,
         pages=lambda wildcards: ancient(paths.group_pages(wildcards.group)),
     output:
-        step=temp(directory(paths.step("written-{group}"))),
+        step=temp(directory(paths.written("{group}"))),
     log:
         paths.log("write_group/{group}"),
     threads: ALL_CORES
