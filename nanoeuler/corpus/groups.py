@@ -27,12 +27,13 @@ from nanoeuler.corpus.assemble import (
     write,
     write_manifest,
 )
-from nanoeuler.corpus.cleaning import Cleaning, Examined, Findings, look_at, near_duplicates
+from nanoeuler.corpus.cleaning import Cleaning, Examined, Findings, look_at
 from nanoeuler.corpus.contamination import Measured
 from nanoeuler.corpus.document_sources import Source, WebPages
 from nanoeuler.corpus.minhash import HASHES
+from nanoeuler.corpus.near_duplicates import find_near_copies
 from nanoeuler.corpus.split import check_share
-from nanoeuler.corpus.survey import HELD_OUT, NEAR_COPY, Survey
+from nanoeuler.corpus.survey import HELD_OUT, NEAR_COPY, TRAIN, Survey
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_write, explain_os_errors, link, read_json, write_json
 from nanoeuler.folders import atomic_folder
@@ -91,25 +92,23 @@ def choose(corpus: Path, sources: Sequence[Source], cleaning: Cleaning, threads:
     held_out = steps / "held-out"
     measured = Measured.of_arrays(load(held_out / "measured.npz"))
     modes = [cleaning.duplicates.get(source.kind, "none") for source in sources]
-    found = Findings([], modes, [], measured, [measured] * len(sources))
-    examined = []
+    surveys, examined = [], []
     for number, source in enumerate(sources):
         if isinstance(source, WebPages):
             groups = [group_survey(held_out, *each) for each in numbered_groups(source)]
-            survey = united(source, groups)
+            survey, signatures = united(source, groups), group_signatures(steps, groups)
             examined.append(compared(steps, groups))
         else:
             arrays = load(held_out / f"source-{number}.npz")
-            survey = survey_of(source, arrays)
+            survey, signatures = survey_of(source, arrays), iter([arrays["signatures"]])
             examined.append(iter([Examined(slice(0, len(survey.fates)), *in_order(arrays))]))
-        search = None
         if modes[number] == "near" and not survey.ends:
-            search = near_duplicates(survey, cleaning.threshold)
-            looked_at = np.flatnonzero(np.isin(survey.fates, (HELD_OUT, NEAR_COPY)))
-            search.signatures[looked_at] = np.load(held_out / f"signed-{number}.npy")
-            search.compare(0, len(looked_at))
-        found.surveys.append(survey)
-        found.searches.append(search)
+            drop_near_copies(
+                survey, np.load(held_out / f"signed-{number}.npy"), signatures, cleaning, threads
+            )
+        surveys.append(survey)
+    others = [measured] * len(sources)
+    found = Findings(surveys, modes, [None] * len(sources), measured, others)
     told, ignored = found.decide(examined)
     with atomic_folder(steps / "chosen") as folder:
         for split in SPLITS:
@@ -126,6 +125,25 @@ def choose(corpus: Path, sources: Sequence[Source], cleaning: Cleaning, threads:
             entry = describe(survey, counts)
             chosen[name] = {"entry": entry, "groups": count, "written": written}
         write_json(folder / "chosen.json", {"ignored": ignored, "sources": chosen})
+
+
+def drop_near_copies(
+    found: Survey,
+    of_held_out: np.ndarray,
+    of_training: Iterable[np.ndarray],
+    cleaning: Cleaning,
+    threads: int,
+) -> None:
+    """Drop the near-duplicates among training documents, given the signatures of all documents."""
+    training = np.flatnonzero(found.fates == TRAIN)
+    signatures = np.empty((len(of_held_out) + len(training), HASHES), np.uint8)
+    signatures[: len(of_held_out)] = of_held_out
+    first = len(of_held_out)
+    for part in of_training:
+        signatures[first : first + len(part)] = part
+        first += len(part)
+    near = find_near_copies(signatures, cleaning.threshold, threads)
+    found.fates[training[near[len(of_held_out) :]]] = NEAR_COPY
 
 
 def write_group(corpus: Path, source: WebPages, group: int, threads: int) -> None:
@@ -204,6 +222,12 @@ def joined(examined: Iterable[Examined]) -> dict[str, np.ndarray]:
 
 def in_order(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     return [arrays[name] for name in Examined._fields[1:]]
+
+
+def group_signatures(steps: Path, groups: Sequence[Survey]) -> Iterator[np.ndarray]:
+    for number in range(len(groups)):
+        with np.load(steps / f"compared-{number:03d}.npz") as found:
+            yield found["signatures"]
 
 
 def compared(steps: Path, groups: Sequence[Survey]) -> Iterator[Examined]:
