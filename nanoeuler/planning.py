@@ -58,6 +58,14 @@ KEPT_CHECKPOINTS = 4
 IMPORTS_BYTES = 150 * 2**20
 PROBE_FLOPS = 4e11
 """Work of one probed micro-batch: seconds on a CPU, and on anything faster enough to time."""
+H200 = "NVIDIA H200"
+H200_FLOPS = 0.46 * 989e12
+"""Operations/s of training on one H200, the slowest measured for `base` and `large`: 46 % of its
+peak in bf16 (docs/benchmarks/cuda.md and docs/runs)."""
+WAITING = 1e-11
+"""Seconds per parameter and step for which two GPUs of a host wait for each other. Measured: `base`
+(107 M) with 64 rows of 512 tokens takes 47.97 ms on one H200, and 48.96 ms on two with as many rows
+each (docs/scaling.md)."""
 SHORT_FLOPS = 5e13
 """Training that ends within an hour on any core of the last ten years (14 GFLOP/s)."""
 
@@ -87,6 +95,7 @@ class Plan:
     text_tokens: float = 0.0
     stages: dict[str, StageCost] = field(default_factory=dict)
     tokens_per_second: float | None = None
+    assumptions: list[str] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -281,9 +290,43 @@ def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = 4.0) 
         backend.finish()
         durations.append(time.monotonic() - began)
     fastest = min(durations[1:])  # others may be at work on this machine
-    plan.tokens_per_second = rows * length / fastest
+    set_rate(plan, rows * length / fastest)
+
+
+def set_rate(plan: Plan, tokens_per_second: float) -> None:
+    plan.tokens_per_second = tokens_per_second
     for stage in plan.stages.values():
-        stage.seconds = stage.depth * stage.tokens / plan.tokens_per_second
+        stage.seconds = stage.depth * stage.tokens / tokens_per_second
+
+
+def assume_gpu(config: Config, plan: Plan) -> None:
+    """Fill in the hours of one GPU, which is not here, from rates measured elsewhere."""
+    model = ModelConfig.from_dict(config["model"])
+    plan.engine = H200
+    set_rate(plan, H200_FLOPS / training_flops_per_token(model, model.context))
+    plan.assumptions.append(
+        f"no GPU is here: one {H200} computes {H200_FLOPS / 1e12:.0f} TFLOP/s, as measured for "
+        "base and large"
+    )
+
+
+def share(config: Config, plan: Plan, gpus: int) -> None:
+    """Let `gpus` of one host share each step: from the rate of one to that of all.
+
+    Each sends and receives 2·(N - 1)/N of the parameters in a step, which takes some time that no
+    work hides.
+    """
+    assert plan.tokens_per_second is not None
+    of_each = config["pretrain"]["batch_tokens"] / gpus
+    alone = of_each / plan.tokens_per_second
+    together = alone + WAITING * plan.parameters * 2 * (gpus - 1) / gpus
+    plan.engine = f"{gpus} × {plan.engine}"
+    set_rate(plan, gpus * of_each / together)
+    plan.assumptions.append(
+        f"{gpus} GPUs of one host with NVLink, {of_each:,.0f} tokens of each step on each: a step "
+        f"takes {1000 * alone:.1f} ms of work and {1000 * (together - alone):.1f} ms of waiting, "
+        f"{alone / together:.1%} of {gpus} times one; measured with two, computed for more"
+    )
 
 
 def is_short(config: Config, plan: Plan) -> bool:
@@ -378,6 +421,7 @@ def describe(config: Config, plan: Plan) -> str:
             *([f"  memory     {size(plan.memory)} at least"] if plan.memory else []),
             f"  text       {text}",
             *(describe_stage(config, plan, name) for name in plan.stages),
+            *(f"  assumed    {assumption}" for assumption in plan.assumptions),
         ]
     )
 

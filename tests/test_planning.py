@@ -219,3 +219,21 @@ def test_the_command_fails_with_one_sentence(capsys):
     file.write_text(file.read_text().replace("run: demo", "run: demo\nmax_hours: 0.001"))
     assert main(command) == 1
     assert capsys.readouterr().err.count("error") == 1
+
+
+def test_eight_gpus_that_are_not_here_are_planned_from_measured_rates(capsys):
+    assert main(["plan", "config/large.yaml", "--gpus", "8"]) == 0
+    printed = capsys.readouterr().out
+    assert "on 8 × NVIDIA H200, about 2," in printed
+    assert "assumed    no GPU is here: one NVIDIA H200 computes 455 TFLOP/s" in printed
+    assert re.search(r"pretrain +5,300.0 M tokens, .*, about 3[78]m", printed)
+    assert "65,536 tokens of each step on each" in printed
+    assert "memory" not in printed
+
+
+def test_gpus_wait_as_long_as_was_measured_with_two():
+    _, plan = plan_of("base", "model.mtp_heads=4")
+    config = {"pretrain": {"batch_tokens": 2 * 64 * 512}}
+    planning.set_rate(plan, 64 * 512 / 0.0500)
+    planning.share(config, plan, 2)
+    assert plan.tokens_per_second == pytest.approx(2 * 64 * 512 / 0.051, rel=0.01)

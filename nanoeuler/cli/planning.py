@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from nanoeuler.backend import DEVICES
-from nanoeuler.cli.options import add_gpus, add_json, finish
+from nanoeuler.cli.options import add_json, finish
 from nanoeuler.errors import UserError
 
 
@@ -49,7 +49,13 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         help="plan for the Slurm cluster that this machine submits to: say what its nodes lack, "
         "and time nothing here",
     )
-    add_gpus(parser)
+    parser.add_argument(
+        "--gpus",
+        type=int,
+        metavar="N",
+        help="GPUs of one host that share each step, here or elsewhere (default 1); 0 forces the "
+        "CPU",
+    )
     add_json(parser)
     finish(parser, run_plan)
 
@@ -66,18 +72,24 @@ def run_plan(options: argparse.Namespace) -> int:
     stages = None if options.stages is None else list(filter(None, options.stages.split(",")))
     gpus = None if options.gpus is None else min(options.gpus, 1)  # a step is timed on one
     backend = make_backend(options.device or config["device"], gpus)
+    several = (options.gpus or 0) > 1
+    elsewhere = several and backend.name != "cuda"
     plan = planning.make_plan(config, backend, stages)
     cluster_lines: list[str] = []
     lacking: list[str] = []
+    if options.slurm or elsewhere:
+        plan.memory = 0.0  # that of other machines
     if options.slurm:
-        plan.memory = 0.0  # the nodes', not this machine's
         cluster_lines, lacking = plan_cluster(config)
-    found = planning.shortages(config, plan, name) + lacking
+    found = lacking + ([] if elsewhere else planning.shortages(config, plan, name))
     short = options.unless_short and planning.is_short(config, plan)
-    if plan.stages and not (
-        found or short or options.slurm
-    ):  # memory suffices, so a few steps may be tried
+    if elsewhere:
+        planning.assume_gpu(config, plan)
+    elif plan.stages and not (found or short or options.slurm):  # memory suffices for a few steps
         planning.probe(config, backend, plan)
+    if several and plan.tokens_per_second:
+        planning.share(config, plan, options.gpus)
+    if plan.tokens_per_second and not elsewhere:
         found = planning.shortages(config, plan, name)
     if options.json:
         described = {"version": 1, "run": config["run"], **dataclasses.asdict(plan)}

@@ -21,6 +21,20 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     add_path(parser, "--corpus", "MANIFEST", "manifest.json of a corpus")
     add_path(parser, "--tokenizer", "FILE", "tokenizer.json")
     add_path(parser, "--output", "FOLDER", "the folder to write shards and manifest.json to")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--group",
+        type=int,
+        metavar="G",
+        help="encode one group of a corpus in groups; groups may be encoded at the same time",
+    )
+    which.add_argument(
+        "--groups",
+        type=Path,
+        nargs="+",
+        metavar="FOLDER",
+        help="put the shards of all groups together, in the order of their numbers",
+    )
     add_threads(parser)
     finish(parser, run_tokenize)
 
@@ -42,10 +56,14 @@ def run_bpe(options: argparse.Namespace) -> None:
 
 
 def run_tokenize(options: argparse.Namespace) -> None:
-    from nanoeuler.tokenizer.stages import tokenize_corpus
+    from nanoeuler.tokenizer.stages import join_groups, tokenize_corpus
 
+    if options.groups:
+        join_groups(options.groups, options.tokenizer, options.output)
+        return
     vocab_size = whole_number(tokenizer_settings(options.config), "vocab_size")
-    tokenize_corpus(options.corpus, options.tokenizer, options.output, vocab_size, options.threads)
+    inputs = options.corpus, options.tokenizer, options.output
+    tokenize_corpus(*inputs, vocab_size, options.threads, group=options.group)
 
 
 def run_import(options: argparse.Namespace) -> None:

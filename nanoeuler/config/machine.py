@@ -7,6 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from nanoeuler.config.cluster import USUAL_CPUS, Node, usual_cpus
+from nanoeuler.config.paths import WHOLE_SHARD
 from nanoeuler.config.settings import Slurm
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.training.optimizer.adamw import AdamW
@@ -19,6 +20,10 @@ GPU_JOB_CORES = 4
 
 TEXT_MEGABYTES = 3000
 """Memory of the largest job that only reads and writes text."""
+PAGE_BYTES = 4_000
+"""Mean size of a web page."""
+SIGNATURE_BYTES = 400
+"""Memory of a page among which near-duplicates are sought (near_duplicates.py, survey.py)."""
 WITHOUT_GPU = ("cpu", "reference")
 """Devices on which no job asks for a GPU."""
 
@@ -80,6 +85,12 @@ def training_megabytes(config: Mapping[str, Any], gpus: int = 1) -> int:
     """
     state = state_bytes(ModelConfig.from_dict(config["model"]), AdamW)
     return 1500 * max(1, gpus) + 4 * state // 2**20
+
+
+def cleaning_megabytes(config: Mapping[str, Any], shards: int) -> int:
+    """Memory that a job asks for which compares the signatures of all pages in `shards`."""
+    taken = min(config["corpus"]["fineweb"]["max_bytes_per_shard"], WHOLE_SHARD)
+    return 2000 + int(shards * taken / PAGE_BYTES * SIGNATURE_BYTES) // 2**20
 
 
 def memory_megabytes() -> int:

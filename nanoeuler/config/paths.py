@@ -1,12 +1,23 @@
 """The paths of all files of a run, and the files that each stage reads."""
 
 import hashlib
+import math
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nanoeuler.corpus.own_text import find_files, slug
 from nanoeuler.corpus.tasks import describe_task
 from nanoeuler.files import canonical_json
+
+ONE_JOB = 16e9
+"""Bytes of web pages that one job cleans and encodes. More is shared out in groups of shards."""
+GROUP = 4e9
+"""Bytes of a group: a minute of work for two cores, and more than it takes to start a job."""
+MOST_GROUPS = 100
+"""Groups of a corpus: enough for dozens of nodes, and few enough to plan quickly."""
+WHOLE_SHARD = 4e9
+"""Bytes of text in a shard of which everything is taken."""
 
 
 class Paths:
@@ -23,6 +34,14 @@ class Paths:
         corpus = config["corpus"]
         self.corpus = f"{self.data}/corpora/{corpus['name']}"
         self.corpus_manifest = f"{self.corpus}/manifest.json"
+        filters = {key: value for key, value in corpus["fineweb"].items() if key != "shards"}
+        short_hash = hashlib.sha256(canonical_json(filters).encode()).hexdigest()[:8]
+        self.group_files = self.find_groups()
+        groups = len(self.web_shards[:: self.group_files]) if self.group_files else 0
+        self.groups = [f"{number:03d}" for number in range(groups)]  # as in names of files
+        self.held_out = f"{self.corpus}/groups/held-out"
+        self.chosen = f"{self.corpus}/groups/chosen"
+        self.web = f"{self.collection('fineweb')}/{short_hash}"
         vocab_size = config["tokenizer"]["vocab_size"]
         self.tokenizer = f"{self.corpus}/tokenizer-{vocab_size}/tokenizer.json"
         self.tokens = f"{self.corpus}/tokens-{vocab_size}/manifest.json"
@@ -66,11 +85,8 @@ class Paths:
 
         The folder's name is a hash of the filters, so that pages of other filters stay apart.
         """
-        settings = self.config["corpus"]["fineweb"]
-        filters = {key: value for key, value in settings.items() if key != "shards"}
-        short_hash = hashlib.sha256(canonical_json(filters).encode()).hexdigest()[:8]
         number = shard if isinstance(shard, str) else f"{shard:03d}"
-        return f"{self.collection('fineweb')}/{short_hash}/shard-{number}.txt"
+        return f"{self.web}/shard-{number}.txt"
 
     def web_index(self, shard: int | str) -> str:
         return self.web_shard(shard).removesuffix(".txt") + ".index"
@@ -84,6 +100,16 @@ class Paths:
     def web_source(self, shard: int | str) -> dict[str, Any]:
         """The entry of a web shard in the sources file, without an address that does not matter."""
         return without_address(self.config["sources"]["fineweb"]["shards"][int(shard)])
+
+    def only_shard(self, shard: str) -> dict[str, Any]:
+        """The configuration with this web shard alone, at its place in the list.
+
+        A rule's command is one argument of the shell, and Linux takes 128 kB: about 500 addresses.
+        """
+        pages, number = self.config["sources"]["fineweb"], int(shard)
+        alone = [*([{}] * number), pages["shards"][number]]
+        sources = {"fineweb": {**pages, "shards": alone}}
+        return {"corpus": self.config["corpus"], "sources": sources}
 
     @property
     def instructions(self) -> str:
@@ -180,6 +206,62 @@ class Paths:
             *self.questions,
             *self.tasks,
         ]
+
+    def find_groups(self) -> int | None:
+        """Number of web shards in a group; None where one job builds the corpus.
+
+        A corpus that lies in one file stays there, so that runs of earlier versions stay finished.
+        """
+        shards = len(self.web_shards)
+        size = min(self.config["corpus"]["fineweb"]["max_bytes_per_shard"], WHOLE_SHARD)
+        if shards * size <= ONE_JOB or os.path.exists(f"{self.corpus}/train/fineweb.txt"):
+            return None
+        return max(math.ceil(GROUP / size), math.ceil(shards / MOST_GROUPS))
+
+    def group_pages(self, group: str) -> list[str]:
+        """The web shards of a group."""
+        files, number = self.group_files or 0, int(group)
+        shards = self.web_shards[number * files : (number + 1) * files]
+        return [self.web_shard(shard) for shard in shards]
+
+    @property
+    def clean_books(self) -> list[str]:
+        return [self.clean_book(book) for book in self.books]
+
+    @property
+    def book_records(self) -> list[str]:
+        return [self.book_record(book) for book in self.books]
+
+    @property
+    def pages(self) -> list[str]:
+        return [self.web_shard(shard) for shard in self.web_shards]
+
+    @property
+    def page_records(self) -> list[str]:
+        return [self.web_record(shard) for shard in self.web_shards]
+
+    def in_one_job(self, files: list[str]) -> list[str]:
+        """Files that building the corpus reads if one job does it, and else its steps read."""
+        return [] if self.groups else files
+
+    def compared(self, group: str) -> str:
+        return f"{self.corpus}/groups/compared-{group}.npz"
+
+    def written(self, group: str) -> str:
+        return f"{self.corpus}/groups/written-{group}"
+
+    @property
+    def last_steps(self) -> list[str]:
+        """The steps that a corpus in groups is put together from."""
+        return [self.chosen, *map(self.written, self.groups)] if self.groups else []
+
+    @property
+    def finishing(self) -> list[str]:
+        """The arguments with which `assemble` puts the steps together, where there are some."""
+        return ["--step", "finish"] if self.groups else []
+
+    def group_tokens(self, group: str) -> str:
+        return f"{os.path.dirname(self.tokens)}-groups/{group}"
 
     # ---- results
 

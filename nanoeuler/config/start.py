@@ -115,9 +115,22 @@ def plan_command(
     name = " ".join(os.path.relpath(file) for file in files)
     return [
         *(sys.executable, "-m", "nanoeuler", "plan", "--unless-short"),
-        *("--config", stage_config(config, "plan"), "--name", name, "--stages", stages),
+        *("--config", stage_config(without_addresses(config), "plan")),
+        *("--name", name, "--stages", stages),
         *("--gpus", str(gpus)),
     ]
+
+
+def without_addresses(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with web shards of which only the sizes are left.
+
+    An argument of a command has at most 128 kB on Linux: about 500 addresses.
+    """
+    sources = dict(config["sources"])
+    if pages := sources.get("fineweb"):
+        sizes = [{"bytes": shard.get("bytes")} for shard in pages["shards"]]
+        sources["fineweb"] = {**pages, "shards": sizes}
+    return {**config, "sources": sources}
 
 
 def require_plan(command: list[str]) -> None:

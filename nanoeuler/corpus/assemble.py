@@ -14,9 +14,8 @@ more to be written. Threads share the batches; the result does not depend on the
 
 import contextlib
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,44 +23,17 @@ import numpy as np
 
 from nanoeuler import log
 from nanoeuler.corpus.batches import Batch, ordered_map
-from nanoeuler.corpus.cleaning import examine, look_at_held_out, near_duplicates
-from nanoeuler.corpus.contamination import (
-    GRAM,
-    NO_RUNS,
-    NONE,
-    Measured,
-    Quotations,
-    hash_runs,
-    read_evaluation_set,
-)
-from nanoeuler.corpus.document_sources import OWN_TEXT, Source
+from nanoeuler.corpus.cleaning import Cleaning, look_at
+from nanoeuler.corpus.contamination import GRAM
+from nanoeuler.corpus.document_sources import Source
 from nanoeuler.corpus.split import check_share
-from nanoeuler.corpus.survey import COPY, HELD_OUT, NEAR_COPY, QUOTING, TRAIN, Part, Survey, survey
-from nanoeuler.corpus.word_hashes import hash_words
+from nanoeuler.corpus.survey import COPY, HELD_OUT, NEAR_COPY, QUOTING, TRAIN, Part, Survey
 from nanoeuler.errors import UserError
 from nanoeuler.files import canonical_json, read_json, sha256_file, sha256_text, write_json
 from nanoeuler.folders import atomic_folder, files_in, require_ours, sign_of_ours, write_marker
 from nanoeuler.temporary import sweep
 
 SPLITS = ("train", "validation")
-HELD_OUT_TEXT = "held-out text"  # its name among the sets that training documents may quote
-
-
-@dataclass(frozen=True)
-class Cleaning:
-    """The settings of what is dropped from a corpus.
-
-    `duplicates` says for each kind of source (web, books, own_text) whether near (and exact)
-    duplicates, exact ones or none are dropped. With `decontaminate`, training documents that quote
-    held-out text or one of `evaluation_sets` (files of JSON lines, by name) are dropped.
-    """
-
-    duplicates: Mapping[str, str] = field(default_factory=dict)
-    threshold: float = 0.8
-    decontaminate: bool = False
-    evaluation_sets: Mapping[str, Path] = field(default_factory=dict)
-
-
 NOTHING = Cleaning()
 
 
@@ -80,27 +52,48 @@ def assemble(
     are left alone.
     """
     check_share(validation_share)
-    if threads < 1:
-        raise UserError(f"--threads is {threads}: it must be at least 1")
+    check_threads(threads)
     output = Path(output)
     require_corpus(output)
     sweep(output)
-    modes = [cleaning.duplicates.get(source.kind, "none") for source in sources]
-    surveys = [
-        survey(source, validation_share, mode != "none", threads)
-        for source, mode in zip(sources, modes, strict=True)
-    ]
-    quoted, ignored = clean(surveys, modes, validation_share, cleaning, threads)
+    found = look_at(sources, validation_share, cleaning, threads)
+    told, ignored = found.decide(
+        [found.compare(number, each, threads) for number, each in enumerate(found.surveys)]
+    )
     with (
         atomic_folder(output / SPLITS[0]) as train,
         atomic_folder(output / SPLITS[1]) as validation,
     ):
         entries = {
-            found.source.name: describe(found, counts) | write(found, train, validation, threads)
-            for found, counts in zip(surveys, quoted, strict=True)
+            each.source.name: finish(
+                describe(each, counts),
+                each.source.name,
+                [
+                    write(group, stem, train, validation, threads)
+                    for stem, group in named_groups(each)
+                ],
+            )
+            for each, counts in zip(found.surveys, told, strict=True)
         }
         # the manifest must not describe files that are being replaced
         (output / "manifest.json").unlink(missing_ok=True)
+    return write_manifest(output, name, validation_share, cleaning, ignored, entries)
+
+
+def check_threads(threads: int) -> None:
+    if threads < 1:
+        raise UserError(f"--threads is {threads}: it must be at least 1")
+
+
+def write_manifest(
+    output: Path,
+    name: str,
+    validation_share: float,
+    cleaning: Cleaning,
+    ignored: int,
+    entries: dict[str, dict[str, Any]],
+) -> dict[str, Any]:
+    """Write the manifest of the texts in `output`, last: its presence means that all are whole."""
     evaluation_sets = None
     if cleaning.decontaminate:
         evaluation_sets = {
@@ -165,66 +158,12 @@ def fingerprint(entries: dict[str, dict[str, Any]]) -> str:
     Corpora have equal fingerprints if their texts and the borders of their documents are equal.
     """
     hashes = [
-        [name, split, entry[split]["sha256"], entry[split]["offsets_sha256"]]
+        [name, split, text["sha256"], text["offsets_sha256"]]
         for name, entry in entries.items()
         for split in SPLITS
+        for text in entry[split].get("groups", [entry[split]])
     ]
     return sha256_text(canonical_json(hashes))
-
-
-def clean(
-    surveys: Sequence[Survey], modes: Sequence[str], share: float, cleaning: Cleaning, threads: int
-) -> tuple[list[dict[str, Any]], int]:
-    """Find near-duplicates and quotations, and enter them into the surveys.
-
-    Returns the manifest's counts of each source's quotations, and the number of runs of words that
-    were ignored because they are frequent.
-    """
-    searches = [
-        near_duplicates(found, cleaning.threshold) if mode == "near" else None
-        for found, mode in zip(surveys, modes, strict=True)
-    ]
-    checked = cleaning.decontaminate
-    held_out = [
-        look_at_held_out(found, search, share, checked, threads)
-        for found, search in zip(surveys, searches, strict=True)
-    ]
-    tests = [
-        (test, hash_runs(*hash_words(read_evaluation_set(path))))
-        for test, path in cleaning.evaluation_sets.items()
-        if checked
-    ]
-    measured = Measured([*((HELD_OUT_TEXT, runs) for runs in held_out if checked), *tests])
-    quotations = Quotations(measured)
-    borders = np.cumsum([0, *(len(found.fates) for found in surveys)])
-    touched = []
-    for found, search, first in zip(surveys, searches, borders[:-1], strict=True):
-        others = measured
-        is_own = found.source.kind == OWN_TEXT
-        if checked and (is_own or found.ends):
-            # one's own text may repeat itself; a document whose end is held out does not quote it
-            of_others = [
-                (HELD_OUT_TEXT, runs)
-                for other, runs in zip(surveys, held_out, strict=True)
-                if other is not found and not (is_own and other.source.kind == OWN_TEXT)
-            ]
-            others = Measured([(HELD_OUT_TEXT, NO_RUNS), *of_others, *tests])
-        touched.append(examine(found, search, others, quotations, int(first), threads))
-    owners = quotations.owners(int(borders[-1]))
-    told = []
-    for found, any_quoted, first in zip(surveys, touched, borders[:-1], strict=True):
-        of_source = owners[first : first + len(found.fates)]
-        found.fates[of_source != NONE] = QUOTING
-        told.append(
-            {
-                "contaminated": {
-                    test: found.count_where(of_source == index)
-                    for index, test in enumerate(measured.names)
-                },
-                "only frequent runs": found.count_where(any_quoted & (of_source == NONE)),
-            }
-        )
-    return told, quotations.ignored
 
 
 def describe(found: Survey, quoted: dict[str, Any]) -> dict[str, Any]:
@@ -248,9 +187,21 @@ def describe(found: Survey, quoted: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def write(found: Survey, train: Path, validation: Path, threads: int) -> dict[str, Any]:
-    """Write a source's texts into the folders of both splits; return their manifest entries."""
-    source = found.source
+def named_groups(found: Survey) -> list[tuple[str, Survey]]:
+    """The surveys of a source's groups, and the names of their texts without a suffix."""
+    name, groups = found.source.name, found.groups()
+    if len(groups) == 1:
+        return [(name, found)]
+    return [(f"{name}-{number:03d}", group) for number, group in enumerate(groups)]
+
+
+def write(
+    found: Survey, stem: str, train: Path, validation: Path, threads: int
+) -> dict[str, dict[str, Any]]:
+    """Write the texts of a source, or a group of it, into the folders of both splits.
+
+    Returns their entries in the manifest.
+    """
 
     def work(part: Part) -> tuple[Batch, Batch]:
         batch = part.read()
@@ -262,9 +213,9 @@ def write(found: Survey, train: Path, validation: Path, threads: int) -> dict[st
         return beginnings.take(part.fates == TRAIN), ends.take(has_end)
 
     with (
-        PartWriter(train, source.name) as trained,
-        PartWriter(validation, source.name) as held_out,
-        log.Progress(f"write {source.name}", int(found.sizes.sum()), "MB", 1e-6) as progress,
+        PartWriter(train, stem) as trained,
+        PartWriter(validation, stem) as held_out,
+        log.Progress(f"write {stem}", int(found.sizes.sum()), "MB", 1e-6) as progress,
     ):
         for size, (training, rest) in ordered_map(
             lambda part: (int(part.sizes.sum()), work(part)), found.parts(), threads
@@ -272,23 +223,41 @@ def write(found: Survey, train: Path, validation: Path, threads: int) -> dict[st
             trained.add(training)
             held_out.add(rest)
             progress.update(size)
-    if not trained.documents:
+    return {"train": trained.entry(SPLITS[0]), "validation": held_out.entry(SPLITS[1])}
+
+
+def finish(
+    entry: dict[str, Any], name: str, written: Sequence[dict[str, dict[str, Any]]]
+) -> dict[str, Any]:
+    """Return a source's entry in the manifest: `entry`, and what `write` has told of its groups.
+
+    Raises `UserError` where no training text is left.
+    """
+    for split in SPLITS:
+        groups = [texts[split] for texts in written]
+        totals = {key: sum(text[key] for text in groups) for key in ("documents", "bytes")}
+        entry[split] = totals | {"groups": groups} if len(groups) > 1 else groups[0]
+    dropped = entry["dropped"]
+    quoting = sum(counts["documents"] for counts in dropped["contaminated"].values())
+    if not entry["train"]["documents"]:
         raise UserError(
-            f"corpus source {source.name}: no training text is left, "
+            f"corpus source {name}: no training text is left, "
             f"as every document has {GRAM} words in a row in common with what models are "
-            f"measured on ({found.count(QUOTING)['documents']:,} of them); "
+            f"measured on ({quoting:,} of them); "
             "set corpus.decontaminate to false, or add to the source"
         )
     log.line(
         "source",
-        name=source.name,
-        documents=trained.documents,
-        bytes=trained.bytes,
-        held_out=held_out.documents,
-        duplicates=found.count(COPY, NEAR_COPY)["documents"],
-        contaminated=found.count(QUOTING)["documents"],
+        name=name,
+        documents=entry["train"]["documents"],
+        bytes=entry["train"]["bytes"],
+        held_out=entry["validation"]["documents"],
+        duplicates=sum(
+            dropped[kind]["documents"] for kind in ("exact duplicates", "near duplicates")
+        ),
+        contaminated=quoting,
     )
-    return {"train": trained.entry(SPLITS[0]), "validation": held_out.entry(SPLITS[1])}
+    return entry
 
 
 class PartWriter(contextlib.AbstractContextManager):

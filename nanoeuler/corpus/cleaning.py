@@ -5,19 +5,57 @@ document is read once, and its words are hashed for both searches.
 """
 
 import itertools
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nanoeuler import log
 from nanoeuler.corpus.batches import Batch, ordered_map
-from nanoeuler.corpus.contamination import NO_RUNS, Measured, Quotations, Runs, hash_runs
+from nanoeuler.corpus.contamination import (
+    NO_RUNS,
+    NONE,
+    Measured,
+    Quotations,
+    Runs,
+    hash_runs,
+    read_evaluation_set,
+)
+from nanoeuler.corpus.document_sources import OWN_TEXT, Source
 from nanoeuler.corpus.minhash import HASHES, sign
 from nanoeuler.corpus.near_duplicates import NearDuplicates
 from nanoeuler.corpus.split import cut_end
-from nanoeuler.corpus.survey import HELD_OUT, NEAR_COPY, TRAIN, Part, Survey, held_out_first
+from nanoeuler.corpus.survey import (
+    HELD_OUT,
+    NEAR_COPY,
+    QUOTING,
+    TRAIN,
+    Part,
+    Survey,
+    held_out_first,
+    survey,
+)
 from nanoeuler.corpus.word_hashes import hash_words
 from nanoeuler.errors import UserError
+
+HELD_OUT_TEXT = "held-out text"  # its name among the sets that training documents may quote
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """The settings of what is dropped from a corpus.
+
+    `duplicates` says for each kind of source (web, books, own_text) whether near (and exact)
+    duplicates, exact ones or none are dropped. With `decontaminate`, training documents that quote
+    held-out text or one of `evaluation_sets` (files of JSON lines, by name) are dropped.
+    """
+
+    duplicates: Mapping[str, str] = field(default_factory=dict)
+    threshold: float = 0.8
+    decontaminate: bool = False
+    evaluation_sets: Mapping[str, Path] = field(default_factory=dict)
 
 
 def near_duplicates(found: Survey, threshold: float) -> NearDuplicates:
@@ -59,7 +97,7 @@ def look_at_held_out(
     with log.Progress(f"hold out {found.source.name}", total, "MB", 1e-6) as progress:
         for part, wanted, signatures, of_documents in ordered_map(work, found.parts(), threads):
             if search and signatures is not None:
-                rank = drop_near_copies(search, part, wanted, signatures, rank)
+                rank = drop_near_copies(search, found, part.rows.start + wanted, signatures, rank)
             kept.extend(itertools.compress(of_documents, part.fates[wanted] != NEAR_COPY))
             progress.update(int(part.sizes.sum()))
     if found.ends and (found.cuts == found.sizes).all():
@@ -71,72 +109,174 @@ def look_at_held_out(
 
 
 class Examined(NamedTuple):
-    """The training documents of a part, and its quotations: document, run of words, owner."""
+    """The training documents of some rows of a survey, and what they quote of the measured texts.
 
-    part: Part
-    wanted: np.ndarray  # the training documents
-    signatures: np.ndarray | None
-    documents: np.ndarray
-    runs: np.ndarray
-    owners: np.ndarray
-
-
-def examine(
-    found: Survey,
-    search: NearDuplicates | None,
-    measured: Measured,
-    quotations: Quotations,
-    first: int,
-    threads: int,
-) -> np.ndarray:
-    """Find near-duplicates among a source's training documents, and the quotations of the others.
-
-    Quotations of `measured` are added to `quotations`, where this source's documents are numbered
-    from `first` on. Returns which documents (bool) quote something.
+    A quotation is a document (its row in the survey), a run of words and its owner.
     """
-    touched = np.zeros(len(found.fates), bool)
-    if found.ends:
-        search = None  # `look_at_held_out` has compared all documents of such a source
-    check = len(measured.grams) > 0
-    if not (search or check):
-        return touched
+
+    rows: slice
+    signatures: np.ndarray  # uint8 (training documents, HASHES)
+    documents: np.ndarray  # int64
+    runs: np.ndarray  # int64
+    owners: np.ndarray  # uint8
+
+
+def compare(
+    found: Survey, signing: bool, others: Measured, measured: Measured, threads: int
+) -> Iterator[Examined]:
+    """Sign a source's training documents if `signing`, and look for quotations of `others`.
+
+    Runs of words are numbered as in `measured`, which has all of them. Whatever is found in a batch
+    depends on its texts and on `others` alone.
+    """
+    check = len(others.grams) > 0
+    if not (signing or check):
+        return
 
     def work(part: Part) -> Examined:
         wanted = np.flatnonzero(part.fates == TRAIN)
         batch = part.read().take(wanted)
         hashes, borders = hash_words(batch.cut(np.zeros(len(wanted), np.int64), part.cuts[wanted]))
-        signatures = sign(hashes, borders) if search else None
+        signatures = sign(hashes, borders) if signing else np.zeros((0, HASHES), np.uint8)
         documents = runs = np.zeros(0, np.int64)
         if check:
-            documents, runs = measured.find(hashes, borders)
-        owners = measured.owners[runs]
-        if measured is not quotations.measured:
-            runs = np.searchsorted(quotations.measured.grams, measured.grams[runs])
-        return Examined(part, wanted, signatures, wanted[documents], runs, owners)
+            documents, runs = others.find(hashes, borders)
+        owners = others.owners[runs]
+        if others is not measured:
+            runs = np.searchsorted(measured.grams, others.grams[runs])
+        return Examined(part.rows, signatures, part.rows.start + wanted[documents], runs, owners)
 
-    rank = int(np.isin(found.fates, (HELD_OUT, NEAR_COPY)).sum())
     total = int(found.sizes.sum())
     with log.Progress(f"compare {found.source.name}", total, "MB", 1e-6) as progress:
         for one in ordered_map(work, found.parts(), threads):
-            part, documents = one.part, one.documents
-            if search and one.signatures is not None:
-                rank = drop_near_copies(search, part, one.wanted, one.signatures, rank)
-            kept = part.fates[documents] == TRAIN
-            touched[part.rows][documents[kept]] = True
-            numbers = documents[kept] + (first + part.rows.start)
-            quotations.add(numbers, one.runs[kept], one.owners[kept])
-            progress.update(int(part.sizes.sum()))
+            yield one
+            progress.update(int(found.sizes[one.rows].sum()))
+
+
+def examine(
+    found: Survey,
+    search: NearDuplicates | None,
+    examined: Iterable[Examined],
+    quotations: Quotations,
+    first: int,
+) -> np.ndarray:
+    """Drop near-duplicates among a source's training documents; note quotations of the others.
+
+    `quotations` numbers this source's documents from `first` on. Returns which documents (bool)
+    quote something.
+    """
+    touched = np.zeros(len(found.fates), bool)
+    rank = int(np.isin(found.fates, (HELD_OUT, NEAR_COPY)).sum())
+    for one in examined:
+        if search and len(one.signatures):
+            wanted = one.rows.start + np.flatnonzero(found.fates[one.rows] == TRAIN)
+            rank = drop_near_copies(search, found, wanted, one.signatures, rank)
+        kept = found.fates[one.documents] == TRAIN
+        touched[one.documents[kept]] = True
+        quotations.add(one.documents[kept] + first, one.runs[kept], one.owners[kept])
     return touched
 
 
 def drop_near_copies(
-    search: NearDuplicates, part: Part, documents: np.ndarray, signatures: np.ndarray, rank: int
+    search: NearDuplicates, found: Survey, rows: np.ndarray, signatures: np.ndarray, rank: int
 ) -> int:
-    """Compare documents of a part, which are next in the search's order, from `rank` on.
+    """Compare documents that are next in the search's order, from `rank` on.
 
     Returns the rank after them.
     """
-    search.signatures[part.rows.start + documents] = signatures
-    search.compare(rank, rank + len(documents))
-    part.fates[documents[search.near[part.rows.start + documents]]] = NEAR_COPY
-    return rank + len(documents)
+    search.signatures[rows] = signatures
+    search.compare(rank, rank + len(rows))
+    found.fates[rows[search.near[rows]]] = NEAR_COPY
+    return rank + len(rows)
+
+
+@dataclass
+class Findings:
+    """What is known about all sources before their training documents are compared.
+
+    `modes` say how repetitions of each are dropped, and `others` what each is compared with.
+    `measured` has all that models are measured on.
+    """
+
+    surveys: list[Survey]
+    modes: list[str]
+    searches: list[NearDuplicates | None]
+    measured: Measured
+    others: list[Measured]
+
+    def compare(self, number: int, found: Survey, threads: int) -> Iterator[Examined]:
+        """Look at the texts of source `number`, or of the group of it that `found` has."""
+        # `look_at_held_out` has compared all documents whose ends are held out
+        signing = self.modes[number] == "near" and not found.ends
+        return compare(found, signing, self.others[number], self.measured, threads)
+
+    def decide(self, examined: Sequence[Iterable[Examined]]) -> tuple[list[dict[str, Any]], int]:
+        """Enter near-duplicates and quotations, which were found in each source, in its survey.
+
+        Returns the manifest's counts of each source's quotations, and the number of runs of words
+        that were ignored because they are frequent.
+        """
+        quotations = Quotations(self.measured)
+        borders = np.cumsum([0, *(len(found.fates) for found in self.surveys)])
+        touched = [
+            examine(found, search, pieces, quotations, int(first))
+            for found, search, pieces, first in zip(
+                self.surveys, self.searches, examined, borders[:-1], strict=True
+            )
+        ]
+        owners = quotations.owners(int(borders[-1]))
+        told = []
+        for found, any_quoted, first in zip(self.surveys, touched, borders[:-1], strict=True):
+            of_source = owners[first : first + len(found.fates)]
+            found.fates[of_source != NONE] = QUOTING
+            told.append(
+                {
+                    "contaminated": {
+                        test: found.count_where(of_source == index)
+                        for index, test in enumerate(self.measured.names)
+                    },
+                    "only frequent runs": found.count_where(any_quoted & (of_source == NONE)),
+                }
+            )
+        return told, quotations.ignored
+
+
+def look_at(sources: Sequence[Source], share: float, cleaning: Cleaning, threads: int) -> Findings:
+    """Decide by hashes what is held out and what is a copy, and read the held-out text."""
+    modes = [cleaning.duplicates.get(source.kind, "none") for source in sources]
+    surveys = [
+        survey(source, share, mode != "none", threads)
+        for source, mode in zip(sources, modes, strict=True)
+    ]
+    searches = [
+        near_duplicates(found, cleaning.threshold) if mode == "near" else None
+        for found, mode in zip(surveys, modes, strict=True)
+    ]
+    checked = cleaning.decontaminate
+    held_out = [
+        look_at_held_out(found, search, share, checked, threads)
+        for found, search in zip(surveys, searches, strict=True)
+    ]
+    tests = [
+        (test, hash_runs(*hash_words(read_evaluation_set(path))))
+        for test, path in cleaning.evaluation_sets.items()
+        if checked
+    ]
+    measured = Measured([*((HELD_OUT_TEXT, runs) for runs in held_out if checked), *tests])
+    others = []
+    for found in surveys:
+        is_own = found.source.kind == OWN_TEXT
+        if not (checked and (is_own or found.ends)):
+            others.append(measured)
+            continue
+        # one's own text may repeat itself; a document whose end is held out does not quote it
+        of_others = [
+            (HELD_OUT_TEXT, runs)
+            for other, runs in zip(surveys, held_out, strict=True)
+            if other is not found and not (is_own and other.source.kind == OWN_TEXT)
+        ]
+        others.append(Measured([(HELD_OUT_TEXT, NO_RUNS), *of_others, *tests]))
+    searches = [
+        None if found.ends else search for found, search in zip(surveys, searches, strict=True)
+    ]
+    return Findings(surveys, modes, searches, measured, others)

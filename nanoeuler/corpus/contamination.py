@@ -18,7 +18,7 @@ quote it.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,22 +58,35 @@ class Measured:
     def __init__(self, sets: Sequence[tuple[str, Runs]]):
         self.names = list(dict.fromkeys(name for name, _ in sets))
         assert len(self.names) < NONE
-        grams, parts = (
-            np.concatenate(kind) for kind in zip(NO_RUNS, *(runs for _, runs in sets), strict=True)
-        )
+        parts = [NO_RUNS.parts, *(runs.parts for _, runs in sets)]
+        self.part_filter = bloom_filter(np.concatenate(parts))
+        grams = np.concatenate([NO_RUNS.grams, *(runs.grams for _, runs in sets)])
         owners = np.repeat(
             np.array([self.names.index(name) for name, _ in sets], np.uint8),
             np.array([len(runs.grams) for _, runs in sets], np.int64),
         )
         order = np.argsort(grams)
-        grams = grams[order]
+        grams, owners = grams[order], owners[order]
+        del order  # such arrays are the most that building a corpus has in memory
         first = np.flatnonzero(np.append(True, grams[1:] != grams[:-1])[: len(grams)])
+        self.owners = np.minimum.reduceat(owners, first)
         self.grams = grams[first]
-        self.owners = np.minimum.reduceat(owners[order], first)
-        self.part_filter = bloom_filter(parts)
+        del grams, owners, first
         bits = max(1, len(self.grams).bit_length() - 1)
-        prefixes = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
+        prefixes = np.arange(1 << bits, dtype=np.uint64)
+        prefixes <<= np.uint64(64 - bits)
         self.starts = np.searchsorted(self.grams, prefixes).astype(np.uint32)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all that `of_arrays` needs, to be kept in a file."""
+        return {name: np.asarray(value) for name, value in vars(self).items()}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Measured":
+        measured = cls([])
+        vars(measured).update(arrays)
+        measured.names = arrays["names"].tolist()
+        return measured
 
     def find(self, hashes: np.ndarray, borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Find the quotations in documents given by their words, each once per document.

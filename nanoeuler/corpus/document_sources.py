@@ -8,7 +8,7 @@ A source can be read as often as needed, always in the same order and in the sam
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -18,7 +18,7 @@ import numpy as np
 from nanoeuler import log
 from nanoeuler.corpus import batches
 from nanoeuler.corpus.batches import Batch
-from nanoeuler.corpus.extracted_pages import read_index, read_pages
+from nanoeuler.corpus.extracted_pages import count_pages, read_index, read_pages
 from nanoeuler.corpus.own_text import find_files, read_documents, slug
 from nanoeuler.corpus.split import position, title_key
 from nanoeuler.errors import UserError
@@ -59,6 +59,12 @@ class Source(Protocol):
     def batches(self) -> Iterator[Callable[[], Batch]]: ...
 
     def outlines(self) -> Iterator[Callable[[], Outline]]: ...
+
+    def groups(self) -> Sequence[tuple["Source", int]]:
+        """Return the groups of files that are written apart, and their numbers of documents.
+
+        There are none where everything is written to one file.
+        """
 
 
 @dataclass
@@ -111,6 +117,9 @@ class Books:
     def outlines(self) -> Iterator[Callable[[], Outline]]:
         return (partial(outline_of, read) for read in self.batches())
 
+    def groups(self) -> Sequence[tuple[Source, int]]:
+        return []
+
     def read(self, paths: Sequence[Path]) -> Batch:
         return Batch.of([path.read_bytes() for path in paths], [self.keys[path] for path in paths])
 
@@ -119,7 +128,8 @@ class Books:
 class WebPages:
     """Web pages as the fineweb stage writes them (extracted_pages.py), by their files of texts.
 
-    The key of a page is the sha256 of its text.
+    The key of a page is the sha256 of its text. With `group`, the pages of so many files each are
+    written apart.
     """
 
     paths: Sequence[Path]
@@ -127,9 +137,19 @@ class WebPages:
     name: str = FINEWEB
     kind: str = "web"
     left_out: dict[str, str] = field(default_factory=dict)
+    group: int | None = None
 
     def size(self) -> int:
         return sum(path.stat().st_size for path in self.paths if path.is_file())
+
+    def groups(self) -> Sequence[tuple[Source, int]]:
+        if self.group is None or self.group >= len(self.paths):
+            return []
+        found = [
+            replace(self, paths=self.paths[first : first + self.group], group=None)
+            for first in range(0, len(self.paths), self.group)
+        ]
+        return [(source, sum(map(count_pages, source.paths))) for source in found]
 
     def outlines(self) -> Iterator[Callable[[], Outline]]:
         for _, _, pages, sizes in self.runs():
@@ -198,6 +218,9 @@ class OwnText:
     def outlines(self) -> Iterator[Callable[[], Outline]]:
         return (partial(outline_of, read) for read in self.batches())
 
+    def groups(self) -> Sequence[tuple[Source, int]]:
+        return []
+
     def read(self) -> Iterator[tuple[str, bytes]]:
         aloud = not self.read_before  # once, however often the files are read
         self.read_before = True
@@ -215,13 +238,14 @@ def choose_sources(
     fineweb: Sequence[str],
     own: Sequence[str],
     licences: dict[str, str],
+    group: int | None = None,
 ) -> list[Source]:
     """Return the sources of a corpus, in the order of `named` (the config's `corpus.sources`).
 
     If `named` has no own text, the paths in `own` come last. If it has some, `own` adds nothing,
     since it may list the files of a folder in `named`. With nothing named, all that is given is
-    used, books first. A file belongs to the first source that finds it. Raises `UserError` where
-    the names do not match what is given.
+    used, books first. A file belongs to the first source that finds it. `group` is that of
+    `WebPages`. Raises `UserError` where the names do not match what is given.
     """
     given = {GUTENBERG: bool(books), FINEWEB: bool(fineweb)}
     named = list(dict.fromkeys(named)) or [name for name in given if given[name]]
@@ -244,7 +268,7 @@ def choose_sources(
         if entry == GUTENBERG:
             sources.append(Books(unique_paths(books), licences.get(GUTENBERG, "")))
         elif entry == FINEWEB:
-            sources.append(WebPages(unique_paths(fineweb), licences.get(FINEWEB, "")))
+            sources.append(WebPages(unique_paths(fineweb), licences.get(FINEWEB, ""), group=group))
         else:
             files = [file for file in find_files(entry) if os.path.realpath(file) not in taken]
             if not files:

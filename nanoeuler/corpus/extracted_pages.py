@@ -27,6 +27,11 @@ def origins_of(text: Path) -> Path:
     return text.with_suffix(".parquet")
 
 
+def count_pages(text: Path) -> int:
+    """Return the number of pages whose texts lie at `text`, by the size of their index."""
+    return index_of(text).stat().st_size // PAGE.itemsize
+
+
 def read_index(text: Path) -> np.ndarray:
     """Read the pages (PAGE) of the shard whose texts lie at `text`.
 

@@ -9,6 +9,8 @@ Memory per document: 128 bytes of signature, and for each band 4 bytes in its ch
 its table. With the 16 bands of a threshold of 0.8 that is less than 350 bytes.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from nanoeuler.compiling import compiled
@@ -58,39 +60,120 @@ class NearDuplicates:
     """
 
     def __init__(self, signatures: np.ndarray, order: np.ndarray, threshold: float):
-        bands, self.rows = bands_and_rows(threshold)
+        self.bands, self.rows = bands_and_rows(threshold)
         self.needed = needed_agreement(threshold)
         self.signatures, self.order = signatures, order
-        self.heads = np.full((bands, 1 << max(4, len(order).bit_length())), -1, np.int32)
-        self.chains = np.empty((len(order), bands), np.int32)
+        self.heads = np.full((self.bands, table_size(len(order))), -1, np.int32)
+        self.chains = np.empty((len(order), self.bands), np.int32)
         self.near = np.zeros(len(signatures), bool)
 
     def compare(self, first: int, end: int) -> None:
         """Compare the documents of ranks first to end, which must follow those compared before."""
-        documents = self.signatures, self.order, first, end
-        walk_chains(*documents, self.rows, self.needed, self.heads, self.chains, self.near)
+        slots = np.empty((end - first, self.bands), np.int32)
+        signatures, size = self.signatures[self.order[first:end]], self.heads.shape[1]
+        for band in range(self.bands):
+            fill_slots(signatures, band * self.rows, self.rows, size, slots[:, band])
+        documents = self.signatures, self.order, first, slots
+        walk_chains(*documents, self.needed, self.heads, self.chains, self.near)
+
+
+def table_size(documents: int) -> int:
+    """Return the number of slots of a band."""
+    return 1 << max(4, documents.bit_length())
+
+
+def find_near_copies(signatures: np.ndarray, threshold: float, threads: int) -> np.ndarray:
+    """Mark (bool) what `NearDuplicates` marks among documents whose signatures are in its order.
+
+    One band at a time is searched, in each thread, for documents that are similar to any other of
+    their slot. All others are kept, and no document is dropped for their sake. So it is enough to
+    walk the chains of the suspects, and of slots with so many documents that a walk may end early.
+    Memory per document, besides the signature: 20 bytes a thread.
+    """
+    bands, rows = bands_and_rows(threshold)
+    needed, size = needed_agreement(threshold), table_size(len(signatures))
+    suspect = np.zeros(len(signatures), bool)
+
+    def search(band: int) -> None:
+        slots = np.empty(len(signatures), np.int32)
+        fill_slots(signatures, band * rows, rows, size, slots)
+        heads = np.full(size, -1, np.int32)
+        chains = np.empty(len(signatures), np.int32)
+        mark_suspects(signatures, slots, needed, heads, chains, np.zeros(size, bool), suspect)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(search, range(bands)))
+    ranks = np.flatnonzero(suspect)
+    chosen = signatures[ranks]
+    slots, most = np.empty((len(ranks), bands), np.int32), 1
+    for band in range(bands):
+        fill_slots(chosen, band * rows, rows, size, slots[:, band])
+        used, slots[:, band] = np.unique(slots[:, band], return_inverse=True)
+        most = max(most, len(used))
+    heads = np.full((bands, most), -1, np.int32)
+    near = np.zeros(len(ranks), bool)
+    walk_chains(chosen, np.arange(len(ranks)), 0, slots, needed, heads, slots.copy(), near)
+    marked = np.zeros(len(signatures), bool)
+    marked[ranks] = near
+    return marked
 
 
 @compiled()
-def walk_chains(signatures, order, first, end, rows, needed, heads, chains, near):
+def fill_slots(signatures, first, rows, size, slots):
+    """Fill in the slot of each document in the band of bytes first to first + rows."""
+    for document in range(len(signatures)):
+        key = SEED
+        for row in range(first, first + rows):
+            key = mix(key, np.uint64(signatures[document, row]))
+        slots[document] = np.int32(finalise(key) & np.uint64(size - 1))
+
+
+@compiled()
+def mark_suspects(signatures, slots, needed, heads, chains, crowded, suspect):
+    """Mark documents similar to one of their slot, and all of slots longer than a walk.
+
+    heads[slot] is the latest document of a slot, chains[rank] the one before it there, -1 the end.
+    """
+    for rank in range(len(signatures)):
+        signature = signatures[rank]
+        if not signature.any():
+            continue
+        slot = slots[rank]
+        earlier, walked = heads[slot], 0
+        chains[rank], heads[slot] = earlier, rank
+        if crowded[slot]:
+            suspect[rank] = True
+            continue
+        while earlier >= 0:
+            known = suspect[rank] and suspect[earlier]
+            if not known and agreement(signature, signatures[earlier]) >= needed:
+                suspect[rank] = suspect[earlier] = True
+            earlier = chains[earlier]
+            walked += 1
+        if walked > LONGEST_WALK:
+            crowded[slot] = True
+            earlier = rank
+            while earlier >= 0:
+                suspect[earlier] = True
+                earlier = chains[earlier]
+
+
+@compiled()
+def walk_chains(signatures, order, first, slots, needed, heads, chains, near):
     """Compare documents with the kept ones of their slots, and mark the duplicates in `near`.
 
-    heads[band, slot] is the latest kept document of a slot (its rank in `order`), chains[rank,
-    band] the one kept before it there, -1 the end of the chain.
+    slots[i, band] is the slot of rank first + i. heads[band, slot] is the latest kept document of a
+    slot (its rank in `order`), chains[rank, band] the one kept before it there, -1 the end of the
+    chain.
     """
-    bands, size = heads.shape
-    slots = np.empty(bands, np.int64)
-    for rank in range(first, end):
+    bands = len(heads)
+    for rank in range(first, first + len(slots)):
         signature = signatures[order[rank]]
         if not signature.any():
             continue
         found = False
         for band in range(bands):
-            key = SEED
-            for row in range(band * rows, (band + 1) * rows):
-                key = mix(key, np.uint64(signature[row]))
-            slots[band] = np.int64(finalise(key) & np.uint64(size - 1))
-            earlier, walked = heads[band, slots[band]], 0
+            earlier, walked = heads[band, slots[rank - first, band]], 0
             while earlier >= 0 and walked < LONGEST_WALK:
                 if agreement(signature, signatures[order[earlier]]) >= needed:
                     found = True
@@ -103,8 +186,9 @@ def walk_chains(signatures, order, first, end, rows, needed, heads, chains, near
             near[order[rank]] = True
             continue
         for band in range(bands):
-            chains[rank, band] = heads[band, slots[band]]
-            heads[band, slots[band]] = rank
+            slot = slots[rank - first, band]
+            chains[rank, band] = heads[band, slot]
+            heads[band, slot] = rank
 
 
 @compiled()

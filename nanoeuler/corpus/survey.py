@@ -60,6 +60,20 @@ class Survey:
             yield Part(read, rows, self.fates[rows], self.sizes[rows], self.cuts[rows])
             first += count
 
+    def groups(self) -> list["Survey"]:
+        """The surveys of the source's groups of files; they share the memory of this one."""
+        found, first, batch = [], 0, 0
+        for source, documents in self.source.groups():
+            rows = slice(first, first + documents)
+            stop = batch
+            while first < rows.stop:
+                first += self.counts[stop]
+                stop += 1
+            kinds = self.fates[rows], self.sizes[rows], self.cuts[rows]
+            found.append(Survey(source, *kinds, self.counts[batch:stop], self.ends))
+            batch = stop
+        return found or [self]
+
 
 def survey(source: Source, share: float, copies: bool, threads: int) -> Survey:
     """Decide about each document of `source`.

@@ -12,6 +12,7 @@ from nanoeuler.files import read_json
 from nanoeuler.integrity import Origin, check_file
 from nanoeuler.tokenizer.counting import Piece
 from nanoeuler.tokenizer.file_bytes import FileBytes
+from nanoeuler.tokenizer.parallel import map_in_order
 from nanoeuler.tokenizer.pretokenizer import blocks
 
 SAMPLE_BLOCK = 1 << 14  # bytes: a sample takes or skips blocks of about this size
@@ -19,10 +20,14 @@ SAMPLE_BLOCK = 1 << 14  # bytes: a sample takes or skips blocks of about this si
 
 @dataclass(frozen=True)
 class CorpusText:
-    """The documents of one source in one split: document i is `data[offsets[i]:offsets[i + 1]]`."""
+    """Documents of one source in one split: document i is `data[offsets[i]:offsets[i + 1]]`.
+
+    `name` is that of the file: the source's, or that of a group of its documents.
+    """
 
     split: str
     source: str
+    name: str
     data: FileBytes
     offsets: np.ndarray  # int64 (documents + 1,)
 
@@ -36,25 +41,32 @@ class CorpusText:
 
 
 class Corpus:
-    """A corpus folder, opened by its manifest. `texts[split]` has the sources in its order."""
+    """A corpus folder, opened by its manifest. `texts[split]` has the sources in its order.
 
-    def __init__(self, manifest_path: str | Path):
+    With `group`, it has the texts of that group alone; sources without groups belong to group 0.
+    """
+
+    def __init__(self, manifest_path: str | Path, group: int | None = None, threads: int = 1):
         self.path = Path(manifest_path)
         manifest = read_json(self.path)
         try:
             self.fingerprint: str = manifest["fingerprint"]
-            self.texts = {
-                split: [
-                    self.open_text(split, name, source[split])
-                    for name, source in manifest["sources"].items()
-                ]
+            entries = [
+                (split, name, text)
                 for split in ("train", "validation")
-            }
+                for name, source in manifest["sources"].items()
+                for number, text in enumerate(source[split].get("groups", [source[split]]))
+                if group in (None, number)
+            ]
+            opened = list(map_in_order(lambda entry: self.open_text(*entry), entries, threads))
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{self.path}: not a corpus manifest ({error!r} is missing or wrong); "
                 "run `nanoeuler assemble` again"
             ) from error
+        self.texts: dict[str, list[CorpusText]] = {"train": [], "validation": []}
+        for text in opened:
+            self.texts[text.split].append(text)
 
     def open_text(self, split: str, source: str, entry: dict) -> CorpusText:
         """Open the files of one source. Raises `UserError` when the manifest does not fit them."""
@@ -78,7 +90,7 @@ class Corpus:
                 f"{offsets}: damaged: the offsets do not rise from 0 to the size of {text.name}; "
                 "run `nanoeuler assemble` again"
             )
-        return CorpusText(split, source, FileBytes(text), borders)
+        return CorpusText(split, source, text.stem, FileBytes(text), borders)
 
 
 def sample(texts: list[CorpusText], wanted: int) -> Iterator[Piece]:
@@ -90,8 +102,11 @@ def sample(texts: list[CorpusText], wanted: int) -> Iterator[Piece]:
     `wanted` bytes is taken whole.
     """
     total = sum(len(text.data) for text in texts)
+    source = None
     for text in texts:
-        seen = taken = 0
+        if text.source != source:  # the groups of a source count as one text
+            seen = taken = 0
+            source = text.source
         for start, stop in text.borders():
             for low, high in blocks(text.data, start, stop, SAMPLE_BLOCK):
                 seen += high - low

@@ -1,9 +1,12 @@
 """The stages that learn a tokenizer from a corpus, encode a corpus, and import GPT-2's."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from nanoeuler import log
 from nanoeuler.errors import UserError
+from nanoeuler.files import link
 from nanoeuler.folders import atomic_folder, require_ours
 from nanoeuler.integrity import write_note
 from nanoeuler.tokenizer import gpt2_files
@@ -41,7 +44,7 @@ def learn_tokenizer(
             f"tokenizer.sample_bytes is {sample_bytes}: it must be at least 1; "
             "100000000 is plenty for most vocabularies"
         )
-    texts = Corpus(corpus_path).texts["train"]
+    texts = Corpus(corpus_path, threads=threads).texts["train"]
     available = sum(len(text.data) for text in texts)
     with log.Progress("count words", min(sample_bytes, available), "MB", scale=1e-6) as progress:
         counts = count_pieces(sample(texts, sample_bytes), threads, progress=progress)
@@ -74,14 +77,15 @@ def tokenize_corpus(
     vocab_size: int,
     threads: int = 1,
     shard_tokens: int = SHARD_TOKENS,
+    group: int | None = None,
 ) -> TokenStore:
-    """Write the shards of a corpus and their manifest to the folder `output`.
+    """Write the shards of a corpus, or of one group of it, and a manifest to the folder `output`.
 
     Raises `UserError` when the tokenizer does not have the `vocab_size` ids of the configuration.
     """
     check_threads(threads)
     require_ours(output)
-    corpus, tokenizer = Corpus(corpus_path), Tokenizer.load(tokenizer_path)
+    corpus, tokenizer = Corpus(corpus_path, group, threads), Tokenizer.load(tokenizer_path)
     if tokenizer.vocab_size != vocab_size:
         raise UserError(
             f"{tokenizer_path}: it has {tokenizer.vocab_size} ids where tokenizer.vocab_size is "
@@ -96,7 +100,7 @@ def tokenize_corpus(
     ):
         writers = {
             split: [
-                ShardWriter(folder, f"{split}-{text.source}", encoder.dtype, shard_tokens)
+                ShardWriter(folder, f"{split}-{text.name}", encoder.dtype, shard_tokens)
                 for text in texts
             ]
             for split, texts in corpus.texts.items()
@@ -105,15 +109,58 @@ def tokenize_corpus(
             writers[chunk.split][chunk.source].write(ids)
             progress.update(chunk.stop - chunk.start)
         splits = {
-            split: {
-                text.source: writer.entry(text.documents, len(text.data))
+            split: joined(
+                (text.source, writer.entry(text.documents, len(text.data)))
                 for text, writer in zip(texts, writers[split], strict=True)
-            }
+            )
             for split, texts in corpus.texts.items()
         }
         write_manifest(folder, tokenizer, corpus.fingerprint, splits)
+    return opened(output)
+
+
+def join_groups(folders: Sequence[Path], tokenizer_path: Path, output: Path) -> TokenStore:
+    """Put the shards of all groups of a corpus together in the folder `output`.
+
+    Raises `UserError` when they are not of one corpus and this tokenizer.
+    """
+    tokenizer = Tokenizer.load(tokenizer_path)
+    stores = [TokenStore.open(folder / MANIFEST) for folder in folders]
+    first = stores[0].manifest
+    for store in stores:
+        store.check_tokenizer(tokenizer, tokenizer_path)
+        if store.manifest["corpus"] != first["corpus"]:
+            raise UserError(
+                f"{store.path}: of another corpus than {stores[0].path}; delete both and run "
+                "`nanoeuler tokenize --group` again"
+            )
+    with atomic_folder(output) as folder:
+        for store in stores:
+            for file in store.path.parent.glob("*.bin"):
+                link(file, folder / file.name)
+        splits = {
+            split: joined(
+                item for store in stores for item in store.manifest["splits"][split].items()
+            )
+            for split in first["splits"]
+        }
+        write_manifest(folder, tokenizer, first["corpus"], splits)
+    return opened(output)
+
+
+def joined(entries: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """The manifest's entries of all sources, given those of each of their texts in order."""
+    sources: dict[str, dict[str, Any]] = {}
+    for source, entry in entries:
+        before = sources.get(source, {})
+        sources[source] = {key: before[key] + entry[key] if before else entry[key] for key in entry}
+    return sources
+
+
+def opened(output: Path) -> TokenStore:
+    """Open tokens that have just been written, and say how many there are."""
     store = TokenStore.open(output / MANIFEST)
-    for split in corpus.texts:
+    for split in store.manifest["splits"]:
         tokens = sum(entry["tokens"] for entry in store.entries(split, None))
         size = store.bytes(split)
         mean = size / max(tokens, 1)

@@ -12,6 +12,7 @@ from nanoeuler.corpus.near_duplicates import (
     NearDuplicates,
     bands_and_rows,
     find_copies,
+    find_near_copies,
     needed_agreement,
 )
 from nanoeuler.corpus.word_hashes import hash_words
@@ -182,3 +183,18 @@ def test_signatures_do_not_depend_on_the_batch():
     for document, signature in zip(documents, together, strict=True):
         assert (signatures_of([document])[0] == signature).all()
     assert all((one != other).any() for one, other in itertools.pairwise(together))
+
+
+@pytest.mark.parametrize(("groups", "threshold"), [(10, 0.6), (200, 0.8)])
+def test_bands_in_any_order_find_what_one_search_of_all_bands_finds(groups, threshold):
+    """Also in slots that have more documents than a walk compares: pages of a template."""
+    random = np.random.default_rng(groups)
+    templates = random.integers(0, 256, (groups, HASHES), np.uint8)
+    signatures = templates[random.integers(0, groups, 15_000)]
+    changed = random.random(signatures.shape) < random.uniform(0, 0.5, (len(signatures), 1))
+    signatures[changed] = random.integers(0, 256, int(changed.sum()), np.uint8)
+    signatures[::1000] = 0
+    search = NearDuplicates(signatures, np.arange(len(signatures)), threshold)
+    search.compare(0, len(signatures))
+    assert (find_near_copies(signatures, threshold, threads=2) == search.near).all()
+    assert 0.1 < search.near.mean() < 0.99

@@ -13,7 +13,12 @@ FILES = {
     "sample": ["manifest.json"],
     "instructions": ["train.jsonl", "validation.jsonl", "manifest.json"],
     "preferences": ["train.jsonl", "validation.jsonl", "manifest.json"],
-    "assemble": ["train/gutenberg.txt", "manifest.json"],
+    "assemble": ["train/gutenberg.txt", "train/fineweb.txt", "manifest.json"],
+    "hold_out": ["groups/held-out/measured.npz"],
+    "compare": ["groups/compared-{group}.npz"],
+    "choose": ["groups/chosen/chosen.json"],
+    "write": ["groups/written-{group}/written.json"],
+    "finish": ["train/fineweb-000.txt", "manifest.json"],
     "task": ["items.jsonl", "manifest.json"],
     "tokenize": ["train-gutenberg-000.bin", "manifest.json"],
     "pretrain": ["model/model.safetensors", "model/config.json", "model/tokenizer.json"],
@@ -25,6 +30,8 @@ FILES = {
 def main() -> int:
     stage = next(argument for argument in sys.argv[1:])
     parser = argparse.ArgumentParser()
+    for option in ("--step", "--group"):
+        parser.add_argument(option)
     for option in ("--output", "--record", "--metrics", "--items", "--table", "--card", "--log"):
         parser.add_argument(option, type=Path)
     options, _ = parser.parse_known_args()
@@ -34,8 +41,9 @@ def main() -> int:
         print(f"the stub of {stage} fails as it was told", file=sys.stderr)
         return 1
     text = f"{sys.executable} {__file__} {sys.argv[1:]}"
+    stage = options.step or stage
     if stage in FILES:
-        files = [options.output / name for name in FILES[stage]]
+        files = [options.output / name.format(group=options.group) for name in FILES[stage]]
     else:
         given = (options.record, options.metrics, options.items, options.table, options.card)
         files = [*filter(None, (options.output, *given))]

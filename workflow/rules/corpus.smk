@@ -72,6 +72,9 @@ rule clean_book:
         " --author={params.about[author]:q} --log {log:q}"
 
 
+WEB_IDENTITY = stage_identity(config, "extract_fineweb")  # of all shards: there may be thousands
+
+
 rule extract_fineweb:
     input:
         before=paths.before_download,
@@ -86,8 +89,10 @@ rule extract_fineweb:
     resources:
         mem_mb=2000,
     params:
-        identity=lambda wildcards: stage_identity(config, "extract_fineweb"),
-        config=lambda wildcards, output: stage_config(config, "extract_fineweb"),
+        identity=lambda wildcards: WEB_IDENTITY,
+        config=lambda wildcards, output: stage_config(
+            paths.only_shard(wildcards.shard), "extract_fineweb"
+        ),
         source=lambda wildcards: canonical_json(paths.web_source(wildcards.shard)),
     message:
         "Extracting the pages of web shard {wildcards.shard} that pass the filters"
@@ -142,12 +147,13 @@ rule fetch_preferences:
 
 rule build_corpus:
     input:
-        books=ancient([paths.clean_book(book) for book in paths.books]),
-        book_records=[paths.book_record(book) for book in paths.books],
-        pages=ancient([paths.web_shard(shard) for shard in paths.web_shards]),
-        page_records=[paths.web_record(shard) for shard in paths.web_shards],
-        own=paths.own_text,
+        books=ancient(paths.in_one_job(paths.clean_books)),
+        book_records=paths.in_one_job(paths.book_records),
+        pages=ancient(paths.in_one_job(paths.pages)),
+        page_records=paths.in_one_job(paths.page_records),
+        own=paths.in_one_job(paths.own_text),
         kept_out=paths.kept_out,
+        steps=paths.last_steps,
     output:
         manifest=paths.corpus_manifest,
     log:
@@ -160,9 +166,11 @@ rule build_corpus:
         identity=lambda wildcards: stage_identity(config, "build_corpus"),
         config=lambda wildcards, output: stage_config(config, "build_corpus"),
         folder=lambda wildcards, output: paths.corpus,
+        step=lambda wildcards, output: paths.finishing,
     message:
         "Splitting the documents into text for training and validation, without repetitions"
     shell:
-        "python -m nanoeuler assemble --config {params.config:q} --books {input.books:q}"
-        " --fineweb {input.pages:q} --own {input.own:q} --kept-out {input.kept_out:q}"
-        " --threads {threads} --output {params.folder:q} --log {log:q}"
+        "python -m nanoeuler assemble {params.step} --config {params.config:q}"
+        " --books {input.books:q} --fineweb {input.pages:q} --own {input.own:q}"
+        " --kept-out {input.kept_out:q} --threads {threads} --output {params.folder:q}"
+        " --log {log:q}"

@@ -107,11 +107,10 @@ rule write_report:
         mem_mb=1000,
     params:
         identity=lambda wildcards: stage_identity(config, "write_report"),
-        config=lambda wildcards, output: stage_config(config, "write_report"),
         run=lambda wildcards, output: paths.results,
     message:
         "Writing the report of run {config[run]}"
     shell:
-        "python -m nanoeuler report --config {params.config:q} --run {params.run:q}"
+        "python -m nanoeuler report {params.run:q}"
         " --output {output.report:q} --metrics {output.metrics:q} --table {output.table:q}"
         " --card {output.card:q} --log {log:q}"

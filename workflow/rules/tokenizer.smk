@@ -30,6 +30,7 @@ rule tokenize:
     input:
         corpus=rules.build_corpus.output.manifest,
         tokenizer=rules.learn_bpe.output.tokenizer,
+        groups=[paths.group_tokens(group) for group in paths.groups],
     output:
         manifest=paths.tokens,
     log:
@@ -42,9 +43,10 @@ rule tokenize:
         identity=lambda wildcards: stage_identity(config, "tokenize"),
         config=lambda wildcards, output: stage_config(config, "tokenize"),
         folder=subpath(output.manifest, parent=True),
+        groups=lambda wildcards, input: option("--groups", input.groups),
     message:
         "Turning the corpus into token shards"
     shell:
         "python -m nanoeuler tokenize --config {params.config:q} --corpus {input.corpus:q}"
-        " --tokenizer {input.tokenizer:q} --output {params.folder:q} --threads {threads}"
-        " --log {log:q}"
+        " --tokenizer {input.tokenizer:q} {params.groups:q} --output {params.folder:q}"
+        " --threads {threads} --log {log:q}"

@@ -1,0 +1,255 @@
+"""Build a large corpus in steps, of which two are many jobs: one for each group of web shards.
+
+    data/corpora/<name>/groups/
+        held-out/         1. hold_out: surveys of all documents, and what models are measured on
+        compared-000.npz  2. compare, for each group: signatures, and quotations of 1
+        chosen/           3. choose: which documents stay; books and own text are written here
+        written-000/      4. write, for each group: its texts
+    data/corpora/<name>   5. finish: the texts under their final names, and the manifest
+
+The steps call what `assemble` calls, in the same order, and write the same bytes. Only step 1 reads
+all sizes and hashes of the documents, only 2 and 4 read the texts of web pages, and 3 has 128 bytes
+of each page. The folder can be deleted when the manifest is there.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nanoeuler.corpus.assemble import (
+    SPLITS,
+    check_threads,
+    describe,
+    finish,
+    require_corpus,
+    write,
+    write_manifest,
+)
+from nanoeuler.corpus.cleaning import Cleaning, Examined, Findings, look_at
+from nanoeuler.corpus.contamination import Measured
+from nanoeuler.corpus.document_sources import Source, WebPages
+from nanoeuler.corpus.minhash import HASHES
+from nanoeuler.corpus.near_duplicates import find_near_copies
+from nanoeuler.corpus.split import check_share
+from nanoeuler.corpus.survey import HELD_OUT, NEAR_COPY, TRAIN, Survey
+from nanoeuler.errors import UserError
+from nanoeuler.files import atomic_write, explain_os_errors, link, read_json, write_json
+from nanoeuler.folders import atomic_folder
+
+
+def steps_of(corpus: Path) -> Path:
+    """The folder of what the steps hand to each other."""
+    return corpus / "groups"
+
+
+# ---- the steps
+
+
+def hold_out(
+    corpus: Path, sources: Sequence[Source], share: float, cleaning: Cleaning, threads: int
+) -> None:
+    """Decide what is held out, and look at everything but the training pages of the web."""
+    check_share(share)
+    check_threads(threads)
+    require_corpus(corpus)
+    found = look_at(sources, share, cleaning, threads)
+    with atomic_folder(steps_of(corpus) / "held-out") as folder:
+        save(folder / "measured.npz", found.measured.arrays())
+        for number, each in enumerate(found.surveys):
+            if isinstance(each.source, WebPages):
+                if each.ends or not each.source.groups():
+                    raise UserError(
+                        f"corpus source {each.source.name}: it has just one group; leave out "
+                        "--step, which is for several"
+                    )
+                for index, group in enumerate(each.groups()):
+                    save(folder / f"group-{index:03d}.npz", survey_arrays(group))
+            else:
+                examined = joined(found.compare(number, each, threads))
+                save(folder / f"source-{number}.npz", survey_arrays(each) | examined)
+            if search := found.searches[number]:
+                looked_at = np.flatnonzero(np.isin(each.fates, (HELD_OUT, NEAR_COPY)))
+                np.save(folder / f"signed-{number}.npy", search.signatures[looked_at])
+
+
+def compare(corpus: Path, source: WebPages, group: int, mode: str, threads: int) -> None:
+    """Compare the pages of a group, which `source` has, with what models are measured on."""
+    check_threads(threads)
+    held_out = steps_of(corpus) / "held-out"
+    found = group_survey(held_out, source, group)
+    measured = Measured.of_arrays(load(held_out / "measured.npz"))
+    findings = Findings([found], [mode], [None], measured, [measured])
+    examined = joined(findings.compare(0, found, threads))
+    save(steps_of(corpus) / f"compared-{group:03d}.npz", examined)
+
+
+def choose(corpus: Path, sources: Sequence[Source], cleaning: Cleaning, threads: int) -> None:
+    """Drop what repeats or quotes, in all sources, and write the texts that are in no group."""
+    check_threads(threads)
+    steps = steps_of(corpus)
+    held_out = steps / "held-out"
+    measured = Measured.of_arrays(load(held_out / "measured.npz"))
+    modes = [cleaning.duplicates.get(source.kind, "none") for source in sources]
+    surveys, examined = [], []
+    for number, source in enumerate(sources):
+        if isinstance(source, WebPages):
+            groups = [group_survey(held_out, *each) for each in numbered_groups(source)]
+            survey, signatures = united(source, groups), group_signatures(steps, groups)
+            examined.append(compared(steps, groups))
+        else:
+            arrays = load(held_out / f"source-{number}.npz")
+            survey, signatures = survey_of(source, arrays), iter([arrays["signatures"]])
+            examined.append(iter([Examined(slice(0, len(survey.fates)), *in_order(arrays))]))
+        if modes[number] == "near" and not survey.ends:
+            drop_near_copies(
+                survey, np.load(held_out / f"signed-{number}.npy"), signatures, cleaning, threads
+            )
+        surveys.append(survey)
+    others = [measured] * len(sources)
+    found = Findings(surveys, modes, [None] * len(sources), measured, others)
+    told, ignored = found.decide(examined)
+    with atomic_folder(steps / "chosen") as folder:
+        for split in SPLITS:
+            (folder / split).mkdir()
+        chosen = {}
+        for survey, counts in zip(found.surveys, told, strict=True):
+            name, count, written = survey.source.name, 0, []
+            if isinstance(survey.source, WebPages):
+                for group in survey.groups():
+                    np.save(folder / f"group-{count:03d}.npy", group.fates)
+                    count += 1
+            else:
+                written = [write(survey, name, folder / "train", folder / "validation", threads)]
+            entry = describe(survey, counts)
+            chosen[name] = {"entry": entry, "groups": count, "written": written}
+        write_json(folder / "chosen.json", {"ignored": ignored, "sources": chosen})
+
+
+def drop_near_copies(
+    found: Survey,
+    of_held_out: np.ndarray,
+    of_training: Iterable[np.ndarray],
+    cleaning: Cleaning,
+    threads: int,
+) -> None:
+    """Drop the near-duplicates among training documents, given the signatures of all documents."""
+    training = np.flatnonzero(found.fates == TRAIN)
+    signatures = np.empty((len(of_held_out) + len(training), HASHES), np.uint8)
+    signatures[: len(of_held_out)] = of_held_out
+    first = len(of_held_out)
+    for part in of_training:
+        signatures[first : first + len(part)] = part
+        first += len(part)
+    near = find_near_copies(signatures, cleaning.threshold, threads)
+    found.fates[training[near[len(of_held_out) :]]] = NEAR_COPY
+
+
+def write_group(corpus: Path, source: WebPages, group: int, threads: int) -> None:
+    """Write the texts of a group's pages, which `source` has."""
+    check_threads(threads)
+    steps = steps_of(corpus)
+    found = group_survey(steps / "held-out", source, group)
+    found.fates[:] = np.load(steps / "chosen" / f"group-{group:03d}.npy")
+    with atomic_folder(steps / f"written-{group:03d}") as folder:
+        for split in SPLITS:
+            (folder / split).mkdir()
+        stem = f"{source.name}-{group:03d}"
+        written = write(found, stem, folder / "train", folder / "validation", threads)
+        write_json(folder / "written.json", written)
+
+
+def finish_corpus(corpus: Path, name: str, share: float, cleaning: Cleaning) -> dict[str, Any]:
+    """Put the texts of all steps together, and return the manifest."""
+    require_corpus(corpus)
+    steps = steps_of(corpus)
+    chosen = read_json(steps / "chosen/chosen.json")
+    folders = [steps / "chosen"]
+    entries = {}
+    for source, told in chosen["sources"].items():
+        of_groups = [steps / f"written-{number:03d}" for number in range(told["groups"])]
+        written = told["written"] + [read_json(folder / "written.json") for folder in of_groups]
+        entries[source] = finish(told["entry"], source, written)
+        folders += of_groups
+    with atomic_folder(corpus / SPLITS[0]) as train, atomic_folder(corpus / SPLITS[1]) as held_out:
+        for split, target in zip(SPLITS, (train, held_out), strict=True):
+            for file in (file for folder in folders for file in (folder / split).iterdir()):
+                link(file, target / file.name)
+        (corpus / "manifest.json").unlink(missing_ok=True)
+    return write_manifest(corpus, name, share, cleaning, chosen["ignored"], entries)
+
+
+# ---- what they hand on
+
+
+def numbered_groups(source: WebPages) -> Iterator[tuple[WebPages, int]]:
+    for number, (group, _) in enumerate(source.groups()):
+        assert isinstance(group, WebPages)
+        yield group, number
+
+
+def survey_arrays(found: Survey) -> dict[str, Any]:
+    kinds = {"fates": found.fates, "sizes": found.sizes, "cuts": found.cuts}
+    return {**kinds, "counts": found.counts, "ends": found.ends}
+
+
+def survey_of(source: Source, arrays: Mapping[str, np.ndarray]) -> Survey:
+    kinds = arrays["fates"], arrays["sizes"], arrays["cuts"]
+    return Survey(source, *kinds, arrays["counts"].tolist(), bool(arrays["ends"]))
+
+
+def group_survey(held_out: Path, source: WebPages, group: int) -> Survey:
+    return survey_of(source, load(held_out / f"group-{group:03d}.npz"))
+
+
+def united(source: WebPages, groups: Sequence[Survey]) -> Survey:
+    """The survey of all groups."""
+    fates = np.concatenate([group.fates for group in groups])
+    sizes = np.concatenate([group.sizes for group in groups])
+    cuts = np.concatenate([group.cuts for group in groups])
+    counts = [count for group in groups for count in group.counts]
+    return Survey(source, fates, sizes, cuts, counts, ends=False)
+
+
+def joined(examined: Iterable[Examined]) -> dict[str, np.ndarray]:
+    """What was found in all batches of a survey, as one."""
+    none = np.zeros(0, np.int64)
+    nothing = Examined(slice(0), np.zeros((0, HASHES), np.uint8), none, none, np.zeros(0, np.uint8))
+    columns = zip(*(one[1:] for one in [nothing, *examined]), strict=True)
+    return dict(zip(Examined._fields[1:], map(np.concatenate, columns), strict=True))
+
+
+def in_order(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    return [arrays[name] for name in Examined._fields[1:]]
+
+
+def group_signatures(steps: Path, groups: Sequence[Survey]) -> Iterator[np.ndarray]:
+    for number in range(len(groups)):
+        with np.load(steps / f"compared-{number:03d}.npz") as found:
+            yield found["signatures"]
+
+
+def compared(steps: Path, groups: Sequence[Survey]) -> Iterator[Examined]:
+    """Yield what was found in each group, with the rows of the whole source."""
+    first = 0
+    for number, group in enumerate(groups):
+        found = load(steps / f"compared-{number:03d}.npz")
+        found["documents"] += first
+        yield Examined(slice(first, first + len(group.fates)), *in_order(found))
+        first += len(group.fates)
+
+
+def save(path: Path, arrays: Mapping[str, Any]) -> None:
+    with atomic_write(path, "wb") as file:
+        np.savez(file, **arrays)
+
+
+def load(path: Path) -> dict[str, np.ndarray]:
+    """Raises `UserError` where an earlier step has not written the file."""
+    with explain_os_errors(path):
+        try:
+            with np.load(path) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+        except FileNotFoundError as error:
+            raise UserError(f"{path}: no such file; run the step that writes it first") from error

@@ -1,0 +1,133 @@
+"""A corpus that is built in steps, some of them once for each group of web shards, has the bytes of
+one that a single process has built, and its pages are those of a corpus in one file."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from corpus_samples import manifest_of, run, write_book, write_pages
+
+from nanoeuler.cli import main
+from nanoeuler.tokenizer.shards import TokenStore
+
+WORDS = [f"w{number}" for number in range(3_000)]
+SETTINGS = {
+    "deduplicate": {"web": "near", "books": "near"},
+    "decontaminate": True,
+    "sources": ["gutenberg", "fineweb"],
+}
+GROUPS = ["000", "001", "002"]
+
+
+@pytest.fixture
+def repeating(tmp_path) -> tuple[list[str], list[str]]:
+    """Books and five shards of web pages. Some repeat or quote others, also across shards."""
+    dice = random.Random(1)
+    texts = [" ".join(dice.choices(WORDS, k=120)) for _ in range(500)]
+    for number in range(0, 500, 5):
+        words = texts[dice.randrange(500)].split()
+        words[dice.randrange(120)] = "other"  # a near-duplicate
+        texts[number] = " ".join(words)
+    for number in range(2, 500, 10):
+        quoted = texts[dice.randrange(500)].split()[20:40]
+        texts[number] = " ".join([*texts[number].split()[:100], *quoted])
+    texts[77] = texts[444]
+    shards = [texts[first : first + 100] for first in range(0, 500, 100)]
+    pages = [write_pages(tmp_path / f"web/{n}.txt", shard) for n, shard in enumerate(shards)]
+    stories = [" ".join(dice.choices(WORDS, k=500)) for _ in range(12)]
+    stories[3] = f"{stories[7]} the end"
+    books = [write_book(tmp_path / "clean", n, f"Book {n}", s) for n, s in enumerate(stories)]
+    return books, pages
+
+
+def build_in_steps(tmp_path: Path, books: list[str], pages: list[str], order: list[int]) -> None:
+    everything = ["--books", *books, "--fineweb", *pages, "--group-files", "2"]
+
+    def step(name: str, *arguments: str) -> None:
+        assert run(tmp_path, "--step", name, *arguments, output="steps", **SETTINGS) == 0
+
+    def groups(name: str) -> None:
+        for group in order:
+            step(name, "--group", str(group), "--fineweb", *pages[2 * group : 2 * group + 2])
+
+    step("hold_out", *everything)
+    groups("compare")
+    step("choose", *everything)
+    groups("write")
+    step("finish", *everything)
+
+
+def content(folder: Path, *parts: str) -> dict[str, bytes]:
+    files = [file for part in parts for file in (folder / part).rglob("*") if file.is_file()]
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def test_steps_in_any_order_write_the_bytes_of_one_process(tmp_path, repeating):
+    books, pages = repeating
+    everything = ["--books", *books, "--fineweb", *pages]
+    assert run(tmp_path, *everything, "--group-files", "2", output="one", **SETTINGS) == 0
+    build_in_steps(tmp_path, books, pages, [2, 0, 1])
+    parts = ("train", "validation")
+    assert content(tmp_path / "one", *parts) == content(tmp_path / "steps", *parts)
+    assert manifest_of(tmp_path, "one") == manifest_of(tmp_path, "steps")
+    web = manifest_of(tmp_path, "steps")["sources"]["fineweb"]
+    assert all(
+        web["dropped"][kind]["documents"] for kind in ("exact duplicates", "near duplicates")
+    )
+    assert web["dropped"]["contaminated"]["held-out text"]["documents"]
+
+    assert run(tmp_path, *everything, output="whole", **SETTINGS) == 0
+    for part in ("train/fineweb", "validation/fineweb"):
+        files = [tmp_path / f"steps/{part}-{group}.txt" for group in GROUPS]
+        joined = b"".join(file.read_bytes() for file in files)
+        assert joined == (tmp_path / f"whole/{part}.txt").read_bytes()
+    whole = manifest_of(tmp_path, "whole")["sources"]["fineweb"]
+    assert web["train"]["documents"] == whole["train"]["documents"]
+    assert web["dropped"] == whole["dropped"]
+
+
+def test_groups_have_the_tokenizer_and_the_tokens_of_one_file(tmp_path, repeating):
+    books, pages = repeating
+    everything = ["--books", *books, "--fineweb", *pages]
+    for name, grouping in {"groups": ["--group-files", "2"], "whole": []}.items():
+        assert run(tmp_path, *everything, *grouping, output=name, **SETTINGS) == 0
+    settings = json.dumps({"tokenizer": {"vocab_size": 400, "sample_bytes": 100_000}})
+
+    def stage(name: str, corpus: str, *arguments: object) -> None:
+        given = ["--config", settings, "--corpus", tmp_path / corpus / "manifest.json"]
+        assert main([name, *map(str, [*given, *arguments])]) == 0
+
+    for corpus in ("groups", "whole"):
+        stage("bpe", corpus, "--output", tmp_path / f"{corpus}.json")
+    learned = [(tmp_path / f"{corpus}.json").read_bytes() for corpus in ("groups", "whole")]
+    assert learned[0] == learned[1]
+
+    tokenizer = ["--tokenizer", tmp_path / "whole.json", "--output"]
+    stage("tokenize", "whole", *tokenizer, tmp_path / "tokens")
+    stage("tokenize", "groups", *tokenizer, tmp_path / "at-once")
+    folders = [tmp_path / f"tokens-{group}" for group in GROUPS]
+    for group, folder in reversed(list(enumerate(folders))):
+        stage("tokenize", "groups", *tokenizer, folder, "--group", group)
+    stage("tokenize", "groups", *tokenizer, tmp_path / "joined", "--groups", *folders)
+    assert content(tmp_path / "joined", ".") == content(tmp_path / "at-once", ".")
+    stores = [TokenStore.open(tmp_path / name / "manifest.json") for name in ("joined", "tokens")]
+    for split in ("train", "validation"):
+        joined, whole = (store.tokens(split)[:].tolist() for store in stores)
+        assert joined == whole
+
+
+def test_a_step_for_a_group_needs_its_number_and_the_step_before(tmp_path, repeating, capsys):
+    _, pages = repeating
+    arguments = ["--step", "compare", "--fineweb", *pages[:2]]
+    assert run(tmp_path, *arguments, **SETTINGS) == 1
+    assert "give its number with --group" in capsys.readouterr().err
+    assert run(tmp_path, *arguments, "--group", "0", **SETTINGS) == 1
+    assert "run the step that writes it first" in capsys.readouterr().err
+
+
+def test_a_corpus_of_one_group_has_no_steps(tmp_path, repeating, capsys):
+    books, pages = repeating
+    everything = ["--books", *books, "--fineweb", *pages, "--group-files", "5"]
+    assert run(tmp_path, *everything, "--step", "hold_out", **SETTINGS) == 1
+    assert "it has just one group; leave out --step" in capsys.readouterr().err

@@ -1,0 +1,137 @@
+# The corpus and the tokens of a run with many web shards, in jobs for groups of them.
+#
+# REQUIRED INPUTS   the web shards, and all else that build_corpus reads
+# OUTPUTS           data/corpora/<name>/groups, data/corpora/<name>/tokens-<vocabulary>-groups:
+#                   deleted when the corpus, and the tokens, are there
+
+
+rule hold_out:
+    input:
+        books=ancient(paths.clean_books),
+        book_records=paths.book_records,
+        pages=ancient(paths.pages),
+        page_records=paths.page_records,
+        own=paths.own_text,
+        kept_out=paths.kept_out,
+    output:
+        step=temp(directory(paths.held_out)),
+    log:
+        paths.log("hold_out"),
+    threads: ALL_CORES
+    resources:
+        **cluster_resources(config, cluster),
+        mem_mb=cleaning_megabytes(config, len(paths.web_shards)),
+    params:
+        identity=lambda wildcards: stage_identity(config, "build_corpus"),
+        config=lambda wildcards, output: stage_config(config, "build_corpus"),
+        folder=lambda wildcards, output: paths.corpus,
+        groups=lambda wildcards, output: f"--group-files {paths.group_files}",
+    message:
+        "Choosing the documents that are held out, and reading them"
+    shell:
+        "python -m nanoeuler assemble --step hold_out {params.groups} --config {params.config:q}"
+        " --books {input.books:q} --fineweb {input.pages:q} --own {input.own:q}"
+        " --kept-out {input.kept_out:q} --threads {threads} --output {params.folder:q}"
+        " --log {log:q}"
+
+
+rule compare_group:
+    input:
+        held_out=paths.held_out,
+        pages=lambda wildcards: ancient(paths.group_pages(wildcards.group)),
+    output:
+        step=temp(paths.compared("{group}")),
+    log:
+        paths.log("compare_group/{group}"),
+    threads: ALL_CORES
+    resources:
+        **cluster_resources(config, cluster),
+        mem_mb=TEXT_MEGABYTES,
+    params:
+        identity=lambda wildcards: stage_identity(config, "build_corpus"),
+        config=lambda wildcards, output: stage_config(config, "build_corpus"),
+        folder=lambda wildcards, output: paths.corpus,
+    message:
+        "Comparing the pages of group {wildcards.group} with held-out text"
+    shell:
+        "python -m nanoeuler assemble --step compare --group {wildcards.group}"
+        " --config {params.config:q} --fineweb {input.pages:q} --threads {threads}"
+        " --output {params.folder:q} --log {log:q}"
+
+
+rule choose_documents:
+    input:
+        books=ancient(paths.clean_books),
+        own=paths.own_text,
+        kept_out=paths.kept_out,
+        held_out=paths.held_out,
+        compared=[paths.compared(group) for group in paths.groups],
+    output:
+        step=temp(directory(paths.chosen)),
+    log:
+        paths.log("choose_documents"),
+    threads: ALL_CORES
+    resources:
+        **cluster_resources(config, cluster),
+        mem_mb=cleaning_megabytes(config, len(paths.web_shards)),
+    params:
+        identity=lambda wildcards: stage_identity(config, "build_corpus"),
+        config=lambda wildcards, output: stage_config(config, "build_corpus"),
+        folder=lambda wildcards, output: paths.corpus,
+        groups=lambda wildcards, output: f"--group-files {paths.group_files}",
+        pages=lambda wildcards, output: paths.pages,
+    message:
+        "Choosing the documents to learn from, without repetitions"
+    shell:
+        "python -m nanoeuler assemble --step choose {params.groups} --config {params.config:q}"
+        " --books {input.books:q} --fineweb {params.pages:q} --own {input.own:q}"
+        " --kept-out {input.kept_out:q} --threads {threads} --output {params.folder:q}"
+        " --log {log:q}"
+
+
+rule write_group:
+    input:
+        held_out=paths.held_out,
+        chosen=paths.chosen,
+        pages=lambda wildcards: ancient(paths.group_pages(wildcards.group)),
+    output:
+        step=temp(directory(paths.written("{group}"))),
+    log:
+        paths.log("write_group/{group}"),
+    threads: ALL_CORES
+    resources:
+        **cluster_resources(config, cluster),
+        mem_mb=TEXT_MEGABYTES,
+    params:
+        identity=lambda wildcards: stage_identity(config, "build_corpus"),
+        config=lambda wildcards, output: stage_config(config, "build_corpus"),
+        folder=lambda wildcards, output: paths.corpus,
+    message:
+        "Writing the pages of group {wildcards.group}"
+    shell:
+        "python -m nanoeuler assemble --step write --group {wildcards.group}"
+        " --config {params.config:q} --fineweb {input.pages:q} --threads {threads}"
+        " --output {params.folder:q} --log {log:q}"
+
+
+rule tokenize_group:
+    input:
+        corpus=paths.corpus_manifest,
+        tokenizer=paths.tokenizer,
+    output:
+        folder=temp(directory(paths.group_tokens("{group}"))),
+    log:
+        paths.log("tokenize_group/{group}"),
+    threads: ALL_CORES
+    resources:
+        **cluster_resources(config, cluster),
+        mem_mb=TEXT_MEGABYTES,
+    params:
+        identity=lambda wildcards: stage_identity(config, "tokenize"),
+        config=lambda wildcards, output: stage_config(config, "tokenize"),
+    message:
+        "Turning group {wildcards.group} of the corpus into token shards"
+    shell:
+        "python -m nanoeuler tokenize --group {wildcards.group} --config {params.config:q}"
+        " --corpus {input.corpus:q} --tokenizer {input.tokenizer:q} --output {output.folder:q}"
+        " --threads {threads} --log {log:q}"
