@@ -55,6 +55,7 @@ ONLY: dict[str, tuple[Any, ...]] = {
 }
 """Key of a config → the values that mean what this project computes; so does none."""
 CHAT_TEMPLATE = "chat_template.jinja"
+SENTENCEPIECE = "tokenizer.model"
 TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 """Types of weights in the files, and how NumPy reads them."""
 
@@ -71,6 +72,7 @@ def import_folder(folder: Path, output: Path) -> SavedModel:
     vocabulary = read_vocabulary(folder, config, keys)
     files = weight_files(folder)
     parameters = read_weights(folder, files, config)
+    begin_with_end(config, parameters, keys.get("bos_token_id"), vocabulary.end_id)
     template = find_template(folder)
     hashes = {path.name: sha256_file(path) for path in files}
     name = folder.resolve().name
@@ -160,29 +162,58 @@ def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) 
     """The tokenizer, which must have an id for each row of the embedding."""
     path = folder / TOKENIZER
     if not path.is_file():
-        raise UserError(
-            f"{path}: no such file; import reads a tokenizer in this form only, which the "
-            "tokenizers library writes"
-        )
+        remedy = "import reads a tokenizer in this form only, which the tokenizers library writes"
+        if (folder / SENTENCEPIECE).is_file():
+            remedy = (
+                f"there is a {SENTENCEPIECE} only, of which transformers (with sentencepiece and "
+                f"protobuf) makes one: AutoTokenizer.from_pretrained({str(folder)!r})"
+                f".save_pretrained({str(folder)!r})"
+            )
+        raise UserError(f"{path}: no such file; {remedy}")
     eos = keys.get("eos_token_id")
     end_id = eos[0] if isinstance(eos, list) and eos else eos
     end_id = end_id if type(end_id) is int else None
-    reader = Reader(path, "import reads byte-level BPE only", end_id)
+    known = "import reads byte-level BPE, and SentencePiece's with single bytes, only"
+    reader = Reader(path, known, end_id)
     vocabulary = reader.vocabulary(read_json(path))
     if len(vocabulary.tokens) != config.vocab_size:
         raise UserError(
             f"{path}: has {len(vocabulary.tokens)} ids where the model's embedding has "
             f"{config.vocab_size} rows; give the tokenizer that belongs to the model"
         )
-    for key in ("bos_token_id", "eos_token_id"):
-        ids = keys.get(key)
-        if ids is not None and ids != vocabulary.end_id and ids != [vocabulary.end_id]:
-            raise UserError(
-                f"{folder / CONFIG}: {key} is {brief(ids)}, but documents begin and end "
-                f"with {vocabulary.end_literal!r} in a nanoeuler model, which is "
-                f"{vocabulary.end_id} here; give a model that was trained so"
-            )
+    end, begin = keys.get("eos_token_id"), keys.get("bos_token_id")
+    if end is not None and end != vocabulary.end_id and end != [vocabulary.end_id]:
+        raise UserError(
+            f"{folder / CONFIG}: eos_token_id is {brief(end)}, but documents end with "
+            f"{vocabulary.end_literal!r} in a nanoeuler model, which is {vocabulary.end_id} here; "
+            "give a model that was trained so"
+        )
+    if begin is None or begin == vocabulary.end_id:
+        return vocabulary
+    if type(begin) is not int or begin not in vocabulary.specials.values():
+        raise UserError(
+            f"{folder / CONFIG}: bos_token_id is {brief(begin)}, which is no special token of "
+            f"{TOKENIZER}; fetch the model again"
+        )
+    if config.tied:
+        raise UserError(
+            f"{folder / CONFIG}: bos_token_id is {begin}, but documents begin and end with "
+            f"{vocabulary.end_literal!r} in a nanoeuler model, and its embedding is also its head; "
+            "give a model that was trained so, or whose embedding is not tied"
+        )
     return vocabulary
+
+
+def begin_with_end(
+    config: ModelConfig, parameters: np.ndarray, begin: int | None, end: int
+) -> None:
+    """Let the model read the token that ends documents as the one that begins them.
+
+    One token does both in a nanoeuler model, and it is read only where a document begins.
+    """
+    if begin is not None and begin != end:
+        embedding_VD = FlatBuffer(config, parameters)["model.embed_tokens.weight"]
+        embedding_VD[end] = embedding_VD[begin]
 
 
 def weight_files(folder: Path) -> list[Path]:
