@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from nanoeuler import log
 from nanoeuler.errors import UserError, brief
-from nanoeuler.files import read_json, sha256_file
+from nanoeuler.files import read_json, sha256_file, sha256_text
 from nanoeuler.interchange.exporting import require_new
 from nanoeuler.interchange.plain_model import from_bf16
 from nanoeuler.model.companions import CARD, TOKENIZER_CONFIG
@@ -55,14 +55,20 @@ ONLY: dict[str, tuple[Any, ...]] = {
 }
 """Key of a config → the values that mean what this project computes; so does none."""
 CHAT_TEMPLATE = "chat_template.jinja"
+EARLIER_TEMPLATES = {
+    "c97ef4d7b9a1f6f92f66d84b84a7d6e6fb25872ab79e25c44183940d405a1f3d": "alpaca",
+    "ff191cc2f1993e85c24bbff6e092a818f79dab162797cb8128f5d8f058a6ad50": "chat",
+}
+"""The sha256 of a chat template that earlier versions exported → the template that it renders."""
 SENTENCEPIECE = "tokenizer.model"
 TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 """Types of weights in the files, and how NumPy reads them."""
 
 
-def import_folder(folder: Path, output: Path) -> SavedModel:
+def import_folder(folder: Path, output: Path, template: str | None = None) -> SavedModel:
     """Write the model of Hugging Face's `folder` to the new model folder `output`.
 
+    `template`: the one of TEMPLATES that it was tuned on; None: the folder tells, if it is ours.
     Raises `UserError` for a folder that is damaged, or a model that this project does not have.
     """
     require_new(output)
@@ -73,7 +79,7 @@ def import_folder(folder: Path, output: Path) -> SavedModel:
     files = weight_files(folder)
     parameters = read_weights(folder, files, config)
     begin_with_end(config, parameters, keys.get("bos_token_id"), vocabulary.end_id)
-    template = find_template(folder)
+    template = template or find_template(folder)
     hashes = {path.name: sha256_file(path) for path in files}
     name = folder.resolve().name
     info = {"imported": {"name": name, "licence": find_licence(folder), "sha256": hashes}}
@@ -319,7 +325,13 @@ def find_template(folder: Path) -> str | None:
         path = folder / TOKENIZER_CONFIG
         settings = read_json(path) if path.is_file() else {}
         found = settings.get("chat_template") if isinstance(settings, dict) else None
-    known = [name for name in TEMPLATES if found == chat_template(name)]
-    if found is not None and not known:
-        log.line("template", "none of ours: the model continues texts, as a base model does")
-    return next(iter(known), None)
+    known = EARLIER_TEMPLATES | {sha256_text(chat_template(name)): name for name in TEMPLATES}
+    text = found.encode("utf-8", "replace").decode() if isinstance(found, str) else ""
+    template = known.get(sha256_text(text))
+    if template is None:
+        log.line(
+            "template",
+            f"none{' of ours' if found else ''}: the model continues texts, as a base model does; "
+            f"if it was tuned on one of ours, import it with --template {' or '.join(TEMPLATES)}",
+        )
+    return template
