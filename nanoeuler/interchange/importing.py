@@ -25,6 +25,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel, save_model
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.template import TEMPLATES, chat_template
+from nanoeuler.tokenizer.huggingface_encoder import HuggingFaceEncoder
 from nanoeuler.tokenizer.tokenizer_json import Reader, write_framed
 from nanoeuler.tokenizer.vocabulary import Vocabulary
 
@@ -187,6 +188,11 @@ def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) 
             f"{path}: has {len(vocabulary.tokens)} ids where the model's embedding has "
             f"{config.vocab_size} rows; give the tokenizer that belongs to the model"
         )
+    if vocabulary.foreign is not None:
+        try:
+            HuggingFaceEncoder(vocabulary)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
     end, begin = keys.get("eos_token_id"), keys.get("bos_token_id")
     if end is not None and end != vocabulary.end_id and end != [vocabulary.end_id]:
         raise UserError(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nanoeuler.errors import UserError
+from nanoeuler.errors import UserError, brief
 from nanoeuler.tokenizer import sentencepiece
 from nanoeuler.tokenizer.vocabulary import Vocabulary
 
@@ -22,7 +22,7 @@ class HuggingFaceEncoder:
     """Encodes with one vocabulary, in any number of threads at once."""
 
     def __init__(self, vocabulary: Vocabulary):
-        """Raises `UserError` without the library."""
+        """Raises `UserError` without the library, or for a tokenizer that it does not read."""
         try:
             from tokenizers import Tokenizer
         except ImportError as error:
@@ -34,7 +34,13 @@ class HuggingFaceEncoder:
         contents = [vocabulary.foreign]
         if vocabulary.adds_space:
             contents.append(sentencepiece.continuing(vocabulary.foreign))
-        made = [Tokenizer.from_str(json.dumps(content)) for content in contents]
+        try:
+            made = [Tokenizer.from_str(json.dumps(content)) for content in contents]
+        except Exception as error:  # the library raises no other
+            raise UserError(
+                f"the tokenizers library does not read this tokenizer ({brief(str(error))}); "
+                "give another one, or fetch it again"
+            ) from error
         for each in made:
             each.encode_special_tokens = True  # "</s>" in a text is text
         self.of_starts, self.of_rest = made[0], made[-1]
