@@ -5,6 +5,7 @@ from pathlib import Path
 
 from nanoeuler import log
 from nanoeuler.cli.options import add_model, add_path, finish, model_folder
+from nanoeuler.model.template import TEMPLATES
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -35,6 +36,11 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "write a model folder, which can be evaluated, chatted with and trained further.",
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="Hugging Face's folder")
+    parser.add_argument(
+        "--template",
+        choices=tuple(TEMPLATES),
+        help="the prompts that the model was tuned on (default: those that its folder tells of)",
+    )
     add_path(parser, "--output", "DIR", "the new model folder to write")
     finish(parser, run_import)
 
@@ -49,5 +55,5 @@ def run_export(options: argparse.Namespace) -> None:
 def run_import(options: argparse.Namespace) -> None:
     from nanoeuler.interchange.importing import import_folder
 
-    model = import_folder(options.folder, options.output)
+    model = import_folder(options.folder, options.output, options.template)
     log.line("import", str(options.output), template=model.template or "none")

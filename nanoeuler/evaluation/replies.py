@@ -65,6 +65,6 @@ def continue_texts(
     prompts = [writer.frame(text) for text in texts]
     continuations = writer.batch(prompts, sampling, max_tokens, rows, spacing)
     return [
-        Reply(writer.tokenizer.decode(each.ids), len(each.ids), each.ended)
+        Reply(writer.tokenizer.decode(each.ids, continues=True), len(each.ids), each.ended)
         for each in continuations
     ]

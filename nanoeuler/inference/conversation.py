@@ -45,10 +45,13 @@ class Conversation:
         continues_text = (
             self.template is None and self.history and self.turns and not self.turns[-1].ended
         )
-        frame = self.writer.frame(text if self.template is None else self.template(text))
+        if continues_text:
+            prompt = self.writer.tokenizer.encode(text, continues=True).tolist()
+        else:
+            prompt = self.writer.frame(text if self.template is None else self.template(text))
         if not self.history:
             self.turns = []
-        self.turns.append(Turn(frame[1:] if continues_text else frame))
+        self.turns.append(Turn(prompt))
         self.position += len(self.turns[-1].prompt)
 
     @property

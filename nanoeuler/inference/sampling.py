@@ -13,6 +13,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from nanoeuler.errors import UserError, brief
+from nanoeuler.inference.quick_sampling import UNDECIDED, pick_rows
 
 NOT_FINITE = (
     "the model's logits are not finite: its weights are damaged or its training diverged; "
@@ -90,17 +91,42 @@ def choose(
     (default: every one). A row's choice does not depend on the other rows. Raises `UserError` when
     a row has no finite candidate: its model is broken.
     """
+    settings = [sampling] * len(logits_BV) if isinstance(sampling, Sampling) else sampling
+    chosen_B = np.full(len(logits_BV), UNDECIDED, np.int32)
+    if logits_BV.dtype == np.float32:
+        given = [(each.temperature, each.top_k, each.top_p) for each in settings]
+        draws = [
+            uniform(each.seed, int(at)) if each.temperature > 0 else 0.0
+            for each, at in zip(settings, positions_B, strict=True)
+        ]
+        allowed = np.ones(logits_BV.shape[1], np.bool_) if allowed_V is None else allowed_V
+        arrays = np.ascontiguousarray(logits_BV), allowed, np.array(given, np.float64)
+        pick_rows(*arrays, np.array(draws), chosen_B)
+    left = np.flatnonzero(chosen_B == UNDECIDED).tolist()
+    if left:
+        positions = [int(positions_B[row]) for row in left]
+        of_left = logits_BV[left], [settings[row] for row in left], positions, allowed_V
+        chosen_B[left] = choose_sorted(*of_left)
+    return chosen_B
+
+
+def choose_sorted(
+    logits_BV: np.ndarray,
+    settings: Sequence[Sampling],
+    positions: Sequence[int],
+    allowed_V: np.ndarray | None,
+) -> np.ndarray:
+    """`choose`, by sorting the vocabulary: this defines what `pick_rows` computes."""
     scores_BV = np.asarray(logits_BV, np.float64)
     if allowed_V is not None:
         scores_BV = np.where(allowed_V, scores_BV, -np.inf)
     if not np.isfinite(scores_BV.max(axis=1)).all():
         raise UserError(NOT_FINITE)
-    settings = [sampling] * len(scores_BV) if isinstance(sampling, Sampling) else sampling
     chosen_B = scores_BV.argmax(axis=1).astype(np.int32)
     drawn = [row for row, each in enumerate(settings) if each.temperature > 0]
     if drawn:
-        positions = [int(positions_B[row]) for row in drawn]
-        chosen_B[drawn] = draw(scores_BV[drawn], [settings[row] for row in drawn], positions)
+        drawn_positions = [positions[row] for row in drawn]
+        chosen_B[drawn] = draw(scores_BV[drawn], [settings[row] for row in drawn], drawn_positions)
     return chosen_B
 
 

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from nanoeuler import log
 from nanoeuler.errors import UserError, brief
-from nanoeuler.files import read_json, sha256_file
+from nanoeuler.files import read_json, sha256_file, sha256_text
 from nanoeuler.interchange.exporting import require_new
 from nanoeuler.interchange.plain_model import from_bf16
 from nanoeuler.model.companions import CARD, TOKENIZER_CONFIG
@@ -25,6 +25,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel, save_model
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.template import TEMPLATES, chat_template
+from nanoeuler.tokenizer.huggingface_encoder import HuggingFaceEncoder
 from nanoeuler.tokenizer.tokenizer_json import Reader, write_framed
 from nanoeuler.tokenizer.vocabulary import Vocabulary
 
@@ -55,13 +56,20 @@ ONLY: dict[str, tuple[Any, ...]] = {
 }
 """Key of a config → the values that mean what this project computes; so does none."""
 CHAT_TEMPLATE = "chat_template.jinja"
+EARLIER_TEMPLATES = {
+    "c97ef4d7b9a1f6f92f66d84b84a7d6e6fb25872ab79e25c44183940d405a1f3d": "alpaca",
+    "ff191cc2f1993e85c24bbff6e092a818f79dab162797cb8128f5d8f058a6ad50": "chat",
+}
+"""The sha256 of a chat template that earlier versions exported → the template that it renders."""
+SENTENCEPIECE = "tokenizer.model"
 TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 """Types of weights in the files, and how NumPy reads them."""
 
 
-def import_folder(folder: Path, output: Path) -> SavedModel:
+def import_folder(folder: Path, output: Path, template: str | None = None) -> SavedModel:
     """Write the model of Hugging Face's `folder` to the new model folder `output`.
 
+    `template`: the one of TEMPLATES that it was tuned on; None: the folder tells, if it is ours.
     Raises `UserError` for a folder that is damaged, or a model that this project does not have.
     """
     require_new(output)
@@ -71,7 +79,8 @@ def import_folder(folder: Path, output: Path) -> SavedModel:
     vocabulary = read_vocabulary(folder, config, keys)
     files = weight_files(folder)
     parameters = read_weights(folder, files, config)
-    template = find_template(folder)
+    begin_with_end(config, parameters, keys.get("bos_token_id"), vocabulary.end_id)
+    template = template or find_template(folder)
     hashes = {path.name: sha256_file(path) for path in files}
     name = folder.resolve().name
     info = {"imported": {"name": name, "licence": find_licence(folder), "sha256": hashes}}
@@ -160,29 +169,63 @@ def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) 
     """The tokenizer, which must have an id for each row of the embedding."""
     path = folder / TOKENIZER
     if not path.is_file():
-        raise UserError(
-            f"{path}: no such file; import reads a tokenizer in this form only, which the "
-            "tokenizers library writes"
-        )
+        remedy = "import reads a tokenizer in this form only, which the tokenizers library writes"
+        if (folder / SENTENCEPIECE).is_file():
+            remedy = (
+                f"there is a {SENTENCEPIECE} only, of which transformers (with sentencepiece and "
+                f"protobuf) makes one: AutoTokenizer.from_pretrained({str(folder)!r})"
+                f".save_pretrained({str(folder)!r})"
+            )
+        raise UserError(f"{path}: no such file; {remedy}")
     eos = keys.get("eos_token_id")
     end_id = eos[0] if isinstance(eos, list) and eos else eos
     end_id = end_id if type(end_id) is int else None
-    reader = Reader(path, "import reads byte-level BPE only", end_id)
+    known = "import reads byte-level BPE, and SentencePiece's with single bytes, only"
+    reader = Reader(path, known, end_id)
     vocabulary = reader.vocabulary(read_json(path))
     if len(vocabulary.tokens) != config.vocab_size:
         raise UserError(
             f"{path}: has {len(vocabulary.tokens)} ids where the model's embedding has "
             f"{config.vocab_size} rows; give the tokenizer that belongs to the model"
         )
-    for key in ("bos_token_id", "eos_token_id"):
-        ids = keys.get(key)
-        if ids is not None and ids != vocabulary.end_id and ids != [vocabulary.end_id]:
-            raise UserError(
-                f"{folder / CONFIG}: {key} is {brief(ids)}, but documents begin and end "
-                f"with {vocabulary.end_literal!r} in a nanoeuler model, which is "
-                f"{vocabulary.end_id} here; give a model that was trained so"
-            )
+    if vocabulary.foreign is not None:
+        try:
+            HuggingFaceEncoder(vocabulary)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
+    end, begin = keys.get("eos_token_id"), keys.get("bos_token_id")
+    if end is not None and end != vocabulary.end_id and end != [vocabulary.end_id]:
+        raise UserError(
+            f"{folder / CONFIG}: eos_token_id is {brief(end)}, but documents end with "
+            f"{vocabulary.end_literal!r} in a nanoeuler model, which is {vocabulary.end_id} here; "
+            "give a model that was trained so"
+        )
+    if begin is None or begin == vocabulary.end_id:
+        return vocabulary
+    if type(begin) is not int or begin not in vocabulary.specials.values():
+        raise UserError(
+            f"{folder / CONFIG}: bos_token_id is {brief(begin)}, which is no special token of "
+            f"{TOKENIZER}; fetch the model again"
+        )
+    if config.tied:
+        raise UserError(
+            f"{folder / CONFIG}: bos_token_id is {begin}, but documents begin and end with "
+            f"{vocabulary.end_literal!r} in a nanoeuler model, and its embedding is also its head; "
+            "give a model that was trained so, or whose embedding is not tied"
+        )
     return vocabulary
+
+
+def begin_with_end(
+    config: ModelConfig, parameters: np.ndarray, begin: int | None, end: int
+) -> None:
+    """Let the model read the token that ends documents as the one that begins them.
+
+    One token does both in a nanoeuler model, and it is read only where a document begins.
+    """
+    if begin is not None and begin != end:
+        embedding_VD = FlatBuffer(config, parameters)["model.embed_tokens.weight"]
+        embedding_VD[end] = embedding_VD[begin]
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -288,7 +331,13 @@ def find_template(folder: Path) -> str | None:
         path = folder / TOKENIZER_CONFIG
         settings = read_json(path) if path.is_file() else {}
         found = settings.get("chat_template") if isinstance(settings, dict) else None
-    known = [name for name in TEMPLATES if found == chat_template(name)]
-    if found is not None and not known:
-        log.line("template", "none of ours: the model continues texts, as a base model does")
-    return next(iter(known), None)
+    known = EARLIER_TEMPLATES | {sha256_text(chat_template(name)): name for name in TEMPLATES}
+    text = found.encode("utf-8", "replace").decode() if isinstance(found, str) else ""
+    template = known.get(sha256_text(text))
+    if template is None:
+        log.line(
+            "template",
+            f"none{' of ours' if found else ''}: the model continues texts, as a base model does; "
+            f"if it was tuned on one of ours, import it with --template {' or '.join(TEMPLATES)}",
+        )
+    return template

@@ -240,8 +240,8 @@ def read_unsealed(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
     """The same, whoever wrote or changed it."""
     if not folder.is_dir():
         raise UserError(
-            f"{folder}: no such folder; give the model folder of a finished stage, "
-            "such as results/demo/sft/model"
+            f"{folder}: {'a file' if folder.exists() else 'no such folder'}; give the model folder "
+            "of a finished stage, such as results/demo/sft/model"
         )
     if not (folder / CONFIG).is_file() and (folder / "model" / CONFIG).is_file():
         raise UserError(f"{folder}: the folder of a stage; its model lies in {folder / 'model'}")
@@ -250,7 +250,8 @@ def read_unsealed(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
     if not isinstance(description, dict) or not isinstance(description.get("model"), dict):
         raise UserError(
             f"{folder / CONFIG}: not the config of a nanoeuler model "
-            "(it has no 'nanoeuler' section with a 'model')"
+            "(it has no 'nanoeuler' section with a 'model'); if it is Hugging Face's, "
+            f"make one of it: nanoeuler import {folder}"
         )
     try:
         return ModelConfig.from_dict(description["model"]), description

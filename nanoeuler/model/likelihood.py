@@ -67,6 +67,16 @@ def token_byte_lengths(tokenizer: "Tokenizer") -> np.ndarray:
     return np.array(lengths, np.int32)
 
 
+def added_spaces(tokenizer: "Tokenizer", ids_BT: np.ndarray, targets_BT: np.ndarray) -> int:
+    """How many documents begin among the targets with a space that the tokenizer put there."""
+    if not tokenizer.vocabulary.adds_space:
+        return 0
+    firsts = targets_BT[(ids_BT == tokenizer.end_id) & (targets_BT >= 0)].tolist()
+    return sum(
+        tokenizer.token_bytes(id).startswith(b" ") for id in firsts if id != tokenizer.end_id
+    )
+
+
 def bits_per_byte(
     model: Transformer,
     sequence: TokenSlices,
@@ -111,7 +121,9 @@ def bits_per_byte(
         scored = targets_NK[targets_NK[:, 0] >= 0, 0]
         nats += batch_nats
         tokens += len(scored)
-        scored_bytes += 0 if byte_lengths_V is None else int(byte_lengths_V[scored].sum())
+        if byte_lengths_V is not None:
+            scored_bytes += int(byte_lengths_V[scored].sum())
+            scored_bytes -= added_spaces(tokenizer, ids_BT, targets_BTK[:, :, 0])
         hits_K += batch_hits_K
         counts_K += (targets_NK >= 0).sum(axis=0)
         if advance:

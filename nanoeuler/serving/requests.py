@@ -180,8 +180,8 @@ class ChatCompletion(Asked):
         template, heading = TEMPLATES[model.template], split_prompt(model.template, "")[1]
         end = model.tokenizer.end_id
 
-        def tokens(text: str) -> list[int]:
-            return tokens_of(text, model, "messages")
+        def tokens(text: str, *, continues: bool = False) -> list[int]:
+            return tokens_of(text, model, "messages", continues=continues)
 
         def prompt(said: list[str]) -> list[int]:
             return tokens(template("\n\n".join(said)) if said else heading)
@@ -189,7 +189,7 @@ class ChatCompletion(Asked):
         ids, said = [end], list[str]()
         for message in self.messages:
             if message.role == "assistant":
-                ids += [*prompt(said), *tokens(message.text), end]
+                ids += [*prompt(said), *tokens(message.text, continues=True), end]
                 said = []
             else:
                 said.append(message.text)
@@ -257,9 +257,9 @@ def framed(text: str, model: LanguageModel, param: str) -> list[int]:
     return [model.tokenizer.end_id, *tokens_of(text, model, param)]
 
 
-def tokens_of(text: str, model: LanguageModel, param: str) -> list[int]:
+def tokens_of(text: str, model: LanguageModel, param: str, *, continues: bool = False) -> list[int]:
     try:
-        return model.tokenizer.encode(text).tolist()
+        return model.tokenizer.encode(text, continues=continues).tolist()
     except UserError as error:  # half of a surrogate pair
         raise wrong(param, str(error)) from error
 

@@ -6,7 +6,7 @@ from nanoeuler.tokenizer.tokenizer import Tokenizer
 
 
 class StreamDecoder:
-    """Decodes ids that arrive one by one, or several at a time.
+    """Decodes ids that arrive one by one, or several at a time, and continue a text.
 
     The joined results of `push` and `flush` are `tokenizer.decode` of all ids.
     """
@@ -17,7 +17,7 @@ class StreamDecoder:
 
     def push(self, *ids: int) -> str:
         """Return the text that `ids` complete, empty while bytes of a character are missing."""
-        return self.decoder.decode(self.tokenizer.decode_bytes(ids))
+        return self.decoder.decode(self.tokenizer.decode_bytes(ids, continues=True))
 
     def flush(self) -> str:
         """Return the held-back bytes after the last id, as U+FFFD, and reset the decoder."""

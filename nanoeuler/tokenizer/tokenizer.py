@@ -64,18 +64,22 @@ class Tokenizer:
         """
         return sha256_text(canonical_json(tokenizer_json.to_json(self.vocabulary)))
 
-    def encode(self, text: str | bytes) -> np.ndarray:
+    def encode(self, text: str | bytes, *, continues: bool = False) -> np.ndarray:
         """Return the ids of `text`, int32 (tokens,), never special ones: "</s>" is text here.
 
+        Some imported models put a space in front of a text, but not of what `continues` one.
         Raises `UserError` for a str with a lone surrogate.
         """
         content = to_bytes(text)
         borders = np.array([0, len(content)])
-        return self.encoder.encode(content, borders, frame=self.end_id, framed=1)
+        if continues or not self.vocabulary.adds_space:
+            return self.encoder.encode(content, borders, frame=self.end_id, framed=1)
+        return self.encoder.encode(content, borders, frame=self.end_id, framed=0)[1:]
 
-    def decode_bytes(self, ids: Iterable[int] | np.ndarray) -> bytes:
+    def decode_bytes(self, ids: Iterable[int] | np.ndarray, *, continues: bool = False) -> bytes:
         """Return the bytes that `ids` stand for, special tokens as their literals.
 
+        The space that `encode` put in front of a text is dropped, unless they `continues` one.
         Raises `ValueError` for an id outside the vocabulary.
         """
         tokens = self.vocabulary.tokens
@@ -85,11 +89,14 @@ class Tokenizer:
                 f"ids from {min(listed)} to {max(listed)} "
                 f"do not fit a vocabulary of {len(tokens)} ids"
             )
-        return b"".join(map(tokens.__getitem__, listed))
+        content = b"".join(map(tokens.__getitem__, listed))
+        if not continues and self.vocabulary.adds_space:
+            return content.removeprefix(b" ")
+        return content
 
-    def decode(self, ids: Iterable[int] | np.ndarray) -> str:
+    def decode(self, ids: Iterable[int] | np.ndarray, *, continues: bool = False) -> str:
         """Return the text that `ids` stand for; bytes that are not UTF-8 become U+FFFD."""
-        return self.decode_bytes(ids).decode("utf-8", errors="replace")
+        return self.decode_bytes(ids, continues=continues).decode("utf-8", errors="replace")
 
     def token_bytes(self, index: int) -> bytes:
         return self.vocabulary.tokens[index]

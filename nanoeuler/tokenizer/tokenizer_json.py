@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from nanoeuler.errors import UserError, brief
 from nanoeuler.files import read_json, write_json
 from nanoeuler.integrity import Origin, check_note, note_path
+from nanoeuler.tokenizer import sentencepiece
 from nanoeuler.tokenizer.vocabulary import (
     BYTE_OF_CHARACTER,
     CHARACTER_OF_BYTE,
@@ -147,7 +148,7 @@ class Reader:
         tokens = [b""] * len(ids)
         for name, index in ids.items():
             tokens[index] = name.encode() if name in specials else self.token(name)
-        self.require_bytes(set(ids) - set(specials))
+        self.require_bytes(set(ids) - set(specials), set(CHARACTER_OF_BYTE.values()))
         vocabulary = Vocabulary(
             tokens, specials, self.merges(content["model"].get("merges"), ids, specials)
         )
@@ -155,7 +156,10 @@ class Reader:
         return vocabulary
 
     def is_foreign(self, content: dict[str, Any]) -> bool:
-        """Is it byte-level BPE that cuts or normalizes texts in another way than we do?"""
+        """Is it BPE over bytes that cuts or normalizes texts in another way than we do, or over
+        characters?"""
+        if sentencepiece.is_like(content):
+            return True
         words = content.get("pre_tokenizer")
         parts = words.get("pretokenizers") if isinstance(words, dict) else None
         by_bytes = isinstance(parts, list) and describe(parts[-1] if parts else None) == "ByteLevel"
@@ -173,10 +177,13 @@ class Reader:
         literals = {each["content"]: each.get("id") for each in added}
         vocab = content["model"].get("vocab")
         ids = self.ids(vocab | literals if isinstance(vocab, dict) else vocab)
+        over_bytes = not sentencepiece.is_like(content)
+        token = self.token if over_bytes else sentencepiece.token
+        every_byte = set(CHARACTER_OF_BYTE.values()) if over_bytes else sentencepiece.byte_names()
         tokens = [b""] * len(ids)
         for name, index in ids.items():
-            tokens[index] = name.encode() if name in literals else self.token(name)
-        self.require_bytes(set(ids) - set(literals))
+            tokens[index] = name.encode() if name in literals else token(name)
+        self.require_bytes(set(ids) - set(literals), every_byte)
         specials = {each["content"]: ids[each["content"]] for each in added if each.get("special")}
         kept = content | dict.fromkeys(("truncation", "padding", "post_processor"))
         vocabulary = Vocabulary(tokens, specials, [], self.end_of(content, specials), kept)
@@ -192,8 +199,8 @@ class Reader:
                 return literal
         return None
 
-    def require_bytes(self, names: set[str]) -> None:
-        missing = set(CHARACTER_OF_BYTE.values()) - names
+    def require_bytes(self, names: set[str], every_byte: set[str]) -> None:
+        missing = every_byte - names
         if missing:
             self.refuse(
                 f"damaged: its vocabulary lacks {len(missing)} of the 256 bytes, "

@@ -6,7 +6,10 @@ byte string that a merge makes.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+from nanoeuler.tokenizer import sentencepiece
 
 END = "</s>"
 GPT2_END = "<|endoftext|>"
@@ -47,6 +50,11 @@ class Vocabulary:
     foreign: dict[str, Any] | None = None
     """The tokenizer.json of another model whose words are not GPT-2's: the `tokenizers` library
     encodes by it, and there are no `merges`."""
+
+    @cached_property
+    def adds_space(self) -> bool:
+        """Does a text get a space in front, which decoding drops?"""
+        return self.foreign is not None and sentencepiece.adds_space(self.foreign)
 
     @property
     def end_literal(self) -> str:

@@ -86,7 +86,7 @@ def encode_turns(
     tokens, learned = [end], [np.array([False])]
     for turn in turns:
         prompt = tokenizer.encode(fill(turn["instruction"], turn.get("input", "")))
-        response = tokenizer.encode(turn["output"])
+        response = tokenizer.encode(turn["output"], continues=True)
         tokens += [prompt, response, end]
         learned += [np.zeros(len(prompt), bool), np.ones(len(response) + 1, bool)]
     return TokenRecord(np.concatenate(tokens).astype(np.int32), np.concatenate(learned))

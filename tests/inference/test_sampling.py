@@ -2,7 +2,16 @@ import numpy as np
 import pytest
 
 from nanoeuler.errors import UserError
-from nanoeuler.inference.sampling import GREEDY, STREAM, Sampling, choose, falling, uniform
+from nanoeuler.inference.quick_sampling import UNDECIDED, pick_rows
+from nanoeuler.inference.sampling import (
+    GREEDY,
+    STREAM,
+    Sampling,
+    choose,
+    choose_sorted,
+    falling,
+    uniform,
+)
 
 LOGITS = np.log(np.array([[0.5, 0.25, 0.15, 0.1]]))
 
@@ -86,6 +95,45 @@ def test_a_token_depends_on_seed_and_position_alone():
         for row in range(6)
     ]
     assert together.tolist() == alone
+
+
+def rows_of_logits(vocab_size):
+    """Rows of float32 logits: flat, as of a model, peaked, with ties, all equal, with −∞."""
+    random = np.random.default_rng(1)
+    normal = random.standard_normal((6, 8, vocab_size)).astype(np.float32)
+    factors = np.array([0.01, 2, 9, 2, 0, 5], np.float32)
+    logits = normal * factors[:, None, None]
+    logits[3] = np.round(logits[3])
+    logits[5, :, 1::3] = -np.inf
+    return logits.reshape(48, vocab_size)
+
+
+@pytest.mark.parametrize("vocab_size", [2, 512, 9000])
+def test_the_choice_without_sorting_is_that_with_sorting(vocab_size):
+    logits = rows_of_logits(vocab_size)
+    random = np.random.default_rng(2)
+    allowed = random.random(vocab_size) < 0.9
+    allowed[0] = True
+    positions = random.integers(0, 1000, len(logits))
+    for temperature in (0.0, 1e-40, 0.05, 0.7, 1.0, 1e8):
+        for top_k, top_p in ((0, 1.0), (0, 0.95), (0, 1 - 1e-16), (1, 1.0), (40, 0.5), (10**9, 1)):
+            settings = [
+                Sampling(temperature, top_k, top_p, seed=seed) for seed in range(len(logits))
+            ]
+            given = logits, settings, positions
+            np.testing.assert_array_equal(choose(*given), choose_sorted(*given, None))
+            given = *given, allowed
+            np.testing.assert_array_equal(choose(*given), choose_sorted(*given))
+
+
+def test_hardly_any_choice_needs_sorting():
+    logits = rows_of_logits(512)
+    settings, draws = np.zeros((48, 3)), np.random.default_rng(3).random(48)
+    for temperature, top_k, top_p in ((0.0, 0, 1), (0.7, 0, 0.95), (1.0, 0, 1), (1.0, 40, 1)):
+        settings[:] = temperature, top_k, top_p
+        chosen = np.zeros(48, np.int32)
+        pick_rows(logits, np.ones(512, np.bool_), settings, draws, chosen)
+        assert (chosen != UNDECIDED).all()
 
 
 def test_seeds_and_positions_give_different_draws():

@@ -86,6 +86,40 @@ def test_an_imported_model_is_a_parent(exported, tmp_path, tokenizer_path):
     assert np.array_equal(parent.parameters, load_model(tmp_path / "back").parameters)
 
 
+EARLIER_CHAT = (
+    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
+    "{% if message['input'] %}{{ \"User: \" }}{{ message['content'] }}{{ \"\\n\\n\" }}"
+    "{{ message['input'] }}{{ \"\\n\\n\" }}{% else %}{{ \"User: \" }}{{ message['content'] }}"
+    "{{ \"\\n\\n\" }}{% endif %}{% elif message['role'] == 'assistant' %}{{ \"Assistant: \" }}"
+    "{{ message['content'] }}{{ eos_token }}{% else %}{{ raise_exception(\"the template chat has "
+    'turns of user and assistant only") }}{% endif %}{% endfor %}{% if add_generation_prompt %}'
+    '{{ "Assistant: " }}{% endif %}'
+)
+
+
+def set_template(folder, text):
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    settings.pop("chat_template")
+    path.write_text(json.dumps(settings | ({} if text is None else {"chat_template": text})))
+
+
+def test_an_export_of_an_earlier_version_keeps_its_template(exported, tmp_path):
+    set_template(exported, EARLIER_CHAT)
+    assert import_folder(exported, tmp_path / "back").template == "chat"
+
+
+@pytest.mark.parametrize("text", [None, "{{ messages }}", "\ud800", 3])
+def test_a_folder_that_does_not_tell_its_template_can_be_given_it(exported, tmp_path, capsys, text):
+    set_template(exported, text)
+    assert main(["import", str(exported), "--output", str(tmp_path / "base")]) == 0
+    assert load_model(tmp_path / "base").template is None
+    assert "import it with --template alpaca or chat" in capsys.readouterr().err
+    given = ["--output", str(tmp_path / "back"), "--template", "alpaca"]
+    assert main(["import", str(exported), *given]) == 0
+    assert load_model(tmp_path / "back").template == "alpaca"
+
+
 def test_bf16_rounds_to_the_nearest_and_ties_to_even():
     values = np.array([1, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -3.14159], np.float32)
     halves = from_bf16(cast("x", values, "bf16"))
@@ -149,7 +183,7 @@ def refusal(folder):
         ({"num_hidden_layers": 3}, "its weights lack 9 tensors, such as model.layers.2."),
         ({"num_hidden_layers": 1}, "has a tensor 'model.layers.1."),
         ({"vocab_size": 320}, "has 300 ids where the model's embedding has 320 rows"),
-        ({"bos_token_id": 1}, "bos_token_id is 1, but documents begin and end with '</s>'"),
+        ({"bos_token_id": 20}, "bos_token_id is 20, which is no special token"),
         ({"nanoeuler": {}}, "a nanoeuler model already"),
     ],
 )
@@ -181,7 +215,7 @@ def test_a_tokenizer_of_another_kind_is_refused(exported):
     content = json.loads(path.read_text())
     content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": []}
     path.write_text(json.dumps(content))
-    assert "import reads byte-level BPE only" in refusal(exported)
+    assert "import reads byte-level BPE, and" in refusal(exported)
     path.unlink()
     assert "tokenizer.json: no such file" in refusal(exported)
 

@@ -129,7 +129,9 @@ def test_without_the_library_it_says_what_to_install(foreign, tmp_path):
         (lambda c: c["model"]["vocab"].update({"AB": c["model"]["vocab"].pop("!")}), "256 bytes"),
         (lambda c: c["added_tokens"].append({"content": "x y", "id": 900}), "without gaps"),
         (lambda c: c["added_tokens"].append(3), "its added tokens are not a list"),
-        (lambda c: c.update(decoder=None), "import reads byte-level BPE only"),
+        (lambda c: c.update(decoder=None), "import reads byte-level BPE, and"),
+        (lambda c: c.update(normalizer={"type": "Ours"}), "library does not read this tokenizer"),
+        (lambda c: c["model"]["merges"].append(["?", "??"]), "library does not read this"),
         (lambda c: c["added_tokens"][0].update(special=False), "no special token that is known"),
     ],
 )

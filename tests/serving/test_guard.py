@@ -78,6 +78,7 @@ def test_what_cannot_be_served_is_refused_in_one_sentence(command, base_folder, 
         for arguments, said in (
             ([], "no model was given"),
             ([tmp_path / "nothing"], "no such folder"),
+            ([tmp_path / "short"], "short: a file; give the model folder"),
             ([base_folder, "--host", "0.0.0.0"], "give --api-key-file"),
             ([base_folder, "--api-key-file", tmp_path / "none"], "cannot be read"),
             ([base_folder, "--api-key-file", tmp_path / "empty"], "has no key"),

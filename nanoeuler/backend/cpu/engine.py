@@ -394,8 +394,10 @@ class CpuBackend(ReferenceBackend, FusingBackend):
     def decode_fused(self, step: DecodeStep) -> None:
         """One compiled call for each layer; threads share the sequences."""
         if step.prepared is None:
-            step.prepared = decoding.scratch_floats(step), decoding.layers_of(step)
-        floats, layers = step.prepared
+            layers = decoding.layers_of(step)
+            size = sum(weight.size for weights, *_ in layers for weight in weights)
+            step.prepared = decoding.scratch_floats(step), layers, size
+        floats, layers, size = step.prepared
         x, lengths, table = step.x_ND, step.lengths_B, step.rope_table
         B, T = len(lengths), len(x) // len(lengths)
         scratch = self.scratch("decode", len(x) * floats)
@@ -407,7 +409,8 @@ class CpuBackend(ReferenceBackend, FusingBackend):
                 cache = keys[rows], values[rows]
                 decoding.layer(*new, weights, parts, *table, *cache, constants, own)
 
-        self.thread_pool.share(B, B // LEAST_SEQUENCES, work)
+        most = min(B // LEAST_SEQUENCES, len(x) * size // self.least_product)
+        self.thread_pool.share(B, most, work)
 
     # ---- losses
 

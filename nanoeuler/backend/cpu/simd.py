@@ -218,9 +218,11 @@ def make_dots(tokens: int, rows: int) -> Callable[..., None]:
             with builder.if_then(builder.icmp_signed(">=", left_over, constant(LANES))):
                 add(done, sums[0])
             done = builder.mul(builder.sdiv(count, constant(LANES)), constant(LANES))
+            halves = [map(builder.load, both) for both in zip(*sums, strict=True)]
+            of_all = add_lanes(builder, [builder.fadd(*both) for both in halves])
             totals = []
-            for first, second in zip(*sums, strict=True):
-                total = add_lanes(builder, builder.fadd(builder.load(first), builder.load(second)))
+            for i in pairs:
+                total = builder.extract_element(of_all, ir.Constant(INT, i))
                 totals.append(cgutils.alloca_once_value(builder, total))
             with cgutils.for_range(builder, builder.sub(count, done)) as loop:
                 index = builder.add(done, loop.index)
@@ -245,18 +247,32 @@ def make_dots(tokens: int, rows: int) -> Callable[..., None]:
     return dots
 
 
-def add_lanes(builder, vector):
-    """The sum of a vector's lanes: halves are added until one number is left."""
-    lanes = LANES
-    while lanes > 1:
-        lanes //= 2
-        undefined = ir.Constant(vector.type, ir.Undefined)
-        halves = [
-            builder.shuffle_vector(vector, undefined, ir.Constant(ir.VectorType(INT, lanes), part))
-            for part in (list(range(lanes)), list(range(lanes, 2 * lanes)))
+def add_lanes(builder, vectors):
+    """A vector with the sum of the lanes of each of `vectors`, whose number is a power of two.
+
+    The halves of a vector are added until one number is left. Those of two vectors are added at
+    once, so that there are fewer shuffles than sums.
+    """
+
+    def pick(lanes, first, second):
+        mask = ir.Constant(ir.VectorType(INT, len(lanes)), lanes)
+        return builder.shuffle_vector(first, second, mask)
+
+    width = LANES  # lanes that are left of each sum
+    while width > 1:
+        others = vectors[1::2] or [ir.Constant(vectors[0].type, ir.Undefined)]
+        count = vectors[0].type.count
+        lanes = range(2 * count if len(vectors) > 1 else count)
+        low, high = (
+            [lane for lane in lanes if (lane % width >= width // 2) == half]
+            for half in (False, True)
+        )
+        vectors = [
+            builder.fadd(pick(low, *both), pick(high, *both))
+            for both in zip(vectors[::2], others, strict=True)
         ]
-        vector = builder.fadd(*halves)
-    return builder.extract_element(vector, ir.Constant(INT, 0))
+        width //= 2
+    return vectors[0]
 
 
 # ---- exp
