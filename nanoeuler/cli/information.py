@@ -157,7 +157,7 @@ def describe_memory(
     rows of a micro-batch that the memory of `holder` holds."""
     from nanoeuler.config.machine import memory_megabytes
     from nanoeuler.model.buffers import rows_within, training_pass_bytes
-    from nanoeuler.model.llama import make_blocks
+    from nanoeuler.model.families import make_blocks
     from nanoeuler.model.spec import storage_elements, tensor_table
 
     buffer = 4 * storage_elements(tensor_table(config))

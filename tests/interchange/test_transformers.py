@@ -11,7 +11,7 @@ from nanoeuler import api
 from nanoeuler.inference.conversation import Conversation
 from nanoeuler.interchange.exporting import export
 from nanoeuler.interchange.importing import import_folder
-from nanoeuler.model.files import llama_keys, load_config
+from nanoeuler.model.files import load_config, transformers_keys
 from nanoeuler.model.template import TEMPLATES
 
 torch = pytest.importorskip("torch", reason="transformers needs PyTorch")
@@ -46,7 +46,7 @@ def test_an_export_computes_the_same(shape, make_model, tmp_path, capfd):
     capfd.readouterr()
     assert_equal(ours, tmp_path / "hf")
     assert "UNEXPECTED" not in "".join(capfd.readouterr())
-    if llama_keys(load_config(folder), 0):
+    if transformers_keys(load_config(folder), 0):
         assert_equal(ours, folder)
 
 
