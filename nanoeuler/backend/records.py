@@ -141,7 +141,7 @@ class BlockForm:
 
 @dataclass(frozen=True)
 class AttentionForm(BlockForm):
-    """Causal grouped-query attention with rotary positions; `biased`: that of GPT-2."""
+    """Causal grouped-query attention with rotary positions."""
 
     heads: int
     kv_heads: int
@@ -151,7 +151,11 @@ class AttentionForm(BlockForm):
     key: slice
     value: slice
     qk_norm: str = "none"  # RMSNorm of each head of q and k before the rotation: rms, weighted
-    biased: bool = False  # LayerNorm in front, biases, no rotation
+
+
+@dataclass(frozen=True)
+class BiasedAttentionForm(AttentionForm):
+    """Attention with biases and without a rotation, LayerNorm in front."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,7 @@ class AttentionWeights:
     output: Array  # (D, H·E)
     query_norm: Array | None = None  # (E,) with the variant qk_norm: weighted
     key_norm: Array | None = None
-    norm_bias: Array | None = None  # these three with `biased`
+    norm_bias: Array | None = None  # these three of a BiasedAttentionForm
     query_key_value_bias: Array | None = None
     output_bias: Array | None = None
 

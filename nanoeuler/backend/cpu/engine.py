@@ -24,7 +24,9 @@ from nanoeuler.backend.records import (
     AdamWConstants,
     AttentionArrays,
     AttentionForm,
+    BiasedAttentionForm,
     DecodeStep,
+    GeluForm,
     LayerNorm,
     MatrixGroup,
     ModelWeights,
@@ -70,7 +72,7 @@ class CpuBackend(ReferenceBackend, FusingBackend):
     """
 
     name = "cpu"
-    fused_layer = (AttentionForm, SwigluForm)
+    fused_layers = ((AttentionForm, SwigluForm), (BiasedAttentionForm, GeluForm))
     fused_rows = FEW_ROWS
     fused_tokens = 8
     idle_caches = 1  # with the buffers of its steps
@@ -511,7 +513,10 @@ class CpuBackend(ReferenceBackend, FusingBackend):
             new, own = (x[tokens], lengths[rows]), scratch[first * T * floats : stop * T * floats]
             for weights, parts, constants, keys, values in layers:
                 cache = keys[rows], values[rows]
-                decoding.layer(*new, weights, parts, *table, *cache, constants, own)
+                if parts is None:
+                    decoding.biased_layer(*new, weights, *cache, constants, own)
+                else:
+                    decoding.layer(*new, weights, parts, *table, *cache, constants, own)
 
         self.thread_pool.share(B, B // LEAST_SEQUENCES, work)
 

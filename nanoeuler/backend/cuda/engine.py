@@ -146,7 +146,7 @@ class CudaBackend(DecodingOps, BiasedOps):
     name = "cuda"
     idle_caches = 1  # with the graphs recorded for it
     device: Device
-    fused_layer = (AttentionForm, SwigluForm)
+    fused_layers = ((AttentionForm, SwigluForm),)
     fused_tokens = 8
     draft_cost = 0.17
 

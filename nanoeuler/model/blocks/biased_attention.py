@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, AttentionForm, AttentionWeights, Norm
+from nanoeuler.backend.records import Array, AttentionWeights, BiasedAttentionForm, Norm
 from nanoeuler.model.blocks.attention import Attention, AttentionActivations
 from nanoeuler.model.blocks.block import Rows, StreamBuffers
 from nanoeuler.model.config import ModelConfig
@@ -24,7 +24,7 @@ class BiasedAttention(Attention):
         c = config
         self.config, self.layer = config, layer
         self.query_size = self.key_size = c.dim
-        self.form = AttentionForm(
+        self.form = BiasedAttentionForm(
             c.step_size,
             c.norm_epsilon,
             c.heads,
@@ -34,7 +34,6 @@ class BiasedAttention(Attention):
             query=slice(0, c.dim),
             key=slice(c.dim, 2 * c.dim),
             value=slice(2 * c.dim, 3 * c.dim),
-            biased=True,
         )
         self.cache_shape = c.heads, c.head_size
 
