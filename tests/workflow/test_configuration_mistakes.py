@@ -61,7 +61,8 @@ MISTAKES = {
     ),
     "an unknown preset": (
         {"model": "{preset: huge}"},
-        r'line 4: model.preset must be "small", "medium", "base", "large" or null, not "huge"',
+        r'line 4: model.preset must be "small", "medium", "base", "large", "gpt2", "gpt2-tiny" or '
+        r'null, not "huge"',
     ),
     "heads that do not divide": (
         {"model": "{preset: small, heads: 5}"},
