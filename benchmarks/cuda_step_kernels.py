@@ -36,6 +36,7 @@ def gemm(out: Any, inner: int) -> tuple[float, str]:
 
 PRODUCTS = {  # work of a call from its arguments, and its unit
     "multiply": lambda a, ta, b, tb, out, *rest, **named: gemm(out, a.shape[0 if ta else 1]),
+    "multiply_biased": lambda x, w, out, *rest: gemm(out, x.shape[1]),
 }
 FUSED = {
     "rotated": lambda x, w, packed, *rest: gemm(packed, x.shape[1]),

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from nanoeuler.backend.cuda.scratch import Scratch
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, LayerNorm
 
+if TYPE_CHECKING:
+    from nanoeuler.backend.cuda.cublaslt import CublasLt
+
 SUM_BLOCKS = 4
 """Blocks of a multiprocessor that add up a bias's gradient."""
 
@@ -31,6 +35,7 @@ class BiasedOps(Backend):
     sources: KernelSources
     scratch: Scratch
     launch: Callable[..., None]
+    products: "CublasLt"
 
     @abstractmethod
     def launch_elementwise(
@@ -43,6 +48,10 @@ class BiasedOps(Backend):
     def add_bias(self, out_NO: Array, bias_O: Array) -> None:
         N, O = out_NO.shape  # noqa: E741
         self.launch_elementwise(self.sources.gelu(O), "add_bias", N * O, out_NO, bias_O, N)
+
+    def linear_bias(self, x_NI: Array, weight_OI: Array, bias_O: Array, out_NO: Array) -> None:
+        if not self.products.multiply_biased(x_NI, weight_OI, out_NO, bias_O, None):
+            super().linear_bias(x_NI, weight_OI, bias_O, out_NO)
 
     def bias_backward(
         self, dout_NO: Array, dbias_O: Array, *, accumulate: bool, scale: float = 1
@@ -136,5 +145,6 @@ class BiasedOps(Backend):
     def linear_gelu(
         self, x_NI: Array, weight_FI: Array, bias_F: Array, up_NF: Array, out_NF: Array
     ) -> None:
-        self.linear(x_NI, weight_FI, up_NF)
-        self.bias_gelu(up_NF, bias_F, out_NF)
+        if not self.products.multiply_biased(x_NI, weight_FI, out_NF, bias_F, up_NF):
+            self.linear(x_NI, weight_FI, up_NF)
+            self.bias_gelu(up_NF, bias_F, out_NF)
