@@ -25,6 +25,8 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel, save_model
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.template import TEMPLATES, chat_template
+from nanoeuler.tokenizer import gpt2_files
+from nanoeuler.tokenizer.gpt2_files import HUGGING_FACE
 from nanoeuler.tokenizer.tokenizer_json import Reader, write_framed
 from nanoeuler.tokenizer.vocabulary import Vocabulary
 
@@ -199,7 +201,8 @@ def rope_theta(path: Path, keys: Mapping[str, Any]) -> Any:
 def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) -> Vocabulary:
     """The tokenizer, which must have an id for each row of the embedding."""
     path = folder / TOKENIZER
-    if not path.is_file():
+    released = config.family == "gpt2" and all((folder / name).is_file() for name in HUGGING_FACE)
+    if not path.is_file() and not released:
         raise UserError(
             f"{path}: no such file; import reads a tokenizer in this form only, which the "
             "tokenizers library writes"
@@ -207,8 +210,11 @@ def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) 
     eos = keys.get("eos_token_id")
     end_id = eos[0] if isinstance(eos, list) and eos else eos
     end_id = end_id if type(end_id) is int else None
-    reader = Reader(path, "import reads byte-level BPE only", end_id)
-    vocabulary = reader.vocabulary(read_json(path))
+    if path.is_file():
+        reader = Reader(path, "import reads byte-level BPE only", end_id)
+        vocabulary = reader.vocabulary(read_json(path))
+    else:
+        vocabulary = gpt2_files.read(folder, HUGGING_FACE)
     if len(vocabulary.tokens) != config.vocab_size:
         raise UserError(
             f"{path}: has {len(vocabulary.tokens)} ids where the model's embedding has "

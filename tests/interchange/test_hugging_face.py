@@ -241,6 +241,30 @@ def test_gpt2_is_imported_as_it_was_released(make_model, tmp_path):
     assert np.array_equal(after.parameters, before.parameters)
 
 
+def test_gpt2s_vocabulary_may_be_in_its_own_two_files(make_model, tmp_path):
+    folder, released = make_model(GPT2), tmp_path / "hf"
+    export(folder, "hf", "f32", released)
+    content = json.loads((released / "tokenizer.json").read_text())
+    (released / "tokenizer.json").unlink()
+    vocab = content["model"]["vocab"]
+    ids = {name.replace("</s>", "<|endoftext|>"): index for name, index in vocab.items()}
+    (released / "vocab.json").write_text(json.dumps(ids))
+    with pytest.raises(UserError, match="no such file; import reads a tokenizer in this form"):
+        import_folder(released, tmp_path / "back")
+    merges = ["#version: 0.2", *(" ".join(each) for each in map(pair, content["model"]["merges"]))]
+    (released / "merges.txt").write_text("\n".join(merges) + "\n")
+    import_folder(released, tmp_path / "back")
+    tokenizer = Tokenizer.load(tmp_path / "back" / "tokenizer.json")
+    ours = Tokenizer.load(folder / "tokenizer.json")
+    text = "The harbour lies below the hill."
+    assert tokenizer.special_ids == {"<|endoftext|>": 0}
+    assert np.array_equal(tokenizer.encode(text), ours.encode(text))
+
+
+def pair(merge):
+    return merge.split(" ") if isinstance(merge, str) else merge
+
+
 @pytest.mark.parametrize(
     ("keys", "words"),
     [

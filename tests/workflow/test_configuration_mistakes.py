@@ -64,6 +64,10 @@ MISTAKES = {
         r'line 4: model.preset must be "small", "medium", "base", "large", "gpt2", "gpt2-tiny" or '
         r'null, not "huge"',
     ),
+    "a longer context of a GPT-2": (
+        {"model": "{preset: gpt2-tiny}", "added": "sft: {context: 256}"},
+        r"sft.context is 256, but model.family gpt2 has learned 128 positions; leave it out",
+    ),
     "heads that do not divide": (
         {"model": "{preset: small, heads: 5}"},
         r"line 4: model.heads is 5, which does not divide model.dim = 128",
