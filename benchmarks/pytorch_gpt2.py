@@ -1,6 +1,7 @@
 """The peer of the GPT-2 family: nanoGPT's architecture in PyTorch, for `pytorch_model.make_step`.
 
-Like `PyTorchModel` it takes its weights from a flat buffer of ours. One head, one document a row.
+Like `PyTorchModel` it takes its weights from a flat buffer of ours. One tied head, one document a
+row.
 """
 
 import numpy as np
