@@ -75,7 +75,7 @@ def test_a_small_model_trains_as_the_specification_says(precision, residual):
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_gradients_and_reading_of_the_preset(precision):
-    limit = MODEL_TOLERANCE[precision]["small"]
+    limit = MODEL_TOLERANCE[precision]["base"]  # NumPy's float32 reaches 6e-7
     rows = list(check_device_model(engine(precision), "gpt2-tiny", 2, 128, steps=0))
     rows += check_reading(engine(precision), "gpt2-tiny", 100)
     assert [row for row in rows if not row.error <= limit] == []
