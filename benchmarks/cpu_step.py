@@ -1,7 +1,9 @@
-"""A training step of `small` on the CPU, beside PyTorch eager and torch.compile in the same run.
+"""A training step of a preset on the CPU, beside PyTorch eager and torch.compile in the same run.
 
     python benchmarks/cpu_step.py                      16 and 64 rows, about three minutes
     python benchmarks/cpu_step.py --batches 16 --threads 1
+    python benchmarks/cpu_step.py --preset gpt2-tiny
+    python benchmarks/cpu_step.py --preset gpt2 --batches 1 --speed-only --rounds 5
 
 Needs the extra `torch` and gcc. Where MKL runs, the engine with NumPy's own BLAS is a side too.
 
@@ -72,13 +74,13 @@ def prepare(
         micro_batch_rows = largest_divisor(batch, limit)
         return lambda: state.train_step(rows, micro_batch_rows, LEARNING_RATE).loss, before
     import torch
-    from pytorch_model import PyTorchModel, make_step
+    from pytorch_model import make_model, make_step
 
     if side == "compile":
         torch.compile(lambda x: x * x)(torch.ones(1))
     torch.set_num_threads(threads)
     before = peak_megabytes()
-    model = PyTorchModel(config, parameters)
+    model = make_model(config, parameters)
     step = make_step(model, model if side == "eager" else torch.compile(model), LEARNING_RATE)
     ids = torch.from_numpy(rows.ids.astype(np.int64))
     targets = torch.from_numpy(rows.targets.astype(np.int64))
@@ -92,13 +94,13 @@ def peak_megabytes() -> float:
     return int(peak.split()[1]) / 1024
 
 
-def memory(side: str, batch: int, threads: int) -> float:
+def memory(side: str, preset: str, batch: int, threads: int) -> float:
     """Peak megabytes of three steps above the imports, in a process of its own.
 
     For the compiled side this is a second process, which finds the machine code on disk.
     """
     options = ["--memory", side, "--batches", str(batch), "--threads", str(threads)]
-    command = [sys.executable, __file__, *options]
+    command = [sys.executable, __file__, "--preset", preset, *options]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return json.loads(output.splitlines()[-1])
 
@@ -145,10 +147,10 @@ def clocks() -> np.ndarray:
     return np.array([time.perf_counter(), time.process_time()])
 
 
-def compare(batch: int, threads: int, rounds: int, with_memory: bool) -> None:
+def compare(preset: str, batch: int, threads: int, rounds: int, with_memory: bool) -> None:
     from peers import spread
 
-    config = ModelConfig.from_dict({"preset": "small"})
+    config = ModelConfig.from_dict({"preset": preset})
     sides = (*SIDES, *([NUMPY] if blas.installed_mkl() else []))
     steps = {side: prepare(side, config, batch, threads)[0] for side in sides}
     losses = {side: np.array([step() for _ in range(3)]) for side, step in steps.items()}
@@ -173,7 +175,7 @@ def compare(batch: int, threads: int, rounds: int, with_memory: bool) -> None:
         beside = "" if side == "nanoeuler" else f"; nanoeuler is {ratios}"
         print(f"  {side:<10} {rate} tokens/s{beside}")
     if with_memory:
-        peaks = [f"{side} {memory(side, batch, threads):,.0f} MB" for side in sides]
+        peaks = [f"{side} {memory(side, preset, batch, threads):,.0f} MB" for side in sides]
         print("  memory     " + ", ".join(peaks))
 
 
@@ -188,8 +190,9 @@ def main() -> None:
         help="leave out memory, which takes three processes more",
     )
     parser.add_argument("--memory", choices=(*SIDES, NUMPY), help=argparse.SUPPRESS)
+    parser.add_argument("--preset", default="small")
     options = parser.parse_args()
-    config = ModelConfig.from_dict({"preset": "small"})
+    config = ModelConfig.from_dict({"preset": options.preset})
     if options.memory:
         step, before = prepare(options.memory, config, options.batches[0], options.threads)
         for _ in range(3):
@@ -200,7 +203,7 @@ def main() -> None:
 
     print(about(options.threads))
     for batch in options.batches:
-        compare(batch, options.threads, options.rounds, not options.speed_only)
+        compare(options.preset, batch, options.threads, options.rounds, not options.speed_only)
     print(f"matrix products alone: {products_only(config, options.threads):,.0f} tokens/s")
 
 

@@ -36,6 +36,7 @@ def gemm(out: Any, inner: int) -> tuple[float, str]:
 
 PRODUCTS = {  # work of a call from its arguments, and its unit
     "multiply": lambda a, ta, b, tb, out, *rest, **named: gemm(out, a.shape[0 if ta else 1]),
+    "multiply_biased": lambda x, w, out, *rest: gemm(out, x.shape[1]),
 }
 FUSED = {
     "rotated": lambda x, w, packed, *rest: gemm(packed, x.shape[1]),
@@ -51,6 +52,12 @@ OPS = {
         size(dout) + size(x) + size(dx) * (1 + add_to_dx) + (0 if out_ND is None else size(out_ND)),
         "TB/s",
     ),
+    "add_layer_norm": lambda x, *rest: (4 * size(x), "TB/s"),
+    "layer_norm_backward": lambda dout, *rest, **named: (5 * size(dout), "TB/s"),
+    "add_bias": lambda out, bias: (2 * size(out), "TB/s"),
+    "bias_gelu": lambda x, bias, out: (3 * size(out), "TB/s"),
+    "gelu_backward": lambda dout, *rest: (4 * size(dout), "TB/s"),
+    "bias_backward": lambda dout, *rest, **named: (size(dout), "TB/s"),
     "cross_entropy_with_gradient": lambda logits, *rest: (2 * size(logits), "TB/s"),
     "embedding": lambda ids, table, out: (2 * size(out), "TB/s"),
     "embedding_backward": lambda ids, dout, dtable, **rest: (size(dout) + size(dtable), "TB/s"),

@@ -16,6 +16,11 @@ The shape of GPT-2 124M, one head, with our architecture:
     python benchmarks/cuda_training_step.py --rows 16 --length 1024 --heads 1 \\
         --model '{"layers": 12, "kv_heads": 12, "vocab_size": 50257, "tied": true}'
 
+GPT-2 124M itself beside nanoGPT's architecture, both with the vocabulary that nanoGPT pads:
+
+    python benchmarks/cuda_training_step.py --preset gpt2 --rows 16 --length 1024 --heads 1 \\
+        --model '{"vocab_size": 50304}'
+
 What a smaller card would run: our kernels for compute capability 8.0 in a limited memory, with as
 many rows in a step as fit.
 
@@ -121,12 +126,12 @@ def peer(
 ) -> Side:
     """PyTorch's."""
     import torch
-    from pytorch_model import PyTorchModel, use_fp8
+    from pytorch_model import make_model, use_fp8
 
     torch.set_float32_matmul_precision("highest" if options.precision == "fp32" else "high")
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    model = PyTorchModel(config, initial_parameters(config, 1), packed=not options.separate).cuda()
+    model = make_model(config, initial_parameters(config, 1), packed=not options.separate).cuda()
     if fp8:
         use_fp8(model)
     matrices = [p for p in model.parameters() if p.ndim > 1]

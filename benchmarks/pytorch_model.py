@@ -230,7 +230,16 @@ class PyTorchModel(nn.Module):
         return F.linear(hidden_BD, self.heads.linears[0].weight[: self.config.vocab_size])
 
 
-def make_step(model: PyTorchModel, forward, learning_rate: float):
+def make_model(config: ModelConfig, parameters: np.ndarray, packed: bool = True) -> nn.Module:
+    """The peer of a model of `config`."""
+    if config.family == "gpt2":
+        from pytorch_gpt2 import PyTorchGpt2
+
+        return PyTorchGpt2(config, parameters)
+    return PyTorchModel(config, parameters, packed)
+
+
+def make_step(model: nn.Module, forward, learning_rate: float):
     """One optimizer step as a function of (ids, targets): `forward` (the model or its compiled
     form), backward, clipping, fused AdamW."""
     matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]

@@ -60,7 +60,7 @@ class Ours:
 
 
 class Theirs:
-    """`PyTorchModel` in the loop that one would write around it."""
+    """PyTorch's model in the loop that one would write around it."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Theirs:
         device: str,
     ):
         import torch
-        from pytorch_model import PyTorchModel
+        from pytorch_model import make_model
 
         torch.set_float32_matmul_precision("high")
         self.torch = torch
@@ -80,7 +80,7 @@ class Theirs:
         self.config = config
         self.clip = settings.clip_norm
         self.stream, self.schedule = stream, schedule
-        self.model = PyTorchModel(config, parameters).to(device)
+        self.model = make_model(config, parameters).to(device)
         matrices = [p for p in self.model.parameters() if p.ndim > 1]
         norms = [p for p in self.model.parameters() if p.ndim == 1]
         groups = [
@@ -133,7 +133,7 @@ class Theirs:
 
 
 def flat_weights(config: ModelConfig, model: Any) -> np.ndarray:
-    """The weights of a `PyTorchModel` laid out as ours: the inverse of its `take`."""
+    """The weights of PyTorch's model laid out as ours."""
     from pytorch_model import LayerWeights
 
     c, parameters = config, np.zeros(FlatBuffer.elements(config), np.float32)
@@ -142,6 +142,10 @@ def flat_weights(config: ModelConfig, model: Any) -> np.ndarray:
     def host(tensor: Any) -> np.ndarray:
         return tensor.detach().float().cpu().numpy()
 
+    if c.family == "gpt2":
+        for name, parameter in model.named_parameters():
+            named[name][...] = host(parameter)
+        return parameters
     first = "model.embed_tokens.weight" if c.tied else head_name(0)
     heads = [first, *(head_name(head) for head in range(1, c.mtp_heads))]
     weights = np.split(host(model.heads.linears[0].weight), c.mtp_heads)

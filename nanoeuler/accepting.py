@@ -17,9 +17,9 @@ from nanoeuler.model.files import (
     CONFIG,
     TOKENIZER,
     WEIGHTS,
-    llama_keys,
     load_tensors,
     read_unsealed,
+    transformers_keys,
 )
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.record_folder import read_json_lines
@@ -65,7 +65,7 @@ def accept_model(folder: Path) -> list[Path]:
         "sha256": hashes,
         "info": {**description.get("info", {}), "accepted": now()},
     }
-    content = read_json(folder / CONFIG) | llama_keys(config, vocabulary.end_id)
+    content = read_json(folder / CONFIG) | transformers_keys(config, vocabulary.end_id)
     write_json(folder / CONFIG, content | {"nanoeuler": seal(description)})
     before = noted if isinstance(noted, dict) else {}
     changed = [folder / name for name in hashes if hashes[name] != before.get(name)]

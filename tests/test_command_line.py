@@ -27,7 +27,7 @@ def test_the_command_alone_shows_where_to_start(command):
         "  generate      continue a prompt",
         "  serve         models over HTTP: OpenAI's API, and a page",
         "  export        write a model for transformers, llama.cpp or Ollama",
-        "  import        take a Llama-class model from Hugging Face's folder",
+        "  import        take a Llama-class model or a GPT-2 from Hugging Face's folder",
     ]
     assert any(section.startswith("the stages of a run") for section in others)
 

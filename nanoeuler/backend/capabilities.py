@@ -17,8 +17,8 @@ NOT_KEPT = -2
 class FusingBackend(Backend):
     """An engine with an op for all blocks at once, for tokens that are decoded."""
 
-    fused_layer: tuple[type[BlockForm], ...]
-    """Forms of the blocks that repeat in a model which `decode_fused` computes."""
+    fused_layers: tuple[tuple[type[BlockForm], ...], ...]
+    """Forms of the blocks that repeat in a model which `decode_fused` computes, by family."""
     fused_variants: frozenset[str] = frozenset()
     """Variants of those forms that it knows."""
     fused_rows = 1 << 30
@@ -31,15 +31,17 @@ class FusingBackend(Backend):
 
         No engine overrides this: a block that an engine does not know takes the composed path.
         """
-        layer = self.fused_layer
         return (
             rows * tokens <= self.fused_rows
             and tokens <= self.fused_tokens
-            and len(forms) % len(layer) == 0
-            and all(
-                type(form) is kind and form.variants() <= self.fused_variants
-                for form, kind in zip(forms, cycle(layer), strict=False)
-            )
+            and any(self.repeats(layer, forms) for layer in self.fused_layers)
+        )
+
+    def repeats(self, layer: Sequence[type[BlockForm]], forms: Sequence[BlockForm]) -> bool:
+        """Are the blocks of `forms` layers of these, without a variant that is not known?"""
+        return len(forms) % len(layer) == 0 and all(
+            type(form) is kind and form.variants() <= self.fused_variants
+            for form, kind in zip(forms, cycle(layer), strict=False)
         )
 
     @abstractmethod

@@ -36,9 +36,11 @@ from nanoeuler.backend.records import (
     BlockForm,
     FlatState,
     HeadNorm,
+    LayerNorm,
     MatrixGroup,
     ModelWeights,
     MuonConstants,
+    Norm,
     ParameterRun,
     PreferencePairs,
     RmsNorm,
@@ -260,6 +262,37 @@ class Backend(ABC):
     ) -> None:
         """dW = scale · doutᵀ x"""
 
+    # ---- biases
+
+    @abstractmethod
+    def add_bias(self, out_NO: Array, bias_O: Array) -> None:
+        """out[n] += bias"""
+
+    @abstractmethod
+    def bias_backward(
+        self, dout_NO: Array, dbias_O: Array, *, accumulate: bool, scale: float = 1
+    ) -> None:
+        """dbias = scale · Σₙ dout[n]"""
+
+    def linear_bias(self, x_NI: Array, weight_OI: Array, bias_O: Array, out_NO: Array) -> None:
+        """out = x Wᵀ + bias"""
+        self.linear(x_NI, weight_OI, out_NO)
+        self.add_bias(out_NO, bias_O)
+
+    def linear_bias_backward(
+        self,
+        dout_NO: Array,
+        x_NI: Array,
+        dweight_OI: Array,
+        dbias_O: Array,
+        *,
+        accumulate: bool,
+        scale: float = 1,
+    ) -> None:
+        """The gradients of weight and bias, of scale · (x Wᵀ + bias)."""
+        self.linear_backward_weight(dout_NO, x_NI, dweight_OI, accumulate=accumulate, scale=scale)
+        self.bias_backward(dout_NO, dbias_O, accumulate=accumulate, scale=scale)
+
     # ---- embedding
 
     @abstractmethod
@@ -273,10 +306,97 @@ class Backend(ABC):
         """dtable[v] = Σ of dout[n] over the n with ids[n] = v, summed in the order of n."""
 
     @abstractmethod
+    def embedding_at(
+        self,
+        ids_N: Array,
+        table_VD: Array,
+        positions_N: Array,
+        position_table_PD: Array,
+        out_ND: Array,
+    ) -> None:
+        """out[n] = table[ids[n]] + position_table[positions[n]]
+
+        A position beyond its table, as of a draft that nobody will keep, takes the last row. The
+        gradients are those of two embeddings.
+        """
+
+    @abstractmethod
     def gather(self, x_ND: Array, index_R: np.ndarray) -> Array:
         """Some rows of x, as a new array; `index` is NumPy's on every engine."""
 
-    # ---- RMSNorm and Euler steps
+    # ---- norms and Euler steps
+
+    def norm(self, norm: Norm) -> None:
+        """The norm of the stream at one point, of whichever kind."""
+        if isinstance(norm, LayerNorm):
+            self.layer_norm(norm)
+        else:
+            self.rms_norm(*norm)
+
+    def norm_backward(
+        self,
+        dout_ND: Array,
+        norm: Norm,
+        dx_ND: Array,
+        dweight_D: Array,
+        dbias_D: Array | None,
+        *,
+        add_to_dx: bool,
+        accumulate: bool,
+        out_ND: Array | None = None,
+    ) -> None:
+        """`rms_norm_backward` or `layer_norm_backward`."""
+        if isinstance(norm, LayerNorm):
+            self.layer_norm_backward(
+                dout_ND,
+                norm,
+                dx_ND,
+                dweight_D,
+                dbias_D,
+                add_to_dx=add_to_dx,
+                accumulate=accumulate,
+                out_ND=out_ND,
+            )
+        else:
+            self.rms_norm_backward(
+                dout_ND,
+                norm.x_ND,
+                norm.weight_D,
+                norm.inverse_rms_N,
+                dx_ND,
+                dweight_D,
+                add_to_dx=add_to_dx,
+                accumulate=accumulate,
+                out_ND=out_ND,
+            )
+
+    @abstractmethod
+    def layer_norm(self, norm: LayerNorm) -> None:
+        """out = w · (x − m) / r + bias, inverse_rms = 1 / r
+
+        m = mean(x), r = √(mean((x − m)²) + ε)
+        """
+
+    @abstractmethod
+    def add_layer_norm(
+        self, x_ND: Array, delta_ND: Array, bias_D: Array, step_size: float, norm: LayerNorm
+    ) -> None:
+        """norm.x = x + step_size · (delta + bias), then the norm itself."""
+
+    @abstractmethod
+    def layer_norm_backward(
+        self,
+        dout_ND: Array,
+        norm: LayerNorm,
+        dx_ND: Array,
+        dweight_D: Array,
+        dbias_D: Array,
+        *,
+        add_to_dx: bool,
+        accumulate: bool,
+        out_ND: Array | None = None,
+    ) -> None:
+        """Gradients of `layer_norm`, and with `out` its output again, as in `rms_norm_backward`."""
 
     @abstractmethod
     def rms_norm(
@@ -316,14 +436,19 @@ class Backend(ABC):
         delta_ND: Array,
         x_ND: Array,
         step_size: float,
-        norm: RmsNorm,
+        norm: Norm,
+        bias_D: Array | None = None,
     ) -> None:
         """A block's last product with its step and the norm behind it.
 
-        norm.x = x + step_size · inner Wᵀ, then the norm. `delta` is scratch for the product.
+        norm.x = x + step_size · (inner Wᵀ + bias), then the norm. `delta` is scratch for the
+        product. With a bias the norm is a LayerNorm.
         """
         self.linear(inner_NI, weight_DI, delta_ND)
-        self.add_rms_norm(x_ND, delta_ND, step_size, norm)
+        if isinstance(norm, LayerNorm):
+            self.add_layer_norm(x_ND, delta_ND, bias_D, step_size, norm)
+        else:
+            self.add_rms_norm(x_ND, delta_ND, step_size, norm)
 
     def head_norm(self, x_NHE: Array, norm: HeadNorm) -> None:
         """x = weight · x / r of every head in place, r = √(mean(x²) + ε) over the head."""
@@ -488,6 +613,38 @@ class Backend(ABC):
         parts = packed_NO[:, gate], packed_NO[:, up]
         self.swiglu_backward(out_NF, *parts, *parts, out_NF)
 
+    # ---- GELU
+
+    @abstractmethod
+    def gelu(self, x_NF: Array, out_NF: Array) -> None:
+        """out = gelu(x), in the form with tanh"""
+
+    @abstractmethod
+    def gelu_backward(
+        self, dout_NF: Array, x_NF: Array, dx_NF: Array, out_NF: Array | None = None
+    ) -> None:
+        """The gradient of `gelu`, and with `out` its output again.
+
+        dx may be the array of x, and out that of dout.
+        """
+
+    def linear_gelu(
+        self, x_NI: Array, weight_FI: Array, bias_F: Array, up_NF: Array, out_NF: Array
+    ) -> None:
+        """up = x Wᵀ + bias, out = gelu(up)"""
+        self.linear_bias(x_NI, weight_FI, bias_F, up_NF)
+        self.gelu(up_NF, out_NF)
+
+    def linear_gelu_backward(
+        self, dx_ND: Array, weight_DF: Array, scale: float, up_NF: Array, out_NF: Array
+    ) -> None:
+        """From the gradient of scale · out Wᵀ to that of up, which replaces it.
+
+        `out` receives gelu's output again.
+        """
+        self.linear_backward_input(dx_ND, weight_DF, out_NF, scale)
+        self.gelu_backward(out_NF, up_NF, up_NF, out_NF)
+
     # ---- losses
 
     @abstractmethod
@@ -549,9 +706,9 @@ class Backend(ABC):
         """`linear` with the weight of a head, for a model that is used and not trained."""
         self.linear(normed_ND, weight_VD, out_NV)
 
-    def next_logits(self, norm: RmsNorm, weight_VD: Array, out_BV: Array) -> None:
+    def next_logits(self, norm: Norm, weight_VD: Array, out_BV: Array) -> None:
         """Logits behind the last block: the final norm and the product with a head."""
-        self.rms_norm(*norm)
+        self.norm(norm)
         self.linear(norm.out_ND, weight_VD, out_BV)
 
     @abstractmethod

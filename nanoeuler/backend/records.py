@@ -32,6 +32,20 @@ class RmsNorm(NamedTuple):
     inverse_rms_N: Array  # 1 / √(mean(x²) + ε), kept for the backward pass
 
 
+class LayerNorm(NamedTuple):
+    """The same with LayerNorm. The backward pass takes the mean of x again."""
+
+    x_ND: Array
+    weight_D: Array
+    bias_D: Array
+    epsilon: float
+    out_ND: Array
+    inverse_rms_N: Array  # 1 / √(mean((x − mean)²) + ε)
+
+
+Norm = RmsNorm | LayerNorm
+
+
 class HeadNorm(NamedTuple):
     """An RMSNorm of every head of q or k, with arrays of its own."""
 
@@ -140,6 +154,11 @@ class AttentionForm(BlockForm):
 
 
 @dataclass(frozen=True)
+class BiasedAttentionForm(AttentionForm):
+    """Attention with biases and without a rotation, LayerNorm in front."""
+
+
+@dataclass(frozen=True)
 class SwigluForm(BlockForm):
     """An MLP with SwiGLU."""
 
@@ -147,6 +166,13 @@ class SwigluForm(BlockForm):
     columns: int  # of the packed product gate, up, padding included
     gate: slice
     up: slice
+
+
+@dataclass(frozen=True)
+class GeluForm(BlockForm):
+    """An MLP with GELU and biases, LayerNorm in front."""
+
+    ffn: int
 
 
 @dataclass
@@ -158,6 +184,9 @@ class AttentionWeights:
     output: Array  # (D, H·E)
     query_norm: Array | None = None  # (E,) with the variant qk_norm: weighted
     key_norm: Array | None = None
+    norm_bias: Array | None = None  # these three of a BiasedAttentionForm
+    query_key_value_bias: Array | None = None
+    output_bias: Array | None = None
 
 
 @dataclass
@@ -170,15 +199,29 @@ class SwigluWeights:
 
 
 @dataclass
+class GeluWeights:
+    """Weights of an MLP block with GELU, or their gradients; matrices are (out, in)."""
+
+    norm: Array  # (D,)
+    norm_bias: Array
+    up: Array  # (F, D)
+    up_bias: Array  # (F,)
+    down: Array  # (D, F)
+    down_bias: Array  # (D,)
+
+
+@dataclass
 class ModelWeights:
     """All weights of a model, or their gradients, as views of a flat buffer."""
 
     flat: Array
     embedding: Array  # (V, D)
-    blocks: list[Any]  # by block: AttentionWeights or SwigluWeights
+    blocks: list[Any]  # by block: AttentionWeights, SwigluWeights or GeluWeights
     final_norm: Array  # (D,)
     heads: Array  # (K · head rows, D)
     first_head: Array  # (head rows, D): head 0 alone, all that generation needs
+    positions: Array | None = None  # (context, D) where positions are learned
+    final_norm_bias: Array | None = None  # of a LayerNorm
 
 
 class CacheSlots(NamedTuple):

@@ -19,6 +19,7 @@ from nanoeuler.backend.records import (
     AdamWConstants,
     AttentionArrays,
     FlatState,
+    LayerNorm,
     MatrixGroup,
     MuonConstants,
     ParameterRun,
@@ -99,6 +100,16 @@ class ReferenceBackend(Backend):
             dweight *= scale
         store(dweight_OI, dweight, accumulate)
 
+    # ---- biases
+
+    def add_bias(self, out_NO: Array, bias_O: Array) -> None:
+        out_NO += bias_O
+
+    def bias_backward(
+        self, dout_NO: Array, dbias_O: Array, *, accumulate: bool, scale: float = 1
+    ) -> None:
+        store(dbias_O, scale * np.einsum("no->o", dout_NO), accumulate)
+
     # ---- embedding:  out_n = table[ids_n]
 
     def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
@@ -114,6 +125,17 @@ class ReferenceBackend(Backend):
         present, first = np.unique(ids_N[order], return_index=True)
         if len(present):
             dtable_VD[present] += np.add.reduceat(dout_ND[order], first, axis=0)
+
+    def embedding_at(
+        self,
+        ids_N: Array,
+        table_VD: Array,
+        positions_N: Array,
+        position_table_PD: Array,
+        out_ND: Array,
+    ) -> None:
+        self.embedding(ids_N, table_VD, out_ND)
+        out_ND += np.take(position_table_PD, positions_N, axis=0, mode="clip")
 
     def gather(self, x_ND: Array, index_R: Array) -> Array:
         return x_ND[index_R]
@@ -164,6 +186,54 @@ class ReferenceBackend(Backend):
         unit *= mean[:, None]
         gradient -= unit
         gradient *= inverse_rms_N[:, None]
+        store(dx_ND, gradient, add_to_dx)
+
+    # ---- LayerNorm (Ba, Kiros & Hinton 2016, eq. 4):  out = w · (x − m) / r + bias,
+    #      m = mean(x),  r = √(mean((x − m)²) + ε)
+
+    def layer_norm(self, norm: LayerNorm) -> None:
+        x, weight, bias, epsilon, out, inverse_rms = norm
+        np.subtract(x, x.mean(axis=1, keepdims=True), out=out)
+        self.rms_norm(out.copy(), weight, epsilon, out, inverse_rms)
+        out += bias
+
+    def add_layer_norm(
+        self, x_ND: Array, delta_ND: Array, bias_D: Array, step_size: float, norm: LayerNorm
+    ) -> None:
+        total_ND = norm.x_ND
+        np.add(delta_ND, bias_D, out=total_ND)
+        total_ND *= step_size
+        total_ND += x_ND
+        self.layer_norm(norm)
+
+    def layer_norm_backward(
+        self,
+        dout_ND: Array,
+        norm: LayerNorm,
+        dx_ND: Array,
+        dweight_D: Array,
+        dbias_D: Array,
+        *,
+        add_to_dx: bool,
+        accumulate: bool,
+        out_ND: Array | None = None,
+    ) -> None:
+        """With u = (x − m) / r and g = w · dout:
+
+        dx = (g − mean(g) − u · mean(g · u)) / r,  dw = Σₙ dout · u,  dbias = Σₙ dout
+        """
+        x, weight, bias, _, _, inverse_rms = norm
+        unit = (x - x.mean(axis=1, keepdims=True)) * inverse_rms[:, None]
+        store(dweight_D, np.einsum("nd,nd->d", dout_ND, unit), accumulate)
+        store(dbias_D, np.einsum("nd->d", dout_ND), accumulate)
+        gradient = dout_ND * weight
+        if out_ND is not None:
+            np.multiply(unit, weight, out=out_ND)
+            out_ND += bias
+        slope = np.einsum("nd,nd->n", gradient, unit) / x.shape[1]
+        gradient -= gradient.mean(axis=1, keepdims=True)
+        gradient -= unit * slope[:, None]
+        gradient *= inverse_rms[:, None]
         store(dx_ND, gradient, add_to_dx)
 
     # ---- rotary positions (Su et al. 2021, eq. 34, halves instead of neighbours):
@@ -285,6 +355,29 @@ class ReferenceBackend(Backend):
             np.multiply(silu, up_NF, out=out_NF)
         dgate_NF[...] = slope
         dup_NF[...] = dup
+
+    # ---- GELU in the form with tanh (Hendrycks & Gimpel 2016):
+    #      out = x (1 + tanh u) / 2 = x σ(2u),  u = √(2/π) (x + 0.044715 x³)
+
+    def gelu(self, x_NF: Array, out_NF: Array) -> None:
+        sigmoid(twice_gelu_angle(x_NF), out_NF)
+        out_NF *= x_NF
+
+    def gelu_backward(
+        self, dout_NF: Array, x_NF: Array, dx_NF: Array, out_NF: Array | None = None
+    ) -> None:
+        """dx = dout · (σ + x σ (1 − σ) · 2u′),  u′ = √(2/π) (1 + 3 · 0.044715 x²)"""
+        sigma = sigmoid(twice_gelu_angle(x_NF), np.empty_like(dout_NF))
+        slope = x_NF * x_NF
+        slope *= 3 * CUBE
+        slope += 1
+        slope *= 2 * ROOT * x_NF * (1 - sigma)
+        slope += 1
+        slope *= sigma
+        slope *= dout_NF
+        if out_NF is not None:
+            np.multiply(x_NF, sigma, out=out_NF)
+        dx_NF[...] = slope
 
     # ---- cross-entropy of R rows of logits; a target of −1 has no loss and no gradient
 
@@ -560,6 +653,19 @@ def sigmoid(z: Array, out: Array) -> Array:
     out += 1
     out *= 0.5
     return out
+
+
+CUBE, ROOT = 0.044715, math.sqrt(2 / math.pi)
+"""The constants of `gelu`."""
+
+
+def twice_gelu_angle(x: Array) -> Array:
+    """2u = 2 √(2/π) (x + 0.044715 x³)"""
+    angle = x * x
+    angle *= CUBE
+    angle += 1
+    angle *= 2 * ROOT * x
+    return angle
 
 
 def documents(starts_BT: Array, offset_B: Array) -> Iterator[tuple[int, slice, slice, int]]:

@@ -143,10 +143,11 @@ def shape_lines(config: "ModelConfig") -> list[Line]:
     c = config
     layers = f"{c.layers} layers, {c.heads} query and {c.kv_heads} key/value heads of {c.head_size}"
     tied = "head 0 tied to the embedding" if c.tied else "not tied"
+    positions = "learned" if c.family == "gpt2" else f"RoPE θ = {c.rope_theta:,.0f}"
     return [
         ("dim", f"{c.dim:,}", f"{layers}, ffn {c.ffn:,}, h = {c.step_size:g}"),
         ("vocabulary", f"{c.vocab_size:,}", f"K = {c.mtp_heads} prediction heads, {tied}"),
-        ("context", f"{c.context:,}", f"tokens; RoPE θ = {c.rope_theta:,.0f}"),
+        ("context", f"{c.context:,}", f"tokens; {positions}"),
     ]
 
 
@@ -157,7 +158,7 @@ def describe_memory(
     rows of a micro-batch that the memory of `holder` holds."""
     from nanoeuler.config.machine import memory_megabytes
     from nanoeuler.model.buffers import rows_within, training_pass_bytes
-    from nanoeuler.model.llama import make_blocks
+    from nanoeuler.model.families import make_blocks
     from nanoeuler.model.spec import storage_elements, tensor_table
 
     buffer = 4 * storage_elements(tensor_table(config))

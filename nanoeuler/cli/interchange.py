@@ -31,9 +31,10 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
     parser = subparsers.add_parser(
         "import",
-        help="take a Llama-class model from Hugging Face's folder",
-        description="Read a folder of Hugging Face's with a Llama-class model in safetensors, and "
-        "write a model folder, which can be evaluated, chatted with and trained further.",
+        help="take a Llama-class model or a GPT-2 from Hugging Face's folder",
+        description="Read a folder of Hugging Face's with a Llama-class model or a GPT-2 in "
+        "safetensors, and write a model folder, which can be evaluated, chatted with and trained "
+        "further.",
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="Hugging Face's folder")
     parser.add_argument(

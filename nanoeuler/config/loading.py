@@ -184,6 +184,13 @@ def resolve_model(config: Config, locations: Mapping[Key, str], source: str) -> 
         sft["context"] = resolved.context
     if dpo["context"] is None:
         dpo["context"] = sft["context"] if sft["enabled"] else resolved.context
+    for stage in ("sft", "dpo"):
+        if resolved.family == "gpt2" and config[stage]["context"] != resolved.context:
+            raise UserError(
+                f"{locate((stage, 'context'), locations, source)}: {stage}.context is "
+                f"{config[stage]['context']}, but model.family gpt2 has learned "
+                f"{resolved.context} positions; leave it out, or change model.context"
+            )
 
 
 class Consistency:

@@ -278,10 +278,14 @@ class Dpo(Tuning):
 class Model(Section):
     """The transformer; `ModelConfig` is built from this section, and has the presets."""
 
-    preset: Literal["small", "medium", "base", "large", None] = key(
-        "small has 1.05 M parameters, medium 11 M, base 116 M, large 267 M; null means that every "
-        "field is given",
+    preset: Literal["small", "medium", "base", "large", "gpt2", "gpt2-tiny", None] = key(
+        "small has 1.05 M parameters, medium 11 M, base 116 M, large 267 M, gpt2 124 M, gpt2-tiny "
+        "0.9 M; null means that every field is given",
         default=None,
+    )
+    family: Literal["llama", "gpt2"] = key(
+        "llama, or gpt2 with LayerNorm, GELU, learned positions and biases; left out, llama",
+        optional=True,
     )
     dim: int = key("width of the hidden state", optional=True, ge=1)
     heads: int = key("query heads", optional=True, ge=1)
@@ -290,7 +294,7 @@ class Model(Section):
     )
     layers: int = key("blocks", optional=True, ge=1)
     context: int = key("tokens of a training row", optional=True, ge=2)
-    ffn: int = key("inner width of the SwiGLU", optional=True, ge=1)
+    ffn: int = key("inner width of the MLP", optional=True, ge=1)
     head_size: int = key(
         "width of a head, an even number; left out, dim / heads", optional=True, ge=0
     )
@@ -308,7 +312,7 @@ class Model(Section):
         "with one (weighted); left out, none",
         optional=True,
     )
-    norm_epsilon: float = key("epsilon of RMSNorm", optional=True, gt=0)
+    norm_epsilon: float = key("epsilon of the norms", optional=True, gt=0)
     rope_theta: float = key("base of the rotary frequencies", optional=True, gt=1)
     step_size: float = key("h of x + h·f(x), the Euler step of a block", optional=True, gt=0)
     vocab_size: int = key(

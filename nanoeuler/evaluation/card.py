@@ -19,6 +19,10 @@ from nanoeuler.log import counted, printable
 ENGLISH = {"gutenberg", "fineweb"}
 """The sources whose language is known; that of somebody's own text is not."""
 SHAPE = ("dim", "layers", "heads", "kv_heads", "ffn", "context", "vocab_size", "mtp_heads")
+FAMILIES = {
+    "llama": "the Llama family (RMSNorm, rotary positions, grouped-query attention, SwiGLU)",
+    "gpt2": "the GPT-2 family (LayerNorm, learned positions, multi-head attention, GELU, biases)",
+}
 LEFT_OUT = ("sources", "data_dir", "results_dir", "slurm")
 """Sections of the configuration that say nothing of the model."""
 
@@ -41,6 +45,7 @@ def card(run: Run) -> str:
         verdict=licence_verdict(licences),
         facts=[*FACTS],
         training=training_rows(run),
+        family=FAMILIES.get(str(shape.get("family")), FAMILIES["llama"]),
         shape=", ".join(f"{key} {shape[key]}" for key in SHAPE if key in shape),
         checked=summarise_gradients(run.gradients),
         stages=list(evaluations),

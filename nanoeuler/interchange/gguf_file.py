@@ -13,8 +13,10 @@ from nanoeuler.errors import UserError
 from nanoeuler.folders import atomic_folder
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.interchange.plain_model import PlainModel, cast, plain_model
+from nanoeuler.model import gpt2
 from nanoeuler.model.config import ModelConfig, round_up
 from nanoeuler.model.files import SavedModel
+from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.template import TEMPLATES, chat_template, split_prompt
 from nanoeuler.tokenizer import tokenizer_json
 from nanoeuler.tokenizer.vocabulary import Vocabulary
@@ -45,7 +47,7 @@ def write_gguf(folder: Path, saved: SavedModel, dtype: str) -> None:
         plain = whole_blocks(plain)
     vocabulary = tokenizer_json.read_unchecked(saved.tokenizer_path)
     with atomic_folder(folder) as temporary:
-        architecture = "llama" if plain.config.qk_norm == "none" else "qwen3"
+        architecture = architecture_of(plain.config)
         writer = gguf.GGUFWriter(temporary / FILE, architecture)
         writer.add_name(f"nanoeuler {saved.stage}")
         writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[dtype]])
@@ -62,13 +64,23 @@ def write_gguf(folder: Path, saved: SavedModel, dtype: str) -> None:
         (temporary / MODELFILE).write_text(modelfile(saved, vocabulary), encoding="utf-8")
 
 
+def architecture_of(config: ModelConfig) -> str:
+    """The name of llama.cpp's code that computes a model of these fields."""
+    if config.family == "gpt2":
+        return "gpt2"
+    return "llama" if config.qk_norm == "none" else "qwen3"
+
+
 def whole_blocks(plain: PlainModel) -> PlainModel:
     """The same model with ffn filled up to whole blocks by zeros, which change nothing.
 
     Raises `UserError` where other rows are no whole blocks.
     """
     c = plain.config
-    for name, width in (("dim", c.dim), ("heads · head_size", c.heads * c.head_size)):
+    widths = {"dim": c.dim, "heads · head_size": c.heads * c.head_size}
+    if c.family == "gpt2":
+        widths["ffn"] = c.ffn
+    for name, width in widths.items():
         if width % BLOCK:
             raise UserError(
                 f"q8_0 stores blocks of {BLOCK} weights, which don't divide the model's {name} of "
@@ -94,6 +106,9 @@ def add_shape(writer: "gguf.GGUFWriter", c: ModelConfig) -> None:
     writer.add_feed_forward_length(c.ffn)
     writer.add_head_count(c.heads)
     writer.add_head_count_kv(c.kv_heads)
+    if c.family == "gpt2":
+        writer.add_layer_norm_eps(c.norm_epsilon)
+        return
     writer.add_key_length(c.head_size)
     writer.add_value_length(c.head_size)
     writer.add_rope_dimension_count(c.head_size)
@@ -128,21 +143,26 @@ def add_tokenizer(writer: "gguf.GGUFWriter", vocabulary: Vocabulary) -> None:
 def add_tensors(
     writer: "gguf.GGUFWriter", plain: PlainModel, architecture: str, dtype: str
 ) -> None:
-    """All tensors; vectors stay in float32, as llama.cpp wants them."""
+    """All tensors; vectors and positions stay in float32, as llama.cpp wants them."""
     import gguf
 
     c = plain.config
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], c.layers)
-    for name, tensor in plain.tensors.items():
+    transposed = {row.name for row in tensor_table(c) if row.transposed}
+    for name, stored in plain.tensors.items():
+        tensor = np.ascontiguousarray(stored.T) if name in transposed else stored
         if architecture == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
             tensor = neighbours(tensor, c.head_size)
-        kind: Any = gguf.GGMLQuantizationType["F32" if tensor.ndim == 1 else dtype.upper()]
-        data = cast(name, tensor, "f32" if tensor.ndim == 1 or dtype == "q8_0" else dtype)
+        exact = tensor.ndim == 1 or name == gpt2.POSITIONS
+        kind: Any = gguf.GGMLQuantizationType["F32" if exact else dtype.upper()]
+        data = cast(name, tensor, "f32" if exact or dtype == "q8_0" else dtype)
         if kind == gguf.GGMLQuantizationType.Q8_0:
             data = gguf.quants.quantize(data, kind)
         elif kind == gguf.GGMLQuantizationType.BF16:
             data = data.view(np.uint8)
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), data, raw_dtype=kind)
+        writer.add_tensor(
+            names.get_name(name, try_suffixes=(".weight", ".bias")), data, raw_dtype=kind
+        )
 
 
 def neighbours(rows: np.ndarray, head_size: int) -> np.ndarray:

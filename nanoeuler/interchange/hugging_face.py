@@ -13,7 +13,7 @@ from nanoeuler.files import sync, write_json
 from nanoeuler.folders import atomic_folder
 from nanoeuler.interchange.plain_model import DTYPES, PlainModel, cast, plain_model
 from nanoeuler.model.companions import write_companions
-from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel, llama_keys
+from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel, transformers_keys
 from nanoeuler.tokenizer import tokenizer_json
 
 
@@ -29,7 +29,7 @@ def write_folder(
     with atomic_folder(folder) as temporary:
         write_weights(temporary / WEIGHTS, plain, dtype)
         tokenizer_json.write_framed(temporary / TOKENIZER, vocabulary)
-        keys = llama_keys(plain.config, vocabulary.end_id, DTYPES[dtype])
+        keys = transformers_keys(plain.config, vocabulary.end_id, DTYPES[dtype])
         write_json(temporary / CONFIG, keys)
         write_companions(temporary, saved, vocabulary, known_to_transformers=True, matter=matter)
 

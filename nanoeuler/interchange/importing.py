@@ -1,4 +1,4 @@
-"""The stage `import`: a model of the Llama family from Hugging Face's folder.
+"""The stage `import`: a model of the Llama or the GPT-2 family from Hugging Face's folder.
 
 Settings under which transformers would compute something else than this project are refused, each
 by name.
@@ -25,15 +25,19 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel, save_model
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.template import TEMPLATES, chat_template
+from nanoeuler.tokenizer import gpt2_files
+from nanoeuler.tokenizer.gpt2_files import HUGGING_FACE
 from nanoeuler.tokenizer.huggingface_encoder import HuggingFaceEncoder
 from nanoeuler.tokenizer.tokenizer_json import Reader, write_framed
 from nanoeuler.tokenizer.vocabulary import Vocabulary
 
 INDEX = f"{WEIGHTS}.index.json"
+GPT2 = "GPT2LMHeadModel"
 ARCHITECTURES = {
     "LlamaForCausalLM": "none",
     "MistralForCausalLM": "none",
     "Qwen3ForCausalLM": "weighted",
+    GPT2: "none",
 }
 """Class in transformers → its QK-norm."""
 FIELDS = {
@@ -45,6 +49,14 @@ FIELDS = {
     "context": "max_position_embeddings",
 }
 """Field of a model → its key in the config, which must be there."""
+GPT2_FIELDS = {
+    "vocab_size": "vocab_size",
+    "dim": "n_embd",
+    "layers": "n_layer",
+    "heads": "n_head",
+    "context": "n_positions",
+}
+"""The same in the config of a GPT-2."""
 ONLY: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu", "swish"),
     "attention_bias": (False,),
@@ -55,6 +67,16 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "partial_rotary_factor": (1.0,),
 }
 """Key of a config → the values that mean what this project computes; so does none."""
+GPT2_ONLY: dict[str, tuple[Any, ...]] = {
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+    "quantization_config": (),
+}
+"""The same for a GPT-2."""
+COMPUTED = ("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
+"""Ends of the names of tensors that follow from the config: frequencies and causal masks."""
 CHAT_TEMPLATE = "chat_template.jinja"
 EARLIER_TEMPLATES = {
     "c97ef4d7b9a1f6f92f66d84b84a7d6e6fb25872ab79e25c44183940d405a1f3d": "alpaca",
@@ -121,27 +143,47 @@ def read_config(path: Path, keys: Any) -> ModelConfig:
             f"import reads {', '.join(ARCHITECTURES)}"
         )
     check_settings(path, keys, architecture)
-    missing = [key for key in FIELDS.values() if type(keys.get(key)) is not int]
+    names = GPT2_FIELDS if architecture == GPT2 else FIELDS
+    missing = [key for key in names.values() if type(keys.get(key)) is not int]
     if missing:
         raise UserError(f"{path}: lacks {', '.join(missing)}, or it is no whole number")
-    fields = {field: keys[key] for field, key in FIELDS.items()}
-    fields |= {
-        "kv_heads": keys.get("num_key_value_heads") or fields["heads"],
-        "head_size": keys.get("head_dim") or (128 if architecture == "Qwen3ForCausalLM" else 0),
-        "norm_epsilon": keys.get("rms_norm_eps", 1e-6),
-        "rope_theta": rope_theta(path, keys),
-        "tied": keys.get("tie_word_embeddings") or False,
-        "qk_norm": ARCHITECTURES[architecture],
-        "mtp_heads": 1,
-    }
+    fields = {field: keys[key] for field, key in names.items()} | {"mtp_heads": 1}
+    if architecture == GPT2:
+        fields |= gpt2_fields(keys)
+    else:
+        fields |= llama_fields(path, keys, architecture)
     try:
         return ModelConfig.from_dict(fields)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
 
+def gpt2_fields(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The other fields of a GPT-2."""
+    tied = keys.get("tie_word_embeddings")
+    return {
+        "family": "gpt2",
+        "kv_heads": keys["n_head"],
+        "ffn": keys.get("n_inner") or 4 * keys["n_embd"],
+        "norm_epsilon": keys.get("layer_norm_epsilon", 1e-5),
+        "tied": True if tied is None else tied,
+    }
+
+
+def llama_fields(path: Path, keys: Mapping[str, Any], architecture: str) -> dict[str, Any]:
+    """The other fields of a model of the Llama family."""
+    return {
+        "kv_heads": keys.get("num_key_value_heads") or keys["num_attention_heads"],
+        "head_size": keys.get("head_dim") or (128 if architecture == "Qwen3ForCausalLM" else 0),
+        "norm_epsilon": keys.get("rms_norm_eps", 1e-6),
+        "rope_theta": rope_theta(path, keys),
+        "tied": keys.get("tie_word_embeddings") or False,
+        "qk_norm": ARCHITECTURES[architecture],
+    }
+
+
 def check_settings(path: Path, keys: Mapping[str, Any], architecture: str) -> None:
-    only = dict(ONLY)
+    only = dict(GPT2_ONLY if architecture == GPT2 else ONLY)
     if architecture == "MistralForCausalLM":
         only["sliding_window"] = ()
     for key, allowed in only.items():
@@ -168,7 +210,8 @@ def rope_theta(path: Path, keys: Mapping[str, Any]) -> Any:
 def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) -> Vocabulary:
     """The tokenizer, which must have an id for each row of the embedding."""
     path = folder / TOKENIZER
-    if not path.is_file():
+    released = config.family == "gpt2" and all((folder / name).is_file() for name in HUGGING_FACE)
+    if not path.is_file() and not released:
         remedy = "import reads a tokenizer in this form only, which the tokenizers library writes"
         if (folder / SENTENCEPIECE).is_file():
             remedy = (
@@ -180,9 +223,11 @@ def read_vocabulary(folder: Path, config: ModelConfig, keys: Mapping[str, Any]) 
     eos = keys.get("eos_token_id")
     end_id = eos[0] if isinstance(eos, list) and eos else eos
     end_id = end_id if type(end_id) is int else None
-    known = "import reads byte-level BPE, and SentencePiece's with single bytes, only"
-    reader = Reader(path, known, end_id)
-    vocabulary = reader.vocabulary(read_json(path))
+    if path.is_file():
+        known = "import reads byte-level BPE, and SentencePiece's with single bytes, only"
+        vocabulary = Reader(path, known, end_id).vocabulary(read_json(path))
+    else:
+        vocabulary = gpt2_files.read(folder, HUGGING_FACE)
     if len(vocabulary.tokens) != config.vocab_size:
         raise UserError(
             f"{path}: has {len(vocabulary.tokens)} ids where the model's embedding has "
@@ -259,15 +304,18 @@ def read_weights(folder: Path, files: list[Path], config: ModelConfig) -> np.nda
     buffer = FlatBuffer(config, parameters)
     missing = set(buffer.rows)
     for path in files:
-        for name, tensor in read_tensors(path):
-            if name.endswith("rotary_emb.inv_freq") or (config.tied and name == "lm_head.weight"):
+        for stored_name, tensor in read_tensors(path):
+            if stored_name.endswith(COMPUTED) or (config.tied and stored_name == "lm_head.weight"):
                 continue  # computed by us, or the embedding again
+            name = stored_name
+            if config.family == "gpt2" and stored_name.startswith(("wte.", "wpe.", "h.", "ln_f.")):
+                name = f"transformer.{stored_name}"  # as GPT-2 was released
             if name not in buffer.rows:
                 raise UserError(
                     f"{path}: has a tensor {brief(name)}, which a nanoeuler model with the fields "
                     f"of its {CONFIG} does not have; give another model"
                 )
-            expected = buffer.rows[name].shape
+            expected = buffer.in_file(name).shape
             if tensor.shape != expected:
                 raise UserError(
                     f"{path}: tensor {name} has shape {list(tensor.shape)} where {CONFIG} asks for "
@@ -277,7 +325,7 @@ def read_weights(folder: Path, files: list[Path], config: ModelConfig) -> np.nda
                 raise UserError(
                     f"{path}: tensor {name} holds values that are not finite; give another model"
                 )
-            buffer[name][...] = tensor
+            buffer.in_file(name)[...] = tensor
             missing.discard(name)
     if missing:
         raise UserError(

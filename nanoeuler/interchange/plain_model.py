@@ -14,18 +14,23 @@ DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 """Types of weights that a model is exported in, and their names in Hugging Face's files."""
 
 
+OUTPUTS = ("o_proj.weight", "down_proj.weight", "c_proj.weight", "c_proj.bias")
+"""The parts of a layer that its step is proportional to."""
+
+
 @dataclass
 class PlainModel:
-    """A Llama, or with QK-norm a Qwen3, that computes what a model of ours does."""
+    """A Llama, with QK-norm a Qwen3, or a GPT-2 that computes what a model of ours does."""
 
     config: ModelConfig
-    tensors: dict[str, np.ndarray]  # float32, contiguous
+    tensors: dict[str, np.ndarray]  # float32, contiguous, in the shapes of Hugging Face's files
 
 
 def plain_model(saved: SavedModel) -> PlainModel:
     """`saved` with h folded into the last matrix of each block, and head 0 only.
 
-    x + h·W f(x) is x + (h·W) f(x). The norm of q and k without weights is one with ones.
+    x + h·W f(x) is x + (h·W) f(x), and a bias is scaled like W. The norm of q and k without weights
+    is one with ones.
     """
     c = saved.config
     qk_norm = "none" if c.qk_norm == "none" else "weighted"
@@ -33,12 +38,12 @@ def plain_model(saved: SavedModel) -> PlainModel:
     buffer, tensors = FlatBuffer(c, saved.parameters), {}
     for tensor in tensor_table(config):
         if tensor.name in buffer.rows:
-            tensors[tensor.name] = np.ascontiguousarray(buffer[tensor.name])
+            tensors[tensor.name] = np.ascontiguousarray(buffer.in_file(tensor.name))
         else:
             tensors[tensor.name] = np.ones(tensor.shape, np.float32)
     if c.step_size != 1.0:
         for name in tensors:
-            if name.endswith(("o_proj.weight", "down_proj.weight")):
+            if name.endswith(OUTPUTS):
                 tensors[name] = tensors[name] * np.float32(c.step_size)
     return PlainModel(config, tensors)
 

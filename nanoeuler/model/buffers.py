@@ -9,11 +9,11 @@ import numpy as np
 
 from nanoeuler.backend.arena import Arena, count_bytes, in_one_block
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, RmsNorm
+from nanoeuler.backend.records import Array, LayerNorm, Norm, RmsNorm
 from nanoeuler.model.blocks.block import StreamBuffers
 from nanoeuler.model.config import ModelConfig, round_up
+from nanoeuler.model.families import make_blocks
 from nanoeuler.model.heads import head_columns
-from nanoeuler.model.llama import make_blocks
 
 
 @dataclass
@@ -29,8 +29,11 @@ class PassBuffers:
     no_offset: Array  # (B,) zeros: without a cache, queries and keys start together
     tokens_at_once: int  # tokens whose logits exist at a time
     logits: Array  # (tokens_at_once, K · head rows); empty where no training is planned
-    norms: list[RmsNorm] = field(default_factory=list)  # of each point, set by the model
+    norms: list[Norm] = field(default_factory=list)  # of each point, set by the model
 
+
+NormWeights = tuple[Array, Array | None]
+"""Weight of a norm and, of a LayerNorm, its bias."""
 
 known_blocks = functools.cache(make_blocks)
 """Made once: a pass of a new shape is often a prompt that somebody waits for."""
@@ -101,7 +104,7 @@ def lay_out_pass(
 def make_buffers(
     config: ModelConfig,
     ops: Backend,
-    norm_weights: Sequence[Array],
+    norm_weights: Sequence[NormWeights],
     batch: int,
     length: int,
     *,
@@ -116,10 +119,11 @@ def make_buffers(
 
     buffers = in_one_block(lay_out, ops)
     points = zip(buffers.points, norm_weights, buffers.inverse_rms, strict=True)
-    buffers.norms = [
-        RmsNorm(x, weight, config.norm_epsilon, buffers.stream.normed, inverse_rms)
-        for x, weight, inverse_rms in points
-    ]
+    for x, (weight, bias), inverse_rms in points:
+        written = config.norm_epsilon, buffers.stream.normed, inverse_rms
+        is_plain = bias is None
+        norm = RmsNorm(x, weight, *written) if is_plain else LayerNorm(x, weight, bias, *written)
+        buffers.norms.append(norm)
     return buffers
 
 
@@ -127,7 +131,12 @@ class KeptBuffers:
     """The buffers of a model's passes: of one shape for training, and of one for the rest."""
 
     def __init__(
-        self, config: ModelConfig, ops: Backend, norm_weights: Sequence[Array], *, recompute: bool
+        self,
+        config: ModelConfig,
+        ops: Backend,
+        norm_weights: Sequence[NormWeights],
+        *,
+        recompute: bool,
     ):
         self.config, self.ops, self.recompute = config, ops, recompute
         self.norm_weights = norm_weights

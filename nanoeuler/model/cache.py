@@ -167,11 +167,11 @@ class CacheStep:
 
         def work() -> None:
             ids, positions, starts, offset = feed.arrays
-            weak_model.embed(ids.reshape(-1), buffers)
+            weak_model.embed(ids.reshape(-1), positions.reshape(-1), buffers)
             new = Rows(positions.reshape(-1), starts, offset, table)
             run_cached(weak_model, new, buffers, slots, decode)
             if decode is not None:
-                weak_model.backend.rms_norm(*buffers.norms[-1])
+                weak_model.backend.norm(buffers.norms[-1])
 
         self.program = model.backend.program(work)
 

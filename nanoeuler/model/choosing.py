@@ -141,7 +141,7 @@ class Choices:
         """Append the last chosen tokens, and choose the next."""
         model, buffers = self.model, self.buffers
         tokens, lengths, _, _ = self.feed.arrays
-        model.embed(tokens, buffers)
+        model.embed(tokens, lengths, buffers)
         rows = Rows(lengths, self.no_starts, lengths, self.rope_table)
         run_cached(model, rows, buffers, self.slots, self.decode)
         model.backend.next_logits(buffers.norms[-1], model.weights.first_head, self.logits)
@@ -250,7 +250,7 @@ class DraftedChoices(Choices):
         tokens, drafts, lengths, draws, settings = self.feed.arrays
         laid_out = self.ids, self.positions, self.counters
         backend.lay_out_drafts(tokens, drafts, lengths, draws, *laid_out)
-        model.embed(self.ids.reshape(-1), buffers)
+        model.embed(self.ids.reshape(-1), self.positions.reshape(-1), buffers)
         rows = Rows(self.positions.reshape(-1), self.no_starts, lengths, self.rope_table)
         run_cached(model, rows, buffers, self.slots, self.decode)
         final = buffers.norms[-1]

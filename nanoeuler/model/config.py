@@ -44,6 +44,30 @@ PRESETS: dict[str, dict[str, Any]] = {
         "ffn": 2816,
         "vocab_size": 8192,
     },
+    "gpt2": {
+        "family": "gpt2",
+        "dim": 768,
+        "heads": 12,
+        "kv_heads": 12,
+        "layers": 12,
+        "context": 1024,
+        "ffn": 3072,
+        "vocab_size": 50_257,
+        "mtp_heads": 1,
+        "tied": True,
+    },
+    "gpt2-tiny": {
+        "family": "gpt2",
+        "dim": 128,
+        "heads": 4,
+        "kv_heads": 4,
+        "layers": 4,
+        "context": 128,
+        "ffn": 512,
+        "vocab_size": 512,
+        "mtp_heads": 1,
+        "tied": True,
+    },
 }
 
 
@@ -67,7 +91,9 @@ LARGEST_FLOAT = 1e38
 
 QK_NORMS = ("none", "rms", "weighted")
 
-VARIANTS: dict[str, Any] = {"qk_norm": "none"}
+FAMILIES = ("llama", "gpt2")
+
+VARIANTS: dict[str, Any] = {"qk_norm": "none", "family": "llama"}
 """Fields that were added later, and their defaults. A configuration that leaves them alone writes
 the same `to_dict` as before, so that fingerprints of earlier runs hold."""
 
@@ -81,9 +107,12 @@ def is_huge(value: int | float) -> bool:
 class ModelConfig:
     """A decoder-only transformer with K prediction heads.
 
-    Pre-norm RMSNorm (Zhang & Sennrich 2019), rotary positions in the rotate-half form (Su et al.
-    2021), grouped-query attention (Ainslie et al. 2023), SwiGLU (Shazeer 2020), and multi-token
-    prediction with linear heads on one hidden state (Gloeckle et al. 2024).
+    The Llama family: pre-norm RMSNorm (Zhang & Sennrich 2019), rotary positions in the rotate-half
+    form (Su et al. 2021), grouped-query attention (Ainslie et al. 2023), SwiGLU (Shazeer 2020), and
+    multi-token prediction with linear heads on one hidden state (Gloeckle et al. 2024).
+
+    The GPT-2 family (Radford et al. 2019): LayerNorm, learned positions, multi-head attention,
+    GELU, and biases everywhere; with the same heads.
     """
 
     vocab_size: int
@@ -101,6 +130,7 @@ class ModelConfig:
     step_size: float = 1.0  # h of x + h·f(x)
     tied: bool = False  # head 0 shares the embedding's weights
     qk_norm: str = "none"  # RMSNorm of each head of q and k: none, rms (no weight), weighted
+    family: str = "llama"  # or gpt2
 
     def __post_init__(self) -> None:
         """Fill in the defaults that depend on other fields. Raises `UserError`."""
@@ -139,6 +169,12 @@ class ModelConfig:
                 f"model.mtp_weights is {brief(list(weights))}: it needs one weight ≥ 0 for each "
                 f"of the {self.mtp_heads} heads, and head 0's above 0"
             )
+        if self.family not in FAMILIES:
+            raise UserError(
+                f"model.family is {brief(self.family)}; there are {', '.join(FAMILIES)}"
+            )
+        if self.family == "gpt2":
+            self.check_gpt2()
         if self.qk_norm not in QK_NORMS:
             raise UserError(
                 f"model.qk_norm is {brief(self.qk_norm)}; there are {', '.join(QK_NORMS)}"
@@ -148,6 +184,22 @@ class ModelConfig:
                 "model.norm_epsilon and model.step_size must be above 0, and model.rope_theta "
                 "above 1"
             )
+
+    def check_gpt2(self) -> None:
+        """Raise `UserError` for fields that the GPT-2 family does not have."""
+        needed = {
+            "kv_heads": self.heads,
+            "head_size": self.dim // self.heads,
+            "qk_norm": "none",
+            "rope_theta": 10_000.0,
+        }
+        for field, value in needed.items():
+            if getattr(self, field) != value:
+                raise UserError(
+                    f"model.{field} is {brief(getattr(self, field))}, but model.family gpt2 has "
+                    f"{value} here (kv_heads = heads, head_size = dim / heads, no rotation); "
+                    "leave it out, or take model.family llama"
+                )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
@@ -194,8 +246,8 @@ class ModelConfig:
 
     @property
     def vocab_storage(self) -> int:
-        """`vocab_size` rounded up in the same way."""
-        return round_up(self.vocab_size, 8)
+        """`vocab_size` rounded up in the same way; as GPT-2's is by custom, to 128."""
+        return round_up(self.vocab_size, 128 if self.family == "gpt2" else 8)
 
 
 def check_type(field: str, value: Any, kind: Any) -> None:

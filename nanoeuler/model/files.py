@@ -1,9 +1,10 @@
 """A model folder holds all that chat, evaluation and export need.
 
 Its model is three files: `model.safetensors`, `config.json` and `tokenizer.json`. Tensors have the
-names and shapes of Hugging Face's Llama, in float32, without padding. `config.json` carries this
-project's fields under `nanoeuler`, beside the keys that Llama-class readers look for. That section
-holds the hashes of the other two files and its own, which are compared when the folder is read.
+names and shapes of Hugging Face's Llama or GPT-2, in float32, without padding. `config.json`
+carries this project's fields under `nanoeuler`, beside the keys that readers of those look for.
+That section holds the hashes of the other two files and its own, which are compared when the folder
+is read.
 Beside them lie the companions, which are for other tools.
 """
 
@@ -51,7 +52,7 @@ class SavedModel:
 def save_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
     """Write the named tensors of flat buffers; the keys of `buffers` are prefixes ("" for none)."""
     tensors = {
-        prefix + tensor.name: np.ascontiguousarray(buffer[tensor.name])
+        prefix + tensor.name: np.ascontiguousarray(buffer.in_file(tensor.name))
         for prefix, buffer in buffers.items()
         for tensor in buffer.table
     }
@@ -75,7 +76,7 @@ def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
     Raises `UserError` for a damaged file or one of another model.
     """
     wanted = {
-        prefix + tensor.name: buffer[tensor.name]
+        prefix + tensor.name: buffer.in_file(tensor.name)
         for prefix, buffer in buffers.items()
         for tensor in buffer.table
     }
@@ -163,7 +164,7 @@ def save_model(folder: str | Path, model: SavedModel) -> None:
             "info": model.info,
             "sha256": hashes,
         }
-        keys = llama_keys(model.config, vocabulary.end_id)
+        keys = transformers_keys(model.config, vocabulary.end_id)
         write_json(temporary / CONFIG, keys | {"nanoeuler": seal(description)})
         write_companions(temporary, model, vocabulary, known_to_transformers=bool(keys))
     shutil.rmtree(previous(folder), ignore_errors=True)
@@ -259,13 +260,43 @@ def read_unsealed(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
         raise UserError(f"{folder / CONFIG}: {error}") from error
 
 
-def llama_keys(config: ModelConfig, end_id: int, dtype: str = "float32") -> dict[str, Any]:
+def transformers_keys(config: ModelConfig, end_id: int, dtype: str = "float32") -> dict[str, Any]:
     """The keys of a Hugging Face config, or none where its classes would compute something else.
 
-    With h = 1 the model is a Llama, and with weighted QK-norm a Qwen3, which norms each head of q
-    and k before the rotation, too. Readers ignore the heads beyond head 0.
+    Readers ignore the heads beyond head 0.
     """
-    if config.step_size != 1.0 or config.qk_norm == "rms":
+    keys = gpt2_keys if config.family == "gpt2" else llama_keys
+    return {} if config.step_size != 1.0 else keys(config, end_id, dtype)
+
+
+def gpt2_keys(config: ModelConfig, end_id: int, dtype: str) -> dict[str, Any]:
+    """Those of a GPT-2."""
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": config.vocab_size,
+        "n_embd": config.dim,
+        "n_layer": config.layers,
+        "n_head": config.heads,
+        "n_inner": config.ffn,
+        "n_positions": config.context,
+        "n_ctx": config.context,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": config.norm_epsilon,
+        "attn_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "resid_pdrop": 0.0,
+        "tie_word_embeddings": config.tied,
+        "bos_token_id": end_id,
+        "eos_token_id": end_id,
+        "torch_dtype": dtype,
+    }
+
+
+def llama_keys(config: ModelConfig, end_id: int, dtype: str) -> dict[str, Any]:
+    """Those of a Llama, or with weighted QK-norm a Qwen3, which norms each head of q and k before
+    the rotation, too."""
+    if config.qk_norm == "rms":
         return {}
     llama = config.qk_norm == "none"
     return {

@@ -4,8 +4,8 @@ import numpy as np
 
 from nanoeuler.backend.records import Array, ModelWeights
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.llama import make_blocks
-from nanoeuler.model.spec import EMBEDDING, head_name, storage_elements, tensor_table
+from nanoeuler.model.families import family_of, make_blocks
+from nanoeuler.model.spec import head_name, storage_elements, tensor_table
 from nanoeuler.model.tensors import INITIAL_STD
 
 
@@ -39,6 +39,10 @@ class FlatBuffer:
     def __getitem__(self, name: str) -> Array:
         return self.storage(name)[tuple(slice(size) for size in self.rows[name].shape)]
 
+    def in_file(self, name: str) -> Array:
+        """View in the shape that files have."""
+        return self[name].T if self.rows[name].transposed else self[name]
+
     def packed(self, *names: str) -> Array:
         """The adjacent matrices `names` as one matrix (their storage rows one after another)."""
         first, last = self.rows[names[0]], self.rows[names[-1]]
@@ -54,22 +58,27 @@ def model_weights(config: ModelConfig, array: Array, norms: Array | None = None)
     """
     buffer = FlatBuffer(config, array)
     norm_buffer = FlatBuffer(config, array if norms is None else norms)
-    first = EMBEDDING if config.tied else head_name(0)
+    family = family_of(config)
+    first = family.EMBEDDING if config.tied else head_name(0)
     heads = [first, *(head_name(head) for head in range(1, config.mtp_heads))]
+    final_norm, *final_norm_bias = (norm_buffer[name] for name in family.FINAL_NORM)
     return ModelWeights(
         flat=array,
-        embedding=buffer[EMBEDDING],
+        embedding=buffer[family.EMBEDDING],
         blocks=[block.weights(buffer, norm_buffer) for block in make_blocks(config)],
-        final_norm=norm_buffer["model.norm.weight"],
+        final_norm=final_norm,
         heads=buffer.packed(*heads),
         first_head=buffer.storage(first),
+        positions=buffer[family.POSITIONS] if family.POSITIONS else None,
+        final_norm_bias=final_norm_bias[0] if final_norm_bias else None,
     )
 
 
 def initial_parameters(
     config: ModelConfig, seed: int, embedding_std: float = INITIAL_STD
 ) -> np.ndarray:
-    """A flat float32 buffer of fresh parameters: normal with each tensor's spread, norms 1.
+    """A flat float32 buffer of fresh parameters: normal with each tensor's spread, norms 1, biases
+    0.
 
     `embedding_std` is the embedding's spread. Each tensor draws from a counter-based stream of its
     own, keyed by the seed and its row in the table. Padding is 0.
@@ -81,9 +90,10 @@ def initial_parameters(
         view = view[tuple(slice(size) for size in tensor.shape)]
         if tensor.initial_std is None:
             view[...] = 1
-        else:
+        elif tensor.initial_std:
             generator = np.random.Generator(np.random.Philox(key=[seed, index]))
             draws = generator.standard_normal(tensor.shape, np.float32)
-            std = embedding_std if tensor.name == EMBEDDING else tensor.initial_std
+            is_embedding = tensor.name == family_of(config).EMBEDDING
+            std = embedding_std if is_embedding else tensor.initial_std
             view[...] = draws * np.float32(std)
     return buffer

@@ -22,8 +22,11 @@ from nanoeuler.model.depth import refined
 from nanoeuler.model.files import WEIGHTS, load_model, save_model
 from nanoeuler.model.flat import FlatBuffer
 
-LAYER = re.compile(r"model\.layers\.(\d+)\.")
-OUTPUTS = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+LAYER = re.compile(r"(model\.layers|transformer\.h)\.(\d+)\.")
+OUTPUTS = (
+    *("self_attn.o_proj.weight", "mlp.down_proj.weight"),
+    *("attn.c_proj.weight", "attn.c_proj.bias", "mlp.c_proj.weight", "mlp.c_proj.bias"),
+)
 """The parts of a layer that its step is proportional to."""
 
 
@@ -40,8 +43,8 @@ def refine(config: ModelConfig, array: np.ndarray, power: int = 0) -> np.ndarray
         if found is None:
             target[tensor.name][...] = source[tensor.name]
         else:
-            layer, part = int(found[1]), tensor.name[found.end() :]
-            original = source[f"model.layers.{layer // 2}.{part}"]
+            layer, part = int(found[2]), tensor.name[found.end() :]
+            original = source[f"{found[1]}.{layer // 2}.{part}"]
             target[tensor.name][...] = factor(layer, part, power) * original
     return target.array
 

@@ -8,8 +8,8 @@ offset or a shape a second time.
 import functools
 
 from nanoeuler.model.config import ModelConfig, round_up
-from nanoeuler.model.llama import make_blocks
-from nanoeuler.model.tensors import ALIGNMENT, Tensor, TensorSpec, lay_out
+from nanoeuler.model.families import family_of, make_blocks
+from nanoeuler.model.tensors import ALIGNMENT, Tensor, TensorSpec, lay_out, norm_tensors
 
 
 def head_name(index: int) -> str:
@@ -17,13 +17,9 @@ def head_name(index: int) -> str:
     return "lm_head.weight" if index == 0 else f"mtp_heads.{index}.weight"
 
 
-EMBEDDING = "model.embed_tokens.weight"
-"""Name of the embedding, which is the first head too where they are tied."""
-
-
 @functools.lru_cache
 def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
-    """Every parameter in the order of the flat buffers: embedding, layers, final norm, heads.
+    """Every parameter in the order of the flat buffers: embeddings, layers, final norm, heads.
 
     A tied embedding is the first head. Parts of a packed product (q, k, v; gate, up; the heads)
     are neighbours, so that the product's weight is one view.
@@ -31,12 +27,15 @@ def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
     c = config
     shape, storage = (c.vocab_size, c.dim), (c.vocab_storage, c.dim)
     specs: list[TensorSpec] = []
+    family = family_of(config)
     if not c.tied:
-        specs.append(TensorSpec(EMBEDDING, shape, storage_shape=storage))
+        specs.append(TensorSpec(family.EMBEDDING, shape, storage_shape=storage))
+    if family.POSITIONS:
+        specs.append(TensorSpec(family.POSITIONS, (c.context, c.dim)))
     for block in make_blocks(config):
         specs += block.tensors()
-    specs.append(TensorSpec("model.norm.weight", (c.dim,), None))
-    heads = [EMBEDDING if c.tied else head_name(0), *map(head_name, range(1, c.mtp_heads))]
+    specs += norm_tensors(c, *family.FINAL_NORM)
+    heads = [family.EMBEDDING if c.tied else head_name(0), *map(head_name, range(1, c.mtp_heads))]
     specs += [TensorSpec(name, shape, storage_shape=storage, packed=True) for name in heads]
     return lay_out(specs)
 
@@ -61,10 +60,10 @@ def parameter_count(config: ModelConfig) -> int:
 def parameters_by_kind(config: ModelConfig) -> dict[str, int]:
     """Number of trained parameters of each kind; a tied embedding counts as embedding."""
     marks = {
-        "embedding": ("embed_tokens",),
-        "attention": ("self_attn",),
+        "embedding": ("embed_tokens", ".wte.", ".wpe."),
+        "attention": ("self_attn", ".attn."),
         "mlp": (".mlp.",),
-        "norms": ("norm",),
+        "norms": ("norm", ".ln_"),
         "heads": ("lm_head", "mtp_heads"),
     }
     counts = dict.fromkeys(marks, 0)
@@ -82,7 +81,8 @@ def forward_flops(config: ModelConfig, tokens: float, seen: float, predicted: fl
     ops are not counted.
     """
     c = config
-    per_layer = c.dim * c.head_size * (2 * c.heads + 2 * c.kv_heads) + 3 * c.dim * c.ffn
+    inner = 3 * c.ffn if c.family == "llama" else 2 * c.ffn  # columns of the MLP's products
+    per_layer = c.dim * c.head_size * (2 * c.heads + 2 * c.kv_heads) + c.dim * inner
     heads = c.mtp_heads * c.vocab_size * c.dim
     return (
         2 * (tokens * c.layers * per_layer + predicted * heads)

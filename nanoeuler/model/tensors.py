@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nanoeuler.model.config import round_up
+from nanoeuler.model.config import ModelConfig, round_up
 
 ALIGNMENT = 128
 """Tensors start on multiples of this many elements, so that a flat buffer consists of blocks with
@@ -20,9 +20,16 @@ class TensorSpec:
 
     name: str
     shape: tuple[int, ...]
-    initial_std: float | None = INITIAL_STD  # of a normal distribution with mean 0; None: all ones
+    initial_std: float | None = INITIAL_STD  # of a normal distribution around 0; None: all ones
     storage_shape: tuple[int, ...] | None = None  # with padding; None: as `shape`
     packed: bool = False  # part of a packed product: rows are padded as `packed_rows` says
+    transposed: bool = False  # in files it is (in, out)
+
+
+def norm_tensors(config: ModelConfig, weight: str, bias: str | None = None) -> list[TensorSpec]:
+    """The parameters of a norm of these names; an RMSNorm has no bias."""
+    biases = [] if bias is None else [TensorSpec(bias, (config.dim,), 0.0)]
+    return [TensorSpec(weight, (config.dim,), None), *biases]
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,7 @@ class Tensor:
     initial_std: float | None
     decay: bool  # does weight decay apply to it?
     packed: bool = False  # part of a packed product, of which the neighbours are the others
+    transposed: bool = False  # in files
 
     @property
     def size(self) -> int:
@@ -67,8 +75,7 @@ def lay_out(specs: Iterable[TensorSpec]) -> tuple[Tensor, ...]:
         if spec.packed:
             storage = (packed_rows(*storage), storage[1])
         decay = len(spec.shape) > 1
-        table.append(
-            Tensor(spec.name, spec.shape, storage, offset, spec.initial_std, decay, spec.packed)
-        )
+        row = spec.name, spec.shape, storage, offset, spec.initial_std, decay
+        table.append(Tensor(*row, spec.packed, spec.transposed))
         offset = round_up(table[-1].stop, ALIGNMENT)
     return tuple(table)

@@ -19,9 +19,9 @@ from nanoeuler.model.blocks.block import Rows
 from nanoeuler.model.buffers import KeptBuffers, PassBuffers
 from nanoeuler.model.cache import Cache, CacheMemory, new_cache
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.families import make_blocks
 from nanoeuler.model.flat import model_weights
 from nanoeuler.model.heads import Heads
-from nanoeuler.model.llama import make_blocks
 
 
 @dataclass
@@ -54,7 +54,9 @@ class Transformer:
         self.weights = model_weights(config, self.working, norms=parameters)
         self.training_weights = self.weights
         """The weights as training's forward pass reads them: see `Backend.training_weights`."""
-        norms = [*(weights.norm for weights in self.weights.blocks), self.weights.final_norm]
+        w = self.weights
+        norms = [(block.norm, getattr(block, "norm_bias", None)) for block in w.blocks]
+        norms.append((w.final_norm, w.final_norm_bias))
         self.buffers = KeptBuffers(config, backend, norms, recompute=recompute)
         self.idle_caches: dict[tuple[int, int], CacheMemory] = {}
         table = backend.rope_table(config.context, config.head_size, config.rope_theta)
@@ -86,7 +88,7 @@ class Transformer:
         B, T = batch.ids.shape
         buffers = self.buffers(B, T, training=training)
         weights = self.training_weights if training else self.weights
-        self.embed(batch.ids.reshape(-1), buffers)
+        self.embed(batch.ids.reshape(-1), batch.positions.reshape(-1), buffers)
         self.run_blocks(self.rows(batch, buffers), buffers, weights)
         return buffers
 
@@ -96,9 +98,16 @@ class Transformer:
         positions = batch.positions.reshape(-1)
         return Rows(positions, batch.starts, buffers.no_offset, self.rope_table)
 
-    def embed(self, ids_N: Array, buffers: PassBuffers) -> None:
-        """The tokens' embeddings are where the residual stream begins."""
-        self.backend.embedding(ids_N, self.weights.embedding, buffers.norms[0].x_ND)
+    def embed(self, ids_N: Array, positions_N: Array, buffers: PassBuffers) -> None:
+        """The tokens' embeddings are where the residual stream begins.
+
+        With those of their positions, where these are learned.
+        """
+        w, x_ND = self.weights, buffers.norms[0].x_ND
+        if w.positions is None:
+            self.backend.embedding(ids_N, w.embedding, x_ND)
+        else:
+            self.backend.embedding_at(ids_N, w.embedding, positions_N, w.positions, x_ND)
 
     def run_blocks(
         self,
@@ -112,7 +121,7 @@ class Transformer:
         With `slots` the blocks append to a cache and read what it holds.
         """
         ops, norms, delta = self.backend, buffers.norms, buffers.stream.delta
-        ops.rms_norm(*norms[0])
+        ops.norm(norms[0])
         for i, (block, w, saved) in enumerate(
             zip(self.blocks, weights.blocks, buffers.blocks, strict=True)
         ):
@@ -143,14 +152,12 @@ class Transformer:
     ) -> None:
         """From the gradient of what the heads read to `gradients` of everything below them."""
         ops, stream, rows = self.backend, buffers.stream, self.rows(batch, buffers)
-        x, weight, _, _, inverse_rms = buffers.norms[-1]
-        ops.rms_norm_backward(
+        dweights = gradients.final_norm, gradients.final_norm_bias
+        ops.norm_backward(
             stream.dnormed,
-            x,
-            weight,
-            inverse_rms,
+            buffers.norms[-1],
             stream.dx,
-            gradients.final_norm,
+            *dweights,
             add_to_dx=False,
             accumulate=accumulate,
         )
@@ -167,6 +174,10 @@ class Transformer:
             gradients.embedding,
             accumulate=accumulate or self.config.tied,
         )
+        if gradients.positions is not None:
+            positions_N = batch.positions.reshape(-1)
+            table = gradients.positions
+            ops.embedding_backward(positions_N, stream.dx, table, accumulate=accumulate)
 
     # ---- inference
 

@@ -17,8 +17,9 @@ from nanoeuler.model.checks.comparison import Comparison, compare
 from nanoeuler.model.checks.engine_ops import OP_TOLERANCE, check_cross_entropy, check_preference
 from nanoeuler.model.checks.op_comparison import Random
 from nanoeuler.model.config import ModelConfig, round_up
+from nanoeuler.model.families import family_of
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.spec import EMBEDDING, parameter_count
+from nanoeuler.model.spec import parameter_count
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.training.check_model import in_float64, reference_gradients
 from nanoeuler.training.optimizer.adamw import AdamW
@@ -120,7 +121,7 @@ def spread_parameters(config: ModelConfig, random: np.random.Generator) -> np.nd
         values = random.standard_normal(tensor.shape)
         if len(tensor.shape) == 1:
             values = 1 + values / 5
-        elif tensor.name != EMBEDDING or config.tied:
+        elif tensor.name != family_of(config).EMBEDDING or config.tied:
             values /= math.sqrt(tensor.shape[1])
         buffer[tensor.name][...] = values
     return parameters

@@ -1,6 +1,6 @@
 """The model that a stage starts from: a model folder, or a checkpoint of any stage."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.families import family_of
 from nanoeuler.model.files import CONFIG, WEIGHTS, check_hashes, read_description, usable
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.checkpoint import Checkpoints, read_checkpoint, read_parameters
@@ -41,8 +42,8 @@ class Parent:
 def read_parent(folder: str | Path, model: ModelConfig) -> Parent:
     """Read the weights of `folder` for a model with the fields of `model`.
 
-    Only the context may differ, since RoPE has no parameters. Raises `UserError` for other fields,
-    and for a file that is not as it was written.
+    Only the context may differ, where positions are not learned: RoPE has no parameters. Raises
+    `UserError` for other fields, and for a file that is not as it was written.
     """
     found = find_weights(Path(folder))
     if (found / CONFIG).is_file():
@@ -52,8 +53,9 @@ def read_parent(folder: str | Path, model: ModelConfig) -> Parent:
         state = read_checkpoint(found)
         config, description = ModelConfig.from_dict(state["model"]), {}
         weights = state["sha256"][WEIGHTS]
-    theirs = replace(config, context=model.context).to_dict()
-    ours = model.to_dict()
+    learned = family_of(config).POSITIONS is not None
+    theirs = asdict(config if learned else replace(config, context=model.context))
+    ours = asdict(model)
     different = [
         f"{key} {theirs[key]} there, {ours[key]} here"
         for key in ours

@@ -83,7 +83,7 @@ def test_a_variant_that_nobody_has_thought_of_is_left_to_the_composed_path():
 
     attention, mlp = FORMS[:2]
     engine = CpuBackend(1)
-    engine.fused_layer = (Gated, Clipped)
+    engine.fused_layers = ((Gated, Clipped),)
     gated = Gated(**vars(attention))
     clipped = Clipped(**vars(mlp))
     assert engine.fuses([gated, clipped], 1)

@@ -15,6 +15,7 @@ from nanoeuler.backend.records import (
     AdamWConstants,
     AttentionArrays,
     FlatState,
+    LayerNorm,
     ModelWeights,
     ParameterRun,
     RmsNorm,
@@ -245,6 +246,70 @@ def test_a_nan_stays_a_nan(ops):
     ops.cross_entropy_with_gradient(logits, targets, np.ones(1, np.float32), logprobs, lse)
     assert np.isnan(logprobs[0])
     assert np.isnan(logits).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 6), (200, 128), (65, 37)])
+@pytest.mark.parametrize("flag", [False, True])
+def test_layer_norm(ops, random, shape, flag):
+    N, D = shape
+    arrays = [normal(random, *shape) for shape in [shape] * 6 + [(D,)] * 5 + [(N,)]]
+    arrays[0] += 2
+
+    def call(backend, x, delta, total, out, dout, dx, weight, bias, step_bias, dw, db, inverse):
+        norm = LayerNorm(total, weight, bias, 1e-5, out, inverse)
+        backend.add_layer_norm(x, delta, step_bias, 0.7, norm)
+        norm = norm._replace(x_ND=x, out_ND=delta)
+        backend.layer_norm(norm)
+        options = {"add_to_dx": flag, "accumulate": flag, "out_ND": dout if flag else None}
+        backend.layer_norm_backward(dout, norm, dx, dw, db, **options)
+
+    both(ops, call, *arrays, outputs=(1, 2, 3, 4, 5, 9, 10, 11))
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("rows", [1, 7, 130])
+@pytest.mark.parametrize("flag", [False, True])
+def test_gelu_and_biases_with_their_products(ops, random, rows, flag):
+    """The weight of a training step may be a transpose."""
+    sizes = [(rows, 24), (37, 24), (37,), (rows, 37), (rows, 37), (24, 37), (24,)]
+    arrays = [normal(random, *shape) for shape in sizes]
+    points = [normal(random, *shape) for shape in [(rows, 24)] * 4 + [(24,), (24,), (rows,)]]
+    sums = normal(random, 37, 24), normal(random, 37)
+    if flag:
+        arrays[1], arrays[5] = (np.asfortranarray(arrays[index]) for index in (1, 5))
+
+    def call(backend, x, weight, bias, up, out, down, down_bias, *others):
+        point, delta, total, normed, norm_weight, norm_bias, inverse, dweight, dbias = others
+        backend.linear_bias(x, weight, bias, up)
+        backend.linear_gelu(x, weight, bias, up, out)
+        norm = LayerNorm(total, norm_weight, norm_bias, 1e-5, normed, inverse)
+        backend.euler_step(out, down, delta, point, 0.7, norm, down_bias)
+        if flag:
+            backend.gelu(up, out)
+            backend.gelu_backward(out.copy(), up, up)
+        else:
+            backend.linear_gelu_backward(x, down, 0.5, up, out)
+        backend.linear_bias_backward(up, x, dweight, dbias, accumulate=flag, scale=0.3)
+
+    both(ops, call, *arrays, *points, *sums, outputs=(3, 4, 9, 10, 13, 14, 15))
+
+
+def test_a_position_beyond_the_table_takes_its_last_row(ops, random):
+    def call(backend, ids, positions, table, positions_table, out):
+        backend.embedding_at(ids, table, positions, positions_table, out)
+
+    ids, positions = random.integers(0, 9, (2, 130)).astype(np.int32)
+    tables = normal(random, 9, 40), normal(random, 7, 40)
+    both(ops, call, ids, positions, *tables, normal(random, 130, 40), outputs=(4,))
+
+
+def test_gelu_stays_finite_at_extremes(ops):
+    x = np.array([[1e4, -1e4, 0.0, 40.0, -40.0]], np.float32)
+    out, dx = np.empty((2, 1, 5), np.float32)
+    ops.gelu(x, out)
+    ops.gelu_backward(np.ones_like(x), x, dx)
+    np.testing.assert_allclose(out, [[1e4, 0, 0, 40, 0]], atol=1e-30)
+    np.testing.assert_allclose(dx, [[1, 0, 0.5, 1, 0]], atol=1e-20)
 
 
 ATTENTION = {

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.records import AttentionArrays
-from nanoeuler.backend.reference import ReferenceBackend, sigmoid, store
+from nanoeuler.backend.reference import ReferenceBackend, sigmoid, store, twice_gelu_angle
 from nanoeuler.model.checks.model_gradients import CASES, check_model
 from nanoeuler.model.checks.op_gradients import check_ops
 
@@ -26,6 +26,120 @@ def planted(op):
         return mistaken
 
     return note
+
+
+# ---- the ops of GPT-2
+
+
+@planted("bias")
+class BiasSign(ReferenceBackend):
+    def bias_backward(self, dout_NO, dbias_O, *, accumulate, scale=1):
+        super().bias_backward(dout_NO, dbias_O, accumulate=accumulate, scale=-scale)
+
+
+@planted("bias")
+class BiasGradientWithoutScale(ReferenceBackend):
+    def bias_backward(self, dout_NO, dbias_O, *, accumulate, scale=1):
+        super().bias_backward(dout_NO, dbias_O, accumulate=accumulate)
+
+
+@planted("bias")
+class BiasGradientNotAccumulated(ReferenceBackend):
+    def bias_backward(self, dout_NO, dbias_O, *, accumulate, scale=1):
+        super().bias_backward(dout_NO, dbias_O, accumulate=False, scale=scale)
+
+
+@planted("bias")
+class BiasGradientAveraged(ReferenceBackend):
+    def bias_backward(self, dout_NO, dbias_O, *, accumulate, scale=1):
+        store(dbias_O, scale * dout_NO.mean(axis=0), accumulate)
+
+
+@planted("embedding_at")
+class PositionsSign(ReferenceBackend):
+    def embedding_at(self, ids_N, table_VD, positions_N, position_table_PD, out_ND):
+        super().embedding_at(ids_N, table_VD, positions_N, -position_table_PD, out_ND)
+
+
+@planted("embedding_at")
+class PositionsNotAdded(ReferenceBackend):
+    def embedding_at(self, ids_N, table_VD, positions_N, position_table_PD, out_ND):
+        self.embedding(ids_N, table_VD, out_ND)
+
+
+@planted("embedding_at")
+class PositionsOfTokens(ReferenceBackend):
+    def embedding_at(self, ids_N, table_VD, positions_N, position_table_PD, out_ND):
+        super().embedding_at(ids_N, table_VD, ids_N, position_table_PD, out_ND)
+
+
+class MistakenLayerNorm(ReferenceBackend):
+    """The backward pass with `change` made to its record, its gradients, or its terms."""
+
+    def layer_norm_backward(
+        self, dout, norm, dx, dweight, dbias, *, add_to_dx, accumulate, out_ND=None
+    ):
+        options = {"add_to_dx": add_to_dx, "accumulate": accumulate, "out_ND": out_ND}
+        super().layer_norm_backward(*self.change(dout, norm, dx, dweight, dbias), **options)
+
+
+@planted("add_layer_norm")
+class LayerNormMeanNotTakenOff(MistakenLayerNorm):
+    def layer_norm_backward(
+        self, dout, norm, dx, dweight, dbias, *, add_to_dx, accumulate, out_ND=None
+    ):
+        saved = norm.x_ND, norm.weight_D, norm.inverse_rms_N, dx, dweight
+        super().rms_norm_backward(
+            dout, *saved, add_to_dx=add_to_dx, accumulate=accumulate, out_ND=out_ND
+        )
+        store(dbias, dout.sum(axis=0), accumulate)
+
+
+@planted("add_layer_norm")
+class LayerNormWeightMissing(MistakenLayerNorm):
+    def change(self, dout, norm, *gradients):
+        return dout, norm._replace(weight_D=np.ones_like(norm.weight_D)), *gradients
+
+
+@planted("add_layer_norm")
+class LayerNormStatisticSquared(MistakenLayerNorm):
+    def change(self, dout, norm, *gradients):
+        return dout, norm._replace(inverse_rms_N=norm.inverse_rms_N**2), *gradients
+
+
+@planted("add_layer_norm")
+class LayerNormGradientsSwapped(MistakenLayerNorm):
+    def change(self, dout, norm, dx, dweight, dbias):
+        return dout, norm, dx, dbias, dweight
+
+
+@planted("add_layer_norm")
+class LayerNormStepBiasNotScaled(ReferenceBackend):
+    def add_layer_norm(self, x_ND, delta_ND, bias_D, step_size, norm):
+        super().add_layer_norm(x_ND, delta_ND, bias_D / step_size, step_size, norm)
+
+
+@planted("gelu")
+class GeluSign(ReferenceBackend):
+    def gelu_backward(self, dout_NF, x_NF, dx_NF, out_NF=None):
+        super().gelu_backward(dout_NF, x_NF, dx_NF, out_NF)
+        dx_NF *= -1
+
+
+@planted("gelu")
+class GeluOfTheErrorFunction(ReferenceBackend):
+    """The other form: its derivative differs by 1e-3."""
+
+    def gelu(self, x_NF, out_NF):
+        out_NF[...] = x_NF * (1 + np.vectorize(math.erf)(x_NF / math.sqrt(2))) / 2
+
+
+@planted("gelu")
+class GeluSlopeOfSigmoidAlone(ReferenceBackend):
+    def gelu_backward(self, dout_NF, x_NF, dx_NF, out_NF=None):
+        if out_NF is not None:
+            self.gelu(x_NF, out_NF)
+        dx_NF[...] = dout_NF * sigmoid(twice_gelu_angle(x_NF), np.empty_like(x_NF))
 
 
 # ---- linear
@@ -521,8 +635,9 @@ def test_a_mistake_between_the_ops_fails_the_check_of_the_model(mistaken, case):
 
 
 def test_the_quick_form_catches_a_mistake_in_the_backward_pass_of_every_op():
-    quick = list(CASES)[-1]
+    llama, gpt2 = list(CASES)[-1], list(CASES)[-2]
     # the first mistake of each op, its sign; preferences are no part of a model
     chosen = {op: mistaken for op, mistaken in reversed(PLANTED) if op != "preference"}
     for op, mistaken in chosen.items():
+        quick = gpt2 if op in ("bias", "embedding_at", "add_layer_norm", "gelu") else llama
         assert failures(check_model(quick, mistaken(np.float64))) == {quick}, op

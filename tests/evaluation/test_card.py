@@ -90,6 +90,13 @@ def test_the_limits_are_those_of_the_last_model(run):
     )
 
 
+def test_it_names_the_family(run):
+    assert "A decoder of the Llama family (RMSNorm," in unwrapped(card(run))
+    for evaluation in run.evaluations.values():
+        evaluation["model"] = {"family": "gpt2", "dim": 96, "context": 128}
+    assert "A decoder of the GPT-2 family (LayerNorm," in unwrapped(card(run))
+
+
 def test_weights_that_were_given_are_not_called_random(run):
     assert "trained from random weights on 4.04 MB" in card(run)
     run.stages["pretrain"].header["config"] = {

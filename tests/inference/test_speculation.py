@@ -20,6 +20,16 @@ from tests.models import chain, cycle, transitions
 ENGINES = {"reference": lambda: ReferenceBackend(np.float32), "cpu": lambda: CpuBackend(1)}
 WARM = Sampling(temperature=1.0, top_p=1.0, seed=5)
 END = 0
+SIZES = {
+    "vocab_size": 70,
+    "dim": 72,
+    "layers": 2,
+    "heads": 6,
+    "kv_heads": 2,
+    "ffn": 101,
+    "context": 64,
+    "mtp_heads": 4,
+}
 
 
 def written(model, prompts, sampling, max_tokens, speculation=None, end=END):
@@ -94,6 +104,18 @@ def test_sampled_replies_with_drafts_follow_the_distribution_of_the_model():
     assert statistic < 26 + 4.5 * np.sqrt(2 * 26)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_drafts_change_no_token_of_a_gpt2(engine):
+    """Rows that fill the context and slide: learned positions begin anew."""
+    config = ModelConfig.from_dict(SIZES | {"family": "gpt2", "kv_heads": 6, "context": 40})
+    backend = ENGINES[engine]()
+    model = Transformer(config, backend.from_host(4 * initial_parameters(config, 1)), backend)
+    prompts = [[3, 1, 4], [1, 5, 9, 2, 6] * 6, [5]]
+    expected = written(model, prompts, GREEDY, 60, end=-1)
+    assert written(model, prompts, GREEDY, 60, Speculation(4, 0.0), end=-1) == expected
+    assert all(each.dropped for each in expected)
+
+
 @pytest.mark.parametrize("limit", range(1, 12))
 def test_the_end_and_the_limit_may_lie_within_the_drafts(limit):
     model = chain(CpuBackend(1), cycle(8, 1e-6))  # 1, 2, …, 7, then the end
@@ -108,11 +130,10 @@ def test_the_end_and_the_limit_may_lie_within_the_drafts(limit):
         assert speculation.acceptance == [1, 1, 1]
 
 
-def test_a_few_tokens_at_once_have_the_bits_of_one_by_one_on_the_cpu():
+@pytest.mark.parametrize("family", [{}, {"family": "gpt2", "kv_heads": 6, "tied": True}])
+def test_a_few_tokens_at_once_have_the_bits_of_one_by_one_on_the_cpu(family):
     """So a near tie is decided alike with drafts and without."""
-    config = ModelConfig(
-        vocab_size=70, dim=72, layers=2, heads=6, kv_heads=2, ffn=101, context=64, mtp_heads=4
-    )
+    config = ModelConfig.from_dict(SIZES | family)
     backend = CpuBackend(2)
     model = Transformer(config, 4 * initial_parameters(config, 1), backend)
     ids = np.random.default_rng(1).integers(0, 70, (3, 40)).astype(np.int32)

@@ -5,6 +5,7 @@ from typing import Any
 from tests.small_model import SHAPE
 
 VOCABULARY = 300
+GPT2 = {"family": "gpt2", "kv_heads": 4, "mtp_heads": 1, "tied": True}
 FIELDS = SHAPE | {"vocab_size": VOCABULARY, "context": 64}
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -19,5 +20,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "another epsilon": {"norm_epsilon": 1e-2},
     "normed q and k": {"qk_norm": "rms"},
     "weighted norms": {"qk_norm": "weighted", "step_size": 0.7, "tied": True},
+    "gpt2": GPT2,
+    "gpt2, untied, more heads": GPT2 | {"tied": False, "mtp_heads": 2, "heads": 8, "kv_heads": 8},
+    "gpt2, h of a half, odd": GPT2 | {"step_size": 0.5, "layers": 3, "ffn": 13},
     "odd": {"dim": 46, "heads": 1, "kv_heads": 1, "layers": 3, "ffn": 13},
 }

@@ -134,7 +134,9 @@ def test_llama_cpp_writes_the_same_greedy_tokens(shape, make_model, tmp_path):
     whole = ids + reply.ids
     theirs.eval(whole)
     logits = ours.logits(whole)
-    assert np.abs(theirs.scores[: len(whole)] - logits).max() <= 1e-3
+    # llama.cpp reads GELU from a table of float16
+    limit = 1e-2 if shape.startswith("gpt2") else 1e-3
+    assert np.abs(theirs.scores[: len(whole)] - logits).max() <= limit
     choices = theirs.scores[len(ids) - 1 : len(whole) - 1, :].copy()
     choices[:, 1:16] = -np.inf  # `generate` chooses no reserved token
     assert choices.argmax(axis=1).tolist() == reply.ids

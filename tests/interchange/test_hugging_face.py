@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from exported_shapes import SHAPES
+from exported_shapes import GPT2, SHAPES
 from safetensors.numpy import load_file, save_file
 
 from nanoeuler.backend.reference import ReferenceBackend
@@ -166,7 +166,7 @@ def refusal(folder):
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, "its architecture is 'GPT2LMHeadModel'; import"),
+        ({"architectures": ["GPTNeoForCausalLM"]}, "its architecture is 'GPTNeoForCausalLM'; imp"),
         ({"architectures": None}, "its architecture is None"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling is {'rope_type': 'yarn'}, which"),
         (
@@ -253,3 +253,70 @@ def test_the_commands_refuse_in_one_sentence(make_model, tmp_path, capsys):
     assert "no such folder" in said("export", tmp_path / "nowhere", *hf, tmp_path / "x")
     assert "no such folder" in said("import", tmp_path / "nowhere", "--output", tmp_path / "x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "model"]
+
+
+def test_gpt2_is_imported_as_it_was_released(make_model, tmp_path):
+    """Names without their prefix, the causal masks beside them, and no width of the MLP."""
+    folder, released = make_model(GPT2 | {"ffn": 128}), tmp_path / "hf"
+    export(folder, "hf", "f32", released)
+    tensors = load_file(released / "model.safetensors")
+    assert tensors["transformer.h.0.mlp.c_fc.weight"].shape == (32, 128)  # (in, out)
+    tensors = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    for layer in range(2):
+        tensors[f"h.{layer}.attn.bias"] = np.ones((1, 1, 64, 64), np.float32)
+        tensors[f"h.{layer}.attn.masked_bias"] = np.float32(-1e4).reshape(1)
+    save_file(tensors, released / "model.safetensors")
+    config = json.loads((released / "config.json").read_text())
+    del config["n_inner"], config["tie_word_embeddings"], config["n_ctx"]
+    (released / "config.json").write_text(json.dumps(config))
+    import_folder(released, tmp_path / "back")
+    before, after = load_model(folder), load_model(tmp_path / "back")
+    assert after.config == before.config
+    assert np.array_equal(after.parameters, before.parameters)
+
+
+def test_gpt2s_vocabulary_may_be_in_its_own_two_files(make_model, tmp_path):
+    folder, released = make_model(GPT2), tmp_path / "hf"
+    export(folder, "hf", "f32", released)
+    content = json.loads((released / "tokenizer.json").read_text())
+    (released / "tokenizer.json").unlink()
+    vocab = content["model"]["vocab"]
+    ids = {name.replace("</s>", "<|endoftext|>"): index for name, index in vocab.items()}
+    (released / "vocab.json").write_text(json.dumps(ids))
+    with pytest.raises(UserError, match="no such file; import reads a tokenizer in this form"):
+        import_folder(released, tmp_path / "back")
+    merges = ["#version: 0.2", *(" ".join(each) for each in map(pair, content["model"]["merges"]))]
+    (released / "merges.txt").write_text("\n".join(merges) + "\n")
+    import_folder(released, tmp_path / "back")
+    tokenizer = Tokenizer.load(tmp_path / "back" / "tokenizer.json")
+    ours = Tokenizer.load(folder / "tokenizer.json")
+    text = "The harbour lies below the hill."
+    assert tokenizer.special_ids == {"<|endoftext|>": 0}
+    assert np.array_equal(tokenizer.encode(text), ours.encode(text))
+
+
+def pair(merge):
+    return merge.split(" ") if isinstance(merge, str) else merge
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"activation_function": "gelu"}, "activation_function is 'gelu', which a nanoeuler model"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
+        ({"n_head": None}, "lacks n_head, or it is no whole number"),
+        ({"n_positions": 32}, "has shape [64, 32] where config.json asks for [32, 32]"),
+    ],
+)
+def test_another_gpt2_is_refused_by_name(make_model, change_config, tmp_path, keys, words):
+    export(make_model(GPT2), "hf", "f32", tmp_path / "hf")
+    change_config(tmp_path / "hf", **keys)
+    assert words in refusal(tmp_path / "hf")
+
+
+def test_learned_positions_keep_their_number(make_model):
+    folder = make_model(GPT2)
+    config = load_config(folder)
+    assert read_parent(folder, config).parameters.size
+    with pytest.raises(UserError, match="context 64 there, 32 here"):
+        read_parent(folder, replace(config, context=32))

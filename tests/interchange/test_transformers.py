@@ -3,6 +3,8 @@
 It is in no lock: install transformers and torch beside the others to run these.
 """
 
+import shutil
+
 import numpy as np
 import pytest
 from exported_shapes import SHAPES
@@ -11,7 +13,7 @@ from nanoeuler import api
 from nanoeuler.inference.conversation import Conversation
 from nanoeuler.interchange.exporting import export
 from nanoeuler.interchange.importing import import_folder
-from nanoeuler.model.files import llama_keys, load_config
+from nanoeuler.model.files import load_config, transformers_keys
 from nanoeuler.model.template import TEMPLATES
 
 torch = pytest.importorskip("torch", reason="transformers needs PyTorch")
@@ -46,7 +48,7 @@ def test_an_export_computes_the_same(shape, make_model, tmp_path, capfd):
     capfd.readouterr()
     assert_equal(ours, tmp_path / "hf")
     assert "UNEXPECTED" not in "".join(capfd.readouterr())
-    if llama_keys(load_config(folder), 0):
+    if transformers_keys(load_config(folder), 0):
         assert_equal(ours, folder)
 
 
@@ -101,3 +103,33 @@ def test_what_transformers_saves_is_imported(make_model, tmp_path):
     tokenizer.save_pretrained(tmp_path / "theirs")
     import_folder(tmp_path / "theirs", tmp_path / "ours")
     assert_equal(api.load(tmp_path / "ours", device="cpu"), tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("sizes", [(32, 4, 2, None), (48, 3, 3, 100), (96, 6, 1, 50)])
+def test_a_gpt2_that_transformers_saves_is_imported(sizes, make_model, tmp_path):
+    """And written again, it is the same."""
+    dim, heads, layers, inner = sizes
+    model = make_model({})
+    config = transformers.GPT2Config(
+        vocab_size=300,
+        n_embd=dim,
+        n_head=heads,
+        n_layer=layers,
+        n_inner=inner,
+        n_positions=512,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    torch.manual_seed(3)
+    theirs = transformers.GPT2LMHeadModel(config)
+    for parameter in theirs.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    theirs.save_pretrained(tmp_path / "theirs")
+    transformers.AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / "theirs")
+    shutil.copy(model / "generation_config.json", tmp_path / "theirs")  # no reserved tokens
+    import_folder(tmp_path / "theirs", tmp_path / "ours")
+    assert_equal(api.load(tmp_path / "ours", device="cpu"), tmp_path / "theirs")
+    export(tmp_path / "ours", "hf", "f32", tmp_path / "again")
+    again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "again")
+    for name, parameter in theirs.state_dict().items():
+        assert torch.equal(again.state_dict()[name], parameter)

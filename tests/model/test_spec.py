@@ -10,6 +10,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.model.buffers import rows_within, training_pass_bytes
 from nanoeuler.model.checks.model_gradients import CASES, TINY
 from nanoeuler.model.config import PRESETS, ModelConfig
+from nanoeuler.model.families import family_of
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import (
     forward_flops_per_token,
@@ -34,7 +35,14 @@ def config(request):
 
 @pytest.mark.parametrize(
     ("preset", "parameters"),
-    [("small", 1_049_216), ("medium", 11_010_304), ("base", 116_417_280), ("large", 267_428_864)],
+    [
+        ("small", 1_049_216),
+        ("medium", 11_010_304),
+        ("base", 116_417_280),
+        ("large", 267_428_864),
+        ("gpt2", 124_439_808),
+        ("gpt2-tiny", 875_264),
+    ],
 )
 def test_presets_have_the_parameters_that_the_design_states(preset, parameters):
     assert parameter_count(ModelConfig.from_dict({"preset": preset})) == parameters
@@ -59,8 +67,21 @@ def test_kinds_of_parameters_of_small():
     assert parameters_by_kind(ModelConfig.from_dict({"preset": "small"})) == expected
 
 
-def test_tensors_have_the_names_of_llama(config):
+def test_tensors_have_the_names_of_hugging_face(config):
     names = {tensor.name for tensor in tensor_table(config)}
+    expected = {f"mtp_heads.{head}.weight" for head in range(1, config.mtp_heads)}
+    expected |= names_of_gpt2(config) if config.family == "gpt2" else names_of_llama(config)
+    assert names == expected | (set() if config.tied else {"lm_head.weight"})
+
+
+def names_of_gpt2(config):
+    parts = "ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj"
+    modules = [f"h.{layer}.{part}" for layer in range(config.layers) for part in parts] + ["ln_f"]
+    names = {f"transformer.{module}.{kind}" for module in modules for kind in ("weight", "bias")}
+    return names | {"transformer.wte.weight", "transformer.wpe.weight"}
+
+
+def names_of_llama(config):
     layer = [
         "input_layernorm",
         *(f"self_attn.{part}_proj" for part in "qkvo"),
@@ -71,10 +92,7 @@ def test_tensors_have_the_names_of_llama(config):
     expected = {
         f"model.layers.{index}.{part}.weight" for index in range(config.layers) for part in layer
     }
-    expected |= {"model.embed_tokens.weight", "model.norm.weight"} | {
-        f"mtp_heads.{head}.weight" for head in range(1, config.mtp_heads)
-    }
-    assert names == expected | (set() if config.tied else {"lm_head.weight"})
+    return expected | {"model.embed_tokens.weight", "model.norm.weight"}
 
 
 def test_tensors_start_on_blocks_and_do_not_overlap(config):
@@ -88,9 +106,9 @@ def test_tensors_start_on_blocks_and_do_not_overlap(config):
 
 def test_members_of_a_packed_product_are_adjacent(config):
     rows = {tensor.name: tensor for tensor in tensor_table(config)}
-    first = "model.embed_tokens.weight" if config.tied else "lm_head.weight"
+    first = family_of(config).EMBEDDING if config.tied else "lm_head.weight"
     packs = [[first, *(f"mtp_heads.{head}.weight" for head in range(1, config.mtp_heads))]]
-    for layer in range(config.layers):
+    for layer in range(config.layers if config.family == "llama" else 0):
         packs.append([f"model.layers.{layer}.self_attn.{part}_proj.weight" for part in "qkv"])
         packs.append([f"model.layers.{layer}.mlp.{part}_proj.weight" for part in ("gate", "up")])
     for before, after in (pair for pack in packs for pair in itertools.pairwise(pack)):

@@ -9,7 +9,8 @@ import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
-from nanoeuler.model.spec import EMBEDDING, parameter_count, tensor_table
+from nanoeuler.model.llama import EMBEDDING
+from nanoeuler.model.spec import parameter_count, tensor_table
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.muon import Muon

@@ -61,7 +61,12 @@ MISTAKES = {
     ),
     "an unknown preset": (
         {"model": "{preset: huge}"},
-        r'line 4: model.preset must be "small", "medium", "base", "large" or null, not "huge"',
+        r'line 4: model.preset must be "small", "medium", "base", "large", "gpt2", "gpt2-tiny" or '
+        r'null, not "huge"',
+    ),
+    "a longer context of a GPT-2": (
+        {"model": "{preset: gpt2-tiny}", "added": "sft: {context: 256}"},
+        r"sft.context is 256, but model.family gpt2 has learned 128 positions; leave it out",
     ),
     "heads that do not divide": (
         {"model": "{preset: small, heads: 5}"},

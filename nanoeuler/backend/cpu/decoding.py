@@ -10,11 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.cpu.elementwise import add_scaled, normed, rotate
+from nanoeuler.backend.cpu.elementwise import (
+    add_biased,
+    add_scaled,
+    layer_normed,
+    normed,
+    rotate,
+)
 from nanoeuler.backend.cpu.simd import LANES, exponentials, largest, make_dots, weighted_vector
-from nanoeuler.backend.cpu.vector_maps import swiglu
+from nanoeuler.backend.cpu.vector_maps import biased_gelu, swiglu
 from nanoeuler.backend.cpu.vectors import dot, fill, row_of, scale_into, span
-from nanoeuler.backend.records import AttentionForm, DecodeStep, SwigluForm
+from nanoeuler.backend.records import AttentionForm, DecodeStep, GeluForm, SwigluForm
 from nanoeuler.compiling import FAST_MATH, compiled
 
 WEIGHT_ROWS = 16
@@ -185,28 +191,99 @@ def layer(
         add_scaled(x, row_of(delta_ND, n), step_size, x)
 
 
+@compiled()
+def biased_layer(x_ND, lengths_B, weights, keys_BSGE, values_BSGE, constants, scratch):
+    """`layer` of a GPT-2: with LayerNorm, biases and GELU, and without a rotation.
+
+    `weights`: weight and bias of the attention norm, of q/k/v and of the attention output, then
+    those of the MLP norm, of up and of down.
+    """
+    norm, norm_bias, query_key_value, packed_bias, output, output_bias = weights[:6]
+    mlp_norm, mlp_norm_bias, up, up_bias, down, down_bias = weights[6:]
+    epsilon, step_size = constants
+    N, D = x_ND.shape
+    B, S, H, E = keys_BSGE.shape
+    T = N // B
+    F = len(up)
+    one = np.float32(1)
+    keys, values = keys_BSGE.reshape(-1), values_BSGE.reshape(-1)
+    at = 0
+    normed_ND = span(scratch, at, N * D).reshape(N, D)
+    at += N * D
+    packed_NC = span(scratch, at, 3 * N * D).reshape(N, 3 * D)
+    at += 3 * N * D
+    attended_ND = span(scratch, at, N * D).reshape(N, D)
+    at += N * D
+    up_NF = span(scratch, at, N * F).reshape(N, F)
+    at += N * F
+    hidden_NF = span(scratch, at, N * F).reshape(N, F)
+    at += N * F
+    delta_ND = span(scratch, at, N * D).reshape(N, D)
+    at += N * D
+    scores = span(scratch, at, S + LANES)
+    for n in range(N):
+        layer_normed(row_of(x_ND, n), norm, norm_bias, epsilon, row_of(normed_ND, n))
+    shared_products(query_key_value, normed_ND, packed_NC)
+    for n in range(N):
+        packed = row_of(packed_NC, n)
+        b, slot = n // T, lengths_B[n // T] + n % T
+        if slot >= S:
+            continue
+        add_scaled(packed, packed_bias, one, packed)
+        for h in range(H):
+            key, value = span(packed, D + h * E, E), span(packed, 2 * D + h * E, E)
+            scale_into(key, one, row_of(keys_BSGE, (b, slot, h)))
+            scale_into(value, one, row_of(values_BSGE, (b, slot, h)))
+        for h in range(H):
+            query, out = span(packed, h * E, E), span(row_of(attended_ND, n), h * E, E)
+            first = (b * S * H + h) * E
+            attend(query, keys, values, first, H * E, slot + 1, scores, out)
+    shared_products(output, attended_ND, delta_ND)
+    for n in range(N):
+        x = row_of(x_ND, n)
+        add_biased(x, row_of(delta_ND, n), output_bias, step_size, x)
+        layer_normed(x, mlp_norm, mlp_norm_bias, epsilon, row_of(normed_ND, n))
+    shared_products(up, normed_ND, up_NF)
+    for n in range(N):
+        inner = row_of(up_NF, n)
+        biased_gelu(F, (inner, row_of(hidden_NF, n)), (inner, up_bias), one)
+    shared_products(down, hidden_NF, delta_ND)
+    for n in range(N):
+        x = row_of(x_ND, n)
+        add_biased(x, row_of(delta_ND, n), down_bias, step_size, x)
+
+
 def layers_of(step: DecodeStep) -> list[tuple[Any, ...]]:
-    """Arguments of `layer` for each layer: weights, parts, constants, keys and values."""
+    """Arguments of `layer` for each layer: weights, parts, constants, keys and values.
+
+    Those of `biased_layer` have no parts.
+    """
     layers: list[tuple[Any, ...]] = []
     for i in range(0, len(step.forms), 2):
         attention, mlp, slots = step.forms[i], step.forms[i + 1], step.slots[i]
         assert isinstance(attention, AttentionForm)
-        assert isinstance(mlp, SwigluForm)
         assert slots is not None
         a, m = step.weights[i], step.weights[i + 1]
+        constants = np.float32(attention.epsilon), np.float32(attention.step_size)
+        if isinstance(mlp, GeluForm):
+            packed = a.query_key_value, a.query_key_value_bias
+            biased = a.norm, a.norm_bias, *packed, a.output, a.output_bias
+            layers.append(((*biased, *vars(m).values()), None, constants, *slots))
+            continue
+        assert isinstance(mlp, SwigluForm)
         weights = a.norm, a.query_key_value, a.output, m.norm, m.gate_up, m.down
         parts = attention.key.start, attention.value.start, mlp.up.start
-        constants = np.float32(attention.epsilon), np.float32(attention.step_size)
         layers.append((weights, parts, constants, *slots))
     return layers
 
 
 def scratch_floats(step: DecodeStep) -> int:
-    """Floats of scratch memory that `layer` needs for each sequence."""
+    """Floats of scratch memory that `layer` or `biased_layer` needs for each sequence."""
     attention, mlp = step.forms[:2]
     assert isinstance(attention, AttentionForm)
-    assert isinstance(mlp, SwigluForm)
+    assert isinstance(mlp, SwigluForm | GeluForm)
     assert step.slots[0] is not None
     capacity = step.slots[0].keys_BSGE.shape[1]
-    products = attention.columns + attention.heads * attention.head_size + mlp.columns + mlp.ffn
+    columns = attention.columns + (mlp.columns if isinstance(mlp, SwigluForm) else mlp.ffn)
+    products = columns + attention.heads * attention.head_size + mlp.ffn
     return 2 * step.x_ND.shape[1] + products + capacity + LANES

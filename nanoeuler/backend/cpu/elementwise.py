@@ -1,4 +1,4 @@
-"""The ops between the products: embedding, RMSNorm with the residual add, RoPE, SwiGLU.
+"""The ops between the products: embedding, norms with the residual add, RoPE, SwiGLU, GELU.
 
 Each is one pass over memory. Formulas, names and shapes are those of `backend/reference.py`. A
 kernel computes the rows `first` … `stop`, so that threads can share them.
@@ -7,7 +7,15 @@ kernel computes the rows `first` … `stop`, so that threads can share them.
 import numpy as np
 
 from nanoeuler.backend.cpu.simd import ONE
-from nanoeuler.backend.cpu.vector_maps import rotate_halves, swiglu_gradient, swiglu_gradient_only
+from nanoeuler.backend.cpu.vector_maps import (
+    biased_gelu,
+    gelu_gradient,
+    gelu_gradient_only,
+    rotate_halves,
+    swiglu_gradient,
+    swiglu_gradient_only,
+)
+from nanoeuler.backend.cpu.vector_maps import gelu as gelu_map
 from nanoeuler.backend.cpu.vector_maps import swiglu as swiglu_map
 from nanoeuler.backend.cpu.vectors import fill, row_of, scale_into, span
 from nanoeuler.compiling import FAST_MATH, compiled
@@ -17,11 +25,26 @@ SUM_ROWS = 32
 rounding than one long sum."""
 
 
+@compiled(fastmath=FAST_MATH)
+def add_scaled(x, delta, step_size, out):
+    for d in range(len(x)):
+        out[d] = x[d] + delta[d] * step_size
+
+
 @compiled()
 def embedding(ids_N, table_VD, out_ND, first, stop):
     for n in range(first, stop):
         index = min(max(ids_N[n], 0), len(table_VD) - 1)
         scale_into(row_of(table_VD, index), ONE, row_of(out_ND, n))
+
+
+@compiled()
+def embedding_at(ids_N, table_VD, positions_N, position_table_PD, out_ND, first, stop):
+    for n in range(first, stop):
+        index = min(max(ids_N[n], 0), len(table_VD) - 1)
+        position = min(positions_N[n], len(position_table_PD) - 1)
+        out = row_of(out_ND, n)
+        add_scaled(row_of(table_VD, index), row_of(position_table_PD, position), ONE, out)
 
 
 @compiled()
@@ -53,12 +76,6 @@ def normed(x, weight, epsilon, out):
 def rms_norm(x_ND, weight_D, epsilon, out_ND, inverse_rms_N, first, stop):
     for n in range(first, stop):
         inverse_rms_N[n] = normed(row_of(x_ND, n), weight_D, epsilon, row_of(out_ND, n))
-
-
-@compiled(fastmath=FAST_MATH)
-def add_scaled(x, delta, step_size, out):
-    for d in range(len(x)):
-        out[d] = x[d] + delta[d] * step_size
 
 
 @compiled()
@@ -160,3 +177,162 @@ def swiglu_backward(dout_NF, gate_NF, up_NF, dgate_NF, dup_NF, restore, out_NF, 
             swiglu_gradient(F, (*gradients, row_of(out_NF, n)), inputs, ONE)
         else:
             swiglu_gradient_only(F, gradients, inputs, ONE)
+
+
+@compiled()
+def gelu(x_NF, out_NF, first, stop):
+    for n in range(first, stop):
+        gelu_map(x_NF.shape[1], (row_of(out_NF, n),), (row_of(x_NF, n),), ONE)
+
+
+@compiled()
+def bias_gelu(up_NF, bias_F, out_NF, first, stop):
+    """up += bias, out = gelu(up)"""
+    for n in range(first, stop):
+        up = row_of(up_NF, n)
+        biased_gelu(len(bias_F), (up, row_of(out_NF, n)), (up, bias_F), ONE)
+
+
+@compiled()
+def gelu_backward(dout_NF, x_NF, dx_NF, restore, out_NF, first, stop):
+    """`restore`: as in `swiglu_backward`."""
+    F = x_NF.shape[1]
+    for n in range(first, stop):
+        inputs, dx = (row_of(dout_NF, n), row_of(x_NF, n)), row_of(dx_NF, n)
+        if restore:
+            gelu_gradient(F, (dx, row_of(out_NF, n)), inputs, ONE)
+        else:
+            gelu_gradient_only(F, (dx,), inputs, ONE)
+
+
+# ---- biases
+
+
+@compiled()
+def add_bias(out_NO, bias_O, first, stop):
+    for n in range(first, stop):
+        out = row_of(out_NO, n)
+        add_scaled(out, bias_O, ONE, out)
+
+
+@compiled()
+def bias_backward(dout_NO, scale, accumulate, dbias_O, sums_2O, first, stop):
+    """Columns `first` … `stop`; `sums` is scratch memory."""
+    count = stop - first
+    total = span(row_of(sums_2O, 0), first, count)
+    partial = span(row_of(sums_2O, 1), first, count)
+    fill(total, np.float32(0))
+    fill(partial, np.float32(0))
+    rows = len(dout_NO)
+    for n in range(rows):
+        add_scaled(partial, span(row_of(dout_NO, n), first, count), ONE, partial)
+        if n % SUM_ROWS == SUM_ROWS - 1 or n == rows - 1:
+            add_scaled(total, partial, ONE, total)
+            fill(partial, np.float32(0))
+    dbias = span(dbias_O, first, count)
+    if accumulate:
+        add_scaled(dbias, total, scale, dbias)
+    else:
+        scale_into(total, scale, dbias)
+
+
+# ---- LayerNorm
+
+
+@compiled(fastmath=FAST_MATH)
+def mean_of(x):
+    total = np.float32(0)
+    for d in range(len(x)):
+        total += x[d]
+    return total / np.float32(len(x))
+
+
+@compiled(fastmath=FAST_MATH)
+def layer_normed(x, weight, bias, epsilon, out):
+    """One row: out = weight · (x − mean) / r + bias; returns 1 / r."""
+    mean = mean_of(x)
+    total = np.float32(0)
+    for d in range(len(x)):
+        total += (x[d] - mean) * (x[d] - mean)
+    inverse = np.float32(1) / np.sqrt(total / np.float32(len(x)) + epsilon)
+    for d in range(len(x)):
+        out[d] = (x[d] - mean) * inverse * weight[d] + bias[d]
+    return inverse
+
+
+@compiled()
+def layer_norm(x_ND, weight_D, bias_D, epsilon, out_ND, inverse_rms_N, first, stop):
+    for n in range(first, stop):
+        x, out = row_of(x_ND, n), row_of(out_ND, n)
+        inverse_rms_N[n] = layer_normed(x, weight_D, bias_D, epsilon, out)
+
+
+@compiled(fastmath=FAST_MATH)
+def add_biased(x, delta, bias, step_size, out):
+    for d in range(len(x)):
+        out[d] = x[d] + (delta[d] + bias[d]) * step_size
+
+
+@compiled()
+def add_layer_norm(x_ND, delta_ND, step_bias_D, step_size, norm, first, stop):
+    """`norm` holds the arguments of `layer_norm` before the rows."""
+    sum_ND = norm[0]
+    for n in range(first, stop):
+        x, delta = row_of(x_ND, n), row_of(delta_ND, n)
+        add_biased(x, delta, step_bias_D, step_size, row_of(sum_ND, n))
+        layer_norm(*norm, n, n + 1)
+
+
+@compiled(fastmath=FAST_MATH)
+def layer_norm_gradient(dout, x, weight, inverse, dx, dweight, dbias, add_to_dx):
+    """One row of `layer_norm_backward`; adds to `dweight` and `dbias`. Returns the row's mean."""
+    mean = mean_of(x)
+    product = np.float32(0)
+    total = np.float32(0)
+    for d in range(len(x)):
+        unit = (x[d] - mean) * inverse
+        gradient = dout[d] * weight[d]
+        dweight[d] += dout[d] * unit
+        dbias[d] += dout[d]
+        product += gradient * unit
+        total += gradient
+    slope = product / np.float32(len(x)) * inverse
+    level = total / np.float32(len(x))
+    if add_to_dx:
+        for d in range(len(x)):
+            dx[d] += (dout[d] * weight[d] - level - (x[d] - mean) * slope) * inverse
+    else:
+        for d in range(len(x)):
+            dx[d] = (dout[d] * weight[d] - level - (x[d] - mean) * slope) * inverse
+    return mean
+
+
+@compiled(fastmath=FAST_MATH)
+def weighted_and_biased(x, mean, factor, weight, bias, out):
+    for d in range(len(x)):
+        out[d] = (x[d] - mean) * factor * weight[d] + bias[d]
+
+
+@compiled()
+def layer_norm_backward(
+    dout_ND, norm, dx_ND, sums_PD, add_to_dx, restore, out_ND, part, first, stop
+):
+    """The gradients of weight and bias go to sums[4 · part] and the row after it; the next two rows
+    are scratch memory. `norm` and `restore`: as above.
+    """
+    x_ND, weight_D, bias_D, _, _, inverse_rms_N = norm
+    totals = row_of(sums_PD, 4 * part), row_of(sums_PD, 4 * part + 1)
+    partials = row_of(sums_PD, 4 * part + 2), row_of(sums_PD, 4 * part + 3)
+    for i in range(2):
+        fill(totals[i], np.float32(0))
+        fill(partials[i], np.float32(0))
+    for n in range(first, stop):
+        dout, x, dx = row_of(dout_ND, n), row_of(x_ND, n), row_of(dx_ND, n)
+        inverse = inverse_rms_N[n]
+        mean = layer_norm_gradient(dout, x, weight_D, inverse, dx, *partials, add_to_dx)
+        if restore:
+            weighted_and_biased(x, mean, inverse, weight_D, bias_D, row_of(out_ND, n))
+        if n % SUM_ROWS == SUM_ROWS - 1 or n == stop - 1:
+            for i in range(2):
+                add_scaled(totals[i], partials[i], ONE, totals[i])
+                fill(partials[i], np.float32(0))

@@ -24,9 +24,13 @@ from nanoeuler.backend.records import (
     AdamWConstants,
     AttentionArrays,
     AttentionForm,
+    BiasedAttentionForm,
     DecodeStep,
+    GeluForm,
+    LayerNorm,
     MatrixGroup,
     ModelWeights,
+    Norm,
     ParameterRun,
     RmsNorm,
     RopeTable,
@@ -68,7 +72,7 @@ class CpuBackend(ReferenceBackend, FusingBackend):
     """
 
     name = "cpu"
-    fused_layer = (AttentionForm, SwigluForm)
+    fused_layers = ((AttentionForm, SwigluForm), (BiasedAttentionForm, GeluForm))
     fused_rows = FEW_ROWS
     fused_tokens = 8
     idle_caches = 1  # with the buffers of its steps
@@ -208,6 +212,28 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         arguments = dout_NO, x_NI, dweight_OI, np.float32(scale), ONE if accumulate else ZERO
         self.share_product(len(dweight_OI), dweight_OI, len(x_NI), kernel, *arguments)
 
+    # ---- biases
+
+    def add_bias(self, out_NO: Array, bias_O: Array) -> None:
+        self.share_rows(out_NO, elementwise.add_bias, out_NO, bias_O)
+
+    def bias_backward(
+        self, dout_NO: Array, dbias_O: Array, *, accumulate: bool, scale: float = 1
+    ) -> None:
+        O = len(dbias_O)  # noqa: E741
+        sums_2O = self.scratch("bias", 2 * O).reshape(2, O)
+        arguments = dout_NO, np.float32(scale), accumulate, dbias_O, sums_2O
+        most = dout_NO.size // self.least_elements
+        self.thread_pool.share(O, most, elementwise.bias_backward, *arguments)
+
+    def linear_bias(self, x_NI: Array, weight_OI: Array, bias_O: Array, out_NO: Array) -> None:
+        N = len(x_NI)
+        if N <= FEW_ROWS:
+            super().linear_bias(x_NI, weight_OI, bias_O, out_NO)
+            return
+        arguments = x_NI, weight_OI, bias_O, out_NO
+        self.share_product(N, weight_OI, N, fused_products.linear_bias, *arguments)
+
     # ---- embedding
 
     def embedding(self, ids_N: Array, table_VD: Array, out_ND: Array) -> None:
@@ -220,7 +246,18 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         arguments = ids_N, dout_ND, dtable_VD, accumulate
         self.thread_pool.share(dout_ND.shape[1], most, kernel, *arguments)
 
-    # ---- RMSNorm and Euler steps
+    def embedding_at(
+        self,
+        ids_N: Array,
+        table_VD: Array,
+        positions_N: Array,
+        position_table_PD: Array,
+        out_ND: Array,
+    ) -> None:
+        arguments = ids_N, table_VD, positions_N, position_table_PD, out_ND
+        self.share_rows(out_ND, elementwise.embedding_at, *arguments)
+
+    # ---- norms and Euler steps
 
     def rms_norm(
         self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array
@@ -239,11 +276,17 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         delta_ND: Array,
         x_ND: Array,
         step_size: float,
-        norm: RmsNorm,
+        norm: Norm,
+        bias_D: Array | None = None,
     ) -> None:
         N = len(inner_NI)
         if N <= FEW_ROWS:
-            super().euler_step(inner_NI, weight_DI, delta_ND, x_ND, step_size, norm)
+            super().euler_step(inner_NI, weight_DI, delta_ND, x_ND, step_size, norm, bias_D)
+            return
+        if isinstance(norm, LayerNorm):
+            biased = inner_NI, weight_DI, delta_ND, x_ND, bias_D, np.float32(step_size)
+            kernel = fused_products.biased_euler_step
+            self.share_product(N, weight_DI, N, kernel, *biased, layer_norm_arguments(norm))
             return
         step = np.float32(step_size), norm_arguments(norm)
         arguments = inner_NI, weight_DI, delta_ND, x_ND, *step
@@ -277,6 +320,44 @@ class CpuBackend(ReferenceBackend, FusingBackend):
             dweight_D[...] = 0
         for part in range(parts):
             dweight_D += sums_PD[2 * part]
+
+    def layer_norm(self, norm: LayerNorm) -> None:
+        self.share_rows(norm.x_ND, elementwise.layer_norm, *layer_norm_arguments(norm))
+
+    def add_layer_norm(
+        self, x_ND: Array, delta_ND: Array, bias_D: Array, step_size: float, norm: LayerNorm
+    ) -> None:
+        arguments = x_ND, delta_ND, bias_D, np.float32(step_size), layer_norm_arguments(norm)
+        self.share_rows(x_ND, elementwise.add_layer_norm, *arguments)
+
+    def layer_norm_backward(
+        self,
+        dout_ND: Array,
+        norm: LayerNorm,
+        dx_ND: Array,
+        dweight_D: Array,
+        dbias_D: Array,
+        *,
+        add_to_dx: bool,
+        accumulate: bool,
+        out_ND: Array | None = None,
+    ) -> None:
+        N, D = norm.x_ND.shape
+        parts = max(1, min(self.threads, norm.x_ND.size // self.least_elements))
+        sums_PD = self.scratch("norm", 4 * parts * D).reshape(-1, D)
+        inputs = dout_ND, layer_norm_arguments(norm), dx_ND, sums_PD, add_to_dx
+        restored = (False, dout_ND) if out_ND is None else (True, out_ND)
+
+        def work(part: int) -> None:
+            first, stop = part * N // parts, (part + 1) * N // parts
+            elementwise.layer_norm_backward(*inputs, *restored, part, first, stop)
+
+        self.thread_pool.each(parts, work)
+        for target, row in ((dweight_D, 0), (dbias_D, 1)):
+            if not accumulate:
+                target[...] = 0
+            for part in range(parts):
+                target += sums_PD[4 * part + row]
 
     # ---- rotary positions
 
@@ -335,6 +416,33 @@ class CpuBackend(ReferenceBackend, FusingBackend):
         parts = packed_NO[:, gate], packed_NO[:, up]
         arguments = dx_ND, weight_DF, np.float32(scale), *parts, out_NF
         self.share_product(N, weight_DF, N, kernel, *arguments)
+
+    # ---- GELU
+
+    def gelu(self, x_NF: Array, out_NF: Array) -> None:
+        self.share_rows(x_NF, elementwise.gelu, x_NF, out_NF)
+
+    def gelu_backward(
+        self, dout_NF: Array, x_NF: Array, dx_NF: Array, out_NF: Array | None = None
+    ) -> None:
+        restored = (False, dout_NF) if out_NF is None else (True, out_NF)
+        self.share_rows(x_NF, elementwise.gelu_backward, dout_NF, x_NF, dx_NF, *restored)
+
+    def linear_gelu(
+        self, x_NI: Array, weight_FI: Array, bias_F: Array, up_NF: Array, out_NF: Array
+    ) -> None:
+        N = len(x_NI)
+        if N <= FEW_ROWS:
+            super().linear_gelu(x_NI, weight_FI, bias_F, up_NF, out_NF)
+            return
+        arguments = x_NI, weight_FI, bias_F, up_NF, out_NF
+        self.share_product(N, weight_FI, N, fused_products.linear_gelu, *arguments)
+
+    def linear_gelu_backward(
+        self, dx_ND: Array, weight_DF: Array, scale: float, up_NF: Array, out_NF: Array
+    ) -> None:
+        N, arguments = len(dx_ND), (dx_ND, weight_DF, np.float32(scale), up_NF, out_NF)
+        self.share_product(N, weight_DF, N, fused_products.linear_gelu_backward, *arguments)
 
     # ---- attention
 
@@ -407,7 +515,10 @@ class CpuBackend(ReferenceBackend, FusingBackend):
             new, own = (x[tokens], lengths[rows]), scratch[first * T * floats : stop * T * floats]
             for weights, parts, constants, keys, values in layers:
                 cache = keys[rows], values[rows]
-                decoding.layer(*new, weights, parts, *table, *cache, constants, own)
+                if parts is None:
+                    decoding.biased_layer(*new, weights, *cache, constants, own)
+                else:
+                    decoding.layer(*new, weights, parts, *table, *cache, constants, own)
 
         most = min(B // LEAST_SEQUENCES, len(x) * size // self.least_product)
         self.thread_pool.share(B, most, work)
@@ -493,3 +604,9 @@ def norm_arguments(norm: RmsNorm) -> tuple[Any, ...]:
     """The arguments of a compiled norm behind an Euler step."""
     x_ND, weight_D, epsilon, out_ND, inverse_rms_N = norm
     return weight_D, np.float32(epsilon), x_ND, out_ND, inverse_rms_N
+
+
+def layer_norm_arguments(norm: LayerNorm) -> tuple[Any, ...]:
+    """The arguments of a compiled LayerNorm."""
+    x_ND, weight_D, bias_D, epsilon, out_ND, inverse_rms_N = norm
+    return x_ND, weight_D, bias_D, np.float32(epsilon), out_ND, inverse_rms_N

@@ -52,3 +52,30 @@ def euler_step(sgemm, inner_NI, weight_DI, delta_ND, x_ND, step_size, norm, firs
 def linear_swiglu_backward(sgemm, dx_ND, weight_DF, scale, gate_NF, up_NF, out_NF, first, stop):
     linear_backward_input(sgemm, dx_ND, weight_DF, out_NF, scale, ZERO, first, stop)
     elementwise.swiglu_backward(out_NF, gate_NF, up_NF, gate_NF, up_NF, True, out_NF, first, stop)
+
+
+@compiled()
+def linear_bias(sgemm, x_NI, weight_OI, bias_O, out_NO, first, stop):
+    linear(sgemm, x_NI, weight_OI, out_NO, first, stop)
+    elementwise.add_bias(out_NO, bias_O, first, stop)
+
+
+@compiled()
+def linear_gelu(sgemm, x_NI, weight_FI, bias_F, up_NF, out_NF, first, stop):
+    linear(sgemm, x_NI, weight_FI, up_NF, first, stop)
+    elementwise.bias_gelu(up_NF, bias_F, out_NF, first, stop)
+
+
+@compiled()
+def linear_gelu_backward(sgemm, dx_ND, weight_DF, scale, up_NF, out_NF, first, stop):
+    linear_backward_input(sgemm, dx_ND, weight_DF, out_NF, scale, ZERO, first, stop)
+    elementwise.gelu_backward(out_NF, up_NF, up_NF, True, out_NF, first, stop)
+
+
+@compiled()
+def biased_euler_step(
+    sgemm, inner_NI, weight_DI, delta_ND, x_ND, bias_D, step_size, norm, first, stop
+):
+    """`norm` holds the arguments of `elementwise.layer_norm` before the rows."""
+    linear(sgemm, inner_NI, weight_DI, delta_ND, first, stop)
+    elementwise.add_layer_norm(x_ND, delta_ND, bias_D, step_size, norm, first, stop)

@@ -5,6 +5,7 @@ one. Here a vector register's worth of every input is read before any output is 
 intermediate values stay in registers. Formulas and names are those of `backend/reference.py`.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,8 @@ from nanoeuler.backend.cpu.simd import (
     vector_exp,
     vector_pointer,
 )
+
+CUBE, ROOT = 0.044715, math.sqrt(2 / math.pi)  # of `gelu`
 
 Vector = Any
 """A value of LLVM: LANES floats."""
@@ -115,6 +118,35 @@ def swiglu_gradients(builder, dout, gate, up, _):
     return dgate, dup, builder.fmul(silu, up)
 
 
+def gelu_sigma(builder, x):
+    """σ(2u), x² and the constants of `gelu_vector`."""
+    square = builder.fmul(x, x)
+    cubic = builder.fmul(square, vector_constant(2 * ROOT * CUBE))
+    slope = builder.fadd(vector_constant(2 * ROOT), cubic)
+    return sigmoid(builder, builder.fmul(x, slope)), square
+
+
+def gelu_vector(builder, x, _):
+    return (builder.fmul(x, gelu_sigma(builder, x)[0]),)
+
+
+def biased_gelu_vector(builder, x, bias, _):
+    """x + bias, and its GELU."""
+    x = builder.fadd(x, bias)
+    return x, *gelu_vector(builder, x, _)
+
+
+def gelu_gradients(builder, dout, x, _):
+    """dx, and the output of the forward pass."""
+    sigma, square = gelu_sigma(builder, x)
+    cubic = builder.fmul(square, vector_constant(6 * ROOT * CUBE))
+    angle_slope = builder.fadd(vector_constant(2 * ROOT), cubic)
+    one = vector_constant(1)
+    slope = builder.fmul(builder.fmul(x, builder.fsub(one, sigma)), angle_slope)
+    slope = builder.fmul(sigma, builder.fadd(one, slope))
+    return builder.fmul(dout, slope), builder.fmul(x, sigma)
+
+
 def rotated_halves(builder, first, second, cos, sin, sign):
     sin = builder.fmul(sin, sign)
     new_first = builder.fsub(builder.fmul(first, cos), builder.fmul(second, sin))
@@ -125,4 +157,8 @@ def rotated_halves(builder, first, second, cos, sin, sign):
 swiglu = make_map(swiglu_vector)
 swiglu_gradient = make_map(swiglu_gradients)
 swiglu_gradient_only = make_map(lambda *arguments: swiglu_gradients(*arguments)[:2])
+gelu = make_map(gelu_vector)
+biased_gelu = make_map(biased_gelu_vector)
+gelu_gradient = make_map(gelu_gradients)
+gelu_gradient_only = make_map(lambda *arguments: gelu_gradients(*arguments)[:1])
 rotate_halves = make_map(rotated_halves)

@@ -62,6 +62,8 @@ COMPUTE = {"fp32": 68, "tf32": 77, "bf16": 68, "fp8": 68}
 
 # cublasLtMatmulDescAttributes
 TRANSPOSE_A, TRANSPOSE_B, SCALE_A, SCALE_B, FAST_SUMS = 3, 4, 17, 18, 25
+EPILOGUE, BIAS, AUXILIARY, AUXILIARY_STRIDE = 7, 8, 11, 12
+ADD_BIAS, ADD_BIAS_GELU = 4, 164  # cublasLtEpilogue; the second also stores what GELU is taken of
 BATCH_COUNT, BATCH_DISTANCE = 5, 6  # cublasLtMatrixLayoutAttributes
 MAX_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes
 REDUCE_IN_COMPUTE_TYPE = 2
@@ -124,6 +126,18 @@ class Prepared(NamedTuple):
     algorithm: Algorithm
 
 
+class Biased(NamedTuple):
+    """What follows a product out = x Wᵀ: out += bias, or in front of a GELU: up = out + bias,
+    out = gelu(up)."""
+
+    bias: Array  # of the type of out, one element for each of its columns
+    up: Array | None  # of the shape of out, contiguous
+
+    @property
+    def key(self) -> str:
+        return "+bias" if self.up is None else "+bias gelu"
+
+
 class CublasLt:
     """out = scale · op(a) op(b) (+ another array), on one stream."""
 
@@ -146,6 +160,8 @@ class CublasLt:
         self.tuned = False
         """Do the products at hand take the algorithms that were chosen by timing?"""
         self.announced = False
+        self.without_epilogue: set[tuple[object, ...]] = set()
+        """Forms of biased products that the library does not have."""
 
     @property
     def version(self) -> int:
@@ -190,6 +206,21 @@ class CublasLt:
             so_far = (out, 1.0) if start else (add, add_scale)
             self.multiply_whole(left, transpose_a, right, transpose_b, out, scale, *so_far)
 
+    def multiply_biased(
+        self, x_NI: Array, weight_OI: Array, out_NO: Array, bias_O: Array, up_NO: Array | None
+    ) -> bool:
+        """out = x Wᵀ with what `Biased` says; False where the library does not do it at once."""
+        form = x_NI.shape, weight_OI.shape, up_NO is None
+        if self.in_slices or form in self.without_epilogue:
+            return False
+        product = x_NI, False, weight_OI, True, out_NO, 1.0, None, 0.0
+        try:
+            self.multiply_whole(*product, biased=Biased(bias_O, up_NO))
+        except RuntimeError:  # no algorithm, or none that runs
+            self.without_epilogue.add(form)
+            return False
+        return True
+
     def multiply_whole(
         self,
         a: Array,
@@ -201,13 +232,17 @@ class CublasLt:
         add: Array | None,
         add_scale: float,
         inverses: tuple[int, int] | None = None,
+        biased: Biased | None = None,
     ) -> None:
         arrays = ((x.shape, x.strides, x.dtype.char, x.data.ptr % ALIGNMENT) for x in (a, b, out))
-        form = (*arrays, transpose_a, transpose_b, self.tuned, add is not None)
+        kind = biased and biased.key
+        form = (*arrays, transpose_a, transpose_b, self.tuned, add is not None, kind)
         if form not in self.forms:
             self.forms[form] = self.prepare_form(
-                a, transpose_a, b, transpose_b, out, add is not None, inverses
+                a, transpose_a, b, transpose_b, out, add is not None, inverses, biased
             )
+        if biased:
+            self.describe_biased(self.forms[form].description, biased)
         addend = (None, 0.0) if add is None else (add.data.ptr, add_scale)
         if inverses:
             self.describe_inverses(self.forms[form].description, inverses)
@@ -222,6 +257,7 @@ class CublasLt:
         out: Array,
         adds: bool,
         inverses: tuple[int, int] | None,
+        biased: Biased | None,
     ) -> Prepared:
         # row-major out = op(a) op(b) is column-major outᵀ = op(b)ᵀ op(a)ᵀ:
         # the operands are exchanged, their transposes stay
@@ -232,9 +268,11 @@ class CublasLt:
             key += "unaligned"
         if adds and inverses:  # older runs know the other products by the key without
             key += "+"
+        if biased:
+            key += biased.key
         if (key, self.tuned) not in self.prepared:
             self.prepared[key, self.tuned] = self.prepare(
-                key, left, transpose_b, right, transpose_a, result, inverses
+                key, left, transpose_b, right, transpose_a, result, inverses, biased
             )
         return self.prepared[key, self.tuned]
 
@@ -278,6 +316,7 @@ class CublasLt:
         transpose_right: bool,
         result: Operand,
         inverses: tuple[int, int] | None,
+        biased: Biased | None,
     ) -> Prepared:
         """A product's descriptors and its algorithm: the library's first proposal or, of a tuned
         product, the fastest one, which is added to `algorithms`."""
@@ -288,13 +327,15 @@ class CublasLt:
         if inverses:
             self.describe(description, FAST_SUMS, ctypes.c_int8(left.rows <= FAST_TERMS))
             self.describe_inverses(description, inverses)
+        if biased:
+            self.describe_biased(description, biased)
         layouts = self.layout(left), self.layout(right), self.layout(result)
         if self.tuned and key in self.algorithms:
             # those of a checkpoint replace what was read from the file
             check_algorithms({key: self.algorithms[key]}, "the checkpoint's state.json")
             known = Algorithm.from_buffer_copy(bytes.fromhex(self.algorithms[key]))
             return Prepared(description, *layouts, known)
-        alignment = 2 if key.endswith("unaligned") else ALIGNMENT
+        alignment = 2 if "unaligned" in key else ALIGNMENT
         proposals = [
             Prepared(description, *layouts, algorithm)
             for algorithm in self.proposals(description, layouts, alignment)
@@ -318,11 +359,21 @@ class CublasLt:
         for attribute, address in zip((SCALE_B, SCALE_A), inverses, strict=True):
             self.describe(description, attribute, ctypes.c_void_p(address))
 
+    def describe_biased(self, description: ctypes.c_void_p, biased: Biased) -> None:
+        """Where the bias is, and where what GELU is taken of goes."""
+        epilogue = ADD_BIAS if biased.up is None else ADD_BIAS_GELU
+        self.describe(description, EPILOGUE, ctypes.c_int(epilogue))
+        self.describe(description, BIAS, ctypes.c_void_p(biased.bias.data.ptr))
+        if biased.up is not None:
+            self.describe(description, AUXILIARY, ctypes.c_void_p(biased.up.data.ptr))
+            stride = ctypes.c_int64(biased.up.shape[1])
+            self.describe(description, AUXILIARY_STRIDE, stride)
+
     def describe(
         self,
         description: ctypes.c_void_p,
         attribute: int,
-        value: ctypes.c_int | ctypes.c_int8 | ctypes.c_void_p,
+        value: ctypes.c_int | ctypes.c_int8 | ctypes.c_int64 | ctypes.c_void_p,
     ) -> None:
         self.call(
             "cublasLtMatmulDescSetAttribute",

@@ -43,7 +43,8 @@ from nanoeuler.backend.records import (
     AttentionWeights,
     CacheSlots,
     DecodeStep,
-    RmsNorm,
+    LayerNorm,
+    Norm,
     RopeTable,
     SwigluForm,
     SwigluWeights,
@@ -220,7 +221,10 @@ class DecodingOps(FusingBackend, ChoosingBackend):
     def attention_source(self, step: LayerStep) -> Source:
         return self.sources.decode_attention(step.sizes, step.tokens)
 
-    def next_logits(self, norm: RmsNorm, weight_VD: Array, out_BV: Array) -> None:
+    def next_logits(self, norm: Norm, weight_VD: Array, out_BV: Array) -> None:
+        if isinstance(norm, LayerNorm):
+            super().next_logits(norm, weight_VD, out_BV)
+            return
         x_BD, norm_D, epsilon, _, _ = norm
         (B, D), V = x_BD.shape, len(weight_VD)
         product = many_rows_head(D, V, many_bucket(B))

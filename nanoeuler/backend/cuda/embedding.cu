@@ -6,6 +6,8 @@
 // the rows where its entries occur, sorted by entry and row. A warp then adds up the rows of an
 // entry, or all warps those of a frequent one. No atomics on floats: equal inputs give equal bits.
 //
+// A GPT-2 adds a learned embedding of the position.
+//
 // forward   in: ids (N) int, table (V, D) ACTIVATION    out: out (N, D) RESIDUAL
 //           bytes: N · D · (activation + residual)
 // backward  in: ids (N), dout (N, D) ACTIVATION
@@ -25,6 +27,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                    column = index % VECTORS * WIDTH;
     if (row < rows)
         store(out + size_t(row) * DIM + column, load(table + size_t(ids[row]) * DIM + column));
+}
+
+// out = table[id] + position_table[position]; a position beyond its table takes the last row.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    embedding_at(const int* ids, const ACTIVATION* table, const int* positions,
+        const ACTIVATION* position_table, int places, RESIDUAL* out, int rows) {
+    const unsigned index = blockIdx.x * THREADS + threadIdx.x, row = index / VECTORS,
+                   column = index % VECTORS * WIDTH;
+    if (row >= rows) return;
+    const int place = min(positions[row], places - 1);
+    Eight value = load(table + size_t(ids[row]) * DIM + column);
+    const Eight other = load(position_table + size_t(place) * DIM + column);
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) value.at[i] += other.at[i];
+    store(out + size_t(row) * DIM + column, value);
 }
 
 constexpr int LOOKS = 8;  // ids that a lane reads together

@@ -16,6 +16,7 @@ import numpy as np
 from cupy import ndarray as Array
 
 from nanoeuler.backend.cuda.attention import HEAD_SIZES, UNIT_OF, Attention
+from nanoeuler.backend.cuda.biased_ops import BiasedOps
 from nanoeuler.backend.cuda.cublaslt import CublasLt
 from nanoeuler.backend.cuda.decoding import DecodingOps
 from nanoeuler.backend.cuda.device import Device, peak_flops
@@ -59,10 +60,13 @@ from nanoeuler.backend.records import (
     AttentionForm,
     BlockForm,
     FlatState,
+    GeluForm,
     HeadNorm,
+    LayerNorm,
     MatrixGroup,
     ModelWeights,
     MuonConstants,
+    Norm,
     ParameterRun,
     PreferencePairs,
     RmsNorm,
@@ -132,7 +136,7 @@ class GraphProgram(Program):
         return graph
 
 
-class CudaBackend(DecodingOps):
+class CudaBackend(DecodingOps, BiasedOps):
     """CuPy arrays. `precision` is that of products and activations: fp32, tf32, bf16 or fp8.
 
     Sums and statistics are float32 or better. fp8 is bf16 but for most products of training: see
@@ -142,7 +146,7 @@ class CudaBackend(DecodingOps):
     name = "cuda"
     idle_caches = 1  # with the graphs recorded for it
     device: Device
-    fused_layer = (AttentionForm, SwigluForm)
+    fused_layers = ((AttentionForm, SwigluForm),)
     fused_tokens = 8
     draft_cost = 0.17
 
@@ -198,6 +202,11 @@ class CudaBackend(DecodingOps):
     # ---- what it can do
 
     def check_form(self, form: BlockForm, dim: int) -> None:
+        if isinstance(form, GeluForm) and self.fp8:
+            raise UserError(
+                "precision fp8: the kernels of model.family gpt2 make no copies of 8 bits yet; "
+                "set precision: bf16"
+            )
         if isinstance(form, AttentionForm) and form.head_size not in HEAD_SIZES:
             sizes = ", ".join(map(str, HEAD_SIZES))
             raise UserError(
@@ -446,8 +455,12 @@ class CudaBackend(DecodingOps):
         delta_ND: Array,
         x_ND: Array,
         step_size: float,
-        norm: RmsNorm,
+        norm: Norm,
+        bias_D: Array | None = None,
     ) -> None:
+        if isinstance(norm, LayerNorm):
+            super().euler_step(inner_NI, weight_DI, delta_ND, x_ND, step_size, norm, bias_D)
+            return
         # the product adds x itself, in float32 before it rounds: that saves writing and reading
         # `delta`
         self.multiply_rows(inner_NI, weight_DI, norm.x_ND, step_size, x_ND)

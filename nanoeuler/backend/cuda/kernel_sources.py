@@ -333,6 +333,21 @@ class KernelSources:
         turned = {"FP8": int(fp8), "TOKENS": turned_tokens(dim)}
         return self.source("rms_norm", ADDING_WARPS=ADDING_WARPS, **sizes, **turned)
 
+    def layer_norm_blocks(self, dim: int) -> int:
+        """Blocks of a multiprocessor in the backward pass of LayerNorm: more would spill."""
+        return max(1, row_blocks(dim) - (self.exact or dim > 768))
+
+    def layer_norm(self, dim: int) -> Source:
+        sizes = {"DIM": dim, "WARPS": row_warps(dim), "BLOCKS": self.layer_norm_blocks(dim)}
+        return self.source("layer_norm", ADDING_WARPS=ADDING_WARPS, **sizes)
+
+    def gelu(self, ffn: int) -> Source:
+        return self.source("gelu", THREADS=ELEMENTWISE_THREADS, FFN=ffn)
+
+    def gpt2(self, dim: int, ffn: int) -> list[Source]:
+        """The kernels that a GPT-2 of these sizes has beside those of `all`."""
+        return [self.layer_norm(dim), *map(self.gelu, (dim, 3 * dim, ffn))]
+
     def embedding(self, dim: int) -> Source:
         sizes = {"DIM": dim, "WARPS": row_warps(dim), "BLOCK_ENTRIES": BLOCK_ENTRIES}
         return self.source("embedding", THREADS=ELEMENTWISE_THREADS, **sizes)

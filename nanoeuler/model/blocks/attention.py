@@ -17,7 +17,7 @@ from nanoeuler.backend.records import (
     AttentionWeights,
     CacheSlots,
     HeadNorm,
-    RmsNorm,
+    Norm,
 )
 from nanoeuler.model.blocks.block import Block, Rows, StreamBuffers
 from nanoeuler.model.config import ModelConfig
@@ -172,8 +172,8 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         weights: AttentionWeights,
         saved: AttentionActivations,
         rows: Rows,
-        norm: RmsNorm,
-        following: RmsNorm,
+        norm: Norm,
+        following: Norm,
         delta: Array,
         slots: CacheSlots | None,
     ) -> None:
@@ -186,6 +186,18 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
             ops.write_cache(slots.values_BSGE, values, rows.offset_B)
             keys, values = slots
         ops.attention(heads.query, keys, values, rows.starts_BT, rows.offset_B, heads.out, a.lse)
+        self.finish(ops, w, a, norm, following, delta)
+
+    def finish(
+        self,
+        ops: Backend,
+        w: AttentionWeights,
+        a: AttentionActivations,
+        norm: Norm,
+        following: Norm,
+        delta: Array,
+    ) -> None:
+        """From attention's output to the stream behind the block, and the norm that follows."""
         ops.euler_step(a.out, w.output, delta, norm.x_ND, self.form.step_size, following)
 
     def project(
@@ -219,7 +231,7 @@ class Attention(Block[AttentionWeights, AttentionActivations]):
         gradients: AttentionWeights,
         saved: AttentionActivations,
         rows: Rows,
-        norm: RmsNorm,
+        norm: Norm,
         stream: StreamBuffers,
         *,
         accumulate: bool,

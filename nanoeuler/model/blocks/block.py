@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nanoeuler.backend.arena import Arena
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, BlockForm, CacheSlots, RmsNorm, RopeTable
+from nanoeuler.backend.records import Array, BlockForm, CacheSlots, Norm, RopeTable
 from nanoeuler.model.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ class Block(ABC, Generic[Weights, Activations]):
         weights: Weights,
         saved: Activations,
         rows: Rows,
-        norm: RmsNorm,
-        following: RmsNorm,
+        norm: Norm,
+        following: Norm,
         delta: Array,
         slots: CacheSlots | None,
     ) -> None:
@@ -100,14 +100,14 @@ class Block(ABC, Generic[Weights, Activations]):
         gradients: Weights,
         saved: Activations,
         rows: Rows,
-        norm: RmsNorm,
+        norm: Norm,
         stream: StreamBuffers,
         *,
         accumulate: bool,
     ) -> None:
         """From `stream.dx` behind the block to `stream.dx` in front of it, and `gradients`."""
 
-    def recompute(self, ops: Backend, weights: Weights, saved: Activations, norm: RmsNorm) -> None:
+    def recompute(self, ops: Backend, weights: Weights, saved: Activations, norm: Norm) -> None:
         """Compute the activations again, which blocks of this kind share. Not needed otherwise."""
         raise NotImplementedError
 
@@ -122,25 +122,30 @@ class Block(ABC, Generic[Weights, Activations]):
         weight: Array,
         dweight: Array,
         dnorm_weight: Array,
-        norm: RmsNorm,
+        norm: Norm,
         stream: StreamBuffers,
         *,
         accumulate: bool,
+        dbias: Array | None = None,
+        dnorm_bias: Array | None = None,
     ) -> None:
         """Through the block's first product and the norm in front of it.
 
         The norm's output is computed again, since the weight's gradient needs it.
         """
         ops.linear_backward_input(dproduct, weight, stream.dnormed)
-        ops.rms_norm_backward(
+        ops.norm_backward(
             stream.dnormed,
-            norm.x_ND,
-            norm.weight_D,
-            norm.inverse_rms_N,
+            norm,
             stream.dx,
             dnorm_weight,
+            dnorm_bias,
             add_to_dx=True,
             accumulate=accumulate,
             out_ND=stream.normed,
         )
-        ops.linear_backward_weight(dproduct, stream.normed, dweight, accumulate=accumulate)
+        arrays = dproduct, stream.normed, dweight
+        if dbias is None:
+            ops.linear_backward_weight(*arrays, accumulate=accumulate)
+        else:
+            ops.linear_bias_backward(*arrays, dbias, accumulate=accumulate)

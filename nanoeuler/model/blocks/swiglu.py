@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nanoeuler.backend.arena import Arena
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, CacheSlots, RmsNorm, SwigluForm, SwigluWeights
+from nanoeuler.backend.records import Array, CacheSlots, Norm, SwigluForm, SwigluWeights
 from nanoeuler.model.blocks.block import Block, Rows, StreamBuffers
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.tensors import TensorSpec, packed_rows
@@ -83,8 +83,8 @@ class Swiglu(Block[SwigluWeights, SwigluActivations]):
         weights: SwigluWeights,
         saved: SwigluActivations,
         rows: Rows,
-        norm: RmsNorm,
-        following: RmsNorm,
+        norm: Norm,
+        following: Norm,
         delta: Array,
         slots: CacheSlots | None,
     ) -> None:
@@ -100,9 +100,9 @@ class Swiglu(Block[SwigluWeights, SwigluActivations]):
         ops.linear_swiglu(normed, weights.gate_up, saved.gate_up, f.gate, f.up, saved.hidden)
 
     def recompute(
-        self, ops: Backend, weights: SwigluWeights, saved: SwigluActivations, norm: RmsNorm
+        self, ops: Backend, weights: SwigluWeights, saved: SwigluActivations, norm: Norm
     ) -> None:
-        ops.rms_norm(*norm)
+        ops.norm(norm)
         self.gate(ops, weights, saved, norm.out_ND)
 
     def backward(
@@ -112,7 +112,7 @@ class Swiglu(Block[SwigluWeights, SwigluActivations]):
         gradients: SwigluWeights,
         saved: SwigluActivations,
         rows: Rows,
-        norm: RmsNorm,
+        norm: Norm,
         stream: StreamBuffers,
         *,
         accumulate: bool,

@@ -29,6 +29,7 @@ class LayerShape:
     kv_heads: int
     head_size: int
     ffn: int
+    family: str = "llama"
 
 
 SHAPES = [
@@ -37,6 +38,11 @@ SHAPES = [
     LayerShape(264, 8, 1, 64, 100),
     LayerShape(256, 2, 2, 128, 682),
     LayerShape(96, 3, 1, 32, 341),
+]
+GPT2_SHAPES = [
+    LayerShape(128, 4, 4, 32, 341, "gpt2"),
+    LayerShape(768, 12, 12, 64, 3072, "gpt2"),
+    LayerShape(96, 3, 3, 32, 100, "gpt2"),
 ]
 
 CACHES = [(1, 1), (1, 512), (2, 300), (3, 70), (4, 33), (5, 129), (8, 512), (9, 200), (70, 40)]
@@ -60,6 +66,10 @@ def check_decoded_layers(engine: Backend, random: Random) -> Iterator[Comparison
         yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
     for (B, S, T), shape in product(MANY_ROWS if engine.device else (), SHAPES):
         yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
+    for (B, S, T), shape in zip(SEVERAL, 2 * GPT2_SHAPES, strict=True):
+        fused = takes(engine, B, T) and engine.device is None
+        yield from check_decode(engine, random, B, S, shape, fused=fused, tokens=T)
+        yield from check_decode(engine, random, B, S, shape, fused=False)
     for (B, S), shape in zip(COMPOSED_CACHES, SHAPES, strict=False):
         yield from check_decode(engine, random, B, S, shape, fused=False)
 
@@ -127,6 +137,6 @@ def check_decode(
     new = f"{B} × {T}" if T > 1 else f"{B}"
     case = (
         f"decode{', composed' * (not fused)}: {new} of {S}, {shape.dim}, {shape.heads} / {G} heads "
-        f"of {E}, ffn {shape.ffn}"
+        f"of {E}, ffn {shape.ffn}{', GPT-2' * (shape.family == 'gpt2')}"
     )
     yield from compare_op(case, engine, inputs, outputs, step, ("x", "key", "value"))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import PreferencePairs, RmsNorm
+from nanoeuler.backend.records import LayerNorm, PreferencePairs, RmsNorm
 from nanoeuler.model.checks.comparison import Comparison
 from nanoeuler.model.checks.decoded_layer import check_decoded_layers
 from nanoeuler.model.checks.engine_attention import (
@@ -51,6 +51,9 @@ def check_device_ops(engine: Backend) -> Iterator[Comparison]:
     yield from each(check_swiglu, [(1, 8), (37, 344), (130, 2048)])
     yield from each(check_linear_swiglu, [(37, 128, 344), (4_133, 200, 512), (4_400, 768, 2048)])
     yield from each(check_cross_entropy, [(1, 16), (37, 50), (130, 4096), (9, 50_257)])
+    yield from each(check_layer_norm, [(1, 8), (37, 256), (301, 768), (1000, 1024), (5, 2048)])
+    yield from each(check_linear_gelu, [(1, 8, 24), (37, 128, 344), (700, 768, 3072)])
+    yield from each(check_embedding_at, [(1, 8, 16, 3), (2500, 128, 40, 512)])
     yield from check_all_masked(engine, random)
     yield from check_preference(engine, random)
     # made of the ops above, which are to be named first where they are wrong
@@ -136,6 +139,111 @@ def check_rms_norm(engine: Backend, random: Random, N: int, D: int) -> Iterator[
 
     case, changed = f"rms_norm {N} × {D}", ("dx", "dweight", "dout")
     yield from compare_op(case, engine, inputs, outputs, rms_norm, changed)
+
+
+def check_layer_norm(engine: Backend, random: Random, N: int, D: int) -> Iterator[Comparison]:
+    """Rows whose mean is no smaller than what varies around it."""
+    inputs: dict[str, Input] = {
+        "x": (random.normal(N, D) + 1, "residual"),
+        "delta": random.activation(N, D),
+        "step_bias": random.activation(D),
+        "weight": random.statistic(D),
+        "bias": random.statistic(D),
+        "dout": random.activation(N, D),
+        "dx": random.activation(N, D),
+        "dweight": random.statistic(D),
+        "dbias": random.statistic(D),
+    }
+    outputs: dict[str, Output] = {
+        "sum": ((N, D), "residual"),
+        "out": ((N, D), "activation"),
+        "plain": ((N, D), "activation"),
+        "fresh_dx": ((N, D), "activation"),
+        "inverse": ((N,), "statistic"),
+        "plain_inverse": ((N,), "statistic"),
+        "fresh_dweight": ((D,), "statistic"),
+        "fresh_dbias": ((D,), "statistic"),
+    }
+
+    def layer_norm(ops: Backend, a: Arrays) -> None:
+        norm = LayerNorm(a.sum, a.weight, a.bias, 1e-5, a.out, a.inverse)
+        ops.add_layer_norm(a.x, a.delta, a.step_bias, 0.5, norm)
+        plain = norm._replace(x_ND=a.x, out_ND=a.plain, inverse_rms_N=a.plain_inverse)
+        ops.layer_norm(plain)
+        fresh, sums = (a.fresh_dx, a.fresh_dweight, a.fresh_dbias), (a.dx, a.dweight, a.dbias)
+        ops.layer_norm_backward(a.dout, plain, *fresh, add_to_dx=False, accumulate=False)
+        options = {"add_to_dx": True, "accumulate": True, "out_ND": a.dout}
+        ops.layer_norm_backward(a.dout, plain, *sums, **options)
+
+    case, changed = f"layer_norm {N} × {D}", ("dx", "dweight", "dbias", "dout")
+    yield from compare_op(case, engine, inputs, outputs, layer_norm, changed)
+
+
+def check_linear_gelu(
+    engine: Backend, random: Random, N: int, D: int, F: int
+) -> Iterator[Comparison]:
+    """GELU with the products around it, biases, and the Euler step behind."""
+    inputs: dict[str, Input] = {
+        "x": random.activation(N, D),
+        "weight": (2 / np.sqrt(D) * random.normal(F, D), "activation"),
+        "bias": random.activation(F),
+        "dx": random.activation(N, D),
+        "down": (random.normal(D, F) / np.sqrt(F), "activation"),
+        "down_bias": random.activation(D),
+        "spent": (3 * random.normal(N, F), "activation"),
+        "point": random.residual(N, D),
+        "norm_weight": random.statistic(D),
+        "norm_bias": random.statistic(D),
+        "dbias": random.statistic(F),
+        "dweight": random.statistic(F, D),
+        "delta": (np.zeros((N, D)), "activation"),  # scratch
+    }
+    outputs: dict[str, Output] = {
+        "linear": ((N, F), "activation"),
+        "up": ((N, F), "activation"),
+        "out": ((N, F), "activation"),
+        "alone": ((N, F), "activation"),
+        "dalone": ((N, F), "activation"),
+        "again": ((N, F), "activation"),
+        "sum": ((N, D), "residual"),
+        "normed": ((N, D), "activation"),
+        "inverse": ((N,), "statistic"),
+        "fresh_dbias": ((F,), "statistic"),
+        "fresh_dweight": ((F, D), "statistic"),
+    }
+
+    def linear_gelu(ops: Backend, a: Arrays) -> None:
+        ops.linear_bias(a.x, a.weight, a.bias, a.linear)
+        ops.linear_gelu(a.x, a.weight, a.bias, a.up, a.out)
+        norm = LayerNorm(a.sum, a.norm_weight, a.norm_bias, 1e-5, a.normed, a.inverse)
+        ops.euler_step(a.out, a.down, a.delta, a.point, 0.5, norm, a.down_bias)
+        ops.gelu(a.spent, a.alone)
+        ops.gelu_backward(a.out, a.spent, a.dalone)
+        ops.linear_gelu_backward(a.dx, a.down, 0.5, a.spent, a.again)
+        weights = a.fresh_dweight, a.fresh_dbias
+        ops.linear_bias_backward(a.spent, a.x, *weights, accumulate=False)
+        ops.linear_bias_backward(a.spent, a.x, a.dweight, a.dbias, accumulate=True, scale=0.5)
+
+    case, changed = f"gelu and its products {N} × {D} × {F}", ("spent", "dweight", "dbias")
+    yield from compare_op(case, engine, inputs, outputs, linear_gelu, changed)
+
+
+def check_embedding_at(
+    engine: Backend, random: Random, N: int, D: int, V: int, P: int
+) -> Iterator[Comparison]:
+    """Some positions lie beyond their table."""
+    inputs: dict[str, Input] = {
+        "ids": (random.integers(V, N), "index"),
+        "table": random.activation(V, D),
+        "positions": (random.integers(P + 5, N), "index"),
+        "position_table": random.activation(P, D),
+    }
+
+    def embedding_at(ops: Backend, a: Arrays) -> None:
+        ops.embedding_at(a.ids, a.table, a.positions, a.position_table, a.out)
+
+    outputs: dict[str, Output] = {"out": ((N, D), "residual")}
+    yield from compare_op(f"embedding_at {N} × {D}", engine, inputs, outputs, embedding_at)
 
 
 def check_swiglu(engine: Backend, random: Random, N: int, F: int) -> Iterator[Comparison]:

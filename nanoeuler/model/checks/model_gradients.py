@@ -49,6 +49,14 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
         {"qk_norm": "weighted", "mtp_heads": 1, "head_size": 6, "kv_heads": 1},
         5,
     ),
+    "GPT-2, two layers, K = 2, tied heads": (
+        {"family": "gpt2", "kv_heads": 4, "mtp_heads": 2, "tied": True},
+        7,
+    ),
+    "GPT-2, one layer, step size 0.5, two documents a row": (
+        {"family": "gpt2", "kv_heads": 4, "mtp_heads": 1, "step_size": 0.5, "layers": 1},
+        5,
+    ),
     "one layer, K = 2, step size 0.5, two documents a row": (
         {"mtp_heads": 2, "step_size": 0.5, "layers": 1},
         5,
@@ -56,17 +64,17 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
 }
 """Name → the fields that differ from `TINY`, and the odd length of the rows.
 
-The last case is the quick form: it is cheap, and no op idles in it.
+The last two cases are the quick form: they are cheap, and no op of their family idles in them.
 """
 
 
 def check_all(quick: bool = False, backend: Backend | None = None) -> Iterator[Comparison]:
     """All ops, and all cases of the model.
 
-    `quick`: of the cases only the last, which takes half a second.
+    `quick`: of the cases only the last two, one of each family, which take a second.
     """
     yield from check_ops(backend)
-    for case in list(CASES)[-1:] if quick else CASES:
+    for case in list(CASES)[-2:] if quick else CASES:
         yield from check_model(case, backend)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import Generator
 
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import AttentionArrays, PreferencePairs, RmsNorm
+from nanoeuler.backend.records import AttentionArrays, LayerNorm, PreferencePairs, RmsNorm
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.checks.comparison import Comparison, compare, finite_difference
 
@@ -30,6 +30,10 @@ def check_ops(backend: Backend | None = None) -> Iterator[Comparison]:
     yield from check_swiglu(ops, random)
     yield from check_cross_entropy(ops, random)
     yield from check_preference(ops, random)
+    yield from check_bias(ops, random)
+    yield from check_embedding_at(ops, random)
+    yield from check_add_layer_norm(ops, random)
+    yield from check_gelu(ops, random)
 
 
 def check_derivatives(
@@ -186,3 +190,75 @@ def check_preference(ops: Backend, random: Generator) -> Iterator[Comparison]:
 
     loss()
     yield from check_derivatives("preference", loss, {"logprobs": (logprobs, -weights.copy())})
+
+
+def check_bias(ops: Backend, random: Generator) -> Iterator[Comparison]:
+    x, dout = random.standard_normal((2, N, F))
+    bias, dbias = random.standard_normal((2, F))
+    before, fresh = dbias.copy(), np.empty(F)
+    ops.bias_backward(dout, fresh, accumulate=False, scale=0.5)
+    ops.bias_backward(dout, dbias, accumulate=True, scale=0.5)
+
+    def loss() -> float:
+        out = x.copy()
+        ops.add_bias(out, bias)
+        return 0.5 * float((out * dout).sum())
+
+    tensors = {"bias": (bias, dbias - before), "fresh bias": (bias, fresh)}
+    yield from check_derivatives("bias", loss, tensors)
+
+
+def check_embedding_at(ops: Backend, random: Generator) -> Iterator[Comparison]:
+    """Its backward pass is that of two embeddings; here their gradients are plain sums."""
+    ids, positions = np.array([3, 0, 3, 8, 3], np.int32), np.array([0, 1, 2, 0, 1], np.int32)
+    table, position_table = random.standard_normal((V, D)), random.standard_normal((3, D))
+    out, dout = np.empty((N, D)), random.standard_normal((N, D))
+    dtable, dposition_table = np.zeros_like(table), np.zeros_like(position_table)
+    np.add.at(dtable, ids, dout)
+    np.add.at(dposition_table, positions, dout)
+
+    def loss() -> float:
+        ops.embedding_at(ids, table, positions, position_table, out)
+        return float((out * dout).sum())
+
+    tensors = {"table": (table, dtable), "positions": (position_table, dposition_table)}
+    yield from check_derivatives("embedding_at", loss, tensors)
+
+
+def check_add_layer_norm(ops: Backend, random: Generator) -> Iterator[Comparison]:
+    """The Euler step with a LayerNorm behind it. The sum is used as well."""
+    x, delta, dout, dsum = random.standard_normal((4, N, D))
+    step_bias, weight, bias = random.standard_normal((3, D))
+    (total, out), inverse_rms = np.empty((2, N, D)), np.empty(N)
+    norm = LayerNorm(total, weight, bias, 1e-5, out, inverse_rms)
+    h = 0.7
+
+    def loss() -> float:
+        ops.add_layer_norm(x, delta, step_bias, h, norm)
+        return float((out * dout).sum() + (total * dsum).sum())
+
+    loss()
+    dx, (dweight, dbias) = dsum.copy(), np.empty((2, D))
+    dweights = dweight, dbias
+    options = {"add_to_dx": True, "accumulate": False}
+    ops.layer_norm_backward(dout, norm, dx, *dweights, **options)
+    tensors = {
+        "x": (x, dx),
+        "delta": (delta, h * dx),
+        "step's bias": (step_bias, h * dx.sum(axis=0)),
+        "weight": (weight, dweight),
+        "bias": (bias, dbias),
+    }
+    yield from check_derivatives("add_layer_norm", loss, tensors)
+
+
+def check_gelu(ops: Backend, random: Generator) -> Iterator[Comparison]:
+    x, dout = random.standard_normal((2, N, F))
+    out, dx = np.empty((2, N, F))
+    ops.gelu_backward(dout, x, dx)
+
+    def loss() -> float:
+        ops.gelu(x, out)
+        return float((out * dout).sum())
+
+    yield from check_derivatives("gelu", loss, {"x": (x, dx)})

@@ -8,7 +8,8 @@ from typing import ClassVar
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import AdamWConstants, Array, FlatState, ParameterRun
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.spec import EMBEDDING, tensor_table
+from nanoeuler.model.families import family_of
+from nanoeuler.model.spec import tensor_table
 from nanoeuler.model.tensors import Tensor
 
 
@@ -64,10 +65,12 @@ def parameter_runs(
 ) -> list[ParameterRun]:
     """The flat buffer as runs of tensors that AdamW moves alike, but those `left_out`."""
 
+    embedding = family_of(config).EMBEDDING
+
     def treatment(tensor: Tensor) -> tuple[bool, float] | None:
         if tensor.name in left_out:
             return None
-        return tensor.decay, embedding_rate if tensor.name == EMBEDDING else 1.0
+        return tensor.decay, embedding_rate if tensor.name == embedding else 1.0
 
     runs = []
     for alike, group in itertools.groupby(tensor_table(config), treatment):

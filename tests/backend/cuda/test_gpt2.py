@@ -1,0 +1,116 @@
+"""The GPT-2 family on a GPU: its kernels compile, and compute what the specification says."""
+
+import numpy as np
+import pytest
+from test_kernel_sources import ARCHITECTURES, TYPES, compile_source, resources
+
+from nanoeuler.backend.cuda.kernel_sources import KernelSources
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.errors import UserError
+from nanoeuler.model.checks.engine_ops import (
+    OP_TOLERANCE,
+    check_embedding_at,
+    check_layer_norm,
+    check_linear_gelu,
+)
+from nanoeuler.model.checks.op_comparison import Random
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import initial_parameters
+from nanoeuler.model.transformer import Transformer
+from nanoeuler.training.check_form import check_form
+from nanoeuler.training.check_model import (
+    MODEL_TOLERANCE,
+    check_device_model,
+    check_reading,
+    source_rows,
+)
+from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.state import TrainingState
+
+TINY = ModelConfig.from_dict({"preset": "gpt2-tiny"})
+PRECISIONS = [("fp32", "fp32"), ("tf32", "fp32"), ("bf16", "bf16"), ("bf16", "fp32")]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("types", TYPES)
+def test_its_kernels_compile_without_spilling_registers(architecture, types):
+    for source in KernelSources(*TYPES[types]).gpt2(768, 3072):
+        kernels = resources(compile_source(source, architecture))
+        assert kernels, source.name
+        for name, (_, spilled, shared) in kernels.items():
+            assert spilled == 0, f"{name} spills {spilled} bytes"
+            assert shared <= 48 * 1024, name
+
+
+def engine(*arguments):
+    from nanoeuler.backend.cuda.engine import CudaBackend
+
+    return CudaBackend(*arguments)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("precision", "residual"), PRECISIONS)
+def test_its_ops_compute_what_the_specification_says(precision, residual):
+    ops, random, rows = engine(precision, residual), Random(3), []
+    for size in [(1, 8), (37, 256), (301, 768), (1000, 1024), (5, 2048), (70, 1600)]:
+        rows += check_layer_norm(ops, random, *size)
+    for size in [(1, 8, 24), (37, 128, 344), (700, 768, 3072)]:
+        rows += check_linear_gelu(ops, random, *size)
+    for size in [(1, 8, 16, 3), (2500, 128, 40, 512)]:
+        rows += check_embedding_at(ops, random, *size)
+    assert [row for row in rows if not row.error <= OP_TOLERANCE[precision]] == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("precision", "residual"), PRECISIONS)
+def test_a_small_model_trains_as_the_specification_says(precision, residual):
+    fields = {"mtp_heads": 2, "ffn": 341, "step_size": 0.5, "tied": False}
+    for more in ({}, fields):
+        config = ModelConfig.from_dict({"preset": "gpt2-tiny"} | more)
+        rows = list(check_form(engine(precision, residual), config))
+        assert [row for row in rows if not row.passed] == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_gradients_and_reading_of_the_preset(precision):
+    limit = MODEL_TOLERANCE[precision]["base"]  # NumPy's float32 reaches 6e-7
+    rows = list(check_device_model(engine(precision), "gpt2-tiny", 2, 128, steps=0))
+    rows += check_reading(engine(precision), "gpt2-tiny", 100)
+    assert [row for row in rows if not row.error <= limit] == []
+
+
+@pytest.mark.gpu
+def test_a_recorded_step_repeats_to_the_bit():
+    digests = []
+    for _ in range(2):
+        ops = engine("bf16", "bf16")
+        optimizer = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
+        state = TrainingState(TINY, ops, initial_parameters(TINY, 1), optimizer)
+        stream = source_rows(TINY, 8, 128, seed=5)
+        for step in range(4):
+            state.train_step(stream.step(step), 8, 1e-3)
+        digests.append(ops.to_host(state.parameters).tobytes())
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.gpu
+def test_greedy_tokens_are_those_of_the_reference():
+    parameters = initial_parameters(TINY, 1)
+    tokens = np.arange(9, dtype=np.int32)[None] * 5
+    written = []
+    for ops in (engine("fp32", "fp32"), ReferenceBackend(np.float64)):
+        model = Transformer(TINY, ops.from_host(parameters), ops)
+        cache, logits = model.new_cache(1, 60), None
+        found = [tokens]
+        for _ in range(40):
+            logits = ops.to_host(model.extend(cache, found[-1]))
+            found.append(logits.argmax(axis=1).astype(np.int32)[None])
+        written.append(np.concatenate(found, axis=1))
+    assert np.array_equal(*written)
+
+
+@pytest.mark.gpu
+def test_fp8_is_refused_by_name():
+    with pytest.raises(UserError, match="make no copies of 8 bits yet; set precision: bf16"):
+        Transformer(TINY, None, engine("fp8"))
