@@ -13,8 +13,6 @@ Key = tuple[str | int, ...]
 """The way to a value, such as ("sft", "epochs")."""
 MOST = 10_000_000
 """Bytes of the largest file that is read."""
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's, where PyYAML was built with it, reads a thousand shards in a tenth of the time."""
 
 
 def read_yaml(path: str | Path) -> tuple[Any, dict[Key, str]]:
@@ -26,7 +24,7 @@ def read_yaml(path: str | Path) -> tuple[Any, dict[Key, str]]:
     path = Path(path)
     try:
         text = read_text(path, MOST)
-        loader = LOADER(text)
+        loader = yaml.SafeLoader(text)
         locations: dict[Key, str] = {(): str(path)}
         root = loader.get_single_node()
         if root is None:
