@@ -69,7 +69,7 @@ def token_byte_lengths(tokenizer: "Tokenizer") -> np.ndarray:
 
 def added_spaces(tokenizer: "Tokenizer", ids_BT: np.ndarray, targets_BT: np.ndarray) -> int:
     """How many documents begin among the targets with a space that the tokenizer put there."""
-    if not tokenizer.vocabulary.adds_space:
+    if not tokenizer.adds_space:
         return 0
     firsts = targets_BT[(ids_BT == tokenizer.end_id) & (targets_BT >= 0)].tolist()
     return sum(

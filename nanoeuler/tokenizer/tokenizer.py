@@ -32,6 +32,7 @@ class Tokenizer:
         self.vocabulary = vocabulary
         self.special_ids = vocabulary.specials
         self.end_id = vocabulary.end_id
+        self.adds_space = vocabulary.adds_space
         self._special = frozenset(vocabulary.specials.values())
 
     @classmethod
@@ -72,7 +73,7 @@ class Tokenizer:
         """
         content = to_bytes(text)
         borders = np.array([0, len(content)])
-        if continues or not self.vocabulary.adds_space:
+        if continues or not self.adds_space:
             return self.encoder.encode(content, borders, frame=self.end_id, framed=1)
         return self.encoder.encode(content, borders, frame=self.end_id, framed=0)[1:]
 
@@ -90,7 +91,7 @@ class Tokenizer:
                 f"do not fit a vocabulary of {len(tokens)} ids"
             )
         content = b"".join(map(tokens.__getitem__, listed))
-        if not continues and self.vocabulary.adds_space:
+        if not continues and self.adds_space:
             return content.removeprefix(b" ")
         return content
 

@@ -19,7 +19,7 @@ END = 0
 class Lengths:
     """A tokenizer of 19 ids: id i stands for i bytes, `</s>` (whose text has four) for none."""
 
-    vocab_size, end_id = 19, END
+    vocab_size, end_id, adds_space = 19, END, False
 
     def is_special(self, id: int) -> bool:
         return id == END
