@@ -34,7 +34,8 @@ class Paths:
         corpus = config["corpus"]
         self.corpus = f"{self.data}/corpora/{corpus['name']}"
         self.corpus_manifest = f"{self.corpus}/manifest.json"
-        filters = {key: value for key, value in corpus["fineweb"].items() if key != "shards"}
+        pages = corpus.get("fineweb", {})  # of a run that was made by hand, there may be none
+        filters = {key: value for key, value in pages.items() if key != "shards"}
         short_hash = hashlib.sha256(canonical_json(filters).encode()).hexdigest()[:8]
         self.group_files = self.find_groups()
         groups = len(self.web_shards[:: self.group_files]) if self.group_files else 0
@@ -182,7 +183,8 @@ class Paths:
     def web_shards(self) -> list[int]:
         """Numbers of the web shards in the corpus."""
         corpus = self.config["corpus"]
-        return list(range(corpus["fineweb"]["shards"])) if "fineweb" in corpus["sources"] else []
+        takes = "fineweb" in corpus.get("sources", ())
+        return list(range(corpus["fineweb"]["shards"])) if takes else []
 
     @property
     def own_text(self) -> list[str]:
@@ -213,6 +215,8 @@ class Paths:
         A corpus that lies in one file stays there, so that runs of earlier versions stay finished.
         """
         shards = len(self.web_shards)
+        if not shards:
+            return None
         size = min(self.config["corpus"]["fineweb"]["max_bytes_per_shard"], WHOLE_SHARD)
         if shards * size <= ONE_JOB or os.path.exists(f"{self.corpus}/train/fineweb.txt"):
             return None
