@@ -44,7 +44,12 @@ def train(job: Job) -> Path:
     """
     checkpoints = Checkpoints(job.output / "checkpoints")
     if job.group.rank:
-        Worker(job, checkpoints).heed()
+        worker = Worker(job, checkpoints)
+        try:
+            worker.heed()
+        except MemoryError as error:
+            advice = smaller_batch(job, worker.micro_batch_rows)
+            raise UserError(f"{job.stage}: {error}; {advice}") from error
         return job.model_folder
     with FolderLock(checkpoints.folder):
         checkpoints.sweep()

@@ -165,3 +165,18 @@ def test_parts_are_as_long_as_each_other_and_cut_no_matrix(preset, ranks):
         assert not any(matrix.offset < cut < matrix.stop for cut in found)
     lengths = np.diff(found)
     assert lengths.max() < 1.35 * total / ranks, lengths
+
+
+def test_a_rank_whose_memory_is_full_says_so_and_all_end(trainer):
+    trainer.config["model"] |= {"dim": 512, "ffn": 20_000}
+    process = trainer.start("pretrain", *TWO)
+    wait_until(lambda: ranks_of(process), process)
+    (other,) = ranks_of(process)
+    wait_until(lambda: other.memory_info().vms > 100_000_000, process)
+    other.rlimit(psutil.RLIMIT_AS, (1_000_000_000, 1_000_000_000))
+    _, said = process.communicate(timeout=CEILING)
+    assert process.returncode == 1
+    assert "error  rank 1: pretrain: " in said, said
+    assert "rank 1 of 2 ended with status 1, for the reason above" in said
+    assert "Traceback" not in said
+    wait_for_end([other])
