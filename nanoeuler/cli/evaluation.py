@@ -115,7 +115,7 @@ def register_runs(subparsers: argparse._SubParsersAction) -> None:
     )
     form = parser.add_mutually_exclusive_group()
     add_json(form)
-    form.add_argument("--csv", action="store_true", help="print CSV with every column")
+    form.add_argument("--csv", action="store_true", help="print CSV, with plain numbers")
     finish(parser, run_runs)
 
 
@@ -190,19 +190,13 @@ def run_compare(options: argparse.Namespace) -> None:
 def run_runs(options: argparse.Namespace) -> None:
     from nanoeuler.evaluation import runs
 
-    records, settings = [], []
-    for folder in runs.run_folders(options.places):
-        try:
-            record, own = runs.read_run(folder)
-        except UserError as error:  # one damaged run does not hide the others
-            log.line("notice", f"left out: {error}")
-            continue
-        records.append(own | record)
-        settings.append(own)
-    names = [each["run"] for each in records]
-    for each in records:
-        if names.count(each["run"]) > 1:  # then it goes by its folder, as in a report
-            each["run"] = each["folder"]
+    named, damaged = runs.read_runs(runs.run_folders(options.places))
+    for sentence in damaged:  # which does not hide the others
+        log.line("notice", f"left out: {sentence}")
+    settings = [runs.settings_of(run) for run in named.values()]
+    records = [
+        own | runs.describe(*each) for own, each in zip(settings, named.items(), strict=True)
+    ]
     found = list(dict.fromkeys(key for each in records for key in each))
     wanted = runs.differing(settings)
     measured = [key for key in found if not any(key in each for each in settings)]
@@ -215,7 +209,7 @@ def run_runs(options: argparse.Namespace) -> None:
     elif options.csv:
         print(runs.as_csv(chosen, columns), end="")
     else:
-        shown = [key for key in columns if options.columns or key not in ("folder", "mfu")]
+        shown = [key for key in columns if options.columns or key != "mfu"]
         print(log.printable(runs.table(chosen, shown, shutil.get_terminal_size().columns)))
 
 

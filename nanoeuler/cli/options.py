@@ -100,10 +100,17 @@ def add_shared_gpus(parser: argparse.ArgumentParser) -> None:
     """`--gpus` of a stage whose steps several GPUs can share: None, a number, or "auto"."""
     parser.add_argument(
         "--gpus",
-        type=lambda text: text if text == "auto" else int(text),
+        type=gpus_or_auto,
         metavar="N",
         help="GPUs that share each step (default 1); auto takes all there are, 0 forces the CPU",
     )
+
+
+def gpus_or_auto(text: str) -> int | str:
+    try:
+        return text if text == "auto" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:

@@ -131,8 +131,7 @@ def rank_count(options: argparse.Namespace) -> int:
     if started := task():
         if options.ranks > 1 or gpus not in (None, 0, 1):
             raise UserError(
-                f"srun has started {started.size} ranks, of which each takes one GPU; leave out "
-                "--ranks and --gpus"
+                f"srun has started {started.size} ranks already; leave out --ranks and --gpus"
             )
         return started.size
     if gpus in (None, 0, 1):

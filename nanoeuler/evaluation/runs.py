@@ -15,7 +15,7 @@ from typing import Any
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.report.formats import decimals, duration, percent, short_count
 from nanoeuler.evaluation.report.gather import SCRATCH, Run, Stage, gather, kept_configuration
-from nanoeuler.evaluation.report.side_by_side import is_off, leaves, shown, what_counts
+from nanoeuler.evaluation.report.side_by_side import is_off, leaves, name_runs, shown, what_counts
 
 Record = dict[str, Any]
 
@@ -57,13 +57,24 @@ def is_run(folder: Path) -> bool:
     return any(folder.glob("*/metrics.jsonl")) or any(folder.glob("evaluation/*.json"))
 
 
-def read_run(folder: Path) -> tuple[Record, dict[str, Any]]:
-    """The record of a run, and the settings that can change its results."""
-    run = gather(kept_configuration(folder), folder)
-    return describe(run) | {"folder": folder.as_posix()}, dict(leaves(what_counts(run.config)))
+def read_runs(folders: Iterable[Path]) -> tuple[dict[str, Run], list[str]]:
+    """The runs by the names that they go by, and a sentence for each that is damaged."""
+    found: dict[Path, Run] = {}
+    damaged = []
+    for folder in folders:
+        try:
+            found[folder] = gather(kept_configuration(folder), folder)
+        except UserError as error:
+            damaged.append(str(error))
+    return name_runs(list(found), list(found.values())), damaged
 
 
-def describe(run: Run) -> Record:
+def settings_of(run: Run) -> dict[str, Any]:
+    """The settings that can change a run's results."""
+    return dict(leaves(what_counts(run.config)))
+
+
+def describe(name: str, run: Run) -> Record:
     """What a run has reached and cost. Held-out text is scored by the first stage, which learned
     from it, and replies by the last one."""
     stages = [stage for name, stage in run.stages.items() if name != SCRATCH] or [run.first]
@@ -74,7 +85,7 @@ def describe(run: Run) -> Record:
     answers = evaluation.get("answers")
     tasks = evaluation.get("tasks") or {}
     return {
-        "run": run.name,
+        "run": name,
         "state": state(stages[-1]),
         "started": run.first.header.get("started"),
         "parameters": run.first.parameters,

@@ -105,6 +105,8 @@ def test_more_gpus_than_there_are_are_refused(trainer):
     assert " can be used here; give as many, or 0 for the CPU" in said
     said = trainer.run("pretrain", "--device", "cpu", "--gpus", "auto", status=1)
     assert "--gpus auto and --device cpu: leave one of them out" in said
+    said = trainer.run("pretrain", "--gpus", "all", status=2)
+    assert "--gpus: 'all' is neither a number nor auto" in said
 
 
 def test_a_mistake_is_told_once_and_not_by_each_rank(trainer):

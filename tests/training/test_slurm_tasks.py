@@ -82,4 +82,4 @@ def test_the_meeting_is_private_and_a_stranger_does_not_end_it(trainer):
 def test_more_ranks_within_a_task_are_refused(trainer):
     status, said = end(start(trainer, 0, 2, "--ranks", "2"))
     assert status == 1
-    assert "srun has started 2 ranks, of which each takes one GPU; leave out --ranks" in said
+    assert "srun has started 2 ranks already; leave out --ranks and --gpus" in said
