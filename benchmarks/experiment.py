@@ -14,6 +14,7 @@ from nanoeuler.backend import make_backend
 from nanoeuler.backend.ops import Backend
 from nanoeuler.config import load
 from nanoeuler.config.settings import Pretrain
+from nanoeuler.model.buffers import rows_within
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.depth import coarsened, refined
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
@@ -23,8 +24,10 @@ from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.growth import refined_tensors
-from nanoeuler.training.micro_batches import largest_divisor
+from nanoeuler.training.micro_batches import even_share
+from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.choice import optimizer_of
+from nanoeuler.training.optimizer.optimizer import state_bytes
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
@@ -80,10 +83,12 @@ class Experiment:
         return TrainingState(model, self.backend, parameters, optimizer_of(self.settings))
 
     def micro_batch_rows(self, stream: TextStream) -> int:
-        """What the trainer takes: all rows at once on a GPU, slices on a CPU."""
+        """What the trainer takes: as many rows as memory holds on a GPU, slices on a CPU."""
         tokens, shares = self.backend.slices(FlatBuffer.elements(self.model))
-        rows = stream.rows_per_step
-        return largest_divisor(rows, max(1, min(tokens // stream.length, -(-rows // shares))))
+        rows, length = stream.rows_per_step, stream.length
+        budget = self.backend.activation_budget(2 * state_bytes(self.model, AdamW)) // shares
+        fitting = rows_within(self.model, self.backend, length, budget)
+        return even_share(rows, max(1, min(tokens // length, -(-rows // shares), fitting)))
 
     def flops_per_step(self, depths: int) -> list[float]:
         """Operations of a step of the whole model, of the next shallower one, and so on."""
