@@ -129,9 +129,9 @@ class CompletionAnswer(Answer[Completion]):
     def content(self, index: int, part: Part, *, streamed: bool) -> dict[str, Any]:
         text, scored = part.text, part.scored
         if self.asked.echo and index not in self.offsets:
-            job, hidden = self.replies.jobs[index // self.asked.replies], self.asked.hidden
-            text = self.tokenizer.decode(job.prompt[hidden:]) + text
-            scored = job.scores[hidden:] + scored
+            prompt, hidden = self.replies.prompts[index // self.asked.replies], self.asked.hidden
+            text = self.tokenizer.decode(prompt[hidden:]) + text
+            scored = scored[hidden:]
         if self.asked.likeliest is None:
             self.offsets[index] = 0
             return {"text": text, "logprobs": None}
