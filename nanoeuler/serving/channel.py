@@ -25,6 +25,9 @@ if TYPE_CHECKING:  # nothing is imported here that starts threads, which a fork 
     from nanoeuler.serving.jobs import Piece
     from nanoeuler.tokenizer import Tokenizer
 
+DRAINING = (signal.SIGINT, signal.SIGTERM)
+"""Signals for HTTP's process, which drains; for the other one they stay blocked."""
+
 
 class ServedModel(NamedTuple):
     """What HTTP knows of a model."""
@@ -96,10 +99,9 @@ class EngineProcess:
         context = multiprocessing.get_context("fork")
         self.channel, theirs = context.Pipe()
         self.process = context.Process(target=run_child, args=(self.channel, theirs, *load))
-        # signals are for this process, which drains; the child's stay blocked
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, DRAINING)
         self.process.start()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, DRAINING)
         theirs.close()
 
     def __enter__(self) -> "EngineProcess":
@@ -205,9 +207,6 @@ class EngineProcess:
         for receive in list(self.receivers.values()):
             receive(Piece(-1, [], [], "server_error"))
         self.when_ended()
-
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_child(other: Connection, channel: Connection, *load: Any) -> None:
