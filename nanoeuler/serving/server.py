@@ -81,8 +81,12 @@ def serve(
 
 def run(server: uvicorn.Server, listening: socket.socket) -> None:
     """uvicorn raises the signal again that it stopped by; its replies are whole, so it is no
-    failure."""
-    kept = {each: signal.signal(each, ignore) for each in (signal.SIGTERM, signal.SIGINT)}
+    failure. A signal that comes before uvicorn listens to them stops it, too."""
+
+    def stop(number: int, frame: object) -> None:
+        server.should_exit = True
+
+    kept = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
         server.run(sockets=[listening])
     finally:
@@ -94,10 +98,6 @@ def end(server: uvicorn.Server) -> None:
     """Stop soon: no reply can be finished."""
     server.config.timeout_graceful_shutdown = END_SECONDS
     server.should_exit = True
-
-
-def ignore(number: int, frame: object) -> None:
-    pass
 
 
 def bind(host: str, port: int) -> socket.socket:
