@@ -279,7 +279,7 @@ def soak(url: str, name: str, folder: Path, seconds: float, tokens: int) -> bool
 
 
 def server_memory(url: str) -> float:
-    """Resident megabytes of the process that listens on the port of `url`."""
+    """Resident megabytes of the process that listens on the port of `url`, and of its children."""
     port = f":{urlsplit(url).port:04X}"
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
     sockets = {f"socket:[{line[9]}]" for line in lines if line[1].endswith(port)}
@@ -288,8 +288,10 @@ def server_memory(url: str) -> float:
             if any(str(file.readlink()) in sockets for file in (process / "fd").iterdir()):
                 if "serve" not in (process / "cmdline").read_text():
                     continue
-                status = (process / "status").read_text()
-                return int(status.split("VmRSS:")[1].split()[0]) / 1024
+                children = process / "task" / process.name / "children"
+                family = [process, *map(Path("/proc").joinpath, children.read_text().split())]
+                texts = [(each / "status").read_text() for each in family]
+                return sum(int(text.split("VmRSS:")[1].split()[0]) for text in texts) / 1024
         except OSError:
             continue
     return float("nan")

@@ -71,21 +71,16 @@ def run_serve(options: argparse.Namespace) -> None:
             raise UserError(f"--{name} {getattr(options, name)}: it must be above 0")
     if not 0 <= options.port < 1 << 16:
         raise UserError(f"--port {options.port}: it must be from 0 to 65535")
-    try:
-        from nanoeuler.serving import server
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"the package {error.name} is missing; install the extra `serve`: "
-            "make install EXTRAS=serve, or pip install 'nanoeuler[serve]'"
-        ) from error
-    speculation = not options.no_speculation
-    models = server.load_models(folders, options.device, options.gpus, speculation=speculation)
-    server.serve(
-        models,
-        options.host,
-        options.port,
-        key_file=options.api_key_file,
-        rows=options.rows,
-        queue=options.queue,
-        seconds=options.seconds,
-    )
+    from nanoeuler.serving.channel import EngineProcess
+
+    load = folders, options.rows, options.device, options.gpus, not options.no_speculation
+    with EngineProcess(options.queue, *load) as engine:
+        try:
+            from nanoeuler.serving import server
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"the package {error.name} is missing; install the extra `serve`: "
+                "make install EXTRAS=serve, or pip install 'nanoeuler[serve]'"
+            ) from error
+        address, keys = (options.host, options.port), options.api_key_file
+        server.serve(engine, *address, key_file=keys, seconds=options.seconds)

@@ -38,18 +38,17 @@ class Answer(Generic[Kind]):
         """Server-sent events, up to [DONE]."""
         try:
             async for parts in self.replies.parts():
-                choices = [
-                    self.choice(index, part, streamed=True)
-                    for index, part in parts.items()
-                    if part.text or part.scored or part.finish
+                events = [
+                    event(self.object(self.part_name, [self.choice(*part, streamed=True)], None))
+                    for part in parts.items()
+                    if part[1].text or part[1].scored or part[1].finish
                 ]
-                if choices:
-                    yield "".join(
-                        event(self.object(self.part_name, [choice], None)) for choice in choices
-                    )
-            if self.asked.wants_usage:
-                yield event(self.object(self.part_name, [], self.usage()))
-            yield "data: [DONE]\n\n"
+                if not self.replies.unfinished:  # the rest goes out with the last part
+                    if self.asked.wants_usage:
+                        events.append(event(self.object(self.part_name, [], self.usage())))
+                    events.append("data: [DONE]\n\n")
+                if events:
+                    yield "".join(events)
         except ApiError as error:
             yield event(error.body())
 
@@ -129,9 +128,9 @@ class CompletionAnswer(Answer[Completion]):
     def content(self, index: int, part: Part, *, streamed: bool) -> dict[str, Any]:
         text, scored = part.text, part.scored
         if self.asked.echo and index not in self.offsets:
-            job, hidden = self.replies.jobs[index // self.asked.replies], self.asked.hidden
-            text = self.tokenizer.decode(job.prompt[hidden:]) + text
-            scored = job.scores[hidden:] + scored
+            prompt, hidden = self.replies.prompts[index // self.asked.replies], self.asked.hidden
+            text = self.tokenizer.decode(prompt[hidden:]) + text
+            scored = scored[hidden:]
         if self.asked.likeliest is None:
             self.offsets[index] = 0
             return {"text": text, "logprobs": None}

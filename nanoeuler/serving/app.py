@@ -15,11 +15,10 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from nanoeuler import log
-from nanoeuler.api import LanguageModel
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.serving.answers import Answer, ChatAnswer, CompletionAnswer
+from nanoeuler.serving.channel import Busy, EngineProcess, ServedModel
 from nanoeuler.serving.collecting import Replies
-from nanoeuler.serving.engine import Busy, Engine
 from nanoeuler.serving.errors import ApiError, wrong
 from nanoeuler.serving.metrics import Metrics
 from nanoeuler.serving.requests import ChatCompletion, Completion, read, tokens_left
@@ -43,11 +42,12 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 class App:
     """The server's answers. `seconds` is the most that a request may take."""
 
-    def __init__(self, models: dict[str, LanguageModel], engine: Engine, seconds: float):
-        self.models, self.engine, self.seconds = models, engine, seconds
+    def __init__(self, engine: EngineProcess, seconds: float):
+        self.models, self.engine, self.seconds = engine.models, engine, seconds
         self.metrics = Metrics()
         self.started = int(time.time())
         self.connections: Callable[[], int] = lambda: 0
+        self.end: Callable[[], None] = lambda: None
         self.page = {name: read_page(name) for name in PAGE}
 
     def starlette(self) -> Starlette:
@@ -71,9 +71,8 @@ class App:
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        self.engine.start(asyncio.get_running_loop())
+        self.engine.start(asyncio.get_running_loop(), self.end)
         yield
-        self.engine.stop()
 
     def counted(self, path: str, handler: Handler) -> Handler:
         """`handler`, with its errors as answers, and its answers counted."""
@@ -96,9 +95,7 @@ class App:
     # ---- about the server
 
     async def health(self, _: Request) -> Response:
-        alive = self.engine.thread.is_alive()
-        status = {"status": "ok" if alive else "the decoding thread has ended"}
-        return JSONResponse(status, 200 if alive else 503)
+        return JSONResponse({"status": "ok"})  # it ends with the process that decodes
 
     async def show_metrics(self, _: Request) -> Response:
         engine = self.engine
@@ -124,11 +121,11 @@ class App:
                 "chat": model.template is not None,
                 "context": model.config.context,
                 "parameters": parameter_count(model.config),
-                "engine": model.transformer.backend.name,
+                "engine": model.engine,
             },
         }
 
-    def model(self, name: str) -> LanguageModel:
+    def model(self, name: str) -> ServedModel:
         if name not in self.models:
             known = ", ".join(self.models)
             raise ApiError(
@@ -159,27 +156,27 @@ class App:
 
     def submit(self, asked: Completion | ChatCompletion, prompts: list[list[int]]) -> Replies:
         """Let the replies to some prompts be written. Raises `ApiError`."""
-        context = self.models[asked.model].config.context
-        most = self.engine.batches[asked.model].most_rows
+        model = self.models[asked.model]
+        most = model.most_rows
         if asked.replies > most:
             raise wrong("n", f"must be at most {most}, the replies that are written at a time")
-        replies = Replies(self.engine, self.metrics, asked.model)
-        for prompt in prompts:
-            replies.add(
-                prompt=prompt,
-                samplings=asked.samplings(),
-                max_tokens=tokens_left(asked.new_tokens, prompt, context),
-                stops=asked.stops,
-                likeliest=asked.likeliest,
-                score_prompt=asked.score_prompt,
-                deadline=time.monotonic() + self.seconds,
-            )
+        jobs = [
+            {
+                "prompt": prompt,
+                "samplings": asked.samplings(),
+                "max_tokens": tokens_left(asked.new_tokens, prompt, model.config.context),
+                "stops": asked.stops,
+                "likeliest": asked.likeliest,
+                "score_prompt": asked.score_prompt,
+                "deadline": time.monotonic() + self.seconds,
+            }
+            for prompt in prompts
+        ]
         try:
-            replies.submit()
+            return Replies(self.engine, self.metrics, asked.model, jobs)
         except Busy as error:
             headers = {"Retry-After": str(error.seconds)}
             raise ApiError(429, str(error), code="busy", headers=headers) from error
-        return replies
 
 
 async def send(request: Request, answer: Answer) -> Response:

@@ -66,9 +66,8 @@ class Batch:
         """Decode with every number of rows, and of drafts, that a device compiles kernels and
         records steps for.
 
-        The first requests would wait for that, and for the tokenizer's machine code.
+        The first requests would wait for that.
         """
-        self.tokenizer.encode("a")
         rows = 1
         while rows <= self.most_rows:
             self.warm_rows(rows)
@@ -124,7 +123,7 @@ class Batch:
 
     def fail(self, job: Job, kind: str) -> None:
         job.cancelled = True
-        job.deliver(Piece(-1, 0, "", [], kind))
+        job.deliver(Piece(-1, [], [], kind))
 
     def fail_all(self, kind: str) -> None:
         """Fail every job, so that the next ones start afresh."""
@@ -233,8 +232,9 @@ class Batch:
 
     def start_reply(self, row: Row, prompt: int, logits_1V: np.ndarray | None) -> None:
         """Let the reply to a prompt that was just read, to row `prompt` of its cache, join."""
+        row.new_scored = list(row.job.scores)
         if row.job.max_tokens == 0:
-            self.finish(row, row.seen, "length")
+            self.send(row, row.seen, "length")
         elif not self.look(row, logits_1V, 0):
             self.rows.append(row)
             self.cache.join(self.prompt_cache, prompt)
@@ -257,32 +257,25 @@ class Batch:
         for token in row.ids[row.seen :]:
             row.seen += 1
             if token == self.tokenizer.end_id:
-                self.finish(row, row.seen - 1, "stop")
+                self.send(row, row.seen - 1, "stop")
                 return True
             if job.likeliest is not None:
                 assert logits_BV is not None
                 row.new_scored.append(self.score(logits_BV[index], token, job.likeliest))
             if job.stops:
-                row.decode(row.seen)
+                row.text.push(token)
                 if row.text.stopped:
-                    self.finish(row, row.seen, "stop")
+                    self.send(row, row.seen, "stop")
                     return True
             if row.seen == job.max_tokens:
-                self.finish(row, row.seen, "length")
+                self.send(row, row.seen, "length")
                 return True
         return False
 
-    def finish(self, row: Row, tokens: int, finish: str) -> None:
-        """Deliver what is left of a reply of that many tokens."""
-        row.decode(tokens)
-        row.new_text += row.text.end()
-        self.send(row, tokens, finish)
-
     def send(self, row: Row, tokens: int, finish: str | None = None) -> None:
         """Deliver what is new in the first `tokens` of a reply."""
-        row.decode(tokens)
-        piece = Piece(row.choice, tokens - row.sent, row.new_text, row.new_scored, finish)
-        row.sent, row.new_text, row.new_scored = tokens, "", []
+        piece = Piece(row.choice, row.ids[row.sent : tokens], row.new_scored, finish)
+        row.sent, row.new_scored = tokens, []
         row.job.deliver(piece)
 
     def score(self, logits_V: np.ndarray, token: int, likeliest: int) -> Scored:

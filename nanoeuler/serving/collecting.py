@@ -1,4 +1,4 @@
-"""The pieces of a request's replies, on their way from the decoding thread to its client.
+"""The pieces of a request's replies, on their way from the process that decodes to its client.
 
 Pieces that arrive while a client is served are taken together, so that a slow client gets few large
 parts instead of many small ones. What waits is bounded by the tokens that were asked for.
@@ -8,75 +8,73 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from nanoeuler.serving.engine import Engine
+from nanoeuler.serving.channel import EngineProcess
 from nanoeuler.serving.errors import failed
-from nanoeuler.serving.jobs import Job, Piece, Scored
+from nanoeuler.serving.jobs import Piece, Scored
 from nanoeuler.serving.metrics import Metrics
+from nanoeuler.serving.text import ReplyText
 
 
 @dataclass
 class Part:
     """What has come of one reply since it was last looked at, or all of it."""
 
-    tokens: int = 0
     text: str = ""
     scored: list[Scored] = field(default_factory=list)
     finish: str | None = None
 
-    def add(self, other: "Part | Piece") -> None:
-        self.tokens += other.tokens
-        self.text += other.text
-        self.scored += other.scored
-        self.finish = other.finish or self.finish
-
 
 class Replies:
-    """All replies to one request. A reply is numbered by its prompt and its choice."""
+    """All replies to one request, numbered by prompt and choice.
 
-    def __init__(self, engine: Engine, metrics: Metrics, model: str):
+    `jobs` has the fields of each prompt's `Job`. Raises `Busy` when there is no room for them.
+    """
+
+    def __init__(
+        self, engine: EngineProcess, metrics: Metrics, model: str, jobs: Sequence[dict[str, Any]]
+    ):
         self.engine, self.metrics, self.model = engine, metrics, model
-        self.jobs: list[Job] = []
+        tokenizer, choices = engine.models[model].tokenizer, len(jobs[0]["samplings"])
+        self.prompts: list[list[int]] = [job["prompt"] for job in jobs]
+        self.texts = [ReplyText(tokenizer, job["stops"]) for job in jobs for _ in range(choices)]
         self.began = self.last = time.monotonic()
         self.new: dict[int, Part] = {}
-        self.unfinished: set[int] = set()
+        self.unfinished = set(range(len(self.texts)))
         self.tokens = 0
         self.failure: str | None = None
         self.arrived, self.ended = asyncio.Event(), asyncio.Event()
-
-    def add(self, **fields: Any) -> None:
-        """Add a prompt; see `Job` for the fields."""
-        prompt = len(self.jobs)
-        job = self.engine.job(lambda piece: self.receive(prompt, piece), **fields)
-        self.jobs.append(job)
-        first = prompt * len(job.samplings)
-        self.unfinished |= set(range(first, first + len(job.samplings)))
-
-    def submit(self) -> None:
-        self.engine.submit(self.model, self.jobs)
-        self.metrics.tokens[self.model, "prompt"] += self.prompt_tokens
+        receivers = [partial(self.receive, prompt * choices) for prompt in range(len(jobs))]
+        self.numbers = engine.submit(model, list(zip(receivers, jobs, strict=True)))
+        metrics.tokens[model, "prompt"] += self.prompt_tokens
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(len(job.prompt) for job in self.jobs)
+        return sum(map(len, self.prompts))
 
-    def receive(self, prompt: int, piece: Piece) -> None:
+    def receive(self, first: int, piece: Piece) -> None:
+        """Take a piece of one of the replies from number `first` on."""
         if piece.choice < 0:
             self.fail(piece.finish)
             return
         self.arrived.set()
-        now = time.monotonic()
+        now, tokens = time.monotonic(), len(piece.ids)
         if self.tokens == 0:
             self.metrics.first_token.add(now - self.began)
-        elif piece.tokens:
-            self.metrics.next_token.add((now - self.last) / piece.tokens, piece.tokens)
+        elif tokens:
+            self.metrics.next_token.add((now - self.last) / tokens, tokens)
         self.last = now
-        self.tokens += piece.tokens
-        self.metrics.tokens[self.model, "reply"] += piece.tokens
-        index = prompt * len(self.jobs[prompt].samplings) + piece.choice
-        self.new.setdefault(index, Part()).add(piece)
+        self.tokens += tokens
+        self.metrics.tokens[self.model, "reply"] += tokens
+        index = first + piece.choice
+        part, text = self.new.setdefault(index, Part()), self.texts[index]
+        part.text += text.push(*piece.ids)
+        part.scored += piece.scored
         if piece.finish:
+            part.text += text.end()
+            part.finish = piece.finish
             self.unfinished.remove(index)
         if not self.unfinished:
             self.engine.note_reply(now - self.began)
@@ -107,6 +105,5 @@ class Replies:
 
     def close(self) -> None:
         """Nobody wants what is missing."""
-        for job in self.jobs:
-            job.cancelled = True
+        self.engine.leave(self.numbers, cancel=bool(self.unfinished))
         self.metrics.gone += bool(self.unfinished and self.failure in (None, "gone"))

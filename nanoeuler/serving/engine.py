@@ -1,111 +1,78 @@
-"""The thread that decodes for all requests, and its queue.
+"""The process that decodes for all requests.
 
 One thread serves all models, a step of each in turn: a step takes every core or the whole device.
+Another one takes HTTP's messages.
 """
 
-import asyncio
-import threading
+import contextlib
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NoReturn
+from weakref import WeakValueDictionary
 
-from nanoeuler import log
+from nanoeuler import api, log
+from nanoeuler.api import LanguageModel
 from nanoeuler.errors import UserError
+from nanoeuler.files import explain_os_errors
+from nanoeuler.model.files import find_model
 from nanoeuler.serving.batch import Batch
+from nanoeuler.serving.channel import Cancel, More, ServedModel, Submit, Update
 from nanoeuler.serving.jobs import Job, Piece
 
 PAUSE = 3
-"""The event loop gets new parts of replies when this many times the time has passed that it took
-for the last ones: while it writes them, Python can do nothing else. Under load parts are longer."""
-
-
-class Busy(Exception):
-    """The queue is full. `seconds` is when to try again."""
-
-    def __init__(self, seconds: int):
-        super().__init__(f"the queue is full; try again in {seconds} s")
-        self.seconds = seconds
+"""HTTP gets new parts of replies when this many times the time has passed that it took for the last
+ones. Under load parts are longer, and a CPU's cores are left to the decoding."""
 
 
 class Engine:
-    """Decodes jobs in a thread of its own and hands their pieces to an event loop."""
+    """Decodes jobs that come from `inbox` and sends their pieces over a channel."""
 
-    def __init__(self, batches: dict[str, Batch], longest_queue: int):
-        self.batches, self.longest_queue = batches, longest_queue
-        self.changed = threading.Condition()
-        self.arrived: list[tuple[Batch, Job]] = []
-        self.stopping = False
-        self.outbox: list[tuple[Callable[[Piece], None], Piece]] = []
-        self.reply_seconds = 1.0
-        """How long a reply takes, from start to end: a moving average."""
-        self.next_send = 0.0
-        """When the event loop takes new parts, by `time.monotonic`."""
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.thread = threading.Thread(target=self.run, name="decoding", daemon=True)
+    def __init__(
+        self,
+        batches: dict[str, Batch],
+        channel: Connection,
+        inbox: "SimpleQueue[Submit | Cancel | More]",
+    ):
+        self.batches, self.channel, self.inbox = batches, channel, inbox
+        self.jobs: WeakValueDictionary[int, Job] = WeakValueDictionary()
+        """Those of the batches, by number."""
+        self.pieces: list[tuple[int, Piece]] = []
+        self.next_parts = 0.0
+        """When HTTP gets new parts of replies, by `time.monotonic`."""
+        self.taken = 0
+        self.sent = Update([], False, 0, 0, 0)
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.thread.start()
-
-    def stop(self) -> None:
-        with self.changed:
-            self.stopping = True
-            self.changed.notify()
-        self.thread.join()
-
-    # ---- for the thread of the event loop
-
-    def job(self, receive: Callable[[Piece], None], **fields: Any) -> Job:
-        """A job whose pieces `receive` gets in the event loop's thread."""
-        return Job(deliver=lambda piece: self.outbox.append((receive, piece)), **fields)
-
-    def submit(self, model: str, jobs: Sequence[Job]) -> None:
-        """Let jobs wait for rows. Raises `Busy`."""
-        with self.changed:
-            if self.waiting + len(jobs) > self.longest_queue:
-                raise Busy(self.seconds_to_wait())
-            self.arrived += [(self.batches[model], job) for job in jobs]
-            self.changed.notify()
-
-    @property
-    def waiting(self) -> int:
-        """Jobs whose prompt is not read yet."""
-        return len(self.arrived) + sum(len(batch.waiting) for batch in self.batches.values())
-
-    @property
-    def writing(self) -> int:
-        """Replies that are being written."""
-        return sum(len(batch.rows) for batch in self.batches.values())
-
-    def seconds_to_wait(self) -> int:
-        """About when the queue will be shorter, from 1 to 60 seconds."""
-        rows = sum(batch.most_rows for batch in self.batches.values())
-        return round(min(max(self.reply_seconds * self.waiting / rows, 1), 60))
-
-    def note_reply(self, seconds: float) -> None:
-        self.reply_seconds += 0.1 * (seconds - self.reply_seconds)
-
-    # ---- the thread
-
-    def run(self) -> None:
-        while self.take_arrived():
+    def run(self) -> NoReturn:
+        while True:
+            self.take_messages()
             for batch in self.batches.values():
                 if batch.busy:
                     self.step(batch)
             self.send()
 
-    def take_arrived(self) -> bool:
-        """Put new jobs into their batches; wait for one when there is nothing to do. Returns
-        whether to go on."""
-        with self.changed:
-            busy = any(batch.busy for batch in self.batches.values())
-            while not (busy or self.arrived or self.stopping):
-                self.changed.wait()
-            for batch, job in self.arrived:
-                batch.add(job)
-            self.arrived.clear()
-        return not self.stopping
+    def take_messages(self) -> None:
+        """Take what has come; wait for it when there is nothing to do."""
+        while not self.inbox.empty() or not any(batch.busy for batch in self.batches.values()):
+            match self.inbox.get():
+                case Submit(model, jobs):
+                    for number, fields in jobs:
+                        self.batches[model].add(self.job(number, fields))
+                    self.taken += len(jobs)
+                case Cancel(numbers):
+                    for number in numbers:
+                        if job := self.jobs.get(number):
+                            job.cancelled = True
+                case More(seconds):
+                    self.next_parts = time.monotonic() + PAUSE * seconds
+
+    def job(self, number: int, fields: dict[str, Any]) -> Job:
+        job = Job(deliver=lambda piece: self.pieces.append((number, piece)), **fields)
+        self.jobs[number] = job
+        return job
 
     def step(self, batch: Batch) -> None:
         """A step of one batch. Whatever goes wrong fails its jobs, and the next ones are served."""
@@ -119,30 +86,83 @@ class Engine:
             batch.fail_all("server_error")
 
     def send(self) -> None:
-        """Hand over ends of replies, and when it is time all that was written, in one call."""
-        assert self.loop is not None
-        if all_parts := time.monotonic() >= self.next_send:
-            for batch in self.batches.values():
+        """Send ends of replies, and when it is time all that was written."""
+        batches = self.batches.values()
+        if all_parts := time.monotonic() >= self.next_parts:
+            for batch in batches:
                 batch.deliver()
-        pieces, self.outbox = self.outbox, []
-        if pieces:
-            if all_parts:
-                self.next_send = float("inf")  # until the event loop is done with these
-            self.loop.call_soon_threadsafe(self.receive, pieces, all_parts)
+        writing = sum(len(batch.rows) for batch in batches)
+        waiting = sum(len(batch.waiting) for batch in batches)
+        asks = all_parts and bool(self.pieces)
+        update = Update(self.pieces, asks, writing, waiting, self.taken)
+        if update != self.sent:
+            with contextlib.suppress(OSError):  # HTTP's process has ended, so this one does
+                self.channel.send(update)
+            if asks:
+                self.next_parts = float("inf")  # until HTTP is done with these
+            self.pieces = []
+            self.sent = Update([], False, writing, waiting, self.taken)
 
-    # ---- in the thread of the event loop
 
-    def receive(
-        self, pieces: Sequence[tuple[Callable[[Piece], None], Piece]], all_parts: bool
-    ) -> None:
-        began = time.thread_time()
-        try:
-            for receive, piece in pieces:
-                receive(piece)
-        finally:
-            if all_parts and self.loop is not None:
-                # behind the tasks that the pieces have woken, which write them
-                self.loop.call_soon(self.received, began)
+def decode(
+    channel: Connection,
+    inbox: "SimpleQueue[Submit | Cancel | More]",
+    folders: Sequence[Path],
+    rows: int,
+    device: str,
+    gpus: int | None,
+    speculation: bool,
+) -> None:
+    """Load models, send what HTTP must know of them or why they cannot be loaded, and decode."""
+    try:
+        with explain_os_errors():
+            models = load_models(folders, device, gpus, speculation=speculation)
+            batches = {name: Batch(model, rows) for name, model in models.items()}
+            for batch in batches.values():
+                batch.warm()
+    except UserError as error:
+        channel.send(error)
+        return
+    for name, model in models.items():
+        log.line("model", f"{name}: {model!r}")
+    channel.send({name: described(models[name], batch) for name, batch in batches.items()})
+    Engine(batches, channel, inbox).run()
 
-    def received(self, began: float) -> None:
-        self.next_send = time.monotonic() + PAUSE * (time.thread_time() - began)
+
+def described(model: LanguageModel, batch: Batch) -> ServedModel:
+    engine = model.transformer.backend.name
+    known = model.config, model.tokenizer, model.stage, model.template
+    return ServedModel(*known, engine, batch.most_rows)
+
+
+def load_models(
+    folders: Sequence[Path],
+    device: str = "auto",
+    gpus: int | None = None,
+    *,
+    speculation: bool = True,
+) -> dict[str, LanguageModel]:
+    """The models of some folders by the names that clients give: run-stage."""
+    models: dict[str, LanguageModel] = {}
+    for folder in folders:
+        found = find_model(folder)
+        name = free_name(model_name(found), models)
+        models[name] = api.load(found, device, gpus, speculation=speculation)
+    return models
+
+
+def model_name(folder: Path) -> str:
+    """demo-sft for results/demo/sft/model; the folder's own name where it lies otherwise."""
+    parts = [part for part in folder.absolute().parts if part != "model"]
+    name = "-".join(parts[-2:] if folder.name == "model" else parts[-1:])
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in name)
+
+
+def free_name(name: str, taken: dict[str, LanguageModel]) -> str:
+    """`name`, or name-2, name-3, … where others have it."""
+    number = 2
+    free = name
+    while free in taken:
+        free = f"{name}-{number}"
+        number += 1
+    return free

@@ -24,9 +24,10 @@ class Piece(NamedTuple):
 
     choice: int
     """Which of the job's replies; −1 for a failure of them all."""
-    tokens: int
-    text: str
+    ids: list[int]
     scored: list[Scored]
+    """With log-probabilities: `ids`, and in the first piece the prompt before them if it was
+    scored."""
     finish: str | None = None
     """Why the reply ends here: stop (`</s>` or a stop string) or length; else the API's error
     type, of a reply that failed."""
@@ -41,7 +42,6 @@ class Job:
     max_tokens: int
     """Tokens of each reply; none to have the prompt scored only."""
     deliver: Callable[[Piece], None]
-    """Called from the thread that decodes."""
     stops: Sequence[str] = ()
     likeliest: int | None = None
     """Alternatives to be reported with each token; None: not even its own log-probability."""
@@ -49,9 +49,9 @@ class Job:
     deadline: float = float("inf")
     """When it fails, by `time.monotonic`."""
     cancelled: bool = False
-    """Set by any thread: nobody wants the replies any more."""
+    """Nobody wants the replies any more."""
     scores: list[Scored] = field(default_factory=list)
-    """Those of the prompt, with `score_prompt`, from the first piece of a reply on."""
+    """Those of the prompt as far as it is read, with `score_prompt`."""
 
 
 @dataclass(eq=False)
@@ -61,15 +61,13 @@ class Row:
     job: Job
     choice: int
     text: ReplyText
+    """Pushed only to find stop strings."""
     ids: list[int] = field(default_factory=list)
     """Tokens that were chosen, `</s>` among them."""
     seen: int = 0
     """Of these, how many were looked at: the reply may end before the last one."""
     sent: int = 0
     """How many are in pieces that were delivered."""
-    decoded: int = 0
-    """How many are in `new_text` or in pieces."""
-    new_text: str = ""
     new_scored: list[Scored] = field(default_factory=list)
     left: bool = False
     drafts: list[int] = field(default_factory=list)
@@ -83,9 +81,3 @@ class Row:
     def position(self) -> int:
         """Of the next token, from the start of the prompt: the sampler draws by it."""
         return len(self.job.prompt) + len(self.ids)
-
-    def decode(self, tokens: int) -> None:
-        """Add the text of the first `tokens` to `new_text`."""
-        if tokens > self.decoded:
-            self.new_text += self.text.push(*self.ids[self.decoded : tokens])
-            self.decoded = tokens

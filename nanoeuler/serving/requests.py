@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nanoeuler.api import LanguageModel
 from nanoeuler.errors import UserError, brief
 from nanoeuler.inference.sampling import MOST, Sampling
 from nanoeuler.model.template import TEMPLATES, split_prompt
+from nanoeuler.serving.channel import ServedModel
 from nanoeuler.serving.errors import ApiError, wrong
 
 MOST_REPLIES = 128
@@ -105,7 +105,7 @@ class Completion(Asked):
         first = self.prompt if isinstance(self.prompt, str) else self.prompt[0]
         return int(isinstance(first, str))
 
-    def prompts(self, model: LanguageModel) -> list[list[int]]:
+    def prompts(self, model: ServedModel) -> list[list[int]]:
         """The token ids of each prompt. A text starts a document, as in training."""
         if self.best_of not in (None, self.replies):
             raise wrong("best_of", "this server does not choose among replies; leave it out")
@@ -167,7 +167,7 @@ class ChatCompletion(Asked):
     def score_prompt(self) -> bool:
         return False
 
-    def prompt(self, model: LanguageModel) -> list[int]:
+    def prompt(self, model: ServedModel) -> list[int]:
         """The conversation as `chat_template` renders it for other programs.
 
         One that ends with an assistant's message is continued there.
@@ -243,7 +243,7 @@ def refusal(error: ValidationError) -> ApiError:
     return wrong(field, f"{said}, not {brief(problem['input'])}")
 
 
-def checked(prompt: str | list[int], model: LanguageModel) -> list[int]:
+def checked(prompt: str | list[int], model: ServedModel) -> list[int]:
     """The token ids of a prompt that is a text or token ids already."""
     if isinstance(prompt, str):
         return framed(prompt, model, "prompt")
@@ -253,11 +253,11 @@ def checked(prompt: str | list[int], model: LanguageModel) -> list[int]:
     return prompt
 
 
-def framed(text: str, model: LanguageModel, param: str) -> list[int]:
+def framed(text: str, model: ServedModel, param: str) -> list[int]:
     return [model.tokenizer.end_id, *tokens_of(text, model, param)]
 
 
-def tokens_of(text: str, model: LanguageModel, param: str, *, continues: bool = False) -> list[int]:
+def tokens_of(text: str, model: ServedModel, param: str, *, continues: bool = False) -> list[int]:
     try:
         return model.tokenizer.encode(text, continues=continues).tolist()
     except UserError as error:  # half of a surrogate pair

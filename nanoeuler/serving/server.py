@@ -1,27 +1,25 @@
-"""Run the server: load models, bind the address, serve until SIGTERM, drain."""
+"""The process that speaks HTTP: bind the address, serve until SIGTERM, drain."""
 
 import contextlib
 import resource
 import signal
 import socket
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
 
-from nanoeuler import api, log
-from nanoeuler.api import LanguageModel
+from nanoeuler import log
 from nanoeuler.errors import UserError
-from nanoeuler.model.files import find_model
 from nanoeuler.serving.app import App
-from nanoeuler.serving.batch import Batch
+from nanoeuler.serving.channel import EngineProcess
 from nanoeuler.serving.connections import Connection
-from nanoeuler.serving.engine import Engine
 from nanoeuler.serving.guard import Guard, is_loopback, read_keys
 
 DRAIN_SECONDS = 30
 """Time that replies have to end after SIGTERM."""
+
+END_SECONDS = 2
+"""Time that clients have to read an error when the process that decodes has ended."""
 
 KEEP_ALIVE_SECONDS = 20
 """Silence between two requests of a connection."""
@@ -32,22 +30,15 @@ BACKLOG = 1024
 SPARE_FILES = 64
 """Files that are not connections."""
 
-SWITCH_SECONDS = 0.0001
-"""How long a thread may compute in Python while the other waits. The default of 50 times as much
-would hold up every token while the event loop is busy."""
-
 
 def serve(
-    models: dict[str, LanguageModel],
-    host: str,
-    port: int,
-    *,
-    key_file: Path | None,
-    rows: int,
-    queue: int,
-    seconds: float,
+    engine: EngineProcess, host: str, port: int, *, key_file: Path | None, seconds: float
 ) -> None:
-    """Serve until SIGTERM or SIGINT; replies that are being written are finished."""
+    """Serve until SIGTERM or SIGINT; replies that are being written are finished.
+
+    Raises `UserError` where the address cannot be used, models cannot be loaded, or the process
+    that decodes ends.
+    """
     if key_file is None and not is_loopback(host):
         raise UserError(
             f"--host {host}: other machines could use this server; "
@@ -56,10 +47,10 @@ def serve(
     keys = [] if key_file is None else read_keys(key_file)
     listening = bind(host, port)
     with listening:
-        batches = {name: Batch(model, rows) for name, model in models.items()}
-        for batch in batches.values():
-            batch.warm()
-        app = App(models, Engine(batches, queue), seconds)
+        engine.wait()
+        for model in engine.models.values():
+            model.tokenizer.encode("a")  # loads its machine code, for which the first one waits
+        app = App(engine, seconds)
         Connection.most = connections_allowed()
         config = uvicorn.Config(
             Guard(app.starlette(), keys),
@@ -77,21 +68,25 @@ def serve(
         )
         server = uvicorn.Server(config)
         app.connections = lambda: len(server.server_state.connections)
+        app.end = lambda: end(server)
         address = f"[{host}]" if ":" in host else host
         url = f"http://{address}:{listening.getsockname()[1]}"
         listening.listen(BACKLOG)  # from here on a client that connects is served
-        for name, model in models.items():
-            log.line("model", f"{name}: {model!r}")
         log.line("serve", f"{url}/ has the page, {url}/v1 the API; Ctrl-C or SIGTERM drains")
         run(server, listening)
+        if engine.ended:
+            raise engine.failure()
         log.line("serve", "stopped")
 
 
 def run(server: uvicorn.Server, listening: socket.socket) -> None:
     """uvicorn raises the signal again that it stopped by; its replies are whole, so it is no
-    failure."""
-    sys.setswitchinterval(SWITCH_SECONDS)
-    kept = {each: signal.signal(each, ignore) for each in (signal.SIGTERM, signal.SIGINT)}
+    failure. A signal that comes before uvicorn listens to them stops it, too."""
+
+    def stop(number: int, frame: object) -> None:
+        server.should_exit = True
+
+    kept = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
         server.run(sockets=[listening])
     finally:
@@ -99,8 +94,10 @@ def run(server: uvicorn.Server, listening: socket.socket) -> None:
             signal.signal(each, handler)
 
 
-def ignore(number: int, frame: object) -> None:
-    pass
+def end(server: uvicorn.Server) -> None:
+    """Stop soon: no reply can be finished."""
+    server.config.timeout_graceful_shutdown = END_SECONDS
+    server.should_exit = True
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -135,36 +132,3 @@ def connections_allowed() -> int:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return max(1, min(Connection.most, soft - SPARE_FILES))
     return Connection.most
-
-
-def load_models(
-    folders: Sequence[Path],
-    device: str = "auto",
-    gpus: int | None = None,
-    *,
-    speculation: bool = True,
-) -> dict[str, LanguageModel]:
-    """The models of some folders by the names that clients give: run-stage."""
-    models: dict[str, LanguageModel] = {}
-    for folder in folders:
-        found = find_model(folder)
-        name = free_name(model_name(found), models)
-        models[name] = api.load(found, device, gpus, speculation=speculation)
-    return models
-
-
-def model_name(folder: Path) -> str:
-    """demo-sft for results/demo/sft/model; the folder's own name where it lies otherwise."""
-    parts = [part for part in folder.absolute().parts if part != "model"]
-    name = "-".join(parts[-2:] if folder.name == "model" else parts[-1:])
-    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in name)
-
-
-def free_name(name: str, taken: dict[str, LanguageModel]) -> str:
-    """`name`, or name-2, name-3, … where others have it."""
-    number = 2
-    free = name
-    while free in taken:
-        free = f"{name}-{number}"
-        number += 1
-    return free

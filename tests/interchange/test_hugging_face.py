@@ -197,8 +197,6 @@ def test_damaged_and_foreign_files_are_refused(exported, tmp_path):
     content = weights.read_bytes()
     weights.write_bytes(content[:-7])
     assert "model.safetensors: damaged or cut off" in refusal(exported)
-    weights.write_bytes(content.replace(b'"F32"', b'"I32"'))
-    assert "has type I32; import reads F32, F16, BF16" in refusal(exported)
     (size,) = struct.unpack("<Q", content[:8])
     weights.write_bytes(content[: 8 + size] + b"\xff" * (len(content) - 8 - size))
     assert "holds values that are not finite" in refusal(exported)
@@ -208,6 +206,39 @@ def test_damaged_and_foreign_files_are_refused(exported, tmp_path):
     assert "its weights are in another format" in refusal(exported)
     (exported / "config.json").write_text("[]")
     assert "not the config of a model" in refusal(exported)
+
+
+@pytest.mark.parametrize("kind", ["I8", "F64", "F8_E4M3", "F4", "nf4", "", 3])
+def test_a_type_that_we_do_not_read_is_refused_by_name(exported, kind):
+    """Those that the safetensors package knows, and those that it does not."""
+    weights = exported / "model.safetensors"
+    content = weights.read_bytes()
+    (size,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + size])
+    name = "model.layers.1.mlp.up_proj.weight"
+    header[name]["dtype"] = kind
+    text = json.dumps(header).encode()
+    weights.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + size :])
+    said = f"tensor {name!r} has type {kind!r}; import reads F32, F16, BF16, so give a model"
+    assert refusal(exported).startswith(f"{weights}: {said}")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x10",
+        b"\xff" * 8,
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 4) + b"\xff\xfe{}",
+        struct.pack("<Q", 40_000) + b"[" * 40_000,
+        struct.pack("<Q", 13) + b'{"a": "dtype"}',
+        struct.pack("<Q", 16) + b'{"a": {"b": {}}}',
+    ],
+)
+def test_a_header_that_is_none_is_damage(exported, content):
+    (exported / "model.safetensors").write_bytes(content)
+    assert "model.safetensors: damaged or cut off" in refusal(exported)
 
 
 def test_a_tokenizer_of_another_kind_is_refused(exported):

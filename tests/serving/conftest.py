@@ -13,8 +13,14 @@ from tests.inference.conftest import (
     tuned_folder,
     wide_parameters,
 )
+from tests.serving.asked import Asked
 
 __all__ = ["base_folder", "tokenizer", "tokenizer_path", "tuned_folder"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def asked_tokenizer(tokenizer):
+    Asked.tokenizer = tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,8 @@ class ServerProcess:
         self.log_path = folder / "serve.log"
         command = [sys.executable, "-m", "nanoeuler", "serve", *map(str, arguments), "--port", "0"]
         with open(self.log_path, "wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            # of its own group: signals reach it alone
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, process_group=0)
         wait_until(lambda: "the API" in self.log, self.process, self.log_path)
         found = re.search(r"http://[\d.]+:(\d+)/v1", self.log)
         self.port = int(found[1])

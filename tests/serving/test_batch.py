@@ -8,14 +8,14 @@ import pytest
 
 import nanoeuler
 from nanoeuler.api import LanguageModel
-from nanoeuler.inference.sampling import GREEDY, Sampling
+from nanoeuler.inference.sampling import Sampling
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, load_model, save_model
 from nanoeuler.serving.batch import PIECE, Batch
-from nanoeuler.serving.jobs import Job
 from nanoeuler.serving.requests import tokens_left
 from tests.choosing_backend import ChoosingReference
 from tests.inference.conftest import FIELDS, wide_parameters
+from tests.serving.asked import Asked, alone, random_prompt, run, step
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
@@ -37,51 +37,6 @@ def base(request, base_folder, tokenizer, tokenizer_path, tmp_path_factory):
 @pytest.fixture(scope="module")
 def tuned(tuned_folder):
     return nanoeuler.load(tuned_folder, device="cpu")
-
-
-class Asked:
-    """A job and what was delivered for it."""
-
-    def __init__(self, prompt, sampling=GREEDY, max_tokens=20, **fields):
-        samplings = sampling if isinstance(sampling, list) else [sampling]
-        self.pieces = []
-        self.job = Job(prompt, samplings, max_tokens, self.pieces.append, **fields)
-
-    def text(self, choice=0):
-        return "".join(piece.text for piece in self.pieces if piece.choice == choice)
-
-    def finish(self, choice=0):
-        (finish,) = {p.finish for p in self.pieces if p.choice == choice and p.finish}
-        return finish
-
-    def tokens(self, choice=0):
-        return sum(piece.tokens for piece in self.pieces if piece.choice == choice)
-
-
-def random_prompt(length, seed):
-    random = np.random.default_rng(seed)
-    return [0, *random.integers(16, 384, length - 1).tolist()]
-
-
-def run(batch, *asked):
-    for each in asked:
-        batch.add(each.job)
-    while batch.busy:
-        step(batch, time.monotonic())
-
-
-def step(batch, now=0.0):
-    batch.step(now)
-    batch.deliver()
-
-
-def alone(model, asked):
-    """The text that `generate` writes for each choice of a job."""
-    job = asked.job
-    return [
-        "".join(model.writer.stream(job.prompt, sampling, job.max_tokens))
-        for sampling in job.samplings
-    ]
 
 
 def test_one_request_gets_what_generate_writes(base):
@@ -181,13 +136,13 @@ def test_scores_of_prompt_and_reply_are_those_of_the_model(base):
     prompt = random_prompt(12, 6)
     asked = Asked(prompt, max_tokens=3, likeliest=4, score_prompt=True)
     run(Batch(base), asked)
-    scores = asked.job.scores
-    replied = [scored for piece in asked.pieces for scored in piece.scored]
-    ids = prompt + [scored.token for scored in replied]
+    scores = [scored for piece in asked.pieces for scored in piece.scored]
+    ids = [scored.token for scored in scores]
+    assert ids[: len(prompt)] == prompt
     logits = base.logits(ids).astype(np.float64)
     logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     assert scores[0] == (prompt[0], None, [])
-    for at, scored in enumerate([*scores[1:], *replied]):
+    for at, scored in enumerate(scores[1:]):
         assert scored.token == ids[at + 1]
         # cached and uncached attention sum in other orders
         assert scored.logprob == pytest.approx(logprobs[at, scored.token], abs=2e-4)
@@ -213,7 +168,7 @@ def test_who_gives_up_leaves_and_who_is_late_fails(base):
     written = given_up.tokens()
     step(batch, 11.0)
     assert given_up.tokens() == written
-    assert late.pieces[-1] == (-1, 0, "", [], "timeout")
+    assert late.pieces[-1] == (-1, [], [], "timeout")
     while batch.busy:
         step(batch, 12.0)
     assert [waits.text()] == alone(base, waits)

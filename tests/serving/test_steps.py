@@ -11,7 +11,7 @@ from nanoeuler.model.files import load_model
 from nanoeuler.serving.batch import MOST_PROMPTS, Batch
 from tests.choosing_backend import ChoosingReference
 from tests.inference.conftest import RECORDS
-from tests.serving.test_batch import Asked, alone, random_prompt, run, step
+from tests.serving.asked import Asked, alone, random_prompt, run, step
 
 COUNT = "Count."
 
@@ -78,7 +78,7 @@ def test_a_stop_string_may_lie_among_drafts(tuned):
 def test_a_reply_with_log_probabilities_takes_no_drafts(tuned):
     asked = Asked(tuned.writer.frame(tuned.prompt(COUNT)), GREEDY, 60, likeliest=1)
     assert steps_of(tuned, asked) == asked.tokens()
-    assert all(len(piece.scored) == piece.tokens for piece in asked.pieces)
+    assert all(len(piece.scored) == len(piece.ids) for piece in asked.pieces)
     assert asked.text() == RECORDS[COUNT]
 
 
@@ -123,6 +123,6 @@ def test_what_several_steps_wrote_is_one_piece_when_nobody_took_it(base_folder):
     assert asked.pieces == []
     batch.deliver()
     (piece,) = asked.pieces
-    assert piece.tokens == 11  # the first comes with the prompt
+    assert len(piece.ids) == 11  # the first comes with the prompt
     run(batch)
     assert [asked.text()] == alone(base, asked)

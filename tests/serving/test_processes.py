@@ -1,0 +1,77 @@
+"""The two processes of a server: neither outlives the other, and signals let replies end."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.serving.server import ServerProcess, raw_request, received
+from tests.waiting import wait_until
+
+REQUEST = {"model": "endless", "prompt": "The", "temperature": 0, "stream": True}
+
+
+@pytest.fixture
+def server(endless_folder, tmp_path):
+    server = ServerProcess(tmp_path, endless_folder)
+    yield server
+    server.process.kill()
+    server.process.wait()
+
+
+def child(process):
+    """The process that decodes."""
+    (pid,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(pid)
+
+
+def ended(pid):
+    """A process that nobody waits for stays as a zombie."""
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def stream(server, max_tokens=20_000):
+    """The connection of a reply that has begun."""
+    connection = server.connect()
+    connection.sendall(raw_request("/v1/completions", REQUEST | {"max_tokens": max_tokens}))
+    assert connection.recv(20).startswith(b"HTTP/1.1 200")
+    return connection
+
+
+def errors(server):
+    """What the server said behind its address."""
+    return server.log.partition("drains\n")[2].splitlines()
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_the_server_ends_with_the_process_that_decodes(server, busy):
+    connections = [stream(server) for _ in range(2 * busy)]
+    os.kill(child(server.process), signal.SIGKILL)
+    for connection in connections:
+        assert b'"type":"server_error"' in received(connection)
+    assert server.process.wait(10) == 1
+    (error,) = errors(server)
+    assert "the process that decodes was killed by SIGKILL" in error
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_the_process_that_decodes_ends_with_the_server(server, busy):
+    _connections = [stream(server) for _ in range(2 * busy)]
+    decoding = child(server.process)
+    server.process.kill()
+    wait_until(lambda: ended(decoding))
+    (error,) = errors(server)
+    assert "the process that speaks HTTP has ended" in error
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_both_lets_replies_end(server, number):
+    """As from a terminal's Ctrl-C, or from a supervisor."""
+    connection, decoding = stream(server, 1500), child(server.process)
+    os.killpg(server.process.pid, number)
+    assert b"[DONE]" in received(connection)
+    assert server.process.wait(60) == 0
+    assert ended(decoding)
+    assert errors(server) == ["serve  stopped"]
