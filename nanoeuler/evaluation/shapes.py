@@ -49,6 +49,7 @@ class Measurement(TypedDict):
 class Step(Measurement):
     loss: Measured
     learning_rate: NotRequired[Number | None]
+    gradient_norm: NotRequired[Measured | None]
     tokens_per_second: NotRequired[Number | None]
     mfu: NotRequired[Number | None]
 

@@ -23,13 +23,13 @@ from nanoeuler.evaluation.report.formats import (
     with_commas,
 )
 from nanoeuler.evaluation.report.gather import SCRATCH, Json, Run, Stage, in_order
-from nanoeuler.evaluation.report.rendering import render
+from nanoeuler.evaluation.report.rendering import render, render_page
 from nanoeuler.evaluation.report.results import sample_cards
 from nanoeuler.evaluation.report.scores import Row, score_rows
 from nanoeuler.evaluation.report.training import (
     TOKENS,
     loss_series,
-    median_series,
+    step_charts,
     time_axis,
     validation_series,
 )
@@ -60,7 +60,7 @@ def side_by_side(runs: Mapping[str, Run]) -> str:
         depth=depth(runs, colours),
         samples=samples(runs, colours),
     )
-    return render("page.html", title=" · ".join(runs), sections=[header, content])
+    return render_page(" · ".join(runs), [header, content])
 
 
 def name_runs(folders: list[Path], runs: list[Run]) -> dict[str, Run]:
@@ -200,13 +200,8 @@ def curves(runs: Mapping[str, Run], stage: str, colours: Mapping[str, int]) -> l
                 validation_series(name, one, x, key, colours[name]) for name, one in trained.items()
             ]
             charts.append(line_chart(x.title(f"{title} {key}"), unit, x.label, lines))
-    speeds = [
-        median_series(name, one, TOKENS, "tokens_per_second", short_count, colours[name])
-        for name, one in trained.items()
-    ]
-    unit = "tokens per second, median"
-    charts.append(line_chart("Throughput", unit, TOKENS.label, speeds, from_zero=True))
-    return [chart for chart in charts if chart]
+    labelled = {name: (one, colours[name]) for name, one in trained.items()}
+    return [chart for chart in (*charts, *step_charts(labelled, TOKENS)) if chart]
 
 
 def depth(runs: Mapping[str, Run], colours: Mapping[str, int]) -> list[Markup]:
