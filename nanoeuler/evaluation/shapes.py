@@ -157,6 +157,22 @@ class Trajectory(TypedDict):
     step_angle: Statistics
 
 
+class ReadText(TypedDict):
+    tokens: list[str]
+    bits: list[Measured]
+
+
+class Lens(TypedDict):
+    tokens: list[str]
+    guesses: list[list[list[str]]]
+    shares: list[list[list[Measured]]]
+
+
+class Reading(TypedDict):
+    texts: dict[str, ReadText]
+    lens: Lens | None
+
+
 class Sample(TypedDict):
     prompt: str
     text: str
@@ -191,6 +207,7 @@ class Evaluation(TypedDict, total=False):
     answers: Answers | None
     samples: list[Sample] | None
     trajectory: Trajectory | None
+    reading: Reading | None
     provenance: Provenance | None
 
 

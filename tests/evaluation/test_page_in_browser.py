@@ -37,6 +37,14 @@ SHAPES = {
     "plain norms of heads": LLAMA | {"qk_norm": "rms"},
     "gpt2": GPT2,
 }
+READING = {
+    "texts": {"books": {"tokens": ["The", " mill", "."], "bits": [5.0, 1.25, 0.5]}},
+    "lens": {
+        "tokens": ["The", "␣mill"],
+        "guesses": [[["a", "b"], ["c", "d"]]] * 9,
+        "shares": [[[0.5, 0.2], [0.7, 0.1]]] * 9,
+    },
+}
 
 
 @dataclass
@@ -59,8 +67,11 @@ def make_run(root: Path, fields: dict, stage: str = "pretrain") -> MadeRun:
     template = None if stage == "pretrain" else "chat"
     model = folder / stage / "model"
     save_model(model, SavedModel(shape, weights, vocabulary, stage, template))
+    run = gather(config, folder)
+    for evaluation in run.evaluations.values():
+        evaluation["reading"] = READING
     path = root / "report.html"
-    path.write_text(report(gather(config, folder)), encoding="utf-8")
+    path.write_text(report(run), encoding="utf-8")
     return MadeRun(path, folder, model)
 
 
@@ -257,6 +268,27 @@ def test_tables_sort_and_samples_are_chosen_by_stage(open_page, tuned):
     samples.get_by_label("pretrained").uncheck()
     expect(samples.get_by_text("It is said that the river").first).to_be_hidden()
     expect(samples.get_by_text("rises in the Grey Hills").first).to_be_visible()
+
+
+def test_a_slider_walks_through_the_layers_and_tokens_tell_their_bits(open_page, tuned):
+    page = open_page(tuned.page, 390)
+    figure = page.locator("figure.plane")
+    expect(figure.locator("output")).to_contain_text("8 of 8 steps (layer 4, MLP): norm 2.144")
+    figure.locator("[type=range]").press("ArrowLeft")
+    expect(figure.locator("output")).to_contain_text("7 of 8 steps (layer 4, attention)")
+    expect(figure.locator("output")).to_contain_text("turned by 20° in this step")
+    expect(page.locator("figure.lens .chosen th")).to_have_text("layer 4, attention")
+    reading = page.locator("#reading")
+    reading.locator("p.cost").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(reading.locator(".tip")).to_have_text("␣millpretrained 1.25 bitsfine-tuned 1.25 bits")
+    expect(reading.locator("i.shown")).to_have_count(2)
+    page.keyboard.press("Escape")
+    expect(reading.locator(".tip")).to_be_hidden()
+    reading.locator("i", has_text="The").last.hover()
+    expect(reading.locator(".tip")).to_contain_text("5.0 bits")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_only_a_small_finished_model_lies_in_the_page(tmp_path):

@@ -22,6 +22,7 @@ def page(run: Run) -> str:
         *([lambda run: play(run, model)] if model else []),
         results.scores,
         results.samples,
+        results.reading,
         results.questions,
         training.training,
         results.heads,

@@ -63,7 +63,7 @@ class Chart {
     this.wholeButton = button("whole", "Show all of it (0)", () => this.show(this.whole.x));
     this.wholeButton.hidden = true;
     const save = () => saveCsv(this.rows(), runName(), this.title);
-    const buttons = [this.wholeButton, this.logButton, button("CSV", "Save the numbers", save)];
+    const buttons = [this.logButton, button("CSV", "Save the numbers", save), this.wholeButton];
     const tools = make("span", { className: "tools" }, ...buttons);
     this.figure.querySelector("figcaption").append(tools);
   }
@@ -304,4 +304,4 @@ class Chart {
 }
 Chart.count = 0;
 
-for (const figure of document.querySelectorAll("figure.chart:has(> script)")) new Chart(figure);
+for (const figure of document.querySelectorAll("figure.chart:not(.plane):has(> script)")) new Chart(figure);

@@ -1,0 +1,90 @@
+"""Reading held-out text token by token: sums and guesses are those of the model itself."""
+
+import math
+
+import fabricated
+import numpy as np
+import pytest
+from test_evaluate import DOCUMENTS, save_tokens
+from test_report import Outline
+
+from nanoeuler.backend import make_backend
+from nanoeuler.evaluation.reading import LENS_TOKENS, TOKENS, read
+from nanoeuler.evaluation.report.gather import gather
+from nanoeuler.evaluation.report.page import page
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.flat import initial_parameters
+from nanoeuler.model.likelihood import bits_per_byte
+from nanoeuler.model.transformer import Batch, Transformer
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.shards import TokenStore
+from nanoeuler.tokenizer.vocabulary import build
+from tests.models import ODD
+
+TOKENIZER = Tokenizer(build([]))
+SHAPES = {
+    "llama": ODD | {"qk_norm": "weighted"},
+    "gpt2": ODD | {"family": "gpt2", "kv_heads": 6, "tied": False},
+}
+
+
+@pytest.fixture(params=SHAPES)
+def model(request):
+    config = ModelConfig.from_dict(SHAPES[request.param])
+    backend = make_backend("reference")
+    parameters = initial_parameters(config, 1)
+    parameters[parameters != 1] *= 6
+    return Transformer(config, backend.from_host(parameters), backend)
+
+
+def test_the_bits_of_all_tokens_are_those_of_the_text(model, tmp_path):
+    store = TokenStore.open(save_tokens(tmp_path / "tokens", TOKENIZER, DOCUMENTS))
+    texts = read(model, store, TOKENIZER, True, 20)["texts"]
+    for source, documents in DOCUMENTS.items():
+        sequence = store.tokens("validation", source)
+        assert len(sequence) <= TOKENS
+        score = bits_per_byte(model, sequence, 1, TOKENIZER, True, window=20)
+        assert sum(texts[source]["bits"]) == pytest.approx(score.nats / math.log(2), rel=1e-3)
+        assert "".join(texts[source]["tokens"]) == "¶\n".join([*documents, ""])
+
+
+def test_the_last_row_of_the_lens_is_what_the_model_says(model, tmp_path):
+    text = "The old mill stands by the river. " * 40
+    store = TokenStore.open(save_tokens(tmp_path / "tokens", TOKENIZER, {"books": [text]}))
+    found = read(model, store, TOKENIZER, True, 500)
+    shown, lens = found["texts"]["books"]["tokens"], found["lens"]
+    assert len(shown) == TOKENS
+    assert "".join(shown) in text
+    assert lens["tokens"] == [token.replace(" ", "␣") for token in shown[-LENS_TOKENS - 1 : -1]]
+    points = 2 * model.config.layers + 1
+    assert np.shape(lens["guesses"]) == np.shape(lens["shares"]) == (points, LENS_TOKENS, 3)
+    start = (len(text) + 1 - TOKENS - 1) // 2
+    ids = store.tokens("validation", "books")[start : start + TOKENS][None]
+    positions = np.arange(TOKENS, dtype=np.int32)[None]
+    hidden = model.forward(Batch(ids, positions, np.zeros_like(ids))).stream.normed
+    best = model.first_logits(hidden)[-LENS_TOKENS:, :272].argmax(axis=1)
+    expected = [TOKENIZER.token_bytes(id).decode("utf-8", "replace") for id in best]
+    said = [guesses[0] for guesses in lens["guesses"][-1]]
+    plain = [guess.replace("␣", " ").replace("⏎", "\n").replace("¶", "</s>") for guess in said]
+    assert plain == expected
+
+
+def test_the_report_colours_the_text_and_shows_the_lens(tmp_path):
+    config, folder = fabricated.fabricate(tmp_path, ("pretrain", "sft"))
+    run = gather(config, folder)
+    assert "token by token" not in page(run)  # an evaluation of an earlier version
+    for stage, first in (("pretrain", 7.9), ("sft", math.nan)):
+        costs = {"tokens": [" <mill>", "s", "¶\n"], "bits": [first, 0.2, 3.4]}
+        guesses = [[["␣a", "b", "c"]] * 2] * 8 + [[["␣end", "b", "c"]] * 2]
+        shares = [[[0.5, 0.3, 0.1]] * 2] * 9
+        lens = {"tokens": ["␣the", "s"], "guesses": guesses, "shares": shares}
+        run.evaluations[stage]["reading"] = {"texts": {"books": costs}, "lens": lens}
+    html = page(run)
+    text = Outline(html).text
+    assert "books pretrained 3.83 bits per token <mill> s ¶" in text
+    assert '<i class="b8" title="7.9"> &lt;mill&gt;</i><i class="b0" title="0.2">s</i>' in html
+    assert "fine-tuned nan bits per token" in text
+    assert "= 9.0 bits" in text  # log₂ 512
+    assert "Logit lens" in text
+    assert "layer 4, MLP ␣end ␣end" in text
+    assert 'title="␣a 50\u202f%, b 30\u202f%, c 10\u202f%"' in html
