@@ -3,6 +3,7 @@
 nanoeuler report results/small results/medium --output comparison.html
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ def side_by_side(runs: Mapping[str, Run]) -> str:
         facts=[[name, *facts(run)] for name, run in runs.items()],
         unknown=[name for name, run in runs.items() if not run.config],
         settings=settings(runs),
+        differences=differences(runs, stages),
         scores={stage: scores(runs, stage) for stage in stages},
         curves={stage: curves(runs, stage, colours) for stage in stages},
         depth=depth(runs, colours),
@@ -162,6 +164,41 @@ def scores(runs: Mapping[str, Run], stage: str) -> list[Row]:
     bigram = bigrams[0] if bigrams and all(one == bigrams[0] for one in bigrams) else {}
     stages = [run.stages.get(stage, Stage(stage)) for run in runs.values()]
     return score_rows(evaluations, bigram) + cost_rows(stages)
+
+
+def differences(runs: Mapping[str, Run], stages: list[str]) -> list[Row]:
+    """Of two runs, how much higher each score of the second is; nothing of more runs.
+
+    The last column counts standard errors of the difference: √(a² + b²) for errors a and b of
+    scores that are measured apart.
+    """
+    if len(runs) != 2:
+        return []
+    rows = []
+    for stage in stages:
+        before, after = (scored(run.evaluations.get(stage, {})) for run in runs.values())
+        for measure in (name for name in before if name in after):
+            (first, one), (second, other) = before[measure], after[measure]
+            gap, error = second - first, math.hypot(one or 0, other or 0)
+            show = decimals if measure.startswith("bits") else percent
+            errors = f"{gap / error:+.1f}" if error else "–"
+            sign = "−" if gap < 0 else "+"
+            title = f"{stage_name(stage)}: {measure}"
+            rows.append([title, show(first), show(second), sign + show(abs(gap)), errors])
+    return rows
+
+
+def scored(evaluation: Json) -> dict[str, tuple[float, float | None]]:
+    """Measure → (score, its standard error where it has one)."""
+    found: dict[str, tuple[float, float | None]] = {
+        f"bits per byte, {source}": (held_out["bits_per_byte"], None)
+        for source, held_out in (evaluation.get("held_out") or {}).items()
+    }
+    shares = {"exact answers": evaluation.get("answers"), **(evaluation.get("tasks") or {})}
+    for name, share in shares.items():
+        if share:
+            found[name] = share["score"], share["standard_error"]
+    return found
 
 
 def cost_rows(stages: list[Stage]) -> list[Row]:
