@@ -86,14 +86,13 @@ def open_page(browser):
     problems, pages = [], []
 
     def open_(path, width=1200, scheme="light"):
-        viewport = {"width": width, "height": 800}
+        url, viewport = f"file://{path}", {"width": width, "height": 800}
         page = browser.new_page(viewport=viewport, color_scheme=scheme)
         pages.append(page)
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: problems.append(request.url))
+        page.on("request", lambda asked: asked.url == url or problems.append(asked.url))
         page.on("console", lambda said: problems.append(said.text) if said.type == "error" else 0)
-        page.goto(f"file://{path}")
-        problems.remove(f"file://{path}")
+        page.goto(url)
         return page
 
     yield open_
@@ -289,6 +288,16 @@ def test_a_slider_walks_through_the_layers_and_tokens_tell_their_bits(open_page,
     reading.locator("i", has_text="The").last.hover()
     expect(reading.locator(".tip")).to_contain_text("5.0 bits")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_the_page_of_a_run_that_trains_reads_itself_again(open_page, tmp_path):
+    run = gather(*fabricated.fabricate(tmp_path, ("pretrain",)))
+    path = tmp_path / "watch.html"
+    path.write_text(report(run, 1), encoding="utf-8")
+    page = open_page(path)
+    run.name = "made-up later"
+    path.write_text(report(run, 1), encoding="utf-8")
+    expect(page.locator("h1")).to_have_text("made-up later")
 
 
 def test_only_a_small_finished_model_lies_in_the_page(tmp_path):

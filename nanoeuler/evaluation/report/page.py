@@ -13,9 +13,10 @@ PLAY = ("tokenizer", "model", "play")
 """Scripts of a page that holds a model."""
 
 
-def page(run: Run) -> str:
-    """The report of `run`."""
-    model = playable(run)
+def page(run: Run, reload: int | None = None) -> str:
+    """The report of `run`. With `reload`, that of a run which is still training: a page that reads
+    itself again after so many seconds, and holds no model."""
+    model = None if reload else playable(run)
     sections = (
         headline.header,
         headline.tiles,
@@ -34,4 +35,4 @@ def page(run: Run) -> str:
         background.provenance,
     )
     drawn = [section(run) for section in sections]
-    return render_page(run.name, drawn, PLAY if model else ())
+    return render_page(run.name, drawn, PLAY if model else (), reload)

@@ -46,14 +46,28 @@ SCRIPTS = ("elements", "charts", "tables", "depth")
 """Files in scripts/ that every page has, in this order."""
 
 
-def render_page(title: str, sections: Sequence[Markup], scripts: Sequence[str] = ()) -> str:
-    """A page of sections. `scripts`: further ones that it needs.
+def render_page(
+    title: str,
+    sections: Sequence[Markup],
+    scripts: Sequence[str] = (),
+    reload: int | None = None,
+) -> str:
+    """A page of sections. `scripts`: further ones that it needs. `reload`: the seconds after which
+    it reads itself again.
 
     The page allows no other script than its own, by hash, and no connection: a text that a model
     wrote can do nothing even if it were not escaped.
     """
     folder = resources.files("nanoeuler.evaluation.report") / "scripts"
-    names = (*SCRIPTS, *scripts)
-    script = "\n" + "\n".join((folder / f"{name}.js").read_text(encoding="utf-8") for name in names)
+    names = (*SCRIPTS, *scripts, *(["watch"] if reload else []))
+    texts = ((folder / f"{name}.js").read_text(encoding="utf-8") for name in names)
+    script = "\n" + "\n".join(texts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return render("page.html", title=title, sections=sections, script=Markup(script), digest=digest)
+    return render(
+        "page.html",
+        title=title,
+        sections=sections,
+        script=Markup(script),
+        digest=digest,
+        reload=reload,
+    )

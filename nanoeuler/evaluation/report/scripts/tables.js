@@ -14,7 +14,7 @@ function numberIn(text) {
     const digits = [...power[1]].map((each) => (each === "⁻" ? "-" : POWERS.indexOf(each)));
     return (words.length > 1 ? Number(words[0]) : 1) * 10 ** Number(digits.join(""));
   }
-  if (words[0] === "" || !/^-?[\d.]/.test(words[0])) return NaN;
+  if (words[0] === "" || !/^[-+]?[\d.]/.test(words[0])) return NaN;
   if (words[1] in SECONDS) {
     const seconds = (word, i) => (word in SECONDS ? SECONDS[word] * words[i - 1] : 0);
     return words.map(seconds).reduce((sum, each) => sum + each, 0);
