@@ -64,6 +64,7 @@ class Playground {
   }
 
   async answer() {
+    this.run = {}; // what is being written ends
     await this.open();
     const [before, behind] = inPage.description.prompt;
     const said = this.form.prompt.value;
@@ -87,12 +88,13 @@ class Playground {
   }
 
   async write() {
-    const run = (this.run = {}); // another one begins: this one ends
+    const run = (this.run = {});
     const { temperature, most, stop } = this.form;
     const { config } = this.model;
     const limit = config.family === "gpt2" ? config.context : LONGEST;
     const began = performance.now();
-    this.form.stop.hidden = false;
+    stop.hidden = false;
+    this.status.textContent = "Writing …";
     let count = 0;
     let end = "cut off at the limit";
     while (count < Number(most.value) && this.tokens.length < limit) {
