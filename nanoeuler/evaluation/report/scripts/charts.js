@@ -304,4 +304,6 @@ class Chart {
 }
 Chart.count = 0;
 
-for (const figure of document.querySelectorAll("figure.chart:not(.plane):has(> script)")) new Chart(figure);
+for (const figure of document.querySelectorAll("figure.chart:not(.plane):has(> script)")) {
+  new Chart(figure);
+}

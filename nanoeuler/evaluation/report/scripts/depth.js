@@ -17,7 +17,8 @@ for (const picture of document.querySelectorAll("figure.plane")) {
     rows.forEach((row, i) => row.classList.toggle("chosen", i === at));
     const turned = angles[at] - (angles[at - 1] ?? angles[at]);
     const step = at ? `, turned by ${turned.toFixed(0)}° in this step` : "";
-    told.textContent = `${at} of ${last} steps (${names[at]}): norm ${shownNumber(norms[at])}${step}`;
+    const norm = shownNumber(norms[at]);
+    told.textContent = `${at} of ${last} steps (${names[at]}): norm ${norm}${step}`;
   };
   slider.addEventListener("input", () => {
     show();

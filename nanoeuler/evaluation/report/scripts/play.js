@@ -70,6 +70,10 @@ class Playground {
     const said = this.form.prompt.value;
     const ids = this.tokenizer.encode(before + said + behind);
     const kinds = this.kindsOf(ids, before, said);
+    if (ids.length >= this.limit) {
+      this.status.textContent = `${ids.length} tokens are too many: it takes ${this.limit}.`;
+      return;
+    }
     this.rewind(0);
     this.append(this.tokenizer.end, "template");
     for (const [i, id] of ids.entries()) this.append(id, kinds[i]);
@@ -90,14 +94,12 @@ class Playground {
   async write() {
     const run = (this.run = {});
     const { temperature, most, stop } = this.form;
-    const { config } = this.model;
-    const limit = config.family === "gpt2" ? config.context : LONGEST;
     const began = performance.now();
     stop.hidden = false;
     this.status.textContent = "Writing …";
     let count = 0;
     let end = "cut off at the limit";
-    while (count < Number(most.value) && this.tokens.length < limit) {
+    while (count < Number(most.value) && this.tokens.length < this.limit) {
       const id = this.choose(Number(temperature.value) || 0);
       if (id === this.tokenizer.end) {
         end = "ended by itself";
@@ -113,6 +115,12 @@ class Playground {
     const speed = (1000 * count) / (performance.now() - began);
     this.status.textContent = `${count} tokens, ${end}, ${Math.round(speed)} tokens/s`;
     this.select(this.tokens.findIndex(({ kind }) => kind === "answer"));
+  }
+
+  // A GPT-2 has no positions beyond its context.
+  get limit() {
+    const { family, context } = this.model.config;
+    return family === "gpt2" ? context : LONGEST;
   }
 
   rewind(length) {
