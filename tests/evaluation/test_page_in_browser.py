@@ -173,6 +173,8 @@ def test_the_model_answers_and_shows_what_it_thought(open_page, tuned, width, sc
     expect(panel).to_contain_text("After 4 of 4 Euler steps")
     panel.locator("[type=range]").press("ArrowLeft")
     expect(panel).to_contain_text("After 3 of 4 Euler steps")
+    page.get_by_role("button", name="Tell me about the glass market").click()
+    expect(page.locator("#play .strip")).to_contain_text("Tell me about the glass market")
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 

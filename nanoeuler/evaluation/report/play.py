@@ -8,13 +8,14 @@ from nanoeuler.evaluation.report.rendering import render
 
 
 def play(run: Run, model: Playable) -> Markup:
+    """The form, with the prompts of the samples as examples; play.js does the rest."""
     samples = (run.evaluations.get(model.stage) or {}).get("samples") or []
     return render(
         "play.html",
         stage=model.stage,
         parameters=model.parameters,
         tuned=any(model.description["prompt"]),
-        prompt=samples[0]["prompt"] if samples else "",
+        prompts=[sample["prompt"] for sample in samples],
         description=model.description,
         weights=model.weights,
     )

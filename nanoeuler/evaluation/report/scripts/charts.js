@@ -259,17 +259,19 @@ class Chart {
       if (this.from !== undefined) this.drawSelection(this.atPixel(event));
     });
     svg.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
       this.from = this.atPixel(event);
       svg.setPointerCapture(event.pointerId);
     });
     svg.addEventListener("pointerup", (event) => {
+      if (this.from === undefined) return;
       const ends = [this.from, this.atPixel(event)].sort((a, b) => a - b);
       this.forget();
       if (ends[1] - ends[0] > (this.x[1] - this.x[0]) / 50) this.show(ends);
       this.read(this.atPixel(event));
     });
     svg.addEventListener("pointercancel", () => this.forget());
-    svg.addEventListener("pointerleave", () => this.hide());
+    svg.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.hide());
     svg.addEventListener("blur", () => this.hide());
     svg.addEventListener("dblclick", () => this.show(this.whole.x));
     svg.addEventListener("keydown", (event) => {

@@ -70,7 +70,7 @@ for (const article of document.querySelectorAll("#reading article")) {
       const at = tokens[i].indexOf(event.target);
       if (at >= 0) show(at, event.target);
     });
-    text.addEventListener("pointerleave", hide);
+    text.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && hide());
     text.addEventListener("blur", hide);
     text.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];

@@ -166,7 +166,8 @@ class Playground {
     this.panel.replaceChildren(...this[`${this.view}Panel`](this.tokens[place]));
   }
 
-  // Bits as red; attention as blue, beside the token that is looked at most.
+  // Bits as red, but of the template, which no stage learns; attention as blue, beside the token
+  // that is looked at most.
   colour() {
     const selected = this.tokens[this.selected];
     const looked = selected?.trace.attention[this.layer][this.head] ?? [];
@@ -174,7 +175,8 @@ class Playground {
     [...this.strip.children].forEach((span, place) => {
       const token = this.tokens[place];
       const attention = (looked[place] ?? 0) / most;
-      const tint = { bits: Math.min(1, token.bits / 8), attention, depth: 0 }[this.view];
+      const bits = token.kind === "template" ? 0 : Math.min(1, token.bits / 8);
+      const tint = { bits, attention, depth: 0 }[this.view];
       span.style.setProperty("--tint", `${Math.round(70 * tint)}%`);
       span.style.setProperty("--hue", this.view === "attention" ? "var(--s0)" : "var(--s4)");
       span.classList.toggle("selected", place === this.selected);
@@ -281,6 +283,12 @@ class Playground {
       event.preventDefault();
       form.requestSubmit();
     });
+    for (const example of form.querySelectorAll(".examples button")) {
+      example.addEventListener("click", () => {
+        form.prompt.value = example.value;
+        this.answer();
+      });
+    }
     form.stop.addEventListener("click", () => {
       this.run = {};
       form.stop.hidden = true;

@@ -48,7 +48,9 @@ function sortable(table) {
       };
       body.append(...(order === "none" ? given : [...given].sort(compare)));
     };
-    heading.replaceChildren(button(name || "↕", `Sort by ${name || "name"}`, sort));
+    const made = button(name || "↕", `Sort by ${name || "name"}`, sort);
+    made.classList.toggle("unnamed", !name);
+    heading.replaceChildren(made);
   });
   const save = () => {
     const cell = (each) => {
