@@ -166,6 +166,7 @@ class Lens(TypedDict):
     tokens: list[str]
     guesses: list[list[list[str]]]
     shares: list[list[list[Measured]]]
+    attention: list[list[list[list[Count]]]]
 
 
 class Reading(TypedDict):

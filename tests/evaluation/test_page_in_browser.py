@@ -43,6 +43,7 @@ READING = {
         "tokens": ["The", "␣mill"],
         "guesses": [[["a", "b"], ["c", "d"]]] * 9,
         "shares": [[[0.5, 0.2], [0.7, 0.1]]] * 9,
+        "attention": [[[[40, 60], [0, 1, 99]], [[40, 60], [7, 30, 63]]]] * 4,
     },
 }
 
@@ -277,6 +278,10 @@ def test_a_slider_walks_through_the_layers_and_tokens_tell_their_bits(open_page,
     expect(figure.locator("output")).to_contain_text("7 of 8 steps (layer 4, attention)")
     expect(figure.locator("output")).to_contain_text("turned by 20° in this step")
     expect(page.locator("figure.lens .chosen th")).to_have_text("layer 4, attention")
+    heads = page.locator("figure.attention")
+    expect(heads.locator("tbody tr").nth(1)).to_have_text("␣mill199")
+    heads.get_by_label("head").select_option("2")
+    expect(heads.locator("tbody tr").nth(1)).to_have_text("␣mill73063")
     reading = page.locator("#reading")
     reading.locator("p.cost").first.focus()
     page.keyboard.press("ArrowRight")

@@ -9,7 +9,7 @@ from test_evaluate import DOCUMENTS, save_tokens
 from test_report import Outline
 
 from nanoeuler.backend import make_backend
-from nanoeuler.evaluation.reading import LENS_TOKENS, TOKENS, read
+from nanoeuler.evaluation.reading import LENS_TOKENS, TOKENS, attention, read
 from nanoeuler.evaluation.report.gather import gather
 from nanoeuler.evaluation.report.page import page
 from nanoeuler.model.config import ModelConfig
@@ -69,6 +69,36 @@ def test_the_last_row_of_the_lens_is_what_the_model_says(model, tmp_path):
     assert plain == expected
 
 
+@pytest.mark.parametrize("first", [0, 12, 25])
+def test_attention_is_what_mixes_the_values(model, first):
+    """In two rows of 20 tokens, in each of which a document begins at slot 5."""
+    T, ids = 20, np.random.default_rng(5).integers(1, 272, (2, 20)).astype(np.int32)
+    starts = np.where(np.arange(T) < 5, 0, 5).astype(np.int32)[None].repeat(2, axis=0)
+    positions = np.arange(T, dtype=np.int32)[None] - starts
+    buffers = model.forward(Batch(ids, positions, starts), training=True)
+    arrays, chosen = buffers.blocks[2].heads, range(first, min(first + LENS_TOKENS, 2 * T))
+    found = attention(model.backend, arrays, starts, chosen)
+    compared = 0
+    for head, rows in enumerate(found):
+        values_BTE = arrays.value[:, :, head * model.config.kv_heads // model.config.heads]
+        for token, (earlier, *shares) in zip(chosen, rows, strict=True):
+            row, at = divmod(token, T)
+            share_BT = np.zeros((2, T))
+            share_BT.reshape(-1)[first : token + 1] = np.array(shares) / 100
+            seen = slice(starts[row, at], at + 1)
+            # nothing of another document
+            assert share_BT[row, seen].sum() == pytest.approx(share_BT.sum())
+            assert share_BT.sum() + earlier / 100 == pytest.approx(1, abs=0.1)  # in whole percent
+            if first <= row * T + starts[row, at]:
+                assert earlier == 0
+                rounding = 0.006 * np.abs(values_BTE[row, seen]).sum()
+                mixed = share_BT[row] @ values_BTE[row]
+                np.testing.assert_allclose(mixed, arrays.out[row, at, head], atol=rounding)
+                compared += 1
+    assert len(found) == model.config.heads
+    assert compared > 0
+
+
 def test_the_report_colours_the_text_and_shows_the_lens(tmp_path):
     config, folder = fabricated.fabricate(tmp_path, ("pretrain", "sft"))
     run = gather(config, folder)
@@ -77,7 +107,12 @@ def test_the_report_colours_the_text_and_shows_the_lens(tmp_path):
         costs = {"tokens": [" <mill>", "s", "¶\n"], "bits": [first, 0.2, 3.4]}
         guesses = [[["␣a", "b", "c"]] * 2] * 8 + [[["␣end", "b", "c"]] * 2]
         shares = [[[0.5, 0.3, 0.1]] * 2] * 9
-        lens = {"tokens": ["␣the", "s"], "guesses": guesses, "shares": shares}
+        lens = {
+            "tokens": ["␣the", "s"],
+            "guesses": guesses,
+            "shares": shares,
+            "attention": [[[[40, 60], [0, 1, 99]]] * 2] * 4,
+        }
         run.evaluations[stage]["reading"] = {"texts": {"books": costs}, "lens": lens}
     html = page(run)
     text = Outline(html).text
@@ -87,4 +122,5 @@ def test_the_report_colours_the_text_and_shows_the_lens(tmp_path):
     assert "= 9.0 bits" in text  # log₂ 512
     assert "Logit lens" in text
     assert "layer 4, MLP ␣end ␣end" in text
+    assert '"attention": [[[[40, 60], [0, 1, 99]], ' in html
     assert 'title="␣a 50\u202f%, b 30\u202f%, c 10\u202f%"' in html

@@ -34,6 +34,7 @@ def depth(run: Run) -> Markup:
     figures = [
         plane(trajectory),
         lens(looks) if looks else Markup(),
+        render("attention.html", looks=looks) if looks and looks["attention"] else Markup(),
         norm_chart(trajectory),
         step_chart(trajectory, "relative_step", "Relative step", "‖h·f(x)‖ / ‖x‖"),
         step_chart(

@@ -42,7 +42,7 @@ def render(template: str, **values: object) -> Markup:
     return Markup(environment().get_template(template).render(values))
 
 
-SCRIPTS = ("elements", "charts", "tables", "depth")
+SCRIPTS = ("elements", "charts", "tables", "depth", "attention")
 """Files in scripts/ that every page has, in this order."""
 
 

@@ -66,7 +66,7 @@ function sortable(table) {
 }
 
 for (const table of document.querySelectorAll(".scroll > table:not(.pairs)")) {
-  if (table.tBodies[0].rows.length > 1 && !table.closest(".lens")) sortable(table);
+  if (table.tBodies[0].rows.length > 1 && !table.closest(".lens, .attention")) sortable(table);
 }
 
 // One box per stage or run; a box that is not ticked hides its texts.
