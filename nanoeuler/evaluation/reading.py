@@ -63,13 +63,14 @@ def read(
             "bits": [round(float(bits), 2) for bits in bits_N],
         }
         if lens is None:
-            chosen = range(max(0, len(target_N) - LENS_TOKENS), len(target_N))
-            heads = [block.heads for block in buffers.blocks[::2]]
+            last = slice(max(0, len(target_N) - LENS_TOKENS), len(target_N))
+            read_N = ids_BT.reshape(-1)[last]
             lens = {
-                "tokens": [spelled(tokenizer, id) for id in ids_BT.reshape(-1)[chosen].tolist()],
-                **look(log2_shares, tokenizer, [point[chosen] for point in buffers.points]),
+                "tokens": [spelled(tokenizer, id) for id in read_N.tolist()],
+                **look(log2_shares, tokenizer, [point[last] for point in buffers.points]),
                 "attention": [
-                    attention(model.backend, arrays, starts_BT, chosen) for arrays in heads
+                    attention(model.backend, block.heads, starts_BT, range(last.start, last.stop))
+                    for block in buffers.blocks[::2]
                 ],
             }
     return {"texts": texts, "lens": lens}

@@ -69,6 +69,31 @@ def test_the_last_row_of_the_lens_is_what_the_model_says(model, tmp_path):
     assert plain == expected
 
 
+@pytest.mark.parametrize("engine", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_every_engine_reads_alike(model, tmp_path, engine):
+    store = TokenStore.open(save_tokens(tmp_path / "tokens", TOKENIZER, DOCUMENTS))
+    backend = make_backend(engine)
+    same = Transformer(model.config, backend.from_host(model.parameters), backend)
+    expected = read(model, store, TOKENIZER, True, 20)
+    found = read(same, store, TOKENIZER, True, 20)
+    tolerance = 0.02 if engine == "cpu" else 0.5  # float32, and bfloat16
+    for source, read_text in expected["texts"].items():
+        assert found["texts"][source]["tokens"] == read_text["tokens"]
+        np.testing.assert_allclose(
+            found["texts"][source]["bits"], read_text["bits"], atol=tolerance
+        )
+    assert found["lens"]["tokens"] == expected["lens"]["tokens"]
+    percent, other = (each["lens"]["attention"] for each in (found, expected))
+    assert np.shape(flatten(percent)) == np.shape(flatten(other))
+    np.testing.assert_allclose(flatten(percent), flatten(other), atol=1 if engine == "cpu" else 5)
+
+
+def flatten(nested):
+    if not isinstance(nested, list):
+        return [nested]
+    return [each for inner in nested for each in flatten(inner)]
+
+
 @pytest.mark.parametrize("first", [0, 12, 25])
 def test_attention_is_what_mixes_the_values(model, first):
     """In two rows of 20 tokens, in each of which a document begins at slot 5."""
@@ -106,7 +131,7 @@ def test_the_report_colours_the_text_and_shows_the_lens(tmp_path):
     for stage, first in (("pretrain", 7.9), ("sft", math.nan)):
         costs = {"tokens": [" <mill>", "s", "¶\n"], "bits": [first, 0.2, 3.4]}
         guesses = [[["␣a", "b", "c"]] * 2] * 8 + [[["␣end", "b", "c"]] * 2]
-        shares = [[[0.5, 0.3, 0.1]] * 2] * 9
+        shares = [[[0.5, 0.3, 0.1]] * 2] * 8 + [[[math.nan] * 3] * 2]
         lens = {
             "tokens": ["␣the", "s"],
             "guesses": guesses,

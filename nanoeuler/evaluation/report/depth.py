@@ -67,7 +67,7 @@ def lens(looks: Json) -> Markup:
             [(guess, percent(share, 0)) for guess, share in zip(*both, strict=False)]
             for both in zip(guesses, shares, strict=False)
         ]
-        tints = [round(60 * (each[0] if each else 0)) for each in shares]
+        tints = [round(60 * each[0]) if each and math.isfinite(each[0]) else 0 for each in shares]
         rows.append((point_name(point), list(zip(cells, tints, strict=False))))
     return render("lens.html", tokens=looks["tokens"], rows=rows)
 
