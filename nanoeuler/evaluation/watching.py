@@ -22,11 +22,19 @@ def watch(folder: Path, output: Path, seconds: int) -> None:
     Waits for the first measurement of a run that has just begun. Raises `UserError` for a folder
     that is not there, and for damaged files.
     """
-    told = None
+    told, failed = None, False
     while True:
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; give that of a run, such as results/demo")
-        run = gather(kept_configuration(folder), folder) if is_run(folder) else None
+        try:
+            run = gather(kept_configuration(folder), folder) if is_run(folder) else None
+        except UserError:
+            if failed:
+                raise
+            failed = True  # a stage may be replacing a file: what is damaged still is next time
+            time.sleep(seconds)
+            continue
+        failed = False
         done = run is not None and is_done(run)
         if run:
             with atomic_write(output) as file:

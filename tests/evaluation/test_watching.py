@@ -43,6 +43,14 @@ def test_the_page_follows_a_run_to_its_end(tmp_path):
     assert "pretrain finished; sft finished\n" in told
 
 
+def test_a_file_that_stays_damaged_ends_it(tmp_path, capsys):
+    _, folder = fabricated.fabricate(tmp_path)
+    (folder / "gradients.json").write_text("{")
+    assert main(["watch", str(folder), "--every", "1"]) == 1
+    assert "gradients.json" in capsys.readouterr().err
+    assert not (folder / "watch.html").exists()
+
+
 def test_a_folder_that_is_not_there_is_refused(tmp_path, capsys):
     assert main(["watch", str(tmp_path / "nowhere")]) == 1
     assert "no such folder; give that of a run" in capsys.readouterr().err
