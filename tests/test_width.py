@@ -5,7 +5,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-KINDS = ("*.cu", "*.cuh", "*.css", "*.html", "*.md", "*.smk", "*.toml", "*.yaml", "Makefile")
+KINDS = (
+    "*.cu",
+    "*.cuh",
+    "*.css",
+    "*.html",
+    "*.js",
+    "*.md",
+    "*.smk",
+    "*.toml",
+    "*.yaml",
+    "Makefile",
+)
 FOLDERS = (".", "benchmarks", "config", "docs", "nanoeuler", "profiles", "workflow")
 COLUMNS = 100
 

@@ -1,4 +1,5 @@
-"""Subcommands that measure models and compare runs: `evaluate`, `compare`, `runs`, `report`."""
+"""Subcommands that measure models and compare runs: `evaluate`, `compare`, `runs`, `report`, and
+`watch`."""
 
 import argparse
 import json
@@ -42,6 +43,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     finish(parser, run_compare)
     register_runs(subparsers)
     register_report(subparsers)
+    register_watch(subparsers)
 
 
 def register_evaluate(subparsers: argparse._SubParsersAction) -> None:
@@ -156,6 +158,28 @@ def register_report(subparsers: argparse._SubParsersAction) -> None:
     finish(parser, run_report)
 
 
+def register_watch(subparsers: argparse._SubParsersAction) -> None:
+    parser = subparsers.add_parser(
+        "watch",
+        help="write the report of a run again and again while it trains",
+        description="Write the report of a run at intervals while it trains, as a page that reads "
+        "itself again: open it in a browser. Ends when the run is finished.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder, such as results/demo")
+    parser.add_argument(
+        "--every", type=seconds, default=10, metavar="S", help="seconds (default 10)"
+    )
+    add_optional_path(parser, "--output", "FILE", "HTML file to write (default: watch.html in RUN)")
+    finish(parser, run_watch)
+
+
+def seconds(text: str) -> int:
+    """A whole number of seconds, at least 1 and at most a day."""
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 86_400:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 1 to 86400")
+
+
 def run_evaluate(options: argparse.Namespace) -> None:
     from nanoeuler.config import load
     from nanoeuler.evaluation.evaluate import Material, evaluate
@@ -248,6 +272,12 @@ def run_report(options: argparse.Namespace) -> None:
     with atomic_write(output) as file:
         file.write(page(runs[0]) if len(runs) == 1 else side_by_side(name_runs(folders, runs)))
     log.line("report", str(output))
+
+
+def run_watch(options: argparse.Namespace) -> None:
+    from nanoeuler.evaluation.watching import watch
+
+    watch(options.run, options.output or options.run / "watch.html", options.every)
 
 
 def report_folders(options: argparse.Namespace) -> list[Path]:

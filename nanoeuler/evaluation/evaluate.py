@@ -16,7 +16,7 @@ import numpy as np
 
 from nanoeuler import api, log, provenance
 from nanoeuler.errors import UserError
-from nanoeuler.evaluation import trajectory
+from nanoeuler.evaluation import reading, trajectory
 from nanoeuler.evaluation.answers import (
     Question,
     read_questions,
@@ -102,11 +102,12 @@ def evaluate(
             {"task": "questions", "id": str(number)} | reply
             for number, reply in enumerate(answers["replies"], 1)
         ]
-    held_out, path = {}, None
+    held_out, path, read = {}, None, None
     if store:
         limit, end_id = settings["validation_tokens"], model.tokenizer.end_id
         held_out = held_out_scores(model, store, document_mask, limit, window)
         path = trajectory.measure(model.transformer, store, document_mask, window, end_id)
+        read = reading.read(model.transformer, store, model.tokenizer, document_mask, window)
     result = {
         "version": 1,
         "stage": model.stage,
@@ -117,6 +118,7 @@ def evaluate(
         "window": window,
         "held_out": held_out,
         "trajectory": path,
+        "reading": read,
         "tasks": tasks,
         "chat": chat_scores(model, instructions, settings, seed),
         "answers": answers,

@@ -49,6 +49,7 @@ class Measurement(TypedDict):
 class Step(Measurement):
     loss: Measured
     learning_rate: NotRequired[Number | None]
+    gradient_norm: NotRequired[Measured | None]
     tokens_per_second: NotRequired[Number | None]
     mfu: NotRequired[Number | None]
 
@@ -156,6 +157,23 @@ class Trajectory(TypedDict):
     step_angle: Statistics
 
 
+class ReadText(TypedDict):
+    tokens: list[str]
+    bits: list[Measured]
+
+
+class Lens(TypedDict):
+    tokens: list[str]
+    guesses: list[list[list[str]]]
+    shares: list[list[list[Measured]]]
+    attention: list[list[list[list[Count]]]]
+
+
+class Reading(TypedDict):
+    texts: dict[str, ReadText]
+    lens: Lens | None
+
+
 class Sample(TypedDict):
     prompt: str
     text: str
@@ -190,6 +208,7 @@ class Evaluation(TypedDict, total=False):
     answers: Answers | None
     samples: list[Sample] | None
     trajectory: Trajectory | None
+    reading: Reading | None
     provenance: Provenance | None
 
 

@@ -46,13 +46,14 @@ def test_the_command_puts_runs_side_by_side(folders, tmp_path):
         "shallow and deep",
         "Runs",
         "Settings that differ",
+        "Difference in scores",
         "Results",
         "Training",
         "Depth",
         "Samples",
     ]
     text = outline.text
-    assert "Settings that differ shallow deep model.layers 4 9 Results" in text
+    assert "Settings that differ shallow deep model.layers 4 9 Difference in scores" in text
     assert (
         "Pretrained shallow deep baseline bits per byte, gutenberg 1.734 1.734 2.613 bigram" in text
     )
@@ -63,6 +64,21 @@ def test_the_command_puts_runs_side_by_side(folders, tmp_path):
     assert not {"src", "href"} & {name for name, _ in outline.attributes}
     chart = re.search(r'aria-label="Training loss".*?</svg>', html, re.DOTALL).group()
     assert (chart.count('class="line s0"'), chart.count('class="line s1"')) == (1, 1)
+
+
+def test_two_runs_show_how_far_apart_their_scores_are(tmp_path):
+    runs = {name: make(tmp_path / name, name)[1] for name in ("a", "b")}
+    later = runs["b"].evaluations["pretrain"]
+    later["held_out"]["fineweb"]["bits_per_byte"] = 1.5
+    later["tasks"]["hellaswag"] |= {"score": 0.304, "standard_error": 0.012}
+    html = side_by_side(runs)
+    text = Outline(html).text
+    assert "pretrained: bits per byte, fineweb 1.689 1.500 −0.189 –" in text
+    assert "pretrained: hellaswag 27.4 % 30.4 % +3.0 % +1.8" in text  # 0.03 / √(0.011² + 0.012²)
+    assert "pretrained: lambada 0.0 % 0.0 % +0.0 % –" in text
+    assert 'aria-label="Gradient norm"' in html
+    more = side_by_side(runs | {"c": make(tmp_path / "c", "c")[1]})
+    assert "Difference in scores" not in more
 
 
 def test_one_folder_alone_gives_its_own_report(folders, tmp_path):

@@ -1,17 +1,11 @@
-"""The page in a real headless Chromium.
-
-Playwright is in no lock, since no package brings a browser: install it and a Chromium to run these.
-"""
-
-import shutil
+"""The server's page in a real headless Chromium."""
 
 import pytest
 
+from tests.chromium import browser, sync_api
 from tests.serving.server import ServerProcess
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-sync_api.expect.set_options(timeout=60_000)
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+__all__ = ["browser"]
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +15,6 @@ def server(tmp_path_factory, tuned_folder, endless_folder):
     (folder / "tuned").symlink_to(tuned_folder)
     with ServerProcess(folder, folder / "tuned", endless_folder, "--rows", 4) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium")
-    with sync_api.sync_playwright() as playwright:
-        options = {"executable_path": CHROMIUM, "args": ["--no-sandbox"]}
-        with playwright.chromium.launch(**options) as browser:
-            yield browser
 
 
 @pytest.fixture(params=[(1200, "light"), (390, "dark")])

@@ -40,6 +40,20 @@ def test_a_run_keeps_its_configuration_and_what_needs_what_for_the_report(finish
     assert kept["config"]["corpus"]["name"] == "shared"
 
 
+def test_snakemakes_own_report_lists_results_with_captions_by_category(finished, tmp_path):
+    finished.run("--report", str(tmp_path / "report.html"))
+    html = (tmp_path / "report.html").read_text()
+    for category in ("Run", "Scores", "Checks"):
+        assert f'"{category}"' in html
+    for caption in (
+        "The report of the run trial: what it learned",
+        "The scores of every stage of trial side by side",
+        "All that was measured of the model behind the stage sft_scratch",
+        "Every gradient against central differences",
+    ):
+        assert caption in html
+
+
 CHANGES = {
     "the learning rate of fine-tuning": ("sft: {", "sft: {learning_rate: 1e-4, ", SFT),
     "the beta of the preference loss": ("dpo: {", "dpo: {beta: 0.3, ", DPO),

@@ -55,7 +55,12 @@ rule evaluate_model:
         instructions=paths.instructions_manifest,
         tasks=paths.tasks,
     output:
-        scores=paths.evaluation("{stage}"),
+        scores=report(
+            paths.evaluation("{stage}"),
+            category="Scores",
+            labels={"stage": "{stage}"},
+            caption="../report/evaluation.rst",
+        ),
         per_item=paths.evaluated_items("{stage}"),
     log:
         paths.log("evaluate_model/{stage}"),
@@ -95,10 +100,10 @@ rule write_report:
         tokens=paths.tokens,
         instructions=paths.instructions_manifest,
     output:
-        report=report(paths.report, category="Run"),
-        metrics=paths.metrics,
-        table=paths.comparison,
-        card=paths.card,
+        report=report(paths.report, category="Run", caption="../report/run.rst"),
+        metrics=report(paths.metrics, category="Run", caption="../report/metrics.rst"),
+        table=report(paths.comparison, category="Run", caption="../report/comparison.rst"),
+        card=report(paths.card, category="Run", caption="../report/card.rst"),
     log:
         paths.log("write_report"),
     threads: 1

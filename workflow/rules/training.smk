@@ -12,7 +12,7 @@
 
 rule check_gradients:
     output:
-        table=paths.gradients,
+        table=report(paths.gradients, category="Checks", caption="../report/gradients.rst"),
     log:
         paths.log("check_gradients"),
     threads: MODEL_THREADS

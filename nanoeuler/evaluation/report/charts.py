@@ -18,6 +18,8 @@ WIDTH, HEIGHT = 460, 250
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 10, 40  # margins
 MOST_POINTS = 240
 """Longer series are averaged over equal stretches: more points than pixels show nothing more."""
+MOST_VALUES = 1000
+"""The same for the numbers beside a drawing, into which one can zoom."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +104,22 @@ def line_chart(
             "dots": line if one.dots or len(line) == 1 else [],
         }
 
+    numbers = {
+        "title": title,
+        "x_label": x_label,
+        "box": [LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM],
+        "x": [0, x_top],
+        "y": [y_low, y_high],
+        "log": logarithmic,
+        "from_zero": from_zero,
+        "series": [numbers_of(one) for one in drawn],
+    }
     return render(
         "chart.html",
         title=title,
         unit=unit,
         x_label=x_label,
+        numbers=numbers,
         series=drawn,
         lines=[lay_out(one) for one in drawn],
         x_ticks=[(to_pixels(x, y_low)[0], tick_label(x, x_ticks)) for x in x_ticks if x <= x_top],
@@ -122,11 +135,33 @@ def line_chart(
     )
 
 
-def thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most `MOST_POINTS` points: the means of equal stretches."""
-    if len(points) <= MOST_POINTS:
+def numbers_of(one: Series) -> dict[str, object]:
+    """A series as charts.js reads it: what it shows under the pointer, zoomed and as CSV."""
+    points = one.finite if one.band else thin(one.finite, MOST_VALUES)
+    ends = {"low": [low for _, low, _ in one.band], "high": [high for _, _, high in one.band]}
+    return {
+        "label": one.label,
+        "colour": one.colour,
+        "level": one.level,
+        "dots": one.dots,
+        "x": [round_off(x) for x, _ in points],
+        "y": [round_off(y) for _, y in points],
+        **{name: list(map(round_off, values)) for name, values in ends.items() if values},
+    }
+
+
+def round_off(value: float) -> float:
+    """Six significant digits: more would double the size of the page."""
+    return float(f"{value:.6g}")
+
+
+def thin(
+    points: Sequence[tuple[float, float]], most: int = MOST_POINTS
+) -> list[tuple[float, float]]:
+    """At most that many points: the means of equal stretches."""
+    if len(points) <= most:
         return list(points)
-    edges = [round(index * len(points) / MOST_POINTS) for index in range(MOST_POINTS + 1)]
+    edges = [round(index * len(points) / most) for index in range(most + 1)]
     stretches = [points[start:stop] for start, stop in pairwise(edges)]
     return [
         (sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part))

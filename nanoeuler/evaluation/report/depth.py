@@ -8,7 +8,12 @@ from statistics import fmean
 from markupsafe import Markup
 
 from nanoeuler.evaluation.report.charts import Series, line_chart, log_ticks, ticks
-from nanoeuler.evaluation.report.formats import decimals, significant, stage_name
+from nanoeuler.evaluation.report.formats import (
+    decimals,
+    percent,
+    significant,
+    stage_name,
+)
 from nanoeuler.evaluation.report.gather import Json, Run
 from nanoeuler.evaluation.report.rendering import render
 
@@ -25,8 +30,11 @@ def depth(run: Run) -> Markup:
     if not measured:
         return Markup()
     stage, trajectory = next(iter(measured.items()))
+    looks = (run.evaluations[stage].get("reading") or {}).get("lens")
     figures = [
         plane(trajectory),
+        lens(looks) if looks else Markup(),
+        render("attention.html", looks=looks) if looks and looks["attention"] else Markup(),
         norm_chart(trajectory),
         step_chart(trajectory, "relative_step", "Relative step", "‖h·f(x)‖ / ‖x‖"),
         step_chart(
@@ -41,7 +49,33 @@ def depth(run: Run) -> Markup:
         step_chart(trajectory, "cosine", "Step against stream", "cosine; above 0 lengthens x"),
     ]
     rows = [stage_row(name, each) for name, each in measured.items()]
-    return render("depth.html", stage=stage, trajectory=trajectory, figures=figures, rows=rows)
+    return render(
+        "depth.html",
+        stage=stage,
+        trajectory=trajectory,
+        figures=[figure for figure in figures if figure],
+        rows=rows,
+    )
+
+
+def lens(looks: Json) -> Markup:
+    """What the model would say after each Euler step, a row for each point."""
+    rows = []
+    points = zip(looks["guesses"], looks["shares"], strict=False)
+    for point, (guesses, shares) in enumerate(points):
+        cells = [
+            [(guess, percent(share, 0)) for guess, share in zip(*both, strict=False)]
+            for both in zip(guesses, shares, strict=False)
+        ]
+        tints = [round(60 * each[0]) if each and math.isfinite(each[0]) else 0 for each in shares]
+        rows.append((point_name(point), list(zip(cells, tints, strict=False))))
+    return render("lens.html", tokens=looks["tokens"], rows=rows)
+
+
+def point_name(point: int) -> str:
+    if point == 0:
+        return "embedding"
+    return f"layer {(point + 1) // 2}, {'attention' if point % 2 else 'MLP'}"
 
 
 def norm_chart(trajectory: Json) -> Markup:
@@ -129,6 +163,11 @@ def plane(trajectory: Json) -> Markup:
         points=points,
         steps=list(pairwise(points)),
         layers=numbers,
+        numbers={
+            "norms": norms,
+            "angles": [angle for _, angle in path],
+            "names": [point_name(point) for point in range(len(path))],
+        },
     )
 
 

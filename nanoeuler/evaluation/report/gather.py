@@ -14,7 +14,7 @@ from nanoeuler.evaluation import shapes
 from nanoeuler.evaluation.comparison import EVALUATION
 from nanoeuler.files import read_json
 from nanoeuler.integrity import Origin, check_seal
-from nanoeuler.model.files import CONFIG, TOKENIZER, previous, read_description, usable
+from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, previous, read_description, usable
 from nanoeuler.shape import check_shape, describe, read_lines
 from nanoeuler.timing import read_times
 
@@ -45,6 +45,7 @@ class Stage:
     finished: Json | None = None
     evaluation: Json | None = None
     model_step: int | None = None  # training step of the weights in its model folder
+    model: Path | None = None  # folder of its model, if that is whole
     again: bool = False  # the stage is making the next model, and that one is kept until then
 
     @property
@@ -242,6 +243,8 @@ def read_stage(folder: Path, name: str) -> Stage:
         description = read_description(model)[1]
         check_shape(model / CONFIG, description, shapes.ModelDescription, MEND)
         stage.again = model != made
+        if (model / WEIGHTS).is_file() and (model / TOKENIZER).is_file():
+            stage.model = model
         stage.model_step = (description.get("info") or {}).get("step")
     for line in read_metrics(folder / name / "metrics.jsonl"):
         if "finished" in line:

@@ -1,20 +1,29 @@
-"""The page: sections in order, in one HTML file that needs no other and runs nothing.
+"""The page: sections in order, in one HTML file that needs no other.
 
 nanoeuler report --config config/config.yaml --run results/demo --output results/demo/report.html
 """
 
 from nanoeuler.evaluation.report import background, depth, headline, pipeline, results, training
 from nanoeuler.evaluation.report.gather import Run
-from nanoeuler.evaluation.report.rendering import render
+from nanoeuler.evaluation.report.play import play
+from nanoeuler.evaluation.report.playable import playable
+from nanoeuler.evaluation.report.rendering import render_page
+
+PLAY = ("tokenizer", "model", "play")
+"""Scripts of a page that holds a model."""
 
 
-def page(run: Run) -> str:
-    """The report of `run`."""
+def page(run: Run, reload: int | None = None) -> str:
+    """The report of `run`. With `reload`, that of a run which is still training: a page that reads
+    itself again after so many seconds, and holds no model."""
+    model = None if reload else playable(run)
     sections = (
         headline.header,
         headline.tiles,
+        *([lambda run: play(run, model)] if model else []),
         results.scores,
         results.samples,
+        results.reading,
         results.questions,
         training.training,
         results.heads,
@@ -25,4 +34,5 @@ def page(run: Run) -> str:
         pipeline.pipeline,
         background.provenance,
     )
-    return render("page.html", title=run.name, sections=[section(run) for section in sections])
+    drawn = [section(run) for section in sections]
+    return render_page(run.name, drawn, PLAY if model else (), reload)

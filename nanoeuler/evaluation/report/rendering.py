@@ -1,6 +1,10 @@
 """Render the templates: their values are escaped, and a value that is missing is an error."""
 
+import base64
+import hashlib
+from collections.abc import Sequence
 from functools import cache
+from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_eval_context
 from jinja2.nodes import EvalContext
@@ -36,3 +40,34 @@ def without_tags(context: EvalContext, value: object) -> object:
 
 def render(template: str, **values: object) -> Markup:
     return Markup(environment().get_template(template).render(values))
+
+
+SCRIPTS = ("elements", "charts", "tables", "depth", "attention")
+"""Files in scripts/ that every page has, in this order."""
+
+
+def render_page(
+    title: str,
+    sections: Sequence[Markup],
+    scripts: Sequence[str] = (),
+    reload: int | None = None,
+) -> str:
+    """A page of sections. `scripts`: further ones that it needs. `reload`: the seconds after which
+    it reads itself again.
+
+    The page allows no other script than its own, by hash, and no connection: a text that a model
+    wrote can do nothing even if it were not escaped.
+    """
+    folder = resources.files("nanoeuler.evaluation.report") / "scripts"
+    names = (*SCRIPTS, *scripts, *(["watch"] if reload else []))
+    texts = ((folder / f"{name}.js").read_text(encoding="utf-8") for name in names)
+    script = "\n" + "\n".join(texts)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return render(
+        "page.html",
+        title=title,
+        sections=sections,
+        script=Markup(script),
+        digest=digest,
+        reload=reload,
+    )

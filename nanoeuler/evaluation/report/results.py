@@ -1,5 +1,7 @@
 """Scores of every stage, samples, replies to questions, and the accuracy of the heads."""
 
+import math
+import statistics
 from collections.abc import Mapping
 
 from markupsafe import Markup
@@ -59,6 +61,29 @@ def sample_cards(named: Mapping[str, tuple[int, Json]]) -> dict[str, dict[str, t
         for sample in evaluation.get("samples") or []:
             cards.setdefault(sample["prompt"], {})[name] = (colour, sample)
     return cards
+
+
+def reading(run: Run) -> Markup:
+    """Some held-out text, coloured by what each token cost each stage that has read text."""
+    texts: dict[str, dict[str, Json]] = {}
+    for name, evaluation in run.readers.items():
+        for source, read in ((evaluation.get("reading") or {}).get("texts") or {}).items():
+            costs = list(zip(read["tokens"], read["bits"], strict=False))
+            if costs:
+                texts.setdefault(source, {})[stage_name(name)] = {
+                    "colour": stage_colour(name),
+                    "mean": statistics.fmean(bits for _, bits in costs),
+                    "tokens": [(token, bits, cost_level(bits)) for token, bits in costs],
+                }
+    if not texts:
+        return Markup()
+    size = run.config.get("tokenizer", {}).get("vocab_size")
+    return render("reading.html", texts=texts, start=math.log2(size) if size else None)
+
+
+def cost_level(bits: float) -> int:
+    """The shade of a token: its bits from 0 to 8. What is no number is dear."""
+    return min(8, max(0, round(bits))) if math.isfinite(bits) else 8
 
 
 def questions(run: Run) -> Markup:

@@ -3,6 +3,7 @@
 nanoeuler report results/small results/medium --output comparison.html
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,13 @@ from nanoeuler.evaluation.report.formats import (
     with_commas,
 )
 from nanoeuler.evaluation.report.gather import SCRATCH, Json, Run, Stage, in_order
-from nanoeuler.evaluation.report.rendering import render
+from nanoeuler.evaluation.report.rendering import render, render_page
 from nanoeuler.evaluation.report.results import sample_cards
 from nanoeuler.evaluation.report.scores import Row, score_rows
 from nanoeuler.evaluation.report.training import (
     TOKENS,
     loss_series,
-    median_series,
+    step_charts,
     time_axis,
     validation_series,
 )
@@ -55,12 +56,13 @@ def side_by_side(runs: Mapping[str, Run]) -> str:
         facts=[[name, *facts(run)] for name, run in runs.items()],
         unknown=[name for name, run in runs.items() if not run.config],
         settings=settings(runs),
+        differences=differences(runs, stages),
         scores={stage: scores(runs, stage) for stage in stages},
         curves={stage: curves(runs, stage, colours) for stage in stages},
         depth=depth(runs, colours),
         samples=samples(runs, colours),
     )
-    return render("page.html", title=" · ".join(runs), sections=[header, content])
+    return render_page(" · ".join(runs), [header, content])
 
 
 def name_runs(folders: list[Path], runs: list[Run]) -> dict[str, Run]:
@@ -164,6 +166,41 @@ def scores(runs: Mapping[str, Run], stage: str) -> list[Row]:
     return score_rows(evaluations, bigram) + cost_rows(stages)
 
 
+def differences(runs: Mapping[str, Run], stages: list[str]) -> list[Row]:
+    """Of two runs, how much higher each score of the second is; nothing of more runs.
+
+    The last column counts standard errors of the difference: √(a² + b²) for errors a and b of
+    scores that are measured apart.
+    """
+    if len(runs) != 2:
+        return []
+    rows = []
+    for stage in stages:
+        before, after = (scored(run.evaluations.get(stage, {})) for run in runs.values())
+        for measure in (name for name in before if name in after):
+            (first, one), (second, other) = before[measure], after[measure]
+            gap, error = second - first, math.hypot(one or 0, other or 0)
+            show = decimals if measure.startswith("bits") else percent
+            errors = f"{gap / error:+.1f}" if error else "–"
+            sign = "−" if gap < 0 else "+"
+            title = f"{stage_name(stage)}: {measure}"
+            rows.append([title, show(first), show(second), sign + show(abs(gap)), errors])
+    return rows
+
+
+def scored(evaluation: Json) -> dict[str, tuple[float, float | None]]:
+    """Measure → (score, its standard error where it has one)."""
+    found: dict[str, tuple[float, float | None]] = {
+        f"bits per byte, {source}": (held_out["bits_per_byte"], None)
+        for source, held_out in (evaluation.get("held_out") or {}).items()
+    }
+    shares = {"exact answers": evaluation.get("answers"), **(evaluation.get("tasks") or {})}
+    for name, share in shares.items():
+        if share:
+            found[name] = share["score"], share["standard_error"]
+    return found
+
+
 def cost_rows(stages: list[Stage]) -> list[Row]:
     """The cost of training, by run."""
     rows = []
@@ -200,13 +237,8 @@ def curves(runs: Mapping[str, Run], stage: str, colours: Mapping[str, int]) -> l
                 validation_series(name, one, x, key, colours[name]) for name, one in trained.items()
             ]
             charts.append(line_chart(x.title(f"{title} {key}"), unit, x.label, lines))
-    speeds = [
-        median_series(name, one, TOKENS, "tokens_per_second", short_count, colours[name])
-        for name, one in trained.items()
-    ]
-    unit = "tokens per second, median"
-    charts.append(line_chart("Throughput", unit, TOKENS.label, speeds, from_zero=True))
-    return [chart for chart in charts if chart]
+    labelled = {name: (one, colours[name]) for name, one in trained.items()}
+    return [chart for chart in (*charts, *step_charts(labelled, TOKENS)) if chart]
 
 
 def depth(runs: Mapping[str, Run], colours: Mapping[str, int]) -> list[Markup]:

@@ -1,4 +1,4 @@
-"""Charts of training: loss, held-out measurements, learning rate and speed of every stage."""
+"""Charts of training: loss, held-out measurements, rate, gradients and speed of every stage."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping
@@ -89,7 +89,7 @@ def facts(stage: Stage) -> list[str]:
 
 
 def pretraining_charts(run: Run, stage: Stage) -> list[Markup]:
-    """Loss and held-out quality over tokens and over time, then learning rate and speed."""
+    """Loss and held-out quality over tokens and over time, then what each step logs."""
     charts = []
     for x in (TOKENS, time_axis([stage])):
         loss = [loss_series("training", stage, x, 0)]
@@ -97,7 +97,7 @@ def pretraining_charts(run: Run, stage: Stage) -> list[Markup]:
         charts.append(line_chart(title, unit, x.label, loss))
         held_out = held_out_series(run, stage, x)
         charts.append(line_chart(x.title("Held-out text"), "bits per byte", x.label, held_out))
-    return charts + speed_charts({"pretrain": stage}, TOKENS)
+    return charts + step_charts(by_name({"pretrain": stage}), TOKENS)
 
 
 def held_out_series(run: Run, stage: Stage, x: Axis) -> list[Series]:
@@ -125,7 +125,7 @@ def tuning_charts(stages: dict[str, Stage]) -> list[Markup]:
             held_out.append(validation_series(label, stage, x, "loss", colour))
         charts.append(line_chart(x.title("Training loss"), unit, x.label, training))
         charts.append(line_chart(x.title("Held-out instructions"), unit, x.label, held_out))
-    return charts + speed_charts(stages, STEPS)
+    return charts + step_charts(by_name(stages), STEPS)
 
 
 def preference_charts(stage: Stage) -> list[Markup]:
@@ -151,20 +151,27 @@ def preference_charts(stage: Stage) -> list[Markup]:
         line_chart("Accuracy", ranked, "step", accuracy),
         line_chart("Rewards", f"β · log-probability {measure}", "step", rewards),
         line_chart("Drift", kl, "step", drift, from_zero=True),
-        *speed_charts({"dpo": stage}, STEPS),
+        *step_charts(by_name({"dpo": stage}), STEPS),
     ]
 
 
-def speed_charts(stages: dict[str, Stage], x: Axis) -> list[Markup]:
-    rates, speeds, shares = [], [], []
-    for name, stage in stages.items():
-        label, colour = stage_name(name), stage_colour(name)
+def by_name(stages: Mapping[str, Stage]) -> dict[str, tuple[Stage, int]]:
+    """Each stage by the name that people read, with its colour."""
+    return {stage_name(name): (stage, stage_colour(name)) for name, stage in stages.items()}
+
+
+def step_charts(curves: Mapping[str, tuple[Stage, int]], x: Axis) -> list[Markup]:
+    """What every step logs beside its loss, a line for each label → (stage, colour)."""
+    rates, norms, speeds, shares = [], [], [], []
+    for label, (stage, colour) in curves.items():
         rates.append(rate_series(label, stage, x, colour))
+        norms.append(median_series(label, stage, x, "gradient_norm", decimals, colour))
         speeds.append(median_series(label, stage, x, "tokens_per_second", short_count, colour))
         shares.append(median_series(label, stage, x, "mfu", percent, colour))
     speed, share = "tokens per second, median", "share of the device's peak, median"
     return [
         line_chart("Learning rate", "", x.label, rates, from_zero=True),
+        line_chart("Gradient norm", "before clipping, median", x.label, norms, logarithmic=True),
         line_chart("Throughput", speed, x.label, speeds, from_zero=True),
         line_chart("MFU", share, x.label, shares, from_zero=True),
     ]

@@ -1,0 +1,97 @@
+"""The model that lies in the page: its weights in bfloat16 and its tokenizer, for model.js."""
+
+import base64
+import dataclasses
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nanoeuler.evaluation.report.gather import SCRATCH, Json, Run
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.files import SavedModel, load_config, load_model
+from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.spec import head_name, tensor_table
+from nanoeuler.model.template import TEMPLATES
+from nanoeuler.model.tensors import Tensor
+from nanoeuler.tokenizer import Tokenizer
+
+MOST_PARAMETERS = 5_250_000
+"""Of a model that lies in the page."""
+MOST_BYTES = 12_000_000
+"""Of its weights there; 5 million trained ones take 10 MB, for their exponents are much alike."""
+
+
+@dataclass(frozen=True)
+class Playable:
+    """What the page holds of a model."""
+
+    stage: str
+    parameters: int  # without the heads that guess further ahead
+    description: Json  # configuration, names and sizes of the tensors, tokenizer, template
+    weights: str  # the tensors one after another, as model.js reads them
+
+
+def playable(run: Run) -> Playable | None:
+    """The run's last model, if it is small and its words are GPT-2's."""
+    models = {name: stage.model for name, stage in run.stages.items() if stage.model}
+    last = next((name for name in reversed(models) if name != SCRATCH), None)
+    if last is None or not fits(load_config(models[last])):
+        return None
+    return pack(last, models[last])
+
+
+def fits(config: ModelConfig) -> bool:
+    return sum(tensor.size for tensor in written_tensors(config)) <= MOST_PARAMETERS
+
+
+def pack(stage: str, folder: Path) -> Playable | None:
+    saved = load_model(folder)
+    tokenizer = Tokenizer.load(saved.tokenizer_path)
+    if tokenizer.vocabulary.foreign is not None:
+        return None
+    buffer = FlatBuffer(saved.config, saved.parameters)
+    tensors = written_tensors(saved.config)
+    numbers = np.concatenate([buffer[tensor.name].reshape(-1) for tensor in tensors])
+    halves = round_to_bfloat16(numbers).view(np.uint32)
+    planes = np.concatenate([halves >> 24, halves >> 16]).astype(np.uint8)
+    description = {
+        "config": dataclasses.asdict(saved.config),
+        "tensors": [[tensor.name, tensor.size] for tensor in tensors],
+        "tokenizer": describe_tokenizer(tokenizer),
+        "prompt": surroundings(saved),
+    }
+    packed = base64.b64encode(zlib.compress(planes.tobytes())).decode()
+    return Playable(stage, len(numbers), description, packed) if len(packed) <= MOST_BYTES else None
+
+
+def written_tensors(config: ModelConfig) -> list[Tensor]:
+    """All but the heads that guess further ahead: head 0 is the one that writes."""
+    further = {head_name(head) for head in range(1, config.mtp_heads)}
+    return [tensor for tensor in tensor_table(config) if tensor.name not in further]
+
+
+def round_to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """float32 values rounded to the nearest bfloat16, ties to even; still as float32."""
+    bits = values.astype(np.float32).view(np.uint32)
+    rounded = bits + 0x7FFF + (bits >> 16 & 1)
+    return (rounded & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def describe_tokenizer(tokenizer: Tokenizer) -> Json:
+    vocabulary = tokenizer.vocabulary
+    return {
+        "tokens": [token.hex() for token in vocabulary.tokens],
+        "specials": sorted(vocabulary.specials.values()),
+        "merges": [[left, right] for left, right, _ in vocabulary.merges],
+        "end": tokenizer.end_id,
+    }
+
+
+def surroundings(saved: SavedModel) -> list[str]:
+    """The text in front of an instruction and behind it; empty for a base model."""
+    if saved.template not in TEMPLATES:
+        return ["", ""]
+    before, _, after = TEMPLATES[saved.template]("\0").partition("\0")
+    return [before, after]

@@ -1,0 +1,316 @@
+// Ask the model of this page, and look inside: what each token cost and what else was likely, where
+// the heads looked, and what the model would have said after each Euler step.
+"use strict";
+
+const ALTERNATIVES = 8;
+const TOP_P = 0.95;
+const LONGEST = 2048; // tokens: memory for attention grows with the square
+
+class Playground {
+  constructor(section) {
+    this.form = section.querySelector("form");
+    this.inside = section.querySelector(".inside");
+    this.strip = section.querySelector(".strip");
+    this.panel = section.querySelector(".panel");
+    this.status = section.querySelector("output");
+    this.tokens = []; // {id, text, kind, likely: [[id, share], …], bits, trace}
+    this.layer = this.head = this.depth = 0; // which ones are shown; of depth, Euler steps
+    this.form.hidden = false;
+    this.listen();
+  }
+
+  async open() {
+    if (this.model) return;
+    this.status.textContent = "Reading the weights …";
+    await pause();
+    Object.assign(this, await inPage.load());
+    const { specials, end, bytes } = this.tokenizer;
+    this.allowed = bytes.map((_, id) => id === end || !specials.has(id));
+    this.depth = 2 * this.model.config.layers;
+  }
+
+  // ---- reading and writing
+
+  // Read a token; `kind` is template, said or answer.
+  append(id, kind) {
+    const trace = { points: [], attention: [] };
+    const token = { id, kind, likely: [], bits: 0, trace, shares: this.next };
+    if (this.next) {
+      token.likely = this.likeliest(this.next);
+      token.bits = -Math.log2(this.next[id]);
+    }
+    const stream = this.model.append(id, trace);
+    this.next = softmax(this.model.logits(stream));
+    this.tokens.push(token);
+    const texts = this.tokenizer.texts(this.tokens.map((each) => each.id));
+    token.text = id === this.tokenizer.end ? "" : texts.at(-1);
+  }
+
+  likeliest(shares, count = ALTERNATIVES) {
+    const ids = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]);
+    return ids.slice(0, count).map((id) => [id, shares[id]]);
+  }
+
+  // The likeliest token, or one drawn from the fewest that hold 95 % of the probability.
+  choose(temperature) {
+    const ids = this.allowed.flatMap((allowed, id) => (allowed ? [id] : []));
+    ids.sort((a, b) => this.next[b] - this.next[a]);
+    if (temperature === 0) return ids[0];
+    const powers = softmax(ids.map((id) => Math.log(this.next[id]) / temperature));
+    let held = 0;
+    const last = powers.findIndex((power) => (held += power) >= TOP_P);
+    let left = Math.random() * held;
+    return ids[Math.max(0, powers.findIndex((power, i) => (left -= power) <= 0 || i === last))];
+  }
+
+  async answer() {
+    this.run = {}; // what is being written ends
+    await this.open();
+    const [before, behind] = inPage.description.prompt;
+    const said = this.form.prompt.value;
+    const ids = this.tokenizer.encode(before + said + behind);
+    const kinds = this.kindsOf(ids, before, said);
+    if (ids.length >= this.limit) {
+      this.status.textContent = `${ids.length} tokens are too many: it takes ${this.limit}.`;
+      return;
+    }
+    this.rewind(0);
+    this.append(this.tokenizer.end, "template");
+    for (const [i, id] of ids.entries()) this.append(id, kinds[i]);
+    await this.write();
+  }
+
+  // Which tokens are the template's: by the bytes that they stand for.
+  kindsOf(ids, before, said) {
+    const size = (text) => new TextEncoder().encode(text).length;
+    const [from, to] = [size(before), size(before) + size(said)];
+    let at = 0;
+    return ids.map((id) => {
+      at += this.tokenizer.bytes[id].length;
+      return at > from && at <= to ? "said" : "template";
+    });
+  }
+
+  async write() {
+    const run = (this.run = {});
+    const { temperature, most, stop } = this.form;
+    const began = performance.now();
+    stop.hidden = false;
+    this.status.textContent = "Writing …";
+    let count = 0;
+    let end = "cut off at the limit";
+    while (count < Number(most.value) && this.tokens.length < this.limit) {
+      const id = this.choose(Number(temperature.value) || 0);
+      if (id === this.tokenizer.end) {
+        end = "ended by itself";
+        break;
+      }
+      this.append(id, "answer");
+      count++;
+      this.show();
+      await pause();
+      if (this.run !== run) return;
+    }
+    stop.hidden = true;
+    const speed = (1000 * count) / (performance.now() - began);
+    this.status.textContent = `${count} tokens, ${end}, ${Math.round(speed)} tokens/s`;
+    this.select(this.tokens.findIndex(({ kind }) => kind === "answer"));
+  }
+
+  // A GPT-2 has no positions beyond its context.
+  get limit() {
+    const { family, context } = this.model.config;
+    return family === "gpt2" ? context : LONGEST;
+  }
+
+  rewind(length) {
+    this.model.rewind(length);
+    this.next = this.tokens[length]?.shares;
+    this.tokens.length = length;
+    this.selected = undefined;
+    this.strip.replaceChildren();
+  }
+
+  // Take another token in the selected place, and go on from there.
+  async branch(id) {
+    const place = this.selected;
+    this.rewind(place);
+    if (id !== this.tokenizer.end) this.append(id, "answer");
+    this.show();
+    if (id !== this.tokenizer.end) await this.write();
+  }
+
+  // ---- the tokens
+
+  get view() {
+    return this.inside.querySelector("[name=view]:checked").value;
+  }
+
+  show() {
+    this.inside.hidden = false;
+    while (this.strip.childElementCount < this.tokens.length) {
+      const place = this.strip.childElementCount;
+      const { text, kind } = this.tokens[place];
+      const span = make("span", { className: `token ${kind}`, textContent: text });
+      span.addEventListener("click", () => this.select(place));
+      this.strip.append(span);
+    }
+    this.colour();
+  }
+
+  select(place) {
+    if (place < 0 || place >= this.tokens.length) return;
+    this.selected = place;
+    this.colour();
+    this.strip.children[place].scrollIntoView({ block: "nearest" });
+    this.panel.replaceChildren(...this[`${this.view}Panel`](this.tokens[place]));
+  }
+
+  // Bits as red, but of the template, which no stage learns; attention as blue, beside the token
+  // that is looked at most.
+  colour() {
+    const selected = this.tokens[this.selected];
+    const looked = selected?.trace.attention[this.layer][this.head] ?? [];
+    const most = Math.max(...looked);
+    [...this.strip.children].forEach((span, place) => {
+      const token = this.tokens[place];
+      const attention = (looked[place] ?? 0) / most;
+      const bits = token.kind === "template" ? 0 : Math.min(1, token.bits / 8);
+      const tint = { bits, attention, depth: 0 }[this.view];
+      span.style.setProperty("--tint", `${Math.round(70 * tint)}%`);
+      span.style.setProperty("--hue", this.view === "attention" ? "var(--s0)" : "var(--s4)");
+      span.classList.toggle("selected", place === this.selected);
+    });
+  }
+
+  // ---- what is said of the selected token
+
+  spelled(id) {
+    if (id === this.tokenizer.end) return "end";
+    return visible(new TextDecoder().decode(this.tokenizer.bytes[id]));
+  }
+
+  bitsPanel(token) {
+    if (!token.likely.length) return [make("p", { textContent: "The start of the text." })];
+    const listed = token.likely.some(([id]) => id === token.id)
+      ? token.likely : [...token.likely, [token.id, token.shares[token.id]]];
+    const rows = listed.map(([id, share]) => {
+      const take = button(this.spelled(id), "Take this one and go on", () => this.branch(id));
+      const row = make("tr", {}, make("td", {}, take), ...shareCells(share));
+      if (id === token.id) row.className = "chosen";
+      return row;
+    });
+    const title = `${this.spelled(token.id)} cost ${token.bits.toFixed(2)} bits. Likely were:`;
+    const hint = "Choose one, and the model goes on from there.";
+    return [make("p", { textContent: title }), make("table", {}, make("tbody", {}, ...rows)),
+      make("p", { className: "note", textContent: hint })];
+  }
+
+  // A list from which the layer or the head is chosen.
+  chooser(key, count) {
+    const option = (_, i) => make("option", { value: i, textContent: i + 1 });
+    const list = make("select", {}, ...Array.from({ length: count }, option));
+    list.value = this[key];
+    list.addEventListener("change", () => {
+      this[key] = Number(list.value);
+      this.select(this.selected);
+      this.panel.querySelector(`[data-key=${key}]`).focus();
+    });
+    list.dataset.key = key;
+    return make("label", {}, `${key} `, list);
+  }
+
+  attentionPanel(token) {
+    const { config } = this.model;
+    const shares = token.trace.attention[this.layer][this.head];
+    const rows = this.likeliest(shares).map(([place, share]) => {
+      const distance = place === this.selected ? "itself" : `${this.selected - place} back`;
+      return make("tr", {}, make("td", { textContent: this.spelled(this.tokens[place].id) }),
+        make("td", { className: "muted", textContent: distance }), ...shareCells(share));
+    });
+    const layer = this.chooser("layer", config.layers);
+    return [
+      make("div", { className: "row" }, layer, this.chooser("head", config.heads)),
+      make("p", { textContent: `From ${this.spelled(token.id)} the head looks at:` }),
+      make("table", {}, make("tbody", {}, ...rows)),
+    ];
+  }
+
+  // The logit lens (nostalgebraist 2020): the final norm and the head, after each Euler step.
+  depthPanel(token) {
+    const said = (point) => this.likeliest(softmax(this.model.logits(point)), 3);
+    const steps = token.trace.points.map(said);
+    const half = (at) => `layer ${Math.ceil(at / 2)}, ${at % 2 ? "attention" : "MLP"}`;
+    const rows = steps.map((likely, at) => {
+      const cells = likely.map(([id, share]) => {
+        const word = make("code", { textContent: this.spelled(id) });
+        const cell = make("td", {}, word, ` ${Math.round(100 * share)} %`);
+        cell.style.setProperty("--tint", `${Math.round(60 * share)}%`);
+        return cell;
+      });
+      const name = at === 0 ? "embedding" : half(at);
+      const row = make("tr", {}, make("th", { scope: "row", textContent: name }), ...cells);
+      row.classList.toggle("chosen", at === this.depth);
+      return row;
+    });
+    const slider = make("input", { type: "range", min: 0, max: steps.length - 1 });
+    slider.value = this.depth;
+    slider.setAttribute("aria-label", "Euler steps taken");
+    const sentence = make("p");
+    const tell = () => {
+      this.depth = Number(slider.value);
+      const [[id, share]] = steps[this.depth];
+      rows.forEach((row, at) => row.classList.toggle("chosen", at === this.depth));
+      const taken = `After ${this.depth} of ${steps.length - 1} Euler steps`;
+      sentence.textContent = `${taken} it would say ${this.spelled(id)} (${percent(share)}).`;
+    };
+    slider.addEventListener("input", tell);
+    tell();
+    const table = make("table", {}, make("tbody", {}, ...rows));
+    return [slider, sentence, make("div", { className: "scroll lens" }, table)];
+  }
+
+  // ---- the controls
+
+  listen() {
+    const { form, strip } = this;
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.answer();
+    });
+    form.prompt.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      form.requestSubmit();
+    });
+    for (const example of form.querySelectorAll(".examples button")) {
+      example.addEventListener("click", () => {
+        form.prompt.value = example.value;
+        this.answer();
+      });
+    }
+    form.stop.addEventListener("click", () => {
+      this.run = {};
+      form.stop.hidden = true;
+      this.status.textContent = "stopped";
+    });
+    this.inside.addEventListener("change", (event) => {
+      if (event.target.name === "view") this.select(this.selected ?? 0);
+    });
+    strip.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      this.select((this.selected ?? -1) + step);
+    });
+  }
+}
+
+const pause = () => new Promise((done) => setTimeout(done));
+
+const shareCells = (share) => [
+  make("td", { className: "number", textContent: percent(share) }),
+  make("td", {}, make("meter", { value: share })),
+];
+
+if (inPage.there) new Playground(document.getElementById("play"));

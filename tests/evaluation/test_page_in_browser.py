@@ -1,0 +1,316 @@
+"""The report in a real headless Chromium: what its scripts compute and do."""
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import fabricated
+import numpy as np
+import pytest
+
+import nanoeuler
+from nanoeuler.evaluation.report.gather import gather
+from nanoeuler.evaluation.report.page import page as report
+from nanoeuler.evaluation.report.playable import fits, playable, round_to_bfloat16
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.files import SavedModel, save_model
+from nanoeuler.model.flat import initial_parameters
+from nanoeuler.model.spec import parameter_count
+from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer.bpe import learn
+from nanoeuler.tokenizer.counting import count_words
+from nanoeuler.tokenizer.vocabulary import build
+from tests.chromium import browser, sync_api
+from tests.models import ODD
+
+__all__ = ["browser"]
+
+expect = sync_api.expect
+TEXT = "The old mill by the river isn't there; we'll see that the river 1234 rises – “Zur Mühle”.\n"
+VOCABULARY = 300
+LLAMA = ODD | {"vocab_size": VOCABULARY}
+GPT2 = LLAMA | {"family": "gpt2", "kv_heads": 6, "heads": 6}
+SHAPES = {
+    "grouped heads, tied": LLAMA,
+    "norms of heads": LLAMA | {"qk_norm": "weighted", "tied": False, "step_size": 1.0},
+    "plain norms of heads": LLAMA | {"qk_norm": "rms"},
+    "gpt2": GPT2,
+}
+READING = {
+    "texts": {"books": {"tokens": ["The", " mill", "."], "bits": [5.0, 1.25, 0.5]}},
+    "lens": {
+        "tokens": ["The", "␣mill"],
+        "guesses": [[["a", "b"], ["c", "d"]]] * 9,
+        "shares": [[[0.5, 0.2], [0.7, 0.1]]] * 9,
+        "attention": [[[[40, 60], [0, 1, 99]], [[40, 60], [7, 30, 63]]]] * 4,
+    },
+}
+
+
+@dataclass
+class MadeRun:
+    """A made-up run with a real model: its page, its folder, and that of the model."""
+
+    page: Path
+    run: Path
+    model: Path
+
+
+def make_run(root: Path, fields: dict, stage: str = "pretrain") -> MadeRun:
+    config, folder = fabricated.fabricate(root, ("pretrain", "sft"))
+    vocabulary = root / "tokenizer.json"
+    Tokenizer(build(learn(count_words([TEXT.encode() * 3]), VOCABULARY))).save(vocabulary)
+    shape = ModelConfig.from_dict(fields)
+    weights = initial_parameters(shape, seed=1)
+    varied = np.random.default_rng(2).standard_normal(len(weights)).astype(np.float32)
+    weights = round_to_bfloat16(np.where(weights == 0, 0, 4 * weights + 0.05 * varied))
+    template = None if stage == "pretrain" else "chat"
+    model = folder / stage / "model"
+    save_model(model, SavedModel(shape, weights, vocabulary, stage, template))
+    run = gather(config, folder)
+    for evaluation in run.evaluations.values():
+        evaluation["reading"] = READING
+    path = root / "report.html"
+    path.write_text(report(run), encoding="utf-8")
+    return MadeRun(path, folder, model)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("tuned"), LLAMA, "sft")
+
+
+@pytest.fixture
+def open_page(browser):
+    """open_page(path, width, scheme) → a page whose scripts must not fail."""
+    problems, pages = [], []
+
+    def open_(path, width=1200, scheme="light"):
+        url, viewport = f"file://{path}", {"width": width, "height": 800}
+        page = browser.new_page(viewport=viewport, color_scheme=scheme)
+        pages.append(page)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda asked: asked.url == url or problems.append(asked.url))
+        page.on("console", lambda said: problems.append(said.text) if said.type == "error" else 0)
+        page.goto(url)
+        return page
+
+    yield open_
+    for page in pages:
+        page.close()
+    assert not problems
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_logits_in_the_page_are_ours(open_page, tmp_path, shape):
+    made = make_run(tmp_path, SHAPES[shape])
+    ids = np.random.default_rng(3).integers(VOCABULARY, size=30).tolist()
+    found = open_page(made.page).evaluate(
+        """async (ids) => {
+            const { model } = await inPage.load();
+            return ids.map((id) => Array.from(model.logits(model.append(id))));
+        }""",
+        ids,
+    )
+    expected = nanoeuler.load(made.model, device="reference").logits(ids)
+    assert np.ptp(expected, axis=1).min() > 3  # logits that differ, so that agreeing means much
+    assert np.abs(np.array(found) - expected).max() < 1e-3
+
+
+def test_the_page_cuts_text_into_the_same_tokens(open_page, tuned):
+    texts = [
+        TEXT,
+        "isn't I'LL we'll  two   spaces\n\n\tand tabs \n",
+        "1234½ ٣٤ Ⅻ x² naïve Größe 東京 🙂👍🏽 e\u0301",
+        "a\u00a0b\u0085c\u2003d\ufeffe\u200bf\u3000g \u00a0 h",
+        "</s> <|user|> 'tis 's",
+        "",
+    ]
+    tokenizer = Tokenizer.load(tuned.model / "tokenizer.json")
+    found = open_page(tuned.page).evaluate(
+        """async (texts) => {
+            const { tokenizer } = await inPage.load();
+            return texts.map((text) => {
+                const ids = tokenizer.encode(text);
+                return [ids, tokenizer.texts(ids).join("")];
+            });
+        }""",
+        texts,
+    )
+    for text, (ids, decoded) in zip(texts, found, strict=True):
+        assert ids == tokenizer.encode(text).tolist(), text
+        assert decoded == text
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])
+def test_the_model_answers_and_shows_what_it_thought(open_page, tuned, width, scheme):
+    page = open_page(tuned.page, width, scheme)
+    expected = nanoeuler.load(tuned.model, device="reference").generate(
+        "See the mill", temperature=0, max_tokens=12
+    )
+    page.fill("#play [name=most]", "12")
+    page.fill("#play [name=prompt]", "See the mill")
+    page.keyboard.press("Enter")
+    expect(page.locator("#play output")).to_contain_text("tokens/s")
+    answered = page.locator("#play .strip .answer").all_text_contents()
+    assert "".join(answered) == expected
+    assert "".join(page.locator("#play .strip .said").all_text_contents()) == "See the mill"
+
+    panel = page.locator("#play .panel")
+    expect(panel.locator("tr")).to_have_count(8)  # what else was likely
+    before = page.locator("#play .strip .token").count()
+    panel.locator("button").nth(1).click()  # another token: the model goes on from there
+    expect(page.locator("#play output")).to_contain_text("tokens/s")
+    expect(panel.locator("button")).not_to_have_count(0)
+    assert page.locator("#play .strip .token").count() <= before + 12
+    page.check("#play [value=attention]")
+    page.locator("#play .strip").focus()
+    page.keyboard.press("ArrowLeft")
+    panel.locator("[data-key=head]").select_option("3")
+    expect(panel).to_contain_text("the head looks at")
+    page.check("#play [value=depth]")
+    expect(panel.locator("tr")).to_have_count(2 * 2 + 1)
+    expect(panel).to_contain_text("After 4 of 4 Euler steps")
+    panel.locator("[type=range]").press("ArrowLeft")
+    expect(panel).to_contain_text("After 3 of 4 Euler steps")
+    page.get_by_role("button", name="Tell me about the glass market").click()
+    expect(page.locator("#play .strip")).to_contain_text("Tell me about the glass market")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_attention_and_the_logit_lens_are_those_of_the_model(open_page, tuned):
+    """Each head's shares sum to one, and the lens behind the last step is the model itself."""
+    page = open_page(tuned.page)
+    model = nanoeuler.load(tuned.model, device="reference")
+    ids = [0, *model.tokenizer.encode("the river").tolist()]
+    points, shares = page.evaluate(
+        """async (ids) => {
+            const { model } = await inPage.load();
+            const traces = ids.map((id) => {
+                const trace = { points: [], attention: [] };
+                model.append(id, trace);
+                return trace;
+            });
+            const { points, attention } = traces.at(-1);
+            return [points.map((x) => Array.from(x)), attention];
+        }""",
+        ids,
+    )
+    activations = model.activations(ids)
+    assert np.allclose(points[::2], activations.residual[:, -1], atol=1e-4)
+    halfway = activations.residual[:-1] + activations.attention
+    assert np.allclose(points[1::2], halfway[:, -1], atol=1e-4)
+    assert np.shape(shares) == (2, 6, len(ids))
+    assert np.allclose(np.sum(shares, axis=2), 1)
+
+
+def test_charts_tell_values_zoom_and_save_their_numbers(open_page, tuned):
+    page = open_page(tuned.page, 390, "dark")
+    chart = page.locator("figure.chart", has=page.get_by_text("Training loss", exact=True)).first
+    drawing, tip = chart.locator("svg"), chart.locator(".tip")
+    drawing.hover()
+    expect(tip).to_contain_text("training")
+    drawing.focus()
+    page.keyboard.press("Home")
+    with page.expect_download() as download:
+        chart.get_by_role("button", name="CSV").click()
+    header, first, *others = csv.reader(io.StringIO(Path(download.value.path()).read_text()))
+    lines = fabricated.pretraining_lines()
+    assert download.value.suggested_filename == "made-up-training-loss.csv"
+    assert header == ["tokens", "training"]
+    assert len(others) == 49
+    assert float(first[0]) == lines[1]["tokens"]
+    assert float(first[1]) == pytest.approx(lines[1]["loss"], rel=1e-5)
+
+    whole = drawing.inner_html()
+    drawing.focus()
+    page.keyboard.press("l")
+    assert chart.get_by_role("button", name="log").get_attribute("aria-pressed") == "true"
+    page.keyboard.press("l")
+    page.keyboard.press("+")
+    expect(chart.get_by_role("button", name="whole")).to_be_visible()
+    assert drawing.inner_html() != whole
+    page.keyboard.press("0")
+    expect(chart.get_by_role("button", name="whole")).to_be_hidden()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(tip).to_contain_text("tokens 81,920")
+    expect(tip).to_contain_text(f"{lines[2]['loss']:.3f}"[:4])
+    box = drawing.bounding_box()
+    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 60)
+    page.mouse.up()
+    expect(chart.get_by_role("button", name="whole")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_tables_sort_and_samples_are_chosen_by_stage(open_page, tuned):
+    page = open_page(tuned.page)
+    table = page.locator("section", has=page.get_by_role("heading", name="Data")).locator("table")
+    rows = table.locator("tbody th")
+    given = rows.all_text_contents()
+    by_bytes = table.get_by_role("button", name="bytes", exact=True)
+    by_bytes.click()
+    assert rows.all_text_contents()[:4] == [  # 78.1 kB, 81.4 kB, 1.73 MB, 2.31 MB
+        "fineweb, held out",
+        "gutenberg, held out",
+        "fineweb",
+        "gutenberg",
+    ]
+    by_bytes.click()
+    assert rows.all_text_contents()[0] == "gutenberg"
+    by_bytes.click()
+    assert rows.all_text_contents() == given
+    samples = page.locator("section", has=page.get_by_role("heading", name="Samples"))
+    expect(samples).to_contain_text("It is said that the river")
+    samples.get_by_label("pretrained").uncheck()
+    expect(samples.get_by_text("It is said that the river").first).to_be_hidden()
+    expect(samples.get_by_text("rises in the Grey Hills").first).to_be_visible()
+
+
+def test_a_slider_walks_through_the_layers_and_tokens_tell_their_bits(open_page, tuned):
+    page = open_page(tuned.page, 390)
+    figure = page.locator("figure.plane")
+    expect(figure.locator("output")).to_contain_text("8 of 8 steps (layer 4, MLP): norm 2.144")
+    figure.locator("[type=range]").press("ArrowLeft")
+    expect(figure.locator("output")).to_contain_text("7 of 8 steps (layer 4, attention)")
+    expect(figure.locator("output")).to_contain_text("turned by 20° in this step")
+    expect(page.locator("figure.lens .chosen th")).to_have_text("layer 4, attention")
+    heads = page.locator("figure.attention")
+    expect(heads.locator("tbody tr").nth(1)).to_have_text("␣mill199")
+    heads.get_by_label("head").select_option("2")
+    expect(heads.locator("tbody tr").nth(1)).to_have_text("␣mill73063")
+    reading = page.locator("#reading")
+    reading.locator("p.cost").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(reading.locator(".tip")).to_have_text("␣millpretrained 1.25 bitsfine-tuned 1.25 bits")
+    expect(reading.locator("i.shown")).to_have_count(2)
+    page.keyboard.press("Escape")
+    expect(reading.locator(".tip")).to_be_hidden()
+    reading.locator("i", has_text="The").last.hover()
+    expect(reading.locator(".tip")).to_contain_text("5.0 bits")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_the_page_of_a_run_that_trains_reads_itself_again(open_page, tmp_path):
+    run = gather(*fabricated.fabricate(tmp_path, ("pretrain",)))
+    path = tmp_path / "watch.html"
+    path.write_text(report(run, 1), encoding="utf-8")
+    page = open_page(path)
+    run.name = "made-up later"
+    path.write_text(report(run, 1), encoding="utf-8")
+    expect(page.locator("h1")).to_have_text("made-up later")
+
+
+def test_only_a_small_finished_model_lies_in_the_page(tmp_path):
+    made = make_run(tmp_path, LLAMA)
+    packed = playable(gather({"run": "made-up"}, made.run))
+    further = 2 * VOCABULARY * LLAMA["dim"]  # heads 1 and 2, which do not write
+    shape = ModelConfig.from_dict(LLAMA)
+    assert (packed.stage, packed.parameters) == ("pretrain", parameter_count(shape) - further)
+    assert not fits(ModelConfig.from_dict({"preset": "base"}))
+    (made.model / "model.safetensors").unlink()
+    assert playable(gather({"run": "made-up"}, made.run)) is None
