@@ -5,6 +5,7 @@ Snakemake without a report of its own.
 """
 
 import ast
+import gc
 import json
 import os
 import subprocess
@@ -12,11 +13,12 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from nanoeuler.config.cluster import Node, obstacle
 from nanoeuler.config.loading import load_files
 from nanoeuler.config.paths import Paths
+from nanoeuler.config.snakemake_internals import RunningSnakemake, SnakemakeJob
 from nanoeuler.config.stages import stage_config
 from nanoeuler.config.validation import show
 from nanoeuler.errors import UserError
@@ -35,35 +37,12 @@ FETCHING = (
 )
 
 
-class Rule(Protocol):
-    """A rule of Snakemake."""
-
-    name: str
-
-
-class SnakemakeJob(Protocol):
-    """A job of Snakemake's DAG."""
-
-    rule: Rule
-    output: Iterable[str]
-
-
 def read_configuration(files: Sequence[str | Path], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the resolved configuration of a workflow, or end the workflow with the mistake."""
     try:
         return load_files(files, overrides)
     except UserError as error:
         raise SystemExit(f"error  {error}") from error
-
-
-def explain_changes() -> None:
-    """Make Snakemake say which settings changed, instead of all that a rule's params hold.
-
-    It has no hook for that, so that the method is replaced which words the change.
-    """
-    from snakemake.persistence import ParamsChange
-
-    ParamsChange.__str__ = lambda change: changed_settings(change.only_old, change.only_new)
 
 
 def changed_settings(before: Iterable[str], now: Iterable[str]) -> str:
@@ -95,6 +74,28 @@ def leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from leaves(item, f"{prefix}{key}.")
         else:
             yield prefix + key, item
+
+
+def begin(
+    running: RunningSnakemake,
+    config: Mapping[str, Any],
+    config_files: Collection[str | Path],
+    paths: Paths,
+    cluster: Sequence[Node] | None,
+    gpus: int,
+) -> None:
+    """Plan the run before its first job, and keep what its jobs or its report will need.
+
+    `gpus` are those of a training job here. Ends the workflow when the run would not do.
+    """
+    gc.enable()
+    jobs, here = running.jobs_to_run(), running.jobs_run_here
+    if not here:
+        require_cluster(cluster or [], [job.resources for job in jobs if not job.is_local])
+    rules = {job.rule.name for job in jobs}
+    require_plan(plan_command(config, rules, config_files, gpus, here))
+    keep_what_is_needed(paths, jobs)
+    write_pipeline(paths.pipeline, config, running.needed_jobs())
 
 
 def plan_command(

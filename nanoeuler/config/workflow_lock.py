@@ -7,7 +7,6 @@ that lock, the lock files that were written since then belong to the dead.
 """
 
 import atexit
-import base64
 import contextlib
 import fcntl
 import json
@@ -17,10 +16,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-
-def is_incomplete(path: str, folder: Path = Path(".snakemake")) -> bool:
-    """Whether a Snakemake that was killed, or is at work, has not finished the output `path`."""
-    return (folder / "incomplete" / base64.urlsafe_b64encode(path.encode()).decode()).exists()
+from nanoeuler.config.snakemake_internals import FOLDER, LOCKS
 
 
 class WorkflowLock:
@@ -30,14 +26,14 @@ class WorkflowLock:
     work; Snakemake then asks for `--unlock`.
     """
 
-    def __init__(self, folder: Path = Path(".snakemake")):
+    def __init__(self, folder: Path = FOLDER):
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
             path = folder / "nanoeuler-locks.jsonl"
             self.notes = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - open while it is held
             with contextlib.suppress(BlockingIOError):  # another Snakemake is at work
                 fcntl.flock(self.notes, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                delete_locks_of_the_dead(self.notes, folder / "locks")
+                delete_locks_of_the_dead(self.notes, folder)
             fcntl.flock(self.notes, fcntl.LOCK_SH)
             self.notes.write(json.dumps([socket.gethostname(), time.time_ns()]) + "\n")
             self.notes.flush()
@@ -50,7 +46,7 @@ class WorkflowLock:
             self.notes.truncate(0)
 
 
-def delete_locks_of_the_dead(notes: TextIO, locks: Path) -> None:
+def delete_locks_of_the_dead(notes: TextIO, folder: Path) -> None:
     """Delete the lock files that were written since the first of the dead began, and the notes."""
     notes.seek(0)
     lines = notes.read().splitlines()
@@ -62,7 +58,7 @@ def delete_locks_of_the_dead(notes: TextIO, locks: Path) -> None:
         return
     if {*hosts} != {socket.gethostname()}:
         return
-    dead = [file for file in locks.glob("*.lock") if file.stat().st_mtime_ns >= first]
+    dead = [file for file in folder.glob(LOCKS) if file.stat().st_mtime_ns >= first]
     for file in dead:
         file.unlink()
     if dead:

@@ -117,7 +117,7 @@ rule fetch_instructions:
         name=lambda wildcards, output: config["sft"]["instructions"],
         folder=lambda wildcards, output: paths.instructions,
     message:
-        "Fetching and checking the instructions {config[sft][instructions]}"
+        "Fetching and checking the instructions {params.name}"
     shell:
         "python -m nanoeuler instructions --config {params.config:q} --name {params.name:q}"
         " --output {params.folder:q} --log {log:q}"
@@ -139,7 +139,7 @@ rule fetch_preferences:
         name=lambda wildcards, output: config["dpo"]["preferences"],
         folder=lambda wildcards, output: paths.preferences,
     message:
-        "Fetching and checking the preferences {config[dpo][preferences]}"
+        "Fetching and checking the preferences {params.name}"
     shell:
         "python -m nanoeuler preferences --config {params.config:q} --name {params.name:q}"
         " --output {params.folder:q} --log {log:q}"

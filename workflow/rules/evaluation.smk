@@ -112,9 +112,10 @@ rule write_report:
         mem_mb=1000,
     params:
         identity=lambda wildcards: stage_identity(config, "write_report"),
+        name=lambda wildcards, output: config["run"],
         run=lambda wildcards, output: paths.results,
     message:
-        "Writing the report of run {config[run]}"
+        "Writing the report of run {params.name}"
     shell:
         "python -m nanoeuler report {params.run:q}"
         " --output {output.report:q} --metrics {output.metrics:q} --table {output.table:q}"

@@ -19,8 +19,9 @@ rule learn_bpe:
     params:
         identity=lambda wildcards: stage_identity(config, "learn_bpe"),
         config=lambda wildcards, output: stage_config(config, "learn_bpe"),
+        entries=lambda wildcards, output: config["tokenizer"]["vocab_size"],
     message:
-        "Learning a byte-level BPE of {config[tokenizer][vocab_size]} entries"
+        "Learning a byte-level BPE of {params.entries} entries"
     shell:
         "python -m nanoeuler bpe --config {params.config:q} --corpus {input.corpus:q}"
         " --output {output.tokenizer:q} --threads {threads} --log {log:q}"

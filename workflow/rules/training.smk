@@ -48,10 +48,11 @@ rule pretrain:
     params:
         identity=lambda wildcards: stage_identity(config, "pretrain"),
         config=lambda wildcards, output: stage_config(config, "pretrain"),
+        amount=lambda wildcards, output: config["pretrain"]["tokens"],
         folder=lambda wildcards, output: paths.stage("pretrain"),
         device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
     message:
-        "Pretraining on {config[pretrain][tokens]} tokens"
+        "Pretraining on {params.amount} tokens"
     shell:
         "python -m nanoeuler pretrain --config {params.config:q} --tokens {input.tokens:q}"
         " --tokenizer {input.tokenizer:q} --output {params.folder:q} {params.device} --log {log:q}"

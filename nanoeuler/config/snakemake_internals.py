@@ -1,0 +1,116 @@
+"""All that this project uses of Snakemake and its Slurm executor without a public interface.
+
+Nothing else reads or replaces their insides, except through this module. It holds for the versions
+in `TRIED`.
+"""
+
+import base64
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+TRIED = {"snakemake": ("9.27.1",), "snakemake-executor-plugin-slurm": ("2.8.0",)}
+"""Versions with which the tests of tests/workflow have passed."""
+FOLDER = Path(".snakemake")
+"""What Snakemake keeps in the folder where it runs."""
+LOCKS = "locks/*.lock"
+"""Lock files in that folder."""
+
+
+class Rule(Protocol):
+    """A rule of Snakemake."""
+
+    name: str
+
+
+class SnakemakeJob(Protocol):
+    """A job of Snakemake's DAG."""
+
+    rule: Rule
+    output: Iterable[str]
+    resources: Mapping[str, Any]
+    is_local: bool
+
+
+class RunningSnakemake:
+    """The Snakemake that reads our Snakefile, by itself or as a module of another."""
+
+    def __init__(self, workflow: Any):
+        self.workflow = workflow
+
+    @property
+    def is_main(self) -> bool:
+        """False in the Snakemakes that the main one starts for its jobs."""
+        return self.workflow.is_main_process
+
+    @property
+    def jobs_run_here(self) -> bool:
+        """False when another executor has them, such as Slurm's."""
+        return self.workflow.local_exec
+
+    @property
+    def config_files(self) -> list[str]:
+        """Those of the command line."""
+        return [str(file) for file in self.workflow.overwrite_configfiles or []]
+
+    @property
+    def config_overrides(self) -> Mapping[str, Any]:
+        """What `--config` says."""
+        return self.workflow.config_settings.config
+
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        """What all jobs together may take of each resource, as far as it is known."""
+        return self.workflow.global_resources
+
+    def set_limit(self, resource: str, limit: int) -> None:
+        self.workflow.register_resource(resource, limit)
+
+    def jobs_to_run(self) -> list[SnakemakeJob]:
+        return list(self.workflow.dag.needrun_jobs())
+
+    def needed_jobs(self) -> dict[SnakemakeJob, Collection[SnakemakeJob]]:
+        """Every job of the DAG, with those whose files it reads."""
+        dag = self.workflow.dag
+        return {job: dag.dependencies[job] for job in dag.jobs}
+
+    def before_first_job(self, function: Callable[[], None]) -> None:
+        """Call `function` then. Snakemake ignores the directive `onstart` of a module."""
+        self.workflow._onstart = lambda log: function()
+
+
+def explain_changes(worded: Callable[[Iterable[str], Iterable[str]], str]) -> None:
+    """Let `worded` say how params changed, from the `repr` of those before and of those now."""
+    from snakemake.persistence import ParamsChange
+
+    ParamsChange.__str__ = lambda change: worded(change.only_old, change.only_new)
+
+
+def is_incomplete(path: str, folder: Path = FOLDER) -> bool:
+    """Whether a Snakemake that was killed, or is at work, has not finished the output `path`."""
+    return (folder / "incomplete" / base64.urlsafe_b64encode(path.encode()).decode()).exists()
+
+
+def adapt_slurm_executor() -> None:
+    """Submit to the user's default account without a guess, and don't retry a cancelled job.
+
+    The guess asks `sacct` in a way that it always refuses, and warns of that in every log.
+    Without the executor there is nothing to do.
+    """
+    plugin = sys.modules.get("snakemake_executor_plugin_slurm")
+    if plugin is None:
+        return
+    executor = plugin.Executor
+    account_of, report_error = executor.get_account_arg, executor.report_job_error
+
+    def get_account_arg(self: Any, job: Any) -> Iterator[str]:
+        return account_of(self, job) if job.resources.get("slurm_account") else iter([""])
+
+    def report_job_error(self: Any, info: Any, msg: str | None = None, **details: Any) -> None:
+        if "status is: 'CANCELLED" in (msg or ""):
+            info.job.rule.restart_times = 0
+        report_error(self, info, msg=msg, **details)
+
+    executor.get_account_arg = get_account_arg
+    executor.report_job_error = report_job_error
