@@ -1,4 +1,4 @@
-# nanoeuler, on any Linux or macOS (Windows: in WSL2) with Python 3.11 or uv; no compiler.
+# nanoeuler, on any Linux or macOS (Windows: in WSL2) with Python 3.11 to 3.13, or uv; no compiler.
 #
 #   make demo       .venv, then the offline demo from raw text to a chatting model
 #   make test       .venv with the development tools, then lint and the tests

@@ -20,7 +20,7 @@ import numpy as np
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.settings import Dpo, Pretrain, Sft
 from nanoeuler.corpus.split import bytes_of_ends, least_held_out
-from nanoeuler.files import read_json
+from nanoeuler.files import read_json, write_json
 from nanoeuler.log import counted, format_seconds
 from nanoeuler.model.buffers import training_pass_bytes
 from nanoeuler.model.config import ModelConfig
@@ -363,6 +363,23 @@ def shortages(config: Config, plan: Plan, config_name: str) -> list[str]:
             f"snakemake --configfile {config_name} --config max_hours={int(hours) + 1}"
         )
     return found
+
+
+def keep_plan(path: str | Path, plan: Mapping[str, Any]) -> None:
+    """Write the plan of a run that starts, for the report.
+
+    A run that is started again plans what is left of it. So of the same model, the stages planned
+    before and the larger amounts stay.
+    """
+    earlier = read_json(path) if Path(path).exists() else {}
+    if not isinstance(earlier, dict) or earlier.get("parameters") != plan["parameters"]:
+        earlier = {}
+    amounts = {
+        key: max(earlier.get(key, 0.0), plan[key])
+        for key in ("data_disk", "results_disk", "memory")
+    }
+    stages = {**earlier.get("stages", {}), **plan["stages"]}
+    write_json(path, {**plan, **amounts, "stages": stages})
 
 
 def disk_needs(config: Config, plan: Plan) -> dict[int, tuple[Path, float]]:

@@ -4,12 +4,14 @@ A stage that was stopped and resumed has several lines. An attempt that was kill
 """
 
 import json
+import resource
+import sys
 import time
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from nanoeuler.files import explain_os_errors
-from nanoeuler.shape import Amount, read_lines
+from nanoeuler.shape import Amount, Count, read_lines
 
 SUFFIX = ".times.jsonl"
 
@@ -18,12 +20,14 @@ class Attempt(TypedDict):
     """The part of a line that the report uses."""
 
     seconds: Amount
+    peak_bytes: NotRequired[Count]
 
 
 class Timing:
     """Measures from its creation to `write`, which adds a line beside the stage's log.
 
-    The line is {"stage", "began", "seconds", "status"}.
+    The line is {"stage", "began", "seconds", "status", "peak_bytes"}, the last of which is the most
+    memory that the process has had.
     """
 
     def __init__(self, stage: str):
@@ -40,12 +44,19 @@ class Timing:
             "began": self.began,
             "seconds": round(time.monotonic() - self.first, 3),
             "status": status,
+            "peak_bytes": peak_bytes(),
         }
         path = Path(log).with_suffix(SUFFIX)
         with explain_os_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had. GPUs' own is not in it."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def read_times(folder: Path) -> dict[str, list[dict[str, Any]]]:

@@ -1,5 +1,6 @@
 """The cost of a run is told before it starts. One that is too large gets the command to type."""
 
+import json
 import os
 import re
 import shutil
@@ -237,3 +238,18 @@ def test_gpus_wait_as_long_as_was_measured_with_two():
     planning.set_rate(plan, 64 * 512 / 0.0500)
     planning.share(config, plan, 2)
     assert plan.tokens_per_second == pytest.approx(2 * 64 * 512 / 0.051, rel=0.01)
+
+
+def test_a_run_that_is_started_again_keeps_its_first_plan(tmp_path):
+    path = tmp_path / "run" / "plan.json"
+    first = {"parameters": 7, "data_disk": 9.0, "results_disk": 8.0, "memory": 1.0}
+    planning.keep_plan(
+        path, first | {"stages": {"pretrain": {"seconds": 3.0}, "sft": {"seconds": 2.0}}}
+    )
+    left = first | {"data_disk": 0.0, "memory": 2.0, "stages": {"sft": {"seconds": 1.0}}}
+    planning.keep_plan(path, left)
+    kept = json.loads(path.read_text())
+    assert (kept["data_disk"], kept["memory"]) == (9.0, 2.0)
+    assert kept["stages"] == {"pretrain": {"seconds": 3.0}, "sft": {"seconds": 1.0}}
+    planning.keep_plan(path, left | {"parameters": 8})
+    assert json.loads(path.read_text()) == left | {"parameters": 8}

@@ -56,6 +56,11 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         help="GPUs of one host that share each step, here or elsewhere (default 1); 0 forces the "
         "CPU",
     )
+    parser.add_argument(
+        "--save",
+        metavar="FILE",
+        help="also keep the plan in this JSON file, for the report; the workflow sets this",
+    )
     add_json(parser)
     finish(parser, run_plan)
 
@@ -91,8 +96,10 @@ def run_plan(options: argparse.Namespace) -> int:
         planning.share(config, plan, options.gpus)
     if plan.tokens_per_second and not elsewhere:
         found = planning.shortages(config, plan, name)
+    described = {"version": 1, "run": config["run"], **dataclasses.asdict(plan)}
+    if options.save and not found:
+        planning.keep_plan(options.save, described)
     if options.json:
-        described = {"version": 1, "run": config["run"], **dataclasses.asdict(plan)}
         print(json.dumps(described | {"problems": found}, indent=2, ensure_ascii=False), flush=True)
     else:
         lines = [planning.describe(config, plan), *cluster_lines]

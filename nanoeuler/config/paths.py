@@ -53,6 +53,7 @@ class Paths:
         self.comparison = f"{self.results}/evaluation.md"
         self.card = f"{self.results}/README.md"
         self.pipeline = f"{self.results}/pipeline.json"
+        self.plan = f"{self.results}/plan.json"
 
     # ---- downloads
 

@@ -117,6 +117,7 @@ def plan_command(
     return [
         *(sys.executable, "-m", "nanoeuler", "plan", "--unless-short"),
         *("--config", stage_config(without_addresses(config), "plan")),
+        *("--save", Paths(config).plan),
         *("--name", name, "--stages", stages),
         *("--gpus", str(gpus)),
     ]

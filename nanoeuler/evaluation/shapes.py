@@ -282,6 +282,17 @@ class Pipeline(TypedDict, total=False):
     rules: dict[str, Rule]
 
 
+class PlannedStage(TypedDict):
+    seconds: NotRequired[Amount | None]
+
+
+class Plan(TypedDict):
+    data_disk: Amount
+    results_disk: Amount
+    memory: Amount
+    stages: dict[str, PlannedStage]
+
+
 class Part(TypedDict):
     documents: Count
     bytes: Count

@@ -13,6 +13,7 @@ import pytest
 
 from nanoeuler.cli import main
 from nanoeuler.evaluation.report.background import licence_verdict
+from nanoeuler.evaluation.report.formats import duration
 from nanoeuler.evaluation.report.gather import gather
 from nanoeuler.evaluation.report.page import page
 from nanoeuler.evaluation.report.summary import summarise
@@ -201,6 +202,26 @@ def test_the_rules_are_drawn_with_the_time_that_each_took(run):
     assert "write report this page" in text
     assert ">all<" not in html  # what the report does not need is not drawn
     assert html.count('class="edge"') == 5  # not the two shortcuts from build_corpus
+
+
+def test_what_was_planned_stands_beside_what_it_took(tmp_path):
+    config, folder = fabricated.fabricate(tmp_path)
+    stages = {"pretrain": {"seconds": 100.0}, "sft": {"seconds": None}, "dpo": {"seconds": 9.0}}
+    plan = {"data_disk": 0.0, "results_disk": 4e6, "memory": 1e9, "stages": stages}
+    fabricated.write(folder / "plan.json", plan)
+    times = folder / "pretrain" / "train.times.jsonl"
+    attempts = [json.loads(line) for line in times.read_text().splitlines()]
+    fabricated.write_metrics(times, [{**each, "peak_bytes": 1_250_000_000} for each in attempts])
+    run = gather(config, folder)
+    trained = run.stages["pretrain"].finished["seconds"]
+    text = Outline(page(run)).text
+    assert f"of planned pretrained, time 1 min 40 s {duration(trained)} {trained:.0f}" in text
+    assert f"time – {duration(run.stages['sft'].finished['seconds'])} –" in text
+    assert "aligned, time 9 s – –" in text
+    assert "memory of a training process, at least 1 GB 1.25 GB 125" in text
+    assert "disk, data – " in text
+    (folder / "plan.json").unlink()
+    assert "Planned and measured" not in page(gather(config, folder))
 
 
 def test_a_run_by_hand_has_times_without_a_graph(tmp_path):

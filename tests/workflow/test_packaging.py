@@ -67,7 +67,8 @@ def test_a_wheel_holds_the_schemas(tmp_path):
     assert printed == "Configuration\n"
 
 
-def test_an_old_python_is_refused_in_one_sentence(tmp_path):
+@pytest.mark.parametrize("version", ["3.9.2", "3.14.0"])
+def test_another_python_is_refused_in_one_sentence(tmp_path, version):
     checkout, tools = tmp_path / "checkout", tmp_path / "tools"
     (checkout / "requirements").mkdir(parents=True)
     tools.mkdir()
@@ -76,14 +77,18 @@ def test_an_old_python_is_refused_in_one_sentence(tmp_path):
     for tool in ("bash", "dirname"):
         (tools / tool).symlink_to(f"/usr/bin/{tool}")
     old = tools / "python3"
-    old.write_text('#!/bin/bash\n[ "$1" = --version ] && echo Python 3.9.2 && exit\nexit 1\n')
+    old.write_text(
+        '#!/bin/bash\n[ "$1" = --version ] && echo Python VERSION && exit\nexit 1\n'.replace(
+            "VERSION", version
+        )
+    )
     old.chmod(0o755)
     refused = subprocess.run(
         ["/bin/bash", script], env={"PATH": str(tools)}, capture_output=True, text=True
     )
     assert refused.returncode != 0
     assert refused.stderr.startswith(
-        "nanoeuler needs Python 3.11 or newer and found Python 3.9.2: install one, or install uv"
+        f"nanoeuler needs Python 3.11, 3.12 or 3.13 and found Python {version}: install one, or "
     )
     assert refused.stderr.count("\n") == 1
     assert not (checkout / ".venv").exists()

@@ -46,6 +46,7 @@ def test_the_plan_counts_the_stages_that_will_run(config):
         "1",
     ]
     assert json.loads(command[command.index("--config") + 1])["max_hours"] == 24
+    assert command[command.index("--save") + 1] == "results/trial/plan.json"
 
 
 def test_where_only_downloads_happen_no_stage_counts(config):

@@ -1,7 +1,7 @@
 """Read what a run has left in its folders. A missing file is no error: half a run has a report."""
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -113,6 +113,8 @@ class Run:
     instructions: Json | None = None  # manifest of the instruction records
     preferences: Json | None = None  # manifest of the preference pairs
     pipeline: Json | None = None  # which rules need which, as the workflow keeps it
+    plan: Json | None = None  # what the workflow planned before its first job
+    disk: dict[str, int] = field(default_factory=dict)  # data and results → bytes of the run there
     times: dict[str, list[Json]] = field(default_factory=dict)  # rule → its attempts
     tokenizer: Path | None = None  # tokenizer.json of the first model that has one
 
@@ -168,12 +170,15 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
     run = Run(config.get("run", folder.name), config, stages)
     run.gradients = read_gradients(folder / "gradients.json")
     run.pipeline = read_pipeline(folder)
+    run.plan = read_result(folder / "plan.json", shapes.Plan)
     run.times = read_times(folder)
     models = [folder / name / "model" for name in names]
     tokenizers = [place / TOKENIZER for model in models for place in (model, previous(model))]
     run.tokenizer = next((path for path in tokenizers if path.is_file()), None)
     if {"data_dir", "results_dir", "run", "corpus", "tokenizer", "sources"} <= config.keys():
         paths = Paths(config)
+        if run.plan and {"sources", "books", "fineweb"} <= config["corpus"].keys():
+            run.disk = {"data": bytes_in(data_of(paths)), "results": bytes_in([folder])}
         run.corpus = read_result(Path(paths.corpus_manifest), shapes.Corpus)
         run.tokens = read_result(Path(paths.tokens), shapes.Tokens)
         if config.get("sft", {}).get("enabled"):
@@ -183,6 +188,20 @@ def gather(config: Mapping[str, Any], folder: Path) -> Run:
             path = Path(paths.preferences) / "manifest.json"
             run.preferences = read_result(path, shapes.Preferences)
     return run
+
+
+def data_of(paths: Paths) -> list[Path]:
+    """The data that a plan counts: fetched texts, the corpus and its tokens."""
+    books = [
+        name for book in paths.books for name in (paths.raw_book(book), paths.clean_book(book))
+    ]
+    shards = [paths.web_shard(shard) for shard in paths.web_shards]
+    return [Path(name) for name in (paths.corpus, *books, *shards)]
+
+
+def bytes_in(places: Iterable[Path]) -> int:
+    files = (file for place in places for file in (place, *place.rglob("*")) if file.is_file())
+    return sum(file.stat().st_size for file in files)
 
 
 def read_result(

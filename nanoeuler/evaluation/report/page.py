@@ -3,7 +3,15 @@
 nanoeuler report --config config/config.yaml --run results/demo --output results/demo/report.html
 """
 
-from nanoeuler.evaluation.report import background, depth, headline, pipeline, results, training
+from nanoeuler.evaluation.report import (
+    background,
+    depth,
+    headline,
+    pipeline,
+    planned,
+    results,
+    training,
+)
 from nanoeuler.evaluation.report.gather import Run
 from nanoeuler.evaluation.report.play import play
 from nanoeuler.evaluation.report.playable import playable
@@ -31,6 +39,7 @@ def page(run: Run, reload: int | None = None) -> str:
         background.data,
         background.gradients,
         background.licences,
+        planned.planned,
         pipeline.pipeline,
         background.provenance,
     )
