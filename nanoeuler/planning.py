@@ -66,6 +66,10 @@ WAITING = 1e-11
 """Seconds per parameter and step for which two GPUs of a host wait for each other. Measured: `base`
 (107 M) with 64 rows of 512 tokens takes 47.97 ms on one H200, and 48.96 ms on two with as many rows
 each (docs/scaling.md)."""
+HOST_GPUS = 8
+"""GPUs of a host where a plan has more: the others are on further hosts."""
+NETWORK = 50e9
+"""Bytes/s that each GPU is assumed to send, and to receive, between hosts: 400 Gbit/s."""
 SHORT_FLOPS = 5e13
 """Training that ends within an hour on any core of the last ten years (14 GFLOP/s)."""
 
@@ -89,7 +93,10 @@ class Plan:
     download: dict[str, float | None] = field(default_factory=dict)  # None: size not stated
     data_disk: float = 0.0
     results_disk: float = 0.0
+    checkpoint: float = 0.0
     memory: float = 0.0
+    gpu_memory: float = 0.0  # of each, where several share a step
+    step_traffic: float = 0.0  # bytes that each of them sends, and receives, in a step
     text_bytes: float = 0.0  # for training
     held_out_bytes: float = 0.0
     text_tokens: float = 0.0
@@ -116,12 +123,12 @@ def make_plan(config: Config, backend: "Backend", stages: list[str] | None = Non
     plan.stages = {
         stage: replace(costs[stage]) for stage in (paths.stages if stages is None else stages)
     }
-    checkpoint = checkpoint_bytes(plan.parameters, AdamW)
-    stage_bytes = KEPT_CHECKPOINTS * checkpoint + 4 * plan.parameters
+    plan.checkpoint = checkpoint_bytes(plan.parameters, AdamW)
+    stage_bytes = KEPT_CHECKPOINTS * plan.checkpoint + 4 * plan.parameters
     plan.results_disk = stage_bytes * len(plan.stages)
     if plan.stages:
         row = training_pass_bytes(model, backend, 1, longest_row(config, model))
-        written = checkpoint  # while it is being written, it lies in memory as well
+        written = plan.checkpoint  # while it is being written, it lies in memory as well
         plan.memory = IMPORTS_BYTES + state_bytes(model, AdamW) + row + written
     return plan
 
@@ -311,21 +318,32 @@ def assume_gpu(config: Config, plan: Plan) -> None:
 
 
 def share(config: Config, plan: Plan, gpus: int) -> None:
-    """Let `gpus` of one host share each step: from the rate of one to that of all.
+    """Let `gpus` share each step: from the rate of one to that of all.
 
-    Each sends and receives 2·(N - 1)/N of the parameters in a step, which takes some time that no
-    work hides.
+    Each sends and receives 2·(N - 1)/N of the parameters in a step, in float32, which takes some
+    time that no work hides. It keeps the parameters, the gradients, and its share of the
+    optimizer's tensors.
     """
     assert plan.tokens_per_second is not None
+    both_ways = 2 * (gpus - 1) / gpus * plan.parameters
+    plan.step_traffic = 4 * both_ways
+    plan.gpu_memory = 4 * (2 + len(AdamW.tensor_powers) / gpus) * plan.parameters
+    several_hosts = gpus > HOST_GPUS
     of_each = config["pretrain"]["batch_tokens"] / gpus
     alone = of_each / plan.tokens_per_second
-    together = alone + WAITING * plan.parameters * 2 * (gpus - 1) / gpus
+    waiting = plan.step_traffic / NETWORK if several_hosts else WAITING * both_ways
+    together = alone + waiting
     plan.engine = f"{gpus} × {plan.engine}"
     set_rate(plan, gpus * of_each / together)
+    if several_hosts:
+        joined = f"hosts of {HOST_GPUS} with {NETWORK / 1e9:.0f} GB/s of network for each"
+        known = "computed, not measured"
+    else:
+        joined, known = "one host with NVLink", "measured with two, computed for more"
     plan.assumptions.append(
-        f"{gpus} GPUs of one host with NVLink, {of_each:,.0f} tokens of each step on each: a step "
-        f"takes {1000 * alone:.1f} ms of work and {1000 * (together - alone):.1f} ms of waiting, "
-        f"{alone / together:.1%} of {gpus} times one; measured with two, computed for more"
+        f"{gpus} GPUs of {joined}, {of_each:,.0f} tokens of each step on each: a step "
+        f"takes {1000 * alone:.1f} ms of work and {1000 * waiting:.1f} ms of waiting, "
+        f"{alone / together:.1%} of {gpus} times one; {known}"
     )
 
 
@@ -426,6 +444,11 @@ def describe(config: Config, plan: Plan) -> str:
     speed = f", about {rate:,.0f} tokens/s" if rate else ""
     data = f"{size(plan.data_disk)} in {config['data_dir']}"
     results = f"at most {size(plan.results_disk)} in {config['results_dir']}"
+    checkpoints = f"{size(plan.checkpoint)} a checkpoint"
+    each = (
+        f"{size(plan.gpu_memory)} of memory without activations; sends and receives "
+        f"{size(plan.step_traffic)} a step"
+    )
     text = (
         f"{size(plan.text_bytes)}, about {token_count(plan.text_tokens)}; "
         f"{size(plan.held_out_bytes)} held out"
@@ -434,8 +457,9 @@ def describe(config: Config, plan: Plan) -> str:
         [
             f"run {config['run']}: {plan.parameters:,} parameters on {plan.engine}{speed}",
             f"  download   {', '.join(wanted) or 'nothing'}",
-            f"  disk       {data}, {results}",
+            f"  disk       {data}, {results}, {checkpoints}",
             *([f"  memory     {size(plan.memory)} at least"] if plan.memory else []),
+            *([f"  each GPU   {each}"] if plan.gpu_memory else []),
             f"  text       {text}",
             *(describe_stage(config, plan, name) for name in plan.stages),
             *(f"  assumed    {assumption}" for assumption in plan.assumptions),
