@@ -6,7 +6,8 @@ import os
 import time
 
 import pytest
-from stub_checkout import EVERY_STAGE
+import yaml
+from stub_checkout import EVERY_STAGE, ROOT, Checkout
 
 REPORT = {"write_report": 1, "all": 1}
 DPO = {"dpo": 1, "evaluate_model": 1} | REPORT
@@ -19,6 +20,41 @@ CHECK = {"check_gradients": 1}
 
 def test_a_fresh_checkout_runs_every_stage(checkout):
     assert checkout.planned() == EVERY_STAGE
+
+
+DEPLOYED = """
+configfile: "config/config.yaml"
+
+
+module nanoeuler:
+    snakefile:
+        "{}/workflow/Snakefile"
+    config:
+        config
+
+
+use rule * from nanoeuler
+"""
+
+
+def test_a_deployed_copy_runs_in_a_folder_of_its_own(checkout, tmp_path):
+    """As snakedeploy writes it: config, profiles and a Snakefile that takes ours as a module."""
+    deployed = Checkout(tmp_path / "deployed")
+    for part in ("config", "profiles", "sources.yaml"):
+        deployed.path.mkdir(exist_ok=True)
+        (checkout.path / part).rename(deployed.path / part)
+    deployed.write("workflow/Snakefile", DEPLOYED.format(checkout.path))
+    assert "Learning a byte-level BPE of 512 entries" in deployed.run("tokenize")
+    assert deployed.calls[0].startswith("plan ")
+    assert (deployed.path / "data/corpora/shared/tokens-512/manifest.json").exists()
+    assert not (checkout.path / "data").exists()
+
+
+def test_the_catalog_finds_what_it_reads():
+    catalog = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text())["usage"]
+    assert catalog["report"] is True
+    assert set(catalog["software-stack-deployment"]) == {"conda", "apptainer", "apptainer+conda"}
+    assert all((ROOT / file).is_file() for file in ("workflow/Snakefile", "config/README.md"))
 
 
 def test_a_second_run_does_nothing(done):
