@@ -53,8 +53,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "--gpus",
         type=int,
         metavar="N",
-        help="GPUs of one host that share each step, here or elsewhere (default 1); 0 forces the "
-        "CPU",
+        help="GPUs that share each step, here or elsewhere (default 1); more than 8 are on several "
+        "hosts; 0 forces the CPU",
     )
     parser.add_argument(
         "--save",
