@@ -20,6 +20,7 @@ import numpy as np
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.settings import Dpo, Pretrain, Sft
 from nanoeuler.corpus.split import bytes_of_ends, least_held_out
+from nanoeuler.evaluation import shapes
 from nanoeuler.files import read_json, write_json
 from nanoeuler.log import counted, format_seconds
 from nanoeuler.model.buffers import training_pass_bytes
@@ -27,6 +28,7 @@ from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.depth import coarsened
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.spec import parameter_count, training_flops_per_token
+from nanoeuler.shape import check_shape
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import checkpoint_bytes, state_bytes
 from nanoeuler.training.state import TrainingState
@@ -387,10 +389,13 @@ def keep_plan(path: str | Path, plan: Mapping[str, Any]) -> None:
     """Write the plan of a run that starts, for the report.
 
     A run that is started again plans what is left of it. So of the same model, the stages planned
-    before and the larger amounts stay.
+    before and the larger amounts stay. Raises `UserError` when the earlier plan is damaged.
     """
-    earlier = read_json(path) if Path(path).exists() else {}
-    if not isinstance(earlier, dict) or earlier.get("parameters") != plan["parameters"]:
+    earlier = {}
+    if Path(path).exists():
+        earlier = read_json(path)
+        check_shape(path, earlier, shapes.Plan, "delete it", "a plan")
+    if earlier.get("parameters") != plan["parameters"]:
         earlier = {}
     amounts = {
         key: max(earlier.get(key, 0.0), plan[key])

@@ -13,6 +13,7 @@ from nanoeuler import planning
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.config import load
+from nanoeuler.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -253,6 +254,9 @@ def test_a_run_that_is_started_again_keeps_its_first_plan(tmp_path):
     assert kept["stages"] == {"pretrain": {"seconds": 3.0}, "sft": {"seconds": 1.0}}
     planning.keep_plan(path, left | {"parameters": 8})
     assert json.loads(path.read_text()) == left | {"parameters": 8}
+    path.write_text("[1]")
+    with pytest.raises(UserError, match=r"plan\.json: not a plan \(.*\); delete it"):
+        planning.keep_plan(path, left)
 
 
 def test_the_plans_on_paper_are_what_the_command_prints(capsys):

@@ -45,6 +45,7 @@ def test_a_folder_that_is_no_run_and_damaged_metrics_are_refused(tmp_path, capsy
         ("evaluation/sft.json", b'{"held_out": 5}', r"sft\.json: not an evaluation"),
         ("evaluation/notes.json", b'{"a": 1}', r"notes\.json: not an evaluation"),
         ("pipeline.json", b"[1]", r"pipeline\.json: not a JSON object"),
+        ("plan.json", b'{"stages": 3}', r"plan\.json: not what its stage wrote"),
         ("gradients.json", b"{}", r"gradients\.json: not a check of gradients"),
         *(
             ("gradients.json", json.dumps(fabricated.gradients() | change).encode(), sentence)
