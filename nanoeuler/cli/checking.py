@@ -154,8 +154,8 @@ def check_op(options: argparse.Namespace) -> None:
             print(text)
         first = wrong[0]
         raise UserError(
-            f"{path}: {len(wrong)} of {len(results)} results of {op} are wrong; mend {first.name} "
-            f"of {first.call.function} first"
+            f"{path}: {op} is wrong in {len(wrong)} of {log.counted(len(results), 'result')}; "
+            f"mend {first.name} of {first.call.function} first"
         )
     log.line("check", f"{path}: {op} agrees with the specification (limit {LIMIT:g})")
 

@@ -44,8 +44,8 @@ class Call:
         return f"{self.function}(…{given})"
 
     def values(self, holder: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Every array after the call of the holder's function: those that it was given, under `names`,
-        and those that it returned."""
+        """Every array after the call of the holder's function: those given, under `names`, and
+        those returned."""
         arguments = copy.deepcopy(self.arguments)
         with np.errstate(all="ignore"):
             result = getattr(holder, self.function)(*arguments, **self.options)
