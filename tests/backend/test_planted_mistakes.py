@@ -1,6 +1,6 @@
 """The gradient checks catch the mistakes that people make, planted one at a time in each op.
 
-The mistakes are the bank of `nanoeuler/lessons/mistakes.py`, which also tells learners what they
+The mistakes are the bank of `nanoeuler/lessons/mistakes`, which also tells learners what they
 have done: a sign, a swap or transpose, a term left out. The check has to fail, and to blame the
 right op. Mistakes that show only in a whole model, such as sums that are overwritten, have to fail
 in `check_model`.
