@@ -78,7 +78,43 @@ MERGE = """
                 at += 1
         return result
 """
+ATTENTION = """
+    import numpy as np
+
+    def attention(query, key, value, starts, offset, out, lse):
+        B, T, H, E = query.shape
+        t, s = np.indices((T, T))
+        for b in range(B):
+            hidden = (s > t) | (s < starts[b][:, None])
+            for h in range(H):
+                g = h // (H // key.shape[2])
+                scores = query[b, :, h] @ key[b, :, g].T / np.sqrt(E)
+                scores[hidden] = -np.inf
+                top = scores.max(axis=1, keepdims=True)
+                p = np.exp(scores - top)
+                total = p.sum(axis=1, keepdims=True)
+                out[b, :, h] = p / total @ value[b, :, g]
+                lse[b, h] = (top + np.log(total))[:, 0]
+
+    def attention_backward(saved, gradients, starts, lse, rotation=None):
+        B, T, H, E = saved.query.shape
+        t, s = np.indices((T, T))
+        gradients.key[...] = gradients.value[...] = 0
+        for b in range(B):
+            hidden = (s > t) | (s < starts[b][:, None])
+            for h in range(H):
+                g = h // (H // saved.key.shape[2])
+                q, k, v = saved.query[b, :, h], saved.key[b, :, g], saved.value[b, :, g]
+                dout = gradients.out[b, :, h]
+                p = np.exp(np.where(hidden, -np.inf, q @ k.T / np.sqrt(E)) - lse[b, h][:, None])
+                dp = dout @ v.T
+                ds = p * (dp - (p * dp).sum(axis=1, keepdims=True)) / np.sqrt(E)
+                gradients.query[b, :, h] = ds @ k
+                gradients.key[b, :, g] += ds.T @ q
+                gradients.value[b, :, g] += p.T @ dout
+"""
 RIGHT = {
+    "attention": ATTENTION,
     "rope": ROPE,
     "rms_norm": NORM,
     "swiglu": SWIGLU,
@@ -133,6 +169,16 @@ def test_an_op_that_is_written_otherwise_and_right_passes(check, op):
         ("cross_entropy", "targets] -= 1", "targets] += 1", None),
         ("cross_entropy", " * (targets >= 0)", "", "a target of −1 is read as the last token"),
         ("cross_entropy", "targets] - lse", "targets] + lse", None),
+        ("attention", "g = h // (H // key.shape[2])", "g = h % 2", "takes key/value head h % G"),
+        ("attention", "(s > t) |", "(s >= t) |", "a query must see its own key, too"),
+        ("attention", "(s > t) |", "", "the causal mask is missing"),
+        ("attention", "(s > t) |", "(s < t) |", "the mask is mirrored"),
+        ("attention", "| (s < starts[b][:, None])", "", "sees keys of the document before"),
+        ("attention", ".T / np.sqrt(E)", ".T / E", "the scores are divided by E"),
+        ("attention", "p.sum(axis=1, keepdims=True)", "p.sum(axis=0)", "the wrong axis: the soft"),
+        ("attention", "(p * dp).sum(axis=1, keepdims=True)", "0", "the term Σ p · dp is missing"),
+        ("attention", "ds.T @ q", "ds @ q", "ds is not transposed in dk"),
+        ("attention", "value[b, :, g] +=", "value[b, :, g] =", "dv keeps the last query head"),
         ("merge", "at += 2", "at += 1", "stays behind its product"),
         ("merge", "return result", "result", "ends without a `return`"),
     ],

@@ -2,6 +2,11 @@
 
 from nanoeuler.lessons.mistakes.mistake import Mistake, of
 
+UNMASKED = """\
+key, value = (x[row, keys.start :].transpose(1, 0, 2) for x in (key_BSGE, value_BSGE))
+            scores = query @ key[:, None].swapaxes(-1, -2) / math.sqrt(query.shape[-1])"""
+"""Scores of all keys of the row that do not lie before the document, in `attention`."""
+
 MISTAKES: list[Mistake] = [
     *of(
         "rope",
@@ -125,6 +130,34 @@ MISTAKES: list[Mistake] = [
             "the wrong axis: the softmax is over the keys (the last axis), not over the queries",
         ),
         (
+            "masked_scores",
+            "position + 1)",
+            "position)",
+            "a query must see its own key, too: the first token has nothing else, and a softmax of "
+            "nothing is no number",
+        ),
+        (
+            "attention",
+            "query = by_group(",
+            "shared = np.arange(query_BTHE.shape[2]) % len(key)\n"
+            "            key, value = key[shared], value[shared]\n"
+            "            query = by_group(",
+            "query head h takes key/value head h % G, and must take h // (H / G): neighbours share",
+        ),
+        (
+            "attention",
+            "scores = masked_scores(query, key, position)",
+            UNMASKED,
+            "the causal mask is missing: a query sees all keys behind it",
+        ),
+        (
+            "attention",
+            "scores = masked_scores(query, key, position)",
+            f"{UNMASKED}\n            "
+            "scores += np.tril(np.full(scores.shape[-2:], -np.inf), position - 1)",
+            "the mask is mirrored: a query sees what comes, and must see what came",
+        ),
+        (
             "attention",
             "by_head((top + np.log(total))",
             "by_head((0 * top + np.log(total))",
@@ -156,6 +189,12 @@ MISTAKES: list[Mistake] = [
         ),
         (
             "attention_backward",
+            'np.einsum("ghts,ghts->ght", probabilities, dscores)[..., None]',
+            'np.einsum("ghts,ghts->ghs", probabilities, dscores)[..., None, :]',
+            "the wrong axis: Σ p · dp is over the keys (the last axis), one number for each query",
+        ),
+        (
+            "attention_backward",
             "dscores *= probabilities",
             "dscores *= 1",
             "the factor p is missing: ds = p · (dp − Σ p · dp)",
@@ -177,6 +216,24 @@ MISTAKES: list[Mistake] = [
             "stacked(dscores).swapaxes(-1, -2) @ stacked(query)",
             "dscores[:, 0].swapaxes(-1, -2) @ query[:, 0]",
             "dk leaves query heads out: it sums over all heads that share the key/value head",
+        ),
+        (
+            "attention_backward",
+            "stacked(probabilities).swapaxes(-1, -2) @ stacked(dout)",
+            "probabilities[:, -1].swapaxes(-1, -2) @ dout[:, -1]",
+            "dv keeps the last query head alone: it sums over all that share the key/value head",
+        ),
+        (
+            "attention_backward",
+            "stacked(dscores).swapaxes(-1, -2) @ stacked(query)",
+            "dscores[:, -1].swapaxes(-1, -2) @ query[:, -1]",
+            "dk keeps the last query head alone: it sums over all that share the key/value head",
+        ),
+        (
+            "attention_backward",
+            "stacked(dscores).swapaxes",
+            "stacked(dscores.swapaxes(-1, -2)).swapaxes",
+            "ds is not transposed in dk: it is dsᵀ q",
         ),
         (
             "attention_backward",
