@@ -2,12 +2,14 @@
 
 import inspect
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.lessons import candidate as candidates
 from nanoeuler.lessons.trials import TRIALS
+from nanoeuler.lessons.verdict import judge
 
 ROPE = """
     import numpy as np
@@ -141,6 +143,17 @@ def test_an_op_that_is_written_otherwise_and_right_passes(check, op):
     assert status == 0, out + err
     assert "likely" not in out
     assert f"{op} agrees with the specification" in err
+
+
+@pytest.mark.parametrize("op", TRIALS)
+def test_the_solution_of_every_exercise_is_the_specification(op):
+    trial = TRIALS[op]
+    ops = trial.of(trial.module)
+    holder = type(ops) if trial.owner else ops
+    functions = {name: getattr(holder, name) for name in trial.functions}
+    results = judge(op, candidates.Candidate(Path("mine.py"), "", functions))
+    assert {result.call.function for result in results} == set(trial.functions)
+    assert not any(result.fault for result in results)
 
 
 @pytest.mark.parametrize(

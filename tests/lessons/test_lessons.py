@@ -1,11 +1,12 @@
 """The lessons' commands and Python work as printed, in their order, and print what is promised.
 
 All of them run in one copy of the checkout, since later lessons use what earlier ones made. A block
-of Python whose first line names a file of this project is an excerpt, and must be in that file; one
-that names mine.py is what a learner wrote. `text` behind a block is its output: `…` stands
+of Python whose first line names a function of this project is an excerpt of it; one that names
+mine.py is what a learner wrote. `text` behind a block is its output: `…` stands
 for lines or the end of a line, and numbers agree within 5 % or one unit of their last digit.
 """
 
+import ast
 import contextlib
 import io
 import math
@@ -105,13 +106,20 @@ def check_output(promised: str, said: str) -> None:
 
 
 def check_excerpt(code: str) -> None:
-    """Each part of an excerpt, between lines of `…`, is in the file of its first line."""
+    """An excerpt is in the function that its first line names."""
     first, _, excerpt = code.partition("\n")
-    source = (ROOT / first.lstrip("# ")).read_text("utf-8")
-    for part in re.split(r"^ *…\n", excerpt, flags=re.M):
-        text = textwrap.dedent(part).strip("\n")
-        indents = [textwrap.indent(text, " " * depth) for depth in range(0, 17, 4)]
-        assert any(each in source for each in indents), f"not in {first}:\n{part}"
+    path, _, name = first.removeprefix("# ").partition(": ")
+    source = (ROOT / path).read_text("utf-8")
+    (function,) = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.name == name
+    ]
+    body = source.splitlines()[function.lineno - 1 : function.end_lineno]
+    lines = textwrap.dedent(excerpt).strip().splitlines()
+    indent = next(line for line in body if line.strip() == lines[0].strip())
+    depth = " " * (len(indent) - len(indent.lstrip()))
+    assert textwrap.indent("\n".join(lines), depth) in "\n".join(body), first
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
