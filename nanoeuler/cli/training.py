@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -167,6 +168,7 @@ def run(
     """
     from nanoeuler.backend import gpu_problem, make_backend
     from nanoeuler.folders import require_ours
+    from nanoeuler.lessons.candidate import explained
     from nanoeuler.training.distributed.ranks import ranks
     from nanoeuler.training.stopping import Stopped
 
@@ -187,7 +189,8 @@ def run(
                     f"--gpus {group.size}: another process of nanoeuler is at work on one of the "
                     "GPUs; wait for it, or ask for fewer"
                 )
-            stage(backend, group.on(backend))
+            with explained(options.candidate) if options.candidate else nullcontext():
+                stage(backend, group.on(backend))
         return 0
     except Stopped as stopped:
         log.line("stopped", "the state is saved; run the same command again to go on")
@@ -217,11 +220,12 @@ def candidate_backend(options: argparse.Namespace, ranks: int) -> "Backend | Non
         )
     candidate = read_candidate(path)
     engine = candidate.engine(ReferenceBackend)
-    replaced = sorted(set(candidate.functions) & set(vars(engine)))
+    replaced = [name for name in candidate.functions if name in vars(engine)]
     if not replaced:
         raise UserError(
             f"{path}: defines no op of training; `nanoeuler check --op NAME` says how it is defined"
         )
+    candidate.check_calls()
     log.line("candidate", f"{path} computes {', '.join(replaced)}")
     backend: Backend = engine()
     return backend

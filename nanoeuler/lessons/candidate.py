@@ -23,7 +23,7 @@ import numpy as np
 from nanoeuler import log
 from nanoeuler.errors import UserError
 from nanoeuler.files import read_text, sha256_text
-from nanoeuler.lessons.trials import Call, Trial
+from nanoeuler.lessons.trials import TRIALS, Call, Trial
 
 SECONDS = 10
 """The longest that the file, or a call of its functions, may take."""
@@ -47,12 +47,14 @@ class Candidate:
 
     def engine(self, base: type) -> Any:
         """The class of engines `base` with the candidate's functions in the place of its own."""
-        members = {
+        ops = {name for trial in TRIALS.values() for name in trial.functions}
+        members: dict[str, Any] = {
             name: function if takes_self(function) else staticmethod(function)
             for name, function in self.functions.items()
-            if hasattr(base, name)
+            if name in ops and hasattr(base, name)
         }
-        return type("CandidateBackend", (base,), members | {"candidate": self.hash})
+        members |= {"name": f"candidate-{self.hash[:8]}", "candidate": self.hash}
+        return type("CandidateBackend", (base,), members)
 
     def ops(self, trial: Trial) -> Any:
         """What has the functions of an op: an engine in float64, or a namespace."""
@@ -65,6 +67,13 @@ class Candidate:
         self.check_parameters(trial, call)
         with guarded(self.path, call.function):
             return call.values(self.ops(trial), trial.parameters(call.function))
+
+    def check_calls(self) -> None:
+        """Raise `UserError` for a function that cannot be called as the specification's is."""
+        for trial in TRIALS.values():
+            for call in trial.calls():
+                if call.function in self.functions:
+                    self.check_parameters(trial, call)
 
     def check_parameters(self, trial: Trial, call: Call) -> None:
         function = self.functions[call.function]
@@ -127,6 +136,17 @@ def guarded(path: Path, what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Where code of the file `path` raises in a training step, say so in one sentence."""
+    try:
+        yield
+    except Exception as error:
+        if lines_of(path, error):
+            raise UserError(explain(path, "training", error)) from None
+        raise
+
+
+@contextlib.contextmanager
 def limited(path: Path, what: str) -> Iterator[None]:
     """Raise `TooLong` after `SECONDS`, where Python can be interrupted."""
     alarms = 0
@@ -155,11 +175,7 @@ ENDLESS = "look for a loop whose condition never becomes false"
 
 def explain(path: Path, what: str, error: BaseException) -> str:
     """One sentence about what code of the file raised, with the file's own line."""
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == str(path)
-    ]
+    lines = lines_of(path, error)
     if isinstance(error, SyntaxError) and error.filename == str(path):
         lines, message = [error.lineno], f"{type(error).__name__}: {error.msg}"
     else:
@@ -170,3 +186,9 @@ def explain(path: Path, what: str, error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"{where}: {what} ends the program; take the exit out"
     return f"{where}: {what} raises {message}; mend that line and check again"
+
+
+def lines_of(path: Path, error: BaseException) -> list[int | None]:
+    """Lines of the file that were at work when `error` was raised, the innermost last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame.lineno for frame in frames if frame.filename == str(path)]

@@ -50,6 +50,15 @@ def test_a_wrong_op_is_trained_with_a_warning(train, trainer):
     assert trainer.metrics()[-1]["finished"]
 
 
+def test_an_op_that_fails_is_one_sentence_with_its_line(train):
+    said = train(SWIGLU.replace("* up", "* up @ up"), status=1)
+    assert "mine.py: line 5: training raises ValueError: matmul" in said
+    assert "Traceback" not in said
+    said = train(SWIGLU.replace("(gate, up, out)", "(gate, up)"), status=1)
+    assert "mine.py: line 4: swiglu cannot be called as swiglu(…) (too many positional" in said
+
+
 def test_a_file_without_an_op_of_training_is_refused(train):
-    assert "mine.py: defines no op of training" in train("x = 1", status=1)
+    helper = "def zeros(shape):\n    return None\n"  # an engine has a method of this name
+    assert "mine.py: defines no op of training" in train(helper, status=1)
     assert "leave out --ranks, --gpus and --device" in train(SWIGLU, "--device", "cpu", status=1)
