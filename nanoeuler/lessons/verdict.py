@@ -45,7 +45,7 @@ def judge(op: str, candidate: Candidate) -> list[Result]:
     calls = [call for call in trial.calls() if call.function in candidate.functions]
     results = [result for call in calls for result in results_of(trial, call, candidate)]
     causes = list(planted(op, trial, calls, results))
-    return [explained(result, trial, results, causes) for result in results]
+    return [with_cause(result, trial, results, causes) for result in results]
 
 
 def results_of(trial: Trial, call: Call, candidate: Candidate) -> Iterator[Result]:
@@ -60,7 +60,7 @@ def results_of(trial: Trial, call: Call, candidate: Candidate) -> Iterator[Resul
             yield Result(call, name, value, expected, is_input, fault)
 
 
-def explained(
+def with_cause(
     result: Result, trial: Trial, results: list[Result], causes: list[tuple[str, list[Result]]]
 ) -> Result:
     """`result` with the mistake that probably made it wrong."""
@@ -185,7 +185,7 @@ NOT_FINITE = (
 def ratio(found: np.ndarray, expected: np.ndarray) -> float | None:
     """c where found = c · expected."""
     square = float(np.sum(expected * expected))
-    if square == 0 or expected.size < 2:
+    if square == 0 or expected.size < 3:
         return None
     factor = float(np.sum(found * expected)) / square
     return factor if same(found, factor * expected) else None

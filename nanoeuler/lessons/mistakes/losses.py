@@ -131,6 +131,12 @@ MISTAKES: list[Mistake] = [
         ),
         (
             "preference",
+            "losses_2 += share * loss",
+            "losses_2 += loss",
+            "the pair's share is missing from the loss",
+        ),
+        (
+            "preference",
             "-share * scales[1] * pull",
             "0 * pull",
             "the rejected reply has no weights, and must be lowered",
