@@ -57,6 +57,8 @@ def train(job: Job) -> Path:
         try:
             form = Form(job.backend, job.config, job.settings.recompute, optimizer_of(job.settings))
             job.facts["check"] = check_before_training(form, job.stage)
+            if job.backend.candidate:
+                job.facts["candidate"] = job.info["candidate"] = job.backend.candidate
             job.group.admit()
             trainer = Trainer(job, checkpoints)
             return trainer.run()
