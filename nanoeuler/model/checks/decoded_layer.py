@@ -48,10 +48,10 @@ GPT2_SHAPES = [
     LayerShape(96, 3, 3, 32, 100, "gpt2"),
 ]
 QK_NORM_SHAPES = [
-    LayerShape(128, 4, 2, 32, 341, qk_norm="rms", norm_epsilon=0.5, step_size=2.0),
-    LayerShape(768, 12, 4, 64, 2048, qk_norm="weighted", norm_epsilon=0.5, step_size=2.0),
-    LayerShape(256, 2, 1, 128, 682, qk_norm="weighted", norm_epsilon=0.5, step_size=2.0),
-    LayerShape(264, 8, 1, 64, 100, qk_norm="rms", norm_epsilon=0.5, step_size=2.0),
+    LayerShape(128, 4, 2, 32, 341, qk_norm="rms", norm_epsilon=0.5, step_size=1.5),
+    LayerShape(768, 12, 4, 64, 2048, qk_norm="weighted", norm_epsilon=0.5, step_size=1.5),
+    LayerShape(256, 2, 1, 128, 682, qk_norm="weighted", norm_epsilon=0.5, step_size=1.5),
+    LayerShape(264, 8, 1, 64, 100, qk_norm="rms", norm_epsilon=0.5, step_size=1.5),
 ]
 """So that a wrong ε, or a wrong norm of queries, shows beside the roundings of bfloat16."""
 
