@@ -59,8 +59,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
     if (!weights.writes(rows) || slot >= capacity) return;
     value = value * cos + (second ? partner : -partner) * sin;
     const int element = column + second * HALF;
-    if (head < QUERY_HEADS)
-        query[(b * QUERY_HEADS + head) * HEAD_SIZE + element] = ACTIVATION(value);
+    if (kind <= QK_NORM)  // queries, and with norms of heads keys
+        query[b * (QUERY_HEADS * HEAD_SIZE) + head * HEAD_SIZE + element] = ACTIVATION(value);
     else
         (kind == 1 ? keys : values)[b / TOKENS * cache_batch +
                                     (size_t(slot) * KV_HEADS + kv_head) * HEAD_SIZE + element] =
