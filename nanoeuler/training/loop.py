@@ -350,7 +350,7 @@ class Trainer:
 
     def validate(self) -> None:
         """Measure the model on held-out data, and note whether it is the best so far."""
-        step, values = self.state.step, self.job.validate(self.state.model)
+        step, values = self.state.step, self.worker.validate()
         self.measurements.add(step, self.job.score(values))
         self.write(validation=values)
         log.line("validation", "", step=step, **values, best=self.measurements.best_score)
@@ -359,7 +359,7 @@ class Trainer:
 
     def measure_start(self) -> None:
         """Measure the model that this stage starts from, which it can't hand on as its best."""
-        values = self.job.validate(self.state.model)
+        values = self.worker.validate()
         self.write(validation=values)
         log.line("before", "", **values)
 
