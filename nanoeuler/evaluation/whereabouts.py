@@ -1,0 +1,107 @@
+"""How far each run of a folder is: what its files say, without reading more than they must hold."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nanoeuler.config.paths import Paths
+from nanoeuler.errors import UserError
+from nanoeuler.evaluation.report.gather import (
+    STAGES,
+    Stage,
+    in_order,
+    kept_configuration,
+    read_stage,
+)
+from nanoeuler.log import format_seconds
+from nanoeuler.training.lock import at_work
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """A run, how far it is in words, and what of it can be used already."""
+
+    name: str
+    folder: Path
+    words: str
+    finished: bool = False
+    running: bool = False
+    model: bool = False  # there is one to chat with
+    report: Path | None = None
+    touched: float = 0.0  # when it last got further
+
+
+def whereabouts(results: Path) -> list[Whereabouts]:
+    """Those of all runs in the folder `results`, the newest first."""
+    folders = {path.parents[1] for path in results.glob("*/*/metrics.jsonl")}
+    folders |= {path.parent for path in results.glob("*/pipeline.json")}
+    return sorted(map(look, sorted(folders)), key=lambda run: run.touched, reverse=True)
+
+
+def look(folder: Path) -> Whereabouts:
+    """How far the run in `folder` is."""
+    name = folder.name
+    files = [*folder.glob("*/metrics.jsonl"), *folder.glob("pipeline.json")]
+    touched = max((file.stat().st_mtime for file in files), default=0.0)
+    try:
+        config = kept_configuration(folder)
+        stages = [read_stage(folder, stage) for stage in stage_names(config, folder)]
+    except UserError as error:
+        return Whereabouts(name, folder, f"damaged: {error}", touched=touched)
+    report = folder / "report.html"
+    model = any(stage.model for stage in stages)
+    shown = report if report.is_file() else None
+    current = next((stage for stage in stages if not stage.finished), None)
+    if current is None:
+        words = "finished" if shown else "trained; its report is not there yet"
+        return Whereabouts(name, folder, words, bool(shown), False, model, shown, touched)
+    running = at_work(folder / current.name / "checkpoints")
+    if not current.header:
+        words = f"{current.name} has not begun"
+    else:
+        words = step_words(current)
+        if not running:
+            words += ", stopped: its command resumes it"
+        elif left := time_left(current, config):
+            words += f", {left}"
+    return Whereabouts(name, folder, words, False, running, model, shown, touched)
+
+
+def stage_names(config: Mapping[str, Any], folder: Path) -> list[str]:
+    """The training stages of a run, in the order in which they run."""
+    if "sft" in config and "dpo" in config:
+        wanted = Paths(config).stages
+        return [name for name in STAGES if name in wanted]
+    return in_order({path.parent.name for path in folder.glob("*/metrics.jsonl")})
+
+
+def step_words(stage: Stage) -> str:
+    step, total = stage.last.get("step", 0), stage.header.get("total_steps")
+    if not total:
+        return f"{stage.name} at step {step:,}"
+    return f"{stage.name} at step {step:,} of {total:,} ({step / total:.0%})"
+
+
+def time_left(stage: Stage, config: Mapping[str, Any]) -> str | None:
+    """The time until the stage ends, and until the last one does."""
+    speed, total = stage.tokens_per_second, stage.header.get("total_steps")
+    step, tokens = stage.last.get("step", 0), stage.last.get("tokens", 0)
+    if not (speed and total and step):
+        return None
+    left = (total / step - 1) * tokens / speed
+    words = f"about {format_seconds(left)} left"
+    if later := later_tokens(config, stage.name):
+        words += f", {format_seconds(left + later / speed)} with the stages behind it"
+    return words
+
+
+def later_tokens(config: Mapping[str, Any], stage: str) -> float:
+    """About how many tokens the training stages behind `stage` process."""
+    from nanoeuler.planning import Plan, stage_costs
+
+    if not {"model", "pretrain", "sft", "dpo", "sources"} <= config.keys():
+        return 0.0
+    costs, order = stage_costs(Plan(0, ""), config), list(STAGES)
+    behind = [name for name in Paths(config).stages if order.index(name) > order.index(stage)]
+    return sum(costs[name].tokens for name in behind)
