@@ -72,6 +72,6 @@ log.line("model", "is written")
     drawn = os.read(ours, 10_000).decode().split("\r\x1b[K")
     os.close(ours)
     assert drawn[0] == ""
-    assert drawn[1].startswith("train done=5steps share=5% rate=")
+    assert drawn[1].startswith("train   5%  ")
     assert len(drawn[1]) == 59
     assert drawn[2:] == ["validation step=5\r\n", "", "model  is written\r\n"]

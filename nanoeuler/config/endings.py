@@ -26,6 +26,8 @@ class Endings(logging.Filter):
         event, text = getattr(record, "event", None), str(record.msg)
         kind = getattr(event, "value", None)
         if kind == "job_error":
+            if self.interrupted:  # its log is no news
+                return False
             self.failed[record.__dict__["rule_name"]] = list(record.__dict__["log"] or [])
             vars(record).update(msg="", input=[], output=[], shellcmd=None)
         elif "user request" in text:

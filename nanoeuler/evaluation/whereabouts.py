@@ -63,7 +63,7 @@ def look(folder: Path) -> Whereabouts:
         words = step_words(current)
         if not running:
             words += ", stopped: its command resumes it"
-        elif left := time_left(current, config):
+        elif left := time_left(current, folder):
             words += f", {left}"
     return Whereabouts(name, folder, words, False, running, model, shown, touched)
 
@@ -83,25 +83,16 @@ def step_words(stage: Stage) -> str:
     return f"{stage.name} at step {step:,} of {total:,} ({step / total:.0%})"
 
 
-def time_left(stage: Stage, config: Mapping[str, Any]) -> str | None:
+def time_left(stage: Stage, folder: Path) -> str | None:
     """The time until the stage ends, and until the last one does."""
+    from nanoeuler.planning import later_tokens
+
     speed, total = stage.tokens_per_second, stage.header.get("total_steps")
     step, tokens = stage.last.get("step", 0), stage.last.get("tokens", 0)
     if not (speed and total and step):
         return None
     left = (total / step - 1) * tokens / speed
     words = f"about {format_seconds(left)} left"
-    if later := later_tokens(config, stage.name):
+    if later := later_tokens(folder / stage.name):
         words += f", {format_seconds(left + later / speed)} with the stages behind it"
     return words
-
-
-def later_tokens(config: Mapping[str, Any], stage: str) -> float:
-    """About how many tokens the training stages behind `stage` process."""
-    from nanoeuler.planning import Plan, stage_costs
-
-    if not {"model", "pretrain", "sft", "dpo", "sources"} <= config.keys():
-        return 0.0
-    costs, order = stage_costs(Plan(0, ""), config), list(STAGES)
-    behind = [name for name in Paths(config).stages if order.index(name) > order.index(stage)]
-    return sum(costs[name].tokens for name in behind)
