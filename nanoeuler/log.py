@@ -43,10 +43,23 @@ class PrintableFormatter(logging.Formatter):
 
 
 class Terminal(logging.StreamHandler):
-    """Standard error, where a line may follow a progress line, which it erases if it is drawn."""
+    """Standard error. On a terminal, a line takes the place of the progress line, which follows."""
+
+    progress = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        if self.progress:
+            self.draw(self.progress)
 
     def format(self, record: logging.LogRecord) -> str:
         return (ERASE if self.stream.isatty() else "") + super().format(record)
+
+    def draw(self, text: str) -> None:
+        """Rewrite the progress line; an empty text erases it."""
+        self.progress = text
+        self.stream.write(ERASE + text)
+        self.stream.flush()
 
 
 class LogFile(logging.FileHandler):
@@ -156,8 +169,10 @@ class Progress:
         self.later = later
         self.began = time.monotonic()
         self.shown = self.began - interval + 2.0
-        self.terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self.drawn = False
+        self.terminal: Terminal | None = None
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            handlers = [each for each in LOGGER.handlers if isinstance(each, Terminal)]
+            self.terminal = handlers[0] if handlers else None
 
     def update(self, amount: float, **values: Any) -> None:
         """Count `amount` more as done; `values` are shown behind the rest."""
@@ -175,9 +190,7 @@ class Progress:
         if self.terminal:
             columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
             text = printable("  ".join(self.parts(rate, left, after, values)))
-            sys.stderr.write(ERASE + text[: columns - 1])  # a line that wraps cannot be erased
-            sys.stderr.flush()
-            self.drawn = True
+            self.terminal.draw(text[: columns - 1])  # a line that wraps cannot be erased
             return
         shown = {"done": f"{self.done * self.scale:,.0f}{self.unit}".replace(",", "_")}
         if self.total:
@@ -209,6 +222,5 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.drawn:
-            sys.stderr.write(ERASE)
-            sys.stderr.flush()
+        if self.terminal and self.terminal.progress:
+            self.terminal.draw("")

@@ -30,8 +30,9 @@ class Endings(logging.Filter):
                 return False
             self.failed[record.__dict__["rule_name"]] = list(record.__dict__["log"] or [])
             vars(record).update(msg="", input=[], output=[], shellcmd=None)
-        elif "user request" in text:
+        elif "on user request" in text:
             self.interrupted = True
+            return False  # the stages say themselves that they stop
         elif "CalledProcessError" in text and kind == "error":
             return False
         elif LAST_RECORD in text:
@@ -66,7 +67,8 @@ def sentence_for_ctrl_c(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     if issubclass(kind, KeyboardInterrupt):
-        print(INTERRUPTED, file=sys.stderr, flush=True)
+        fresh_line = "\n" if sys.stderr.isatty() else ""  # behind the ^C that it shows
+        print(f"{fresh_line}{INTERRUPTED}", file=sys.stderr, flush=True)
     else:
         sys.__excepthook__(kind, error, trace)
 

@@ -8,7 +8,6 @@ from typing import Any
 from nanoeuler.config.paths import Paths
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.report.gather import (
-    STAGES,
     Stage,
     in_order,
     kept_configuration,
@@ -70,10 +69,10 @@ def look(folder: Path) -> Whereabouts:
 
 def stage_names(config: Mapping[str, Any], folder: Path) -> list[str]:
     """The training stages of a run, in the order in which they run."""
-    if "sft" in config and "dpo" in config:
-        wanted = Paths(config).stages
-        return [name for name in STAGES if name in wanted]
-    return in_order({path.parent.name for path in folder.glob("*/metrics.jsonl")})
+    try:
+        return Paths(config).stages
+    except (LookupError, TypeError):  # stages that were run by hand keep no configuration
+        return in_order({path.parent.name for path in folder.glob("*/metrics.jsonl")})
 
 
 def step_words(stage: Stage) -> str:
