@@ -1,4 +1,4 @@
-"""How far each run of a folder is: what its files say, without reading more than they must hold."""
+"""How far each run of a folder is, by the files that its stages write."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
