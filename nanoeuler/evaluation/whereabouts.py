@@ -19,13 +19,15 @@ from nanoeuler.training.lock import at_work
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """A run, how far it is in words, and what of it can be used already."""
+    """A run, how far it is in words, and what of it can be used already.
+
+    `state`: finished, running, stopped or damaged.
+    """
 
     name: str
     folder: Path
     words: str
-    finished: bool = False
-    running: bool = False
+    state: str
     model: bool = False  # there is one to chat with
     report: Path | None = None
     touched: float = 0.0  # when it last got further
@@ -47,24 +49,26 @@ def look(folder: Path) -> Whereabouts:
         config = kept_configuration(folder)
         stages = [read_stage(folder, stage) for stage in stage_names(config, folder)]
     except UserError as error:
-        return Whereabouts(name, folder, f"damaged: {error}", touched=touched)
+        return Whereabouts(name, folder, f"damaged: {error}", "damaged", touched=touched)
     report = folder / "report.html"
     model = any(stage.model for stage in stages)
     shown = report if report.is_file() else None
     current = next((stage for stage in stages if not stage.finished), None)
     if current is None:
         words = "finished" if shown else "trained; its report is not there yet"
-        return Whereabouts(name, folder, words, bool(shown), False, model, shown, touched)
+        state = "finished" if shown else "stopped"
+        return Whereabouts(name, folder, words, state, model, shown, touched)
     running = at_work(folder / current.name / "checkpoints")
     if not current.header:
         words = f"{current.name} has not begun"
     else:
         words = step_words(current)
         if not running:
-            words += ", stopped: its command resumes it"
+            words += ", stopped"
         elif left := time_left(current, folder):
             words += f", {left}"
-    return Whereabouts(name, folder, words, False, running, model, shown, touched)
+    state = "running" if running else "stopped"
+    return Whereabouts(name, folder, words, state, model, shown, touched)
 
 
 def stage_names(config: Mapping[str, Any], folder: Path) -> list[str]:

@@ -36,6 +36,10 @@ def test_an_empty_folder_gets_the_first_commands(command, here):
         (here / "config" / name).write_text("")
     out = command()[1]
     assert "nanoeuler run  " in out
+    assert "nanoeuler chat" not in out
+    (here / "models" / "stories").mkdir(parents=True)
+    (here / "models" / "stories" / "config.json").write_text("{}")
+    assert "nanoeuler chat models/stories  " in command()[1]
     assert "nanoeuler plan config/small.yaml  " in out
 
 
@@ -51,10 +55,10 @@ def test_a_finished_run_is_to_be_talked_to_and_read(command, here):
 def test_a_run_that_trains_is_told_from_one_that_has_stopped(command, here):
     folder = fabricated.fabricate(here, ("pretrain",))[1]
     unfinish(folder, 100)
-    assert (
-        "made-up  pretrain at step 100 of 500 (20%), stopped: its command resumes it\n"
-        in (command()[1])
-    )
+    assert "made-up  pretrain at step 100 of 500 (20%), stopped\n" in command()[1]
+    (here / "config").mkdir()
+    (here / "config" / "made-up.yaml").write_text("")
+    assert re.search(r"nanoeuler run config/made-up\.yaml +resume made-up\n", command()[1])
     with FolderLock(folder / "pretrain" / "checkpoints"):
         out = command()[1]
     assert "stopped" not in out
