@@ -17,6 +17,7 @@ import sys
 sys.path.insert(0, workflow.basedir)
 from nanoeuler.config import start
 from nanoeuler.config.cluster import ask_cluster
+from nanoeuler.config.endings import end_in_sentences
 from nanoeuler.config.machine import (
     ALL_CORES,
     TEXT_MEGABYTES,
@@ -45,6 +46,7 @@ os.environ.update(job_environment(workflow.basedir))
 start.explain_changes()
 adapt_slurm_executor()
 if workflow.is_main_process:
+    end_in_sentences()
     workflow_lock = WorkflowLock()  # before Snakemake takes its own
 config_files = workflow.overwrite_configfiles or ["config/config.yaml"]
 config = start.read_configuration(config_files, workflow.config_settings.config)

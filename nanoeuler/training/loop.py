@@ -171,6 +171,8 @@ class Trainer:
 
     def run(self) -> Path:
         """Train from the present step to the last one; returns the model folder."""
+        from nanoeuler.planning import later_tokens  # which imports the training state
+
         job, total = self.job, self.job.schedule.total_steps
         log.line(
             job.stage,
@@ -184,7 +186,11 @@ class Trainer:
         every, done = total * job.tokens_per_step, self.state.step * job.tokens_per_step
         with (
             catch_signals() as received,
-            log.Progress(job.stage, every, "tokens", done=done) as progress,
+            log.Progress(
+                *(job.stage, every, "tokens"),
+                done=done,
+                later=later_tokens(job.model_folder.parent),
+            ) as progress,
         ):
             self.validate_before_training()
             throughput = Throughput(job.tokens_per_step, self.peak)
