@@ -12,7 +12,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     """Add these subcommands."""
     parser = subparsers.add_parser(
         "export",
-        help="write a model for transformers, llama.cpp or Ollama, or half as large",
+        help="write a model for transformers, llama.cpp or Ollama",
         description="Write a model as a folder that transformers reads, as a GGUF file for "
         "llama.cpp with Ollama's Modelfile beside it, or as a model folder like the one it comes "
         "from, with --dtype bf16 half as large. Other programs get no extra prediction heads.",
