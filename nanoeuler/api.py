@@ -185,10 +185,7 @@ class LanguageModel:
         the model was trained for.
         """
         ids = self.checked(ids)
-        buffers = self.transformer.forward(self.batch(np.atleast_2d(ids)))
-        logits_NV = self.transformer.first_logits(buffers.stream.normed)
-        host_NV = np.array(self.transformer.backend.to_host(logits_NV), np.float32)
-        return host_NV.reshape(*ids.shape, -1)
+        return self.writer.logits(np.atleast_2d(ids)).reshape(*ids.shape, -1)
 
     def activations(self, ids: Sequence[int] | np.ndarray) -> Activations:
         """The residual stream and every Euler step of one sequence of token ids, (T,)."""
@@ -198,7 +195,7 @@ class LanguageModel:
                 f"activations takes the ids of one sequence, (T,); these have shape {ids.shape}"
             )
         model = self.transformer
-        buffers = model.forward(self.batch(ids[None]), training=True)
+        buffers = model.forward(Batch.of_documents(ids[None], model.backend), training=True)
 
         def host(array: Array) -> np.ndarray:
             return np.array(model.backend.to_host(array), np.float32)
@@ -230,12 +227,6 @@ class LanguageModel:
                 f"these reach from {ids.min()} to {ids.max()}"
             )
         return ids.astype(np.int32)
-
-    def batch(self, ids_BT: np.ndarray) -> Batch:
-        """Rows of one document each."""
-        from_host = self.transformer.backend.from_host
-        positions = np.broadcast_to(np.arange(ids_BT.shape[1], dtype=np.int32), ids_BT.shape)
-        return Batch(from_host(ids_BT), from_host(positions), from_host(np.zeros_like(ids_BT)))
 
 
 def load(

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -42,10 +43,23 @@ class PrintableFormatter(logging.Formatter):
 
 
 class Terminal(logging.StreamHandler):
-    """Standard error, where a line may follow a progress line, which it erases if it is drawn."""
+    """Standard error. On a terminal, a line takes the place of the progress line, which follows."""
+
+    progress = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        if self.progress:
+            self.draw(self.progress)
 
     def format(self, record: logging.LogRecord) -> str:
         return (ERASE if self.stream.isatty() else "") + super().format(record)
+
+    def draw(self, text: str) -> None:
+        """Rewrite the progress line; an empty text erases it."""
+        self.progress = text
+        self.stream.write(ERASE + text)
+        self.stream.flush()
 
 
 class LogFile(logging.FileHandler):
@@ -120,12 +134,22 @@ def counted(number: float, noun: str) -> str:
     return f"{written} {noun}{'' if number == 1 else 's'}"
 
 
-class Progress:
-    """A line with share done, rate and time left, to be used as a context manager.
+def rounded(number: float) -> str:
+    """Write an amount in a few figures: 7, 950, 9.95k, 12.00M."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.2f}{unit}"
+    return f"{number:.0f}"
 
-    On a terminal it is rewritten in place, else printed every `interval` seconds. `unit` names what
-    is counted ("MB", "tokens", "steps"); `scale` converts the amounts given to `update` into that
-    unit. Nothing is printed for work that ends within two seconds.
+
+class Progress:
+    """Share done, time left and rate of a stage, to be used as a context manager.
+
+    On a terminal that is one line, which is rewritten in place; in a log it is a line every
+    `interval` seconds. `unit` names what is counted ("MB", "tokens", "steps"); `scale` converts the
+    amounts given to `update` into that unit. `later` is the work of the stages that follow, in the
+    amounts of this one, for the time left of the whole run. Nothing is printed for work that ends
+    within two seconds.
     """
 
     def __init__(
@@ -136,47 +160,67 @@ class Progress:
         scale: float = 1.0,
         interval: float = 10.0,
         done: float = 0.0,
+        later: float = 0.0,
     ):
         self.tag, self.total = tag, total
         self.unit, self.scale = unit, scale
         self.interval = interval
         self.first = self.done = done
+        self.later = later
         self.began = time.monotonic()
         self.shown = self.began - interval + 2.0
-        self.terminal = sys.stderr.isatty()
-        self.drawn = False
+        self.terminal: Terminal | None = None
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            handlers = [each for each in LOGGER.handlers if isinstance(each, Terminal)]
+            self.terminal = handlers[0] if handlers else None
 
     def update(self, amount: float, **values: Any) -> None:
-        """Count `amount` more as done; `values` are shown after the rate."""
+        """Count `amount` more as done; `values` are shown behind the rest."""
         self.done += amount
         now = time.monotonic()
-        interval = 0.2 if self.terminal and now - self.began > 2.0 else self.interval
+        interval = 0.5 if self.terminal and now - self.began > 2.0 else self.interval
         if now - self.shown >= interval:
             self.shown = now
-            self.show(now, values)
+            self.show((self.done - self.first) / max(now - self.began, 1e-9), values)
 
-    def show(self, now: float, values: dict[str, Any]) -> None:
-        rate = (self.done - self.first) / max(now - self.began, 1e-9)
+    def show(self, rate: float, values: dict[str, Any]) -> None:
+        """Show the line; `rate` is the amount of a second."""
+        left = (self.total - self.done) / rate if self.total and rate > 0 else None
+        after = self.later / rate if left is not None else 0.0
+        if self.terminal:
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+            text = printable("  ".join(self.parts(rate, left, after, values)))
+            self.terminal.draw(text[: columns - 1])  # a line that wraps cannot be erased
+            return
         shown = {"done": f"{self.done * self.scale:,.0f}{self.unit}".replace(",", "_")}
         if self.total:
             shown["share"] = f"{100 * self.done / self.total:.0f}%"
         shown["rate"] = f"{rate * self.scale:.4g}{self.unit}/s"
-        if self.total and rate > 0:
-            shown["eta"] = format_seconds((self.total - self.done) / rate)
-        if self.terminal:
-            fields = (f"{key}={format_value(value)}" for key, value in (shown | values).items())
-            text = printable(" ".join([self.tag, *fields]))
-            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
-            sys.stderr.write(ERASE + text[: columns - 1])  # a line that wraps cannot be erased
-            sys.stderr.flush()
-            self.drawn = True
-        else:
-            line(self.tag, **shown, **values)
+        if left is not None:
+            shown["eta"] = format_seconds(left)
+        if left is not None and after:
+            shown["eta_of_all_stages"] = format_seconds(left + after)
+        line(self.tag, **shown, **values)
+
+    def parts(
+        self, rate: float, left: float | None, after: float, values: dict[str, Any]
+    ) -> Iterator[str]:
+        """The parts of a terminal's line, what matters most first: a narrow one cuts the rest."""
+        yield f"{self.tag} {self.done / self.total:4.0%}" if self.total else self.tag
+        if left is not None:
+            yield f"{format_seconds(left)} left" + (
+                f" ({format_seconds(left + after)} with later stages)" if after else ""
+            )
+        for key, value in values.items():
+            if value != "n/a":
+                yield f"{key} {format_value(value)}"
+        of = f" of {rounded(self.total * self.scale)}" if self.total else ""
+        yield f"{rounded(self.done * self.scale)}{of} {self.unit}"
+        yield f"{rounded(rate * self.scale)} {self.unit}/s"
 
     def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.drawn:
-            sys.stderr.write(ERASE)
-            sys.stderr.flush()
+        if self.terminal and self.terminal.progress:
+            self.terminal.draw("")

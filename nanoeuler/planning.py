@@ -20,6 +20,7 @@ import numpy as np
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.settings import Dpo, Pretrain, Sft
 from nanoeuler.corpus.split import bytes_of_ends, least_held_out
+from nanoeuler.errors import UserError
 from nanoeuler.evaluation import shapes
 from nanoeuler.files import read_json, write_json
 from nanoeuler.log import counted, format_seconds
@@ -243,6 +244,22 @@ def stage_costs(plan: Plan, config: Config) -> dict[str, StageCost]:
         "sft_scratch": tuned,
         "dpo": tuning(dpo.epochs, "preferences", dpo.preferences, PAIRS_BYTES),
     }
+
+
+def later_tokens(folder: Path) -> float:
+    """About the tokens of the training stages that follow that of `folder` (results/RUN/STAGE).
+
+    It is 0 where no workflow has kept its configuration beside the stage.
+    """
+    try:
+        config = read_json(folder.parent / "pipeline.json")["config"]
+        paths = Paths(config)
+        behind = paths.stages[paths.stages.index(folder.name) + 1 :]
+        costs = stage_costs(Plan(0, ""), config)
+        missing = [stage for stage in behind if not Path(paths.model(stage)["weights"]).exists()]
+        return sum(costs[stage].tokens for stage in missing)
+    except (UserError, OSError, LookupError, TypeError, ValueError):
+        return 0.0
 
 
 def mean_depth(model: ModelConfig, pretrain: Pretrain) -> float:

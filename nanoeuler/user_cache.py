@@ -1,18 +1,28 @@
-"""The folder for what this user's processes on this machine need not find out again."""
+"""The folders for what this user's processes on this machine share."""
 
 import os
 from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """`nanoeuler` in the user's cache folder; it may be missing, or impossible to write.
+    """`nanoeuler` in the user's cache folder, for what need not be found out again.
 
-    A user without a home gets a path at which nothing can be written.
+    It may be missing, or impossible to write. A user without a home gets a path at which nothing
+    can be written.
     """
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return user_folder("XDG_CACHE_HOME", ".cache")
+
+
+def state_folder() -> Path:
+    """`nanoeuler` in the user's folder for what should outlive a program: its history."""
+    return user_folder("XDG_STATE_HOME", ".local/state")
+
+
+def user_folder(variable: str, default: str) -> Path:
+    given = Path(os.environ.get(variable, ""))
     if given.is_absolute():
         return given / "nanoeuler"
     try:
-        return Path.home() / ".cache" / "nanoeuler"
+        return Path.home() / default / "nanoeuler"
     except RuntimeError:
         return Path(os.devnull) / "nanoeuler"

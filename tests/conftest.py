@@ -5,6 +5,16 @@ import pytest
 from nanoeuler import log
 from nanoeuler.cli import main
 
+LONGEST = [
+    f"{name}.py"
+    for name in ("test_readme", "test_interruption", "test_train", "test_ranks", "test_lessons")
+]
+"""Files that take a minute each: they go first, so that no process waits for them at the end."""
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
 
 @pytest.fixture
 def command(capsys):

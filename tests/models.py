@@ -62,6 +62,7 @@ def chain(
     mixing: float = 0.0,
     context: int = 40,
     dim: int = 32,
+    qk_norm: str = "none",
 ) -> Transformer:
     """A model of a Markov chain: head k of 4 knows the chances of the token k + 1 places ahead.
 
@@ -69,9 +70,8 @@ def chain(
     a token depends on all tokens before it; without, on the last one alone.
     """
     V, random = len(transitions_VV), np.random.default_rng(1)
-    config = ModelConfig(
-        vocab_size=V, dim=dim, layers=2, heads=2, kv_heads=1, ffn=20, context=context, mtp_heads=4
-    )
+    sizes = {"dim": dim, "layers": 2, "heads": 2, "kv_heads": 1, "ffn": 20, "mtp_heads": 4}
+    config = ModelConfig(vocab_size=V, context=context, qk_norm=qk_norm, **sizes)
     buffer = FlatBuffer(config, initial_parameters(config, 1))
     for name in buffer.rows:
         if "norm" not in name:

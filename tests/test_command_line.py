@@ -11,14 +11,14 @@ from nanoeuler.cli import build_parser
 CHECKOUT = Path(__file__).parents[1]
 
 
-def test_the_command_alone_shows_where_to_start(command):
-    status, out, err = command()
-    assert (status, err) == (0, "")
-    start, own_text, use, *others = out.split("\n\n")[2:]
+def test_the_help_shows_where_to_start(command, capsys):
+    with pytest.raises(SystemExit):
+        command("--help")
+    start, own_text, use, *others = capsys.readouterr().out.split("\n\n")[2:]
     assert start.splitlines()[:3] == [
         "start here:",
-        "  nanoeuler train my-novel.txt              from a text to a model, a report and a chat",
-        "  make demo                                 the whole pipeline on a small invented world",
+        "  nanoeuler train my-novel.txt      from a text to a model, a report and a chat",
+        "  make demo                         the whole pipeline on a small invented world",
     ]
     assert own_text.startswith("your own text:\n  train")
     assert use.splitlines() == [

@@ -6,12 +6,12 @@ under the demo's name. And it has the machine code that this checkout has compil
 
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.checkouts import copy_checkout
 from tests.machine_code import copy_machine_code
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,19 +28,7 @@ COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
     """A copy of the files that git tracks or would track, with this checkout's machine code."""
-    folder = tmp_path_factory.mktemp("readme") / "nanoeuler"
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
-    copy_machine_code(folder)
+    folder = copy_checkout(tmp_path_factory.mktemp("readme") / "nanoeuler")
     small = (ROOT / "tests" / "workflow" / "ci.yaml").read_text(encoding="utf-8")
     (folder / "config" / "config.yaml").write_text(
         small.replace("run: ci", "run: demo"), encoding="utf-8"

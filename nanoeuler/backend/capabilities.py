@@ -4,8 +4,9 @@ An engine derives from the class of what it has, and `isinstance` asks for it.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
+from types import MappingProxyType
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array, BlockForm, DecodeStep
@@ -19,7 +20,7 @@ class FusingBackend(Backend):
 
     fused_layers: tuple[tuple[type[BlockForm], ...], ...]
     """Forms of the blocks that repeat in a model which `decode_fused` computes, by family."""
-    fused_variants: frozenset[str] = frozenset()
+    fused_variants: Mapping[type[BlockForm], frozenset[str]] = MappingProxyType({})
     """Variants of those forms that it knows."""
     fused_rows = 1 << 30
     """Most new tokens that it takes at once."""
@@ -40,7 +41,7 @@ class FusingBackend(Backend):
     def repeats(self, layer: Sequence[type[BlockForm]], forms: Sequence[BlockForm]) -> bool:
         """Are the blocks of `forms` layers of these, without a variant that is not known?"""
         return len(forms) % len(layer) == 0 and all(
-            type(form) is kind and form.variants() <= self.fused_variants
+            type(form) is kind and form.variants() <= self.fused_variants.get(kind, frozenset())
             for form, kind in zip(forms, cycle(layer), strict=False)
         )
 

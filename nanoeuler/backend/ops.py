@@ -85,6 +85,9 @@ class Backend(ABC):
     device: DeviceInfo | None = None
     """The device; None where arrays are the host's."""
 
+    candidate: str | None = None
+    """Hash of the file whose ops stand in for the specification's: see `nanoeuler/lessons`."""
+
     algorithms: dict[str, str]
     """Algorithms chosen by measuring. A run that is to give the same bits needs the same ones."""
 

@@ -14,6 +14,7 @@ from nanoeuler import __version__, log
 from nanoeuler.cli import (
     accepting,
     checking,
+    completion,
     corpus,
     evaluation,
     inference,
@@ -26,7 +27,9 @@ from nanoeuler.cli import (
     sources,
     tokenizer,
     training,
+    workflow,
 )
+from nanoeuler.cli.greeting import greeting
 from nanoeuler.cli.parser import Parser, UsageError
 from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors
@@ -37,14 +40,15 @@ START = (
     ("make demo", "the whole pipeline on a small invented world"),
     ("nanoeuler chat results/demo", "talk to its model"),
     ("nanoeuler plan config/small.yaml", "what a real run would cost here"),
-    ("snakemake --configfile config/small.yaml", "run it"),
+    ("nanoeuler run config/small.yaml", "run it"),
 )
 """The commands to begin with, for the top of `nanoeuler --help`."""
 GROUPS = {
     "your own text": (own_text,),
     "use a model": (inference, serving, interchange),
-    "before a run": (planning, checking, information),
+    "a run": (workflow, planning, checking, information),
     "after a run": (evaluation, accepting, refining),
+    "your shell": (completion,),
     "the stages of a run, which Snakemake calls for you": (
         *(sources, corpus, tokenizer, training),
     ),
@@ -103,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
         log.line("error", str(error))
         return 2
     if options.stage is None:
-        parser.print_help()
+        print(greeting())
         return 0
     timing, log_file = Timing(options.stage), getattr(options, "log", None)
     try:

@@ -1,13 +1,21 @@
-"""Subcommand `check`: gradients beside finite differences, and the engine beside the result."""
+"""Subcommand `check`: gradients beside finite differences, the engine beside the specification,
+and a learner's op beside it."""
 
 import argparse
+import difflib
 import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nanoeuler import log
-from nanoeuler.cli.options import add_device, add_gpus, config_model, finish
+from nanoeuler.cli.options import (
+    add_device,
+    add_gpus,
+    add_optional_path,
+    config_model,
+    finish,
+)
 from nanoeuler.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,7 +48,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "gradients, decoded tokens, updates. Without --config, a GPU's engine (or the CPU's with "
         "--device cpu: a minute, and 4 GB for the model `base` at 1,024 tokens) is also compared "
         "op by op, in every precision but fp8, which is a matter of whole training steps: a "
-        "--config that sets it is compared in it.",
+        "--config that sets it is compared in it. With --op and --candidate, an op that you wrote "
+        "is compared with the specification, and the likely mistake is named.",
     )
     parser.add_argument(
         "--quick", action="store_true", help="fewer and smaller models: a second or two"
@@ -54,6 +63,10 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--output", metavar="PATH", help="write the table as JSON, and print only what is wrong"
     )
+    parser.add_argument(
+        "--op", metavar="NAME", help="print what to write for this op, or check it (docs/lessons)"
+    )
+    add_optional_path(parser, "--candidate", "FILE", "your functions of the op")
     add_device(parser)
     add_gpus(parser)
     finish(parser, run_check)
@@ -73,6 +86,9 @@ def run_check(options: argparse.Namespace) -> None:
         worst,
     )
 
+    if options.op or options.candidate:
+        check_op(options)
+        return
     forms = checked_forms(options)  # refuses a device that is not there
     quiet = options.output is not None
     gradients = print_table(check_all(options.quick), quiet)
@@ -108,6 +124,40 @@ def run_check(options: argparse.Namespace) -> None:
     if options.config is None and (options.device == "cpu" or engine.name == "cuda"):
         length = 512 if engine.name == "cuda" else 1024
         check_engine(engine.name, options.quick, {"small": (2, 128), "base": (1, length)})
+
+
+def check_op(options: argparse.Namespace) -> None:
+    """Compare a learner's op with the specification; without a file, print what to write."""
+    from nanoeuler.lessons.candidate import read_candidate
+    from nanoeuler.lessons.task import task
+    from nanoeuler.lessons.trials import TRIALS
+    from nanoeuler.lessons.verdict import LIMIT, judge, remark
+
+    op, path = options.op, options.candidate
+    if op not in TRIALS:
+        near = difflib.get_close_matches(op or "", TRIALS, n=1)
+        advice = f"did you mean {near[0]}?" if near else f"the ops are {', '.join(TRIALS)}"
+        asked = f"--op {op}: there is no such op" if op else "--candidate needs --op"
+        raise UserError(f"{asked}; {advice}")
+    if path is None:
+        print(task(TRIALS[op]))
+        return
+    candidate = read_candidate(path)
+    results = judge(op, candidate)
+    for result in results:
+        print(f"{result.call.title}: {result.name} {result.fault or 'is right'}")
+        if result.likely:
+            print(f"  likely: {result.likely}")
+    wrong = [result for result in results if result.fault]
+    if wrong:
+        if text := remark(op, candidate, results):
+            print(text)
+        first = wrong[0]
+        raise UserError(
+            f"{path}: {op} is wrong in {len(wrong)} of {log.counted(len(results), 'result')}; "
+            f"mend {first.name} of {first.call.function} first"
+        )
+    log.line("check", f"{path}: {op} agrees with the specification (limit {LIMIT:g})")
 
 
 def checked_forms(options: argparse.Namespace) -> "list[Form]":

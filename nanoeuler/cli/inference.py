@@ -171,33 +171,28 @@ def decoded(content: bytes, name: str) -> str:
 
 
 def run_chat(options: argparse.Namespace) -> None:
-    import contextlib
-
     from nanoeuler import api
     from nanoeuler.inference.chat import Chat
     from nanoeuler.inference.conversation import Conversation
     from nanoeuler.inference.sampling import Sampling
-
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  (with it, input() edits lines and recalls them)
+    from nanoeuler.inference.terminal import Terminal
 
     sampling = Sampling(**sampling_options(options))
     folder = model_folder(options)
     speculation = not options.no_speculation
     model = api.load(folder, options.device, options.gpus, speculation=speculation)
     log.lenient(sys.stdin)
-    output = sys.stdout
-
-    def write(text: str) -> None:
-        output.write(text)
-        output.flush()
-
+    terminal = Terminal()
     template = None if model.template is None else model.prompt
     conversation = Conversation(model.writer, template, options.history)
     max_tokens = api.MAX_TOKENS if options.max_tokens is None else options.max_tokens
-    chat = Chat(conversation, sampling, max_tokens, write)
+    chat = Chat(
+        *(conversation, sampling, max_tokens, terminal.write),
+        notice_style=terminal.notice,
+        shows_speed=terminal.is_one,
+    )
     log.line("chat", f"{model!r} of {folder}")
-    prompt = "> " if sys.stdin.isatty() else ""
-    chat.run(lambda: input(prompt))
-    if prompt:
-        write("\n")
+    terminal.start([*chat.commands, "/quit"])
+    chat.run(terminal.read)
+    if terminal.prompt:
+        terminal.write("\n")

@@ -13,12 +13,16 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "export",
         help="write a model for transformers, llama.cpp or Ollama",
-        description="Write a model as a folder that transformers reads, or as a GGUF file for "
-        "llama.cpp with Ollama's Modelfile beside it. The extra prediction heads are left out.",
+        description="Write a model as a folder that transformers reads, as a GGUF file for "
+        "llama.cpp with Ollama's Modelfile beside it, or as a model folder like the one it comes "
+        "from, with --dtype bf16 half as large. Other programs get no extra prediction heads.",
     )
     add_model(parser)
     parser.add_argument(
-        "--format", choices=("hf", "gguf"), required=True, help="Hugging Face's folder, or GGUF"
+        "--format",
+        choices=("hf", "gguf", "nanoeuler"),
+        required=True,
+        help="Hugging Face's folder, GGUF, or a model folder of nanoeuler's",
     )
     parser.add_argument(
         "--dtype",

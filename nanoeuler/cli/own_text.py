@@ -10,14 +10,12 @@ import argparse
 import os
 import re
 import shlex
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from nanoeuler.cli.options import finish
+from nanoeuler.cli.workflow import find_snakefile, run_snakemake
 from nanoeuler.errors import UserError
 
 MOST_MINUTES = 24 * 60
@@ -69,20 +67,8 @@ def run_train(options: argparse.Namespace) -> int:
     request = ["nanoeuler", "train", *texts, "--minutes", f"{options.minutes:g}"]
     request += ["--name", options.name] if options.name else []
     prepare(config_file, name, texts, options.minutes, shlex.join(request))
-    return run_workflow(config_file) or show_results(config_file)
-
-
-def find_snakefile() -> Path:
-    """The workflow: beside this package, or in the working folder where the package is installed
-    elsewhere."""
-    import nanoeuler
-
-    for folder in (Path(nanoeuler.__file__).parents[1], Path.cwd()):
-        if (folder / "workflow" / "rules" / "training.smk").is_file():
-            return Path(os.path.relpath(folder / "Snakefile"))
-    raise UserError(
-        "train: there is no workflow here; run it in the folder that nanoeuler's clone is"
-    )
+    arguments = ["--cores", "all", "--configfile", str(config_file), "--quiet", "all"]
+    return run_snakemake(arguments) or show_results(config_file)
 
 
 def prepare(
@@ -121,31 +107,6 @@ def prepare(
     ]
     own_run.write_config(config_file, comment, config)
     log.line("config", f"{config_file} has the settings, to be changed and run again")
-
-
-def run_workflow(config_file: Path) -> int:
-    """Run Snakemake, and pass on signals, at which a stage saves. Returns the exit status."""
-    from nanoeuler import log
-
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(find_snakefile())]
-    command += ["--cores", "all", "--configfile", str(config_file), "--quiet", "all"]
-    process = subprocess.Popen(command, process_group=0)  # of its own: signals reach it once
-    received: list[int] = []
-
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        os.killpg(process.pid, number)
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, pass_on)
-    status = process.wait()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    if received and status:
-        log.line("stopped", "run the same command again to go on")
-        return 128 + received[0]
-    return 1 if status else 0
 
 
 def show_results(config_file: Path) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,6 +76,13 @@ def add_common(parser: argparse.ArgumentParser, stage: str, handler: Handler) ->
         default=1,
         metavar="N",
         help="processes that share every step, on a CPU (default 1)",
+    )
+    add_optional_path(
+        parser,
+        "--candidate",
+        "FILE",
+        "compute with the ops that this file defines instead of the specification's (slow; for "
+        "docs/lessons)",
     )
     finish(parser, handler)
 
@@ -160,6 +168,7 @@ def run(
     """
     from nanoeuler.backend import gpu_problem, make_backend
     from nanoeuler.folders import require_ours
+    from nanoeuler.lessons.candidate import explained
     from nanoeuler.training.distributed.ranks import ranks
     from nanoeuler.training.stopping import Stopped
 
@@ -169,7 +178,7 @@ def run(
         raise UserError(f"--ranks {options.ranks}: ranks compute on a CPU; add --device cpu")
     try:
         with ranks(rank_count(options), options.output) as group:
-            backend = make_backend(
+            backend = candidate_backend(options, group.size) or make_backend(
                 options.device,
                 options.gpus if group.size == 1 and options.gpus != "auto" else None,
                 precision=settings.precision,
@@ -180,8 +189,43 @@ def run(
                     f"--gpus {group.size}: another process of nanoeuler is at work on one of the "
                     "GPUs; wait for it, or ask for fewer"
                 )
-            stage(backend, group.on(backend))
+            with explained(options.candidate) if options.candidate else nullcontext():
+                stage(backend, group.on(backend))
         return 0
     except Stopped as stopped:
         log.line("stopped", "the state is saved; run the same command again to go on")
         return 128 + stopped.signal_number
+
+
+def candidate_backend(options: argparse.Namespace, ranks: int) -> "Backend | None":
+    """The specification with the ops of `--candidate`; None where there is no such option.
+
+    Raises `UserError` for a folder that holds another run, which it would replace.
+    """
+    from nanoeuler.backend.reference import ReferenceBackend
+    from nanoeuler.lessons.candidate import read_candidate
+
+    path, metrics = options.candidate, options.output / "metrics.jsonl"
+    if path is None:
+        return None
+    if ranks > 1 or options.device not in ("auto", "reference"):
+        raise UserError(
+            "--candidate computes with the specification's ops in one process; leave out --ranks, "
+            "--gpus and --device"
+        )
+    if metrics.exists() and '"candidate"' not in metrics.read_text("utf-8").partition("\n")[0]:
+        raise UserError(
+            f"{options.output}: holds a run without --candidate, which this one would replace; "
+            "give --output another folder"
+        )
+    candidate = read_candidate(path)
+    engine = candidate.engine(ReferenceBackend)
+    replaced = [name for name in candidate.functions if name in vars(engine)]
+    if not replaced:
+        raise UserError(
+            f"{path}: defines no op of training; `nanoeuler check --op NAME` says how it is defined"
+        )
+    candidate.check_calls()
+    log.line("candidate", f"{path} computes {', '.join(replaced)}")
+    backend: Backend = engine()
+    return backend

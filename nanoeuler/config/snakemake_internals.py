@@ -5,6 +5,7 @@ in `TRIED`.
 """
 
 import base64
+import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -85,6 +86,13 @@ def explain_changes(worded: Callable[[Iterable[str], Iterable[str]], str]) -> No
     from snakemake.persistence import ParamsChange
 
     ParamsChange.__str__ = lambda change: worded(change.only_old, change.only_new)
+
+
+def filter_messages(messages: logging.Filter) -> None:
+    """Let `messages` see and change all records of Snakemake's logger."""
+    from snakemake.logging import logger
+
+    logger.addFilter(messages)
 
 
 def is_incomplete(path: str, folder: Path = FOLDER) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, AttentionArrays
+from nanoeuler.backend.records import AttentionArrays
+from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.documents import frame, mask_padding, windows
 from nanoeuler.model.families import family_of
 from nanoeuler.model.flat import FlatBuffer
@@ -32,12 +32,15 @@ GUESSES = 3
 def read(
     model: Transformer, store: TokenStore, tokenizer: Tokenizer, document_mask: bool, window: int
 ) -> dict[str, Any]:
-    """Read a stretch in the middle of each source's held-out text. Returns JSON values:
+    """Read a stretch in the middle of each source's held-out text, with the specification in
+    float32 on whatever engine the model is: these are few tokens. Returns JSON values:
 
     texts   source → {"tokens": their texts, "bits": what each cost}
     lens    {"tokens": texts read, "guesses": [point][token][guess], "shares": likewise,
              "attention": [layer][head][token], as `attention` says}
     """
+    parameters = np.asarray(model.backend.to_host(model.parameters), np.float32)
+    model = Transformer(model.config, parameters, ReferenceBackend())
     texts: dict[str, Any] = {}
     lens: dict[str, Any] | None = None
     log2_shares = last_layer(model)
@@ -52,8 +55,7 @@ def read(
             ids_BT, following_BK, tokenizer.end_id, document_mask
         )
         mask_padding(targets_BTK, length_B)
-        batch = Batch(*map(model.backend.from_host, (ids_BT, positions_BT, starts_BT)))
-        buffers = model.forward(batch, training=True)
+        buffers = model.forward(Batch(ids_BT, positions_BT, starts_BT), training=True)
         target_N = targets_BTK.reshape(-1)[:TOKENS]
         target_N = target_N[target_N >= 0]
         shares_NV = log2_shares(buffers.points[-1][: len(target_N)])
@@ -69,7 +71,7 @@ def read(
                 "tokens": [spelled(tokenizer, id) for id in read_N.tolist()],
                 **look(log2_shares, tokenizer, [point[last] for point in buffers.points]),
                 "attention": [
-                    attention(model.backend, block.heads, starts_BT, range(last.start, last.stop))
+                    attention(block.heads, starts_BT, range(last.start, last.stop))
                     for block in buffers.blocks[::2]
                 ],
             }
@@ -77,7 +79,7 @@ def read(
 
 
 def look(
-    log2_shares: Callable[[Array], np.ndarray], tokenizer: Tokenizer, points: list[Array]
+    log2_shares: Callable[[np.ndarray], np.ndarray], tokenizer: Tokenizer, points: list[np.ndarray]
 ) -> dict[str, Any]:
     """The likeliest next tokens behind each token, at every point of the stream, (N, dim)."""
     guesses, shares = [], []
@@ -90,16 +92,15 @@ def look(
     return {"guesses": guesses, "shares": shares}
 
 
-def last_layer(model: Transformer) -> Callable[[Array], np.ndarray]:
+def last_layer(model: Transformer) -> Callable[[np.ndarray], np.ndarray]:
     """A function from a stream (N, dim) to the binary logarithms of the probabilities that the
     final norm and head 0 make of it, (N, V)."""
-    config, backend = model.config, model.backend
+    config = model.config
     family, weights = family_of(config), FlatBuffer(config, model.parameters)
-    gain, *bias = (host(backend, weights[name]) for name in family.FINAL_NORM)
-    head_VD = host(backend, weights[family.EMBEDDING if config.tied else head_name(0)])
+    gain, *bias = (weights[name] for name in family.FINAL_NORM)
+    head_VD = weights[family.EMBEDDING if config.tied else head_name(0)]
 
-    def log2_shares(point: Array) -> np.ndarray:
-        x_ND = host(backend, point)
+    def log2_shares(x_ND: np.ndarray) -> np.ndarray:
         if bias:
             x_ND = x_ND - x_ND.mean(axis=1, keepdims=True)
         mean_N1 = np.mean(x_ND**2, axis=1, keepdims=True)
@@ -113,11 +114,11 @@ def last_layer(model: Transformer) -> Callable[[Array], np.ndarray]:
 
 
 def attention(
-    backend: Backend, arrays: AttentionArrays, starts_BT: np.ndarray, chosen: range
+    arrays: AttentionArrays, starts_BT: np.ndarray, chosen: range
 ) -> list[list[list[int]]]:
     """What each head of a layer looks at from each of the `chosen` tokens: [head][token] → percent
     for all tokens before the chosen ones together, then for each chosen one up to itself."""
-    query_BTHE, key_BTGE = host(backend, arrays.query), host(backend, arrays.key)
+    query_BTHE, key_BTGE = arrays.query, arrays.key
     T, H, E = query_BTHE.shape[1:]
     found: list[list[list[int]]] = [[] for _ in range(H)]
     for token in chosen:
@@ -135,10 +136,6 @@ def attention(
         for head, shares in enumerate(np.nan_to_num(percent).astype(int).tolist()):
             found[head].append(shares)
     return found
-
-
-def host(backend: Backend, array: Array) -> np.ndarray:
-    return np.asarray(backend.to_host(array), np.float32)
 
 
 def shown_texts(tokenizer: Tokenizer, ids_N: np.ndarray) -> list[str]:

@@ -1,21 +1,27 @@
 """The read-answer loop of `nanoeuler chat`.
 
-Every line is a turn. An empty line continues a reply that was broken off; a line that starts with
-`/` is a command. Ctrl-C stops only the reply that is being written; Ctrl-D leaves.
+Every line is a turn, and so are lines that are pasted together at a terminal. An empty line
+continues a reply that was broken off; a line that starts with `/` is a command. Ctrl-C stops only
+the reply that is being written; Ctrl-D leaves.
 """
 
 import dataclasses
+import difflib
+import shutil
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from nanoeuler.errors import UserError
+from nanoeuler.inference import alternatives
 from nanoeuler.inference.conversation import Conversation
+from nanoeuler.inference.generate import Reply
 from nanoeuler.inference.sampling import Sampling, at_least_one
 from nanoeuler.log import counted, printable
 
 T = TypeVar("T")
 
 HELP = """\
+/why             what else each token of the last reply might have been
 /temperature X   0: always the likeliest token; 1: as the model is
 /top-k K         choose among the K likeliest tokens; 0: all
 /top-p P         choose among the fewest tokens that hold the share P; 1: all
@@ -29,7 +35,11 @@ A space in front of a line that starts with / sends it as text."""
 
 
 class Chat:
-    """A conversation at a terminal. `write` shows text at once; notices stand in parentheses."""
+    """A conversation. `write` shows text at once; notices stand in parentheses.
+
+    At a terminal, `notice_style` makes them look different from replies, and `shows_speed` says how
+    fast each reply came.
+    """
 
     def __init__(
         self,
@@ -37,13 +47,19 @@ class Chat:
         sampling: Sampling,
         max_tokens: int,
         write: Callable[[str], None],
+        *,
+        notice_style: Callable[[str], str] = str,
+        shows_speed: bool = False,
     ):
         self.conversation = conversation
         self.sampling = sampling
         self.write = write
         self.max_tokens = at_least_one(max_tokens)
+        self.notice_style = notice_style
+        self.shows_speed = shows_speed
         self.commands: dict[str, Callable[[str], None]] = {
             "/help": lambda _: self.write(HELP + "\n"),
+            "/why": self.why,
             "/reset": self.reset,
             "/temperature": lambda value: self.set_sampling("temperature", float, value),
             "/top-k": lambda value: self.set_sampling("top_k", int, value),
@@ -76,7 +92,7 @@ class Chat:
         self.notice(f"{self.history_in_words()}; {keys}")
 
     def serve(self, line: str) -> None:
-        if line.startswith("/"):
+        if line.startswith("/") and "\n" not in line:  # a pasted text is no command
             self.obey(line)
         elif line.strip():
             self.conversation.say(line.strip())
@@ -99,6 +115,8 @@ class Chat:
             stopped = True
         self.conversation.hear(reply)
         self.write("\n")
+        if self.shows_speed:
+            self.notice(speed(reply))
         if reply.dropped:
             self.notice(f"{full}: its {counted(reply.dropped, 'oldest token')} dropped")
         if stopped:
@@ -110,18 +128,33 @@ class Chat:
             )
 
     def notice(self, text: str, fresh_line: bool = False) -> None:
-        self.write(("\n" if fresh_line else "") + f"({text})\n")
+        self.write(("\n" if fresh_line else "") + self.notice_style(f"({text})") + "\n")
 
     # ---- commands
 
     def obey(self, line: str) -> None:
         name, _, value = line.strip().partition(" ")
         if name not in self.commands:
+            near = difflib.get_close_matches(name, [*self.commands, "/quit"], n=1)
+            if near:
+                raise UserError(f"{name} is no command; did you mean {near[0]}?")
             raise UserError(
                 f"{name} is no command; there are {', '.join(self.commands)} and /quit, "
                 "and a space in front sends the line as text"
             )
         self.commands[name](value.strip())
+
+    def why(self, _: str) -> None:
+        """Show the alternatives of the last reply's tokens."""
+        found = self.conversation.last_choices()
+        if not found:
+            self.notice("there is no reply yet")
+            return
+        self.notice(
+            "each token and the likeliest others, as chances at temperature 1; · is a space"
+        )
+        columns = min(shutil.get_terminal_size().columns or 80, 100)
+        self.write(alternatives.table(self.conversation.writer, found, columns) + "\n")
 
     def reset(self, _: str) -> None:
         self.conversation.reset()
@@ -154,6 +187,11 @@ class Chat:
         if self.conversation.history:
             return "history is on: earlier turns are seen as far as the context allows"
         return "history is off: every line is taken by itself"
+
+
+def speed(reply: Reply) -> str:
+    rate = reply.tokens_per_second
+    return counted(len(reply.ids), "token") + (f", {rate:,.0f} tokens/s" if rate else "")
 
 
 def number(kind: Callable[[str], T], name: str, value: str) -> T:

@@ -8,6 +8,7 @@ context are dropped whole, the oldest first.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from nanoeuler.inference.alternatives import Choice, choices
 from nanoeuler.inference.generate import Reply, Writer
 from nanoeuler.inference.sampling import Sampling
 
@@ -80,3 +81,12 @@ class Conversation:
         turn.reply.extend(reply.ids)
         turn.ended = reply.ended
         self.position += len(reply.ids)
+
+    def last_choices(self) -> list[Choice]:
+        """What else each token of the last reply might have been, its end too."""
+        if not self.turns:
+            return []
+        last = self.turns[-1]
+        written = [*last.reply, *([self.writer.tokenizer.end_id] if last.ended else [])]
+        ids = [id for turn in self.turns[:-1] for id in turn.ids] + last.prompt + written
+        return choices(self.writer, ids, len(written)) if written else []

@@ -9,7 +9,7 @@ import numpy as np
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.speculation import Speculation
 from nanoeuler.inference.window import ContextWindow
-from nanoeuler.model.transformer import Transformer
+from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.decoder import StreamDecoder
 
@@ -182,6 +182,13 @@ class Writer:
     def frame(self, text: str | bytes) -> list[int]:
         """`text` as the start of a document: `</s>` and its tokens."""
         return [self.tokenizer.end_id, *self.tokenizer.encode(text).tolist()]
+
+    def logits(self, ids_BT: np.ndarray) -> np.ndarray:
+        """Logits of head 0 behind every token, (B, T, V) float32; rows are one document each."""
+        model = self.model
+        normed = model.forward(Batch.of_documents(ids_BT, model.backend)).stream.normed
+        logits_NV = np.array(model.backend.to_host(model.first_logits(normed)), np.float32)
+        return logits_NV.reshape(*ids_BT.shape, -1)
 
     def stream(
         self, prompt: Sequence[int], sampling: Sampling, max_tokens: int, first_position: int = 0

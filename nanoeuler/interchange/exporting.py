@@ -1,12 +1,12 @@
-"""The stage `export`: a model folder as files of another program."""
+"""The stage `export`: a model folder as files of another program, or as a smaller one."""
 
 from pathlib import Path
 
 from nanoeuler.errors import UserError
 from nanoeuler.interchange.plain_model import DTYPES
-from nanoeuler.model.files import load_model
+from nanoeuler.model.files import load_model, save_model
 
-FORMATS = {"hf": [*DTYPES], "gguf": [*DTYPES, "q8_0"]}
+FORMATS = {"hf": [*DTYPES], "gguf": [*DTYPES, "q8_0"], "nanoeuler": ["f32", "bf16"]}
 """Format → the types that its weights can have."""
 
 
@@ -33,6 +33,8 @@ def export(model: Path, format: str, dtype: str, output: Path) -> None:
         from nanoeuler.interchange.run_card import run_matter
 
         write_folder(output, saved, dtype, run_matter(model))
+    elif format == "nanoeuler":
+        save_model(output, saved, dtype)
     else:
         from nanoeuler.interchange.gguf_file import write_gguf
 

@@ -19,7 +19,7 @@ from nanoeuler import log
 from nanoeuler.errors import UserError, brief
 from nanoeuler.files import read_json, sha256_file, sha256_text
 from nanoeuler.interchange.exporting import require_new
-from nanoeuler.interchange.plain_model import from_bf16
+from nanoeuler.model.bf16 import from_bf16
 from nanoeuler.model.companions import CARD, TOKENIZER_CONFIG
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import CONFIG, TOKENIZER, WEIGHTS, SavedModel, save_model

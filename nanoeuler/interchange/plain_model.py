@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nanoeuler.errors import UserError
+from nanoeuler.model.bf16 import from_bf16, to_bf16
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel
 from nanoeuler.model.flat import FlatBuffer
@@ -54,9 +55,7 @@ def cast(name: str, tensor: np.ndarray, dtype: str) -> np.ndarray:
     Raises `UserError` for a value that the type does not hold.
     """
     if dtype == "bf16":
-        bits = np.ascontiguousarray(tensor).view(np.uint32)
-        rounded = bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)  # to nearest, ties to even
-        result = (rounded >> 16).astype(np.uint16)
+        result = to_bf16(tensor)
         finite = np.isfinite(tensor).all() and np.isfinite(from_bf16(result)).all()
     else:
         with np.errstate(over="ignore"):
@@ -68,8 +67,3 @@ def cast(name: str, tensor: np.ndarray, dtype: str) -> np.ndarray:
             "--dtype f32, or if that says the same, take an earlier model"
         )
     return result
-
-
-def from_bf16(halves: np.ndarray) -> np.ndarray:
-    """The float32 numbers whose upper halves are given as uint16."""
-    return (halves.astype(np.uint32) << 16).view(np.float32)

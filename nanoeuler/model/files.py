@@ -1,8 +1,9 @@
 """A model folder holds all that chat, evaluation and export need.
 
 Its model is three files: `model.safetensors`, `config.json` and `tokenizer.json`. Tensors have the
-names and shapes of Hugging Face's Llama or GPT-2, in float32, without padding. `config.json`
-carries this project's fields under `nanoeuler`, beside the keys that readers of those look for.
+names and shapes of Hugging Face's Llama or GPT-2, in float32 (of a model that was exported, maybe
+in bf16), without padding. `config.json` carries this project's fields under `nanoeuler`, beside the
+keys that readers of those look for.
 That section holds the hashes of the other two files and its own, which are compared when the folder
 is read.
 Beside them lie the companions, which are for other tools.
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError, TensorSpec, deserialize, safe_open, serialize_file
 from safetensors.numpy import save_file
 
 from nanoeuler import log
@@ -25,6 +26,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import link_or_copy, read_json, sha256_file, write_json
 from nanoeuler.folders import atomic_folder
 from nanoeuler.integrity import Origin, check_file, check_seal, seal
+from nanoeuler.model.bf16 import from_bf16, to_bf16
 from nanoeuler.model.companions import COMPANIONS, write_companions
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer
@@ -49,14 +51,30 @@ class SavedModel:
     info: dict[str, Any] = field(default_factory=dict)  # provenance, licences, training summary
 
 
-def save_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
-    """Write the named tensors of flat buffers; the keys of `buffers` are prefixes ("" for none)."""
+def save_tensors(path: Path, buffers: dict[str, FlatBuffer], dtype: str = "f32") -> None:
+    """Write the named tensors of flat buffers, in f32 or bf16; the keys of `buffers` are prefixes
+    ("" for none)."""
     tensors = {
         prefix + tensor.name: np.ascontiguousarray(buffer.in_file(tensor.name))
         for prefix, buffer in buffers.items()
         for tensor in buffer.table
     }
-    write_safetensors(path, tensors)
+    if dtype == "bf16":
+        arrays = {name: to_bf16(tensor) for name, tensor in tensors.items()}
+        serialize_file(
+            {
+                name: TensorSpec(
+                    dtype="bfloat16",
+                    shape=array.shape,
+                    data_ptr=array.ctypes.data,
+                    data_len=array.nbytes,
+                )
+                for name, array in arrays.items()
+            },
+            path,
+        )
+    else:
+        write_safetensors(path, tensors)
 
 
 def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
@@ -92,7 +110,9 @@ def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
                     raise UserError(f"{path}: tensor {name} is missing; {other_fields}")
                 stored = file.get_slice(name)
                 check_stored(path, name, stored.get_dtype(), stored.get_shape(), view.shape)
-                view[...] = file.get_tensor(name)
+            halves = bf16_tensors(path) if stored.get_dtype() == "BF16" else None
+            for name, view in wanted.items():
+                view[...] = halves[name] if halves else file.get_tensor(name)
     except FileNotFoundError as error:
         raise UserError(
             f"{path}: no such file; train the model first or give its folder"
@@ -103,14 +123,22 @@ def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
         ) from error
 
 
+def bf16_tensors(path: Path) -> dict[str, np.ndarray]:
+    """All tensors of a file in bf16, as float32. (The package reads no bf16 for NumPy.)"""
+    return {
+        name: from_bf16(np.frombuffer(entry["data"], np.uint16)).reshape(entry["shape"])
+        for name, entry in deserialize(path.read_bytes())
+    }
+
+
 def check_stored(
     path: Path, name: str, dtype: str, shape: Sequence[int], expected: Sequence[int]
 ) -> None:
     """Refuse a stored tensor that does not fit the model."""
-    if dtype != "F32":
+    if dtype not in ("F32", "BF16"):
         raise UserError(
-            f"{path}: tensor {name} has type {dtype}; a nanoeuler model is stored in float32, "
-            "so this file was not written by it"
+            f"{path}: tensor {name} has type {dtype}; a nanoeuler model is stored in float32 or "
+            "bf16, so this file was not written by it"
         )
     if tuple(shape) != tuple(expected):
         raise UserError(
@@ -148,11 +176,12 @@ def usable(folder: Path) -> Path:
     return kept
 
 
-def save_model(folder: str | Path, model: SavedModel) -> None:
-    """Write a model folder, which appears whole or not at all."""
+def save_model(folder: str | Path, model: SavedModel, dtype: str = "f32") -> None:
+    """Write a model folder, which appears whole or not at all; its weights in f32 or bf16."""
     folder = Path(folder)
     with atomic_folder(folder) as temporary:
-        save_tensors(temporary / WEIGHTS, {"": FlatBuffer(model.config, model.parameters)})
+        buffers = {"": FlatBuffer(model.config, model.parameters)}
+        save_tensors(temporary / WEIGHTS, buffers, dtype)
         vocabulary = tokenizer_json.read_unchecked(model.tokenizer_path)
         tokenizer_json.write_framed(temporary / TOKENIZER, vocabulary)
         hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, TOKENIZER)}

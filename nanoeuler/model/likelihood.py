@@ -13,9 +13,9 @@ the very first `</s>` is predicted exactly once, and so is the end of the text.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,19 @@ BATCH_TOKENS = 8192
 
 SLICE_ELEMENTS = 1 << 22
 """Elements of the logits that exist at a time: 16 MB in float32."""
+
+Value = TypeVar("Value")
+
+
+class Share(Protocol):
+    """Gives compute(0) … compute(count − 1) in order, whoever computes them."""
+
+    def __call__(self, count: int, compute: Callable[[int], Value]) -> Iterable[Value]: ...
+
+
+def in_order(count: int, compute: Callable[[int], Value]) -> Iterable[Value]:
+    """All of them here, each when it is asked for."""
+    return map(compute, range(count))
 
 
 @dataclass(frozen=True)
@@ -88,13 +101,15 @@ def bits_per_byte(
     heads: int = 1,
     window: int | None = None,
     advance: Callable[[int], None] | None = None,
+    share: Share = in_order,
 ) -> HeldOutScore:
     """Score `sequence`, which holds at least one token.
 
     `text_bytes`: UTF-8 bytes of its text. `limit_tokens`: score only as many whole windows as that
     many tokens make (at least one), spread evenly over the text; the bytes are then those of their
     targets. `heads`: how many heads have their accuracy measured. `window`: T, by default the
-    model's context. `advance` is called with the tokens that each forward pass has scored.
+    model's context. `advance` is called with the tokens that each forward pass has scored. `share`
+    may let other ranks compute some of the passes; the sums have the same bits.
     """
     T, end_id = window or model.config.context, tokenizer.end_id
     total_windows = -(-len(sequence) // T)
@@ -104,12 +119,10 @@ def bits_per_byte(
     # equal batches: the model lays out its buffers once, and little is padded
     batches = -(-len(index_W) // (batch_rows or max(1, BATCH_TOKENS // T)))
     rows = -(-len(index_W) // batches)
-    nats = 0.0
-    tokens = 0
-    scored_bytes = 0
-    hits_K, counts_K = np.zeros(heads, np.int64), np.zeros(heads, np.int64)
-    for first in range(0, len(index_W), rows):
-        index_B = index_W[first : first + rows]
+
+    def score(number: int) -> tuple[float, int, int, np.ndarray, np.ndarray]:
+        """Nats, targets and their bytes, and each head's hits and targets in a batch."""
+        index_B = index_W[number * rows : (number + 1) * rows]
         ids_BT, following_BK, length_B = windows(sequence, index_B, T, heads, end_id)
         positions_BT, starts_BT, targets_BTK = frame(ids_BT, following_BK, end_id, document_mask)
         mask_padding(targets_BTK, length_B)
@@ -119,15 +132,25 @@ def bits_per_byte(
         batch = Batch(*map(model.backend.from_host, padded))
         batch_nats, batch_hits_K = score_batch(model, batch, targets_NK)
         scored = targets_NK[targets_NK[:, 0] >= 0, 0]
-        nats += batch_nats
-        tokens += len(scored)
+        batch_bytes = 0
         if byte_lengths_V is not None:
-            scored_bytes += int(byte_lengths_V[scored].sum())
-            scored_bytes -= added_spaces(tokenizer, ids_BT, targets_BTK[:, :, 0])
+            batch_bytes = int(byte_lengths_V[scored].sum())
+            batch_bytes -= added_spaces(tokenizer, ids_BT, targets_BTK[:, :, 0])
+        return batch_nats, len(scored), batch_bytes, batch_hits_K, (targets_NK >= 0).sum(axis=0)
+
+    nats = 0.0
+    tokens = scored_bytes = 0
+    hits_K, counts_K = np.zeros(heads, np.int64), np.zeros(heads, np.int64)
+    for batch_nats, batch_tokens, batch_bytes, batch_hits_K, batch_counts_K in share(
+        -(-len(index_W) // rows), score
+    ):
+        nats += batch_nats
+        tokens += batch_tokens
+        scored_bytes += batch_bytes
         hits_K += batch_hits_K
-        counts_K += (targets_NK >= 0).sum(axis=0)
+        counts_K += batch_counts_K
         if advance:
-            advance(len(scored))
+            advance(batch_tokens)
     if byte_lengths_V is None:
         scored_bytes = text_bytes
     return HeldOutScore(

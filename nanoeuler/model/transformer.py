@@ -32,6 +32,13 @@ class Batch:
     positions: Array  # (B, T) rotary positions, from 0
     starts: Array  # (B, T) slot in the row at which the token's document starts
 
+    @classmethod
+    def of_documents(cls, ids_BT: np.ndarray, backend: Backend) -> "Batch":
+        """Rows of one document each."""
+        positions_BT = np.broadcast_to(np.arange(ids_BT.shape[1], dtype=np.int32), ids_BT.shape)
+        arrays = ids_BT, positions_BT, np.zeros_like(ids_BT)
+        return cls(*map(backend.from_host, arrays))
+
 
 class Transformer:
     """A model's computation: parameters, and what one does with them."""

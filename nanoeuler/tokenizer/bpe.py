@@ -4,7 +4,7 @@ The rule that decides every id: merge the pair of adjacent ids with the highest 
 the smallest left id, then to the smallest right id. Stop at the wanted vocabulary size, or when no
 pair occurs at least twice. In "aaa" the pair "aa" is counted twice and merged once, from the left.
 
-`tests/tokenizer/slow_bpe.py` does the same by counting all pairs anew for each merge. Here
+`nanoeuler/tokenizer/reference.py` does the same by counting all pairs anew for each merge. Here
 `pair_table.py` keeps the counts up to date, so that a merge touches only the positions of its pair.
 """
 

@@ -29,6 +29,7 @@ from nanoeuler.folders import atomic_folder
 from nanoeuler.integrity import Origin, check_file, check_seal, seal
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import write_safetensors
+from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
@@ -124,7 +125,9 @@ def dpo(
         backend=backend,
         group=group,
         initial=lambda: parent.parameters,
-        validate=lambda transformer: measure(transformer, held_out, objective, reference["tokens"]),
+        validate=lambda transformer: measure(
+            transformer, held_out, objective, reference["tokens"], group.share
+        ),
         score=lambda values: values["loss"],
         tokenizer_path=tokenizer_path,
         template=parent.template,
@@ -224,6 +227,7 @@ def measure(
     held_out: PairStream,
     objective: PreferenceLoss,
     reference_tokens_RT: np.ndarray,
+    share: Share = in_order,
 ) -> dict[str, float]:
     """Loss, accuracy, margin, rewards and drift on the held-out pairs.
 
@@ -235,7 +239,7 @@ def measure(
     reference.
     """
     rewards, used, drift, start = [], [], [], 0
-    for rows, logprobs in all_logprobs(transformer, held_out):
+    for rows, logprobs in all_logprobs(transformer, held_out, share=share):
         spans, reference, scales, shares = rows.further
         rewards.append(scales * (reply_sums(logprobs, spans) - reference))
         used.append(shares > 0)

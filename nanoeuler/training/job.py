@@ -55,7 +55,9 @@ class Job:
     @property
     def hashed(self) -> dict[str, Any]:
         """All that the fingerprint hashes beside the settings."""
-        return {**self.inputs, **self.schedule.hashed}
+        candidate = self.backend.candidate
+        ops = {"candidate": candidate} if candidate else {}
+        return {**self.inputs, **self.schedule.hashed, **ops}
 
     @cached_property
     def fingerprint(self) -> str:

@@ -138,17 +138,9 @@ class FolderLock:
 
     def alive(self, holder: dict[str, Any], file: IO[str]) -> bool:
         """Whether the holder that wrote the open `file` still runs."""
-        if is_locked(file):
-            return True
-        here = {key: self.identity[key] for key in ("host", "boot", "processes")}
-        if all(holder.get(key, here[key]) == here[key] for key in ("host", "boot")) and holder:
-            if holder.get("flock"):
-                return False
-            if holder.get("processes", here["processes"]) == here["processes"]:
-                pid, started = holder.get("pid"), holder.get("process_start")
-                return (
-                    isinstance(pid, int) and started is not None and process_start(pid) == started
-                )
+        known = runs_here(holder, file)
+        if known is not None:
+            return known
         os.utime(self.file.fileno())  # now, by the clock of the file system
         now = os.fstat(self.file.fileno()).st_mtime
         return now - os.fstat(file.fileno()).st_mtime < SILENT_SECONDS
@@ -157,6 +149,32 @@ class FolderLock:
         while not self.stop.wait(HEARTBEAT_SECONDS):
             with contextlib.suppress(OSError, ValueError):
                 os.utime(self.file.fileno())
+
+
+def at_work(folder: Path) -> bool:
+    """Whether a trainer holds the lock of a checkpoint folder, as far as one can tell who does not
+    write there: clocks of other machines may be wrong."""
+    try:
+        with open(folder / "lock.json", encoding="utf-8", errors="replace") as file:
+            known = runs_here(read_holder(file.read()), file)
+            fresh = time.time() - os.fstat(file.fileno()).st_mtime < SILENT_SECONDS
+            return fresh if known is None else known
+    except OSError:
+        return False
+
+
+def runs_here(holder: dict[str, Any], file: IO[str]) -> bool | None:
+    """Whether the holder that wrote the open `file` runs; None where this machine can't tell."""
+    if is_locked(file):
+        return True
+    here = {"host": socket.gethostname(), "boot": boot_id()}
+    if all(holder.get(key, here[key]) == here[key] for key in here) and holder:
+        if holder.get("flock"):
+            return False
+        if holder.get("processes", process_namespace()) == process_namespace():
+            pid, started = holder.get("pid"), holder.get("process_start")
+            return isinstance(pid, int) and started is not None and process_start(pid) == started
+    return None
 
 
 def read_holder(text: str) -> dict[str, Any]:

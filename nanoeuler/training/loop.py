@@ -57,6 +57,8 @@ def train(job: Job) -> Path:
         try:
             form = Form(job.backend, job.config, job.settings.recompute, optimizer_of(job.settings))
             job.facts["check"] = check_before_training(form, job.stage)
+            if job.backend.candidate:
+                job.facts["candidate"] = job.info["candidate"] = job.backend.candidate
             job.group.admit()
             trainer = Trainer(job, checkpoints)
             return trainer.run()
@@ -169,6 +171,8 @@ class Trainer:
 
     def run(self) -> Path:
         """Train from the present step to the last one; returns the model folder."""
+        from nanoeuler.planning import later_tokens  # which imports the training state
+
         job, total = self.job, self.job.schedule.total_steps
         log.line(
             job.stage,
@@ -182,7 +186,11 @@ class Trainer:
         every, done = total * job.tokens_per_step, self.state.step * job.tokens_per_step
         with (
             catch_signals() as received,
-            log.Progress(job.stage, every, "tokens", done=done) as progress,
+            log.Progress(
+                *(job.stage, every, "tokens"),
+                done=done,
+                later=later_tokens(job.model_folder.parent),
+            ) as progress,
         ):
             self.validate_before_training()
             throughput = Throughput(job.tokens_per_step, self.peak)
@@ -348,7 +356,7 @@ class Trainer:
 
     def validate(self) -> None:
         """Measure the model on held-out data, and note whether it is the best so far."""
-        step, values = self.state.step, self.job.validate(self.state.model)
+        step, values = self.state.step, self.worker.validate()
         self.measurements.add(step, self.job.score(values))
         self.write(validation=values)
         log.line("validation", "", step=step, **values, best=self.measurements.best_score)
@@ -357,7 +365,7 @@ class Trainer:
 
     def measure_start(self) -> None:
         """Measure the model that this stage starts from, which it can't hand on as its best."""
-        values = self.job.validate(self.state.model)
+        values = self.worker.validate()
         self.write(validation=values)
         log.line("before", "", **values)
 

@@ -94,6 +94,7 @@ def pretrain(
                 tokenizer,
                 document_mask=settings.document_mask,
                 limit_tokens=settings.validation_tokens,
+                share=group.share,
             ).bits_per_byte
             for source, (text, text_bytes) in held_out.items()
         }

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
+from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.training.streams import StepRows
 
@@ -33,9 +34,18 @@ def target_logprobs(transformer: Transformer, rows: StepRows) -> np.ndarray:
 
 
 def all_logprobs(
-    transformer: Transformer, stream: Rows, rows_at_once: int = 8
+    transformer: Transformer, stream: Rows, rows_at_once: int = 8, share: Share = in_order
 ) -> Iterator[tuple[StepRows, np.ndarray]]:
-    """All rows of `stream` in order, a few at a time, with the log-probabilities of targets."""
-    for start in range(0, stream.rows, rows_at_once):
-        rows = stream.frame_rows(np.arange(start, min(start + rows_at_once, stream.rows)))
-        yield rows, target_logprobs(transformer, rows)
+    """All rows of `stream` in order, a few at a time, with the log-probabilities of targets.
+
+    `share` may let other ranks compute some of them.
+    """
+
+    def part(number: int) -> StepRows:
+        start = number * rows_at_once
+        return stream.frame_rows(np.arange(start, min(start + rows_at_once, stream.rows)))
+
+    parts = -(-stream.rows // rows_at_once)
+    computed = share(parts, lambda number: target_logprobs(transformer, part(number)))
+    for number, logprobs in enumerate(computed):
+        yield part(number), logprobs

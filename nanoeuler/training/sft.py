@@ -19,6 +19,7 @@ from nanoeuler.config.settings import Sft
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
+from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Transformer
 from nanoeuler.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
@@ -96,7 +97,7 @@ def sft(
         backend=backend,
         group=group,
         initial=lambda: parent.parameters if parent else initial_parameters(model, seed),
-        validate=lambda transformer: {"loss": response_loss(transformer, validation)},
+        validate=lambda transformer: {"loss": response_loss(transformer, validation, group.share)},
         score=lambda values: values["loss"],
         tokenizer_path=tokenizer_path,
         template=settings.template,
@@ -133,10 +134,10 @@ def describe_fit(fit: Fit, settings: Sft, context: int) -> None:
         )
 
 
-def response_loss(transformer: Transformer, stream: RecordStream) -> float:
+def response_loss(transformer: Transformer, stream: RecordStream, share: Share = in_order) -> float:
     """Nats per response token (`</s>` included) of head 0 on all rows of `stream`."""
     total, count = 0.0, 0
-    for rows, logprobs in all_logprobs(transformer, stream):
+    for rows, logprobs in all_logprobs(transformer, stream, share=share):
         total -= float(logprobs.sum(dtype=np.float64))
         count += int((rows.targets[..., 0] >= 0).sum())
     return total / max(1, count)

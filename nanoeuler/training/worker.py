@@ -15,7 +15,7 @@ from nanoeuler.model.depth import refined
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.growth import refined_tensors
-from nanoeuler.training.job import Job
+from nanoeuler.training.job import Job, Scores
 from nanoeuler.training.micro_batches import micro_batch_rows
 from nanoeuler.training.optimizer.choice import optimizer_of
 from nanoeuler.training.state import StepResult, TrainingState
@@ -111,6 +111,11 @@ class Worker:
     def tensors(self) -> dict[str, np.ndarray]:
         """See `TrainingState.tensors`."""
         return self.state.tensors()
+
+    @everywhere
+    def validate(self) -> Scores:
+        """The scores on held-out data, of which each rank computes a part."""
+        return self.job.validate(self.state.model)
 
     # ---- a step
 

@@ -16,7 +16,14 @@ from nanoeuler import provenance
 from nanoeuler.backend.capabilities import FusingBackend
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import AttentionForm, BlockForm, HeadNorm, SwigluForm
+from nanoeuler.backend.records import (
+    AttentionForm,
+    BiasedAttentionForm,
+    BlockForm,
+    GeluForm,
+    HeadNorm,
+    SwigluForm,
+)
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.llama import make_blocks
@@ -69,7 +76,18 @@ def test_a_variant_that_a_fused_path_does_not_know_is_left_to_the_composed_one()
     attention, mlp = FORMS[:2]
     assert isinstance(attention, AttentionForm)
     changed = [replace(attention, qk_norm="rms"), mlp]
-    assert not CpuBackend(1).fuses(FORMS + changed, 1)
+    engine = CpuBackend(1)
+    assert engine.fuses(FORMS + changed, 1)
+    engine.fused_variants = {}
+    assert engine.fuses(FORMS, 1)
+    assert not engine.fuses(FORMS + changed, 1)
+
+
+def test_a_variant_is_known_of_one_form():
+    """GPT-2's layer has no norms of heads."""
+    fields = vars(FORMS[0]) | {"qk_norm": "rms"}
+    forms = [BiasedAttentionForm(**fields), GeluForm(1.0, 1e-5, ffn=100)]
+    assert not CpuBackend(1).fuses(forms, 1)
 
 
 def test_a_variant_that_nobody_has_thought_of_is_left_to_the_composed_path():

@@ -69,29 +69,11 @@ def test_the_last_row_of_the_lens_is_what_the_model_says(model, tmp_path):
     assert plain == expected
 
 
-@pytest.mark.parametrize("engine", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_every_engine_reads_alike(model, tmp_path, engine):
+def test_a_model_of_another_engine_is_read_alike(model, tmp_path):
     store = TokenStore.open(save_tokens(tmp_path / "tokens", TOKENIZER, DOCUMENTS))
-    backend = make_backend(engine)
+    backend = make_backend("cpu")
     same = Transformer(model.config, backend.from_host(model.parameters), backend)
-    expected = read(model, store, TOKENIZER, True, 20)
-    found = read(same, store, TOKENIZER, True, 20)
-    tolerance = 0.02 if engine == "cpu" else 0.5  # float32, and bfloat16
-    for source, read_text in expected["texts"].items():
-        assert found["texts"][source]["tokens"] == read_text["tokens"]
-        np.testing.assert_allclose(
-            found["texts"][source]["bits"], read_text["bits"], atol=tolerance
-        )
-    assert found["lens"]["tokens"] == expected["lens"]["tokens"]
-    percent, other = (each["lens"]["attention"] for each in (found, expected))
-    assert np.shape(flatten(percent)) == np.shape(flatten(other))
-    np.testing.assert_allclose(flatten(percent), flatten(other), atol=1 if engine == "cpu" else 5)
-
-
-def flatten(nested):
-    if not isinstance(nested, list):
-        return [nested]
-    return [each for inner in nested for each in flatten(inner)]
+    assert read(same, store, TOKENIZER, True, 20) == read(model, store, TOKENIZER, True, 20)
 
 
 @pytest.mark.parametrize("first", [0, 12, 25])
@@ -102,7 +84,7 @@ def test_attention_is_what_mixes_the_values(model, first):
     positions = np.arange(T, dtype=np.int32)[None] - starts
     buffers = model.forward(Batch(ids, positions, starts), training=True)
     arrays, chosen = buffers.blocks[2].heads, range(first, min(first + LENS_TOKENS, 2 * T))
-    found = attention(model.backend, arrays, starts, chosen)
+    found = attention(arrays, starts, chosen)
     compared = 0
     for head, rows in enumerate(found):
         values_BTE = arrays.value[:, :, head * model.config.kv_heads // model.config.heads]

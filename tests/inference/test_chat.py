@@ -2,11 +2,13 @@
 
 import dataclasses
 import itertools
+import json
 import os
 import pty
 import re
 import select
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -157,8 +159,9 @@ def test_commands_set_what_they_say(chat):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("/foo", "(/foo is no command; there are /help, /reset, /temperature"),
+        ("/foo", "(/foo is no command; there are /help, /why, /reset, /temperature"),
         ("/", "(/ is no command"),
+        ("/tempreature 1", "(/tempreature is no command; did you mean /temperature?)"),
         ("/temperature hot", "(/temperature hot: it takes a number)"),
         ("/temperature -1", "(temperature is -1.0: it must be 0 (greedy) or above"),
         ("/top-k 1.5", "(/top-k 1.5: it takes a whole number)"),
@@ -186,6 +189,32 @@ def test_help_names_every_command(chat):
         "/quit",
     ):
         assert name in shown
+
+
+def test_why_shows_what_else_each_token_might_have_been(chat, tuned_folder):
+    nothing, first, second = chat("/why", "Name a colour.", "/why", "Count.", "/why").split("(each")
+    assert nothing == "(there is no reply yet)\nblue\n"
+    model = nanoeuler.load(tuned_folder)
+    prompt = [model.tokenizer.end_id, *model.tokenizer.encode(model.prompt("Name a colour."))]
+    written = [*model.tokenizer.encode("blue"), model.tokenizer.end_id]
+    scores_TV = model.logits(prompt + written[:-1])[-len(written) :][:, model.writer.allowed_V]
+    shares_TV = np.exp(scores_TV) / np.exp(scores_TV).sum(axis=1, keepdims=True)
+    rows = [line.split() for line in first.splitlines()[1:-1]]
+    assert "".join(row[1] for row in rows) == "blue(end)"
+    assert [row[0] for row in rows] == [f"{share:.0%}" for share in shares_TV.max(axis=1)]
+    second_best = np.sort(shares_TV, axis=1)[:, -2]
+    told = [float(row[3].strip("<%")) / 100 for row in rows]
+    assert told == pytest.approx(second_best, abs=1.1e-3)
+    assert "·t" in second
+    assert max(map(len, (first + second).splitlines())) <= 80
+
+
+def test_why_of_a_base_model_whose_reply_outgrew_the_context(base_folder):
+    model, terminal = nanoeuler.load(base_folder), Terminal("Once", "/why")
+    Chat(Conversation(model.writer, None, False), GREEDY, 120, terminal.write).run(
+        terminal.read_line
+    )
+    assert len(re.findall(r"^ *<?[0-9.]+%  ", terminal.shown, re.M)) == model.config.context
 
 
 def test_a_space_in_front_sends_a_slash_as_text(chat):
@@ -263,13 +292,15 @@ def test_what_a_terminal_would_obey_is_shown_not_obeyed(
 class Session:
     """`nanoeuler chat` at a pseudo-terminal of its own."""
 
-    def __init__(self, *options):
+    def __init__(self, state: Path, *options, **variables: str):
         self.terminal, program_side = pty.openpty()
         command = [sys.executable, "-m", "nanoeuler", "chat", *map(str, options)]
         environment = os.environ | {
             "TERM": "dumb",
             "PYTHONPATH": str(CHECKOUT),
             "INPUTRC": os.devnull,
+            "XDG_STATE_HOME": str(state),
+            "NO_COLOR": "",
         }
         self.process = subprocess.Popen(
             command,
@@ -277,7 +308,7 @@ class Session:
             stdout=program_side,
             stderr=program_side,
             cwd=CHECKOUT,
-            env=environment,
+            env=environment | variables,
             start_new_session=True,
             preexec_fn=take_terminal,
         )
@@ -324,11 +355,11 @@ def take_terminal():
 
 
 @pytest.fixture
-def session():
+def session(tmp_path):
     sessions = []
 
-    def start(*options):
-        sessions.append(Session(*options))
+    def start(*options, **variables):
+        sessions.append(Session(tmp_path / "state", *options, **variables))
         return sessions[-1]
 
     yield start
@@ -342,15 +373,61 @@ def test_a_tuned_model_at_a_terminal(session, tuned_folder):
     chat = session("--model", tuned_folder, "--temperature", "0")
     chat.expect(r"Ctrl-D leaves\)\n> ")
     chat.type("Name a colour.\n")
-    assert "\nblue\n" in chat.expect(r"blue\n> ")
+    assert "\nblue\n(4 tokens, " in chat.expect(r"blue\n\(4 tokens, [0-9,]+ tokens/s\)\n> ")
     chat.type("\n")
     chat.expect(r"\n> ")
     chat.type("/nonsense\n")
     chat.expect(r"/nonsense is no command.*\n> ")
     chat.type("Where does the fox live?\n")
-    chat.expect("In the old mill, café “Zur Mühle”.\n> ")
+    chat.expect("In the old mill, café “Zur Mühle”.\n\\([0-9]+ tokens, [0-9,]+ tokens/s\\)\n> ")
     chat.type("\x04")
     assert chat.leave() == 0
+
+
+def test_history_a_pasted_text_and_colours_at_a_terminal(session, tuned_folder, tmp_path):
+    """Two chats: what was pasted in the first is recalled in the second by the key Up."""
+    pasted = "Name\na colour."
+    options = ("--model", tuned_folder, "--temperature", "0", "--max-tokens", "3")
+    chat = session(*options, TERM="xterm-256color")
+    chat.expect(r"\x1b\[2m\(history is off.*\x1b\[0m\n.*\x1b\[1;36m> ")
+    chat.type(f"\x1b[200~{pasted}\x1b[201~")
+    chat.expect("a colour.")
+    chat.type("\n")
+    reply = chat.expect(r"tokens/s\)\x1b\[0m\n")
+    assert reply.count("tokens") == 2  # one reply
+    assert "\x1b[0m" in reply.split("(")[0]  # which has the terminal's own colour
+    chat.expect("> ")
+    chat.type("/tem\t0.5\n")
+    chat.expect(r"\(temperature is 0.5\)")
+    chat.expect("> ")
+    chat.type("\x04")
+    assert chat.leave() == 0
+    history = tmp_path / "state" / "nanoeuler" / "chat-history.jsonl"
+    assert list(map(json.loads, history.read_text().splitlines())) == [pasted, "/temperature 0.5"]
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    chat = session(*options, TERM="xterm-256color", NO_COLOR="1")
+    shown = chat.expect(r"Ctrl-D leaves\)\n.*> ")
+    chat.type("\x1b[A\x1b[A")
+    shown += chat.expect("a colour.")
+    chat.type("\n")
+    shown += chat.expect(r"tokens/s\)\n")
+    assert "\x1b[2m" not in shown
+    assert "\x1b[1;36m" not in shown
+
+
+def test_in_a_pipe_the_chat_is_plain(tuned_folder, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "nanoeuler", "chat", tuned_folder, "--temperature", "0"],
+        input="Name a colour.\n",
+        env=os.environ | {"XDG_STATE_HOME": str(tmp_path), "TERM": "xterm", "NO_COLOR": ""},
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+    )
+    greeting, reply = done.stdout.splitlines()
+    assert greeting.startswith("(history is off")
+    assert reply == "blue"
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.fixture

@@ -130,10 +130,18 @@ def test_the_end_and_the_limit_may_lie_within_the_drafts(limit):
         assert speculation.acceptance == [1, 1, 1]
 
 
-@pytest.mark.parametrize("family", [{}, {"family": "gpt2", "kv_heads": 6, "tied": True}])
-def test_a_few_tokens_at_once_have_the_bits_of_one_by_one_on_the_cpu(family):
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"qk_norm": "rms"},
+        {"qk_norm": "weighted"},
+        {"family": "gpt2", "kv_heads": 6, "tied": True},
+    ],
+)
+def test_a_few_tokens_at_once_have_the_bits_of_one_by_one_on_the_cpu(fields):
     """So a near tie is decided alike with drafts and without."""
-    config = ModelConfig.from_dict(SIZES | family)
+    config = ModelConfig.from_dict(SIZES | fields)
     backend = CpuBackend(2)
     model = Transformer(config, 4 * initial_parameters(config, 1), backend)
     ids = np.random.default_rng(1).integers(0, 70, (3, 40)).astype(np.int32)

@@ -15,7 +15,8 @@ from nanoeuler.cli import main
 from nanoeuler.errors import UserError
 from nanoeuler.interchange.exporting import export
 from nanoeuler.interchange.importing import import_folder
-from nanoeuler.interchange.plain_model import cast, from_bf16
+from nanoeuler.interchange.plain_model import cast
+from nanoeuler.model.bf16 import from_bf16
 from nanoeuler.model.files import load_config, load_model
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.transformer import Batch, Transformer

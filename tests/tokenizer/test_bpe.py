@@ -1,16 +1,16 @@
-"""The fast learner, `slow_bpe.py` and the `tokenizers` library learn the same merges."""
+"""The fast learner, `reference.py` and the `tokenizers` library learn the same merges."""
 
 import json
 from collections import Counter
 
 import pytest
-import slow_bpe
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_samples import PROSE, regex_words
 
 from nanoeuler.tokenizer import counting
+from nanoeuler.tokenizer import reference as slow_bpe
 from nanoeuler.tokenizer.bpe import learn
 from nanoeuler.tokenizer.counting import Piece, count_pieces, count_words
 from nanoeuler.tokenizer.vocabulary import BYTE_OF_CHARACTER, SMALLEST, SPECIALS, build

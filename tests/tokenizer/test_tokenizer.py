@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import slow_bpe
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from tokenizer_samples import (
 
 from nanoeuler.errors import UserError
 from nanoeuler.tokenizer import Tokenizer
+from nanoeuler.tokenizer import reference as slow_bpe
 from nanoeuler.tokenizer.encoder import Encoder
 from nanoeuler.tokenizer.vocabulary import SMALLEST, SPECIALS, build
 

@@ -52,6 +52,12 @@ def test_two_ranks_train_as_one_does(shared, uninterrupted):
         value if value is None else pytest.approx(value, rel=1e-4) for value in expected[1:]
     ]
     assert shared.metrics()[0]["ranks"] == 2
+    held_out = [
+        [m["validation"] for m in x.metrics() if "validation" in m] for x in (shared, uninterrupted)
+    ]
+    assert len(held_out[0]) == len(held_out[1]) > 1
+    for found, expected in zip(*held_out, strict=True):
+        assert found == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("who", ["rank 0", "rank 1"])

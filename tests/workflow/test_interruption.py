@@ -77,6 +77,10 @@ def test_ctrl_c(checkout, uninterrupted):
     # a terminal sends it to all processes in the foreground
     os.killpg(interrupted.process.pid, signal.SIGINT)
     assert interrupted.process.wait(timeout=CEILING) != 0
+    said = (checkout.path / "said.txt").read_text()
+    assert said.splitlines()[-1].startswith("interrupted  to go on, run the same command again")
+    assert "Traceback" not in said
+    assert "Error in rule" not in said
     assert not (checkout.path / WEIGHTS).exists()
     assert "going on from step" in checkout.run(*COMMAND)
     assert sha256_file(checkout.path / WEIGHTS) == uninterrupted

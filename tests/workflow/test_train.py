@@ -52,7 +52,7 @@ def test_a_stopped_run_resumes_by_the_same_command_and_ends_with_a_report(folder
             break
     said += first.stdout.read()
     assert first.wait(timeout=CEILING) == 130, said
-    assert said.splitlines()[-1] == "stopped  run the same command again to go on"
+    assert said.splitlines()[-1].startswith("interrupted  to go on, run the same command again")
     config_file = folder / "results/my-novel/config.yaml"
     written = config_file.read_text(encoding="utf-8")
     assert written.startswith("# nanoeuler train 'my novel.txt' --minutes 1\n")

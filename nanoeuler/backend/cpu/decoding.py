@@ -115,6 +115,15 @@ def attend(query, keys, values, at, stride, seen, scores, out):
     scale_into(out, np.float32(1) / total, out)
 
 
+@compiled(fastmath=FAST_MATH)
+def normed_head(x, weight, epsilon):
+    """x ← weight · x / r, in place; an empty weight stands for ones."""
+    inverse = np.float32(1) / np.sqrt(dot(x, x) / np.float32(len(x)) + epsilon)
+    scale_into(x, inverse, x)
+    for e in range(len(weight)):
+        x[e] *= weight[e]
+
+
 @compiled()
 def layer(
     x_ND, lengths_B, weights, parts, cos_PE, sin_PE, keys_BSGE, values_BSGE, constants, scratch
@@ -123,13 +132,15 @@ def layer(
 
     Keys and values of a sequence's new tokens go to the slots of the cache from lengths[b] on; what
     would lie past its end is left out. A token sees the keys of its sequence up to its own.
-    `weights`: attention norm, q/k/v, attention output, MLP norm, gate/up, down. `parts`: the first
-    columns of key, value and up in the packed products. `constants`: ε, h. `scratch`: at least
+    `weights`: attention norm, q/k/v, attention output, MLP norm, gate/up, down, and those of the
+    norms of query and key heads, which may be empty. `parts`: the first columns of key, value and
+    up in the packed products. `constants`: ε, h, and whether heads have norms. `scratch`: at least
     `scratch_floats` floats for each sequence.
     """
-    attention_norm, query_key_value, attention_output, mlp_norm, gate_up, down = weights
+    attention_norm, query_key_value, attention_output, mlp_norm, gate_up, down = weights[:6]
+    query_norm, key_norm = weights[6:]
     key_column, value_column, up_column = parts
-    epsilon, step_size = constants
+    epsilon, step_size, qk_norm = constants
     N, D = x_ND.shape
     B, S, G, E = keys_BSGE.shape
     T = N // B
@@ -163,10 +174,15 @@ def layer(
             continue
         cos, sin = row_of(cos_PE, slot), row_of(sin_PE, slot)
         for h in range(H):
-            rotate(span(packed, h * E, E), cos, sin, one)
+            query = span(packed, h * E, E)
+            if qk_norm:
+                normed_head(query, query_norm, epsilon)
+            rotate(query, cos, sin, one)
         for g in range(G):
             key = span(packed, key_column + g * E, E)
             value = span(packed, value_column + g * E, E)
+            if qk_norm:
+                normed_head(key, key_norm, epsilon)
             rotate(key, cos, sin, one)
             scale_into(key, one, row_of(keys_BSGE, (b, slot, g)))
             scale_into(value, one, row_of(values_BSGE, (b, slot, g)))
@@ -271,9 +287,10 @@ def layers_of(step: DecodeStep) -> list[tuple[Any, ...]]:
             layers.append(((*biased, *vars(m).values()), None, constants, *slots))
             continue
         assert isinstance(mlp, SwigluForm)
-        weights = a.norm, a.query_key_value, a.output, m.norm, m.gate_up, m.down
+        norms = (a.norm[:0] if norm is None else norm for norm in (a.query_norm, a.key_norm))
+        weights = a.norm, a.query_key_value, a.output, m.norm, m.gate_up, m.down, *norms
         parts = attention.key.start, attention.value.start, mlp.up.start
-        layers.append((weights, parts, constants, *slots))
+        layers.append((weights, parts, (*constants, attention.qk_norm != "none"), *slots))
     return layers
 
 

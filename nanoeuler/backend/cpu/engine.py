@@ -1,6 +1,7 @@
 """The ops on a CPU, in float32: BLAS for the products, compiled kernels for the rest."""
 
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import llvmlite
@@ -73,6 +74,7 @@ class CpuBackend(ReferenceBackend, FusingBackend):
 
     name = "cpu"
     fused_layers = ((AttentionForm, SwigluForm), (BiasedAttentionForm, GeluForm))
+    fused_variants = MappingProxyType({AttentionForm: frozenset({"qk_norm"})})
     fused_rows = FEW_ROWS
     fused_tokens = 8
     idle_caches = 1  # with the buffers of its steps

@@ -8,23 +8,29 @@
 // attention.cu, with the highest score so far. Keys of earlier tokens are fetched before the kernel
 // in front has ended (overlap.cuh), those of the new tokens after it.
 //
-// attend   in: query (B, HEADS, HEAD_SIZE), keys, values (B / TOKENS, S, KV_HEADS, HEAD_SIZE)
-//              ACTIVATION, sequences of the cache `cache_batch` elements apart; lengths
-//              (B / TOKENS) int: the slot of the first new token; a token sees the slots up to its
-//              own
+// Where heads have norms (QK_NORM), y = w · x / √(mean(x²) + ε) over a head, every block norms and
+// then rotates the queries and new keys that it reads: less work than the start of another kernel.
+// One block of each new key writes it to the cache, from where this kernel does not read it.
+//
+// attend   in: query (B, QUERY_HEADS, HEAD_SIZE), see slots.cuh, keys, values (B / TOKENS, S,
+//              KV_HEADS, HEAD_SIZE) ACTIVATION, sequences of the cache `cache_batch` elements
+//              apart; lengths (B / TOKENS) int: the slot of the first new token; a token sees the
+//              slots up to its own; with QK_NORM cosine, sine (positions, HEAD_SIZE / 2) float, and
+//              w of queries and of keys (HEAD_SIZE) float, or null for ones
 //          out: out (B, HEADS, HEAD_SIZE) ACTIVATION when there is one part; or, without `out`, for
 //              decode_layer.cu to put together: parts (B, HEADS, splits, HEAD_SIZE) float, sums of
 //              values, and shares (B, HEADS, splits) float2: highest score (in powers of 2), sum of
-//              weights
+//              weights; with QK_NORM the new tokens' keys, too
 //          bytes: 2 · B · (length + 1) · KV_HEADS · HEAD_SIZE · activation
 //              · HEADS / (KV_HEADS · TOGETHER), of which the L2 gives the repetitions
 // fill_slots  in: packed (B, ·) ACTIVATION, rows `stride` elements apart: q, from KEY on k, from
 //              VALUE on v; cosine, sine (positions, HEAD_SIZE / 2) float
-//          out: query, rotated; k (rotated) and v in their slots of the cache
+//          out: query, rotated; k (rotated) and v in their slots of the cache; with QK_NORM q and k
+//              as they are in query
 //          bytes: 4 · B · (HEADS + 2 KV_HEADS) · HEAD_SIZE
 //
-// Compiled in: THREADS of a block, HEADS, KV_HEADS, HEAD_SIZE, KEY, VALUE, TOKENS, and TOGETHER, a
-// divisor of HEADS / KV_HEADS.
+// Compiled in: THREADS of a block, HEADS, KV_HEADS, HEAD_SIZE, KEY, VALUE, TOKENS, QK_NORM, and
+// TOGETHER, a divisor of HEADS / KV_HEADS.
 #include "common.cuh"
 #include "overlap.cuh"
 #include "rotation.cuh"
@@ -34,18 +40,55 @@ constexpr int WARPS = THREADS / 32, CHUNKS = HEAD_SIZE / WIDTH, GROUPS = THREADS
               AHEAD = 4;
 constexpr int TOKEN = KV_HEADS * HEAD_SIZE, HALF = HEAD_SIZE / 2;
 constexpr float NEVER = -1e30f;  // below any score; unlike infinities, two have a difference
+static_assert(TOKENS + TOGETHER <= GROUPS, "a group takes a new key or a query");
+
+// Norm and rotation of a head at a position. CHUNKS neighbouring lanes have eight elements each, a
+// lane's from `column` on.
+struct Place {
+    int column;
+    Eight cos, sin;
+
+    __device__ __forceinline__
+    Place(const float* cosine, const float* sine, int position, int column)
+        : column(column) {
+        const size_t at = size_t(position) * HALF + column % HALF;
+        cos = load(cosine + at), sin = load(sine + at);
+    }
+    __device__ __forceinline__ Eight
+    normed_and_rotated(Eight x, const float* weight, float epsilon) const {
+        Eight scale = {1, 1, 1, 1, 1, 1, 1, 1}, out;
+        if (weight) scale = load(weight + column);
+        float squares = 0;
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) squares = fmaf(x.at[i], x.at[i], squares);
+#pragma unroll
+        for (int distance = 1; distance < CHUNKS; distance *= 2)
+            squares += __shfl_xor_sync(WHOLE_WARP, squares, distance);
+        const float inverse = 1.0f / sqrtf(squares / HEAD_SIZE + epsilon);
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) {
+            const float mine = x.at[i] * (inverse * scale.at[i]),
+                        partner = __shfl_xor_sync(WHOLE_WARP, mine, CHUNKS / 2);
+            out.at[i] = rotated(mine, partner, cos.at[i], sin.at[i], column < HALF ? 1 : -1).x;
+        }
+        return out;
+    }
+};
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    attend(const ACTIVATION* query, const ACTIVATION* keys, const ACTIVATION* values,
-        long long cache_batch, const int* lengths, int capacity, int span, float scale,
-        ACTIVATION* out, float* parts, float2* shares) {
+    attend(const ACTIVATION* query, ACTIVATION* keys, const ACTIVATION* values,
+        long long cache_batch, const int* lengths, const float* cosine, const float* sine,
+        const float* query_norm, const float* key_norm, float epsilon, int capacity, int span,
+        float scale, ACTIVATION* out, float* parts, float2* shares) {
     __shared__ float tops[WARPS][TOGETHER], totals[WARPS][TOGETHER];
     __shared__ __align__(16) float warp_sums[WARPS][TOGETHER][HEAD_SIZE];
+    __shared__ __align__(16) float own_queries[TOGETHER][HEAD_SIZE];  // with QK_NORM
+    __shared__ __align__(16) ACTIVATION new_keys[TOKENS][HEAD_SIZE];  // the same
     const int split = blockIdx.x, first_head = blockIdx.y * TOGETHER, b = blockIdx.z,
               kv_head = first_head / (HEADS / KV_HEADS);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = threadIdx.x / CHUNKS,
               column = lane % CHUNKS * WIDTH;
-    const int old = min(lengths[b / TOKENS], capacity - 1),
+    const int length = lengths[b / TOKENS], old = min(length, capacity - 1),
               newest = min(slot_of(lengths, b), capacity - 1), begin = split * span,
               end = min(begin + span, newest + 1);
     keys += b / TOKENS * cache_batch + kv_head * HEAD_SIZE + column,
@@ -56,7 +99,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int u = 0; u < AHEAD; ++u) {
             const int at = first + u * GROUPS + group;
             if (from <= at && at < to)
-                key[u].fetch(keys + size_t(at) * TOKEN),
+                key[u].fetch(QK_NORM && at >= length ? &new_keys[at - length][column]
+                                                     : keys + size_t(at) * TOKEN),
                     value[u].fetch(values + size_t(at) * TOKEN);
         }
     };
@@ -64,14 +108,32 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int u = 0; u < AHEAD; ++u) key[u] = value[u] = {};
     let_next_start();
     fetch(begin, begin, min(end, old));
+    // a group takes a new key, or a query; the groups that are left repeat the last one
+    const bool is_key = group < TOKENS;
+    const int head = min(group - TOKENS, TOGETHER - 1), slot = length + group;
+    const Place place(cosine, sine, is_key ? min(slot, capacity - 1) : newest, column);
     wait_for_previous();
     if (begin >= end) return;
+    if (QK_NORM) {
+        const size_t index = is_key ? (b / TOKENS * TOKENS + group) * QUERY_HEADS + HEADS + kv_head
+                                    : b * QUERY_HEADS + first_head + head;
+        const Eight finished = place.normed_and_rotated(
+            load(query + index * HEAD_SIZE + column), is_key ? key_norm : query_norm, epsilon);
+        if (is_key) store(&new_keys[group][column], finished);
+        else store(&own_queries[head][column], finished);
+        if (group == b % TOKENS && begin <= slot && slot < end &&
+            first_head % (HEADS / KV_HEADS) == 0)
+            store(keys + size_t(slot) * TOKEN, finished);
+        __syncthreads();
+    }
     fetch(begin, old, end);
     Eight queries[TOGETHER], sums[TOGETHER];
     float top[TOGETHER], total[TOGETHER];
 #pragma unroll
     for (int h = 0; h < TOGETHER; ++h) {
-        queries[h] = load(query + (size_t(b) * HEADS + first_head + h) * HEAD_SIZE + column);
+        queries[h] =
+            QK_NORM ? load(&own_queries[h][column])
+                    : load(query + (size_t(b) * HEADS + first_head + h) * HEAD_SIZE + column);
         sums[h] = {}, top[h] = NEVER, total[h] = 0;
 #pragma unroll
         for (int i = 0; i < WIDTH; ++i)
@@ -171,23 +233,24 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const unsigned index = blockIdx.x * THREADS + threadIdx.x,
                    b = index / ((HEADS + 2 * KV_HEADS) * PAIRS);
     if (b >= rows) return;
-    int head = index / PAIRS % (HEADS + 2 * KV_HEADS);
+    const int head = index / PAIRS % (HEADS + 2 * KV_HEADS);
     const int column = index % PAIRS * WIDTH, at = slot_of(lengths, b);
     if (at >= capacity) return;
     const ACTIVATION* from = packed + b * stride + column;
-    ACTIVATION* to = query + (size_t(b) * HEADS + head) * HEAD_SIZE + column;
-    if (head < HEADS) {
+    ACTIVATION* to = query + (size_t(b) * QUERY_HEADS + head) * HEAD_SIZE + column;
+    const bool is_query = head < HEADS, is_key = !is_query && head < HEADS + KV_HEADS;
+    if (is_query) {
         from += head * HEAD_SIZE;
     } else {
-        const bool is_key = head < HEADS + KV_HEADS;
-        head -= is_key ? HEADS : HEADS + KV_HEADS;
-        from += (is_key ? KEY : VALUE) + head * HEAD_SIZE;
-        to = (is_key ? keys : values) + b / TOKENS * cache_batch + size_t(at) * TOKEN +
-             head * HEAD_SIZE + column;
-        if (!is_key) {
-            store(to, load(from)), store(to + HALF, load(from + HALF));
-            return;
-        }
+        const int offset = (head - (is_key ? HEADS : HEADS + KV_HEADS)) * HEAD_SIZE;
+        from += (is_key ? KEY : VALUE) + offset;
+        if (head >= QUERY_HEADS)
+            to = (is_key ? keys : values) + b / TOKENS * cache_batch + size_t(at) * TOKEN +
+                 offset + column;
+    }
+    if (QK_NORM || !(is_query || is_key)) {
+        store(to, load(from)), store(to + HALF, load(from + HALF));
+        return;
     }
     const Eight a = load(from), b2 = load(from + HALF);
     const Eight cos = load(cosine + size_t(at) * HALF + column);

@@ -2,7 +2,7 @@
 // in turn belong to one sequence.
 //
 //   project    q, k, v = W_qkv norm(x);  q and k rotated;  k and v to their slot in the cache
-//              norm(x) = w · x / √(mean(x²) + ε)
+//              norm(x) = w · x / √(mean(x²) + ε);  with QK_NORM q and k stay as they are: slots.cuh
 //   (decode_attention.cu attends to the cache and leaves parts)
 //   output     x ← x + h · W_o attended,  attended put together from the parts
 //   gate_up    hidden = silu(W_gate norm(x)) · W_up norm(x)
@@ -13,13 +13,13 @@
 // in:  x (B, DIM) RESIDUAL, changed by `output` and `down`; weights (outputs, inputs) ACTIVATION;
 //      w (DIM) float; lengths (B / TOKENS) int: the slot of a sequence's first new token; cosine,
 //      sine (positions, HEAD_SIZE / 2) float; parts and shares of decode_attention.cu
-// out: query (B, HEADS · HEAD_SIZE), hidden (B, FFN) ACTIVATION; keys, values (B / TOKENS, S,
+// out: query (B, QUERY_HEADS · HEAD_SIZE), hidden (B, FFN) ACTIVATION; keys, values (B / TOKENS, S,
 //      KV_HEADS, HEAD_SIZE) ACTIVATION
 // bytes: outputs · inputs · activation, each weight once
 //
 // Compiled in: those of few_rows.cuh, FFN, HEADS, KV_HEADS, HEAD_SIZE, KEY and VALUE (first rows of
 // keys and values in W_qkv), UP (of W_up in the packed W_gate_up), PARTS (the most parts of
-// attention) and TOKENS.
+// attention), TOKENS and QK_NORM.
 #include "few_rows.cuh"
 #include "slots.cuh"
 #include "swiglu.cuh"
@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
     const int b = weights.product() / 2, second = weights.product() % 2,
               slot = b < rows ? slot_of(lengths, b) : capacity;
     float cos = 1, sin = 0;
-    if (kind < 2 && slot < capacity)
+    if (!QK_NORM && kind < 2 && slot < capacity)
         cos = cosine[size_t(slot) * HALF + column], sin = sine[size_t(slot) * HALF + column];
     wait_for_previous();
     const Inputs<DIM> inputs = normalized(shared, x, norm, epsilon, rows);
@@ -59,7 +59,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, ROWS == 1 ? 2 : 1)
     if (!weights.writes(rows) || slot >= capacity) return;
     value = value * cos + (second ? partner : -partner) * sin;
     const int element = column + second * HALF;
-    if (kind == 0) query[b * ATTENDED + head * HEAD_SIZE + element] = ACTIVATION(value);
+    if (kind <= QK_NORM)  // queries, and with norms of heads keys
+        query[b * (QUERY_HEADS * HEAD_SIZE) + head * HEAD_SIZE + element] = ACTIVATION(value);
     else
         (kind == 1 ? keys : values)[b / TOKENS * cache_batch +
                                     (size_t(slot) * KV_HEADS + kv_head) * HEAD_SIZE + element] =

@@ -125,7 +125,7 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         splits = blocks(S, span)
         query, hidden, parts, shares = self.scratch.take(
             "decoding",
-            ((B, s.width), self.activation),
+            ((B, s.query_width), self.activation),
             ((B, s.ffn), self.activation),
             ((B, s.heads, splits, s.head_size), np.float32),
             ((B, s.heads, splits, 2), np.float32),
@@ -155,7 +155,7 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         splits = blocks(S, span)
         query, hidden, attended, parts, shares = self.scratch.take(
             "decoding",
-            ((B, s.width), self.activation),
+            ((B, s.query_width), self.activation),
             ((B, s.ffn), self.activation),
             ((B, s.width), self.activation),
             ((B, s.heads, splits, s.head_size), np.float32),
@@ -178,7 +178,7 @@ class DecodingOps(FusingBackend, ChoosingBackend):
     def composed_step(self, step: LayerStep) -> None:
         s, a, m, x, B = step.sizes, step.a, step.m, step.x_BD, step.rows
         columns = step.attention.columns, step.mlp.columns
-        widths = s.dim, columns[0], s.width, s.width, columns[1], s.ffn
+        widths = s.dim, columns[0], s.query_width, s.width, columns[1], s.ffn
         activations = [((B, width), self.activation) for width in widths]
         normed, packed, query, attended, gate_up, hidden, inverse_rms = self.scratch.take(
             "decoding", *activations, ((B,), np.float32)
@@ -208,14 +208,15 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         shares: Array | None,
     ) -> None:
         """Attention of the new tokens, the keys of a row in `splits` parts of `span`: to `out`, or
-        as parts and their shares."""
-        s = step.sizes
+        as parts and their shares. Norms of heads are applied on the way."""
+        s, a = step.sizes, step.a
         source = self.attention_source(step)
         grid = splits, s.heads // s.heads_together, step.rows
         inputs = query, *step.slots, step.cache_stride, step.lengths
+        norms = *step.table, a.query_norm, a.key_norm, float(step.attention.epsilon)
         sizes = step.capacity, span, s.head_size**-0.5
         outputs = out, parts, shares
-        arguments = *inputs, *sizes, *outputs
+        arguments = *inputs, *norms, *sizes, *outputs
         self.launch(source, "attend", grid, ATTEND_THREADS, *arguments, early=True)
 
     def attention_source(self, step: LayerStep) -> Source:
@@ -340,5 +341,5 @@ def layers_of(step: DecodeStep) -> list[LayerStep]:
 def sizes_of(attention: AttentionForm, mlp: SwigluForm, dim: int) -> DecodingSizes:
     """The sizes that the kernels of a layer are compiled for."""
     a = attention
-    starts = a.key.start, a.value.start, mlp.up.start
-    return DecodingSizes(dim, mlp.ffn, a.heads, a.kv_heads, a.head_size, *starts)
+    starts, qk_norm = (a.key.start, a.value.start, mlp.up.start), a.qk_norm != "none"
+    return DecodingSizes(dim, mlp.ffn, a.heads, a.kv_heads, a.head_size, *starts, qk_norm)

@@ -8,6 +8,7 @@ in a fixed order, so equal inputs give equal bits.
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import cupy
@@ -147,6 +148,7 @@ class CudaBackend(DecodingOps, BiasedOps):
     idle_caches = 1  # with the graphs recorded for it
     device: Device
     fused_layers = ((AttentionForm, SwigluForm),)
+    fused_variants = MappingProxyType({AttentionForm: frozenset({"qk_norm"})})
     fused_tokens = 8
     draft_cost = 0.17
 

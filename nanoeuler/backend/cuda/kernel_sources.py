@@ -9,7 +9,7 @@ file says what its constants mean.
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -191,11 +191,17 @@ class DecodingSizes:
     key: int  # first rows of the keys, the values and W_up in the packed weights
     value: int
     up: int
+    qk_norm: bool = False
 
     @property
     def width(self) -> int:
         """Columns of all query heads."""
         return self.heads * self.head_size
+
+    @property
+    def query_width(self) -> int:
+        """Columns of `query`, see slots.cuh."""
+        return (self.heads + self.kv_heads * self.qk_norm) * self.head_size
 
     @property
     def widest(self) -> int:
@@ -411,6 +417,7 @@ class KernelSources:
             UP=s.up,
             PARTS=parts_of(rows),
             TOKENS=tokens,
+            QK_NORM=int(s.qk_norm),
             **self.few_rows(rows),
         )
 
@@ -429,7 +436,7 @@ class KernelSources:
         constants |= {"HEAD_SIZE": s.head_size, "KEY": s.key, "VALUE": s.value, "UP": s.up}
         for name, product in many_rows_products(s, rows).items():
             constants |= product.constants(name)
-        constants |= {"PARTS": many_rows_parts(rows), "TOKENS": tokens}
+        constants |= {"PARTS": many_rows_parts(rows), "TOKENS": tokens, "QK_NORM": int(s.qk_norm)}
         return self.many_rows("many_rows_layer", rows, **constants)
 
     def many_rows_head(self, dim: int, vocab_size: int, rows: int) -> Source:
@@ -453,6 +460,7 @@ class KernelSources:
             VALUE=s.value,
             TOGETHER=s.heads_together,
             TOKENS=tokens,
+            QK_NORM=int(s.qk_norm),
         )
 
     def drafted(self, sizes: DecodingSizes, tokens: int) -> list[Source]:
@@ -475,6 +483,7 @@ class KernelSources:
         query, key = heads * head_size, kv_heads * head_size
         decoding = DecodingSizes(dim, ffn, heads, kv_heads, head_size, query, query + key, ffn)
         row_counts = [2**power for power in range(most_rows(decoding, self.itemsize).bit_length())]
+        both = decoding, replace(decoding, qk_norm=True)
         return [
             self.rms_norm(dim),
             self.embedding(dim),
@@ -485,7 +494,7 @@ class KernelSources:
             *(self.decode_layer(decoding, rows) for rows in row_counts),
             *(self.decode_head(dim, rows) for rows in row_counts),
             self.decode_attention(decoding),
-            *(source for rows in row_counts[2:3] for source in self.drafted(decoding, rows)),
+            *(source for rows in row_counts[2:3] for s in both for source in self.drafted(s, rows)),
             self.drafts(4),
             self.sampling(vocab_size),
             self.cross_entropy(vocab_size),

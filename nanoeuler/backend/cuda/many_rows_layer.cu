@@ -2,7 +2,7 @@
 // products on matrix units (many_rows.cuh). TOKENS rows in turn belong to one sequence.
 //
 //   project    q, k, v = W_qkv norm(x);  q and k rotated;  k and v to their slot in the cache
-//              norm(x) = w · x / √(mean(x²) + ε)
+//              norm(x) = w · x / √(mean(x²) + ε);  with QK_NORM q and k stay as they are: slots.cuh
 //   (decode_attention.cu attends to the cache and, below 64 rows, leaves parts)
 //   output     x ← x + h · W_o attended
 //   gate_up    hidden = silu(W_gate norm(x)) · W_up norm(x)
@@ -12,13 +12,13 @@
 //      w (DIM) float; lengths (B / TOKENS) int: the slot of a sequence's first new token; cosine,
 //      sine (positions, HEAD_SIZE / 2) float; attended (B, HEADS · HEAD_SIZE) ACTIVATION or, where
 //      that is null, parts and shares of decode_attention.cu
-// out: query (B, HEADS · HEAD_SIZE), hidden (B, FFN) ACTIVATION; keys, values (B / TOKENS, S,
+// out: query (B, QUERY_HEADS · HEAD_SIZE), hidden (B, FFN) ACTIVATION; keys, values (B / TOKENS, S,
 //      KV_HEADS, HEAD_SIZE) ACTIVATION
 // bytes: outputs · inputs · activation, each weight once; of the L2, x once for each cluster
 //
 // Compiled in: those of many_rows.cuh, DIM, FFN, HEADS, KV_HEADS, HEAD_SIZE, KEY and VALUE (first
 // rows of keys and values in W_qkv), UP (of W_up in the packed W_gate_up), PARTS (the most parts of
-// attention), TOKENS; SPLIT, TILES and BYTES (shared memory) of each product.
+// attention), TOKENS, QK_NORM; SPLIT, TILES and BYTES (shared memory) of each product.
 #include "many_rows.cuh"
 #include "rotation.cuh"
 #include "slots.cuh"
@@ -73,7 +73,7 @@ extern "C" __global__ void __cluster_dims__(PROJECT_SPLIT, 1, 1) __launch_bounds
         slots[i] = items[i].there ? slot_of(lengths, items[i].row) : capacity;
         items[i].there &= slots[i] < capacity;
         cos[i] = make_float4(1, 1, 1, 1), sin[i] = {};
-        if (items[i].there && Head(tile).kind < 2) {
+        if (!QK_NORM && items[i].there && Head(tile).kind < 2) {
             const size_t at = size_t(slots[i]) * HALF + Head(tile).column + items[i].column;
             cos[i] = load_four(cosine + at), sin[i] = load_four(sine + at);
         }
@@ -94,8 +94,10 @@ extern "C" __global__ void __cluster_dims__(PROJECT_SPLIT, 1, 1) __launch_bounds
                      x3 = rotated(a.w, b.w, cos[i].w, sin[i].w);
         const int row = items[i].row, element = head.head * HEAD_SIZE + head.column +
                                                 items[i].column;
-        ACTIVATION* to = query + size_t(row) * ATTENDED;
-        if (head.kind)
+        ACTIVATION* to = query + size_t(row) * (QUERY_HEADS * HEAD_SIZE);
+        if (QK_NORM && head.kind == 1)
+            to += ATTENDED;
+        else if (head.kind)
             to = (head.kind == 1 ? keys : values) + row / TOKENS * cache_batch +
                  size_t(slots[i]) * (KV_HEADS * HEAD_SIZE);
         store_four(to + element, make_float4(x0.x, x1.x, x2.x, x3.x));

@@ -30,6 +30,9 @@ class LayerShape:
     head_size: int
     ffn: int
     family: str = "llama"
+    qk_norm: str = "none"
+    norm_epsilon: float = 1e-5
+    step_size: float = 0.5
 
 
 SHAPES = [
@@ -44,6 +47,13 @@ GPT2_SHAPES = [
     LayerShape(768, 12, 12, 64, 3072, "gpt2"),
     LayerShape(96, 3, 3, 32, 100, "gpt2"),
 ]
+QK_NORM_SHAPES = [
+    LayerShape(128, 4, 2, 32, 341, qk_norm="rms", norm_epsilon=0.5, step_size=1.5),
+    LayerShape(768, 12, 4, 64, 2048, qk_norm="weighted", norm_epsilon=0.5, step_size=1.5),
+    LayerShape(256, 2, 1, 128, 682, qk_norm="weighted", norm_epsilon=0.5, step_size=1.5),
+    LayerShape(264, 8, 1, 64, 100, qk_norm="rms", norm_epsilon=0.5, step_size=1.5),
+]
+"""So that a wrong ε, or a wrong norm of queries, shows beside the roundings of bfloat16."""
 
 CACHES = [(1, 1), (1, 512), (2, 300), (3, 70), (4, 33), (5, 129), (8, 512), (9, 200), (70, 40)]
 """Rows and slots, for the op that the engine takes by itself."""
@@ -72,6 +82,14 @@ def check_decoded_layers(engine: Backend, random: Random) -> Iterator[Comparison
         yield from check_decode(engine, random, B, S, shape, fused=False)
     for (B, S), shape in zip(COMPOSED_CACHES, SHAPES, strict=False):
         yield from check_decode(engine, random, B, S, shape, fused=False)
+    for (B, S), shape in zip(CACHES, 3 * QK_NORM_SHAPES, strict=False):
+        yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B))
+    for (B, S, T), shape in zip(SEVERAL, 2 * QK_NORM_SHAPES, strict=False):
+        yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
+    for (B, S, T), shape in product(MANY_ROWS if engine.device else (), QK_NORM_SHAPES):
+        yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
+    for (B, S), shape in zip(COMPOSED_CACHES, QK_NORM_SHAPES, strict=False):
+        yield from check_decode(engine, random, B, S, shape, fused=False)
 
 
 def takes(engine: Backend, rows: int, tokens: int = 1) -> bool:
@@ -96,9 +114,7 @@ def check_decode(
     Rows have all lengths, from none to a cache that the new tokens fill. For the fused op, free
     slots hold NaN.
     """
-    config = ModelConfig(
-        vocab_size=50, layers=1, context=S, step_size=0.5, **dataclasses.asdict(shape)
-    )
+    config = ModelConfig(vocab_size=50, layers=1, context=S, **dataclasses.asdict(shape))
     count = FlatBuffer.elements(config)
     G, E = shape.kv_heads, shape.head_size
     T = tokens
@@ -138,5 +154,6 @@ def check_decode(
     case = (
         f"decode{', composed' * (not fused)}: {new} of {S}, {shape.dim}, {shape.heads} / {G} heads "
         f"of {E}, ffn {shape.ffn}{', GPT-2' * (shape.family == 'gpt2')}"
+        f"{f', norms of heads: {shape.qk_norm}' * (shape.qk_norm != 'none')}"
     )
     yield from compare_op(case, engine, inputs, outputs, step, ("x", "key", "value"))

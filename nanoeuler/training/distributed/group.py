@@ -8,14 +8,16 @@ Each rank updates one part of the flat buffers, from `cuts[rank]` to `cuts[rank 
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import Array
+
+Value = TypeVar("Value")
 
 
 class Group:
@@ -42,6 +44,17 @@ class Group:
     def collect(self, value: Any) -> list[Any]:
         """On rank 0: the plain values of the other ranks, which call it, too; else nothing."""
         return []
+
+    def exchange(self, value: Any) -> list[Any]:
+        """The plain values of all ranks, in order, on every rank."""
+        return [value]
+
+    def share(self, count: int, compute: Callable[[int], Value]) -> Iterator[Value]:
+        """compute(0) … compute(count − 1) in order, on every rank; each rank computes some."""
+        for first in range(0, count, self.size):
+            own = first + self.rank
+            values = self.exchange(compute(own) if own < count else None)
+            yield from values[: count - first]
 
     def sum(self, *arrays: Array) -> None:
         """Each array ← its sum over all ranks, the same bits everywhere."""
@@ -98,6 +111,14 @@ class HostGroup(Group):
                 self.peers[0].send(value)
                 return []
             return [peer.recv() for peer in self.peers]
+
+    def exchange(self, value: Any) -> list[Any]:
+        values = [value, *self.collect(value)]
+        if self.rank:
+            values = list(self.heed()[1])
+        else:
+            self.tell("values", *values)
+        return values
 
     def sum(self, *arrays: Array) -> None:
         for array in arrays:

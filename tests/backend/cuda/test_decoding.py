@@ -1,6 +1,8 @@
 """Decoding on the device: the tokens that it chooses, and that recording, running ahead and
 overlapping kernels change nothing but the time."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -26,6 +28,7 @@ ODD = ModelConfig(
     head_size=32,
     mtp_heads=2,
 )
+NORMED = dataclasses.replace(ODD, qk_norm="weighted")
 WARM = Sampling(temperature=1.0, top_p=0.9, seed=3)
 SETTINGS = [
     GREEDY,
@@ -127,25 +130,30 @@ def prompts(count):
 
 @pytest.mark.parametrize("rows", [1, 3, 9])
 @pytest.mark.parametrize("sampling", [GREEDY, WARM])
-def test_in_float32_a_model_writes_what_the_specification_writes(sampling, rows):
-    expected = written(ReferenceBackend(), sampling, prompts(rows))
-    assert written(engine("fp32"), sampling, prompts(rows)) == expected
+@pytest.mark.parametrize("config", [ODD, NORMED], ids=["plain", "norms of heads"])
+def test_in_float32_a_model_writes_what_the_specification_writes(config, sampling, rows):
+    expected = written(ReferenceBackend(), sampling, prompts(rows), config=config)
+    assert written(engine("fp32"), sampling, prompts(rows), config=config) == expected
     assert any(each.dropped for each in expected)
 
 
-def test_graphs_and_overlapping_kernels_change_nothing():
+@pytest.mark.parametrize("config", [ODD, NORMED], ids=["plain", "norms of heads"])
+def test_graphs_and_overlapping_kernels_change_nothing(config):
     texts = []
     for graphs, overlaps in ((True, True), (True, True), (False, True), (True, False)):
         backend = engine("bf16", graphs=graphs)
         backend.kernels.overlaps &= overlaps
-        texts.append([written(backend, WARM, prompts(rows)) for rows in (1, 5, 20, 64)])
+        texts.append(
+            [written(backend, WARM, prompts(rows), config=config) for rows in (1, 5, 20, 64)]
+        )
     assert texts[1:] == texts[:1] * 3
 
 
-def test_a_prompt_read_at_once_and_in_parts_leaves_the_same_cache_but_for_rounding():
+@pytest.mark.parametrize("config", [ODD, NORMED], ids=["plain", "norms of heads"])
+def test_a_prompt_read_at_once_and_in_parts_leaves_the_same_cache_but_for_rounding(config):
     """By the composed ops, and by the kernels of many and of few rows."""
     backend = engine("bf16")
-    model = Transformer(ODD, backend.from_host(initial_parameters(ODD, 1)), backend)
+    model = Transformer(config, backend.from_host(initial_parameters(config, 1)), backend)
     tokens = np.random.default_rng(2).integers(1, 290, (3, 40)).astype(np.int32)
     logits = []
     for parts in ([40], [25, 15], [30, 3, 7], [38, 1, 1]):
@@ -207,9 +215,9 @@ def test_a_cache_that_is_gone_leaves_its_memory_and_its_graphs_to_the_next():
 # ---- drafts
 
 
-def drafted(backend, sampling, prompts, max_tokens=90, drafts=True):
+def drafted(backend, sampling, prompts, max_tokens=90, drafts=True, qk_norm="none"):
     """What a model writes some of whose drafts are right, and the tokens of a pass."""
-    model = chain(backend, cycle(40, 0.2), noise=0.5, mixing=1.0, dim=64)
+    model = chain(backend, cycle(40, 0.2), noise=0.5, mixing=1.0, dim=64, qk_norm=qk_norm)
     speculation = Speculation(4, 0.0) if drafts else None
     positions, allowed = 100 * np.arange(len(prompts)), np.arange(40) > 2
     decoding = Decoding(model, prompts, sampling, max_tokens, -1, allowed, positions, speculation)
@@ -220,22 +228,24 @@ def drafted(backend, sampling, prompts, max_tokens=90, drafts=True):
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM])
 @pytest.mark.parametrize("rows", [1, 3, 9])
-def test_drafts_change_no_token_in_float32(rows, sampling):
+@pytest.mark.parametrize("qk_norm", ["none", "weighted"])
+def test_drafts_change_no_token_in_float32(qk_norm, rows, sampling):
     starts = [[3 + row] * (1 + 4 * row) for row in range(rows)]
-    expected, _ = drafted(ReferenceBackend(), sampling, starts, drafts=False)
-    found, tokens_per_pass = drafted(engine("fp32"), sampling, starts)
+    expected, _ = drafted(ReferenceBackend(), sampling, starts, drafts=False, qk_norm=qk_norm)
+    found, tokens_per_pass = drafted(engine("fp32"), sampling, starts, qk_norm=qk_norm)
     assert found == expected
     # rows that slide one after another leave the others little room for drafts
     assert tokens_per_pass > 1.2 or rows > 1
     assert all(each.dropped for each in expected)
 
 
-def test_graphs_and_overlapping_kernels_change_nothing_with_drafts():
+@pytest.mark.parametrize("qk_norm", ["none", "rms"])
+def test_graphs_and_overlapping_kernels_change_nothing_with_drafts(qk_norm):
     texts = []
     for graphs, overlaps in ((True, True), (True, True), (False, True), (True, False)):
         backend = engine("bf16", graphs=graphs)
         backend.kernels.overlaps &= overlaps
-        texts.append([drafted(backend, WARM, [[5]] * rows) for rows in (1, 2)])
+        texts.append([drafted(backend, WARM, [[5]] * rows, qk_norm=qk_norm) for rows in (1, 2)])
     assert texts[1:] == texts[:1] * 3
     assert texts[0][0][1] > 1.2
 

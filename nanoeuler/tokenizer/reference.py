@@ -19,6 +19,7 @@ from nanoeuler.tokenizer.vocabulary import BYTE_ORDER, SPECIALS, Vocabulary, bui
 
 
 def replace(symbols: list[int], pair: tuple[int, int], product: int) -> list[int]:
+    """The symbols with every occurrence of the pair merged into its product, from the left."""
     result = []
     while symbols:
         found = tuple(symbols[:2]) == pair

@@ -1,0 +1,99 @@
+"""Subcommand `completion`: what a shell needs to complete commands, options and their values."""
+
+import argparse
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from nanoeuler.cli.options import finish
+
+SHELLS = ("bash", "zsh")
+FOR_ZSH = """\
+autoload -Uz compinit bashcompinit
+(( $+functions[compdef] )) || compinit
+bashcompinit
+"""
+SCRIPT = """\
+_nanoeuler() {
+  local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}"
+  local command="" words="" at
+  for ((at = 1; at < COMP_CWORD; at++)); do
+    case "${COMP_WORDS[at]}" in
+      -*) break ;;
+      *) case "${command:+$command }${COMP_WORDS[at]}" in
+%(commands)s
+        *) break ;;
+      esac ;;
+    esac
+  done
+  case "$command $previous" in
+%(values)s
+    *) case "$command" in
+%(words)s
+    esac ;;
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+}
+complete -o default -F _nanoeuler nanoeuler
+"""
+
+
+def register(subparsers: argparse._SubParsersAction) -> None:
+    """Add this subcommand."""
+    completion = subparsers.add_parser(
+        "completion",
+        help="print what bash or zsh needs to complete commands and options",
+        description="Print what a shell needs to complete commands, options and their values. "
+        'For this session: eval "$(nanoeuler completion bash)"; for all, put that line into '
+        "~/.bashrc, or with zsh into ~/.zshrc.",
+    )
+    completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash or zsh")
+    finish(completion, run_completion)
+
+
+def run_completion(options: argparse.Namespace) -> None:
+    from nanoeuler.cli import build_parser
+
+    print((FOR_ZSH if options.shell == "zsh" else "") + script(build_parser()), end="")
+
+
+def script(parser: argparse.ArgumentParser) -> str:
+    """The functions for bash, which zsh runs as well."""
+    found = dict(commands(parser))
+    return SCRIPT % {
+        "commands": "\n".join(f'        "{name}") command="{name}" ;;' for name in found if name),
+        "values": "\n".join(
+            f'    "{name} {flag}") words="{joined(action.choices)}" ;;'
+            for name, each in found.items()
+            for action in each._actions
+            if action.choices
+            for flag in action.option_strings
+        ),
+        "words": "\n".join(
+            f'      "{name}") words="{joined(words_of(each))}" ;;' for name, each in found.items()
+        ),
+    }
+
+
+def commands(
+    parser: argparse.ArgumentParser, name: str = ""
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """The parser and those of its subcommands, by their names: "", "chat", "gutenberg fetch"."""
+    yield name, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, each in action.choices.items():
+                yield from commands(each, f"{name} {word}".strip())
+
+
+def words_of(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """What may follow a command: its subcommands, known arguments and options."""
+    for action in parser._actions:
+        if action.option_strings:
+            yield from action.option_strings
+        else:
+            known: Any = action.choices or getattr(action, "completes", ())
+            yield from known
+
+
+def joined(words: Iterable[object]) -> str:
+    return " ".join(map(str, words))

@@ -1,0 +1,121 @@
+"""Subcommand `run`: the workflow, for one configuration and one stage of it.
+
+    nanoeuler run config/small.yaml pretrain
+
+does what `snakemake pretrain --configfile config/small.yaml` does, in a quieter way.
+"""
+
+import argparse
+import difflib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from nanoeuler.cli.options import finish
+from nanoeuler.errors import UserError
+
+STAGES = ("download", "pretrain", "sft", "sft_scratch", "dpo", "evaluate", "all")
+DEFAULT_CONFIG = Path("config/config.yaml")
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def register(subparsers: argparse._SubParsersAction) -> None:
+    """Add this subcommand."""
+    parser = subparsers.add_parser(
+        "run",
+        usage="nanoeuler run [CONFIG ...] [STAGE ...] [-- SNAKEMAKE'S OPTIONS]",
+        help="have Snakemake do what a configuration asks for, or one stage of it",
+        description="Run the workflow: every stage of a configuration, or one and what it needs. "
+        "Finished stages are not run again, and Ctrl-C saves; the same command resumes.",
+    )
+    words: Any = parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="CONFIG|STAGE",
+        help=f"configurations (default {DEFAULT_CONFIG}, the demo; of several, later ones win); "
+        f"and stages: {', '.join(STAGES)} (default all). Behind --, options of Snakemake, such "
+        "as -n, which only says what would be done",
+    )
+    words.completes = STAGES  # for the shell
+    finish(parser, run_run)
+
+
+def run_run(options: argparse.Namespace) -> int:
+    ours, theirs = split(options.words)
+    files = [word for word in ours if is_file_name(word)]
+    stages = [word for word in ours if not is_file_name(word)]
+    check(files, stages)
+    arguments = [*stages, "--quiet", "host", "reason"]
+    arguments += ["--configfile", *files] if files else []
+    status = run_snakemake([*arguments, *theirs])
+    if status == 0 and stages in ([], ["all"]) and not theirs:
+        from nanoeuler.config.loading import load_files
+        from nanoeuler.config.next_steps import next_steps
+
+        print(next_steps(load_files(files or [DEFAULT_CONFIG], {})), flush=True)
+    return status
+
+
+def split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Our words, and Snakemake's: from the first option on, which only `--` lets through."""
+    first = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
+    return words[:first], words[first:]
+
+
+def is_file_name(word: str) -> bool:
+    return "/" in word or Path(word).suffix in (".yaml", ".yml", ".json")
+
+
+def check(files: Iterable[str], stages: Iterable[str]) -> None:
+    """Raise `UserError` for a file that is not there, and for a stage that does not exist."""
+    there = sorted(map(str, [*Path("config").glob("*.yaml"), *Path().glob("results/*/*.yaml")]))
+    for file in files:
+        if not Path(file).is_file():
+            near = difflib.get_close_matches(file, there, n=1)
+            meant = f"did you mean {near[0]}?" if near else "give a configuration's path"
+            raise UserError(f"{file}: no such file; {meant}")
+    for stage in stages:
+        if stage not in STAGES:
+            known = {Path(file).stem: file for file in there} | {name: name for name in STAGES}
+            near = difflib.get_close_matches(stage, known, n=1)
+            meant = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(STAGES)}"
+            raise UserError(f"run: there is no stage {stage!r}; {meant}")
+
+
+def find_snakefile() -> Path:
+    """The workflow: beside this package, or in the working folder where the package is installed
+    elsewhere."""
+    import nanoeuler
+
+    for folder in (Path(nanoeuler.__file__).parents[1], Path.cwd()):
+        if (folder / "workflow" / "rules" / "training.smk").is_file():
+            return Path(os.path.relpath(folder / "Snakefile"))
+    raise UserError("there is no workflow here; change to the folder that nanoeuler's clone is")
+
+
+def run_snakemake(arguments: Sequence[str]) -> int:
+    """Run Snakemake on our workflow, and pass on signals, at which a stage saves.
+
+    Returns the exit status. Snakemake says itself, by `config/endings.py`, how it ended.
+    """
+    command = [sys.executable, "-m", "nanoeuler.config.endings"]
+    command += ["--snakefile", str(find_snakefile()), *arguments]
+    process = subprocess.Popen(command, process_group=0)  # of its own: signals reach it once
+    received: list[int] = []
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        os.killpg(process.pid, number)
+
+    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    status = process.wait()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    if received and status:
+        return 128 + received[0]
+    return 1 if status else 0

@@ -1,0 +1,85 @@
+"""How a workflow ends that fails or is interrupted: in one sentence, the last that is printed.
+
+Snakemake has no setting for that. It prints the command of a failed job, in which we hand the
+configuration over as JSON, twice, and a traceback for Ctrl-C before the first job.
+"""
+
+import logging
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from nanoeuler.config.snakemake_internals import filter_messages
+
+AGAIN = "run the same command again: what is finished stays, and training resumes"
+INTERRUPTED = f"interrupted  to go on, {AGAIN}"
+LAST_RECORD = "At least one job did not complete successfully"
+
+
+class Endings(logging.Filter):
+    """A filter of Snakemake's logger, which sees all records, also those that are not shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.interrupted = False
+        self.failed: dict[str, list[str]] = {}  # rule → its log files
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        event, text = getattr(record, "event", None), str(record.msg)
+        kind = getattr(event, "value", None)
+        if kind == "job_error":
+            if self.interrupted:  # its log is no news
+                return False
+            self.failed[record.__dict__["rule_name"]] = list(record.__dict__["log"] or [])
+            vars(record).update(msg="", input=[], output=[], shellcmd=None)
+        elif "on user request" in text:
+            self.interrupted = True
+            return False  # the stages say themselves that they stop
+        elif "CalledProcessError" in text and kind == "error":
+            return False
+        elif LAST_RECORD in text:
+            print(self.sentence(), file=sys.stderr, flush=True)
+            return False
+        return True
+
+    def sentence(self) -> str:
+        if self.interrupted:
+            return INTERRUPTED
+        rules = [f"{rule}{where(logs)}" for rule, logs in self.failed.items()]
+        noun = "rule" if len(rules) == 1 else "rules"
+        named = f"{noun} {', '.join(rules)} failed" if rules else "a job failed, see above"
+        return f"error  {named}; mend the cause and {AGAIN}"
+
+
+def where(logs: list[str]) -> str:
+    """The log to look into."""
+    found = [log for log in logs if Path(log).is_file() and Path(log).stat().st_size]
+    return f" (log: {', '.join(found)})" if found else " (without a log, see above)"
+
+
+def end_in_sentences() -> None:
+    """Adapt the messages of this process's Snakemake."""
+    filter_messages(Endings())
+    sys.excepthook = sentence_for_ctrl_c
+
+
+def sentence_for_ctrl_c(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        fresh_line = "\n" if sys.stderr.isatty() else ""  # behind the ^C that it shows
+        print(f"{fresh_line}{INTERRUPTED}", file=sys.stderr, flush=True)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def main() -> None:
+    """`python -m nanoeuler.config.endings …`: Snakemake, heeding Ctrl-C from its first import."""
+    sys.excepthook = sentence_for_ctrl_c
+    from snakemake.cli import main as snakemake
+
+    snakemake()
+
+
+if __name__ == "__main__":
+    main()

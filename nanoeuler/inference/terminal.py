@@ -1,0 +1,115 @@
+"""A person at a terminal: lines with history, pasted text as one message, and colours.
+
+Without a terminal at both ends, lines are read as they come, and nothing is coloured.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from nanoeuler.user_cache import state_folder
+
+KEPT = 1000
+"""Messages of the history that are kept."""
+MESSAGE, NOTICE, RESET = "\x1b[1;36m", "\x1b[2m", "\x1b[0m"
+"""What is typed is bold cyan and notices are dim; a reply has the terminal's own colour."""
+
+
+class Terminal:
+    """Standard input and output of a chat. `is_one`: both are a terminal."""
+
+    def __init__(self) -> None:
+        self.is_one = sys.stdin.isatty() and sys.stdout.isatty()
+        self.colours = self.is_one and takes_colours()
+        self.prompt = "> " if sys.stdin.isatty() else ""
+        self.history: History | None = None
+
+    def start(self, commands: Iterable[str]) -> None:
+        """Edit lines with readline, if it is there: with the history of earlier chats, and with
+        `commands` completed by Tab."""
+        try:
+            import readline
+        except ImportError:
+            return
+        if not self.is_one:
+            return
+        names = sorted(commands)
+
+        def complete(text: str, index: int) -> str | None:
+            found = [f"{name} " for name in names if text and name.startswith(text)]
+            return found[index] if index < len(found) else None
+
+        readline.set_completer(complete)
+        readline.set_completer_delims("")
+        if "libedit" in (readline.__doc__ or ""):  # of macOS, which knows neither of the others
+            readline.parse_and_bind("bind ^I rl_complete")
+        else:
+            readline.parse_and_bind("tab: complete")
+            if os.environ.get("TERM") != "dumb":
+                readline.parse_and_bind("set enable-bracketed-paste on")
+            if self.colours:
+                self.prompt = f"\001{MESSAGE}\002> "  # the typed text takes the colour over
+        self.history = History(readline)
+
+    def read(self) -> str:
+        """One message: a line, or several that were pasted together."""
+        try:
+            text = input(self.prompt)
+        finally:
+            if self.colours:
+                self.write(RESET)
+        if self.history:
+            self.history.keep(text)
+        return text
+
+    def write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def notice(self, text: str) -> str:
+        """The text as a notice looks."""
+        return f"{NOTICE}{text}{RESET}" if self.colours else text
+
+
+class History:
+    """The messages of earlier chats, in a file that only its owner can read.
+
+    A file that cannot be written costs the history, not the chat. Its lines are JSON, because a
+    message may have several lines.
+    """
+
+    def __init__(self, readline: Any):
+        self.path = state_folder() / "chat-history.jsonl"
+        messages: list[str] = []
+        with contextlib.suppress(OSError), open(self.path, encoding="utf-8") as file:
+            for line in file:
+                with contextlib.suppress(ValueError):
+                    message = json.loads(line)
+                    messages += [message] if isinstance(message, str) else []
+        for message in messages[-KEPT:]:
+            readline.add_history(message)
+        self.last = messages[-1] if messages else ""
+        if len(messages) > 2 * KEPT:
+            self.write(messages[-KEPT:], os.O_TRUNC)
+
+    def keep(self, message: str) -> None:
+        if message.strip() and message != self.last:
+            self.last = message
+            self.write([message], os.O_APPEND)
+
+    def write(self, messages: list[str], mode: int) -> None:
+        lines = "".join(json.dumps(message) + "\n" for message in messages)
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | mode, 0o600)
+            with open(descriptor, "w", encoding="utf-8") as file:
+                os.fchmod(descriptor, 0o600)
+                file.write(lines)
+
+
+def takes_colours() -> bool:
+    """Whether the terminal and its owner want colours (https://no-color.org)."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"

@@ -1,0 +1,1 @@
+"""Ops that learners write themselves: what is asked of them, and what is wrong with an attempt."""

@@ -1,0 +1,78 @@
+"""The check of a decoded layer: a norm of heads that goes wrong fails it, in bfloat16 too.
+
+Each class is the reference with one mistake. What it is off by is more than any engine may be.
+"""
+
+import numpy as np
+import pytest
+
+from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.model.checks.decoded_layer import QK_NORM_SHAPES, check_decode
+from nanoeuler.model.checks.engine_ops import OP_TOLERANCE
+from nanoeuler.model.checks.op_comparison import Random
+
+QUERY, KEY = 0, 1
+SHAPES = [shape for shape in QK_NORM_SHAPES if shape.dim < 512]
+
+
+class OneNorm(ReferenceBackend):
+    """Changes the norm of queries, or of keys, which come second."""
+
+    def __init__(self, part):
+        super().__init__(np.float64)
+        self.part, self.calls = part, 0
+
+    def head_norm(self, x_NHE, norm):
+        self.calls += 1
+        if (self.calls - 1) % 2 == self.part:
+            self.changed(x_NHE, norm)
+        else:
+            super().head_norm(x_NHE, norm)
+
+
+class NoNorm(OneNorm):
+    def changed(self, x_NHE, norm):
+        pass
+
+
+class AnotherEpsilon(OneNorm):
+    def changed(self, x_NHE, norm):
+        ReferenceBackend.head_norm(self, x_NHE, norm._replace(epsilon=1e-5))
+
+
+class NoWeight(OneNorm):
+    def changed(self, x_NHE, norm):
+        ReferenceBackend.head_norm(self, x_NHE, norm._replace(weight_E=None))
+
+
+class NormBehindRotation(OneNorm):
+    def changed(self, x_NHE, norm):
+        self.late = x_NHE, norm
+
+    def rope(self, x_NHE, positions_N, table, *, inverse=False):
+        super().rope(x_NHE, positions_N, table, inverse=inverse)
+        ReferenceBackend.head_norm(self, *self.late)
+
+
+class NormOfValues(OneNorm):
+    def changed(self, x_NHE, norm):
+        ReferenceBackend.head_norm(self, x_NHE, norm)
+
+    def write_cache(self, cache_BSGE, new_BTGE, offset_B):
+        self.calls += 1
+        if self.calls % 2 == 0:  # behind the keys
+            new_BTGE = new_BTGE / np.sqrt((new_BTGE**2).mean(axis=-1, keepdims=True) + 0.5)
+        super().write_cache(cache_BSGE, new_BTGE, offset_B)
+
+
+@pytest.mark.parametrize("part", [QUERY, KEY])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.dim}, {shape.qk_norm}")
+@pytest.mark.parametrize(
+    "mistaken", [NoNorm, AnotherEpsilon, NoWeight, NormBehindRotation, NormOfValues]
+)
+def test_a_mistake_in_the_norm_of_heads_fails_the_check(mistaken, shape, part):
+    if shape.qk_norm == "rms" and mistaken in (NoWeight, NormBehindRotation):
+        return  # without a weight the norm and the rotation may change places
+    for B, S, T in ((3, 70, 1), (2, 40, 4)):
+        errors = check_decode(mistaken(part), Random(1), B, S, shape, fused=False, tokens=T)
+        assert max(row.error for row in errors) > 2 * OP_TOLERANCE["bf16"]

@@ -1,0 +1,44 @@
+"""The model that lies in the repository: small, whole, and good at what it was made for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nanoeuler import api
+
+FOLDER = Path(__file__).resolve().parents[1] / "models" / "stories"
+SENTENCE = (
+    "The old woman put down her basket, and looked at the young man for a long time. "
+    '"You have your father\'s eyes," she said at last, "but you have not his heart."\n'
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return api.load(FOLDER, "cpu")
+
+
+def test_it_takes_at_most_8_mb():
+    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) <= 8e6
+
+
+def bits_per_byte(model, text):
+    ids = np.array([model.tokenizer.end_id, *model.tokenizer.encode(text)])
+    logits = model.logits(ids[:-1])
+    logits -= logits.max(axis=1, keepdims=True)
+    nats = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(ids) - 1), ids[1:]]
+    return nats.sum() / np.log(2) / len(text.encode())
+
+
+def test_a_sentence_in_the_voice_of_its_books_costs_far_less_than_its_words_in_disorder(model):
+    words = SENTENCE.split()
+    np.random.default_rng(1).shuffle(words)
+    assert bits_per_byte(model, SENTENCE) < 2.8
+    assert bits_per_byte(model, SENTENCE) < 0.75 * bits_per_byte(model, " ".join(words))
+
+
+def test_it_goes_on_with_a_story(model):
+    words = model.generate("The old man sat by the fire", max_tokens=60, seed=1).split()
+    assert len(words) > 20
+    assert len(set(words)) > len(words) // 2

@@ -1,0 +1,65 @@
+"""`nanoeuler run`, and how a workflow ends that fails: in one sentence."""
+
+import os
+import subprocess
+import sys
+
+from nanoeuler.cli import main
+
+RUN = "import sys; from nanoeuler.cli import main; sys.exit(main(['run', *sys.argv[1:]]))"
+
+
+def run(checkout, *arguments, **variables):
+    """`nanoeuler run` in a checkout, whose `python -m nanoeuler` is a stub."""
+    calls = {"NANOEULER_STUB_CALLS": str(checkout.path / "calls.txt")}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, "-c", RUN, *arguments],
+        cwd=checkout.path,
+        env=environment | calls | {"XDG_CACHE_HOME": str(checkout.path / "cache")} | variables,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_stage_of_a_configuration_is_run_and_its_failure_ends_in_a_sentence(checkout):
+    text = (checkout.path / "config/config.yaml").read_text()
+    checkout.write("mine.yaml", text.replace("run: trial", "run: mine"))
+    failed = run(checkout, "mine.yaml", "pretrain", NANOEULER_STUB_FAIL="pretrain")
+    assert failed.returncode == 1
+    assert failed.stderr.splitlines()[-1] == (
+        "error  rule pretrain (without a log, see above) failed; mend the cause and run the same "
+        "command again: what is finished stays, and training resumes"
+    )
+    assert "Error in rule pretrain" in failed.stderr
+    assert "--config" not in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert not any(call.startswith("sft ") for call in checkout.calls)
+    dry = run(checkout, "mine.yaml", "pretrain", "--", "-n", "--cores", "1")
+    assert dry.returncode == 0, dry.stderr
+    assert "This was a dry-run" in dry.stdout + dry.stderr
+    assert not (checkout.path / "results/mine/pretrain/model").exists()
+
+
+def test_a_slip_is_met_by_what_was_meant(command, checkout, monkeypatch):
+    monkeypatch.chdir(checkout.path)
+    checkout.write("config/small.yaml", "")
+    assert (
+        "config/smal.yaml: no such file; did you mean config/small.yaml?"
+        in (command("run", "config/smal.yaml")[2])
+    )
+    assert command("run", "pretran")[2] == (
+        "error  run: there is no stage 'pretran'; did you mean pretrain?\n"
+    )
+    assert "did you mean config/small.yaml?" in command("run", "small")[2]
+    assert main(["run", "-n"]) == 2  # an option of Snakemake, which goes behind --
+
+
+def test_ctrl_c_before_the_first_job_ends_in_a_sentence():
+    program = "from nanoeuler.config import endings; endings.end_in_sentences(); raise {}"
+    said = {}
+    for error in ("KeyboardInterrupt", "OSError('no')"):
+        command = [sys.executable, "-c", program.format(error)]
+        said[error] = subprocess.run(command, capture_output=True, text=True).stderr
+    assert said["KeyboardInterrupt"].startswith("interrupted  to go on, run the same command")
+    assert "Traceback" in said["OSError('no')"]
