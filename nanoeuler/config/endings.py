@@ -31,7 +31,8 @@ class Endings(logging.Filter):
             if self.interrupted:  # its log is no news
                 return False
             self.failed[record.__dict__["rule_name"]] = list(record.__dict__["log"] or [])
-            vars(record).update(msg="", input=[], output=[], shellcmd=None)
+            said = record.__dict__["rule_msg"] or ""  # by a cluster: how its job ended
+            vars(record).update(msg=said, input=[], output=[], shellcmd=None)
         elif "on user request" in text:
             self.interrupted = True
             return False  # the stages say themselves that they stop
