@@ -5,7 +5,7 @@
 #   make lint       style, and the workflow's own checks
 #   make fuzz       damaged input for every reader; `MINUTES=60`
 #   make torture    runs under kill -9 and on full disks; `KILLS=200`
-#   make install    .venv only; `EXTRAS=slurm` for a cluster, `mkl` for Intel's CPUs
+#   make install    .venv only; `EXTRAS="slurm serve gguf tokenizers mkl"`, or some of these
 #   make lock       renew requirements/ from pyproject.toml (needs uv and the network)
 #   make clean      remove .venv and caches; data/ and results/ stay
 SHELL := bash

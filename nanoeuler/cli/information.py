@@ -142,11 +142,12 @@ def print_model(config: "ModelConfig", described: dict[str, Any]) -> None:
 def shape_lines(config: "ModelConfig") -> list[Line]:
     c = config
     layers = f"{c.layers} layers, {c.heads} query and {c.kv_heads} key/value heads of {c.head_size}"
+    heads = "head" if c.mtp_heads == 1 else "heads"
     tied = "head 0 tied to the embedding" if c.tied else "not tied"
     positions = "learned" if c.family == "gpt2" else f"RoPE θ = {c.rope_theta:,.0f}"
     return [
         ("dim", f"{c.dim:,}", f"{layers}, ffn {c.ffn:,}, h = {c.step_size:g}"),
-        ("vocabulary", f"{c.vocab_size:,}", f"K = {c.mtp_heads} prediction heads, {tied}"),
+        ("vocabulary", f"{c.vocab_size:,}", f"K = {c.mtp_heads} prediction {heads}, {tied}"),
         ("context", f"{c.context:,}", f"tokens; {positions}"),
     ]
 

@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
         known = [str(choice) for choice in action.choices]
         if isinstance(action, argparse._SubParsersAction):
             self.refuse(f"there is no command {value!r}", self.suggestion(value, known))
-        flag = "/".join(action.option_strings)
+        flag = "/".join(action.option_strings) or action.metavar or action.dest
         self.refuse(f"{flag} is {value!r}", f"it must be one of {', '.join(known)}")
 
     def suggestion(self, name: str, known: Iterable[str]) -> str:

@@ -73,7 +73,8 @@ def is_file_name(word: str) -> bool:
 
 def check(files: Iterable[str], stages: Iterable[str]) -> None:
     """Raise `UserError` for a file that is not there, and for a stage that does not exist."""
-    there = sorted(map(str, [*Path("config").glob("*.yaml"), *Path().glob("results/*/*.yaml")]))
+    runs = (file for file in Path("config").glob("*.yaml") if "\nrun:" in f"\n{file.read_text()}")
+    there = sorted(map(str, [*runs, *Path().glob("results/*/*.yaml")]))
     for file in files:
         if not Path(file).is_file():
             near = difflib.get_close_matches(file, there, n=1)

@@ -14,6 +14,7 @@ from nanoeuler.evaluation.report.gather import Run, gather, kept_configuration
 from nanoeuler.evaluation.report.page import page
 from nanoeuler.evaluation.runs import is_run, state
 from nanoeuler.files import atomic_write
+from nanoeuler.model.files import CONFIG
 
 
 def watch(folder: Path, output: Path, seconds: int) -> None:
@@ -26,6 +27,8 @@ def watch(folder: Path, output: Path, seconds: int) -> None:
     while True:
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; give that of a run, such as results/demo")
+        if (folder / CONFIG).is_file() or not any(folder.iterdir()):
+            raise UserError(f"{folder}: holds no run; give the folder of one, such as results/demo")
         try:
             run = gather(kept_configuration(folder), folder) if is_run(folder) else None
         except UserError:

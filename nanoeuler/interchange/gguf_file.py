@@ -39,8 +39,8 @@ def write_gguf(folder: Path, saved: SavedModel, dtype: str) -> None:
         import gguf
     except ImportError as error:
         raise UserError(
-            "GGUF files are written by the package gguf, which is not installed; "
-            "install it with pip install 'nanoeuler[gguf]'"
+            "GGUF files are written by the package gguf, which is not installed; install it with "
+            "make install EXTRAS=gguf, or pip install 'nanoeuler[gguf]'"
         ) from error
     plain = plain_model(saved)
     if dtype == "q8_0":

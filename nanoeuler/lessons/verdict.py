@@ -55,7 +55,9 @@ def results_of(trial: Trial, call: Call, candidate: Candidate) -> Iterator[Resul
     for name, expected in right.items():
         is_input = name in before and np.array_equal(before[name], expected)
         value = found.get(name)
-        fault = "is not returned" if value is None else differences(name, value, expected)
+        fault = (
+            "is not returned as it must be" if value is None else differences(name, value, expected)
+        )
         if fault or not is_input:
             yield Result(call, name, value, expected, is_input, fault)
 
@@ -69,7 +71,7 @@ def with_cause(
     if result.is_input:
         likely: str | None = "it is an input, which must stay as it is; work on a copy"
     elif result.found is None:
-        likely = "the function ends without a `return` of what it has computed"
+        likely = "the function ends without a `return`, or returns another type"
     else:
         likely = next((text for text, wrong in causes if result in wrong), None)
         likely = likely or familiar(result, trial, results)
@@ -202,7 +204,7 @@ def check_gradient(op: str, ops: Any) -> list[Comparison]:
 def remark(op: str, candidate: Candidate, results: list[Result]) -> str | None:
     """What finite differences say about a candidate that is wrong, if that tells a learner more."""
     wrong = {result.call.function for result in results if result.fault}
-    if len(wrong) < 2 and op != "rope":
+    if len(wrong) < 2 and wrong != {"rope"}:
         return None
     try:
         with guarded(candidate.path, op):

@@ -275,6 +275,11 @@ def read_unsealed(folder: Path) -> tuple[ModelConfig, dict[str, Any]]:
         )
     if not (folder / CONFIG).is_file() and (folder / "model" / CONFIG).is_file():
         raise UserError(f"{folder}: the folder of a stage; its model lies in {folder / 'model'}")
+    if not (folder / CONFIG).is_file():
+        raise UserError(
+            f"{folder}: holds no finished model ({CONFIG}: no such file); give the folder of one, "
+            "or run its stage to the end"
+        )
     content = read_json(folder / CONFIG)
     description = content.get("nanoeuler") if isinstance(content, dict) else None
     if not isinstance(description, dict) or not isinstance(description.get("model"), dict):

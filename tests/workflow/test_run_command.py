@@ -43,7 +43,7 @@ def test_a_stage_of_a_configuration_is_run_and_its_failure_ends_in_a_sentence(ch
 
 def test_a_slip_is_met_by_what_was_meant(command, checkout, monkeypatch):
     monkeypatch.chdir(checkout.path)
-    checkout.write("config/small.yaml", "")
+    checkout.write("config/small.yaml", "run: small\n")
     assert (
         "config/smal.yaml: no such file; did you mean config/small.yaml?"
         in (command("run", "config/smal.yaml")[2])
