@@ -1,9 +1,14 @@
 """The command line in this process, for every folder of tests."""
 
+import signal
+
 import pytest
 
 from nanoeuler import log
 from nanoeuler.cli import main
+
+# A shell that runs the tests in the background ignores Ctrl-C, and processes inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONGEST = [
     f"{name}.py"
