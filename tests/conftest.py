@@ -1,4 +1,4 @@
-"""The command line in this process, for every folder of tests."""
+"""What all tests share: their order, Ctrl-C, and the command line in this process."""
 
 import signal
 
