@@ -22,7 +22,7 @@ COPY workflow/ workflow/
 COPY nanoeuler/ nanoeuler/
 RUN .venv/bin/python -m pip install --no-cache-dir --disable-pip-version-check --no-compile \
     --no-deps --no-build-isolation -e . \
- && .venv/bin/python -m compileall -q -j 0 .venv/lib nanoeuler
+ && .venv/bin/python -m compileall -q -j 0 -x '/tests/' .venv/lib nanoeuler
 
 FROM python:3.13-slim-bookworm
 COPY --from=packages /opt/nanoeuler /opt/nanoeuler

@@ -159,6 +159,7 @@ def measure(
         {name: turn(step, group) for name, step in steps.items()} for _ in range(options.turns)
     ]
     if group.rank:
+        group.heed()  # until rank 0 is done, which takes an earlier end for a failure
         return
     print(f"{options.preset}, {options.precision}, {options.optimizer}: tokens/s of each GPU")
     for name in steps:

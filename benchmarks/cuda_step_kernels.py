@@ -36,12 +36,14 @@ def gemm(out: Any, inner: int) -> tuple[float, str]:
 
 PRODUCTS = {  # work of a call from its arguments, and its unit
     "multiply": lambda a, ta, b, tb, out, *rest, **named: gemm(out, a.shape[0 if ta else 1]),
-    "multiply_biased": lambda x, w, out, *rest: gemm(out, x.shape[1]),
+    "multiply_biased": lambda x, w, out, *rest, **named: gemm(out, x.shape[1]),
 }
 FUSED = {
     "rotated": lambda x, w, packed, *rest: gemm(packed, x.shape[1]),
     "gated": lambda x, w, packed, *rest: gemm(packed, x.shape[1]),
     "gated_backward": lambda dx, w, scale, packed, up, out, *rest: gemm(out, dx.shape[1]),
+    "gelu": lambda bias, up, factors, copy: gemm(up, factors[0].values.shape[1]),
+    "gelu_backward": lambda scale, up, factors, copies: gemm(up, factors[0].values.shape[1]),
 }
 OPS = {
     "rope": lambda x, *rest, **named: (2 * size(x), "TB/s"),
@@ -58,6 +60,7 @@ OPS = {
     "bias_gelu": lambda x, bias, out: (3 * size(out), "TB/s"),
     "gelu_backward": lambda dout, *rest: (4 * size(dout), "TB/s"),
     "bias_backward": lambda dout, *rest, **named: (size(dout), "TB/s"),
+    "layer_norm": lambda norm: (2 * size(norm.x_ND), "TB/s"),
     "cross_entropy_with_gradient": lambda logits, *rest: (2 * size(logits), "TB/s"),
     "embedding": lambda ids, table, out: (2 * size(out), "TB/s"),
     "embedding_backward": lambda ids, dout, dtable, **rest: (size(dout) + size(dtable), "TB/s"),

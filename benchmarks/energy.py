@@ -6,13 +6,22 @@ import functools
 
 @functools.cache
 def device() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
-    """NVML and the first GPU; None where there is no such library or counter."""
+    """NVML and the GPU that this thread computes on; None without a GPU, library or counter.
+
+    NVML numbers all GPUs of the machine, by their PCI address. CUDA numbers those that
+    CUDA_VISIBLE_DEVICES lets it see, the fastest first. The address is the same for both.
+    """
     try:
+        import cupy
+
         library = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
+        address = cupy.cuda.runtime.deviceGetPCIBusId(cupy.cuda.runtime.getDevice())
+    except (ImportError, OSError, RuntimeError):
         return None
     handle, millijoules = ctypes.c_void_p(), ctypes.c_ulonglong()
-    if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)):
+    if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByPciBusId_v2(
+        address.encode(), ctypes.byref(handle)
+    ):
         return None
     return (
         None

@@ -14,6 +14,7 @@ from nanoeuler.backend import make_backend
 from nanoeuler.backend.ops import Backend
 from nanoeuler.config import load
 from nanoeuler.config.settings import Pretrain
+from nanoeuler.errors import UserError
 from nanoeuler.model.buffers import rows_within
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.depth import coarsened, refined
@@ -60,6 +61,9 @@ class Experiment:
         self.settings = Pretrain.read(config["pretrain"])
         self.store = TokenStore.open(options.tokens)
         self.tokenizer = Tokenizer.load(options.tokenizer)
+        if self.tokenizer.vocab_size != self.model.vocab_size:  # ids behind the embedding's end
+            size = self.tokenizer.vocab_size
+            raise UserError(f"{options.tokenizer}: add --set tokenizer.vocab_size={size}")
         self.seed: int = config["seed"]
         self.backend: Backend = make_backend(
             options.device,

@@ -84,12 +84,17 @@ class LanguageModel:
         self.transformer = Transformer(saved.config, backend.from_host(saved.parameters), backend)
         self.writer = Writer(self.transformer, tokenizer, speculates=speculation)
 
-    def __repr__(self) -> str:
+    @property
+    def facts(self) -> str:
+        """What it is, in a few words."""
         template = f"template {self.template}" if self.template else "no template"
         return (
-            f"LanguageModel({parameter_count(self.config):,} parameters, stage {self.stage}, "
-            f"{template}, backend {self.transformer.backend.name})"
+            f"{parameter_count(self.config):,} parameters, stage {self.stage}, {template}, "
+            f"backend {self.transformer.backend.name}"
         )
+
+    def __repr__(self) -> str:
+        return f"LanguageModel({self.facts})"
 
     # ---- writing
 
@@ -248,7 +253,11 @@ def load(
 
     Raises `UserError` when there is no model, or its files are damaged or do not belong together.
     """
-    backend = make_backend(device, gpus, precision)
+    return load_on(make_backend(device, gpus, precision), folder, speculation=speculation)
+
+
+def load_on(backend: "Backend", folder: str | Path, *, speculation: bool = True) -> LanguageModel:
+    """Like `load`, on an engine that is there already."""
     saved = load_model(find_model(Path(folder)))
     tokenizer = Tokenizer.load(saved.tokenizer_path)
     if tokenizer.vocab_size > saved.config.vocab_size:

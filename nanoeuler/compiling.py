@@ -37,7 +37,7 @@ SETTINGS = (
 cache has its version, the processor and the function's bytecode."""
 
 QUIET_SECONDS = 1800
-"""Time in which only the first of a user's processes says that it compiles."""
+"""Time in which only the first of a workflow's stages says that it compiles."""
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -158,12 +158,8 @@ class Announcement(event.Listener):
             self.made = True
             if not self.kept:
                 log.line("compiling", "machine code for this processor")
-            elif not said_lately():
-                log.line(
-                    "compiling",
-                    "machine code for this processor, once: each stage finds its own on disk from "
-                    "its second run on",
-                )
+            elif not (said_lately() and log.has_file()):
+                log.line("compiling", "machine code for this processor: each command does it once")
 
     def on_end(self, event: event.Event) -> None:
         pass

@@ -67,8 +67,7 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     path = Path(path)
     encoding, newline = (None, None) if "b" in mode else ("utf-8", "")
     with explain_os_errors(path):
-        if path.is_dir():
-            raise UserError(f"{path}: a folder; give the name of a file to write")
+        refuse_folder(path)
         if path.exists() and not path.is_file():
             with open(path, mode, encoding=encoding, newline=newline) as file:
                 yield file
@@ -81,6 +80,24 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
                 os.fsync(file.fileno())
             os.replace(temporary, target)
             sync(target.parent)
+
+
+def refuse_folder(path: Path) -> None:
+    if path.is_dir():
+        raise UserError(f"{path}: a folder; give the name of a file to write")
+
+
+def require_place(path: str | Path) -> None:
+    """Refuse a path where `atomic_write` could not write, before the work whose result goes there.
+
+    Raises `UserError`.
+    """
+    path = Path(path)
+    with explain_os_errors(path):
+        refuse_folder(path)
+        if path.is_file() or not path.exists():
+            with temporary_beside(Path(os.path.realpath(path))):
+                pass
 
 
 def sync(path: Path) -> None:

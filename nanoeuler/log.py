@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,6 +24,9 @@ UNPRINTABLE = re.compile(
 )
 
 
+WholeRun = Callable[[str, float, float], float | None]
+"""Seconds until the whole run ends, from the tag, the rate and the seconds left of its work now;
+None where that is unknown, or nothing follows."""
 ERASE = "\r\x1b[K"
 """Returns a terminal to the start of its line and erases it."""
 
@@ -46,6 +49,7 @@ class Terminal(logging.StreamHandler):
     """Standard error. On a terminal, a line takes the place of the progress line, which follows."""
 
     progress = ""
+    whole_run: WholeRun | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
@@ -72,15 +76,18 @@ class LogFile(logging.FileHandler):
         pass
 
 
-def start(path: str | Path | None = None) -> None:
+def start(path: str | Path | None = None, whole_run: WholeRun | None = None) -> None:
     """Send log lines to standard error and append them to the file at `path`, if given.
 
-    Makes its folder. Raises `UserError` when the file cannot be opened.
+    Progress lines say how long the whole run takes, if `whole_run` knows. Makes the file's folder.
+    Raises `UserError` when the file cannot be opened.
     """
     LOGGER.handlers.clear()
     LOGGER.setLevel(logging.INFO)
     LOGGER.propagate = False
-    add(Terminal(sys.stderr))
+    terminal = Terminal(sys.stderr)
+    terminal.whole_run = whole_run
+    add(terminal)
     if path is not None:
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -100,6 +107,11 @@ def silence() -> None:
 def add(handler: logging.Handler) -> None:
     handler.setFormatter(PrintableFormatter("%(message)s"))
     LOGGER.addHandler(handler)
+
+
+def has_file() -> bool:
+    """Whether lines go to a file, too, as those of the workflow's stages do."""
+    return any(isinstance(handler, LogFile) for handler in LOGGER.handlers)
 
 
 def lenient(stream: TextIO) -> None:
@@ -147,9 +159,8 @@ class Progress:
 
     On a terminal that is one line, which is rewritten in place; in a log it is a line every
     `interval` seconds. `unit` names what is counted ("MB", "tokens", "steps"); `scale` converts the
-    amounts given to `update` into that unit. `later` is the work of the stages that follow, in the
-    amounts of this one, for the time left of the whole run. Nothing is printed for work that ends
-    within two seconds.
+    amounts given to `update` into that unit. Nothing is printed for work that ends within two
+    seconds.
     """
 
     def __init__(
@@ -160,19 +171,17 @@ class Progress:
         scale: float = 1.0,
         interval: float = 10.0,
         done: float = 0.0,
-        later: float = 0.0,
     ):
         self.tag, self.total = tag, total
         self.unit, self.scale = unit, scale
         self.interval = interval
         self.first = self.done = done
-        self.later = later
         self.began = time.monotonic()
         self.shown = self.began - interval + 2.0
-        self.terminal: Terminal | None = None
-        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            handlers = [each for each in LOGGER.handlers if isinstance(each, Terminal)]
-            self.terminal = handlers[0] if handlers else None
+        found = next((each for each in LOGGER.handlers if isinstance(each, Terminal)), None)
+        self.whole_run = found.whole_run if found else None
+        draws = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self.terminal = found if draws else None
 
     def update(self, amount: float, **values: Any) -> None:
         """Count `amount` more as done; `values` are shown behind the rest."""
@@ -186,10 +195,10 @@ class Progress:
     def show(self, rate: float, values: dict[str, Any]) -> None:
         """Show the line; `rate` is the amount of a second."""
         left = (self.total - self.done) / rate if self.total and rate > 0 else None
-        after = self.later / rate if left is not None else 0.0
+        whole = self.whole_run(self.tag, rate, left) if self.whole_run and left else None
         if self.terminal:
             columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
-            text = printable("  ".join(self.parts(rate, left, after, values)))
+            text = printable("  ".join(self.parts(rate, left, whole, values)))
             self.terminal.draw(text[: columns - 1])  # a line that wraps cannot be erased
             return
         shown = {"done": f"{self.done * self.scale:,.0f}{self.unit}".replace(",", "_")}
@@ -198,18 +207,18 @@ class Progress:
         shown["rate"] = f"{rate * self.scale:.4g}{self.unit}/s"
         if left is not None:
             shown["eta"] = format_seconds(left)
-        if left is not None and after:
-            shown["eta_of_all_stages"] = format_seconds(left + after)
+        if whole is not None:
+            shown["eta_of_whole_run"] = format_seconds(whole)
         line(self.tag, **shown, **values)
 
     def parts(
-        self, rate: float, left: float | None, after: float, values: dict[str, Any]
+        self, rate: float, left: float | None, whole: float | None, values: dict[str, Any]
     ) -> Iterator[str]:
         """The parts of a terminal's line, what matters most first: a narrow one cuts the rest."""
         yield f"{self.tag} {self.done / self.total:4.0%}" if self.total else self.tag
         if left is not None:
             yield f"{format_seconds(left)} left" + (
-                f" ({format_seconds(left + after)} with later stages)" if after else ""
+                f" ({format_seconds(whole)} of the whole run)" if whole is not None else ""
             )
         for key, value in values.items():
             if value != "n/a":

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from nanoeuler import log, planning
+from nanoeuler import log, planned_data, planning
 from nanoeuler.backend import make_backend
 from nanoeuler.corpus.document_sources import OwnText, choose_sources
+from nanoeuler.corpus.text_sample import SAMPLE_BYTES, bytes_per_token
 from nanoeuler.errors import UserError
 from nanoeuler.files import atomic_write
 from nanoeuler.model.config import ModelConfig
@@ -57,8 +58,6 @@ PROMPTS = 4
 VOCABULARIES = ((200_000, 512), (3_000_000, 1024), (20_000_000, 2048), (200_000_000, 4096))
 """Sizes of the tokenizer for texts below so many bytes."""
 LARGEST_VOCABULARY = 8192
-SAMPLE_BYTES = 4_000_000
-"""Text of which a tokenizer is learned to count the tokens."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class Text:
     """What is known of one's own text: its size, and the beginnings of a few paragraphs."""
 
     bytes: int
-    tokens: int
+    tokens: int  # for training
     vocab_size: int  # of the tokenizer that `tokens` counts
     openings: list[str]
 
@@ -125,28 +124,36 @@ def read_text(paths: Sequence[str]) -> Text:
 
     Raises `UserError` if one cannot be read, and for less than `LEAST_BYTES` of text.
     """
-    total = sampled = 0
+    sizes: list[int] = []
+    sampled = 0
     openings: list[str] = []
     sample: list[bytes] = []
     for source in choose_sources([], [], [], paths, {}):
         assert isinstance(source, OwnText)
         source.read_before = True  # its notices are logged once, when the corpus is made
         for _, document in source.read():
-            total += len(document)
+            sizes.append(len(document))
             openings += openings_of(document.decode("utf-8"))
             if sampled < SAMPLE_BYTES:
                 sample.append(document[: SAMPLE_BYTES - sampled])
                 sampled += len(sample[-1])
+    total = sum(sizes)
     if total < LEAST_BYTES:
         raise UserError(
             f"{', '.join(paths)}: {planning.size(total)} of text is too little to learn from; "
             f"give at least {planning.size(LEAST_BYTES)}, some ten pages"
         )
     tokenizer = learn_vocabulary(sample, total)
-    tokens = sum(len(tokenizer.encode(document)) for document in sample) * total // sampled
+    learned = total - planned_data.held_out(sizes, validation_share(total))
+    tokens = round(learned / bytes_per_token(sample, tokenizer))
     step = max(1, len(openings) // PROMPTS)
     prompts = list(dict.fromkeys(openings[step // 2 :: step]))[:PROMPTS]
     return Text(total, tokens, tokenizer.vocab_size, prompts)
+
+
+def validation_share(total: int) -> float:
+    """The share of `total` bytes that is held out."""
+    return round(min(0.1, max(0.01, HELD_OUT_BYTES / total)), 3)
 
 
 def openings_of(document: str) -> list[str]:
@@ -230,10 +237,9 @@ def make_config(name: str, paths: Sequence[str], text: Text, choice: Choice) -> 
     while 2 * batch * UPDATES <= choice.tokens and batch < LARGEST_BATCH:
         batch *= 2
     steps = math.ceil(choice.tokens / batch)
-    share = min(0.1, max(0.01, HELD_OUT_BYTES / text.bytes))
     return {
         "run": name,
-        "corpus": {"sources": list(paths), "validation_share": round(share, 3)},
+        "corpus": {"sources": list(paths), "validation_share": validation_share(text.bytes)},
         "tokenizer": {"vocab_size": text.vocab_size},
         "model": size.section(),
         "pretrain": {

@@ -10,28 +10,45 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nanoeuler import scaling_law
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.settings import Dpo, Pretrain, Sft
-from nanoeuler.corpus.split import bytes_of_ends, least_held_out
-from nanoeuler.errors import UserError
+from nanoeuler.config.settings import STAGE_SECTIONS, Dpo, Pretrain, Sft
+from nanoeuler.corpus.document_sources import FINEWEB, GUTENBERG
 from nanoeuler.evaluation import shapes
+from nanoeuler.evaluation.report.playable import MOST_PARAMETERS
 from nanoeuler.files import read_json, write_json
 from nanoeuler.log import counted, format_seconds
-from nanoeuler.model.buffers import training_pass_bytes
+from nanoeuler.model.buffers import scoring_pass_bytes, training_pass_bytes
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.depth import coarsened
-from nanoeuler.model.flat import initial_parameters
+from nanoeuler.model.flat import FlatBuffer, initial_parameters
+from nanoeuler.model.likelihood import BATCH_TOKENS, SLICE_ELEMENTS
 from nanoeuler.model.spec import parameter_count, training_flops_per_token
+from nanoeuler.planned_data import (
+    TOKENIZER_ENTRY_BYTES,
+    bytes_per_token,
+    downloads,
+    estimate_text,
+    records_and_pairs,
+)
+from nanoeuler.results_disk import checkpoints_kept
+from nanoeuler.scaling_law import Estimate
 from nanoeuler.shape import check_shape
 from nanoeuler.training.optimizer.adamw import AdamW
-from nanoeuler.training.optimizer.optimizer import checkpoint_bytes, state_bytes
+from nanoeuler.training.optimizer.choice import optimizer_of
+from nanoeuler.training.optimizer.optimizer import (
+    OptimizerSettings,
+    checkpoint_bytes,
+    state_bytes,
+)
+from nanoeuler.training.scoring import ROWS_AT_ONCE
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
 
@@ -40,25 +57,12 @@ if TYPE_CHECKING:
 
 Config = Mapping[str, Any]
 
-BOOK_BYTES = 700_000
-"""Mean size of the classics in config/sources.yaml."""
-CLEAN_SHARE = 0.97
-"""Share of a book that is left without its header, credits and licence."""
-FETCHED_SHARE = 0.65
-"""Compressed bytes that are downloaded for a byte of web text, filters and margin included."""
-SHARD_BYTES = 2_000_000_000
-"""A web shard whose size the sources file does not say."""
-RECORDS_BYTES = 22_000_000
-"""A file of instructions whose size the sources file does not say: the size of Alpaca's."""
-PAIRS_BYTES = 20_000_000
-"""A file of preference pairs whose size the sources file does not say: that of AlpacaFarm's."""
-SAMPLE_TEXT_BYTES = 2_000_000
-SAMPLE_DATA_SET_BYTES = 100_000
-RECORD_OVERHEAD = 1.6
-"""Tokens of instruction rows per token of their text, with templates and padding."""
-KEPT_CHECKPOINTS = 4
-"""The newest two, the best, and the one that is being written."""
-IMPORTS_BYTES = 150 * 2**20
+PLAYABLE_BYTES = 2
+"""Of a parameter of a small model, which lies in the report."""
+IMPORTS_BYTES = 170_000_000
+"""Memory of a training process beside its arrays."""
+RUN_FILES, STAGE_FILES = 370_000, 90_000
+"""Bytes of the report, logs and checks of a run, and of the evaluation and logs of a stage."""
 PROBE_FLOPS = 4e11
 """Work of one probed micro-batch: seconds on a CPU, and on anything faster enough to time."""
 H200 = "NVIDIA H200"
@@ -73,6 +77,10 @@ HOST_GPUS = 8
 """GPUs of a host where a plan has more: the others are on further hosts."""
 NETWORK = 50e9
 """Bytes/s that each GPU is assumed to send, and to receive, between hosts: 400 Gbit/s."""
+USUAL_FLOPS = 1e11
+"""Operations/s of training that was not timed: those of two cores. They tell how many checkpoints
+will be there, which is seldom another number at half or twice the speed."""
+SOURCE_NAMES = {GUTENBERG: "books", FINEWEB: "web pages"}
 SHORT_FLOPS = 5e13
 """Training that ends within an hour on any core of the last ten years (14 GFLOP/s)."""
 
@@ -85,6 +93,7 @@ class StageCost:
     epochs: float
     seconds: float | None = None
     depth: float = 1.0  # operations of a token, as a share of those in the whole model
+    longer: float = 0.0  # seconds that its updates take beyond AdamW's
 
 
 @dataclass
@@ -95,7 +104,8 @@ class Plan:
     engine: str
     download: dict[str, float | None] = field(default_factory=dict)  # None: size not stated
     data_disk: float = 0.0
-    results_disk: float = 0.0
+    results_disk: float = 0.0  # when the run is finished
+    results_peak: float = 0.0  # the most before
     checkpoint: float = 0.0
     memory: float = 0.0
     gpu_memory: float = 0.0  # of each, where several share a step
@@ -103,6 +113,9 @@ class Plan:
     text_bytes: float = 0.0  # for training
     held_out_bytes: float = 0.0
     text_tokens: float = 0.0
+    sources: dict[str, float] = field(default_factory=dict)  # bytes of the text for training
+    bits_per_byte: dict[str, Estimate] = field(default_factory=dict)  # held-out text of a source
+    no_bits_per_byte: str | None = None  # why there are none
     stages: dict[str, StageCost] = field(default_factory=dict)
     tokens_per_second: float | None = None
     assumptions: list[str] = field(default_factory=list)
@@ -118,104 +131,67 @@ def make_plan(config: Config, backend: "Backend", stages: list[str] | None = Non
     `stages` are the training stages that will run (default: all of the configuration's).
     """
     paths, model = Paths(config), ModelConfig.from_dict(config["model"])
-    plan = Plan(parameter_count(model), backend.name)
+    text = vars(estimate_text(config, paths))
+    plan = Plan(parameter_count(model), backend.name, **text)
     if "sample" not in config:
         plan.download = downloads(config, paths)
-    estimate_text(plan, config, paths)
     costs = stage_costs(plan, config)
     plan.stages = {
         stage: replace(costs[stage]) for stage in (paths.stages if stages is None else stages)
     }
     plan.checkpoint = checkpoint_bytes(plan.parameters, AdamW)
-    stage_bytes = KEPT_CHECKPOINTS * plan.checkpoint + 4 * plan.parameters
-    plan.results_disk = stage_bytes * len(plan.stages)
+    estimate_results(plan, config)
+    if "pretrain" in plan.stages:
+        try:
+            epochs = plan.stages["pretrain"].epochs
+            plan.bits_per_byte = scaling_law.estimate(config, plan.sources, epochs)
+        except scaling_law.NoEstimate as reason:
+            plan.no_bits_per_byte = str(reason)
     if plan.stages:
-        row = training_pass_bytes(model, backend, 1, longest_row(config, model))
-        written = plan.checkpoint  # while it is being written, it lies in memory as well
-        plan.memory = IMPORTS_BYTES + state_bytes(model, AdamW) + row + written
+        plan.memory = IMPORTS_BYTES + training_memory(config, model, backend)
     return plan
 
 
-def downloads(config: Config, paths: Paths) -> dict[str, float | None]:
-    """Bytes to download by kind; None where the sources file does not state a size."""
-    sources, evaluate = config["sources"], config["evaluate"]
-    books = [book for book in paths.books if not Path(paths.raw_book(book)).exists()]
-    pages = missing_shards(paths)
-    found: dict[str, float | None] = {
-        "books": len(books) * BOOK_BYTES,
-        "web pages": sum(shard_text(config, shard) for shard in pages) * FETCHED_SHARE,
-    }
-    if config["sft"]["enabled"] and not Path(paths.instructions, "manifest.json").exists():
-        found["instructions"] = source_bytes(sources, "instructions", config["sft"]["instructions"])
-    tasks = [
-        source_bytes(sources, "tasks", entry["name"])
-        for entry, manifest in zip(evaluate["tasks"], paths.tasks, strict=True)
-        if not Path(manifest).exists()
-    ]
-    stated = [amount for amount in tasks if amount]
-    found["tasks"] = sum(stated) if len(stated) == len(tasks) else None
-    if any(not Path(file).exists() for file in paths.questions):
-        found["questions"] = source_bytes(sources, "questions", evaluate["questions"])
-    if config["dpo"]["enabled"] and not Path(paths.preferences, "manifest.json").exists():
-        found["preferences"] = source_bytes(sources, "preferences", config["dpo"]["preferences"])
-    return found
+def training_memory(config: Config, model: ModelConfig, backend: "Backend") -> float:
+    """Bytes of the arrays of training in its largest stage, which is also measured there.
+
+    Rows are computed one at a time: by each thread on a CPU, with gradients of its own.
+    """
+    elements = FlatBuffer.elements(model)
+    _, shares = backend.slices(elements)
+    whole = state_bytes(model, AdamW) + (shares - 1) * 4 * elements
+    whole += checkpoint_bytes(elements, AdamW)  # in memory, too, while it is being written
+
+    def passes(rows: int, length: int) -> float:
+        logits = min(SLICE_ELEMENTS, rows * length * model.mtp_heads * model.vocab_size)
+        scoring = scoring_pass_bytes(model, backend, rows, length) + 4 * logits
+        return shares * training_pass_bytes(model, backend, 1, length) + scoring
+
+    measured = min(BATCH_TOKENS, config["pretrain"]["validation_tokens"])
+    pretraining = passes(max(1, measured // model.context), model.context)
+    if (length := longest_row(config, model)) == model.context:
+        return whole + pretraining
+    return whole + max(pretraining, passes(ROWS_AT_ONCE, length))
 
 
-def missing_shards(paths: Paths) -> list[int]:
-    return [shard for shard in paths.web_shards if not Path(paths.web_shard(shard)).exists()]
-
-
-def shard_text(config: Config, shard: int) -> float:
-    """Bytes of text that are taken from a web shard."""
-    size = config["sources"]["fineweb"]["shards"][shard].get("bytes") or SHARD_BYTES
-    return min(config["corpus"]["fineweb"]["max_bytes_per_shard"], size / FETCHED_SHARE)
-
-
-def source_bytes(sources: Mapping[str, Any], kind: str, name: str) -> float | None:
-    """The size of a data set, if the sources file states it."""
-    return sources.get(kind, {}).get(name, {}).get("bytes")
-
-
-def estimate_text(plan: Plan, config: Config, paths: Paths) -> None:
-    """Fill in the bytes and tokens of the corpus, and the disk that its preparation needs."""
-    if Path(paths.tokens).exists():
-        splits = read_json(paths.tokens)["splits"]
-        plan.text_bytes = sum(source["bytes"] for source in splits["train"].values())
-        plan.held_out_bytes = sum(source["bytes"] for source in splits["validation"].values())
-        plan.text_tokens = sum(source["tokens"] for source in splits["train"].values())
-        return
-    vocab_size, share = config["tokenizer"]["vocab_size"], config["corpus"]["validation_share"]
-    if "sample" in config:
-        text = raw_bytes = float(SAMPLE_TEXT_BYTES)
-        plan.held_out_bytes = share * text
-    else:
-        books = len(paths.books) * BOOK_BYTES * CLEAN_SHARE
-        pages = sum(shard_text(config, shard) for shard in paths.web_shards)
-        own = [Path(file).stat().st_size for file in paths.own_text]
-        text = books + pages + sum(own)
-        plan.held_out_bytes = (
-            books * whole_share(len(paths.books), share) + pages * share + held_out(own, share)
-        )
-        missing = [book for book in paths.books if not Path(paths.raw_book(book)).exists()]
-        raw_pages = sum(shard_text(config, shard) for shard in missing_shards(paths))
-        raw_bytes = len(missing) * BOOK_BYTES * 2 + raw_pages
-    plan.text_bytes = text - plan.held_out_bytes
-    plan.text_tokens = plan.text_bytes / bytes_per_token(vocab_size)
-    token_bytes = text / bytes_per_token(vocab_size) * (2 if vocab_size <= 65536 else 4)
-    plan.data_disk = raw_bytes + text + token_bytes
-
-
-def whole_share(documents: int, share: float) -> float:
-    """About the share of a source that is held out as whole documents."""
-    return max(share, least_held_out(documents) / max(1, documents))
-
-
-def held_out(own_files: Sequence[int], share: float) -> float:
-    """About how many bytes are held out of one's own files of these sizes."""
-    ends = float(bytes_of_ends(np.array(own_files, float), share).sum())
-    if len(own_files) < 2:
-        return ends
-    return min(ends, whole_share(len(own_files), share) * sum(own_files))
+def estimate_results(plan: Plan, config: Config) -> None:
+    """Fill in the disk of the results."""
+    model = ModelConfig.from_dict(config["model"])
+    usual_rate = USUAL_FLOPS / training_flops_per_token(model, model.context)
+    finished = peak = 0.0
+    for name, stage in plan.stages.items():
+        section = name.removesuffix("_scratch")
+        settings = STAGE_SECTIONS[section].read(config[section])
+        seconds = stage.seconds or stage.depth * stage.tokens / usual_rate
+        steps = math.ceil(stage.tokens / settings.batch_tokens)
+        kept = checkpoints_kept(settings, max(1, steps), seconds)
+        peak = max(peak, finished + kept.most * plan.checkpoint)
+        model_folder = 4 * plan.parameters + TOKENIZER_ENTRY_BYTES * model.vocab_size
+        finished += kept.last * plan.checkpoint + model_folder + STAGE_FILES
+    if plan.parameters <= MOST_PARAMETERS:
+        finished += PLAYABLE_BYTES * plan.parameters
+    plan.results_disk = finished + RUN_FILES * bool(plan.stages)
+    plan.results_peak = max(peak, plan.results_disk)
 
 
 def stage_costs(plan: Plan, config: Config) -> dict[str, StageCost]:
@@ -225,15 +201,10 @@ def stage_costs(plan: Plan, config: Config) -> dict[str, StageCost]:
         Sft.read(config["sft"]),
         Dpo.read(config["dpo"]),
     )
-    sources, sample = config["sources"], "sample" in config
-
-    def tuning(epochs: float, kind: str, name: str, default: int) -> StageCost:
-        found = source_bytes(sources, kind, name)
-        size = float(found or (SAMPLE_DATA_SET_BYTES if sample else default))
-        tokens = epochs * size / bytes_per_token(config["tokenizer"]["vocab_size"])
-        return StageCost(tokens * RECORD_OVERHEAD, epochs)
-
-    tuned = tuning(sft.epochs, "instructions", sft.instructions, RECORDS_BYTES)
+    of_a_token = bytes_per_token(config["tokenizer"]["vocab_size"])
+    records, pairs = records_and_pairs(config)
+    tuned = StageCost(sft.epochs * (1 - sft.validation_share) * records / of_a_token, sft.epochs)
+    aligned = StageCost(dpo.epochs * (1 - dpo.validation_share) * pairs / of_a_token, dpo.epochs)
     return {
         "pretrain": StageCost(
             pretrain.tokens,
@@ -242,24 +213,8 @@ def stage_costs(plan: Plan, config: Config) -> dict[str, StageCost]:
         ),
         "sft": tuned,
         "sft_scratch": tuned,
-        "dpo": tuning(dpo.epochs, "preferences", dpo.preferences, PAIRS_BYTES),
+        "dpo": aligned,
     }
-
-
-def later_tokens(folder: Path) -> float:
-    """About the tokens of the training stages that follow that of `folder` (results/RUN/STAGE).
-
-    It is 0 where no workflow has kept its configuration beside the stage.
-    """
-    try:
-        config = read_json(folder.parent / "pipeline.json")["config"]
-        paths = Paths(config)
-        behind = paths.stages[paths.stages.index(folder.name) + 1 :]
-        costs = stage_costs(Plan(0, ""), config)
-        missing = [stage for stage in behind if not Path(paths.model(stage)["weights"]).exists()]
-        return sum(costs[stage].tokens for stage in missing)
-    except (UserError, OSError, LookupError, TypeError, ValueError):
-        return 0.0
 
 
 def mean_depth(model: ModelConfig, pretrain: Pretrain) -> float:
@@ -285,19 +240,12 @@ def longest_row(config: Config, model: ModelConfig) -> int:
     )
 
 
-def bytes_per_token(vocab_size: int) -> float:
-    """Bytes of English text per token of a byte-level BPE.
-
-    Measured: 1.9 at 512 entries, 3.3 at 4,096, 3.7 at 8,192; about linear in the logarithm.
-    """
-    return float(np.clip(1.9 + 0.47 * np.log2(vocab_size / 512), 1.0, 4.6))
-
-
 def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = 4.0) -> None:
     """Time a few steps of the real model for about `seconds`, and fill in the hours.
 
     A step has 2,048 tokens at most. The first one does not count: it lays out buffers, and may have
-    to compile machine code.
+    to compile machine code. Another optimizer than AdamW is timed, too: what its updates take more
+    counts for each step, however many tokens that has.
     """
     model = ModelConfig.from_dict(config["model"])
     length = model.context
@@ -307,29 +255,38 @@ def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = 4.0) 
     random = np.random.Generator(np.random.Philox(key=[0, 0]))
     tokens = random.integers(1, model.vocab_size, 64 * length, np.int32)
     stream = TextStream(tokens, length, rows * length, model.mtp_weights, 0, True, 0, "probe")
-    optimizer = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
-    state = TrainingState(model, backend, initial_parameters(model, 0), optimizer)
-    durations: list[float] = []
-    while len(durations) < 2 or (sum(durations[1:]) < seconds and len(durations) < 8):
-        began = time.monotonic()
-        state.train_step(stream.step(len(durations)), -(-rows // len(state.replicas)), 0.0)
-        backend.finish()
-        durations.append(time.monotonic() - began)
-    fastest = min(durations[1:])  # others may be at work on this machine
-    set_rate(plan, rows * length / fastest)
+
+    def fastest_step(optimizer: OptimizerSettings) -> float:
+        state = TrainingState(model, backend, initial_parameters(model, 0), optimizer)
+        durations: list[float] = []
+        while len(durations) < 2 or (sum(durations[1:]) < seconds and len(durations) < 8):
+            began = time.monotonic()
+            state.train_step(stream.step(len(durations)), -(-rows // len(state.replicas)), 0.0)
+            backend.finish()
+            durations.append(time.monotonic() - began)
+        return min(durations[1:])  # others may be at work on this machine
+
+    step = fastest_step(AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
+    if "pretrain" in plan.stages and config["pretrain"]["optimizer"] != "adamw":
+        pretrain = Pretrain.read(config["pretrain"])
+        longer = max(0.0, fastest_step(optimizer_of(pretrain)) - step)
+        plan.stages["pretrain"].longer = longer * pretrain.tokens / pretrain.batch_tokens
+    set_rate(config, plan, rows * length / step)
 
 
-def set_rate(plan: Plan, tokens_per_second: float) -> None:
+def set_rate(config: Config, plan: Plan, tokens_per_second: float) -> None:
+    """Fill in the time of each stage, and what depends on it."""
     plan.tokens_per_second = tokens_per_second
     for stage in plan.stages.values():
-        stage.seconds = stage.depth * stage.tokens / tokens_per_second
+        stage.seconds = stage.depth * stage.tokens / tokens_per_second + stage.longer
+    estimate_results(plan, config)
 
 
 def assume_gpu(config: Config, plan: Plan) -> None:
     """Fill in the hours of one GPU, which is not here, from rates measured elsewhere."""
     model = ModelConfig.from_dict(config["model"])
     plan.engine = H200
-    set_rate(plan, H200_FLOPS / training_flops_per_token(model, model.context))
+    set_rate(config, plan, H200_FLOPS / training_flops_per_token(model, model.context))
     plan.assumptions.append(
         f"no GPU is here: one {H200} computes {H200_FLOPS / 1e12:.0f} TFLOP/s, as measured for "
         "base and large"
@@ -339,9 +296,9 @@ def assume_gpu(config: Config, plan: Plan) -> None:
 def share(config: Config, plan: Plan, gpus: int) -> None:
     """Let `gpus` share each step: from the rate of one to that of all.
 
-    Each sends and receives 2·(N - 1)/N of the parameters in a step, in float32, which takes some
-    time that no work hides. It keeps the parameters, the gradients, and its share of the
-    optimizer's tensors.
+    Each sends and receives 2·(N - 1)/N of the parameters in a step. The plan takes all of it in
+    float32 and as time that no work hides, the most that it can be. It keeps the parameters, the
+    gradients, and its share of the optimizer's tensors.
     """
     assert plan.tokens_per_second is not None
     both_ways = 2 * (gpus - 1) / gpus * plan.parameters
@@ -353,7 +310,7 @@ def share(config: Config, plan: Plan, gpus: int) -> None:
     waiting = plan.step_traffic / NETWORK if several_hosts else WAITING * both_ways
     together = alone + waiting
     plan.engine = f"{gpus} × {plan.engine}"
-    set_rate(plan, gpus * of_each / together)
+    set_rate(config, plan, gpus * of_each / together)
     if several_hosts:
         joined = f"hosts of {HOST_GPUS} with {NETWORK / 1e9:.0f} GB/s of network for each"
         known = "computed, not measured"
@@ -416,16 +373,16 @@ def keep_plan(path: str | Path, plan: Mapping[str, Any]) -> None:
         earlier = {}
     amounts = {
         key: max(earlier.get(key, 0.0), plan[key])
-        for key in ("data_disk", "results_disk", "memory")
+        for key in ("data_disk", "results_disk", "results_peak", "memory")
     }
-    stages = {**earlier.get("stages", {}), **plan["stages"]}
-    write_json(path, {**plan, **amounts, "stages": stages})
+    merged = {key: {**earlier.get(key, {}), **plan[key]} for key in ("stages", "bits_per_byte")}
+    write_json(path, {**plan, **amounts, **merged})
 
 
 def disk_needs(config: Config, plan: Plan) -> dict[int, tuple[Path, float]]:
     """For each disk (its device number) a folder on it and the bytes that the run needs there."""
     needs: dict[int, tuple[Path, float]] = {}
-    for name, amount in (("data_dir", plan.data_disk), ("results_dir", plan.results_disk)):
+    for name, amount in (("data_dir", plan.data_disk), ("results_dir", plan.results_peak)):
         folder = Path(config[name]).absolute()
         existing = next(path for path in (folder, *folder.parents) if path.exists())
         device = os.stat(existing).st_dev
@@ -465,7 +422,9 @@ def describe(config: Config, plan: Plan) -> str:
     rate = plan.tokens_per_second
     speed = f", about {rate:,.0f} tokens/s" if rate else ""
     data = f"{size(plan.data_disk)} in {config['data_dir']}"
-    results = f"at most {size(plan.results_disk)} in {config['results_dir']}"
+    results = f"{size(plan.results_disk)} in {config['results_dir']}"
+    if plan.results_peak > 1.01 * plan.results_disk:
+        results += f" ({size(plan.results_peak)} while it trains)"
     checkpoints = f"{size(plan.checkpoint)} a checkpoint"
     each = (
         f"{size(plan.gpu_memory)} of memory without activations; sends and receives "
@@ -484,9 +443,20 @@ def describe(config: Config, plan: Plan) -> str:
             *([f"  each GPU   {each}"] if plan.gpu_memory else []),
             f"  text       {text}",
             *(describe_stage(config, plan, name) for name in plan.stages),
+            *describe_score(plan),
             *(f"  assumed    {assumption}" for assumption in plan.assumptions),
         ]
     )
+
+
+def describe_score(plan: Plan) -> list[str]:
+    if plan.no_bits_per_byte:
+        return [f"  bits/byte  no estimate: {plan.no_bits_per_byte}"]
+    found = ", ".join(
+        f"{SOURCE_NAMES[source]} {bits.middle:.2f} ({bits.low:.2f} to {bits.high:.2f})"
+        for source, bits in plan.bits_per_byte.items()
+    )
+    return [f"  bits/byte  {found}, held out, after pretraining"] if found else []
 
 
 def describe_stage(config: Config, plan: Plan, name: str) -> str:

@@ -3,7 +3,9 @@
 A stage that was stopped and resumed has several lines. An attempt that was killed leaves none.
 """
 
+import contextlib
 import json
+import re
 import resource
 import sys
 import time
@@ -54,7 +56,15 @@ class Timing:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had. GPUs' own is not in it."""
+    """The most memory that this process has had. GPUs' own is not in it.
+
+    `ru_maxrss` is that of the process that started this one, where that had more (Linux keeps it
+    over fork and exec), so it counts only where /proc is not there.
+    """
+    with contextlib.suppress(OSError):
+        status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+        if found := re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE):
+            return 1024 * int(found[1])
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 

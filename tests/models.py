@@ -5,6 +5,7 @@ import numpy as np
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.families import FAMILIES
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.transformer import Transformer
 
@@ -63,6 +64,7 @@ def chain(
     context: int = 40,
     dim: int = 32,
     qk_norm: str = "none",
+    family: str = "llama",
 ) -> Transformer:
     """A model of a Markov chain: head k of 4 knows the chances of the token k + 1 places ahead.
 
@@ -70,15 +72,20 @@ def chain(
     a token depends on all tokens before it; without, on the last one alone.
     """
     V, random = len(transitions_VV), np.random.default_rng(1)
-    sizes = {"dim": dim, "layers": 2, "heads": 2, "kv_heads": 1, "ffn": 20, "mtp_heads": 4}
-    config = ModelConfig(vocab_size=V, context=context, qk_norm=qk_norm, **sizes)
+    sizes = {"dim": dim, "layers": 2, "heads": 2, "ffn": 20, "mtp_heads": 4}
+    kind = {"family": family, "kv_heads": 2 if family == "gpt2" else 1, "qk_norm": qk_norm}
+    config = ModelConfig(vocab_size=V, context=context, **kind, **sizes)
+    names = FAMILIES[family]
     buffer = FlatBuffer(config, initial_parameters(config, 1))
     for name in buffer.rows:
-        if "norm" not in name:
+        if buffer[name].ndim > 1:
             buffer[name][...] *= 50 * mixing / np.sqrt(dim)
     embedding = random.standard_normal((V, dim))
+    buffer[names.EMBEDDING][...] = embedding
+    if names.POSITIONS:  # a LayerNorm's family
+        buffer[names.POSITIONS][...] = 0
+        embedding = embedding - embedding.mean(axis=1, keepdims=True)
     normed = embedding / np.sqrt((embedding**2).mean(axis=1, keepdims=True) + config.norm_epsilon)
-    buffer["model.embed_tokens.weight"][...] = embedding
     power = np.eye(V)
     for head in range(4):
         power = power @ transitions_VV

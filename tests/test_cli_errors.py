@@ -28,9 +28,10 @@ def run(*arguments: str, folder: Path, **variables: str) -> subprocess.Completed
 @pytest.mark.parametrize("option", ["--log", "--output"])
 @pytest.mark.parametrize("path", [".", "file/inside", "folder"])
 def test_a_path_that_cannot_be_a_file_gets_one_sentence_with_its_name(tmp_path, option, path):
+    """Before the work: the configuration does not exist, and work would end in that sentence."""
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
-    done = run(*CHECK, option, path, folder=tmp_path)
+    done = run(*CHECK, "--config", "missing.yaml", option, path, folder=tmp_path)
     assert done.returncode == 1
     [sentence] = [line for line in done.stderr.splitlines() if line.startswith("error")]
     assert f"{path}: " in sentence

@@ -34,11 +34,14 @@ MAIN = "from nanoeuler import log\nlog.start()\nfrom caller import twice\nprint(
 
 
 def run(
-    folder: Path, largest_file: int = resource.RLIM_INFINITY, **environment: str
+    folder: Path,
+    program: str = MAIN,
+    largest_file: int = resource.RLIM_INFINITY,
+    **environment: str,
 ) -> tuple[str, str]:
     search = {"PYTHONPATH": f"{folder}:{CHECKOUT}", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
-        [sys.executable, "-c", MAIN],
+        [sys.executable, "-c", program],
         cwd=folder,
         env=search | {"XDG_CACHE_HOME": f"{folder}/cache"} | environment,
         preexec_fn=lambda: resource.setrlimit(
@@ -51,11 +54,29 @@ def run(
     return done.stdout.strip(), done.stderr
 
 
+def write_program(folder: Path) -> Path:
+    (folder / "caller.py").write_text(CALLER)
+    (folder / "callee.py").write_text(CALLEE.format(factor=2))
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "caller.py").write_text(CALLER)
-    (tmp_path / "callee.py").write_text(CALLEE.format(factor=2))
-    return tmp_path
+    """A folder with a program that was never run."""
+    return write_program(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def once_run(tmp_path_factory):
+    folder = write_program(tmp_path_factory.mktemp("once_run"))
+    assert run(folder)[0] == "11"
+    return folder
+
+
+@pytest.fixture
+def kept(once_run, tmp_path):
+    """A folder with the same program and the machine code of a run of it."""
+    return shutil.copytree(once_run, tmp_path / "kept")
 
 
 def test_the_first_run_compiles_and_says_so_once(folder):
@@ -64,26 +85,27 @@ def test_the_first_run_compiles_and_says_so_once(folder):
     assert said.count("compiling") == 1
 
 
-def test_processes_that_compile_soon_after_say_nothing(folder):
-    run(folder)
-    (folder / "callee.py").write_text(CALLEE.format(factor=12))
-    assert run(folder) == ("61", "")
-    said = folder / "cache/nanoeuler/compiling"
+def test_stages_that_compile_soon_after_say_nothing_and_one_by_hand_does(kept):
+    stage = MAIN.replace("start()", 'start("stage.log")')
+    (kept / "callee.py").write_text(CALLEE.format(factor=12))
+    assert run(kept, stage) == ("61", "")
+    (kept / "callee.py").write_text(CALLEE.format(factor=122))
+    assert run(kept)[1].count("compiling") == 1
+    said = kept / "cache/nanoeuler/compiling"
     os.utime(said, (said.stat().st_mtime - 3600,) * 2)
-    (folder / "callee.py").write_text(CALLEE.format(factor=122))
-    assert run(folder)[1].count("compiling") == 1
+    (kept / "callee.py").write_text(CALLEE.format(factor=1222))
+    assert run(kept, stage)[1].count("compiling") == 1
 
 
-def test_the_next_run_finds_the_machine_code_on_disk(folder):
-    run(folder)
-    assert run(folder) == ("11", "")
+def test_the_next_run_finds_the_machine_code_on_disk(kept):
+    (kept / "cache/nanoeuler/compiling").unlink()  # or a process that compiles says nothing
+    assert run(kept) == ("11", "")
 
 
-def test_a_change_in_a_function_called_from_another_file_is_noticed(folder):
-    run(folder)
+def test_a_change_in_a_function_called_from_another_file_is_noticed(kept):
     # of another length: Python itself compares seconds and sizes
-    (folder / "callee.py").write_text(CALLEE.format(factor=12))
-    assert run(folder)[0] == "61"
+    (kept / "callee.py").write_text(CALLEE.format(factor=12))
+    assert run(kept)[0] == "61"
 
 
 def test_a_changed_constant_of_a_file_without_compiled_functions_is_noticed(folder):
@@ -155,37 +177,34 @@ def test_compiled_functions_take_nothing_from_other_folders():
 
 @pytest.mark.parametrize("kind", ["nbi", "nbc"])
 @pytest.mark.parametrize("left", [0, 0.5, 0.99])
-def test_machine_code_that_was_cut_off_is_compiled_anew(folder, kind, left):
-    run(folder)
-    for path in folder.rglob(f"*.{kind}"):
+def test_machine_code_that_was_cut_off_is_compiled_anew(kept, kind, left):
+    for path in kept.rglob(f"*.{kind}"):
         content = path.read_bytes()
         path.write_bytes(content[: int(left * len(content))])
-    (folder / "cache/nanoeuler/compiling").unlink()
-    result, said = run(folder)
+    (kept / "cache/nanoeuler/compiling").unlink()
+    result, said = run(kept)
     assert result == "11"
     assert said.count("compiling") == 1
-    assert run(folder) == ("11", "")
+    assert run(kept) == ("11", "")
 
 
-def test_a_flipped_bit_in_machine_code_is_not_run(folder):
-    run(folder)
-    for path in folder.rglob("*.nbc"):
+def test_a_flipped_bit_in_machine_code_is_not_run(kept):
+    for path in kept.rglob("*.nbc"):
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 4
         path.write_bytes(content)
-    assert run(folder)[0] == "11"
-    (folder / "cache/nanoeuler/compiling").unlink()
-    assert run(folder) == ("11", ""), "it was compiled anew"
+    assert run(kept)[0] == "11"
+    (kept / "cache/nanoeuler/compiling").unlink()
+    assert run(kept) == ("11", ""), "it was compiled anew"
 
 
-def test_a_kill_between_index_and_code_leaves_no_old_code_in_use(folder):
-    run(folder)
-    old = {path: path.read_bytes() for path in folder.rglob("*.nbc")}
-    (folder / "callee.py").write_text(CALLEE.format(factor=12))
-    run(folder)
+def test_a_kill_between_index_and_code_leaves_no_old_code_in_use(kept):
+    old = {path: path.read_bytes() for path in kept.rglob("*.nbc")}
+    (kept / "callee.py").write_text(CALLEE.format(factor=12))
+    run(kept)
     for path, content in old.items():  # Numba writes the index first
         path.write_bytes(content)
-    assert run(folder)[0] == "61"
+    assert run(kept)[0] == "61"
 
 
 def test_a_disk_that_is_full_costs_the_machine_code_and_not_the_run(folder):

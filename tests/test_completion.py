@@ -6,6 +6,8 @@ import subprocess
 import pytest
 
 from nanoeuler.cli import build_parser, completion
+from nanoeuler.lessons import OPS
+from nanoeuler.lessons.trials import TRIALS
 
 BASH = shutil.which("bash")
 
@@ -18,6 +20,7 @@ BASH = shutil.which("bash")
         ("chat results/demo --te", {"--temperature"}),
         ("info --device ", {"auto", "cpu", "cuda", "reference"}),
         ("run config/small.yaml sft", {"sft", "sft_scratch"}),
+        ("check --op k", {"keep_right"}),
         ("gutenberg fe", {"fetch"}),
         ("completion ", {"bash", "zsh"} | {f"{dash}" for dash in ("-h", "--help", "--log")}),
         ("nonsense x", set()),
@@ -34,6 +37,10 @@ def test_bash_offers_what_may_follow(typed, offered):
     done = subprocess.run([BASH, "-uc", program], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == offered
     assert done.stderr == ""
+
+
+def test_the_ops_that_are_completed_are_those_that_can_be_written():
+    assert tuple(TRIALS) == OPS
 
 
 def test_zsh_gets_the_same_behind_its_bridge_to_bash(command):

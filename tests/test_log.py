@@ -77,22 +77,22 @@ log.line("model", "is written")
     assert drawn[2:] == ["validation step=5\r\n", drawn[1], "", "model  is written\r\n"]
 
 
-def test_progress_tells_the_time_left_of_the_stage_and_of_those_behind_it(capsys):
-    log.start()
+def test_progress_tells_the_time_left_of_the_stage_and_of_the_whole_run(capsys):
+    log.start(whole_run=lambda tag, rate, left: left + 200.0)
     for columns in (False, True):
-        with log.Progress("train", 4e6, "tokens", later=2e6) as progress:
+        with log.Progress("train", 4e6, "tokens") as progress:
             progress.began -= 100
             progress.done = 1e6
             if columns:
-                parts = progress.parts(1e4, 300.0, 200.0, {"loss": 2.5, "mfu": "n/a"})
+                parts = progress.parts(1e4, 300.0, 500.0, {"loss": 2.5, "mfu": "n/a"})
             else:
                 progress.shown -= 100
                 progress.update(0, loss=2.5)
     assert "  ".join(parts) == (
-        "train  25%  5m00s left (8m20s with later stages)  loss 2.5  1.00M of 4.00M tokens  "
+        "train  25%  5m00s left (8m20s of the whole run)  loss 2.5  1.00M of 4.00M tokens  "
         "10.00k tokens/s"
     )
     assert capsys.readouterr().err == (
         "train done=1_000_000tokens share=25% rate=1e+04tokens/s eta=5m00s "
-        "eta_of_all_stages=8m20s loss=2.5\n"
+        "eta_of_whole_run=8m20s loss=2.5\n"
     )

@@ -1,9 +1,11 @@
 """The configuration that `nanoeuler train` chooses: sizes, tokens and schedule for a text."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.cli.own_text import prepare
 from nanoeuler.config import load
@@ -21,6 +23,7 @@ from nanoeuler.own_run import (
     together,
     write_config,
 )
+from nanoeuler.planning import make_plan
 
 PROSE = "".join(
     f"The ferry came to the quay on day {day} of the long winter.\n\n" for day in range(900)
@@ -194,3 +197,14 @@ def test_a_text_in_windows_1252_counts_as_it_is_read(tmp_path):
     (tmp_path / "a.txt").write_bytes(("Café. " * 500).encode("cp1252"))
     with pytest.raises(UserError, match=r"too little"):
         read_text([str(tmp_path / "a.txt")])
+
+
+def test_the_plan_of_a_run_counts_the_tokens_that_it_was_made_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("novel.txt").write_text("".join(f"{PROSE} It was {day}.\n\n" for day in range(40)))
+    text = read_text(["novel.txt"])
+    config = make_config("novel", ["novel.txt"], text, choose(text, 10, LAPTOP))
+    write_config(Path("config.yaml"), ["nanoeuler train novel.txt"], config)
+    plan = make_plan(load("config.yaml"), ReferenceBackend())
+    assert plan.text_bytes + plan.held_out_bytes == pytest.approx(text.bytes)
+    assert plan.text_tokens == pytest.approx(text.tokens, rel=1e-3)

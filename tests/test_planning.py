@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler import planning
+from nanoeuler import planned_data, planning
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.config import load
@@ -62,7 +62,7 @@ def test_the_demo_downloads_nothing_and_has_little_text():
 @pytest.mark.parametrize("name", ["small", "medium", "base", "large"])
 def test_the_disk_that_the_readme_and_the_configuration_tell_is_what_the_plan_asks_for(name):
     _, plan = plan_of(name)
-    needed = (plan.data_disk + plan.results_disk) / 1e9 + 0.6  # the environment
+    needed = (plan.data_disk + plan.results_peak) / 1e9 + 0.6  # the environment
     (row,) = [
         line
         for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
@@ -136,7 +136,7 @@ def test_alignment_is_planned_with_its_rows_of_two_contexts():
     assert list(with_dpo.stages) == ["pretrain", "sft", "dpo"]
     assert list(without.stages) == ["pretrain", "sft"]
     assert with_dpo.stages["dpo"].tokens == pytest.approx(
-        planning.PAIRS_BYTES / 1.9 * planning.RECORD_OVERHEAD, rel=0.01
+        0.98 * planned_data.PAIRS_BYTES / 1.9 * planned_data.RECORD_OVERHEAD, rel=0.01
     )
     assert with_dpo.memory > without.memory
 
@@ -190,8 +190,8 @@ def test_a_workflow_does_not_time_a_run_of_minutes(capsys):
     assert main([*command, "--unless-short"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("run demo: 1,049,216 parameters on reference\n")
-    assert "2.1 epochs, minutes" in said
-    assert "dpo        84,000 tokens, 1 epoch, minutes" in said
+    assert "3.4 epochs, minutes" in said
+    assert "dpo        95,000 tokens, 1 epoch, minutes" in said
     config, plan = plan_of("config", "max_hours=0.5")
     assert not planning.is_short(config, plan)
     assert not planning.is_short(*plan_of("small"))
@@ -214,8 +214,20 @@ def test_compiling_does_not_count_as_training():
     assert plan.tokens_per_second > 2 * 2048 / 2
 
 
+def test_what_updates_take_beyond_adamw_counts_for_each_step_of_pretraining_alone():
+    config, plan = plan_of("config", "model.layers=1")
+    planning.probe(config, ReferenceBackend(), plan, seconds=0.1)
+    pretrain, sft = plan.stages["pretrain"], plan.stages["sft"]
+    assert config["pretrain"]["optimizer"] == "muon"
+    assert pretrain.longer > 0  # Newton and Schulz's products, many times what AdamW computes
+    of_tokens = pretrain.tokens / plan.tokens_per_second
+    assert pretrain.seconds == pytest.approx(of_tokens + pretrain.longer)
+    assert sft.seconds == pytest.approx(sft.tokens / plan.tokens_per_second)
+
+
 def test_the_command_fails_with_one_sentence(capsys):
     file = Path("config/config.yaml")
+    file.write_text(file.read_text().replace("preset: small", "preset: small\n  layers: 1"))
     command = ["plan", "--config", str(file), "--device", "reference"]
     assert main([*command, "--stages", "pretrain"]) == 0
     file.write_text(file.read_text().replace("run: demo", "run: demo\nmax_hours: 0.001"))
@@ -234,23 +246,26 @@ def test_eight_gpus_that_are_not_here_are_planned_from_measured_rates(capsys):
 
 
 def test_gpus_wait_as_long_as_was_measured_with_two():
-    _, plan = plan_of("base", "model.mtp_heads=4")
-    config = {"pretrain": {"batch_tokens": 2 * 64 * 512}}
-    planning.set_rate(plan, 64 * 512 / 0.0500)
+    batch = f"pretrain.batch_tokens={2 * 64 * 512}"
+    config, plan = plan_of("base", "model.mtp_heads=4", batch)
+    planning.set_rate(config, plan, 64 * 512 / 0.0500)
     planning.share(config, plan, 2)
     assert plan.tokens_per_second == pytest.approx(2 * 64 * 512 / 0.051, rel=0.01)
 
 
 def test_a_run_that_is_started_again_keeps_its_first_plan(tmp_path):
     path = tmp_path / "run" / "plan.json"
-    first = {"parameters": 7, "data_disk": 9.0, "results_disk": 8.0, "memory": 1.0}
+    first = {"parameters": 7, "data_disk": 9.0, "results_disk": 8.0, "results_peak": 8.5}
+    first |= {"memory": 1.0, "bits_per_byte": {"books": {"low": 1.0, "middle": 1.1, "high": 1.2}}}
     planning.keep_plan(
         path, first | {"stages": {"pretrain": {"seconds": 3.0}, "sft": {"seconds": 2.0}}}
     )
     left = first | {"data_disk": 0.0, "memory": 2.0, "stages": {"sft": {"seconds": 1.0}}}
+    left["bits_per_byte"] = {}
     planning.keep_plan(path, left)
     kept = json.loads(path.read_text())
     assert (kept["data_disk"], kept["memory"]) == (9.0, 2.0)
+    assert kept["bits_per_byte"] == first["bits_per_byte"]
     assert kept["stages"] == {"pretrain": {"seconds": 3.0}, "sft": {"seconds": 1.0}}
     planning.keep_plan(path, left | {"parameters": 8})
     assert json.loads(path.read_text()) == left | {"parameters": 8}

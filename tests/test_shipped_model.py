@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from nanoeuler import api
+from nanoeuler.evaluation.report.formats import short_count
+from nanoeuler.model.spec import parameter_count
 
 FOLDER = Path(__file__).resolve().parents[1] / "models" / "stories"
 SENTENCE = (
@@ -21,6 +23,13 @@ def model():
 
 def test_it_takes_at_most_8_mb():
     assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) <= 8e6
+
+
+def test_its_report_lies_in_the_documentation_without_its_weights(model):
+    page = (FOLDER.parents[1] / "docs" / "runs" / "2026-11-23-stories.html").read_text("utf-8")
+    assert len(page) < 1e6
+    assert f"{short_count(parameter_count(model.config))} parameters" in page
+    assert "prefers-color-scheme" in page
 
 
 def bits_per_byte(model, text):

@@ -1,9 +1,13 @@
 """The seconds of every stage, as the command line leaves them beside the log."""
 
 import json
+import subprocess
+import sys
+
+import numpy as np
 
 from nanoeuler.cli import main
-from nanoeuler.timing import read_times
+from nanoeuler.timing import peak_bytes, read_times
 
 
 def test_a_stage_with_a_log_leaves_its_seconds_beside_it(tmp_path):
@@ -36,3 +40,10 @@ def test_attempts_and_jobs_of_a_rule_come_together(tmp_path):
         for rule, attempts in read_times(tmp_path).items()
     }
     assert times == {"fetch_book": [1.5, 2.5], "pretrain": [60.0, 30.0]}
+
+
+def test_the_memory_of_a_process_is_its_own_and_not_that_of_the_one_that_started_it():
+    command = [sys.executable, "-c", "from nanoeuler.timing import peak_bytes; print(peak_bytes())"]
+    large = np.ones(40_000_000)  # 320 MB
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert 5e6 < int(printed) < 1e8 < large.nbytes < peak_bytes()

@@ -1,4 +1,7 @@
-"""Lines fit beside each other on a screen: at most 100 columns in all files that people read."""
+"""Lines fit beside each other on a screen: at most 100 columns in all files that people read.
+
+The kept report of a run is read in a browser, and has numbers in lines as long as they come.
+"""
 
 from pathlib import Path
 
@@ -18,6 +21,7 @@ KINDS = (
     "Makefile",
 )
 FOLDERS = (".", "benchmarks", "config", "docs", "nanoeuler", "profiles", "workflow")
+REPORTS = ROOT / "docs" / "runs"
 COLUMNS = 100
 
 
@@ -28,6 +32,7 @@ def test_no_line_is_longer_than_100_columns(kind):
         f"{path.relative_to(ROOT)}:{number}"
         for folder in FOLDERS
         for path in (ROOT.glob(kind) if folder == "." else (ROOT / folder).rglob(kind))
+        if not (kind == "*.html" and path.parent == REPORTS)
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
         if len(line) > COLUMNS
     ]

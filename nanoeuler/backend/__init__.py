@@ -29,7 +29,8 @@ def make_backend(
         )
     if gpus is not None and gpus > 1:
         raise UserError(
-            f"--gpus {gpus}: only a training stage is shared by GPUs; give 1, or 0 for the CPU"
+            f"--gpus {gpus}: only training and evaluate are shared by GPUs; give 1, or 0 for "
+            "the CPU"
         )
     if device == "reference":
         from nanoeuler.backend.reference import ReferenceBackend

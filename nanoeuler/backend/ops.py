@@ -103,6 +103,9 @@ class Backend(ABC):
     logits_at_once = 1 << 28
     """Elements of the largest buffer of logits: the heads take the tokens in parts beyond it."""
 
+    least_logit_tokens = 1
+    """Fewest tokens of such a part, even where they take more."""
+
     idle_caches = 0
     """Caches whose memory is kept for the next cache of their shape."""
 
@@ -510,7 +513,7 @@ class Backend(ABC):
     def rope(
         self, x_NHE: Array, positions_N: Array, table: RopeTable, *, inverse: bool = False
     ) -> None:
-        """Rotate in place by φ, or by −φ, which is also the backward pass."""
+        """Rotate each pair x[i], x[i + E/2] in place by φ[i], or by −φ[i]: the backward pass."""
 
     def linear_rope(
         self,
@@ -620,7 +623,7 @@ class Backend(ABC):
 
     @abstractmethod
     def gelu(self, x_NF: Array, out_NF: Array) -> None:
-        """out = gelu(x), in the form with tanh"""
+        """out = x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2"""
 
     @abstractmethod
     def gelu_backward(

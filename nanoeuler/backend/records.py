@@ -78,8 +78,8 @@ class AdamWConstants(NamedTuple):
 class ParameterRun(NamedTuple):
     """Neighbouring tensors in the flat buffers that AdamW moves alike."""
 
-    part: slice
-    decays: bool
+    part: slice  # where they lie
+    decays: bool  # whether weight decay pulls at them
     rate: float = 1.0  # multiple of the learning rate
 
 

@@ -469,6 +469,14 @@ class ReferenceBackend(Backend):
         draws_B: Array,
         last_BD: Array,
     ) -> None:
+        """Of the tokens chosen behind a token and its drafts, keep those behind right drafts.
+
+        `chosen[b, t]` was chosen behind `drafts[b, t − 1]` and those in front of it, and `drafts[b,
+        t]` guessed it. The first r drafts of a row are right, so r + 1 tokens are kept, and −2
+        replaces the others. `tokens` becomes the last one kept, or 0 where that is −1 (its logits
+        were not finite); `last` its row of x, which has T rows for each b. `lengths` and `draws`
+        grow by the tokens kept.
+        """
         B, T = chosen_BT.shape
         right_B = np.cumprod(chosen_BT[:, :-1] == drafts_BM, axis=1).sum(axis=1)
         tokens_B[...] = np.maximum(chosen_BT[np.arange(B), right_B], 0)
@@ -586,7 +594,11 @@ class ReferenceBackend(Backend):
     ) -> Array:
         """U Vᵀ of x = U Σ Vᵀ, nearly: each polynomial brings the singular values closer to 1.
 
-        The products are taken on the shorter side.
+            x ← x / (‖x‖ + 1e-20), by which they are at most 1; then for each (a, b, c)
+            x ← a x + (b G + c G²) x,  G = x xᵀ
+
+        The products are taken on the shorter side: with more rows than columns, G = xᵀ x stands
+        behind x. Returns a new array.
         """
         x = x_RK / (np.linalg.norm(x_RK) + 1e-20)
         R, K = x.shape
@@ -619,7 +631,13 @@ class ReferenceBackend(Backend):
         constants: AdamWConstants,
         scalars: Array,
     ) -> None:
-        """`adamw` on the slices of the flat buffers that a run covers."""
+        """`adamw` on the elements that a run covers: parameters and moments are written.
+
+            g = scale · gradients,  m = β₁ m + (1 − β₁) g,  v = β₂ v + (1 − β₂) g²
+            p −= lr · (m̂ / (√v̂ + ε) + decay · p),  m̂ = m / (1 − β₁ᵗ),  v̂ = v / (1 − β₂ᵗ)
+
+        `scalars`: whether to update at all (1 here), scale, lr, and t, which counts updates from 1.
+        """
         _, gradient_scale, learning_rate, step = scalars.tolist()
         learning_rate *= run.rate
         beta1, beta2, epsilon, weight_decay = constants
@@ -673,11 +691,13 @@ def documents(starts_BT: Array, offset_B: Array) -> Iterator[tuple[int, slice, s
 
     Yields row, queries, keys, and the position of the first query among those keys.
     """
-    for row, (starts_T, offset) in enumerate(zip(starts_BT, offset_B.tolist(), strict=True)):
-        borders = [0, *(np.flatnonzero(np.diff(starts_T)) + 1).tolist(), len(starts_T)]
-        for first, stop in itertools.pairwise(borders):
-            start = int(starts_T[first])
+    each_row = zip(starts_BT.tolist(), offset_B.tolist(), strict=True)
+    for row, (starts, offset) in enumerate(each_row):
+        first = 0
+        for start, run in itertools.groupby(starts):
+            stop = first + len(list(run))
             yield row, slice(first, stop), slice(start, offset + stop), offset + first - start
+            first = stop
 
 
 def by_group(x_THE: Array, groups: int) -> Array:

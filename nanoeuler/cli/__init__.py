@@ -33,6 +33,7 @@ from nanoeuler.cli.greeting import greeting
 from nanoeuler.cli.parser import Parser, UsageError
 from nanoeuler.errors import UserError
 from nanoeuler.files import explain_os_errors
+from nanoeuler.remaining import WholeRun
 from nanoeuler.timing import Timing
 
 START = (
@@ -112,11 +113,11 @@ def main(arguments: list[str] | None = None) -> int:
     timing, log_file = Timing(options.stage), getattr(options, "log", None)
     try:
         with explain_os_errors():
-            log.start(log_file)
+            log.start(log_file, WholeRun(log_file).seconds if log_file else None)
             try:
                 status = options.handler(options) or 0
             except KeyboardInterrupt:
-                log.line("interrupted", "run the same command again to go on")
+                log.line("interrupted", "" if log_file else "run the same command again to go on")
                 status = 130
             timing.write(log_file, status)
         return status

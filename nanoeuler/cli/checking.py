@@ -17,6 +17,7 @@ from nanoeuler.cli.options import (
     finish,
 )
 from nanoeuler.errors import UserError
+from nanoeuler.lessons import OPS
 
 if TYPE_CHECKING:
     from nanoeuler.model.checks.comparison import Comparison
@@ -63,9 +64,10 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--output", metavar="PATH", help="write the table as JSON, and print only what is wrong"
     )
-    parser.add_argument(
+    op: Any = parser.add_argument(
         "--op", metavar="NAME", help="print what to write for this op, or check it (docs/lessons)"
     )
+    op.completes = OPS
     add_optional_path(parser, "--candidate", "FILE", "your functions of the op")
     add_device(parser)
     add_gpus(parser)
@@ -73,7 +75,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run_check(options: argparse.Namespace) -> None:
-    from nanoeuler.files import write_json
+    from nanoeuler.files import require_place, write_json
     from nanoeuler.integrity import seal
     from nanoeuler.model.checks.comparison import TOLERANCE
     from nanoeuler.model.checks.model_gradients import check_all
@@ -89,6 +91,8 @@ def run_check(options: argparse.Namespace) -> None:
     if options.op or options.candidate:
         check_op(options)
         return
+    if options.output:
+        require_place(options.output)
     forms = checked_forms(options)  # refuses a device that is not there
     quiet = options.output is not None
     gradients = print_table(check_all(options.quick), quiet)

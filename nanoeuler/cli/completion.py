@@ -1,7 +1,7 @@
 """Subcommand `completion`: what a shell needs to complete commands, options and their values."""
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from nanoeuler.cli.options import finish
@@ -62,10 +62,10 @@ def script(parser: argparse.ArgumentParser) -> str:
     return SCRIPT % {
         "commands": "\n".join(f'        "{name}") command="{name}" ;;' for name in found if name),
         "values": "\n".join(
-            f'    "{name} {flag}") words="{joined(action.choices)}" ;;'
+            f'    "{name} {flag}") words="{joined(known(action))}" ;;'
             for name, each in found.items()
             for action in each._actions
-            if action.choices
+            if known(action)
             for flag in action.option_strings
         ),
         "words": "\n".join(
@@ -91,8 +91,13 @@ def words_of(parser: argparse.ArgumentParser) -> Iterator[str]:
         if action.option_strings:
             yield from action.option_strings
         else:
-            known: Any = action.choices or getattr(action, "completes", ())
-            yield from known
+            yield from known(action)
+
+
+def known(action: argparse.Action) -> Collection[str]:
+    """The values that an argument may have, as far as they are known."""
+    found: Any = action.choices or getattr(action, "completes", ())
+    return found
 
 
 def joined(words: Iterable[object]) -> str:

@@ -11,14 +11,16 @@ from nanoeuler import log
 from nanoeuler.cli.options import (
     add_config,
     add_device,
-    add_gpus,
     add_json,
     add_model,
     add_optional_path,
     add_path,
+    add_ranks,
+    add_shared_gpus,
     finish,
     model_folder,
 )
+from nanoeuler.cli.training import engine_of, group_of
 from nanoeuler.errors import UserError
 
 
@@ -35,8 +37,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
         "evaluations",
         nargs="+",
         type=Path,
-        metavar="FILE",
-        help="files that `nanoeuler evaluate` wrote, such as results/demo/evaluation/*.json",
+        metavar="RUN|FILE",
+        help="runs, such as results/demo, or files that `nanoeuler evaluate` wrote",
     )
     add_optional_path(parser, "--output", "FILE", "also write the table to this Markdown file")
     add_json(parser)
@@ -84,7 +86,8 @@ def register_evaluate(subparsers: argparse._SubParsersAction) -> None:
         "also write every answer and reply to this file of JSON lines",
     )
     add_device(parser)
-    add_gpus(parser)
+    add_shared_gpus(parser)
+    add_ranks(parser)
     finish(parser, run_evaluate)
 
 
@@ -140,6 +143,11 @@ def register_report(subparsers: argparse._SubParsersAction) -> None:
     add_optional_path(
         parser, "--output", "FILE", "HTML file to write (default: report.html in a single RUN)"
     )
+    parser.add_argument(
+        "--without-model",
+        action="store_true",
+        help="leave the model out of a run's page, which is most of its bytes",
+    )
     add_optional_path(
         parser, "--metrics", "FILE", "also write the numbers of all stages to this JSON file"
     )
@@ -189,9 +197,14 @@ def run_evaluate(options: argparse.Namespace) -> None:
     material = Material(
         options.tokens, options.questions, options.instructions, tuple(options.tasks)
     )
-    result, items = evaluate(
-        load(options.config), model_folder(options), material, options.device, options.gpus
-    )
+    config, folder = load(options.config), model_folder(options)
+    with group_of(options, options.output.parent) as group:
+        try:
+            result, items = evaluate(config, folder, material, engine_of(options, group), group)
+        except MemoryError as error:
+            raise UserError(
+                f"evaluate: {error}; end what else takes memory, or choose a smaller model.context"
+            ) from error
     if options.items:
         with atomic_write(options.items) as file:
             file.writelines(json.dumps(item) + "\n" for item in items)
@@ -201,9 +214,10 @@ def run_evaluate(options: argparse.Namespace) -> None:
 
 def run_compare(options: argparse.Namespace) -> None:
     from nanoeuler.evaluation.comparison import compare, read_evaluations, scores
+    from nanoeuler.evaluation.runs import evaluation_files
     from nanoeuler.files import atomic_write
 
-    evaluations = read_evaluations(options.evaluations)
+    evaluations = read_evaluations(evaluation_files(options.evaluations))
     table = compare(evaluations)
     print(json.dumps(scores(evaluations), indent=2) if options.json else table)
     if options.output:
@@ -270,7 +284,10 @@ def run_report(options: argparse.Namespace) -> None:
         with atomic_write(options.card) as file:
             file.write(card(runs[0]))
     with atomic_write(output) as file:
-        file.write(page(runs[0]) if len(runs) == 1 else side_by_side(name_runs(folders, runs)))
+        if len(runs) == 1:
+            file.write(page(runs[0], with_model=not options.without_model))
+        else:
+            file.write(side_by_side(name_runs(folders, runs)))
     log.line("report", str(output))
 
 

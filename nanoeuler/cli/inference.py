@@ -189,10 +189,15 @@ def run_chat(options: argparse.Namespace) -> None:
     chat = Chat(
         *(conversation, sampling, max_tokens, terminal.write),
         notice_style=terminal.notice,
+        fit=terminal.fit,
         shows_speed=terminal.is_one,
     )
-    log.line("chat", f"{model!r} of {folder}")
+    if terminal.is_one:
+        chat.notice(f"{folder}: {model.facts}")
+    else:
+        log.line("chat", f"{model!r} of {folder}")
     terminal.start([*chat.commands, "/quit"])
+    chat.pasting = terminal.pasting if terminal.is_one else ""
     chat.run(terminal.read)
     if terminal.prompt:
         terminal.write("\n")

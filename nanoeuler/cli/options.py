@@ -97,12 +97,22 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
 
 
 def add_shared_gpus(parser: argparse.ArgumentParser) -> None:
-    """`--gpus` of a stage whose steps several GPUs can share: None, a number, or "auto"."""
+    """`--gpus` of a stage that several GPUs can share: None, a number, or "auto"."""
     parser.add_argument(
         "--gpus",
         type=gpus_or_auto,
         metavar="N",
-        help="GPUs that share each step (default 1); auto takes all there are, 0 forces the CPU",
+        help="GPUs that share the work (default 1); auto takes all there are, 0 forces the CPU",
+    )
+
+
+def add_ranks(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes that share the work, on a CPU (default 1)",
     )
 
 

@@ -1,8 +1,8 @@
 """Subcommands that train: `pretrain`, `sft` and `dpo`."""
 
 import argparse
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from nanoeuler.cli.options import (
     add_device,
     add_optional_path,
     add_path,
+    add_ranks,
     add_shared_gpus,
     finish,
 )
@@ -70,13 +71,7 @@ def add_common(parser: argparse.ArgumentParser, stage: str, handler: Handler) ->
     add_path(parser, "--output", "DIR", f"folder of the stage, such as results/demo/{stage}")
     add_device(parser)
     add_shared_gpus(parser)
-    parser.add_argument(
-        "--ranks",
-        type=int,
-        default=1,
-        metavar="N",
-        help="processes that share every step, on a CPU (default 1)",
-    )
+    add_ranks(parser)
     add_optional_path(
         parser,
         "--candidate",
@@ -131,7 +126,7 @@ def choose_parent(options: argparse.Namespace, settings: "Training") -> Path | N
 
 
 def rank_count(options: argparse.Namespace) -> int:
-    """Processes that share each step: one for each of `--gpus`, or those of `--ranks`."""
+    """Processes that share the work: one for each of `--gpus`, or those of `--ranks`."""
     from nanoeuler.backend import gpu_count
     from nanoeuler.training.distributed.slurm_tasks import task
 
@@ -166,35 +161,52 @@ def run(
 
     A stop by a signal ends with the status that shells expect.
     """
-    from nanoeuler.backend import gpu_problem, make_backend
     from nanoeuler.folders import require_ours
     from nanoeuler.lessons.candidate import explained
-    from nanoeuler.training.distributed.ranks import ranks
     from nanoeuler.training.stopping import Stopped
 
     require_ours(options.output / "model")
-    asks_for_gpu = options.device == "cuda" or (options.device == "auto" and options.gpus != 0)
-    if options.ranks > 1 and asks_for_gpu and not gpu_problem():
-        raise UserError(f"--ranks {options.ranks}: ranks compute on a CPU; add --device cpu")
     try:
-        with ranks(rank_count(options), options.output) as group:
-            backend = candidate_backend(options, group.size) or make_backend(
-                options.device,
-                options.gpus if group.size == 1 and options.gpus != "auto" else None,
-                precision=settings.precision,
-                residual=settings.residual_precision,
+        with group_of(options, options.output) as group:
+            backend = candidate_backend(options, group.size) or engine_of(
+                options, group, settings.precision, settings.residual_precision
             )
-            if group.size > 1 and backend.device and backend.device.shared:
-                raise UserError(
-                    f"--gpus {group.size}: another process of nanoeuler is at work on one of the "
-                    "GPUs; wait for it, or ask for fewer"
-                )
             with explained(options.candidate) if options.candidate else nullcontext():
                 stage(backend, group.on(backend))
         return 0
     except Stopped as stopped:
-        log.line("stopped", "the state is saved; run the same command again to go on")
+        how = "" if options.log else "; run the same command again to go on"  # else the workflow's
+        log.line("stopped", f"the state is saved{how}")
         return 128 + stopped.signal_number
+
+
+@contextmanager
+def group_of(options: argparse.Namespace, folder: Path) -> Iterator["Group"]:
+    """The ranks that `--gpus` or `--ranks` ask for; `folder` is seen by the hosts of all."""
+    from nanoeuler.backend import gpu_problem
+    from nanoeuler.training.distributed.ranks import ranks
+
+    asks_for_gpu = options.device == "cuda" or (options.device == "auto" and options.gpus != 0)
+    if options.ranks > 1 and asks_for_gpu and not gpu_problem():
+        raise UserError(f"--ranks {options.ranks}: ranks compute on a CPU; add --device cpu")
+    with ranks(rank_count(options), folder) as group:
+        yield group
+
+
+def engine_of(
+    options: argparse.Namespace, group: "Group", precision: str = "auto", residual: str = "auto"
+) -> "Backend":
+    """The engine of this rank. Raises `UserError` where ranks would share a GPU."""
+    from nanoeuler.backend import make_backend
+
+    gpus = options.gpus if group.size == 1 and options.gpus != "auto" else None
+    backend = make_backend(options.device, gpus, precision, residual)
+    if group.size > 1 and backend.device and backend.device.shared:
+        raise UserError(
+            f"--gpus {group.size}: another process of nanoeuler is at work on one of the "
+            "GPUs; wait for it, or ask for fewer"
+        )
+    return backend
 
 
 def candidate_backend(options: argparse.Namespace, ranks: int) -> "Backend | None":

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -80,7 +81,9 @@ def obstacle(cluster: Sequence[Node], job: Mapping[str, Any]) -> str | None:
 
     `job` has the resources that it asks for. None when it fits, or when nothing is known.
     """
-    partition, gpus = job.get("slurm_partition"), job.get("gpu") or 0
+    partition, nodes_wanted = job.get("slurm_partition"), job.get("nodes") or 1
+    gpus = (job.get("gpu") or 0) // nodes_wanted
+    tasks = (job.get("tasks") or 1) // nodes_wanted
     key = "slurm.partition" if gpus else "slurm.cpu_partition"
     nodes = nodes_of(cluster, partition)
     if not cluster:
@@ -97,17 +100,25 @@ def obstacle(cluster: Sequence[Node], job: Mapping[str, Any]) -> str | None:
         lacks, instead = ("a GPU", "`device: cpu`") if gpus == 1 else (f"{gpus} GPUs", "`gpus: 1`")
         key_of = "device" if gpus == 1 else "gpus"
         return f"{key_of}: no node of {where} has {lacks}; {named}set {instead}"
-    cpus = max(node.cpus for node in able)
-    if job["cpus_per_task"] > cpus:
+    cpus, wanted = max(node.cpus for node in able), tasks * job["cpus_per_task"]
+    if wanted > cpus:
         return (
-            f"slurm.cpus: {job['cpus_per_task']} CPUs are more than a node of {where} has; "
+            f"slurm.cpus: {wanted} CPUs are more than a node of {where} has; "
             f"set at most {cpus}, or null"
         )
-    megabytes = max(node.megabytes for node in able if node.cpus >= job["cpus_per_task"])
+    able = [node for node in able if node.cpus >= wanted]
+    megabytes = max(node.megabytes for node in able)
     if job["mem_mb"] > megabytes:
         return (
             f"{key}: no node of {where} has the {job['mem_mb']} MB of memory that a job asks for, "
             f"but at most {megabytes} MB; name a partition with larger nodes"
+        )
+    able = [node for node in able if node.megabytes >= job["mem_mb"]]
+    most = max(Counter(node.partition for node in able).values())
+    if nodes_wanted > most:
+        return (
+            f"slurm.nodes: {where} has fewer than {nodes_wanted} nodes that can run a training "
+            f"job; set at most {most}"
         )
     hours = max(node.hours for node in able)
     if job["runtime"] > 60 * hours:
@@ -122,8 +133,11 @@ def describe_job(name: str, cluster: Sequence[Node], job: Mapping[str, Any]) -> 
     """A line for a terminal: where jobs of a kind run, and what each asks for."""
     found = sorted({node.partition for node in nodes_of(cluster, job["slurm_partition"])})
     partition = ", ".join(found) or "unknown"
-    gpus = f"{job['gpu']} GPU, " if job["gpu"] else ""
+    nodes = job.get("nodes") or 1
+    several = f"{nodes} nodes with " if nodes > 1 else ""
+    gpus = f"{job['gpu'] // nodes} GPU, " if job["gpu"] else ""
+    cpus = job["cpus_per_task"] * (job.get("tasks") or 1) // nodes
     return (
-        f"  {name:10} jobs in partition {partition}: {gpus}{job['cpus_per_task']} CPUs, "
+        f"  {name:10} jobs in partition {partition}: {several}{gpus}{cpus} CPUs, "
         f"{job['mem_mb']:,} MB, {job['runtime'] / 60:g} hours each"
     )

@@ -14,7 +14,6 @@ from nanoeuler.config.sources import Sources
 from nanoeuler.config.validation import check, locate
 from nanoeuler.config.yaml_file import Key, read_yaml
 from nanoeuler.corpus.own_text import find_files
-from nanoeuler.corpus.tasks import describe_task
 from nanoeuler.errors import UserError, brief
 from nanoeuler.files import parse_json
 from nanoeuler.model.config import ModelConfig
@@ -285,6 +284,8 @@ class Consistency:
                 self.refuse(
                     key, f"is the second one named {name}; give it another name, and its kind"
                 )
+            from nanoeuler.corpus.tasks import describe_task  # loads an HTTP client
+
             try:
                 describe_task(name, self.config)
             except UserError as error:

@@ -73,7 +73,7 @@ def usable_gpus(device: str = "auto") -> int:
 
 
 def training_gpus(config: Mapping[str, Any]) -> int:
-    """GPUs of a job that trains."""
+    """GPUs of a job that trains, on each of its nodes."""
     return job_gpus(config["device"]) * config["gpus"]
 
 
@@ -109,12 +109,13 @@ def job_environment(checkout: str) -> dict[str, str]:
 
 
 def cluster_resources(
-    config: Mapping[str, Any], cluster: Sequence[Node] | None, gpus: int = 0
+    config: Mapping[str, Any], cluster: Sequence[Node] | None, gpus: int = 0, nodes: int = 1
 ) -> dict[str, Any]:
-    """The resources that a job asks of a Slurm cluster.
+    """The resources that a job asks of a Slurm cluster, with `gpus` on each of its nodes.
 
-    `cluster` is None in the job itself, which then has what it was given. Snakemake leaves out
-    values that are None, and executors other than Slurm ignore all of them.
+    A job of several nodes has a task for each GPU, or for each node without GPUs. `cluster` is None
+    in the job itself, which then has what it was given. Snakemake leaves out values that are None,
+    and executors other than Slurm ignore all of them.
     """
     slurm = Slurm.read(config["slurm"])
     partition = slurm.partition if gpus else slurm.cpu_partition
@@ -124,21 +125,46 @@ def cluster_resources(
         cpus = usual_cpus(cluster, partition)
     else:
         cpus = int(os.environ.get("SLURM_CPUS_PER_TASK", USUAL_CPUS))
-    return {
+    resources = {
         "slurm_account": slurm.account,
         "slurm_partition": partition,
         "runtime": max(1, round(60 * slurm.hours)),
         "cpus_per_task": cpus,
         "nodes": 1 if gpus > 1 else None,  # or Slurm could find the GPUs on several
     }
+    if nodes == 1:
+        return resources
+    tasks = max(1, gpus)
+    return resources | {
+        "cpus_per_task": max(1, cpus // tasks),
+        "nodes": nodes,
+        "tasks": nodes * tasks,
+        "tasks_per_gpu": 1 if gpus else None,  # or the executor would ask for all tasks on each
+        "mpi": "srun",  # the executor leaves it to the job's command to start the tasks
+    }
+
+
+def srun(resources: Any, on_cluster: bool) -> str:
+    """What stands before the command of a job: nothing, or what starts it as several tasks."""
+    if not (on_cluster and resources.get("mpi")):
+        return ""
+    return (
+        f"srun --nodes={resources.nodes} --ntasks={resources.tasks}"
+        f" --cpus-per-task={resources.cpus_per_task} --kill-on-bad-exit=1 "
+    )
+
+
+def task_gpus(resources: Any, on_cluster: bool) -> int:
+    """GPUs that each process of a job is told to take: all, unless `srun` starts one for each."""
+    return min(1, resources.gpu) if srun(resources, on_cluster) else resources.gpu
 
 
 def cluster_jobs(config: Mapping[str, Any], cluster: Sequence[Node]) -> dict[str, dict[str, Any]]:
     """The largest resources that jobs of each kind ask of a Slurm cluster."""
-    gpus = training_gpus(config)
-    model = {"gpu": gpus, "mem_mb": training_megabytes(config, gpus)}
+    gpus, nodes = training_gpus(config), config["slurm"]["nodes"]
+    model = {"gpu": nodes * gpus, "mem_mb": training_megabytes(config, gpus)}
     text = {"gpu": 0, "mem_mb": TEXT_MEGABYTES}
     return {
-        "models": cluster_resources(config, cluster, gpus) | model,
+        "models": cluster_resources(config, cluster, gpus, nodes) | model,
         "text": cluster_resources(config, cluster) | text,
     }

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nanoeuler.corpus.own_text import find_files, slug
-from nanoeuler.corpus.tasks import describe_task
 from nanoeuler.files import canonical_json
 
 ONE_JOB = 16e9
@@ -150,6 +149,8 @@ class Paths:
 
     def only_task(self, name: str) -> dict[str, Any]:
         """A configuration with this task alone, without an address that does not matter."""
+        from nanoeuler.corpus.tasks import describe_task  # loads an HTTP client
+
         source = describe_task(name, self.config)
         return {"sources": {"tasks": {name: without_address(source)}}}
 

@@ -341,6 +341,12 @@ class Slurm(Section):
     cpus: int | None = key(
         "CPUs of a job; null takes 16, or all of a node that has fewer", default=None, ge=1
     )
+    nodes: int = key(
+        "nodes that share each step of a training stage, with `gpus` GPUs on each, or without GPUs "
+        "a process on each",
+        default=1,
+        ge=1,
+    )
 
 
 @section

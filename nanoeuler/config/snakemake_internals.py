@@ -30,6 +30,7 @@ class SnakemakeJob(Protocol):
 
     rule: Rule
     output: Iterable[str]
+    log: Iterable[str]
     resources: Mapping[str, Any]
     is_local: bool
 
@@ -49,6 +50,11 @@ class RunningSnakemake:
     def jobs_run_here(self) -> bool:
         """False when another executor has them, such as Slurm's."""
         return self.workflow.local_exec
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether another executor has the jobs, or this is one of its jobs; known with the DAG."""
+        return self.workflow.remote_exec or not self.jobs_run_here
 
     @property
     def config_files(self) -> list[str]:
@@ -103,10 +109,11 @@ def is_incomplete(path: str, folder: Path = FOLDER) -> bool:
 def adapt_slurm_executor() -> None:
     """Submit to the user's default account without a guess, and don't retry a cancelled job.
 
-    The guess asks `sacct` in a way that it always refuses, and warns of that in every log.
-    Without the executor there is nothing to do.
+    The guess asks `sacct` in a way that it always refuses, and warns of that in every log. Without
+    an answer to `CANCELLED by 1000`, as `sacct` says it, the executor would wait for ever. Without
+    the executor there is nothing to do.
     """
-    plugin = sys.modules.get("snakemake_executor_plugin_slurm")
+    plugin: Any = sys.modules.get("snakemake_executor_plugin_slurm")
     if plugin is None:
         return
     executor = plugin.Executor
@@ -116,9 +123,16 @@ def adapt_slurm_executor() -> None:
         return account_of(self, job) if job.resources.get("slurm_account") else iter([""])
 
     def report_job_error(self: Any, info: Any, msg: str | None = None, **details: Any) -> None:
-        if "status is: 'CANCELLED" in (msg or ""):
+        if "status is: 'CANCELLED'" in (msg or ""):
             info.job.rule.restart_times = 0
         report_error(self, info, msg=msg, **details)
 
+    ask = plugin.query_job_status
+
+    async def query_job_status(*given: Any) -> tuple[dict[str, str] | None, float | None]:
+        states, seconds = await ask(*given)
+        return states and {job: state.split()[0] for job, state in states.items()}, seconds
+
+    plugin.query_job_status = query_job_status
     executor.get_account_arg = get_account_arg
     executor.report_job_error = report_job_error

@@ -25,6 +25,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import write_json
 from nanoeuler.folders import mark_earlier
 from nanoeuler.model.files import keep_model
+from nanoeuler.remaining import keep_jobs
 
 TRAINING = ("pretrain", "sft", "sft_scratch", "dpo")
 FETCHING = (
@@ -95,6 +96,7 @@ def begin(
     rules = {job.rule.name for job in jobs}
     require_plan(plan_command(config, rules, config_files, gpus, here))
     keep_what_is_needed(paths, jobs)
+    keep_jobs(paths.results, config, jobs)
     write_pipeline(paths.pipeline, config, running.needed_jobs())
 
 

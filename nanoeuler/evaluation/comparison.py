@@ -17,9 +17,10 @@ EVALUATION = Origin("`nanoeuler evaluate`", "delete it, or let `nanoeuler evalua
 
 
 def read_evaluations(paths: Sequence[Path]) -> dict[str, Evaluation]:
-    """Evaluations by the names of their files; where two files have one name, the name of the run
-    stands before it."""
+    """Evaluations by the names of their files; where two files have one name, the names of their
+    runs stand before all."""
     evaluations = {}
+    of_several_runs = len({path.stem for path in paths}) < len(paths)
     for path in paths:
         value = read_json(path)
         if isinstance(value, dict):
@@ -27,7 +28,7 @@ def read_evaluations(paths: Sequence[Path]) -> dict[str, Evaluation]:
         mend = "give the JSON files that `nanoeuler evaluate` writes"
         check_shape(path, value, shapes.Evaluation, mend, "an evaluation")
         name = path.stem
-        if sum(other.stem == name for other in paths) > 1:
+        if of_several_runs:
             name = f"{path.absolute().parent.parent.name}/{name}"
         evaluations[name] = value
     return evaluations

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nanoeuler.model.likelihood import BATCH_TOKENS, SLICE_ELEMENTS
+from nanoeuler.model.likelihood import BATCH_TOKENS, SLICE_ELEMENTS, Share, in_order
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer import Tokenizer
 
@@ -82,12 +82,13 @@ def log_likelihoods(
     window: int,
     end_id: int,
     advance: Callable[[int], None] | None = None,
+    share: Share = in_order,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The log-likelihood of each sequence's continuation in nats, float64 (S,), and whether every
     token of it was the likeliest, bool (S,).
 
     No continuation may be longer than `window`. `advance` is told how many sequences each forward
-    pass has scored.
+    pass has scored. `share` may let other ranks compute some of the passes.
     """
     sums_S, greedy_S = np.zeros(len(sequences)), np.ones(len(sequences), bool)
     lengths = [sequence.inputs(window) for sequence in sequences]
@@ -97,12 +98,16 @@ def log_likelihoods(
     length = max(sum(lengths[index] for index in row) for row in packed)
     batches = -(-len(packed) // max(1, BATCH_TOKENS // window))
     size = -(-len(packed) // batches)  # batches of equal size: the model allocates its buffers once
-    for first in range(0, len(packed), size):
-        rows = packed[first : first + size]
-        batch = lay_out(sequences, rows, (size, length), window, end_id)
-        logprobs_R, hits_R = score(model, batch)
-        np.add.at(sums_S, batch.owners_R, logprobs_R)
-        np.logical_and.at(greedy_S, batch.owners_R, hits_R)
+    passes = [packed[first : first + size] for first in range(0, len(packed), size)]
+
+    def work(number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        batch = lay_out(sequences, passes[number], (size, length), window, end_id)
+        return batch.owners_R, *score(model, batch)
+
+    scored = share(len(passes), work)
+    for rows, (owners_R, logprobs_R, hits_R) in zip(passes, scored, strict=True):
+        np.add.at(sums_S, owners_R, logprobs_R)
+        np.logical_and.at(greedy_S, owners_R, hits_R)
         if advance:
             advance(sum(map(len, rows)))
     return sums_S, greedy_S

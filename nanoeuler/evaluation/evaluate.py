@@ -7,10 +7,10 @@
 
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,13 +31,17 @@ from nanoeuler.evaluation.replies import (
     describe_replies,
     reply_to_instructions,
 )
-from nanoeuler.evaluation.tasks import score_task
+from nanoeuler.evaluation.tasks import Task, read_task, score_task
 from nanoeuler.inference.sampling import GREEDY, Sampling
-from nanoeuler.model.likelihood import bits_per_byte
+from nanoeuler.model.likelihood import Share, bits_per_byte
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.record_folder import RecordFolder
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
+from nanoeuler.training.distributed.group import ALONE, Group
+
+if TYPE_CHECKING:
+    from nanoeuler.backend.ops import Backend
 
 UNTUNED_TEMPLATE = "alpaca"
 """The template of the questions to a model that was tuned on none: its score before tuning."""
@@ -73,39 +77,56 @@ class Material:
 
 
 def evaluate(
-    config: Mapping[str, Any], model_folder: Path, material: Material, device: str, gpus: int | None
+    config: Mapping[str, Any],
+    model_folder: Path,
+    material: Material,
+    backend: "Backend",
+    group: Group = ALONE,
 ) -> tuple[Json, list[Json]]:
     """Evaluate the model in `model_folder`: its scores, and a record for each item of every task
     and for each question.
 
     Reads `evaluate`, `seed`, `pretrain.document_mask` and `model.context` of `config`; the latter
-    is the window, by default the model's own context. Raises `UserError` for files that do not fit
-    together.
+    is the window, by default the model's own context. The ranks of `group` share the work, and
+    rank 0 returns what one alone would. Raises `UserError` for files that do not fit together.
     """
     began = time.monotonic()
     settings = config["evaluate"]
     seed = config.get("seed", 1)
-    model = api.load(model_folder, device, gpus)
+    model = api.load_on(backend, model_folder)
     store = open_tokens(material.tokens, model, model_folder) if material.tokens else None
     asked = read_questions(material.questions) if material.questions else []
     instructions = material.instructions
     trained_answers = read_training_answers(instructions) if instructions else None
+    chat_prompts = held_out_prompts(instructions, settings.get("chat_prompts", 0))
+    read_tasks = [(manifest, read_task(manifest)) for manifest in material.tasks]
+    require_one_each(read_tasks)
+    if group.rank == 0:
+        group.admit()
+    share = group.share
     log.line("evaluate", repr(model))
     window = config.get("model", {}).get("context") or model.config.context
     document_mask = config.get("pretrain", {}).get("document_mask", True)
     limits = {task["name"]: task.get("limit") for task in settings.get("tasks", [])}
-    tasks, items = task_scores(model, material.tasks, limits, window, seed)
+    tasks, items = task_scores(model, read_tasks, limits, window, seed, share)
     answers = None
     if asked:
-        answers = answer_scores(model, asked, trained_answers, settings["max_new_tokens"])
+        most = settings["max_new_tokens"]
+        answers = answer_scores(model, asked, trained_answers, most, share)
         items += [
             {"task": "questions", "id": str(number)} | reply
             for number, reply in enumerate(answers["replies"], 1)
         ]
     held_out, path, read = {}, None, None
     if store:
-        limit, end_id = settings["validation_tokens"], model.tokenizer.end_id
-        held_out = held_out_scores(model, store, document_mask, limit, window)
+        limit = settings["validation_tokens"]
+        held_out = held_out_scores(model, store, document_mask, limit, window, share)
+    chat = chat_scores(model, chat_prompts, settings, seed, share)
+    if group.rank:  # the rest takes rank 0 seconds
+        group.heed()
+        return {}, []
+    if store:
+        end_id = model.tokenizer.end_id
         path = trajectory.measure(model.transformer, store, document_mask, window, end_id)
         read = reading.read(model.transformer, store, model.tokenizer, document_mask, window)
     result = {
@@ -120,14 +141,14 @@ def evaluate(
         "trajectory": path,
         "reading": read,
         "tasks": tasks,
-        "chat": chat_scores(model, instructions, settings, seed),
+        "chat": chat,
         "answers": answers,
         "samples": samples(model, settings, seed, store, instructions),
         "tokens_fingerprint": store.fingerprint if store else None,
         "tokenizer_fingerprint": model.tokenizer.fingerprint,
         "model_info": model.info,
     }
-    made = provenance.collect(model.transformer.backend.device_name)
+    made = provenance.collect(backend.device_name)
     return result | {"seconds": time.monotonic() - began, "provenance": made}, items
 
 
@@ -142,53 +163,71 @@ def open_tokens(manifest: Path, model: api.LanguageModel, model_folder: Path) ->
     return store
 
 
+def require_one_each(tasks: Sequence[tuple[Path, Task]]) -> None:
+    """Raise `UserError` when two tasks, beside their manifests, have one name."""
+    names = set()
+    for manifest, (described, _) in tasks:
+        if described["name"] in names:
+            raise UserError(
+                f"{manifest}: a second task named {described['name']}; give each name once"
+            )
+        names.add(described["name"])
+
+
 def task_scores(
     model: api.LanguageModel,
-    manifests: tuple[Path, ...],
+    tasks: Sequence[tuple[Path, Task]],
     limits: Mapping[str, int | None],
     window: int,
     seed: int,
+    share: Share,
 ) -> tuple[dict[str, Json], list[Json]]:
     """The scores of each task by its name, and the records of all their items."""
     scores: dict[str, Json] = {}
     items = []
-    for manifest in manifests:
-        score, records = score_task(model, manifest, window, limits, seed)
-        if score["name"] in scores:
-            raise UserError(f"{manifest}: a second task named {score['name']}; give each name once")
+    for manifest, task in tasks:
+        score, records = score_task(model, manifest, task, window, limits, seed, share)
         scores[score["name"]] = score
         items += records
     return scores, items
 
 
-def chat_scores(
-    model: api.LanguageModel, instructions: Path | None, settings: Mapping[str, Any], seed: int
-) -> Json | None:
-    """How the replies to the first `chat_prompts` held-out instructions end, and how much they
-    repeat: greedy ones, and under `sampled` those drawn as in the report's samples. None without
-    instructions."""
-    limit = settings.get("chat_prompts", 0)
+def held_out_prompts(instructions: Path | None, limit: int) -> list[tuple[str, str]]:
+    """The first `limit` held-out instructions, each with its input."""
     if instructions is None or not limit:
-        return None
+        return []
     path = RecordFolder(instructions, "instructions").file("validation")
     records = read_records(path, required=("instruction",), optional=("input",))
     # The later turn of a conversation makes no sense alone.
     records = [record for record in records if not record.get("earlier")][:limit]
-    if not records:
+    return [(record["instruction"], record.get("input", "")) for record in records]
+
+
+def chat_scores(
+    model: api.LanguageModel,
+    asked: list[tuple[str, str]],
+    settings: Mapping[str, Any],
+    seed: int,
+    share: Share,
+) -> Json | None:
+    """How the replies to the instructions `asked` end, and how much they repeat: greedy ones, and
+    under `sampled` those drawn as in the report's samples. None without instructions."""
+    if not asked:
         return None
-    asked = [(record["instruction"], record.get("input", "")) for record in records]
 
     def describe(sampling: Sampling, spacing: int = 0) -> Json:
         template, most = model.template or UNTUNED_TEMPLATE, settings["max_new_tokens"]
         return describe_replies(
-            reply_to_instructions(model.writer, template, asked, sampling, most, spacing=spacing)
+            reply_to_instructions(
+                model.writer, template, asked, sampling, most, spacing=spacing, share=share
+            )
         )
 
     greedy = describe(GREEDY)
     sampled = describe(sampling_of(settings, seed), SPACING)
-    log.line("chat", prompts=len(records), **greedy)
+    log.line("chat", prompts=len(asked), **greedy)
     log.line("chat", "sampled", **sampled)
-    return {"prompts": len(records), **greedy, "sampled": sampled}
+    return {"prompts": len(asked), **greedy, "sampled": sampled}
 
 
 def sampling_of(settings: Mapping[str, Any], seed: int) -> Sampling:
@@ -196,7 +235,12 @@ def sampling_of(settings: Mapping[str, Any], seed: int) -> Sampling:
 
 
 def held_out_scores(
-    model: api.LanguageModel, store: TokenStore, document_mask: bool, limit_tokens: int, window: int
+    model: api.LanguageModel,
+    store: TokenStore,
+    document_mask: bool,
+    limit_tokens: int,
+    window: int,
+    share: Share,
 ) -> dict[str, Json]:
     """Bits per byte and the accuracy of every head, for each source's held-out text."""
     scores = {}
@@ -214,6 +258,7 @@ def held_out_scores(
                 heads=model.config.mtp_heads,
                 window=window,
                 advance=progress.update,
+                share=share,
             )
         log.line(
             "held-out",
@@ -237,6 +282,7 @@ def answer_scores(
     questions: list[Question],
     trained_answers: list[str] | None,
     max_tokens: int,
+    share: Share,
 ) -> Json:
     """The exact-answer scores of greedy replies."""
     template = model.template or UNTUNED_TEMPLATE
@@ -244,7 +290,7 @@ def answer_scores(
 
     def reply(sampling: Sampling, spacing: int = 0) -> list[Reply]:
         return reply_to_instructions(
-            model.writer, template, prompts, sampling, max_tokens, spacing=spacing
+            model.writer, template, prompts, sampling, max_tokens, spacing=spacing, share=share
         )
 
     replies = reply(GREEDY)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from nanoeuler.inference.generate import Writer
 from nanoeuler.inference.sampling import Sampling
+from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.template import TEMPLATES
 
 
@@ -46,11 +47,12 @@ def reply_to_instructions(
     max_tokens: int,
     rows: int = 64,
     spacing: int = 0,
+    share: Share = in_order,
 ) -> list[Reply]:
     """Answer (instruction, input) pairs through the prompt template, framed as in training:
-    `</s>` prompt response `</s>`. `spacing`: see `Writer.batch`."""
+    `</s>` prompt response `</s>`. `spacing` and `share`: see `Writer.batch`."""
     prompts = [TEMPLATES[template](instruction, input) for instruction, input in instructions]
-    return continue_texts(writer, prompts, sampling, max_tokens, rows, spacing)
+    return continue_texts(writer, prompts, sampling, max_tokens, rows, spacing, share)
 
 
 def continue_texts(
@@ -60,10 +62,11 @@ def continue_texts(
     max_tokens: int,
     rows: int = 64,
     spacing: int = 0,
+    share: Share = in_order,
 ) -> list[Reply]:
-    """Continue each text as the start of a document. `spacing`: see `Writer.batch`."""
+    """Continue each text as the start of a document. `spacing` and `share`: see `Writer.batch`."""
     prompts = [writer.frame(text) for text in texts]
-    continuations = writer.batch(prompts, sampling, max_tokens, rows, spacing)
+    continuations = writer.batch(prompts, sampling, max_tokens, rows, spacing, share)
     return [
         Reply(writer.tokenizer.decode(each.ids, continues=True), len(each.ids), each.ended)
         for each in continuations

@@ -6,15 +6,24 @@ A run is a flat record: `seconds`, `bits_per_byte.books`, `pretrain.learning_rat
 import csv
 import difflib
 import io
+import json
 import operator
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nanoeuler.errors import UserError
 from nanoeuler.evaluation.report.formats import decimals, duration, percent, short_count
-from nanoeuler.evaluation.report.gather import SCRATCH, Run, Stage, gather, kept_configuration
+from nanoeuler.evaluation.report.gather import (
+    SCRATCH,
+    Run,
+    Stage,
+    gather,
+    in_order,
+    kept_configuration,
+)
 from nanoeuler.evaluation.report.side_by_side import is_off, leaves, name_runs, shown, what_counts
 
 Record = dict[str, Any]
@@ -57,6 +66,27 @@ def is_run(folder: Path) -> bool:
     return any(folder.glob("*/metrics.jsonl")) or any(folder.glob("evaluation/*.json"))
 
 
+def evaluation_files(places: Iterable[Path]) -> list[Path]:
+    """The files of evaluations among `places`, and those in the runs among them, by their stages.
+
+    Raises `UserError` for a folder that holds none.
+    """
+    found: list[Path] = []
+    for place in places:
+        if not place.is_dir():
+            found.append(place)
+            continue
+        folder = place / "evaluation" if (place / "evaluation").is_dir() else place
+        stages = in_order({path.stem for path in folder.glob("*.json")})
+        if folder.name != "evaluation" or not stages:
+            raise UserError(
+                f"{place}: holds no evaluations; give the folder of a run, such as results/demo, "
+                "or files that `nanoeuler evaluate` wrote"
+            )
+        found += [folder / f"{stage}.json" for stage in stages]
+    return found
+
+
 def read_runs(folders: Iterable[Path]) -> tuple[dict[str, Run], list[str]]:
     """The runs by the names that they go by, and a sentence for each that is damaged."""
     found: dict[Path, Run] = {}
@@ -79,23 +109,20 @@ def describe(name: str, run: Run) -> Record:
     from it, and replies by the last one."""
     stages = [stage for name, stage in run.stages.items() if name != SCRATCH] or [run.first]
     evaluation: Record = next((s.evaluation for s in reversed(stages) if s.evaluation), {})
-    held_out = (run.first.evaluation or {}).get("held_out") or {}
-    scored = {source: each["bits_per_byte"] for source, each in held_out.items()}
-    bits = scored or (run.first.handed_on if run.first.name == "pretrain" else None) or {}
     answers = evaluation.get("answers")
     tasks = evaluation.get("tasks") or {}
     return {
         "run": name,
         "state": state(stages[-1]),
-        "started": run.first.header.get("started"),
-        "parameters": run.first.parameters,
-        "tokens": run.first.last.get("tokens"),
-        "seconds": sum(stage.last.get("seconds") or 0 for stage in run.stages.values()),
-        "tokens_per_second": run.first.tokens_per_second,
-        "mfu": run.first.mfu,
-        **{f"bits_per_byte.{source}": value for source, value in bits.items()},
+        **{f"bits_per_byte.{source}": value for source, value in run.bits_per_byte.items()},
         **({"answers": answers["score"]} if answers else {}),
         **{f"tasks.{name}": scores["score"] for name, scores in tasks.items()},
+        "seconds": sum(stage.last.get("seconds") or 0 for stage in run.stages.values()),
+        "parameters": run.first.parameters,
+        "tokens": run.first.last.get("tokens"),
+        "tokens_per_second": run.first.tokens_per_second,
+        "mfu": run.first.mfu,
+        "started": run.first.header.get("started"),
     }
 
 
@@ -180,7 +207,8 @@ def table(records: Sequence[Record], columns: Sequence[str], width: int) -> str:
         lines.append("  ".join([first, *others]).rstrip())
     if fits < len(cells):
         left = ", ".join(column[0] for column in cells[fits:])
-        lines.append(f"further columns (choose with --columns): {left}")
+        text = f"further columns (choose with --columns): {left}"
+        lines.append(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False))
     return "\n".join(lines)
 
 
@@ -190,9 +218,11 @@ def show(key: str, value: Any) -> str:
 
 
 def as_csv(records: Sequence[Record], columns: Sequence[str]) -> str:
-    """The records with plain numbers."""
+    """The records with plain numbers, and lists as JSON."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for record in records:
+        cells = (record.get(key) for key in columns)
+        writer.writerow([json.dumps(each) if isinstance(each, list) else each for each in cells])
     return text.getvalue()

@@ -286,10 +286,18 @@ class PlannedStage(TypedDict):
     seconds: NotRequired[Amount | None]
 
 
+class PlannedScore(TypedDict):
+    low: Amount
+    middle: Amount
+    high: Amount
+
+
 class Plan(TypedDict):
     data_disk: Amount
     results_disk: Amount
+    results_peak: NotRequired[Amount]
     memory: Amount
+    bits_per_byte: NotRequired[dict[str, PlannedScore]]
     stages: dict[str, PlannedStage]
 
 

@@ -26,6 +26,7 @@ from nanoeuler.errors import UserError
 from nanoeuler.evaluation.continuations import Pair, encode, log_likelihoods
 from nanoeuler.files import read_json
 from nanoeuler.integrity import Origin, check_file
+from nanoeuler.model.likelihood import Share, in_order
 
 QUOTED = {
     "hellaswag": "acc_norm",
@@ -46,9 +47,11 @@ KEPT = ("url", "revision", "licence", "sha256", "items_sha256")
 """Keys of a task's manifest that its scores repeat."""
 
 Item = Mapping[str, Any]
+Task = tuple[dict[str, Any], list[Item]]
+"""A task's manifest, and its items."""
 
 
-def read_task(manifest: Path) -> tuple[dict[str, Any], list[Item]]:
+def read_task(manifest: Path) -> Task:
     """The manifest and the items that `nanoeuler task` wrote. Raises `UserError` when they are
     missing or damaged."""
     described = read_json(manifest)
@@ -84,20 +87,27 @@ def choose_items(items: Sequence[Item], limit: int | None, seed: int) -> list[It
 
 
 def score_task(
-    model: LanguageModel, manifest: Path, window: int, limits: Mapping[str, int | None], seed: int
+    model: LanguageModel,
+    manifest: Path,
+    task: Task,
+    window: int,
+    limits: Mapping[str, int | None],
+    seed: int,
+    share: Share = in_order,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The scores of one task as JSON values, and a record for each item: the choice, and every
     log-likelihood in nats.
 
-    `limits` has the number of items that are asked, by the task's name; without one all are.
+    `task` is what `read_task` read from `manifest`. `limits` has the number of items that are
+    asked, by the task's name; without one all are. `share`: see `log_likelihoods`.
     """
-    described, items = read_task(manifest)
+    described, items = task
     name, kind = described["name"], described["kind"]
     limit = limits.get(name)
     began = time.monotonic()
     asked: list[Item] = []
     sequences: list[Pair] = []
-    skipped = Counter(described["bad"])
+    skipped: Counter[str] = Counter(described["bad"])
     truncated = 0
     for item in choose_items(items, limit, seed):
         pairs = [
@@ -118,7 +128,7 @@ def score_task(
         )
     with log.Progress(name, len(sequences), "choices") as progress:
         sums_S, greedy_S = log_likelihoods(
-            model.transformer, sequences, window, model.tokenizer.end_id, progress.update
+            model.transformer, sequences, window, model.tokenizer.end_id, progress.update, share
         )
     records, first = [], 0
     for item in asked:

@@ -14,6 +14,7 @@ from nanoeuler.evaluation.report.gather import (
     read_stage,
 )
 from nanoeuler.log import format_seconds
+from nanoeuler.remaining import WholeRun
 from nanoeuler.training.lock import at_work
 
 
@@ -87,15 +88,12 @@ def step_words(stage: Stage) -> str:
 
 
 def time_left(stage: Stage, folder: Path) -> str | None:
-    """The time until the stage ends, and until the last one does."""
-    from nanoeuler.planning import later_tokens
-
+    """The time until the stage ends, and until the whole run does."""
     speed, total = stage.tokens_per_second, stage.header.get("total_steps")
     step, tokens = stage.last.get("step", 0), stage.last.get("tokens", 0)
     if not (speed and total and step):
         return None
     left = (total / step - 1) * tokens / speed
     words = f"about {format_seconds(left)} left"
-    if later := later_tokens(folder / stage.name):
-        words += f", {format_seconds(left + later / speed)} with the stages behind it"
-    return words
+    whole = WholeRun(folder / stage.name / "train.log").seconds(stage.name, speed, left)
+    return words + (f", {format_seconds(whole)} of the whole run" if whole is not None else "")

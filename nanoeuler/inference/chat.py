@@ -37,8 +37,8 @@ A space in front of a line that starts with / sends it as text."""
 class Chat:
     """A conversation. `write` shows text at once; notices stand in parentheses.
 
-    At a terminal, `notice_style` makes them look different from replies, and `shows_speed` says how
-    fast each reply came.
+    At a terminal, `notice_style` makes them look different from replies, `fit` breaks lines between
+    words, and `shows_speed` says how fast each reply came.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Chat:
         write: Callable[[str], None],
         *,
         notice_style: Callable[[str], str] = str,
+        fit: Callable[[str], str] = str,
         shows_speed: bool = False,
     ):
         self.conversation = conversation
@@ -57,8 +58,9 @@ class Chat:
         self.max_tokens = at_least_one(max_tokens)
         self.notice_style = notice_style
         self.shows_speed = shows_speed
+        self.pasting = ""  # what becomes of a pasted text, for /help
         self.commands: dict[str, Callable[[str], None]] = {
-            "/help": lambda _: self.write(HELP + "\n"),
+            "/help": lambda _: self.write(fit(f"{HELP}\n{self.pasting}".strip()) + "\n"),
             "/why": self.why,
             "/reset": self.reset,
             "/temperature": lambda value: self.set_sampling("temperature", float, value),

@@ -9,6 +9,7 @@ import numpy as np
 from nanoeuler.inference.sampling import Sampling
 from nanoeuler.inference.speculation import Speculation
 from nanoeuler.inference.window import ContextWindow
+from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.decoder import StreamDecoder
@@ -207,21 +208,28 @@ class Writer:
         max_tokens: int,
         rows: int = 16,
         spacing: int = 0,
+        share: Share = in_order,
     ) -> list[Continuation]:
         """Continue many prompts, `rows` of like length at a time; results are in their order.
 
         For the sampler each prompt starts `spacing` positions after the one before. Their draws are
-        independent when that is more than the tokens of any prompt and its continuation.
+        independent when that is more than the tokens of any prompt and its continuation. `share`
+        may let other ranks continue some of them; the tokens are the same.
         """
         continuations: dict[int, Continuation] = {}
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-        for start in range(0, len(order), rows):
-            group = order[start : start + rows]
+        groups = [order[start : start + rows] for start in range(0, len(order), rows)]
+
+        def write(number: int) -> list[Continuation]:
+            group = groups[number]
             grouped = [prompts[index] for index in group]
             decoding = self.decoding(grouped, sampling, max_tokens, spacing * np.array(group))
             while decoding.step():
                 pass
-            continuations.update(zip(group, decoding.continuations, strict=True))
+            return decoding.continuations
+
+        for group, written in zip(groups, share(len(groups), write), strict=True):
+            continuations.update(zip(group, written, strict=True))
         return [continuations[index] for index in range(len(prompts))]
 
     def decoding(

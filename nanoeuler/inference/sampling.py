@@ -13,7 +13,6 @@ from numbers import Integral, Real
 import numpy as np
 
 from nanoeuler.errors import UserError, brief
-from nanoeuler.inference.quick_sampling import UNDECIDED, pick_rows
 
 NOT_FINITE = (
     "the model's logits are not finite: its weights are damaged or its training diverged; "
@@ -91,6 +90,9 @@ def choose(
     (default: every one). A row's choice does not depend on the other rows. Raises `UserError` when
     a row has no finite candidate: its model is broken.
     """
+    # loads Numba, which a trainer on a GPU or the reference engine does not need
+    from nanoeuler.inference.quick_sampling import UNDECIDED, pick_rows
+
     settings = [sampling] * len(logits_BV) if isinstance(sampling, Sampling) else sampling
     chosen_B = np.full(len(logits_BV), UNDECIDED, np.int32)
     if logits_BV.dtype == np.float32:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,8 @@ from nanoeuler.user_cache import state_folder
 
 KEPT = 1000
 """Messages of the history that are kept."""
+MEANINGS = 17
+"""Column in which the help says what a command does."""
 MESSAGE, NOTICE, RESET = "\x1b[1;36m", "\x1b[2m", "\x1b[0m"
 """What is typed is bold cyan and notices are dim; a reply has the terminal's own colour."""
 
@@ -26,6 +29,7 @@ class Terminal:
         self.colours = self.is_one and takes_colours()
         self.prompt = "> " if sys.stdin.isatty() else ""
         self.history: History | None = None
+        self.pasting = "Each line of a pasted text is a message of its own."
 
     def start(self, commands: Iterable[str]) -> None:
         """Edit lines with readline, if it is there: with the history of earlier chats, and with
@@ -50,6 +54,7 @@ class Terminal:
             readline.parse_and_bind("tab: complete")
             if os.environ.get("TERM") != "dumb":
                 readline.parse_and_bind("set enable-bracketed-paste on")
+                self.pasting = "A pasted text of several lines is one message."
             if self.colours:
                 self.prompt = f"\001{MESSAGE}\002> "  # the typed text takes the colour over
         self.history = History(readline)
@@ -69,9 +74,27 @@ class Terminal:
         sys.stdout.write(text)
         sys.stdout.flush()
 
+    def fit(self, text: str) -> str:
+        """Lines broken between words where the terminal ends; a list of commands stays one."""
+        if not self.is_one:
+            return text
+        # not $COLUMNS, which readline leaves to the processes that a program starts
+        columns = os.get_terminal_size(sys.stdout.fileno()).columns or 80
+        indent = MEANINGS if columns >= 2 * MEANINGS else 2
+        return "\n".join(
+            textwrap.fill(
+                line,
+                columns,
+                subsequent_indent=" " * indent if line.startswith("/") else "",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            for line in text.split("\n")
+        )
+
     def notice(self, text: str) -> str:
         """The text as a notice looks."""
-        return f"{NOTICE}{text}{RESET}" if self.colours else text
+        return f"{NOTICE}{self.fit(text)}{RESET}" if self.colours else self.fit(text)
 
 
 class History:

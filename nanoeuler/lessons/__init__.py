@@ -1,1 +1,8 @@
 """Ops that learners write themselves: what is asked of them, and what is wrong with an attempt."""
+
+OPS = (
+    *("merge", "embedding", "embedding_at", "linear", "bias", "rms_norm", "layer_norm"),
+    *("attention", "rope", "swiglu", "gelu", "cross_entropy", "adamw", "muon", "keep_right"),
+    *("loss_weights", "preference"),
+)
+"""Names of the ops of `trials`, which takes long to load, for a shell that completes them."""

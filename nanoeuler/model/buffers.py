@@ -164,7 +164,7 @@ def logit_tokens(tokens: int, columns: int, ops: Backend) -> int:
     parts = -(-tokens * columns // ops.logits_at_once)
     if parts == 1:
         return tokens
-    return min(tokens, round_up(-(-tokens // parts), 128))
+    return min(tokens, max(ops.least_logit_tokens, round_up(-(-tokens // parts), 128)))
 
 
 def training_pass_bytes(
@@ -181,6 +181,15 @@ def training_pass_bytes(
 
     inputs = rows * length * 4 * (3 + 4 * config.mtp_heads)
     return count_bytes(lay_out) + inputs + rows * ops.workspace_bytes(config.heads, length)
+
+
+def scoring_pass_bytes(config: ModelConfig, ops: Backend, rows: int, length: int) -> int:
+    """Bytes of the buffers of a pass without training, but for the logits."""
+
+    def lay_out(arena: Arena) -> PassBuffers:
+        return lay_out_pass(arena, config, ops, rows, length, training=False, recompute=False)
+
+    return count_bytes(lay_out)
 
 
 def rows_within(

@@ -119,7 +119,8 @@ def load_tensors(path: Path, buffers: dict[str, FlatBuffer]) -> None:
         ) from error
     except (SafetensorError, OSError) as error:
         raise UserError(
-            f"{path}: damaged or cut off ({error}); train the stage again or take an older copy"
+            f"{path}: damaged or cut off ({error}); copy it again from where it came, or delete "
+            f"{path.parent} and run its stage again"
         ) from error
 
 

@@ -9,6 +9,7 @@ that an engine may compute product, step and norm together (`euler_step`). The b
 the blocks in reverse order. The formulas of the ops stand in `backend/reference.py`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,16 +123,16 @@ class Transformer:
         buffers: PassBuffers,
         weights: ModelWeights,
         slots: list[CacheSlots | None] | None = None,
+        first: int = 0,
     ) -> None:
-        """From the embeddings to the normed stream behind the last block.
+        """From the stream before block `first` to the normed stream behind the last block.
 
         With `slots` the blocks append to a cache and read what it holds.
         """
         ops, norms, delta = self.backend, buffers.norms, buffers.stream.delta
-        ops.norm(norms[0])
-        for i, (block, w, saved) in enumerate(
-            zip(self.blocks, weights.blocks, buffers.blocks, strict=True)
-        ):
+        ops.norm(norms[first])
+        for i in range(first, len(self.blocks)):
+            block, w, saved = self.blocks[i], weights.blocks[i], buffers.blocks[i]
             cached = slots[i] if slots else None
             block.forward(ops, w, saved, rows, norms[i], norms[i + 1], delta, cached)
 
@@ -155,9 +156,19 @@ class Transformer:
         self.backward_blocks(batch, buffers, gradients, accumulate=accumulate)
 
     def backward_blocks(
-        self, batch: Batch, buffers: PassBuffers, gradients: ModelWeights, *, accumulate: bool
+        self,
+        batch: Batch,
+        buffers: PassBuffers,
+        gradients: ModelWeights,
+        *,
+        accumulate: bool,
+        completed: Callable[[int], None] | None = None,
     ) -> None:
-        """From the gradient of what the heads read to `gradients` of everything below them."""
+        """From the gradient of what the heads read to `gradients` of everything below them.
+
+        `completed` is told the number of each block whose gradients, and all those above it but a
+        tied embedding's, will change no more.
+        """
         ops, stream, rows = self.backend, buffers.stream, self.rows(batch, buffers)
         dweights = gradients.final_norm, gradients.final_norm_bias
         ops.norm_backward(
@@ -174,6 +185,8 @@ class Transformer:
             if self.recompute and block.recomputable:
                 block.recompute(ops, w, saved, norm)
             block.backward(ops, w, dw, saved, rows, norm, stream, accumulate=accumulate)
+            if completed:
+                completed(i)
         # a tied embedding already holds head 0's gradient
         ops.embedding_backward(
             batch.ids.reshape(-1),

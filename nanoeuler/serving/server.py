@@ -1,5 +1,6 @@
 """The process that speaks HTTP: bind the address, serve until SIGTERM, drain."""
 
+import asyncio
 import contextlib
 import resource
 import signal
@@ -20,6 +21,9 @@ DRAIN_SECONDS = 30
 
 END_SECONDS = 2
 """Time that clients have to read an error when the process that decodes has ended."""
+
+ACCEPT_SECONDS = 0.1
+"""Time to read the requests of clients that connected before a signal that came at the start."""
 
 KEEP_ALIVE_SECONDS = 20
 """Silence between two requests of a connection."""
@@ -66,28 +70,37 @@ def serve(
             timeout_graceful_shutdown=DRAIN_SECONDS,
             backlog=BACKLOG,
         )
-        server = uvicorn.Server(config)
+        server = Server(config)
         app.connections = lambda: len(server.server_state.connections)
         app.end = lambda: end(server)
         address = f"[{host}]" if ":" in host else host
         url = f"http://{address}:{listening.getsockname()[1]}"
-        listening.listen(BACKLOG)  # from here on a client that connects is served
-        log.line("serve", f"{url}/ has the page, {url}/v1 the API; Ctrl-C or SIGTERM drains")
-        run(server, listening)
+        run(server, listening, f"{url}/ has the page, {url}/v1 the API; Ctrl-C or SIGTERM drains")
         if engine.ended:
             raise engine.failure()
         log.line("serve", "stopped")
 
 
-def run(server: uvicorn.Server, listening: socket.socket) -> None:
-    """uvicorn raises the signal again that it stopped by; its replies are whole, so it is no
-    failure. A signal that comes before uvicorn listens to them stops it, too."""
+class Server(uvicorn.Server):
+    """It also serves the clients that connected before it was told to stop and began."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.should_exit:
+            await asyncio.sleep(ACCEPT_SECONDS)
+
+
+def run(server: uvicorn.Server, listening: socket.socket, greeting: str) -> None:
+    """Serve until a signal. uvicorn raises the signal again that it stopped by; its replies are
+    whole, so it is no failure. A signal that comes before uvicorn listens to them stops it, too."""
 
     def stop(number: int, frame: object) -> None:
         server.should_exit = True
 
     kept = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
+        listening.listen(BACKLOG)  # from here on a client that connects is served
+        log.line("serve", greeting)
         server.run(sockets=[listening])
     finally:
         for each, handler in kept.items():

@@ -114,13 +114,14 @@ def spread_parameters(config: ModelConfig, random: np.random.Generator) -> np.nd
     """A flat float32 buffer of weights as wide as a trained model's; padding 0.
 
     With fresh weights, gates and scores are close to 0, where mistakes in curved functions hide.
+    Biases are around 0: large ones would make the tokens alike, and hide which is which.
     """
     parameters = np.zeros(FlatBuffer.elements(config), np.float32)
     buffer = FlatBuffer(config, parameters)
     for tensor in buffer.table:
         values = random.standard_normal(tensor.shape)
         if len(tensor.shape) == 1:
-            values = 1 + values / 5
+            values = (tensor.initial_std is None) + values / 5
         elif tensor.name != family_of(config).EMBEDDING or config.tied:
             values /= math.sqrt(tensor.shape[1])
         buffer[tensor.name][...] = values

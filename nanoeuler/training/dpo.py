@@ -11,7 +11,7 @@ reference but with a margin (Meng et al. 2024).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,14 +97,21 @@ def dpo(
         "tokenizer": tokenizer.fingerprint,
         "template": parent.template,
     }
-    reference = reference_logprobs(
-        output / "reference",
-        origin | computed_by(backend),
-        Transformer(model, backend.from_host(parent.parameters), backend),
-        training,
-        held_out,
-    )
-    training.reference, held_out.reference = reference["train"], reference["validation"]
+    reference: dict[str, np.ndarray] = {}
+
+    def prepare() -> None:
+        reference.update(
+            reference_logprobs(
+                output / "reference",
+                origin | computed_by(backend),
+                lambda: Transformer(model, backend.from_host(parent.parameters), backend),
+                training,
+                held_out,
+                group,
+            )
+        )
+        training.reference, held_out.reference = reference["train"], reference["validation"]
+
     objective = PreferenceLoss(
         settings.target_margin if by_length else 0.0, settings.label_smoothing
     )
@@ -124,6 +131,7 @@ def dpo(
         schedule=Schedule.of(settings, steps_in(settings.epochs, training)),
         backend=backend,
         group=group,
+        prepare=prepare,
         initial=lambda: parent.parameters,
         validate=lambda transformer: measure(
             transformer, held_out, objective, reference["tokens"], group.share
@@ -167,40 +175,53 @@ def describe_fit(fit: PairFit, name: str, settings: Dpo, context: int) -> None:
 def reference_logprobs(
     folder: Path,
     origin: Mapping[str, Any],
-    model: Transformer,
+    parent: Callable[[], Transformer],
     training: PairStream,
     held_out: PairStream,
+    group: Group,
 ) -> dict[str, np.ndarray]:
-    """Log-probabilities that the parent gives the pairs.
+    """Log-probabilities that the parent gives the pairs. The ranks compute them together.
 
     `train` and `validation` are sums per reply (rows, pairs, 2); `tokens` (rows, T) has every
     held-out target. They are computed once: `folder` keeps them under the hash of `origin`, which
     is all that they depend on, so that a resumed run has the same bits. Damaged ones are computed
-    again.
+    again. Rank 0 alone reads and writes.
     """
     path = folder / sha256_text(canonical_json(origin))[:16] / REFERENCE
-    if path.exists():
-        try:
-            found = read_reference(path)
-            log.line("reference", f"log-probabilities of the parent taken from {path}")
-            return found
-        except (UserError, SafetensorError) as error:
-            log.line("reference", f"computing them again: {error}")
+    kept, *_ = group.exchange(None if group.rank else kept_reference(path))
+    if kept is not None:
+        return kept
+    model = parent()
     with log.Progress("reference", training.rows + held_out.rows, "rows") as progress:
         sums: dict[str, list[np.ndarray]] = {"train": [], "validation": []}
         tokens = []
         for name, stream in (("train", training), ("validation", held_out)):
-            for rows, logprobs in all_logprobs(model, stream):
+            for rows, logprobs in all_logprobs(model, stream, share=group.share):
                 sums[name].append(reply_sums(logprobs, rows.further[0]))
                 if name == "validation":
                     tokens.append(logprobs)
                 progress.update(len(logprobs))
     found = {name: np.concatenate(parts) for name, parts in sums.items()}
     found["tokens"] = np.concatenate(tokens)
+    if group.rank:
+        return found
     with atomic_folder(path.parent) as temporary:
         write_safetensors(temporary / REFERENCE, found)
         note = {"origin": origin, "sha256": sha256_file(temporary / REFERENCE)}
         write_json(temporary / NOTE, seal(note))
+    return found
+
+
+def kept_reference(path: Path) -> dict[str, np.ndarray] | None:
+    """The log-probabilities at `path`; None where there are none, or damaged ones."""
+    if not path.exists():
+        return None
+    try:
+        found = read_reference(path)
+    except (UserError, SafetensorError) as error:
+        log.line("reference", f"computing them again: {error}")
+        return None
+    log.line("reference", f"log-probabilities of the parent taken from {path}")
     return found
 
 

@@ -43,6 +43,7 @@ class Job:
     score: Callable[[Scores], float]  # the value to compare measurements by; lower is better
     tokenizer_path: Path
     template: str | None
+    prepare: Callable[[], None] = lambda: None  # what all ranks compute before training
     sample: Callable[[Transformer], str] | None = None  # a text to show with each measurement
     objective: Objective = field(default_factory=KnownWeights)
     grow_at: Sequence[int] = ()  # the steps after which the model is refined, up to `config`

@@ -46,6 +46,7 @@ def train(job: Job) -> Path:
     if job.group.rank:
         worker = Worker(job, checkpoints)
         try:
+            job.prepare()
             worker.heed()
         except MemoryError as error:
             advice = smaller_batch(job, worker.micro_batch_rows)
@@ -60,6 +61,7 @@ def train(job: Job) -> Path:
             if job.backend.candidate:
                 job.facts["candidate"] = job.info["candidate"] = job.backend.candidate
             job.group.admit()
+            job.prepare()
             trainer = Trainer(job, checkpoints)
             return trainer.run()
         except MemoryError as error:
@@ -171,8 +173,6 @@ class Trainer:
 
     def run(self) -> Path:
         """Train from the present step to the last one; returns the model folder."""
-        from nanoeuler.planning import later_tokens  # which imports the training state
-
         job, total = self.job, self.job.schedule.total_steps
         log.line(
             job.stage,
@@ -186,11 +186,7 @@ class Trainer:
         every, done = total * job.tokens_per_step, self.state.step * job.tokens_per_step
         with (
             catch_signals() as received,
-            log.Progress(
-                *(job.stage, every, "tokens"),
-                done=done,
-                later=later_tokens(job.model_folder.parent),
-            ) as progress,
+            log.Progress(job.stage, every, "tokens", done=done) as progress,
         ):
             self.validate_before_training()
             throughput = Throughput(job.tokens_per_step, self.peak)
@@ -420,7 +416,7 @@ class Trainer:
     def export(self) -> Path:
         """Write the model folder: the final weights, or the best where the stage keeps those."""
         job, step = self.job, self.state.step
-        parameters = np.asarray(job.backend.to_host(self.state.parameters), np.float32)
+        parameters = np.asarray(self.worker.parameters(), np.float32)
         best = self.measurements.best_step
         if job.settings.keep == "best" and best is not None and best != step:
             step = best

@@ -9,6 +9,8 @@ from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.training.streams import StepRows
 
+ROWS_AT_ONCE = 8
+
 
 class Rows(Protocol):
     """A stream that gives its rows by number."""
@@ -34,7 +36,10 @@ def target_logprobs(transformer: Transformer, rows: StepRows) -> np.ndarray:
 
 
 def all_logprobs(
-    transformer: Transformer, stream: Rows, rows_at_once: int = 8, share: Share = in_order
+    transformer: Transformer,
+    stream: Rows,
+    rows_at_once: int = ROWS_AT_ONCE,
+    share: Share = in_order,
 ) -> Iterator[tuple[StepRows, np.ndarray]]:
     """All rows of `stream` in order, a few at a time, with the log-probabilities of targets.
 

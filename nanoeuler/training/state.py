@@ -2,7 +2,7 @@
 
 import math
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,8 @@ from nanoeuler.model.flat import model_weights
 from nanoeuler.model.heads import gather_tokens, scatter_gradients
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.training.distributed.group import ALONE, Group
-from nanoeuler.training.distributed.shards import cuts
+from nanoeuler.training.distributed.shards import Buckets, buckets, cuts
+from nanoeuler.training.distributed.vectors import Vectors
 from nanoeuler.training.objectives import KnownWeights, Objective
 from nanoeuler.training.optimizer.optimizer import OptimizerSettings
 from nanoeuler.training.streams import StepRows
@@ -81,6 +82,13 @@ class TrainingState:
         ]
         self.model, self.gradients = self.replicas[0].model, self.replicas[0].gradients
         self.flat = self.own_part()
+        one_by_one = group.size > 1 and len(self.replicas) == 1  # else they are added up first
+        whole = Buckets({}, [slice(0, len(parameters))])
+        self.buckets = buckets(config) if one_by_one else whole
+        copied = self.model.working is not self.parameters
+        self.vectors = Vectors(config, backend, self.cuts) if copied and group.size > 1 else None
+        """Where there is a working copy, that is what ranks send each other, and these. Then each
+        knows the other float32 parameters of its own part alone."""
         self.schedule = backend.feed([np.zeros(2)])
         self.inputs: StepInputs | None = None
 
@@ -115,10 +123,15 @@ class TrainingState:
         self.model.refresh()
         self.step = step
 
+    def whole_parameters(self) -> np.ndarray:
+        """All parameters, on the host. The ranks call it together."""
+        self.group.gather(self.parameters, self.cuts)
+        return self.backend.to_host(self.parameters)
+
     def tensors(self) -> dict[str, np.ndarray]:
         """All that a checkpoint keeps, by name, on the host: flat arrays laid out by the tensor
         table. The ranks call it together."""
-        found = {"parameters": self.backend.to_host(self.parameters)}
+        found = {"parameters": self.whole_parameters()}
         for name, part in self.optimizer.tensors.items():
             whole = part
             if self.group.size > 1:
@@ -189,11 +202,21 @@ class TrainingState:
 
     def compute(self, micro_batch_rows: int) -> None:
         """The work of a step, always on the same arrays and without a look at any value."""
-        self.compute_gradients(micro_batch_rows)
+        self.compute_gradients(micro_batch_rows, self.add_up)
         self.update()
 
-    def compute_gradients(self, micro_batch_rows: int) -> None:
-        """Gradients and losses of the rows handed over, each replica a share of them."""
+    def add_up(self, block: int) -> None:
+        """Begin the sums over all ranks of the gradients that are complete above a block."""
+        if parts := self.buckets.early.get(block):
+            self.group.begin_reduce(self.gradients, self.cuts, parts)
+
+    def compute_gradients(
+        self, micro_batch_rows: int, completed: Callable[[int], None] | None = None
+    ) -> None:
+        """Gradients and losses of the rows handed over, each replica a share of them.
+
+        `completed`: see `Transformer.backward_blocks`; it is told of all rows together.
+        """
         assert self.inputs is not None
         count = self.inputs.shape[0]
         parts = [slice(s, s + micro_batch_rows) for s in range(0, count, micro_batch_rows)]
@@ -204,15 +227,24 @@ class TrainingState:
             replica = replicas[index]
             replica.model.training_weights = weights
             replica.losses[...] = 0
-            for number, part in enumerate(parts[index :: len(replicas)]):
-                self.accumulate(part, replica, accumulate=number > 0)
+            own = parts[index :: len(replicas)]
+            for number, part in enumerate(own):
+                tell = completed if number == len(own) - 1 else None
+                self.accumulate(part, replica, accumulate=number > 0, completed=tell)
 
         self.backend.side_by_side(len(replicas), work)
         # always in the same order: which replica is faster changes no bit
         self.backend.sum_into(self.gradients, [replica.gradients for replica in replicas[1:]])
         self.backend.sum_into(replicas[0].losses, [replica.losses for replica in replicas[1:]])
 
-    def accumulate(self, part: slice, replica: Replica, *, accumulate: bool) -> None:
+    def accumulate(
+        self,
+        part: slice,
+        replica: Replica,
+        *,
+        accumulate: bool,
+        completed: Callable[[int], None] | None,
+    ) -> None:
         """Forward and backward of some rows into the gradients and the losses of a replica."""
         assert self.inputs is not None
         ops, model, batch = replica.model.backend, replica.model, self.inputs.batch(part)
@@ -255,7 +287,9 @@ class TrainingState:
             self.objective.weigh(ops, logprobs, weights, further, replica.losses)
         if few is not None:
             scatter_gradients(buffers, few)
-        model.backward_blocks(batch, buffers, replica.views, accumulate=accumulate)
+        model.backward_blocks(
+            batch, buffers, replica.views, accumulate=accumulate, completed=completed
+        )
 
     def update(self) -> None:
         """Let the optimizer move the parameters by the gradients of all ranks.
@@ -263,16 +297,17 @@ class TrainingState:
         They stay as they are where loss or gradient are not finite.
         """
         group, losses_2 = self.group, self.replicas[0].losses
-        group.reduce(self.gradients, self.cuts)
+        group.begin_reduce(self.gradients, self.cuts, self.buckets.late)
+        group.finish_reduce()
         squares = self.backend.squares(self.flat.gradients)
         group.sum(losses_2, squares)
         if (noted := self.backend.noted) is not None:
             group.largest(noted)
         schedule_2 = self.schedule.arrays[0]
         self.optimizer.update(self.flat, squares, schedule_2, losses_2, self.report)
-        if group.size > 1:
-            group.gather(self.parameters, self.cuts)
-            self.model.refresh()
+        group.gather(self.model.working, self.cuts)
+        if self.vectors:
+            self.vectors.send(self.parameters, group)
 
 
 class StepInputs:

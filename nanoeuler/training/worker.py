@@ -113,6 +113,11 @@ class Worker:
         return self.state.tensors()
 
     @everywhere
+    def parameters(self) -> np.ndarray:
+        """See `TrainingState.whole_parameters`."""
+        return self.state.whole_parameters()
+
+    @everywhere
     def validate(self) -> Scores:
         """The scores on held-out data, of which each rank computes a part."""
         return self.job.validate(self.state.model)

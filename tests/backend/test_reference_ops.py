@@ -44,7 +44,7 @@ def test_devices_that_are_not_there_are_refused():
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_more_gpus_than_one_are_refused_and_not_left_out(device):
-    with pytest.raises(UserError, match="--gpus 4: only a training stage is shared by GPUs"):
+    with pytest.raises(UserError, match="--gpus 4: only training and evaluate are shared by GPUs"):
         make_backend(device, gpus=4)
 
 

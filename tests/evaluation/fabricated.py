@@ -1,5 +1,6 @@
 """A made-up run: the JSON files that stages leave, with numbers that a test can look for."""
 
+import copy
 import json
 import math
 from pathlib import Path
@@ -44,7 +45,10 @@ def fabricate(
     root: Path, stages: tuple[str, ...] = ("pretrain", "sft", "sft_scratch")
 ) -> tuple[dict[str, Any], Path]:
     """Write the run under `root`; returns its configuration and folder."""
-    config = CONFIG | {"data_dir": str(root / "data"), "results_dir": str(root / "results")}
+    config = copy.deepcopy(CONFIG) | {
+        "data_dir": str(root / "data"),
+        "results_dir": str(root / "results"),
+    }
     folder = root / "results" / "made-up"
     corpus = root / "data" / "corpora" / "made-up"
     if "pretrain" in stages:

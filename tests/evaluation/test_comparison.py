@@ -1,6 +1,7 @@
 """The table of several evaluations, and the description of replies."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,22 @@ def test_one_stage_of_two_runs_goes_by_the_runs(tmp_path, capsys):
     paths = [write(tmp_path / run / "evaluation", "sft") for run in ("small", "base")]
     assert main(["compare", *paths]) == 0
     assert cells(capsys.readouterr().out)[""] == ["small/sft", "base/sft", "baseline"]
+
+
+def test_runs_stand_for_the_evaluations_of_their_stages(tmp_path, capsys):
+    for run in ("first", "second"):
+        for stage in ("sft", "pretrain"):
+            write(tmp_path / run / "evaluation", stage)
+    assert main(["compare", str(tmp_path / "first")]) == 0
+    assert re.match(r"\| +\| +pretrain \| +sft \|", capsys.readouterr().out)
+    evaluations = str(tmp_path / "second" / "evaluation")
+    assert main(["compare", str(tmp_path / "first"), evaluations]) == 0
+    head = capsys.readouterr().out.partition("\n")[0]
+    assert re.findall(r"\w+/\w+", head) == [
+        *("first/pretrain", "first/sft", "second/pretrain", "second/sft"),
+    ]
+    assert main(["compare", str(tmp_path)]) == 1
+    assert f"{tmp_path}: holds no evaluations; give the folder of a run" in capsys.readouterr().err
 
 
 def test_numbers_of_items_that_differ_are_told_and_share_no_baseline(tmp_path, capsys):

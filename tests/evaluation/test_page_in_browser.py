@@ -312,5 +312,8 @@ def test_only_a_small_finished_model_lies_in_the_page(tmp_path):
     shape = ModelConfig.from_dict(LLAMA)
     assert (packed.stage, packed.parameters) == ("pretrain", parameter_count(shape) - further)
     assert not fits(ModelConfig.from_dict({"preset": "base"}))
+    run = gather({"run": "made-up"}, made.run)
+    assert 'id="weights"' in report(run)
+    assert 'id="weights"' not in report(run, with_model=False)
     (made.model / "model.safetensors").unlink()
     assert playable(gather({"run": "made-up"}, made.run)) is None

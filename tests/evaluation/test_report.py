@@ -208,6 +208,7 @@ def test_what_was_planned_stands_beside_what_it_took(tmp_path):
     config, folder = fabricated.fabricate(tmp_path)
     stages = {"pretrain": {"seconds": 100.0}, "sft": {"seconds": None}, "dpo": {"seconds": 9.0}}
     plan = {"data_disk": 0.0, "results_disk": 4e6, "memory": 1e9, "stages": stages}
+    plan["bits_per_byte"] = {"gutenberg": {"low": 1.9, "middle": 2.0, "high": 2.1}}
     fabricated.write(folder / "plan.json", plan)
     times = folder / "pretrain" / "train.times.jsonl"
     attempts = [json.loads(line) for line in times.read_text().splitlines()]
@@ -220,6 +221,8 @@ def test_what_was_planned_stands_beside_what_it_took(tmp_path):
     assert "aligned, time 9 s – –" in text
     assert "memory of a training process, at least 1 GB 1.25 GB 125" in text
     assert "disk, data – " in text
+    measured = run.bits_per_byte["gutenberg"]
+    assert f"bits per byte, gutenberg 2.000 (1.900 to 2.100) {measured:.3f} " in text
     (folder / "plan.json").unlink()
     assert "Planned and measured" not in page(gather(config, folder))
 

@@ -60,6 +60,17 @@ def test_reading_a_tokenizer_and_decoding_load_no_compiler(tokenizer_path):
     assert done.stdout == "False\n"
 
 
+def test_a_plan_and_a_trainer_load_no_compiler_and_no_http_client_by_themselves():
+    """A trainer's engine may load the compiler."""
+    script = (
+        "import sys; import nanoeuler.planning; from nanoeuler.training import pretrain, sft, dpo;"
+        "print({'numba', 'urllib3'} & set(sys.modules))"
+    )
+    arguments = [sys.executable, "-c", script]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=CHECKOUT)
+    assert done.stdout == "set()\n"
+
+
 # ---- writing
 
 

@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -292,8 +293,9 @@ def test_what_a_terminal_would_obey_is_shown_not_obeyed(
 class Session:
     """`nanoeuler chat` at a pseudo-terminal of its own."""
 
-    def __init__(self, state: Path, *options, **variables: str):
+    def __init__(self, state: Path, *options, columns: int = 200, **variables: str):
         self.terminal, program_side = pty.openpty()
+        termios.tcsetwinsize(program_side, (24, columns))
         command = [sys.executable, "-m", "nanoeuler", "chat", *map(str, options)]
         environment = os.environ | {
             "TERM": "dumb",
@@ -440,6 +442,19 @@ def endless_folder(base_folder, tokenizer, tokenizer_path, tmp_path):
         SavedModel(saved.config, saved.parameters, tokenizer_path, "pretrain", None),
     )
     return tmp_path / "endless"
+
+
+def test_in_a_narrow_terminal_lines_break_between_words(session, tuned_folder):
+    chat = session("--model", tuned_folder, "--device", "reference", columns=40)
+    head = chat.expect(r"Ctrl-D\s+leaves\)\n")
+    chat.type("/help\n")
+    shown = chat.expect("\nEach line of a pasted text is a message\nof its own")
+    for text in (head, shown):
+        lines = [line for line in text.splitlines() if str(tuned_folder) not in line]
+        assert max(map(len, lines)) <= 40
+    assert "/temperature X   0: always the likeliest\n" + 17 * " " + "token; 1:" in shown
+    chat.type("/quit\n")
+    assert chat.leave() == 0
 
 
 def test_ctrl_c_at_a_terminal_stops_the_reply_alone(session, endless_folder):

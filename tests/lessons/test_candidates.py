@@ -299,6 +299,21 @@ def test_what_to_write_is_printed_as_a_file_to_fill_in(command, check, op):
     assert "raises NotImplementedError" in err
 
 
+@pytest.mark.parametrize(
+    ("op", "told"),
+    [
+        ("adamw", ["v̂ = v / (1 − β₂ᵗ)", "#     decays: bool", "scalars`: whether to update"]),
+        ("keep_right", ["−2", "guessed it"]),
+        ("muon", ["x ← a x + (b G + c G²) x"]),
+        ("preference", ["log σ(z)", "#     scales_RP2: Array  # β, or β per token"]),
+        ("rope", ["x[i + E/2]"]),
+    ],
+)
+def test_what_to_write_has_formulas_and_the_fields_of_records(command, op, told):
+    out = command("check", "--op", op)[1]
+    assert all(text in out for text in told)
+
+
 def test_the_specification_itself_is_a_candidate(check):
     method = textwrap.dedent(inspect.getsource(ReferenceBackend.rope))
     status, out, err = check("rope", f"from nanoeuler.backend.reference import *\n\n{method}")

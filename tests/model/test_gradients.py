@@ -8,7 +8,13 @@ import pytest
 from nanoeuler.backend.records import AdamWConstants, FlatState, ParameterRun
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.checks.comparison import compare, finite_difference
-from nanoeuler.model.checks.model_gradients import CASES, TINY, check_all, check_model
+from nanoeuler.model.checks.model_gradients import (
+    CASES,
+    TINY,
+    Example,
+    check_all,
+    check_model,
+)
 from nanoeuler.model.checks.op_gradients import check_ops
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, initial_parameters, model_weights
@@ -63,6 +69,17 @@ def test_every_tensor_of_every_case_agrees_with_finite_differences(case):
     assert [comparison for comparison in comparisons if not comparison.passed] == []
     # what the differences reach, well below the limit
     assert max(comparison.error for comparison in comparisons) < 2e-7
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_pass_that_resumes_where_a_tensor_is_read_gives_the_loss_of_a_whole_one(case):
+    example = Example(case, ReferenceBackend(np.float64), seed=1)
+    for tensor in example.parameters.table:
+        example.loss()
+        values = example.parameters[tensor.name]
+        values *= 1.1
+        resumed = example.loss(example.first_reader(tensor.name))
+        assert resumed == example.loss(), tensor.name
 
 
 def test_every_op_agrees_with_finite_differences():

@@ -35,10 +35,14 @@ def page(request, browser, server):
 
 
 def test_a_question_is_answered_and_its_tokens_explain_themselves(page, server):
+    welcome = page.locator("#welcome")
+    sync_api.expect(welcome).to_contain_text("tuned and endless will answer. Tap a word")
     page.uncheck("[value=endless]")
+    sync_api.expect(welcome).to_contain_text("tuned will answer.")
     page.fill("#text", "Where does the fox live?")
     page.keyboard.press("Enter")
     reply = page.locator(".reply").first
+    sync_api.expect(welcome).to_be_hidden()
     sync_api.expect(reply.locator(".text")).to_have_text("In the old mill, café “Zur Mühle”.")
     sync_api.expect(reply.locator(".speed")).to_contain_text("tokens · first after")
     reply.locator(".token").first.click()

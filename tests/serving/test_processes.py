@@ -1,7 +1,11 @@
 """The two processes of a server: neither outlives the other, and signals let replies end."""
 
+import fcntl
 import os
 import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +79,39 @@ def test_a_signal_to_both_lets_replies_end(server, number):
     assert server.process.wait(60) == 0
     assert ended(decoding)
     assert errors(server) == ["serve  stopped"]
+
+
+def test_a_signal_while_the_address_is_printed_lets_replies_end(endless_folder):
+    """The pipe for the log has room for the line of the model alone, and nobody reads it yet."""
+    port = free_port()
+    reading, writing = os.pipe()
+    size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(writing, b"-" * (size - 100))
+    command = [sys.executable, "-m", "nanoeuler", "serve", endless_folder, "--port", str(port)]
+    process = subprocess.Popen(command, stderr=writing, process_group=0)
+    os.close(writing)
+    try:
+        wait_until(lambda: listens(port), process)
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+            asked = REQUEST | {"max_tokens": 200}
+            client.sendall(raw_request("/v1/completions", asked))
+            process.send_signal(signal.SIGTERM)
+            with os.fdopen(reading) as log:
+                said = log.read()
+            assert b"[DONE]" in received(client)
+        assert process.wait(60) == 0
+        assert said.endswith("drains\nserve  stopped\n")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+def listens(port):
+    """Whether a server listens on a port of loopback, without a connection to it."""
+    listening = f" 0100007F:{port:04X} 00000000:0000 0A "
+    return listening in Path("/proc/net/tcp").read_text()

@@ -37,7 +37,7 @@ def test_ten_megabytes_of_anything_take_linear_time(tokenizer: Tokenizer, name: 
 def test_megabytes_of_anything_have_the_ids_of_tokenizers(
     tokenizer: Tokenizer, peer: tokenizers.Tokenizer, name: str
 ):
-    """tiktoken gives up on some texts. `tokenizers` takes ten seconds for ten megabytes.
+    """tiktoken gives up on some texts. `tokenizers` takes five seconds for ten megabytes.
 
     So most texts have two.
     """
@@ -46,4 +46,5 @@ def test_megabytes_of_anything_have_the_ids_of_tokenizers(
         if name in ("one word", "spaces")
         else MEGABYTES[name][: len(MEGABYTES[name]) // 5]
     )
-    assert tokenizer.encode(data).tolist() == peer.encode(data.decode()).ids
+    (expected,) = peer.encode_batch_fast([data.decode()])  # ids without places in the text
+    assert tokenizer.encode(data).tolist() == expected.ids

@@ -1,12 +1,24 @@
 """Ranks with a GPU each: a run is that of one GPU within rounding, and repeats to the bit."""
 
+import contextlib
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from nanoeuler.backend import gpu_count
-from tests.training.test_ranks import assert_alike, parameters, ranks_of, wait_for_end
+from tests.training.test_ranks import (
+    assert_alike,
+    assert_refused_alike_and_resumed,
+    before_dpo,
+    parameters,
+    poison,
+    ranks_of,
+    wait_for_end,
+)
 
 pytestmark = pytest.mark.gpu
 ONE, TWO = ("--device", "cuda"), ("--device", "cuda", "--gpus", "2")
@@ -54,8 +66,10 @@ def assert_two_train_as_one(trainer, *extra, stage="pretrain"):
     start it by adding the same rows in another order, so their differences are of a size.
     """
     one = run_in(trainer, "one", *ONE, *extra, stage=stage)
+    before = before_dpo(trainer) if stage == "dpo" else None
     two = run_in(trainer, "two", *TWO, *extra, stage=stage)
     assert trainer.metrics(stage)[0]["ranks"] == 2
+    assert before is None or before_dpo(trainer) == before
     trainer.config[stage]["micro_batch_rows"] *= 2
     other = run_in(trainer, "other", *ONE, *extra, stage=stage)
     rounding = difference(other, one)
@@ -94,6 +108,70 @@ def test_a_killed_rank_ends_all_and_the_rerun_goes_on_to_the_same_bits(two_gpus,
         assert "Traceback" not in said
     assert "going on from step" in two_gpus.run("pretrain", *TWO)
     assert two_gpus.weights() == whole
+
+
+FILL = """
+import sys
+import cupy
+
+cupy.cuda.Device(1).use()
+held, size = [], 1 << 34
+while size >= 1 << 20:
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    try:
+        if free - size < int(sys.argv[1]):
+            raise MemoryError
+        held.append(cupy.cuda.runtime.malloc(size))
+    except (MemoryError, cupy.cuda.runtime.CUDARuntimeError):
+        size //= 2
+print("full", flush=True)
+sys.stdin.read()
+"""
+"""Takes the memory of the second GPU but for some bytes, until its standard input ends."""
+
+
+@contextlib.contextmanager
+def second_gpu_full(but_for: int = 0) -> Iterator[None]:
+    command = [sys.executable, "-c", FILL, str(but_for)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        assert process.stdout.readline() == "full\n"
+        yield
+        process.stdin.close()
+
+
+def test_a_rank_whose_memory_is_full_ends_all_and_the_rerun_goes_on_to_the_same_bits(two_gpus):
+    two_gpus.config["model"] |= {"dim": 512, "ffn": 2048, "heads": 8, "kv_heads": 4}
+    two_gpus.config["pretrain"] |= {"grow_at": [30], "validate_every": 1000}
+    run_in(two_gpus, "whole", *TWO)
+    whole = two_gpus.weights()
+    two_gpus.output = two_gpus.output / "full"
+    process = two_gpus.start_until(5, "pretrain", *TWO)
+    others = ranks_of(process)
+    process.send_signal(signal.SIGSTOP)  # so that memory is full before the model grows
+    assert two_gpus.last_step() < 30
+    with second_gpu_full():
+        process.send_signal(signal.SIGCONT)
+        _, said = process.communicate(timeout=30)
+    wait_for_end(others)
+    assert process.returncode == 1
+    assert "error  rank 1: pretrain: " in said, said
+    assert said.count("rank 1 of 2 ended with status 1, for the reason above; the other") == 1
+    assert "Traceback" not in said
+    with second_gpu_full(but_for=300_000_000):
+        said = two_gpus.run("pretrain", *TWO, status=1)
+    assert "error  rank 1: " in said, said
+    assert "of its memory are free" in said
+    assert "Traceback" not in said
+    assert "going on from step" in two_gpus.run("pretrain", *TWO)
+    assert two_gpus.weights() == whole
+
+
+def test_losses_that_are_no_number_on_one_rank_are_left_out_by_both(two_gpus):
+    poison(two_gpus)
+    two_gpus.run("pretrain", *TWO)
+    assert two_gpus.metrics()[0]["skipped"]
+    assert_refused_alike_and_resumed(two_gpus, two_gpus.weights(), *TWO)
 
 
 def test_two_gpus_scale_fp8_as_one_does(two_gpus):

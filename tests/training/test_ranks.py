@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.model.files import load_model, save_model
-from nanoeuler.model.flat import FlatBuffer
+from nanoeuler.model.files import SavedModel, save_model
+from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.spec import block_matrices
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.training.distributed.shards import cuts
@@ -30,6 +30,12 @@ def assert_alike(found, expected, limit=1e-3):
     for name, values in expected.items():
         error = np.linalg.norm(found[name] - values) / np.linalg.norm(values)
         assert error < limit, f"{name} differs by {error:.1e}"
+
+
+def before_dpo(trainer):
+    """To the bit: the parent's log-probabilities, and what is measured before the first step."""
+    (reference,) = trainer.output.glob("dpo/reference/*/*.safetensors")
+    return reference.read_bytes(), trainer.metrics("dpo")[1]["validation"]
 
 
 def ranks_of(process):
@@ -131,17 +137,40 @@ def test_tuning_stages_and_muon_share_steps_too(trainer, tuned, optimizer, limit
         trainer.config[stage] = trainer.config[stage] | {"optimizer": optimizer}
         trainer.run(stage, *extra)
         expected = parameters(trainer, stage)
+        before = before_dpo(trainer) if stage == "dpo" else None
         shutil.rmtree(trainer.output / stage)
         trainer.run(stage, *extra, *TWO)
         assert_alike(parameters(trainer, stage), expected, limit)
+        assert before is None or before_dpo(trainer) == before
 
 
-def test_losses_that_are_no_number_are_left_out_by_all_ranks(trainer, data, uninterrupted):
-    model = load_model(uninterrupted.output / "pretrain" / "model")
-    (token,) = Tokenizer.load(data / "tokenizer.json").encode("~")
-    FlatBuffer(model.config, model.parameters)["model.embed_tokens.weight"][token] = np.inf
-    save_model(trainer.output / "poisoned", model)
-    trainer.config["pretrain"] |= {"init_from": str(trainer.output / "poisoned"), "rewinds": 30}
+def poison(trainer):
+    """Let pretraining start from random weights with which rows that hold a ~ have no loss."""
+    tokenizer = trainer.data / "tokenizer.json"
+    (token,) = Tokenizer.load(tokenizer).encode("~")
+    config = ModelConfig.from_dict(trainer.config["model"])
+    parameters = initial_parameters(config, 1)
+    FlatBuffer(config, parameters)["model.embed_tokens.weight"][token] = np.inf
+    folder = trainer.output / "poisoned"
+    save_model(folder, SavedModel(config, parameters, tokenizer, "pretrain", None, {}))
+    trainer.config["pretrain"] |= {"init_from": str(folder), "rewinds": 30}
+
+
+def assert_refused_alike_and_resumed(trainer, whole, *ranks):
+    """A run that is refused for losses that one rank alone has, and goes on to the same bits."""
+    trainer.config["pretrain"] |= {"rewinds": 1, "checkpoint_minutes": 0.001}
+    trainer.output = trainer.output / "refused"
+    said = trainer.run("pretrain", *ranks, status=1)
+    assert said.count("error") == 1, said
+    assert "the loss is not a number at step" in said
+    assert "after 1 rewind; lower pretrain.learning_rate" in said
+    trainer.config["pretrain"]["rewinds"] = 30
+    assert "going on from step" in trainer.run("pretrain", *ranks)
+    assert trainer.weights() == whole
+
+
+def test_losses_that_are_no_number_are_left_out_by_all_ranks(trainer):
+    poison(trainer)
     trainer.run()
     header, expected = trainer.metrics()[0], parameters(trainer)
     assert header["skipped"]
@@ -151,6 +180,7 @@ def test_losses_that_are_no_number_are_left_out_by_all_ranks(trainer, data, unin
     known = {name: values for name, values in expected.items() if np.isfinite(values).all()}
     assert len(known) == len(expected) - 1
     assert_alike(parameters(trainer), known)
+    assert_refused_alike_and_resumed(trainer, trainer.weights(), *TWO)
 
 
 def test_growth_shares_steps_too(trainer):
@@ -176,15 +206,39 @@ def test_parts_are_as_long_as_each_other_and_cut_no_matrix(preset, ranks):
 
 
 def test_a_rank_whose_memory_is_full_says_so_and_all_end(trainer):
-    trainer.config["model"] |= {"dim": 512, "ffn": 20_000}
+    trainer.config["model"] |= {"dim": 512, "ffn": 8_000}
     process = trainer.start("pretrain", *TWO)
     wait_until(lambda: ranks_of(process), process)
     (other,) = ranks_of(process)
     wait_until(lambda: other.memory_info().vms > 100_000_000, process)
-    other.rlimit(psutil.RLIMIT_AS, (1_000_000_000, 1_000_000_000))
+    other.rlimit(psutil.RLIMIT_AS, (500_000_000, 500_000_000))
     _, said = process.communicate(timeout=CEILING)
     assert process.returncode == 1
     assert "error  rank 1: pretrain: " in said, said
     assert "rank 1 of 2 ended with status 1, for the reason above" in said
     assert "Traceback" not in said
     wait_for_end([other])
+
+
+def test_memory_that_is_full_later_leaves_a_checkpoint_to_go_on_from(trainer):
+    trainer.config["model"] |= {"dim": 128, "ffn": 4096, "layers": 2}
+    trainer.config["pretrain"] |= {"grow_at": [8], "tokens": 12 * 128, "validate_every": 1000}
+    trainer.run("pretrain", *TWO)
+    whole = trainer.weights()
+    trainer.output = trainer.output / "full"
+    trainer.config["pretrain"]["checkpoint_minutes"] = 0.001
+    process = trainer.start_until(2, "pretrain", *TWO)
+    process.send_signal(signal.SIGSTOP)  # so that the limit is there before the model grows
+    assert trainer.last_step() < 8
+    (other,) = ranks_of(process)
+    limit = other.memory_info().vms
+    other.rlimit(psutil.RLIMIT_AS, (limit, limit))
+    process.send_signal(signal.SIGCONT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "error  rank 1: pretrain: " in said, said
+    assert "rank 1 of 2 ended with status 1, for the reason above" in said
+    assert "Traceback" not in said
+    wait_for_end([other])
+    assert "going on from step" in trainer.run("pretrain", *TWO)
+    assert trainer.weights() == whole

@@ -7,9 +7,15 @@ import pytest
 
 from nanoeuler.backend import make_backend
 from nanoeuler.backend.cpu.engine import CpuBackend
+from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
-from nanoeuler.training.check_form import check_form
+from nanoeuler.training.check_form import (
+    MODEL_TOLERANCE,
+    check_form,
+    check_small_model,
+    small_form,
+)
 from nanoeuler.training.pretrain import pretrain
 from nanoeuler.training.start_check import Form, check_before_training, kept_path, read_kept
 from tests import models
@@ -89,6 +95,16 @@ class LossOfLargeVocabularies(CpuBackend):
             logits[:, 4096:] = 0
 
 
+class MlpTokensMixedUp(ReferenceBackend):
+    """As one that reads copies with the tokens last in another order than they were written."""
+
+    precision = "fp8"
+
+    def linear_backward_weight(self, dout, x, dweight, *, accumulate, scale=1):
+        dout = dout[::-1] if 512 in dweight.shape else dout
+        super().linear_backward_weight(dout, x, dweight, accumulate=accumulate, scale=scale)
+
+
 def wrong(engine, config):
     return {row.case.split(",")[0] for row in check_form(engine, config) if not row.passed}
 
@@ -114,6 +130,13 @@ def test_a_right_engine_passes(config, threads):
 )
 def test_a_mistake_is_found_in_the_way_that_a_model_of_this_size_trains(engine, elements, case):
     assert case in wrong(engine.as_for(elements) if elements else engine, SMALL)
+
+
+@pytest.mark.parametrize("fields", [{"preset": "small", "ffn": 512}, {"preset": "gpt2-tiny"}])
+def test_tokens_differ_so_much_that_mixing_them_up_shows_in_fp8(fields):
+    config = small_form(ModelConfig.from_dict(fields))
+    rows = check_small_model(MlpTokensMixedUp(np.float64), config, recompute=False)
+    assert max(row.error for row in rows) > 1.5 * MODEL_TOLERANCE["fp8"]
 
 
 def test_the_losses_are_those_of_the_whole_vocabulary():

@@ -159,6 +159,15 @@ def test_heads_that_take_the_tokens_in_parts_change_a_step_only_by_rounding(rows
     np.testing.assert_allclose(parts.gradients, whole.gradients, rtol=1e-9, atol=1e-13)
 
 
+def test_a_part_has_as_many_tokens_as_the_engine_asks_for(rows, monkeypatch):
+    monkeypatch.setattr(ReferenceBackend, "logits_at_once", 2000)
+    monkeypatch.setattr(ReferenceBackend, "least_logit_tokens", 256)
+    state = make_state()
+    buffers = state.model.buffers(72, 8, training=True)
+    sizes = [part.stop - part.start for part in state.model.heads.parts(buffers, 576)]
+    assert sizes == [256, 256, 64]
+
+
 def test_computing_the_gate_and_up_products_again_changes_no_bit(rows):
     kept, again = make_state(), make_state(recompute=True)
     for state in (kept, again):

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 import trial_config
-from stub_checkout import CI, ROOT, Checkout, make_checkout
-
-from tests.machine_code import copy_machine_code
+from stub_checkout import CI, Checkout, copy_checkout, make_checkout
 
 
 @pytest.fixture
@@ -71,10 +69,5 @@ def pipeline(tmp_path_factory) -> Checkout:
 
 
 def run_pipeline(path: Path) -> Path:
-    for part in ("workflow", "profiles", "nanoeuler", "config"):
-        shutil.copytree(ROOT / part, path / part, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "Snakefile", path)
-    shutil.copy(Path(__file__).parent / "ci.yaml", path)
-    copy_machine_code(path)
-    Checkout(path).run(*CI)
+    copy_checkout(path).run(*CI)
     return path

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import forked_snakemake
 
+from tests.machine_code import copy_machine_code
 from tests.waiting import CEILING
 
 ROOT = Path(__file__).parents[2]
@@ -125,6 +126,16 @@ class Checkout:
         text = (self.path / path).read_text()
         assert old in text
         (self.path / path).write_text(text.replace(old, new))
+
+
+def copy_checkout(path: Path) -> Checkout:
+    """A checkout with the whole pipeline, whose stages are no stubs."""
+    for part in ("workflow", "profiles", "nanoeuler", "config"):
+        shutil.copytree(ROOT / part, path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "Snakefile", path)
+    shutil.copy(Path(__file__).parent / "ci.yaml", path)
+    copy_machine_code(path)
+    return Checkout(path)
 
 
 def make_checkout(path: Path) -> Checkout:

@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-QUICK = (
-    *("--slurm-init-seconds-before-status-checks", "1"),
-    *("--seconds-between-status-checks", "1"),
-    *("--latency-wait", "2"),
-)
+from tests.slurm_cluster import PROFILE
+
 TOOLS = Path(__file__).parent / "slurm"
 
 
@@ -53,7 +50,7 @@ def test_training_goes_to_the_cluster_and_a_job_that_fails_is_tried_again(done, 
         return 1
     text = f"""
     done.replace("nanoeuler/__main__.py", "    text = f", fail_once)
-    done.run("pretrain", "--workflow-profile", "profiles/slurm", *QUICK, environment=cluster)
+    done.run("pretrain", *PROFILE, environment=cluster)
     jobs = [
         file.read_text().splitlines()
         for file in sorted(Path(cluster["FAKE_SLURM"]).glob("*.arguments"))
@@ -67,8 +64,20 @@ def test_training_goes_to_the_cluster_and_a_job_that_fails_is_tried_again(done, 
     assert "plan" not in [call.split()[0] for call in done.calls[-3:]]
 
 
+@pytest.mark.slow
+def test_training_on_two_nodes_asks_for_a_task_for_each_gpu_and_starts_them(done, cluster):
+    done.replace("config/config.yaml", "3.0e-3", "1e-3")
+    done.replace("config/config.yaml", "run: trial", "run: trial\ngpus: 2\nslurm: {nodes: 2}")
+    said = done.run("pretrain", "-p", *PROFILE, environment=cluster)
+    (arguments,) = [file.read_text() for file in Path(cluster["FAKE_SLURM"]).glob("*.arguments")]
+    asked = {"--nodes=2", "--ntasks=4", "--ntasks-per-gpu=1", "--gpus=4", "--cpus-per-task=8"}
+    assert asked <= set(arguments.splitlines())
+    started = "srun --nodes=2 --ntasks=4 --cpus-per-task=8 --kill-on-bad-exit=1 python -m nanoeuler"
+    assert f"{started} pretrain" in said
+
+
 def test_what_needs_the_network_stays_on_the_login_node(checkout, cluster):
-    checkout.run("download", "--workflow-profile", "profiles/slurm", *QUICK, environment=cluster)
+    checkout.run("download", *PROFILE, environment=cluster)
     assert not list(Path(cluster["FAKE_SLURM"]).iterdir())
     assert {call.split()[0] for call in checkout.calls} == {
         "gutenberg",

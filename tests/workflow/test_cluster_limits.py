@@ -5,7 +5,13 @@ from math import inf
 import pytest
 
 from nanoeuler.config.cluster import Node, ask_cluster, obstacle, read_node, usual_cpus
-from nanoeuler.config.machine import cluster_resources, job_gpus, training_gpus
+from nanoeuler.config.machine import (
+    cluster_resources,
+    job_gpus,
+    srun,
+    task_gpus,
+    training_gpus,
+)
 
 CLUSTER = [
     read_node("short*|8|64000|(null)|30:00"),
@@ -51,6 +57,17 @@ def test_nodes_are_read_as_sinfo_prints_them():
             "slurm.partition: no node of partition gpus has the 600000 MB of memory that a job "
             "asks for, but at most 512000 MB; name a partition with larger nodes",
         ),
+        ({"slurm_partition": "gpus", "gpu": 4, "nodes": 2, "tasks": 4}, None),
+        (
+            {"slurm_partition": "gpus", "gpu": 16, "nodes": 2, "tasks": 16},
+            "slurm.nodes: partition gpus has fewer than 2 nodes that can run a training job; "
+            "set at most 1",
+        ),
+        (
+            {"slurm_partition": "gpus", "nodes": 2, "tasks": 16, "cpus_per_task": 16},
+            "slurm.cpus: 128 CPUs are more than a node of partition gpus has; "
+            "set at most 64, or null",
+        ),
         (
             {"runtime": 720},
             "slurm.hours: 12 hours are more than partition short allows; "
@@ -85,6 +102,19 @@ def test_a_job_takes_the_cpus_that_nodes_have_unless_a_number_is_set(monkeypatch
     assert cluster_resources(config, None)["cpus_per_task"] == 5
 
 
+@pytest.mark.parametrize(
+    ("gpus", "asked"),
+    [
+        (8, {"nodes": 2, "tasks": 16, "tasks_per_gpu": 1, "cpus_per_task": 2, "mpi": "srun"}),
+        (0, {"nodes": 2, "tasks": 2, "tasks_per_gpu": None, "cpus_per_task": 8, "mpi": "srun"}),
+    ],
+)
+def test_a_job_of_two_nodes_asks_for_a_task_for_each_gpu_or_node(gpus, asked):
+    config = {"slurm": {"partition": "gpus"}}
+    resources = cluster_resources(config, CLUSTER, gpus, nodes=2)
+    assert {name: resources[name] for name in asked} == asked
+
+
 def test_a_run_without_a_gpu_asks_for_none_and_for_no_partition_with_gpus():
     assert (job_gpus("cpu"), job_gpus("reference"), job_gpus("auto"), job_gpus("cuda")) == (
         0,
@@ -96,3 +126,16 @@ def test_a_run_without_a_gpu_asks_for_none_and_for_no_partition_with_gpus():
     config = {"slurm": {"partition": "gpus", "cpu_partition": "short"}}
     assert cluster_resources(config, CLUSTER, job_gpus("cpu"))["slurm_partition"] == "short"
     assert cluster_resources(config, CLUSTER, job_gpus("cuda"))["slurm_partition"] == "gpus"
+
+
+def test_a_task_of_srun_takes_one_of_the_gpus_of_its_node():
+    class Resources(dict):
+        __getattr__ = dict.__getitem__
+
+    alone = Resources(gpu=8)
+    assert (srun(alone, True), task_gpus(alone, True)) == ("", 8)
+    several = Resources(gpu=8, nodes=2, tasks=16, cpus_per_task=4, mpi="srun")
+    words = "srun --nodes=2 --ntasks=16 --cpus-per-task=4 --kill-on-bad-exit=1 "
+    assert (srun(several, True), task_gpus(several, True)) == (words, 1)
+    assert (srun(several, False), task_gpus(several, False)) == ("", 8)
+    assert task_gpus(Resources(several, gpu=0), True) == 0

@@ -76,6 +76,17 @@ def test_a_run_keeps_its_configuration_and_what_needs_what_for_the_report(finish
     assert kept["config"]["corpus"]["name"] == "shared"
 
 
+def test_a_run_notes_its_jobs_so_that_each_can_tell_the_time_left_of_all(finished):
+    noted = json.loads((finished.path / "results/trial/jobs.json").read_text())["jobs"]
+    rules = [job["rule"] for job in noted.values()]
+    assert {rule: rules.count(rule) for rule in rules} == {
+        rule: count for rule, count in EVERY_STAGE.items() if rule != "all"
+    }
+    assert noted["results/trial/pretrain/train.log"]["output"] == (
+        "results/trial/pretrain/model/model.safetensors"
+    )
+
+
 def test_snakemakes_own_report_lists_results_with_captions_by_category(finished, tmp_path):
     finished.run("--report", str(tmp_path / "report.html"))
     html = (tmp_path / "report.html").read_text()

@@ -1,9 +1,11 @@
-"""The pipeline on a real Slurm: a cluster of this machine alone, without an accounting database."""
+"""The pipeline on a real Slurm: a cluster of this machine alone, without an accounting database.
+
+Where this user may make networks, the node reaches nothing but the login node.
+"""
 
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,22 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stub_checkout import CI, ROOT, Checkout
+from stub_checkout import CI, ROOT, Checkout, copy_checkout
 
 from nanoeuler.config import load
 from nanoeuler.files import sha256_file
-from tests.machine_code import copy_machine_code
-from tests.slurm_cluster import slurm, slurm_cluster
+from tests.slurm_cluster import PROFILE, networks_can_be_made, slurm, slurm_cluster
 from tests.waiting import CEILING, wait_until
 
 STAGES = ("pretrain", "sft", "sft_scratch", "dpo")
-PROFILE = (
-    *("--workflow-profile", "profiles/slurm", *CI),
-    *("--slurm-init-seconds-before-status-checks", "1"),
-    *("--seconds-between-status-checks", "1"),
-    *("--latency-wait", "2"),
-)
-
 pytestmark = pytest.mark.slow
 
 
@@ -36,20 +30,15 @@ def cluster() -> Iterator[dict[str, str]]:
     pytest.importorskip(
         "snakemake_executor_plugin_slurm", reason="the slurm extra is not installed"
     )
-    with slurm_cluster() as environment:
+    network = "none" if networks_can_be_made() else "all"
+    with slurm_cluster(network=network) as environment:
         yield environment
 
 
 @pytest.fixture(scope="module")
 def submitted(tmp_path_factory) -> Checkout:
     """A checkout with the whole pipeline, and nothing done."""
-    path = tmp_path_factory.mktemp("submitted")
-    for part in ("workflow", "profiles", "nanoeuler", "config"):
-        shutil.copytree(ROOT / part, path / part, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "Snakefile", path)
-    shutil.copy(Path(__file__).parent / "ci.yaml", path)
-    copy_machine_code(path)
-    return Checkout(path)
+    return copy_checkout(tmp_path_factory.mktemp("submitted"))
 
 
 def start(checkout: Checkout, cluster: dict[str, str], *arguments: str) -> subprocess.Popen:
@@ -57,7 +46,7 @@ def start(checkout: Checkout, cluster: dict[str, str], *arguments: str) -> subpr
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with (checkout.path / "snakemake.log").open("w") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "snakemake", *PROFILE, *arguments],
+            [sys.executable, "-m", "snakemake", *PROFILE, *CI, *arguments],
             cwd=checkout.path,
             env=inherited | cluster | {"XDG_CACHE_HOME": str(checkout.path / "cache")},
             stdout=log,
@@ -93,7 +82,7 @@ def test_what_the_cluster_lacks_is_said_before_anything_is_submitted(
     submitted, cluster, setting, sentence
 ):
     device = () if setting.startswith("device") else ("device=cpu",)
-    refused = submitted.snakemake(*PROFILE, "--config", *device, setting, environment=cluster)
+    refused = submitted.snakemake(*PROFILE, *CI, "--config", *device, setting, environment=cluster)
     assert refused.returncode != 0
     said = refused.stdout + refused.stderr
     assert re.search(f"error  {sentence}", said), said
@@ -116,14 +105,31 @@ def test_the_plan_says_what_jobs_ask_for_and_what_the_cluster_lacks(cluster, com
     assert re.search(r"text +jobs in partition main: \d+ CPUs, 3,000 MB, 12 hours each", out)
 
 
+def test_the_node_has_no_network(cluster):
+    if not networks_can_be_made():
+        pytest.skip("this user may not make networks (ip, nsenter and unshare of root)")
+    connect = "import socket; socket.create_connection(('192.0.2.1', 80), 5)"
+    tried = subprocess.run(
+        ["srun", sys.executable, "-c", connect],
+        env=os.environ | cluster,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert "Network is unreachable" in tried.stderr
+
+
 def test_a_run_whose_job_met_its_wall_time_has_the_bits_of_one_without_a_cluster(
     submitted, cluster, pipeline
 ):
-    """The trainer is halted behind its first line, until Slurm tells it to go on and to end."""
+    """The trainer is halted behind its first line, until Slurm tells it to go on and to end.
+
+    A wall time that is less than two minutes away would leave it no time to save.
+    """
     log, train_log = (
         submitted.path / "snakemake.log",
         submitted.path / "results/ci/pretrain/train.log",
     )
+    submitted.run("download", *CI)
     process = start(submitted, cluster, "--config", "device=cpu")
     try:
         wait_until(lambda: train_log.exists() and "steps=" in train_log.read_text(), process, log)
@@ -131,7 +137,9 @@ def test_a_run_whose_job_met_its_wall_time_has_the_bits_of_one_without_a_cluster
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         job = re.search(r"SLURM jobid (\d+) \(log: \S+rule_pretrain/", log.read_text())
-        slurm(cluster, "scontrol", "update", f"JobId={job[1]}", "TimeLimit=2")
+        elapsed = slurm(cluster, "squeue", "--noheader", f"--jobs={job[1]}", "--format=%M")
+        limit = 3 + int(elapsed.split(":")[-2])  # minutes
+        slurm(cluster, "scontrol", "update", f"JobId={job[1]}", f"TimeLimit={limit}")
         assert process.wait(timeout=CEILING) == 0, log.read_text()
     finally:
         process.terminate()

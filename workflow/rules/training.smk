@@ -42,20 +42,24 @@ rule pretrain:
         f"{paths.stage('pretrain')}/train.log",
     threads: TRAINING_THREADS
     resources:
-        **cluster_resources(config, cluster, TRAINING_GPUS),
-        gpu=TRAINING_GPUS,
+        **cluster_resources(config, cluster, TRAINING_GPUS, TRAINING_NODES),
+        gpu=TRAINING_NODES * TRAINING_GPUS,
         mem_mb=training_megabytes(config, TRAINING_GPUS),
     params:
         identity=lambda wildcards: stage_identity(config, "pretrain"),
         config=lambda wildcards, output: stage_config(config, "pretrain"),
         amount=lambda wildcards, output: config["pretrain"]["tokens"],
         folder=lambda wildcards, output: paths.stage("pretrain"),
-        device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
+        srun=lambda wildcards, resources: srun(resources, running.on_cluster),
+        device=lambda wildcards, resources: (
+            f"--device {config['device']} --gpus {task_gpus(resources, running.on_cluster)}"
+        ),
     message:
         "Pretraining on {params.amount} tokens"
     shell:
-        "python -m nanoeuler pretrain --config {params.config:q} --tokens {input.tokens:q}"
-        " --tokenizer {input.tokenizer:q} --output {params.folder:q} {params.device} --log {log:q}"
+        "{params.srun}python -m nanoeuler pretrain --config {params.config:q}"
+        " --tokens {input.tokens:q} --tokenizer {input.tokenizer:q} --output {params.folder:q}"
+        " {params.device} --log {log:q}"
 
 
 rule sft:
@@ -69,19 +73,23 @@ rule sft:
         f"{paths.stage('sft')}/train.log",
     threads: TRAINING_THREADS
     resources:
-        **cluster_resources(config, cluster, TRAINING_GPUS),
-        gpu=TRAINING_GPUS,
+        **cluster_resources(config, cluster, TRAINING_GPUS, TRAINING_NODES),
+        gpu=TRAINING_NODES * TRAINING_GPUS,
         mem_mb=training_megabytes(config, TRAINING_GPUS),
     params:
         identity=lambda wildcards: stage_identity(config, "sft"),
         config=lambda wildcards, output: stage_config(config, "sft"),
         parent=lambda wildcards: config["sft"]["init_from"] or paths.model_folder("pretrain"),
         folder=lambda wildcards, output: paths.stage("sft"),
-        device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
+        srun=lambda wildcards, resources: srun(resources, running.on_cluster),
+        device=lambda wildcards, resources: (
+            f"--device {config['device']} --gpus {task_gpus(resources, running.on_cluster)}"
+        ),
     message:
         "Fine-tuning the pretrained model on instructions"
     shell:
-        "python -m nanoeuler sft --config {params.config:q} --instructions {input.instructions:q}"
+        "{params.srun}python -m nanoeuler sft --config {params.config:q}"
+        " --instructions {input.instructions:q}"
         " --tokenizer {input.tokenizer:q} --parent {params.parent:q} --output {params.folder:q}"
         " {params.device} --log {log:q}"
 
@@ -96,18 +104,22 @@ rule sft_scratch:
         f"{paths.stage('sft_scratch')}/train.log",
     threads: TRAINING_THREADS
     resources:
-        **cluster_resources(config, cluster, TRAINING_GPUS),
-        gpu=TRAINING_GPUS,
+        **cluster_resources(config, cluster, TRAINING_GPUS, TRAINING_NODES),
+        gpu=TRAINING_NODES * TRAINING_GPUS,
         mem_mb=training_megabytes(config, TRAINING_GPUS),
     params:
         identity=lambda wildcards: stage_identity(config, "sft"),
         config=lambda wildcards, output: stage_config(config, "sft"),
         folder=lambda wildcards, output: paths.stage("sft_scratch"),
-        device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
+        srun=lambda wildcards, resources: srun(resources, running.on_cluster),
+        device=lambda wildcards, resources: (
+            f"--device {config['device']} --gpus {task_gpus(resources, running.on_cluster)}"
+        ),
     message:
         "Fine-tuning random weights, to show what pretraining is worth"
     shell:
-        "python -m nanoeuler sft --config {params.config:q} --instructions {input.instructions:q}"
+        "{params.srun}python -m nanoeuler sft --config {params.config:q}"
+        " --instructions {input.instructions:q}"
         " --tokenizer {input.tokenizer:q} --output {params.folder:q} {params.device} --log {log:q}"
 
 
@@ -122,18 +134,22 @@ rule dpo:
         f"{paths.stage('dpo')}/train.log",
     threads: TRAINING_THREADS
     resources:
-        **cluster_resources(config, cluster, TRAINING_GPUS),
-        gpu=TRAINING_GPUS,
+        **cluster_resources(config, cluster, TRAINING_GPUS, TRAINING_NODES),
+        gpu=TRAINING_NODES * TRAINING_GPUS,
         mem_mb=training_megabytes(config, TRAINING_GPUS),
     params:
         identity=lambda wildcards: stage_identity(config, "dpo"),
         config=lambda wildcards, output: stage_config(config, "dpo"),
         parent=lambda wildcards: paths.dpo_parent,
         folder=lambda wildcards, output: paths.stage("dpo"),
-        device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
+        srun=lambda wildcards, resources: srun(resources, running.on_cluster),
+        device=lambda wildcards, resources: (
+            f"--device {config['device']} --gpus {task_gpus(resources, running.on_cluster)}"
+        ),
     message:
         "Aligning the model with preferences"
     shell:
-        "python -m nanoeuler dpo --config {params.config:q} --preferences {input.preferences:q}"
+        "{params.srun}python -m nanoeuler dpo --config {params.config:q}"
+        " --preferences {input.preferences:q}"
         " --tokenizer {input.tokenizer:q} --parent {params.parent:q} --output {params.folder:q}"
         " {params.device} --log {log:q}"

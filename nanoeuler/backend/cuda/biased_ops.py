@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nanoeuler.backend.cuda.device import Device
+from nanoeuler.backend.cuda.fp8 import NOT_QUANTIZED
 from nanoeuler.backend.cuda.kernel_sources import (
     ADDING_WARPS,
     ELEMENTWISE_THREADS,
@@ -17,25 +18,25 @@ from nanoeuler.backend.cuda.kernel_sources import (
     row_warps,
 )
 from nanoeuler.backend.cuda.kernels import Argument, blocks
+from nanoeuler.backend.cuda.quantized_ops import QuantizedOps
 from nanoeuler.backend.cuda.scratch import Scratch
-from nanoeuler.backend.ops import Backend
-from nanoeuler.backend.records import Array, LayerNorm
+from nanoeuler.backend.records import Array, LayerNorm, Norm
 
 if TYPE_CHECKING:
-    from nanoeuler.backend.cuda.cublaslt import CublasLt
+    from nanoeuler.backend.cuda.fused_linear import FusedLinear
 
 SUM_BLOCKS = 4
 """Blocks of a multiprocessor that add up a bias's gradient."""
 
 
-class BiasedOps(Backend):
+class BiasedOps(QuantizedOps):
     """Kernels of layer_norm.cu, gelu.cu and embedding.cu."""
 
     device: Device
     sources: KernelSources
     scratch: Scratch
     launch: Callable[..., None]
-    products: "CublasLt"
+    fused: "FusedLinear | None"
 
     @abstractmethod
     def launch_elementwise(
@@ -50,7 +51,7 @@ class BiasedOps(Backend):
         self.launch_elementwise(self.sources.gelu(O), "add_bias", N * O, out_NO, bias_O, N)
 
     def linear_bias(self, x_NI: Array, weight_OI: Array, bias_O: Array, out_NO: Array) -> None:
-        if not self.products.multiply_biased(x_NI, weight_OI, out_NO, bias_O, None):
+        if not self.multiply_biased(x_NI, weight_OI, out_NO, bias_O):
             super().linear_bias(x_NI, weight_OI, bias_O, out_NO)
 
     def bias_backward(
@@ -66,6 +67,27 @@ class BiasedOps(Backend):
         sums = partial, parts, dbias_O, float(scale), accumulate
         self.launch(source, "sum_bias", blocks(O, threads), threads, *sums)
 
+    def linear_bias_backward(
+        self,
+        dout_NO: Array,
+        x_NI: Array,
+        dweight_OI: Array,
+        dbias_O: Array,
+        *,
+        accumulate: bool,
+        scale: float = 1,
+    ) -> None:
+        factors = self.turned_factors(dout_NO, x_NI)
+        if factors is None:
+            arrays = dout_NO, x_NI, dweight_OI, dbias_O
+            super().linear_bias_backward(*arrays, accumulate=accumulate, scale=scale)
+            return
+        self.multiply_e4m3(factors, dweight_OI, scale, dweight_OI if accumulate else None)
+        N, O = dout_NO.shape  # noqa: E741
+        grid, threads = blocks(O, ELEMENTWISE_THREADS // WARP), ELEMENTWISE_THREADS
+        arguments = *factors[0], dbias_O, float(scale), accumulate, N
+        self.launch(self.sources.gelu(O), "bias_backward_turned", grid, threads, *arguments)
+
     # ---- embedding
 
     def embedding_at(
@@ -76,19 +98,39 @@ class BiasedOps(Backend):
         position_table_PD: Array,
         out_ND: Array,
     ) -> None:
+        if self.fp8:
+            self.fp8.begin_pass()
         N, D = out_ND.shape
         arrays = ids_N, table_VD, positions_N, position_table_PD, len(position_table_PD), out_ND
         self.launch_elementwise(self.sources.embedding(D), "embedding_at", N * D, *arrays, N)
 
     # ---- LayerNorm
 
+    def euler_step(
+        self,
+        inner_NI: Array,
+        weight_DI: Array,
+        delta_ND: Array,
+        x_ND: Array,
+        step_size: float,
+        norm: Norm,
+        bias_D: Array | None = None,
+    ) -> None:
+        quantized = self.factors(inner_NI, weight_DI) is not None
+        adds = quantized and step_size == 1 and self.residual == self.activation
+        if adds and self.multiply_biased(inner_NI, weight_DI, norm.x_ND, bias_D, x_ND):
+            self.norm(norm)
+        else:
+            super().euler_step(inner_NI, weight_DI, delta_ND, x_ND, step_size, norm, bias_D)
+
     def layer_norm(self, norm: LayerNorm) -> None:
         x, weight, bias, epsilon, out, inverse_rms = norm
         N, D = x.shape
         warps = row_warps(D)
-        arrays = x, weight, bias, float(epsilon), out, inverse_rms
-        source, grid = self.sources.layer_norm(D), blocks(N, warps)
-        self.launch(source, "layer_norm", grid, warps * WARP, *arrays, N)
+        written, copy = self.copies_of_norm(out, weight)
+        arrays = x, weight, bias, float(epsilon), written, inverse_rms
+        source = self.sources.layer_norm(D, fp8=copy.values is not None)
+        self.launch(source, "layer_norm", blocks(N, warps), warps * WARP, *arrays, N, *copy)
 
     def add_layer_norm(
         self, x_ND: Array, delta_ND: Array, bias_D: Array, step_size: float, norm: LayerNorm
@@ -96,10 +138,11 @@ class BiasedOps(Backend):
         total, weight, bias, epsilon, out, inverse_rms = norm
         N, D = x_ND.shape
         warps = row_warps(D)
+        written, copy = self.copies_of_norm(out, weight)
         inputs = x_ND, delta_ND, bias_D, float(step_size)
-        outputs = total, weight, bias, float(epsilon), out, inverse_rms
-        source, grid = self.sources.layer_norm(D), blocks(N, warps)
-        self.launch(source, "add_layer_norm", grid, warps * WARP, *inputs, *outputs, N)
+        outputs = total, weight, bias, float(epsilon), written, inverse_rms
+        source, grid = self.sources.layer_norm(D, fp8=copy.values is not None), blocks(N, warps)
+        self.launch(source, "add_layer_norm", grid, warps * WARP, *inputs, *outputs, N, *copy)
 
     def layer_norm_backward(
         self,
@@ -115,12 +158,14 @@ class BiasedOps(Backend):
     ) -> None:
         x, weight, bias, _, _, inverse_rms = norm
         N, D = x.shape
-        source, warps = self.sources.layer_norm(D), row_warps(D)
+        out, copies, shared = self.copies_of_dx(dx_ND, out_ND)
+        source, warps = self.sources.layer_norm(D, fp8=copies[0] is not None), row_warps(D)
         most = self.sources.layer_norm_blocks(D) * self.device.multiprocessors
         parts = min(most, blocks(N, warps))
         (partial,) = self.scratch.take("layer_norm", ((parts, 2 * D), np.float32))
-        arrays = dout_ND, x, weight, bias, inverse_rms, dx_ND, add_to_dx, out_ND, partial
-        self.launch(source, "layer_norm_backward", parts, warps * WARP, *arrays, N)
+        arrays = dout_ND, x, weight, bias, inverse_rms, dx_ND, add_to_dx, out, partial
+        arguments = *arrays, N, *copies
+        self.launch(source, "layer_norm_backward", parts, warps * WARP, *arguments, shared=shared)
         grid, sums = blocks(2 * D, WARP), (partial, parts, dweight_D, dbias_D, accumulate)
         self.launch(source, "sum_gradients", grid, ADDING_WARPS * WARP, *sums)
 
@@ -145,6 +190,33 @@ class BiasedOps(Backend):
     def linear_gelu(
         self, x_NI: Array, weight_FI: Array, bias_F: Array, up_NF: Array, out_NF: Array
     ) -> None:
-        if not self.products.multiply_biased(x_NI, weight_FI, out_NF, bias_F, up_NF):
+        factors, copy = self.factors(x_NI, weight_FI), NOT_QUANTIZED
+        if self.fused and self.fused.fits(*out_NF.shape):
+            copy = self.copy_of("hidden", out_NF, in_place=True)
+            if factors:
+                self.fused.gelu(bias_F, up_NF, factors, copy)
+                return
+        if factors:
+            super().linear_gelu(x_NI, weight_FI, bias_F, up_NF, out_NF)
+        elif not self.products.multiply_biased(x_NI, weight_FI, out_NF, bias_F, up_NF):
             self.linear(x_NI, weight_FI, up_NF)
             self.bias_gelu(up_NF, bias_F, out_NF)
+        self.measure(out_NF, copy)
+
+    def linear_gelu_backward(
+        self, dx_ND: Array, weight_DF: Array, scale: float, up_NF: Array, out_NF: Array
+    ) -> None:
+        arrays = dx_ND, weight_DF, scale, up_NF, out_NF
+        quantized = None
+        if self.fused and self.fused.fits(*out_NF.shape):
+            quantized = self.copies_of_mlp("dup", up_NF, out_NF, dx_ND, weight_DF)
+        if self.fused is None or quantized is None:
+            super().linear_gelu_backward(*arrays)
+            return
+        factors, copies = quantized
+        if factors:
+            self.fused.gelu_backward(scale, up_NF, factors, copies)
+        else:
+            super().linear_gelu_backward(*arrays)
+            self.measure(up_NF, copies[0])
+            self.measure(out_NF, copies[2])

@@ -16,7 +16,8 @@
 //              bytes: 2 · R · V · activation
 // argmax       in: logits          out: the likeliest ids (R) int; ties go to the lowest id
 //
-// With FP8, the gradient goes to `e4m3` (R, V), too, as fp8.cuh says: another R · V bytes.
+// With FP8, the gradient goes to `e4m3` (R, `stride`), too, as fp8.cuh says, with zeros in the
+// padding: another R · V bytes.
 //
 // Compiled in: VOCAB, THREADS of a block, HELD: whether a row is kept in registers, and FP8.
 #include "common.cuh"
@@ -50,6 +51,7 @@ __device__ __forceinline__ void store_gradient_of(ACTIVATION* logits, int vector
         const float probability = expf(value.at[i] - lse);
         gradient.at[i] =
             target < 0 ? 0.0f : weight * (probability - (vector * WIDTH + i == target));
+        if (VOCAB % WIDTH && vector * WIDTH + i >= VOCAB) gradient.at[i] = 0;
     }
     store(logits + vector * WIDTH, gradient);
     quantized.store(vector * WIDTH, gradient);
@@ -152,12 +154,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
+__device__ __forceinline__ Quantized copy_of_row(
+    unsigned char* e4m3, long long stride, Slot* slot) {
+    Quantized row(e4m3 + blockIdx.x * stride, slot);
+    if (FP8)
+        for (int at = (VECTORS + threadIdx.x) * WIDTH; at < stride; at += THREADS * WIDTH)
+            *reinterpret_cast<uint2*>(row.values + at) = make_uint2(0, 0);
+    return row;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     cross_entropy_backward(ACTIVATION* logits, long long stride, const int* targets,
         const float* weights, const float* lses, unsigned char* e4m3, Slot* slot) {
     logits += blockIdx.x * stride;
     Row(logits).store_gradient(logits, targets[blockIdx.x], weights[blockIdx.x], lses[blockIdx.x],
-        Quantized(e4m3 + size_t(blockIdx.x) * VOCAB, slot));
+        copy_of_row(e4m3, stride, slot));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
@@ -174,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         logprobs[blockIdx.x] = target < 0 ? 0.0f : of_target - lse;
     }
     row.store_gradient(logits, target, weights[blockIdx.x], lse,
-        Quantized(e4m3 + size_t(blockIdx.x) * VOCAB, slot));
+        copy_of_row(e4m3, stride, slot));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

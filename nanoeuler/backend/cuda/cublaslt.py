@@ -207,15 +207,25 @@ class CublasLt:
             self.multiply_whole(left, transpose_a, right, transpose_b, out, scale, *so_far)
 
     def multiply_biased(
-        self, x_NI: Array, weight_OI: Array, out_NO: Array, bias_O: Array, up_NO: Array | None
+        self,
+        x_NI: Array,
+        weight_OI: Array,
+        out_NO: Array,
+        bias_O: Array,
+        up_NO: Array | None = None,
+        add_NO: Array | None = None,
+        inverses: tuple[int, int] | None = None,
     ) -> bool:
-        """out = x Wᵀ with what `Biased` says; False where the library does not do it at once."""
-        form = x_NI.shape, weight_OI.shape, up_NO is None
+        """out = x Wᵀ + add with what `Biased` says; False where the library does not do it at once.
+
+        `add` and `inverses` as in `multiply`.
+        """
+        form = x_NI.shape, weight_OI.shape, x_NI.dtype.char, up_NO is None, add_NO is None
         if self.in_slices or form in self.without_epilogue:
             return False
-        product = x_NI, False, weight_OI, True, out_NO, 1.0, None, 0.0
+        product = x_NI, False, weight_OI, True, out_NO, 1.0, add_NO, 1.0
         try:
-            self.multiply_whole(*product, biased=Biased(bias_O, up_NO))
+            self.multiply_whole(*product, inverses, Biased(bias_O, up_NO))
         except RuntimeError:  # no algorithm, or none that runs
             self.without_epilogue.add(form)
             return False
@@ -270,9 +280,10 @@ class CublasLt:
             key += "+"
         if biased:
             key += biased.key
+        adds = adds and inverses is not None
         if (key, self.tuned) not in self.prepared:
             self.prepared[key, self.tuned] = self.prepare(
-                key, left, transpose_b, right, transpose_a, result, inverses, biased
+                key, left, transpose_b, right, transpose_a, result, inverses, biased, adds=adds
             )
         return self.prepared[key, self.tuned]
 
@@ -317,9 +328,12 @@ class CublasLt:
         result: Operand,
         inverses: tuple[int, int] | None,
         biased: Biased | None,
+        *,
+        adds: bool,
     ) -> Prepared:
         """A product's descriptors and its algorithm: the library's first proposal or, of a tuned
-        product, the fastest one, which is added to `algorithms`."""
+        product, the fastest one, which is added to `algorithms`. `adds`: it is timed with an
+        addend."""
         description = ctypes.c_void_p()
         self.call("cublasLtMatmulDescCreate", ctypes.byref(description), self.compute, FLOAT32)
         for attribute, value in ((TRANSPOSE_A, transpose_left), (TRANSPOSE_B, transpose_right)):
@@ -348,7 +362,6 @@ class CublasLt:
         if operations >= LARGE:
             self.announce()
         milliseconds = LARGE_MILLISECONDS if operations >= LARGE else MILLISECONDS
-        adds = key.endswith("+")
         chosen = proposals[self.fastest(proposals, milliseconds, left, right, result, adds)]
         self.algorithms[key] = bytes(chosen.algorithm).hex()
         write_algorithms(self.file, self.algorithms)

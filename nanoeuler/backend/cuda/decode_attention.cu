@@ -26,11 +26,11 @@
 // fill_slots  in: packed (B, ·) ACTIVATION, rows `stride` elements apart: q, from KEY on k, from
 //              VALUE on v; cosine, sine (positions, HEAD_SIZE / 2) float
 //          out: query, rotated; k (rotated) and v in their slots of the cache; with QK_NORM q and k
-//              as they are in query
+//              as they are in query; with GPT2 nothing is rotated
 //          bytes: 4 · B · (HEADS + 2 KV_HEADS) · HEAD_SIZE
 //
-// Compiled in: THREADS of a block, HEADS, KV_HEADS, HEAD_SIZE, KEY, VALUE, TOKENS, QK_NORM, and
-// TOGETHER, a divisor of HEADS / KV_HEADS.
+// Compiled in: THREADS of a block, HEADS, KV_HEADS, HEAD_SIZE, KEY, VALUE, TOKENS, QK_NORM, GPT2,
+// and TOGETHER, a divisor of HEADS / KV_HEADS.
 #include "common.cuh"
 #include "overlap.cuh"
 #include "rotation.cuh"
@@ -248,7 +248,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             to = (is_key ? keys : values) + b / TOKENS * cache_batch + size_t(at) * TOKEN +
                  offset + column;
     }
-    if (QK_NORM || !(is_query || is_key)) {
+    if (QK_NORM || GPT2 || !(is_query || is_key)) {
         store(to, load(from)), store(to + HALF, load(from + HALF));
         return;
     }

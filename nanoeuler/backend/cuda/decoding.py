@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nanoeuler.backend.capabilities import ChoosingBackend, FusingBackend
+from nanoeuler.backend.cuda.device import Device
 from nanoeuler.backend.cuda.kernel_sources import (
     ATTEND_THREADS,
     ELEMENTWISE_THREADS,
@@ -25,6 +26,7 @@ from nanoeuler.backend.cuda.kernel_sources import (
     KernelSources,
     ManyRowsProduct,
     Source,
+    choosing_blocks,
     choosing_bytes,
     choosing_threads,
     head_fits,
@@ -43,6 +45,8 @@ from nanoeuler.backend.records import (
     AttentionWeights,
     CacheSlots,
     DecodeStep,
+    GeluForm,
+    GeluWeights,
     LayerNorm,
     Norm,
     RopeTable,
@@ -52,6 +56,7 @@ from nanoeuler.backend.records import (
 
 LEAST_SPAN = 32  # keys that are worth a block
 FEW_ROWS = 4  # above, matrix units are faster
+HEAD_BLOCKS = 2  # of a multiprocessor, each of which takes a share of the vocabulary
 
 
 @dataclass
@@ -60,9 +65,9 @@ class LayerStep:
 
     sizes: DecodingSizes
     attention: AttentionForm
-    mlp: SwigluForm
+    mlp: SwigluForm | GeluForm
     a: AttentionWeights
-    m: SwigluWeights
+    m: SwigluWeights | GeluWeights
     slots: CacheSlots
     table: RopeTable
     x_BD: Array
@@ -91,6 +96,7 @@ class LayerStep:
 class DecodingOps(FusingBackend, ChoosingBackend):
     """The ops of the contract for new tokens that are decoded."""
 
+    device: Device
     sources: KernelSources
     scratch: Scratch
     launch: Callable[..., None]
@@ -115,7 +121,9 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         many = self.has_clusters and rows <= MOST_MANY_ROWS and all(p.fits for p in products)
         if rows <= (min(few, FEW_ROWS) if many else few):
             return self.few_rows_step
-        return self.many_rows_step if many else self.composed_step
+        if many:
+            return self.many_rows_step
+        return self.composed_biased_step if sizes.gpt2 else self.composed_step
 
     def few_rows_step(self, step: LayerStep) -> None:
         s, a, m, x, lengths = step.sizes, step.a, step.m, step.x_BD, step.lengths
@@ -131,20 +139,25 @@ class DecodingOps(FusingBackend, ChoosingBackend):
             ((B, s.heads, splits, 2), np.float32),
         )
         pairs = (s.heads + 2 * s.kv_heads) * s.head_size // 2
-        inputs = x, a.norm, float(step.attention.epsilon), a.query_key_value
+        inputs = x, a.norm, a.norm_bias, float(step.attention.epsilon)
+        weights = a.query_key_value, a.query_key_value_bias
         rotation = lengths, *step.table
         outputs = query, *step.slots
         sizes = B, S, step.cache_stride
-        self.launch_warps(source, "project", pairs, *inputs, *rotation, *outputs, *sizes)
+        self.launch_warps(source, "project", pairs, *inputs, *weights, *rotation, *outputs, *sizes)
         self.attend(step, query, span, splits, None, parts, shares)
         attended = parts, shares, lengths, span, splits
-        output = a.output, float(step.attention.step_size), x
+        output = a.output, a.output_bias, float(step.attention.step_size), x
         self.launch_warps(source, "output", s.dim, *attended, *output, B)
         warps = s.ffn // row_pairs(B, self.activation.itemsize)
-        inputs = x, m.norm, float(step.mlp.epsilon), m.gate_up
-        self.launch_warps(source, "gate_up", warps, *inputs, hidden, B)
+        epsilon, down_bias = float(step.mlp.epsilon), None
+        if isinstance(m, GeluWeights):
+            down_bias, norm = m.down_bias, (m.norm, m.norm_bias, epsilon)
+            self.launch_warps(source, "up", warps // 2, x, *norm, m.up, m.up_bias, hidden, B)
+        else:
+            self.launch_warps(source, "gate_up", warps, x, m.norm, epsilon, m.gate_up, hidden, B)
         step_size = float(step.mlp.step_size)
-        self.launch_warps(source, "down", s.dim, hidden, m.down, step_size, x, B)
+        self.launch_warps(source, "down", s.dim, hidden, m.down, down_bias, step_size, x, B)
 
     def many_rows_step(self, step: LayerStep) -> None:
         s, a, m, x, lengths = step.sizes, step.a, step.m, step.x_BD, step.lengths
@@ -165,18 +178,27 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         def launch(kernel: str, *arguments: Argument) -> None:
             self.launch_clusters(source, kernel, products[kernel], *arguments)
 
-        inputs = x, a.norm, float(step.attention.epsilon), a.query_key_value
+        norm = a.norm, a.norm_bias, float(step.attention.epsilon)
+        weights = a.query_key_value, a.query_key_value_bias
         rotation, sizes = (lengths, *step.table), (B, S, step.cache_stride)
-        launch("project", *inputs, *rotation, query, *step.slots, *sizes)
+        launch("project", x, *norm, *weights, *rotation, query, *step.slots, *sizes)
         whole = attended if many_rows_parts(most) == 1 else None
         self.attend(step, query, span, splits, whole, parts, shares)
         attention = whole, parts, shares, lengths, span, splits
-        launch("output", *attention, a.output, float(step.attention.step_size), x, B)
-        launch("gate_up", x, m.norm, float(step.mlp.epsilon), m.gate_up, hidden, B)
-        launch("down", hidden, m.down, float(step.mlp.step_size), x, B)
+        step_size = float(step.attention.step_size)
+        launch("output", *attention, a.output, a.output_bias, step_size, x, B)
+        epsilon, down_bias = float(step.mlp.epsilon), None
+        if isinstance(m, GeluWeights):
+            down_bias = m.down_bias
+            launch("up", x, m.norm, m.norm_bias, epsilon, m.up, m.up_bias, hidden, B)
+        else:
+            launch("gate_up", x, m.norm, epsilon, m.gate_up, hidden, B)
+        launch("down", hidden, m.down, down_bias, float(step.mlp.step_size), x, B)
 
     def composed_step(self, step: LayerStep) -> None:
         s, a, m, x, B = step.sizes, step.a, step.m, step.x_BD, step.rows
+        assert isinstance(step.mlp, SwigluForm)
+        assert isinstance(m, SwigluWeights)
         columns = step.attention.columns, step.mlp.columns
         widths = s.dim, columns[0], s.query_width, s.width, columns[1], s.ffn
         activations = [((B, width), self.activation) for width in widths]
@@ -185,6 +207,34 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         )
         self.rms_norm(x, a.norm, step.attention.epsilon, normed, inverse_rms)
         self.linear(normed, a.query_key_value, packed)
+        self.attend_packed(step, packed, query, attended)
+        self.add_linear(attended, a.output, step.attention.step_size, x)
+        self.rms_norm(x, m.norm, step.mlp.epsilon, normed, inverse_rms)
+        self.linear_swiglu(normed, m.gate_up, gate_up, step.mlp.gate, step.mlp.up, hidden)
+        self.add_linear(hidden, m.down, step.mlp.step_size, x)
+
+    def composed_biased_step(self, step: LayerStep) -> None:
+        s, a, m, x, B = step.sizes, step.a, step.m, step.x_BD, step.rows
+        assert isinstance(m, GeluWeights)
+        widths = s.dim, s.dim, 3 * s.dim, s.dim, s.dim, s.ffn, s.ffn
+        activations = [((B, width), self.activation) for width in widths]
+        normed, delta, packed, query, attended, up, hidden, inverse_rms = self.scratch.take(
+            "decoding", *activations, ((B,), np.float32)
+        )
+        first = LayerNorm(x, a.norm, a.norm_bias, step.attention.epsilon, normed, inverse_rms)
+        second = LayerNorm(x, m.norm, m.norm_bias, step.mlp.epsilon, normed, inverse_rms)
+        self.layer_norm(first)
+        self.linear_bias(normed, a.query_key_value, a.query_key_value_bias, packed)
+        self.attend_packed(step, packed, query, attended)
+        self.linear(attended, a.output, delta)
+        self.add_layer_norm(x, delta, a.output_bias, step.attention.step_size, second)
+        self.linear_gelu(normed, m.up, m.up_bias, up, hidden)
+        self.linear(hidden, m.down, delta)
+        self.add_layer_norm(x, delta, m.down_bias, step.mlp.step_size, first)  # its norm is unused
+
+    def attend_packed(self, step: LayerStep, packed: Array, query: Array, attended: Array) -> None:
+        """From the product q, k, v to the keys and values in the cache and to `attended`."""
+        s, B = step.sizes, step.rows
         threads = B * (s.heads + 2 * s.kv_heads) * s.head_size // (2 * WIDTH)
         grid, source = blocks(threads, ATTEND_THREADS), self.attention_source(step)
         inputs = packed, np.int64(packed.shape[1]), step.lengths, *step.table
@@ -192,10 +242,6 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         sizes = step.cache_stride, step.capacity, B
         self.launch(source, "fill_slots", grid, ATTEND_THREADS, *inputs, *outputs, *sizes)
         self.attend(step, query, step.capacity, 1, attended, None, None)
-        self.add_linear(attended, a.output, step.attention.step_size, x)
-        self.rms_norm(x, m.norm, step.mlp.epsilon, normed, inverse_rms)
-        self.linear_swiglu(normed, m.gate_up, gate_up, step.mlp.gate, step.mlp.up, hidden)
-        self.add_linear(hidden, m.down, step.mlp.step_size, x)
 
     def attend(
         self,
@@ -223,21 +269,21 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         return self.sources.decode_attention(step.sizes, step.tokens)
 
     def next_logits(self, norm: Norm, weight_VD: Array, out_BV: Array) -> None:
-        if isinstance(norm, LayerNorm):
-            super().next_logits(norm, weight_VD, out_BV)
-            return
-        x_BD, norm_D, epsilon, _, _ = norm
+        x_BD, gpt2 = norm.x_ND, isinstance(norm, LayerNorm)
+        bias_D = norm.bias_D if isinstance(norm, LayerNorm) else None
+        inputs = x_BD, norm.weight_D, bias_D, float(norm.epsilon)
         (B, D), V = x_BD.shape, len(weight_VD)
-        product = many_rows_head(D, V, many_bucket(B))
-        if self.has_clusters and FEW_ROWS < B <= MOST_MANY_ROWS and product.fits:
-            source = self.sources.many_rows_head(D, V, many_bucket(B))
-            arrays = x_BD, norm_D, float(epsilon), weight_VD, out_BV
-            self.launch_clusters(source, "head", product, *arrays, V, B)
+        product = many_rows_head(D, V, many_bucket(B), gpt2=gpt2)
+        many = self.has_clusters and FEW_ROWS < B <= MOST_MANY_ROWS
+        if many and product.fits and not product.is_huge:
+            source = self.sources.many_rows_head(D, V, many_bucket(B), gpt2=gpt2)
+            self.launch_clusters(source, "head", product, *inputs, weight_VD, out_BV, V, B)
         elif head_fits(B, D, self.activation.itemsize):
-            source = self.sources.decode_head(D, bucket(B))
+            source = self.sources.decode_head(D, bucket(B), gpt2=gpt2)
             warps = V // (2 * row_pairs(B, self.activation.itemsize))
-            arrays = x_BD, norm_D, float(epsilon), weight_VD, out_BV
-            self.launch_warps(source, "head", warps, *arrays, V, B)
+            most = HEAD_BLOCKS * self.device.multiprocessors * FEW_ROWS_WARPS
+            arguments = *inputs, weight_VD, out_BV, V, B
+            self.launch_warps(source, "head", min(warps, most), *arguments)
         else:
             super().next_logits(norm, weight_VD, out_BV)
 
@@ -253,12 +299,13 @@ class DecodingOps(FusingBackend, ChoosingBackend):
     ) -> None:
         """Choose the next token of each row, see sampling.cu."""
         V, stride = len(allowed_V), np.int64(logits_BV.shape[1])
-        source, threads, shared = self.sources.sampling(V), choosing_threads(V), choosing_bytes(V)
+        source = self.sources.sampling(V, clusters=self.has_clusters)
+        threads, shared = choosing_threads(V), choosing_bytes(V)
         own = int(settings.ndim == 2)  # each row's
         inputs = logits_BV, stride, allowed_V, settings, own, draws_B
         arguments = *inputs, chosen_B, tokens_B, lengths_B
-        rows = len(logits_BV)
-        self.launch(source, "choose", rows, threads, *arguments, shared=shared, early=True)
+        grid = len(logits_BV) * choosing_blocks(V, clusters=self.has_clusters)
+        self.launch(source, "choose", grid, threads, *arguments, shared=shared, early=True)
 
     def lay_out_drafts(
         self,
@@ -320,7 +367,7 @@ def layers_of(step: DecodeStep) -> list[LayerStep]:
     for index, (attention, mlp) in enumerate(pairs):
         slots = step.slots[2 * index]
         assert isinstance(attention, AttentionForm)
-        assert isinstance(mlp, SwigluForm)
+        assert isinstance(mlp, SwigluForm | GeluForm)
         assert slots is not None
         layers.append(
             LayerStep(
@@ -338,8 +385,9 @@ def layers_of(step: DecodeStep) -> list[LayerStep]:
     return layers
 
 
-def sizes_of(attention: AttentionForm, mlp: SwigluForm, dim: int) -> DecodingSizes:
+def sizes_of(attention: AttentionForm, mlp: SwigluForm | GeluForm, dim: int) -> DecodingSizes:
     """The sizes that the kernels of a layer are compiled for."""
-    a = attention
-    starts, qk_norm = (a.key.start, a.value.start, mlp.up.start), a.qk_norm != "none"
-    return DecodingSizes(dim, mlp.ffn, a.heads, a.kv_heads, a.head_size, *starts, qk_norm)
+    a, gpt2 = attention, isinstance(mlp, GeluForm)
+    starts = a.key.start, a.value.start, mlp.up.start if isinstance(mlp, SwigluForm) else 0
+    kind = a.qk_norm != "none", gpt2
+    return DecodingSizes(dim, mlp.ffn, a.heads, a.kv_heads, a.head_size, *starts, *kind)

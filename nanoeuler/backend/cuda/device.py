@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nanoeuler import log
+from nanoeuler.errors import UserError
 from nanoeuler.locks import lock_file, lock_path
 
 INSTALL = (
@@ -13,6 +14,10 @@ INSTALL = (
 )
 NO_GPU = "no NVIDIA GPU answers (nvidia-smi shows what the driver sees)"
 CAPABILITY = (8, 0)
+MAJOR, MINOR = 75, 76  # cudaDeviceAttr: compute capability
+MEMORY_ALLOCATION = 2  # cudaError_t
+LEAST_MEMORY = 256 << 20
+"""Bytes that libraries and kernels take before there is any array."""
 
 PEAKS = {  # TFLOP/s of dense products in bf16, tf32 and fp32, by the vendor's datasheets
     "H200": (989, 494, 67),
@@ -55,10 +60,10 @@ def found() -> str | None:
 
 
 def capability(index: int) -> tuple[int, int]:
-    import cupy
+    from cupy.cuda.runtime import deviceGetAttribute
 
-    number = cupy.cuda.Device(index).compute_capability  # "90", "120"
-    return int(number[:-1]), int(number[-1])
+    # CuPy's own way needs some of the device's memory, which may be full
+    return deviceGetAttribute(MAJOR, index), deviceGetAttribute(MINOR, index)
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:
@@ -85,7 +90,18 @@ class Device:
 
         names = {index: cupy.cuda.runtime.deviceGetPCIBusId(index) for index in usable()}
         self.index, self.lease = take_free(names)
-        cupy.cuda.Device(self.index).use()
+        try:
+            cupy.cuda.Device(self.index).use()
+            free = self.free_memory
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            if error.status != MEMORY_ALLOCATION:
+                raise
+            free = 0  # not even for what the driver takes
+        if free < LEAST_MEMORY:
+            raise UserError(
+                f"GPU {self.index}: {free / 1e6:.0f} MB of its memory are free, too few to begin; "
+                "end the other processes that nvidia-smi shows on it"
+            )
         properties = cupy.cuda.runtime.getDeviceProperties(self.index)
         self.name = properties["name"].decode()
         self.capability = capability(self.index)

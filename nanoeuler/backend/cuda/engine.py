@@ -7,7 +7,7 @@ in a fixed order, so equal inputs give equal bits.
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -40,7 +40,6 @@ from nanoeuler.backend.cuda.kernel_sources import (
     RATE_BLOCK,
     STEP_SCALARS,
     SUM_THREADS,
-    TURNED_MULTIPLE,
     WARP,
     WIDTH,
     KernelSources,
@@ -49,7 +48,6 @@ from nanoeuler.backend.cuda.kernel_sources import (
     row_blocks,
     row_warps,
     spread_shift,
-    turned_tokens,
 )
 from nanoeuler.backend.cuda.kernels import Argument, Kernels, blocks
 from nanoeuler.backend.cuda.scratch import Scratch
@@ -59,9 +57,10 @@ from nanoeuler.backend.records import (
     AdamWConstants,
     AttentionArrays,
     AttentionForm,
+    BiasedAttentionForm,
     BlockForm,
     FlatState,
-    GeluWeights,
+    GeluForm,
     HeadNorm,
     LayerNorm,
     MatrixGroup,
@@ -132,9 +131,11 @@ class GraphProgram(Program):
             stream.begin_capture()
             try:
                 self.function()
-            finally:  # after a failure too, or the stream would stay in capture
-                graph = stream.end_capture()
-        return graph
+            except BaseException:  # or the stream would stay in capture
+                with suppress(cupy.cuda.runtime.CUDARuntimeError):  # another has yet to join it
+                    stream.end_capture()
+                raise
+            return stream.end_capture()
 
 
 class CudaBackend(DecodingOps, BiasedOps):
@@ -147,7 +148,7 @@ class CudaBackend(DecodingOps, BiasedOps):
     name = "cuda"
     idle_caches = 1  # with the graphs recorded for it
     device: Device
-    fused_layers = ((AttentionForm, SwigluForm),)
+    fused_layers = ((AttentionForm, SwigluForm), (BiasedAttentionForm, GeluForm))
     fused_variants = MappingProxyType({AttentionForm: frozenset({"qk_norm"})})
     fused_tokens = 8
     draft_cost = 0.17
@@ -197,6 +198,7 @@ class CudaBackend(DecodingOps, BiasedOps):
             self.fp8 = Fp8(self.kernels, self.sources, self.scratch, *arrays)
             self.check_tokens, self.check_multiple = WORTH_QUANTIZING, MULTIPLE
             self.logits_at_once //= 2  # a copy takes as much memory as this saves
+            self.least_logit_tokens = WORTH_QUANTIZING
         self.kept_offsets: dict[tuple[int, ...], Array] = {}
         self.attentions: dict[tuple[int, ...], Attention] = {}
         self.feeds: weakref.WeakSet[DeviceFeed] = weakref.WeakSet()
@@ -309,11 +311,6 @@ class CudaBackend(DecodingOps, BiasedOps):
 
     def training_weights(self, weights: ModelWeights) -> ModelWeights:
         if self.fp8 and self.fp8.active:
-            if any(isinstance(block, GeluWeights) for block in weights.blocks):
-                raise UserError(
-                    "precision fp8: the kernels of model.family gpt2 make no copies of 8 bits; "
-                    "set precision: bf16"
-                )
             self.fp8.begin_step(weights)
         return weights
 
@@ -336,68 +333,11 @@ class CudaBackend(DecodingOps, BiasedOps):
     def saturated(self) -> int | None:
         return self.fp8.saturated if self.fp8 else None
 
-    def copy_of(
-        self, kind: str, array: Array, *, wide: bool = False, in_place: bool = False
-    ) -> Quantized:
-        """Where an op writes a copy in e4m3 of a result that a product will read."""
-        if self.fp8 is None or not self.fp8.active:
-            return NOT_QUANTIZED
-        return self.fp8.output(kind, array, wide=wide, in_place=in_place)
-
-    def factors(
-        self, x_NI: Array, weight: Array, *, across: bool = False
-    ) -> tuple[Quantized, Quantized] | None:
-        """The factors of x Wᵀ, or with `across` of x W, where both are there in e4m3."""
-        return self.fp8.operands(x_NI, weight, across=across) if self.fp8 else None
-
     # ---- matrix products
-
-    def multiply_rows(
-        self,
-        x_NI: Array,
-        weight: Array,
-        out_NO: Array,
-        scale: float = 1.0,
-        add: Array | None = None,
-        *,
-        across: bool = False,
-    ) -> None:
-        """out = scale · x Wᵀ + add, or scale · x W + add with `across`."""
-        factors = self.factors(x_NI, weight, across=across)
-        if factors is None:
-            self.products.multiply(x_NI, False, weight, not across, out_NO, scale, add)
-            return
-        self.multiply_e4m3(*factors, out_NO, scale, add)
-
-    def multiply_e4m3(
-        self, left: Quantized, right: Quantized, out: Array, scale: float, add: Array | None
-    ) -> None:
-        """out = scale · left rightᵀ + add"""
-        slots = left.slot.data.ptr, right.slot.data.ptr
-        factors = left.values, False, right.values, True
-        self.products.multiply(*factors, out, scale, add, inverses=slots)
-
-    def linear(self, x_NI: Array, weight_OI: Array, out_NO: Array) -> None:
-        self.multiply_rows(x_NI, weight_OI, out_NO)
 
     def add_linear(self, x_NI: Array, weight_OI: Array, scale: float, out_NO: Array) -> None:
         """out ← out + scale · x Wᵀ"""
         self.products.multiply(x_NI, False, weight_OI, True, out_NO, scale, add=out_NO)
-
-    def linear_backward_input(
-        self, dout_NO: Array, weight_OI: Array, dx_NI: Array, scale: float = 1.0
-    ) -> None:
-        self.multiply_rows(dout_NO, weight_OI, dx_NI, scale, across=True)
-
-    def linear_backward_weight(
-        self, dout_NO: Array, x_NI: Array, dweight_OI: Array, *, accumulate: bool, scale: float = 1
-    ) -> None:
-        add = dweight_OI if accumulate else None
-        factors = self.fp8.turned_operands(dout_NO, x_NI) if self.fp8 else None
-        if factors is None:
-            self.products.multiply(dout_NO, True, x_NI, False, dweight_OI, scale, add)
-        else:
-            self.multiply_e4m3(*factors, dweight_OI, scale, add)
 
     # ---- embedding
 
@@ -433,10 +373,10 @@ class CudaBackend(DecodingOps, BiasedOps):
         self, x_ND: Array, weight_D: Array, epsilon: float, out_ND: Array, inverse_rms_N: Array
     ) -> None:
         N, D = x_ND.shape
-        warps, copy = row_warps(D), self.copy_of("norm", out_ND)
+        warps = row_warps(D)
+        out, copy = self.copies_of_norm(out_ND, weight_D)
         grid, threads = blocks(N, warps), warps * WARP
-        spared = self.fp8 and copy.values is not None and self.fp8.spares(weight_D)
-        arrays = x_ND, weight_D, epsilon, None if spared else out_ND, inverse_rms_N
+        arrays = x_ND, weight_D, epsilon, out, inverse_rms_N
         source = self.sources.rms_norm(D, fp8=copy.values is not None)
         self.launch(source, "rms_norm", grid, threads, *arrays, N, *copy)
 
@@ -482,22 +422,13 @@ class CudaBackend(DecodingOps, BiasedOps):
         out_ND: Array | None = None,
     ) -> None:
         N, D = x_ND.shape
-        turns = D % TURNED_MULTIPLE == 0
-        copy, warps = self.copy_of("dx", dx_ND) if turns else NOT_QUANTIZED, row_warps(D)
-        across, out_slot, shared = None, None, 0
-        if self.fp8 and copy.values is not None:
-            shared = turned_tokens(D) * D
-            if self.fp8.awaits_input and out_ND is not None:
-                across, out_slot = self.fp8.turned_output("normed", out_ND)
-                out_ND = None if self.fp8.ready else out_ND
-            else:
-                across, _ = self.fp8.turned_output("dx turned", dx_ND, copy.slot)
-            self.fp8.awaits_input = False
-        source = self.sources.rms_norm(D, fp8=copy.values is not None)
+        warps = row_warps(D)
+        out, copies, shared = self.copies_of_dx(dx_ND, out_ND)
+        source = self.sources.rms_norm(D, fp8=copies[0] is not None)
         parts = min(row_blocks(D) * self.device.multiprocessors, blocks(N, warps))
         (partial,) = self.scratch.take("rms_norm", ((parts, D), np.float32))
-        arrays = dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, add_to_dx, out_ND, partial
-        arguments = *arrays, N, *copy, across, out_slot
+        arrays = dout_ND, x_ND, weight_D, inverse_rms_N, dx_ND, add_to_dx, out, partial
+        arguments = *arrays, N, *copies
         self.launch(source, "rms_norm_backward", parts, warps * WARP, *arguments, shared=shared)
         self.sum_weight_gradient(partial, dweight_D, accumulate=accumulate)
 
@@ -676,8 +607,8 @@ class CudaBackend(DecodingOps, BiasedOps):
             factors = self.factors(x_NI, weight_OI)
             copy = self.copy_of("hidden", out_NF, in_place=True)
             self.fused.gated(x_NI, weight_OI, packed_NO, up.start, out_NF, factors, copy)
-            if self.fp8 and copy.values is not None and factors is None:
-                self.fp8.measure(out_NF, copy)
+            if factors is None:
+                self.measure(out_NF, copy)
         else:
             super().linear_swiglu(x_NI, weight_OI, packed_NO, gate, up, out_NF)
 
@@ -693,19 +624,15 @@ class CudaBackend(DecodingOps, BiasedOps):
     ) -> None:
         if self.fused and self.fused.fits(*out_NF.shape):
             arrays = dx_ND, weight_DF, scale, packed_NO, up.start, out_NF
-            turned = self.fp8 and self.fp8.turns(dx_ND, weight_DF)
-            factors = self.factors(dx_ND, weight_DF, across=True) if turned else None
-            copy = self.copy_of("dgate_up", packed_NO, wide=True) if turned else NOT_QUANTIZED
-            if self.fp8 is None or copy.values is None:
+            quantized = self.copies_of_mlp("dgate_up", packed_NO, out_NF, dx_ND, weight_DF)
+            if quantized is None:
                 self.fused.gated_backward(*arrays)
                 return
-            across = self.fp8.turned_output("dgate_up turned", packed_NO, copy.slot)
-            hidden = self.fp8.turned_output("hidden again", out_NF, in_place=True)
-            self.fp8.awaits_input = True
-            self.fused.gated_backward(*arrays, factors, (copy, across, hidden))
+            factors, copies = quantized
+            self.fused.gated_backward(*arrays, factors, copies)
             if factors is None:
-                self.fp8.measure(packed_NO, copy)
-                self.fp8.measure(out_NF, hidden)
+                self.measure(packed_NO, copies[0])
+                self.measure(out_NF, copies[2])
         else:
             super().linear_swiglu_backward(dx_ND, weight_DF, scale, packed_NO, gate, up, out_NF)
 
@@ -740,9 +667,10 @@ class CudaBackend(DecodingOps, BiasedOps):
 
     def launch_gradient(self, kernel: str, logits_RV: Array, *arrays: Array) -> None:
         """The same for kernels that turn logits into their gradient."""
-        (R, V), copy = logits_RV.shape, self.copy_of("dlogits", logits_RV, wide=True)
+        (R, V), stride = logits_RV.shape, row_stride(logits_RV)
+        whole = cupy.ndarray((R, int(stride)), logits_RV.dtype, logits_RV.data)  # with padding
+        copy = self.copy_of("dlogits", whole, wide=True)
         source = self.sources.cross_entropy(V, fp8=copy.values is not None)
-        stride = row_stride(logits_RV)
         self.launch(source, kernel, R, loss_threads(V), logits_RV, stride, *arrays, *copy)
 
     def add_losses(self, logprobs_NK: Array, weights_NK: Array, losses_2: Array) -> None:

@@ -7,8 +7,9 @@
 // equal bits.
 //
 // Compiled in: DIM; ROWS, the most rows of x, a power of two up to 8, of which `rows` are there;
-// WARPS of a block; PAIRS of rows of a wide weight that a warp takes.
+// WARPS of a block; PAIRS of rows of a wide weight that a warp takes; GPT2.
 #include "common.cuh"
+#include "norm.cuh"
 #include "overlap.cuh"
 
 // A lane's share of a row of SIZE elements: every 32nd vector of eight.
@@ -32,26 +33,43 @@ struct Row {
 
 // norm(x) of one row by a warp, rounded as a product reads it.
 __device__ __forceinline__ void
-normalize(Row<DIM>& out, const RESIDUAL* x, const float* weight, float epsilon) {
+normalize(Row<DIM>& out, const RESIDUAL* x, const Norm& norm) {
     constexpr int STEPS = Row<DIM>::STEPS;
-    Eight value[STEPS], scale[STEPS];
+    Eight value[STEPS], scale[STEPS], shift[STEPS];
     float squares = 0;
 #pragma unroll
     for (int s = 0; s < STEPS; ++s) {
         const int vector = s * 32 + threadIdx.x % 32;
-        value[s] = scale[s] = {};
-        if (Row<DIM>::inside(vector))
-            value[s] = load(x + vector * WIDTH), scale[s] = load(weight + vector * WIDTH);
+        value[s] = scale[s] = shift[s] = {};
+        if (!Row<DIM>::inside(vector)) continue;
+        value[s] = load(x + vector * WIDTH), scale[s] = load(norm.weight + vector * WIDTH);
+        if (GPT2) shift[s] = load(norm.bias + vector * WIDTH);
+    }
+    if (GPT2) {
+        float sum = 0;
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+            for (int i = 0; i < WIDTH; ++i) sum += value[s].at[i];
+        const float mean = warp_sum(sum) / DIM;
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s)
+            if (Row<DIM>::inside(s * 32 + threadIdx.x % 32))
+#pragma unroll
+                for (int i = 0; i < WIDTH; ++i) value[s].at[i] -= mean;
     }
 #pragma unroll
     for (int s = 0; s < STEPS; ++s)
 #pragma unroll
         for (int i = 0; i < WIDTH; ++i) squares += value[s].at[i] * value[s].at[i];
-    const float inverse = 1.0f / sqrtf(warp_sum(squares) / DIM + epsilon);
+    const float inverse = 1.0f / sqrtf(warp_sum(squares) / DIM + norm.epsilon);
 #pragma unroll
     for (int s = 0; s < STEPS; ++s) {
 #pragma unroll
-        for (int i = 0; i < WIDTH; ++i) value[s].at[i] *= inverse * scale[s].at[i];
+        for (int i = 0; i < WIDTH; ++i) {
+            value[s].at[i] *= inverse * scale[s].at[i];
+            if (GPT2) value[s].at[i] += shift[s].at[i];
+        }
         store(reinterpret_cast<ACTIVATION*>(out.at[s].bits), value[s]);
     }
 }
@@ -69,15 +87,15 @@ struct Inputs {
 };
 
 __device__ __forceinline__ Inputs<DIM>
-normalized(ACTIVATION* shared, const RESIDUAL* x, const float* weight, float epsilon, int rows) {
+normalized(ACTIVATION* shared, const RESIDUAL* x, const Norm& norm, int rows) {
     Inputs<DIM> inputs;
     inputs.shared = shared;
     if (ROWS == 1) {
-        normalize(inputs.single, x, weight, epsilon);
+        normalize(inputs.single, x, norm);
         return inputs;
     }
     for (int b = threadIdx.x / 32; b < rows; b += blockDim.x / 32) {
-        normalize(inputs.single, x + b * DIM, weight, epsilon);
+        normalize(inputs.single, x + b * DIM, norm);
 #pragma unroll
         for (int s = 0; s < Row<DIM>::STEPS; ++s) {
             const int vector = s * 32 + threadIdx.x % 32;

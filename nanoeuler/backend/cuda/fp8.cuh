@@ -29,6 +29,27 @@ __device__ __forceinline__ unsigned e4m3_pair(float low, float high) {
 #endif
 }
 
+// The sum of the four numbers of a word.
+__device__ __forceinline__ float e4m3_sum(unsigned word) {
+#if __CUDA_ARCH__ >= 890
+    float total = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        unsigned pair;  // of float16, which holds every number of e4m3
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((unsigned short)(word >> 16 * half)));
+        float low, high;
+        asm("{.reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;}"
+            : "=f"(low), "=f"(high)
+            : "r"(pair));
+        total += low + high;
+    }
+    return total;
+#else
+    __trap();
+    return 0;
+#endif
+}
+
 __device__ __forceinline__ float larger(float top, float value) { return fmaxf(top, fabsf(value)); }
 
 // The threads of a warp together.

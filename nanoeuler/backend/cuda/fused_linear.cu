@@ -7,27 +7,32 @@
 //   GATED           gate and up = x Wᵀ, and out = silu(gate) · up (swiglu.cu)
 //   GATED_BACKWARD  dhidden = scale · x W, which is never stored: gate and up become their
 //                   gradients, and out is silu(gate) · up again (swiglu.cu)
+//   GELU            packed = x Wᵀ + bias, and out = gelu(packed) (gelu.cuh)
+//   GELU_BACKWARD   dhidden = scale · x W, which is never stored: out is gelu(packed) again
 //
-// in:  x (N, D) bfloat16; W (C, D), or (D, F) for GATED_BACKWARD; positions (N) int, cosine and
-//      sine (positions, E / 2) float for ROTATED; gate and up for GATED_BACKWARD: columns of
-//      packed, `up` columns apart, as are the rows of W from which GATED makes them
-// out: packed (N, C) bfloat16: q, k and v, or gate and up;  out (N, F) bfloat16, not for ROTATED
-// bytes: x and W once; packed once, or twice for GATED_BACKWARD; out once
+// in:  x (N, D) bfloat16; W (C, D), or (D, F) in a backward pass; positions (N) int, cosine and
+//      sine (positions, E / 2) float for ROTATED; bias (C) bfloat16 for GELU; packed in a backward
+//      pass. Gate and up are columns of packed, `up` columns apart, as are the rows of W from which
+//      GATED makes them
+// out: packed (N, C) bfloat16: q, k and v, gate and up, or what GELU is taken of;  out (N, F)
+//      bfloat16, not for ROTATED
+// bytes: x and W once; packed once, or twice in a backward pass; out once
 //
-// With FP8, x and W are e4m3, which their slots scale (fp8.cuh), and W of GATED_BACKWARD is (F, D):
-// wgmma reads such numbers along the sum only. `out` of GATED is e4m3 by the scale of the slot
-// `to`. So are all results of GATED_BACKWARD: `quantized` (N, C), the same as `across` (C, N), and
-// `out` as (F, N), by a slot of its own; packed is only read. In `across` and `out` the tokens lie
-// as fp8.cuh says; bytes: N · (D + 4 C + F). The matrix units keep 14 bits of such sums, which is
-// next to nothing beside the 4 bits of their factors.
+// With FP8, x and W are e4m3, which their slots scale (fp8.cuh), and W is (F, D) in a backward
+// pass: wgmma reads such numbers along the sum only. `out` of a forward pass is e4m3 by the scale
+// of the slot `to`. So are all results of a backward pass: the gradient of packed as `quantized`
+// (N, C), the same as `across` (C, N), and `out` as (F, N), by a slot of its own; packed is only
+// read. In `across` and `out` the tokens lie as fp8.cuh says; bytes: N · (D + 4 C + F). The matrix
+// units keep 14 bits of such sums, which is next to nothing beside the 4 bits of their factors.
+// GELU is made for FP8 alone: in bfloat16 cuBLASLt is as fast.
 //
 // A block computes tiles of 128 × 256 results, one after another. Two blocks, a cluster, take tiles
 // one below the other; each fetches one half of the weights, for both. Of a block's three groups of
 // four warps two compute, 64 rows each. In the third, one thread starts all loads (by the tensor
 // copy engine, into a ring of four stages, up to a tile ahead), and one starts all stores. A stage
 // of the ring holds 128 bytes of each row of x and of the weights, 48 KB. An epilogue uses stages
-// of that ring, too: for results on their way out and, in GATED_BACKWARD, for gate and up on their
-// way in, which thus arrive while the product is still being computed. Barriers in shared memory
+// of that ring, too: for results on their way out and, in a backward pass, for packed on its way
+// in, which thus arrives while the product is still being computed. Barriers in shared memory
 // hand a stage on:
 //
 //   full     loaded, or given to the epilogue         loading thread → computing warps
@@ -42,15 +47,19 @@
 // matrix_units.cuh makes panels of 64 bfloat16 columns.
 #include "matrix_units.cuh"
 #include "fp8.cuh"
+#include "gelu.cuh"
 #include "rotation.cuh"
-#include "swiglu.cuh"
 
 #define ROTATED 1
 #define GATED 2
 #define GATED_BACKWARD 3
+#define GELU 4
+#define GELU_BACKWARD 5
 
 constexpr int PANEL = TILE_ROWS * 128;  // bytes of 64 columns of a tile
 constexpr int STAGE = PANEL + TILE_COLUMNS * 128;  // bytes of a stage: x, then the weights
+constexpr bool IS_GATED = KIND == GATED || KIND == GATED_BACKWARD;
+constexpr bool IS_BACKWARD = KIND == GATED_BACKWARD || KIND == GELU_BACKWARD;
 constexpr int SLICE = DEPTH * 128;  // bytes of 64 columns of GATED_BACKWARD's weights
 constexpr bool ALONG_ROWS = KIND == GATED_BACKWARD && !FP8;  // sums run along the rows of W
 constexpr int QUANTIZED = STAGES * STAGE;  // where e4m3 results lie that no stage has room for
@@ -60,16 +69,19 @@ constexpr int BARRIER_BYTES = QUANTIZED + QUANTIZED_PANELS * QUANTIZED_PANEL;  /
 constexpr int FULL = 0, EMPTY = 1, WRITTEN = 2;  // kinds of barriers of a stage
 constexpr int STORED = 3;  // the kind after them, of those panels: they have been stored
 constexpr int COMPUTING_WARPS = TILE_ROWS / 16, LOADING_WARP = 8, STORING_WARP = 9;
-constexpr int EPILOGUE_STAGES = KIND == GATED_BACKWARD ? 4 : 2;
-constexpr int BFLOAT16_PANELS = FP8 && KIND == GATED_BACKWARD               ? 0  // of results
-                                : KIND == ROTATED || (FP8 && KIND == GATED) ? 2
-                                                                            : 3;
-constexpr int E4M3_PANELS = !FP8 || KIND == ROTATED ? 0 : KIND == GATED ? 1 : 2;
-constexpr int TURNED_PANELS = FP8 && KIND == GATED_BACKWARD ? 3 : 0;  // of e4m3, columns first
+constexpr int EPILOGUE_STAGES = IS_BACKWARD ? 4 : 2;
+constexpr int READ_PANELS = IS_GATED ? 2 : 1;  // of packed, in a backward pass
+constexpr int BFLOAT16_PANELS = FP8 && IS_BACKWARD ? 0 : FP8 || KIND == ROTATED ? 2 : 3;  // results
+constexpr int E4M3_PANELS = !FP8 || KIND == ROTATED                 ? 0
+                            : KIND == GATED || KIND == GELU_BACKWARD ? 1
+                                                                     : 2;
+constexpr int TURNED_PANELS = FP8 && IS_BACKWARD ? READ_PANELS + 1 : 0;  // of e4m3, columns first
+constexpr int TURNED = IS_GATED ? 2 * PANEL : PANEL;  // where two of them lie in a stage
 
 static_assert(TILE_ROWS == 128 && TILE_COLUMNS == 256, "what wgmma is asked for");
 static_assert(DEPTH == (FP8 ? 128 : 64), "128 bytes of a row");
 static_assert(GROUP_ROWS == 64 && CLUSTER == 2, "what loading and storing take for granted");
+static_assert(FP8 || KIND < GELU, "GELU is made for e4m3 alone");
 static_assert(RESULT_COLUMNS == (KIND == GATED ? TILE_COLUMNS / 2 : TILE_COLUMNS), "of `out`");
 static_assert(THREADS == (COMPUTING_WARPS + 4) * 32, "a third group loads and stores");
 static_assert(SHARED_BYTES == BARRIER_BYTES + (STAGES * BARRIERS + (QUANTIZED_PANELS > 0)) * 8,
@@ -221,7 +233,8 @@ __device__ __forceinline__ unsigned gated_pair(unsigned gate, unsigned up) {
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
     fused_linear(const __grid_constant__ Maps maps, int rows, int depth, int columns, int up,
         float scale, const int* positions, const float* cosine, const float* sine,
-        int rotated_columns, const Slot* x_slot, const Slot* weight_slot, Slot* to, Slot* to_out) {
+        int rotated_columns, const unsigned* bias, const Slot* x_slot, const Slot* weight_slot,
+        Slot* to, Slot* to_out) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     unsigned rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -272,12 +285,12 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                 for (int part = 0; part < EPILOGUE_STAGES; part++, next()) {
                     unsigned full = barrier(FULL, stage);
                     await(barrier(EMPTY, stage), lap + 1 & 1);
-                    if (KIND != GATED_BACKWARD) {
+                    if (!IS_BACKWARD) {
                         arrive(full);
                         continue;
                     }
-                    expect_barrier(full, 2 * PANEL);
-                    for (int i = 0; i < 4; i++)  // gate, then up, 64 rows at a time
+                    expect_barrier(full, READ_PANELS * PANEL);
+                    for (int i = 0; i < 2 * READ_PANELS; i++)  // gate, then up, 64 rows at a time
                         load_box(maps.packed, stage * STAGE + i * PANEL / 2,
                             column + part * 64 + i / 2 * up, row + i % 2 * GROUP_ROWS, full);
                 }
@@ -293,29 +306,36 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                     phases ^= 1u << stage;
                     for (int group = 0; group < 2; group++) {
                         int from = stage * STAGE + group * GROUP_ROWS * 128,
+                            quantized = (QUANTIZED_PANELS ? QUANTIZED : stage * STAGE + 2 * PANEL) +
+                                        group * GROUP_ROWS * 64,
                             target = row + group * GROUP_ROWS;
-                        if (QUANTIZED_PANELS) {
-                            for (int i = 0; i < 2; i++)
-                                store_box(maps.quantized,
-                                    QUANTIZED + i * QUANTIZED_PANEL + group * GROUP_ROWS * 64,
+                        if (FP8 && IS_BACKWARD) {
+                            for (int i = 0; i < E4M3_PANELS; i++)
+                                store_box(maps.quantized, quantized + i * QUANTIZED_PANEL,
                                     column + part * 64 + i * up, target);
-                        } else if (KIND == ROTATED) {
-                            store_box(maps.packed, from, column + part * 128, target);
-                            store_box(maps.packed, from + PANEL, column + part * 128 + 64, target);
+                        } else if (!IS_GATED) {
+                            for (int i = 0; i < 2; i++) {
+                                int at = column + part * 128 + i * 64;
+                                store_box(maps.packed, from + i * PANEL, at, target);
+                                if (KIND == GELU)
+                                    store_box(
+                                        maps.out, quantized + i * QUANTIZED_PANEL, at, target);
+                            }
                         } else {
                             store_box(maps.packed, from, column + part * 64, target);
                             store_box(maps.packed, from + PANEL, column + part * 64 + up, target);
-                            if (FP8 && KIND == GATED)
-                                from = stage * STAGE + group * GROUP_ROWS * 64;
-                            store_box(maps.out, from + 2 * PANEL, column + part * 64, target);
+                            store_box(maps.out, FP8 ? quantized : from + 2 * PANEL,
+                                column + part * 64, target);
                         }
                     }
                     if (TURNED_PANELS) {
-                        for (int i = 0; i < 2; i++)
-                            store_box(maps.across, stage * STAGE + 2 * PANEL + i * QUANTIZED_PANEL,
+                        for (int i = 0; i < READ_PANELS; i++)
+                            store_box(maps.across, stage * STAGE + TURNED + i * QUANTIZED_PANEL,
                                 row, column + part * 64 + i * up);
-                        store_box(
-                            maps.out, QUANTIZED + 2 * QUANTIZED_PANEL, row, column + part * 64);
+                        store_box(maps.out,
+                            IS_GATED ? QUANTIZED + 2 * QUANTIZED_PANEL
+                                     : stage * STAGE + TURNED + QUANTIZED_PANEL,
+                            row, column + part * 64);
                     }
                     asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;" ::
                             : "memory");
@@ -341,7 +361,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         if (FP8) {
             factor *= x_slot->inverse * weight_slot->inverse;
             if (KIND != ROTATED) to_scale = to->scale;
-            if (KIND == GATED_BACKWARD) out_scale = to_out->scale;
+            if (IS_BACKWARD) out_scale = to_out->scale;
         }
         auto packed = [&](int block, int half) {
             float low = x[block][2 * half], high = x[block][2 * half + 1];
@@ -379,6 +399,11 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                 ROTATED_HEAD <=
                     64;  // loaded while the product is computed, where registers suffice
             if (EARLY && column < rotated_columns) fetch_angles();
+            [[maybe_unused]] unsigned biases[TILE_COLUMNS / 8];  // this lane's, in pairs
+            if constexpr (KIND == GELU)
+#pragma unroll
+                for (int block = 0; block < TILE_COLUMNS / 8; block++)
+                    biases[block] = bias[column / 2 + block * 4 + lane % 4];
             for (int step = 0; step < steps; step++, next()) {
                 await(barrier(FULL, stage), lap & 1);
                 begin_products();
@@ -418,11 +443,12 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                 [[maybe_unused]] unsigned fours[2][4], turned[3][4];  // of e4m3, for each panel
                 unsigned gates[4][4], ups[4][4];
                 // all at once, so that no result waits for the next number to arrive
-                if constexpr (KIND == GATED_BACKWARD) {
+                if constexpr (IS_BACKWARD) {
 #pragma unroll
-                    for (int j = 0; j < 8; j += 2)
-                        load_matrices(gates[j / 2], chunk_at(0, j)),
-                            load_matrices(ups[j / 2], chunk_at(1, j));
+                    for (int j = 0; j < 8; j += 2) {
+                        load_matrices(ups[j / 2], chunk_at(IS_GATED, j));
+                        if constexpr (IS_GATED) load_matrices(gates[j / 2], chunk_at(0, j));
+                    }
                 }
 #pragma unroll
                 for (int j = 0; j < 8; j += 2) {
@@ -444,6 +470,25 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                             } else {
                                 results[2][i] = gated_pair(results[0][i], results[1][i]);
                             }
+                        } else if constexpr (KIND == GELU) {
+#pragma unroll
+                            for (int panel = 0; panel < 2; panel++) {
+                                int at = 16 * part + 8 * panel + block;
+                                float2 constant = pair(biases[at]);
+                                results[panel][i] =
+                                    pack_bf16(fmaf(factor, x[at][2 * half], constant.x),
+                                        fmaf(factor, x[at][2 * half + 1], constant.y));
+                                float2 z = pair(results[panel][i]);
+                                pairs[panel][i] = quantized(
+                                    z.x * gelu_sigma(z.x), z.y * gelu_sigma(z.y), to_scale, top);
+                            }
+                        } else if constexpr (KIND == GELU_BACKWARD) {
+                            float2 z = pair(ups[j / 2][i]);
+                            const float (&dout)[4] = x[8 * part + block];
+                            GeluGradient low = gelu_gradient(factor * dout[2 * half], z.x),
+                                         high = gelu_gradient(factor * dout[2 * half + 1], z.y);
+                            pairs[0][i] = quantized(low.dx, high.dx, to_scale, top);
+                            pairs[1][i] = quantized(low.out, high.out, out_scale, out_top);
                         } else {
                             float2 z = pair(gates[j / 2][i]), up = pair(ups[j / 2][i]);
                             const float (&dout)[4] = x[8 * part + block];
@@ -467,8 +512,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                     if (QUANTIZED_PANELS && j == 2) await(barrier(STORED, 0), part + 1 & 1);
 #pragma unroll
                     for (int panel = 0; panel < E4M3_PANELS; panel++) {
-                        int at = KIND == GATED ? stage * STAGE + 2 * PANEL
-                                               : QUANTIZED + panel * QUANTIZED_PANEL;
+                        int at = (QUANTIZED_PANELS ? QUANTIZED : stage * STAGE + 2 * PANEL) +
+                                 panel * QUANTIZED_PANEL;
 #pragma unroll
                         for (int half = 0; half < 2; half++)
                             fours[panel][j % 4 + half] =
@@ -480,7 +525,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 #pragma unroll
                     for (int panel = 0; panel < TURNED_PANELS; panel++) {
                         int at = panel == 2 ? QUANTIZED + 2 * QUANTIZED_PANEL
-                                            : stage * STAGE + 2 * PANEL + panel * QUANTIZED_PANEL;
+                                            : stage * STAGE + TURNED + panel * QUANTIZED_PANEL;
 #pragma unroll
                         for (int next = 0; next < 2; next++)  // of two blocks of columns
                             turned[panel][j % 4 + next] = __byte_perm(
@@ -496,7 +541,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             }
         }
         if (FP8 && KIND != ROTATED) note_largest(to, top);
-        if (FP8 && KIND == GATED_BACKWARD) note_largest(to_out, out_top);
+        if (FP8 && IS_BACKWARD) note_largest(to_out, out_top);
     }
     __syncwarp();
     meet_cluster();  // no block leaves while the other may still write to its barriers

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Factors: TypeAlias = tuple[Quantized, Quantized]
 
-KINDS = ("rotated", "gated", "gated_backward")
+KINDS = ("rotated", "gated", "gated_backward", "gelu", "gelu_backward")
 TILE_ROWS, TILE_COLUMNS = 128, 256  # of the product that a block computes at a time
 ROW_BYTES = 128  # of a row of x or W that a stage of the ring holds
 STAGES = 4
@@ -35,6 +35,8 @@ RESULT_COLUMNS = {
     "rotated": TILE_COLUMNS,
     "gated": TILE_COLUMNS // 2,
     "gated_backward": TILE_COLUMNS,
+    "gelu": TILE_COLUMNS,
+    "gelu_backward": TILE_COLUMNS,
 }
 """Columns of the result that a tile becomes: gate and up together make one."""
 
@@ -78,7 +80,7 @@ class FusedLinear:
     """The fused products of a device of compute capability 9.0.
 
     All arrays are bfloat16 but the tables of the rotation. With `factors`, which are x and W in
-    e4m3, those take the place of x and W.
+    e4m3, those take the place of x and W. The products with GELU are made for them alone.
     """
 
     def __init__(self, kernels: Kernels, multiprocessors: int):
@@ -170,6 +172,40 @@ class FusedLinear:
         slots = {"factors": factors, "to": copy.slot, "to_out": hidden.slot}
         self.launch("gated_backward", maps, shape, columns, up, scale, **slots)
 
+    def gelu(self, bias_F: Array, up_NF: Array, factors: Factors, copy: Quantized) -> None:
+        """up = x Wᵀ + bias, and `copy` of gelu(up); `factors` are x and W."""
+        x, weight = (factor.values for factor in factors)
+        maps = (
+            tensor_map(x, TILE_ROWS),
+            tensor_map(weight, TILE_ROWS),
+            tensor_map(up_NF, GROUP_ROWS),
+            tensor_map(copy.values, GROUP_ROWS, stored=True),
+        )
+        slots = {"factors": factors, "to": copy.slot}
+        self.launch("gelu", maps, x.shape, up_NF.shape[1], 0, 1.0, bias=bias_F, **slots)
+
+    def gelu_backward(
+        self,
+        scale: float,
+        up_NF: Array,
+        factors: Factors,
+        copies: tuple[Quantized, Quantized, Quantized],
+    ) -> None:
+        """From dout, the gradient of scale · gelu(up) Wᵀ, copies of the gradient of up, of the same
+        with the tokens last, and of gelu(up) with the tokens last; `factors` are dout and W as
+        (F, D)."""
+        (dout, weight), (copy, across, hidden) = (f.values for f in factors), copies
+        maps = (
+            tensor_map(dout, TILE_ROWS),
+            tensor_map(weight, TILE_ROWS),
+            tensor_map(up_NF, GROUP_ROWS),
+            tensor_map(hidden.values, GROUP_ROWS),
+            tensor_map(copy.values, GROUP_ROWS, stored=True),
+            tensor_map(across.values, GROUP_ROWS),
+        )
+        slots = {"factors": factors, "to": copy.slot, "to_out": hidden.slot}
+        self.launch("gelu_backward", maps, dout.shape, up_NF.shape[1], 0, scale, **slots)
+
     def launch(
         self,
         kind: str,
@@ -183,6 +219,7 @@ class FusedLinear:
         factors: Factors | None = None,
         to: Array | None = None,
         to_out: Array | None = None,
+        bias: Array | None = None,
     ) -> None:
         """`shape` of x, `columns` of the result; `to` and `to_out`, slots of copies in e4m3."""
         program = source(kind, head_size, fp8=factors is not None)
@@ -191,7 +228,7 @@ class FusedLinear:
         described = b"".join(maps).ljust(128 * MAPS, b"\0")
         descriptions = np.frombuffer(described, f"V{128 * MAPS}").reshape(())
         slots = (factors[0].slot, factors[1].slot, to, to_out) if factors else (None,) * 4
-        arguments = descriptions, *shape, columns, up, float(scale), *rotation, *slots
+        arguments = descriptions, *shape, columns, up, float(scale), *rotation, bias, *slots
         shared = shared_bytes(kind, fp8=factors is not None)
         self.kernels.launch(program, program.name, grid, THREADS, *arguments, shared=shared)
 

@@ -1,7 +1,5 @@
-// GELU in the form with tanh (Hendrycks & Gimpel 2016), and what biases take:
+// GELU (gelu.cuh), and what biases take:
 //
-//   out = x (1 + tanh v) / 2 = x σ(2v),   v = √(2/π) (x + 0.044715 x³)
-//   dx = dout · (σ + x σ (1 − σ) · 2v′),   v′ = √(2/π) (1 + 3 · 0.044715 x²)
 //   dbias = scale · Σₙ dout
 //
 // add_bias      in and out: x (N, F) ACTIVATION; in: bias (F) ACTIVATION
@@ -10,13 +8,16 @@
 //               each may replace an input              bytes: 4 · N · F · activation
 // bias_backward in: dout (N, F); out: partial (parts, F) float; then sum_bias adds its rows up, all
 //               in a fixed order                       bytes: N · F · activation
+// bias_backward_turned  the same at once, of dout in e4m3 with the tokens last (fp8.cuh)
+//                                                      bytes: N · F
 //
 // Compiled in: FFN = F, THREADS of a block.
 #include "common.cuh"
-#include "swiglu.cuh"
+#define FP8 1
+#include "fp8.cuh"
+#include "gelu.cuh"
 
 constexpr int VECTORS = FFN / WIDTH;
-constexpr float ROOT = 0.7978845608028654f, CUBE = 0.044715f;
 
 struct Place {
     unsigned row, column;
@@ -29,10 +30,6 @@ struct Place {
         at = size_t(row) * FFN + column;
     }
 };
-
-__device__ __forceinline__ float gelu_sigma(float x) {
-    return sigmoid(2 * ROOT * x * (1.0f + CUBE * x * x));
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     add_bias(ACTIVATION* x, const ACTIVATION* bias, int rows) {
@@ -73,10 +70,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     Eight slope, again;
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
-        const float z = value.at[i], sigma = gelu_sigma(z);
-        const float angle_slope = 2 * ROOT * (1.0f + 3 * CUBE * z * z);
-        slope.at[i] = gradient.at[i] * (sigma + z * sigma * ((1.0f - sigma) * angle_slope));
-        again.at[i] = z * sigma;
+        const GeluGradient one = gelu_gradient(gradient.at[i], value.at[i]);
+        slope.at[i] = one.dx, again.at[i] = one.out;
     }
     store(dx + place.at, slope);
     if (out) store(out + place.at, again);
@@ -118,4 +113,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll 8
     for (int part = 0; part < parts; ++part) total += partial[size_t(part) * FFN + column];
     dbias[column] = accumulate ? fmaf(scale, total, dbias[column]) : scale * total;
+}
+
+// A warp takes a column of dout, which is a row of its turned copy; `rows` are a multiple of 16.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    bias_backward_turned(const unsigned char* turned, const Slot* slot, float* dbias, float scale,
+        int accumulate, int rows) {
+    const int column = blockIdx.x * WARPS + threadIdx.x / 32;
+    if (column >= FFN) return;
+    const unsigned char* values = turned + size_t(column) * rows;
+    float total = 0;
+#pragma unroll 4
+    for (int row = threadIdx.x % 32 * 16; row < rows; row += 32 * 16) {
+        const uint4 words = *reinterpret_cast<const uint4*>(values + row);
+        total += e4m3_sum(words.x) + e4m3_sum(words.y) + (e4m3_sum(words.z) + e4m3_sum(words.w));
+    }
+    total = warp_sum(total) * (scale * slot->inverse);
+    if (threadIdx.x % 32 == 0) dbias[column] = accumulate ? dbias[column] + total : total;
 }

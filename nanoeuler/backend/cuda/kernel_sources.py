@@ -62,6 +62,9 @@ BINS = 4096
 SORTED_TOKENS = 8192
 """Largest vocabulary whose sort fits into the 99 KB of shared memory that every card has."""
 
+CANDIDATES = 1024
+"""Tokens of a bin that are sorted at once in a larger vocabulary."""
+
 FEW_ROWS_WARPS = 8
 """Warps of a block of few_rows.cuh."""
 
@@ -173,10 +176,15 @@ def choosing_threads(vocab_size: int) -> int:
 
 
 def choosing_bytes(vocab_size: int) -> int:
-    """Shared memory in which such a block sorts its tokens; 0 for a vocabulary too large."""
+    """Shared memory in which such a block sorts its tokens, or counts and sorts those of a bin."""
     if vocab_size > SORTED_TOKENS:
-        return 0
+        return 12 * (BINS + choosing_threads(vocab_size)) + 16 * CANDIDATES
     return 8 * (vocab_size + vocab_size // 16) + 4 * (BINS + 4)
+
+
+def choosing_blocks(vocab_size: int, *, clusters: bool) -> int:
+    """Blocks that share a row's tokens, on a chip with clusters or without."""
+    return MOST_CLUSTER_BLOCKS if clusters and vocab_size > SORTED_TOKENS else 1
 
 
 @dataclass(frozen=True)
@@ -192,6 +200,7 @@ class DecodingSizes:
     value: int
     up: int
     qk_norm: bool = False
+    gpt2: bool = False
 
     @property
     def width(self) -> int:
@@ -251,6 +260,7 @@ class ManyRowsProduct:
     inputs: int
     pairs: int  # of 16 outputs
     rows: int
+    gpt2: bool = False
 
     @property
     def tiles(self) -> int:
@@ -273,7 +283,8 @@ class ManyRowsProduct:
         factors = self.rows * x_row + self.tiles * units * 4 * 512
         sums = input_warps * self.rows * sum_row
         received = (self.split - 1) * ceiling(self.rows, self.split) * sum_row
-        return max(factors, sums) + received + 4 * self.split * self.rows + 4 * WARP * units
+        norm = 4 * WARP * units * (2 if self.gpt2 else 1)
+        return max(factors, sums) + received + 4 * self.split * self.rows + norm
 
     @property
     def fits(self) -> bool:
@@ -282,6 +293,11 @@ class ManyRowsProduct:
     @property
     def blocks(self) -> int:
         return ceiling(self.pairs, self.tiles) * self.split
+
+    @property
+    def is_huge(self) -> bool:
+        """Are there more blocks than a chip runs at once? Then x is read too often."""
+        return self.blocks > 2 * CHIP_BLOCKS
 
     def constants(self, name: str) -> dict[str, int]:
         sizes = {"SPLIT": self.split, "TILES": self.tiles, "BYTES": self.shared_bytes}
@@ -295,16 +311,17 @@ def many_rows_products(sizes: DecodingSizes, rows: int) -> dict[str, ManyRowsPro
     shapes = {
         "project": (s.dim, (s.heads + 2 * s.kv_heads) * s.head_size // 32),
         "output": (s.width, ceiling(s.dim, 32)),
-        "gate_up": (s.dim, ceiling(s.ffn, 16)),
         "down": (s.ffn, ceiling(s.dim, 32)),
     }
-    return {name: ManyRowsProduct(*shape, rows) for name, shape in shapes.items()}
+    kernel, columns = ("up", 32) if s.gpt2 else ("gate_up", 16)
+    shapes[kernel] = s.dim, ceiling(s.ffn, columns)
+    return {name: ManyRowsProduct(*shape, rows, s.gpt2) for name, shape in shapes.items()}
 
 
 @functools.cache
-def many_rows_head(dim: int, vocab_size: int, rows: int) -> ManyRowsProduct:
+def many_rows_head(dim: int, vocab_size: int, rows: int, *, gpt2: bool = False) -> ManyRowsProduct:
     """The product of many_rows_head.cu."""
-    return ManyRowsProduct(dim, ceiling(vocab_size, 32), rows)
+    return ManyRowsProduct(dim, ceiling(vocab_size, 32), rows, gpt2)
 
 
 def ceiling(work: int, per: int) -> int:
@@ -343,16 +360,27 @@ class KernelSources:
         """Blocks of a multiprocessor in the backward pass of LayerNorm: more would spill."""
         return max(1, row_blocks(dim) - (self.exact or dim > 768))
 
-    def layer_norm(self, dim: int) -> Source:
+    def layer_norm(self, dim: int, *, fp8: bool = False) -> Source:
         sizes = {"DIM": dim, "WARPS": row_warps(dim), "BLOCKS": self.layer_norm_blocks(dim)}
-        return self.source("layer_norm", ADDING_WARPS=ADDING_WARPS, **sizes)
+        turned = {"FP8": int(fp8), "TOKENS": turned_tokens(dim)}
+        return self.source("layer_norm", ADDING_WARPS=ADDING_WARPS, **sizes, **turned)
 
     def gelu(self, ffn: int) -> Source:
         return self.source("gelu", THREADS=ELEMENTWISE_THREADS, FFN=ffn)
 
-    def gpt2(self, dim: int, ffn: int) -> list[Source]:
+    def gpt2(self, dim: int, heads: int, ffn: int) -> list[Source]:
         """The kernels that a GPT-2 of these sizes has beside those of `all`."""
-        return [self.layer_norm(dim), *map(self.gelu, (dim, 3 * dim, ffn))]
+        copying = not self.exact and dim % TURNED_MULTIPLE == 0
+        starts = dim, 2 * dim, 0
+        decoding = DecodingSizes(dim, ffn, heads, heads, dim // heads, *starts, gpt2=True)
+        row_counts = [rows for rows in (1, 4) if rows <= most_rows(decoding, self.itemsize)]
+        return [
+            *(self.layer_norm(dim, fp8=fp8) for fp8 in (False, True)[: 1 + copying]),
+            *map(self.gelu, (dim, 3 * dim, ffn)),
+            *(self.decode_layer(decoding, rows) for rows in row_counts),
+            *(self.decode_head(dim, rows, gpt2=True) for rows in row_counts),
+            self.decode_attention(decoding),
+        ]
 
     def embedding(self, dim: int) -> Source:
         sizes = {"DIM": dim, "WARPS": row_warps(dim), "BLOCK_ENTRIES": BLOCK_ENTRIES}
@@ -418,11 +446,12 @@ class KernelSources:
             PARTS=parts_of(rows),
             TOKENS=tokens,
             QK_NORM=int(s.qk_norm),
+            GPT2=int(s.gpt2),
             **self.few_rows(rows),
         )
 
-    def decode_head(self, dim: int, rows: int) -> Source:
-        return self.source("decode_head", DIM=dim, **self.few_rows(rows))
+    def decode_head(self, dim: int, rows: int, *, gpt2: bool = False) -> Source:
+        return self.source("decode_head", DIM=dim, GPT2=int(gpt2), **self.few_rows(rows))
 
     def few_rows(self, rows: int) -> dict[str, int]:
         """The constants of few_rows.cuh."""
@@ -436,12 +465,13 @@ class KernelSources:
         constants |= {"HEAD_SIZE": s.head_size, "KEY": s.key, "VALUE": s.value, "UP": s.up}
         for name, product in many_rows_products(s, rows).items():
             constants |= product.constants(name)
-        constants |= {"PARTS": many_rows_parts(rows), "TOKENS": tokens, "QK_NORM": int(s.qk_norm)}
+        constants |= {"PARTS": many_rows_parts(rows), "TOKENS": tokens}
+        constants |= {"QK_NORM": int(s.qk_norm), "GPT2": int(s.gpt2)}
         return self.many_rows("many_rows_layer", rows, **constants)
 
-    def many_rows_head(self, dim: int, vocab_size: int, rows: int) -> Source:
-        product = many_rows_head(dim, vocab_size, rows).constants("head")
-        return self.many_rows("many_rows_head", rows, DIM=dim, **product)
+    def many_rows_head(self, dim: int, vocab_size: int, rows: int, *, gpt2: bool = False) -> Source:
+        product = many_rows_head(dim, vocab_size, rows, gpt2=gpt2).constants("head")
+        return self.many_rows("many_rows_head", rows, DIM=dim, GPT2=int(gpt2), **product)
 
     @functools.cache  # noqa: B019 (an engine's own, and few)
     def many_rows(self, name: str, rows: int, **constants: int) -> Source:
@@ -461,19 +491,22 @@ class KernelSources:
             TOGETHER=s.heads_together,
             TOKENS=tokens,
             QK_NORM=int(s.qk_norm),
+            GPT2=int(s.gpt2),
         )
 
     def drafted(self, sizes: DecodingSizes, tokens: int) -> list[Source]:
         """The kernels of a layer for one sequence with that many new tokens."""
         return [self.decode_layer(sizes, tokens, tokens), self.decode_attention(sizes, tokens)]
 
-    def sampling(self, vocab_size: int) -> Source:
+    def sampling(self, vocab_size: int, *, clusters: bool = False) -> Source:
         return self.source(
             "sampling",
             THREADS=choosing_threads(vocab_size),
             VOCAB=vocab_size,
             BINS=BINS,
             SHARED_BYTES=choosing_bytes(vocab_size),
+            CANDIDATES=CANDIDATES if vocab_size > SORTED_TOKENS else 0,
+            CLUSTER=choosing_blocks(vocab_size, clusters=clusters),
         )
 
     def all(

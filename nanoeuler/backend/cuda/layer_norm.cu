@@ -18,8 +18,13 @@
 //           bytes: N · D · (residual + 2 · activation), and once more activation each for adding to
 //           dx and for writing `out` again
 //
-// Compiled in: DIM, WARPS of a block, BLOCKS of a multiprocessor (backward), ADDING_WARPS.
+// With FP8 there are copies in e4m3, as in rms_norm.cu.
+//
+// Compiled in: DIM, WARPS of a block, BLOCKS of a multiprocessor (backward), ADDING_WARPS, FP8,
+// TOKENS that are turned together.
 #include "common.cuh"
+#include "fp8.cuh"
+#include "turned_rows.cuh"
 
 constexpr int VECTORS = DIM / WIDTH;  // accesses of a row
 constexpr int STEPS = (VECTORS + 31) / 32;  // of one lane
@@ -31,7 +36,7 @@ template <bool ADD>
 __device__ __forceinline__ void
 normalize(const RESIDUAL* x, const ACTIVATION* delta, const ACTIVATION* step_bias, float step_size,
     const float* weight, const float* bias, float epsilon, RESIDUAL* sum, ACTIVATION* out,
-    float* inverse_rms, int rows) {
+    float* inverse_rms, int rows, Quantized quantized) {
     const int row = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (row >= rows) return;
     const size_t base = size_t(row) * DIM;
@@ -82,24 +87,26 @@ normalize(const RESIDUAL* x, const ACTIVATION* delta, const ACTIVATION* step_bia
 #pragma unroll
             for (int i = 0; i < WIDTH; ++i)
                 value[s].at[i] = fmaf(value[s].at[i] * inverse, scale.at[i], shift.at[i]);
-            store(out + base + vector * WIDTH, value[s]);
+            if (!FP8 || out) store(out + base + vector * WIDTH, value[s]);
+            quantized.store(base + vector * WIDTH, value[s]);
         }
     }
+    quantized.finish();
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
     layer_norm(const RESIDUAL* x, const float* weight, const float* bias, float epsilon,
-        ACTIVATION* out, float* inverse_rms, int rows) {
-    normalize<false>(
-        x, nullptr, nullptr, 0, weight, bias, epsilon, nullptr, out, inverse_rms, rows);
+        ACTIVATION* out, float* inverse_rms, int rows, unsigned char* e4m3, Slot* slot) {
+    normalize<false>(x, nullptr, nullptr, 0, weight, bias, epsilon, nullptr, out, inverse_rms,
+        rows, Quantized(e4m3, slot));
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
     add_layer_norm(const RESIDUAL* x, const ACTIVATION* delta, const ACTIVATION* step_bias,
         float step_size, RESIDUAL* sum, const float* weight, const float* bias, float epsilon,
-        ACTIVATION* out, float* inverse_rms, int rows) {
-    normalize<true>(
-        x, delta, step_bias, step_size, weight, bias, epsilon, sum, out, inverse_rms, rows);
+        ACTIVATION* out, float* inverse_rms, int rows, unsigned char* e4m3, Slot* slot) {
+    normalize<true>(x, delta, step_bias, step_size, weight, bias, epsilon, sum, out, inverse_rms,
+        rows, Quantized(e4m3, slot));
 }
 
 // dw and db of the rows that a block takes go to partial[block], one behind the other. `out` may be
@@ -107,7 +114,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
 extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     layer_norm_backward(const ACTIVATION* dout, const RESIDUAL* x, const float* weight,
         const float* bias, const float* inverse_rms, ACTIVATION* dx, int add_to_dx, ACTIVATION* out,
-        float* partial, int rows) {
+        float* partial, int rows, unsigned char* e4m3, Slot* slot, unsigned char* across,
+        Slot* out_slot) {
     // of db by warp, and at the end of dw: registers do not hold both
     __shared__ alignas(16) float sums[WARPS][DIM];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -117,68 +125,89 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
         dweight[s] = {};
         if (inside(s * 32 + lane)) store(&sums[warp][(s * 32 + lane) * WIDTH], dweight[s]);
     }
-    for (int row = blockIdx.x * WARPS + warp; row < rows; row += gridDim.x * WARPS) {
-        const size_t base = size_t(row) * DIM + lane * WIDTH;
-        const float inverse = inverse_rms[row];
-        Raw<ACTIVATION> gradients[STEPS];
-        Raw<RESIDUAL> values[STEPS];
+    Quantized quantized(e4m3, slot), quantized_out(nullptr, FP8 && out_slot ? out_slot : slot);
+    constexpr int CHUNK = FP8 ? TOKENS : WARPS;  // rows that a block takes in turn
+    for (int first = blockIdx.x * CHUNK; first < rows; first += gridDim.x * CHUNK) {
+        for (int row = first + warp; row < min(first + CHUNK, rows); row += WARPS) {
+            const size_t base = size_t(row) * DIM + lane * WIDTH;
+            const float inverse = inverse_rms[row];
+            Raw<ACTIVATION> gradients[STEPS];
+            Raw<RESIDUAL> values[STEPS];
 #pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
-            if (inside(s * 32 + lane)) {
-                gradients[s].fetch(dout + base + s * 32 * WIDTH);
-                values[s].fetch(x + base + s * 32 * WIDTH);
-            }
-        }
-        float total = 0;
-#pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
-            if (inside(s * 32 + lane)) {
-                const Eight value = values[s].value();
-#pragma unroll
-                for (int i = 0; i < WIDTH; ++i) total += value.at[i];
-            }
-        }
-        const float mean = warp_sum(total) / DIM;
-        float dot = 0, level = 0;
-#pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
-            if (inside(s * 32 + lane)) {
-                const Eight gradient = gradients[s].value(), value = values[s].value(),
-                            scale = load(weight + (s * 32 + lane) * WIDTH);
-                float* dbias = &sums[warp][(s * 32 + lane) * WIDTH];
-                Eight so_far = load(dbias);
-#pragma unroll
-                for (int i = 0; i < WIDTH; ++i) {
-                    const float product = gradient.at[i] * ((value.at[i] - mean) * inverse);
-                    dweight[s].at[i] += product;
-                    so_far.at[i] += gradient.at[i];
-                    dot += scale.at[i] * product;
-                    level += scale.at[i] * gradient.at[i];
+            for (int s = 0; s < STEPS; ++s) {
+                if (inside(s * 32 + lane)) {
+                    gradients[s].fetch(dout + base + s * 32 * WIDTH);
+                    values[s].fetch(x + base + s * 32 * WIDTH);
                 }
-                store(dbias, so_far);
+            }
+            float total = 0;
+#pragma unroll
+            for (int s = 0; s < STEPS; ++s) {
+                if (inside(s * 32 + lane)) {
+                    const Eight value = values[s].value();
+#pragma unroll
+                    for (int i = 0; i < WIDTH; ++i) total += value.at[i];
+                }
+            }
+            const float mean = warp_sum(total) / DIM;
+            float dot = 0, level = 0;
+#pragma unroll
+            for (int s = 0; s < STEPS; ++s) {
+                if (inside(s * 32 + lane)) {
+                    const Eight gradient = gradients[s].value(), value = values[s].value(),
+                                scale = load(weight + (s * 32 + lane) * WIDTH);
+                    float* dbias = &sums[warp][(s * 32 + lane) * WIDTH];
+                    Eight so_far = load(dbias);
+#pragma unroll
+                    for (int i = 0; i < WIDTH; ++i) {
+                        const float product = gradient.at[i] * ((value.at[i] - mean) * inverse);
+                        dweight[s].at[i] += product;
+                        so_far.at[i] += gradient.at[i];
+                        dot += scale.at[i] * product;
+                        level += scale.at[i] * gradient.at[i];
+                    }
+                    store(dbias, so_far);
+                }
+            }
+            dot = warp_sum(dot) / DIM;
+            level = warp_sum(level) / DIM;
+#pragma unroll
+            for (int s = 0; s < STEPS; ++s) {
+                // one step at a time: registers do not hold two
+                if (FP8) asm volatile("" : "+f"(dot), "+f"(level)::"memory");
+                if (inside(s * 32 + lane)) {
+                    const Eight gradient = gradients[s].value(), value = values[s].value(),
+                                scale = load(weight + (s * 32 + lane) * WIDTH);
+                    Eight sum = {}, again;
+                    if (add_to_dx) sum = load(dx + base + s * 32 * WIDTH);
+                    const bool writes_again = out || (FP8 && out_slot);
+                    if (writes_again) again = load(bias + (s * 32 + lane) * WIDTH);
+#pragma unroll
+                    for (int i = 0; i < WIDTH; ++i) {
+                        const float unit = (value.at[i] - mean) * inverse;
+                        sum.at[i] += (gradient.at[i] * scale.at[i] - level - unit * dot) * inverse;
+                        if (writes_again) again.at[i] = fmaf(unit, scale.at[i], again.at[i]);
+                    }
+                    store(dx + base + s * 32 * WIDTH, sum);
+                    if (out) store(out + base + s * 32 * WIDTH, again);
+                    if (FP8) {
+                        const uint2 words = quantized.round(sum);
+                        *reinterpret_cast<uint2*>(e4m3 + base + s * 32 * WIDTH) = words;
+                        if (across)
+                            keep(row - first, s * 32 + lane,
+                                out_slot ? quantized_out.round(again) : words);
+                    }
+                }
             }
         }
-        dot = warp_sum(dot) / DIM;
-        level = warp_sum(level) / DIM;
-#pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
-            if (inside(s * 32 + lane)) {
-                const Eight gradient = gradients[s].value(), value = values[s].value(),
-                            scale = load(weight + (s * 32 + lane) * WIDTH);
-                Eight sum = {}, again;
-                if (add_to_dx) sum = load(dx + base + s * 32 * WIDTH);
-                if (out) again = load(bias + (s * 32 + lane) * WIDTH);
-#pragma unroll
-                for (int i = 0; i < WIDTH; ++i) {
-                    const float unit = (value.at[i] - mean) * inverse;
-                    sum.at[i] += (gradient.at[i] * scale.at[i] - level - unit * dot) * inverse;
-                    if (out) again.at[i] = fmaf(unit, scale.at[i], again.at[i]);
-                }
-                store(dx + base + s * 32 * WIDTH, sum);
-                if (out) store(out + base + s * 32 * WIDTH, again);
-            }
+        if (FP8 && across) {
+            __syncthreads();
+            store_across<WARPS * 32>(across, first, rows);
+            __syncthreads();
         }
     }
+    quantized.finish();
+    if (FP8 && out_slot) quantized_out.finish();
 #pragma unroll
     for (int kind = 1; kind >= 0; --kind) {
         __syncthreads();

@@ -8,15 +8,16 @@
 // bits.
 //
 // Shared memory: x (ROWS, DEPTH) and the weights, which later give way to the warps' sums; the sums
-// of the other blocks; squares (SPLIT, ROWS); the norm's weight (DEPTH).
+// of the other blocks; squares (SPLIT, ROWS); the norm's weight and, of a GPT-2, bias (DEPTH).
 //
 // mma takes k = 2q, 2q + 1 and 2q + 8, 2q + 9 from lane q of four. A sum has no order, so that a
 // lane may take eight neighbouring inputs instead, two steps of mma with one access: both factors
 // do.
 //
 // Compiled in: ROWS, the most rows of x (8, 16, 32 or 64), of which `rows` are there; WARPS of a
-// block.
+// block; GPT2.
 #include "common.cuh"
+#include "norm.cuh"
 #include "overlap.cuh"
 
 static_assert(sizeof(ACTIVATION) == 2 && WARPS == 8, "what the warps of a block are dealt to");
@@ -75,7 +76,7 @@ struct Item {
 __host__ __device__ constexpr int ceiling(int work, int per) { return (work + per - 1) / per; }
 
 // A product over INPUTS, which SPLIT blocks share; a cluster takes TILES tiles of outputs. NORMED:
-// x goes through RMSNorm.
+// x goes through a norm.
 template <int INPUTS, int SPLIT, int TILES, bool NORMED>
 struct Product {
     static constexpr int UNITS = ceiling(ceiling(INPUTS, UNIT), SPLIT), DEPTH = UNITS * UNIT;
@@ -89,7 +90,8 @@ struct Product {
     static constexpr int OWNED = ceiling(ROWS, SPLIT);  // rows whose results a block completes
     static constexpr int RECEIVED = FACTORS > SUMS ? FACTORS : SUMS,
                          SQUARES = RECEIVED + (SPLIT - 1) * OWNED * SUM_ROW,
-                         NORM = SQUARES + SPLIT * ROWS * 4, BYTES = NORM + DEPTH * 4;
+                         NORM = SQUARES + SPLIT * ROWS * 4,
+                         BYTES = NORM + (GPT2 ? 2 : 1) * DEPTH * 4;
     static constexpr int ITEMS = ceiling(OWNED * TILES * 4, THREADS);  // of a thread
     static_assert(SPLIT <= 8 && BYTES <= 227 * 1024, "what a cluster and a block may have");
 
@@ -113,10 +115,13 @@ struct Product {
         }
     }
 
-    __device__ __forceinline__ void fetch_norm(const float* norm) const {
+    __device__ __forceinline__ void fetch_norm(const Norm& norm) const {
         for (int i = threadIdx.x; i < DEPTH / 4; i += THREADS) {
             const int k = rank * DEPTH + i * 4;
-            copy_16(NORM + i * 16, k < INPUTS ? norm + k : norm, k < INPUTS);
+            copy_16(NORM + i * 16, k < INPUTS ? norm.weight + k : norm.weight, k < INPUTS);
+            if (GPT2)
+                copy_16(NORM + (DEPTH + i * 4) * 4, k < INPUTS ? norm.bias + k : norm.bias,
+                    k < INPUTS);
         }
     }
 
@@ -138,9 +143,73 @@ struct Product {
         await_copies();
     }
 
-    // x times the norm's weight; 1 / r, a factor of a whole row, follows the product. A row has
-    // eight lanes.
-    __device__ __forceinline__ void take_normed(const RESIDUAL* x, int rows) const {
+    // norm(x), of an RMSNorm without 1 / r: a factor of a whole row, it follows the product. A row
+    // has eight lanes.
+    __device__ __forceinline__ void
+    take_normed(const RESIDUAL* x, float epsilon, int rows) const {
+        if (GPT2) take_layer_normed(x, epsilon, rows);
+        else take_scaled(x, rows);
+    }
+
+    // A warp takes rows, AT_ONCE at a time. Every block of a cluster reads them whole, as m has to
+    // be known before the product.
+    __device__ __forceinline__ void
+    take_layer_normed(const RESIDUAL* x, float epsilon, int rows) const {
+        constexpr int STEPS = ceiling(SPLIT * DEPTH / WIDTH, 32),
+                      FETCHED = STEPS * sizeof(Raw<RESIDUAL>),
+                      FITTING = FETCHED <= 48 ? 4 : FETCHED <= 96 ? 2 : 1,
+                      AT_ONCE = FITTING < ROWS / WARPS ? FITTING : ROWS / WARPS;
+        const float* scales = reinterpret_cast<const float*>(memory + NORM);
+#pragma unroll 1
+        for (int first = warp; first < ROWS; first += AT_ONCE * WARPS) {
+            Raw<RESIDUAL> vector[AT_ONCE][STEPS];
+#pragma unroll
+            for (int r = 0; r < AT_ONCE; ++r)
+#pragma unroll
+                for (int s = 0; s < STEPS; ++s) {
+                    const int row = first + r * WARPS, k = (s * 32 + lane) * WIDTH;
+                    vector[r][s] = {};
+                    if (row < rows && k < INPUTS) vector[r][s].fetch(x + size_t(row) * INPUTS + k);
+                }
+            if (first == warp) await_copies();  // of all warps' first rows
+#pragma unroll
+            for (int r = 0; r < AT_ONCE; ++r) {
+                float sum = 0, squares = 0;
+#pragma unroll
+                for (int s = 0; s < STEPS; ++s) {
+                    const Eight value = vector[r][s].value();
+#pragma unroll
+                    for (int i = 0; i < WIDTH; ++i) sum += value.at[i];
+                }
+                const float mean = warp_sum(sum) / INPUTS;
+#pragma unroll
+                for (int s = 0; s < STEPS; ++s) {
+                    if ((s * 32 + lane) * WIDTH >= INPUTS) continue;
+                    const Eight value = vector[r][s].value();
+#pragma unroll
+                    for (int i = 0; i < WIDTH; ++i)
+                        squares += (value.at[i] - mean) * (value.at[i] - mean);
+                }
+                const float inverse = 1.0f / sqrtf(warp_sum(squares) / INPUTS + epsilon);
+#pragma unroll
+                for (int s = 0; s < STEPS; ++s) {
+                    const int k = (s * 32 + lane) * WIDTH, own = k - rank * DEPTH;
+                    if (own < 0 || own >= DEPTH) continue;
+                    Eight value = vector[r][s].value();
+                    const Eight scale = load(scales + own), shift = load(scales + DEPTH + own);
+#pragma unroll
+                    for (int i = 0; i < WIDTH; ++i)
+                        value.at[i] = (value.at[i] - mean) * (inverse * scale.at[i]) + shift.at[i];
+                    store(reinterpret_cast<ACTIVATION*>(
+                              memory + (first + r * WARPS) * X_ROW + own * 2),
+                        value);
+                }
+            }
+        }
+        __syncthreads();
+    }
+
+    __device__ __forceinline__ void take_scaled(const RESIDUAL* x, int rows) const {
         constexpr int AT_ONCE = THREADS / 8, STEPS = ceiling(DEPTH / WIDTH, 8),
                       PASSES = ceiling(ROWS, AT_ONCE);
         const int first = threadIdx.x / 8;
@@ -256,7 +325,7 @@ struct Product {
                 send(address_in(owner, received(rank, owner, row) + column * 4),
                     own(owner * OWNED + row, column));
         }
-        if (NORMED && threadIdx.x < ROWS && threadIdx.x / OWNED != rank)
+        if (NORMED && !GPT2 && threadIdx.x < ROWS && threadIdx.x / OWNED != rank)
             send(address_in(threadIdx.x / OWNED, SQUARES + (rank * ROWS + threadIdx.x) * 4),
                 squares()[rank * ROWS + threadIdx.x]);
         asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
@@ -286,8 +355,9 @@ struct Product {
         return sum;
     }
 
-    // 1 / r of an item's row
+    // What follows the product: 1 / r of an item's row
     __device__ __forceinline__ float inverse_rms(const Item& item, float epsilon) const {
+        if (GPT2) return 1;
         float sum = squares()[item.row];
 #pragma unroll
         for (int from = 1; from < SPLIT; ++from) sum += squares()[from * ROWS + item.row];
@@ -320,4 +390,9 @@ __device__ __forceinline__ float4 load_four(const bfloat16* from) {
 
 __device__ __forceinline__ float4 operator*(float factor, float4 a) {
     return make_float4(factor * a.x, factor * a.y, factor * a.z, factor * a.w);
+}
+
+// product + bias, of four outputs from `output` on
+__device__ __forceinline__ float4 biased(float4 product, const ACTIVATION* bias, int output) {
+    return GPT2 ? product + load_four(bias + output) : product;
 }

@@ -1,7 +1,8 @@
 // Logits for 5 to 64 rows: the final norm and the product with the vocabulary of a head, computed
 // as many_rows_layer.cu computes its products.
 //
-// in:  x (B, DIM) RESIDUAL, norm (DIM) float, weight (vocabulary, DIM) ACTIVATION
+// in:  x (B, DIM) RESIDUAL, norm and, of a GPT-2, norm_bias (DIM) float, weight (vocabulary, DIM)
+//      ACTIVATION
 // out: logits (B, vocabulary) float
 // bytes: vocabulary · DIM · activation
 //
@@ -12,16 +13,16 @@ using Head = Product<DIM, HEAD_SPLIT, HEAD_TILES, true>;
 static_assert(Head::BYTES == HEAD_BYTES, "what a launch asks for");
 
 extern "C" __global__ void __cluster_dims__(HEAD_SPLIT, 1, 1) __launch_bounds__(THREADS, 2)
-    head(const RESIDUAL* x, const float* norm, float epsilon, const ACTIVATION* weight,
-        float* logits, int vocabulary, int rows) {
+    head(const RESIDUAL* x, const float* norm, const float* norm_bias, float epsilon,
+        const ACTIVATION* weight, float* logits, int vocabulary, int rows) {
     const Head product;
     let_next_start();
     product.fetch(
         weight, [](int tile, int half) { return tile * 32 + half * 16; },
         [=](int) { return vocabulary; });
-    product.fetch_norm(norm);
+    product.fetch_norm({norm, norm_bias, epsilon});
     wait_for_previous();
-    product.take_normed(x, rows);
+    product.take_normed(x, epsilon, rows);
     product.multiply();
 #pragma unroll
     for (int i = 0; i < Head::ITEMS; ++i) {

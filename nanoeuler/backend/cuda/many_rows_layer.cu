@@ -8,30 +8,34 @@
 //   gate_up    hidden = silu(W_gate norm(x)) · W_up norm(x)
 //   down       x ← x + h · W_down hidden
 //
+// Of a GPT-2 norm(x) is LayerNorm, every product has a bias, nothing is rotated, and
+//
+//   up         hidden = gelu(W_up norm(x) + c)
+//
 // in:  x (B, DIM) RESIDUAL, changed by `output` and `down`; weights (outputs, inputs) ACTIVATION;
-//      w (DIM) float; lengths (B / TOKENS) int: the slot of a sequence's first new token; cosine,
-//      sine (positions, HEAD_SIZE / 2) float; attended (B, HEADS · HEAD_SIZE) ACTIVATION or, where
-//      that is null, parts and shares of decode_attention.cu
+//      w and, of a GPT-2, b (DIM) float, biases (outputs) ACTIVATION, else null; lengths
+//      (B / TOKENS) int: the slot of a sequence's first new token; cosine, sine (positions,
+//      HEAD_SIZE / 2) float; attended (B, HEADS · HEAD_SIZE) ACTIVATION or, where that is null,
+//      parts and shares of decode_attention.cu
 // out: query (B, QUERY_HEADS · HEAD_SIZE), hidden (B, FFN) ACTIVATION; keys, values (B / TOKENS, S,
 //      KV_HEADS, HEAD_SIZE) ACTIVATION
 // bytes: outputs · inputs · activation, each weight once; of the L2, x once for each cluster
 //
 // Compiled in: those of many_rows.cuh, DIM, FFN, HEADS, KV_HEADS, HEAD_SIZE, KEY and VALUE (first
 // rows of keys and values in W_qkv), UP (of W_up in the packed W_gate_up), PARTS (the most parts of
-// attention), TOKENS, QK_NORM; SPLIT, TILES and BYTES (shared memory) of each product.
+// attention), TOKENS, QK_NORM, GPT2; SPLIT, TILES and BYTES (shared memory) of each product.
 #include "many_rows.cuh"
+#include "gelu.cuh"
 #include "rotation.cuh"
 #include "slots.cuh"
-#include "swiglu.cuh"
 
 constexpr int ATTENDED = HEADS * HEAD_SIZE, HALF = HEAD_SIZE / 2;
 
 using Project = Product<DIM, PROJECT_SPLIT, PROJECT_TILES, true>;
 using Output = Product<ATTENDED, OUTPUT_SPLIT, OUTPUT_TILES, false>;
-using GateUp = Product<DIM, GATE_UP_SPLIT, GATE_UP_TILES, true>;
 using Down = Product<FFN, DOWN_SPLIT, DOWN_TILES, false>;
 static_assert(Project::BYTES == PROJECT_BYTES && Output::BYTES == OUTPUT_BYTES &&
-                  GateUp::BYTES == GATE_UP_BYTES && Down::BYTES == DOWN_BYTES,
+                  Down::BYTES == DOWN_BYTES,
     "what a launch asks for");
 
 // A tile of `project` is 16 outputs of a head and those that rotary positions rotate into them.
@@ -48,9 +52,10 @@ struct Head {
 };
 
 extern "C" __global__ void __cluster_dims__(PROJECT_SPLIT, 1, 1) __launch_bounds__(THREADS, 2)
-    project(const RESIDUAL* x, const float* norm, float epsilon, const ACTIVATION* weight,
-        const int* lengths, const float* cosine, const float* sine, ACTIVATION* query,
-        ACTIVATION* keys, ACTIVATION* values, int rows, int capacity, long long cache_batch) {
+    project(const RESIDUAL* x, const float* norm, const float* norm_bias, float epsilon,
+        const ACTIVATION* weight, const ACTIVATION* bias, const int* lengths, const float* cosine,
+        const float* sine, ACTIVATION* query, ACTIVATION* keys, ACTIVATION* values, int rows,
+        int capacity, long long cache_batch) {
     constexpr int LAST = (HEADS + 2 * KV_HEADS) * Head::TILES;
     const Project product;
     let_next_start();
@@ -60,7 +65,7 @@ extern "C" __global__ void __cluster_dims__(PROJECT_SPLIT, 1, 1) __launch_bounds
             return tile < LAST ? Head(tile).row + half * HALF : VALUE + KV_HEADS * HEAD_SIZE;
         },
         [](int) { return VALUE + KV_HEADS * HEAD_SIZE; });
-    product.fetch_norm(norm);
+    product.fetch_norm({norm, norm_bias, epsilon});
     Item items[Project::ITEMS];
     int slots[Project::ITEMS];
     float4 cos[Project::ITEMS], sin[Project::ITEMS];
@@ -73,21 +78,22 @@ extern "C" __global__ void __cluster_dims__(PROJECT_SPLIT, 1, 1) __launch_bounds
         slots[i] = items[i].there ? slot_of(lengths, items[i].row) : capacity;
         items[i].there &= slots[i] < capacity;
         cos[i] = make_float4(1, 1, 1, 1), sin[i] = {};
-        if (!QK_NORM && items[i].there && Head(tile).kind < 2) {
+        if (!QK_NORM && !GPT2 && items[i].there && Head(tile).kind < 2) {
             const size_t at = size_t(slots[i]) * HALF + Head(tile).column + items[i].column;
             cos[i] = load_four(cosine + at), sin[i] = load_four(sine + at);
         }
     }
     wait_for_previous();
-    product.take_normed(x, rows);
+    product.take_normed(x, epsilon, rows);
     product.multiply();
 #pragma unroll
     for (int i = 0; i < Project::ITEMS; ++i) {
         if (!items[i].there) continue;
         const Head head(product.first_tile + items[i].tile);
         const float inverse = product.inverse_rms(items[i], epsilon);
-        const float4 a = inverse * product.result(items[i], 0),
-                     b = inverse * product.result(items[i], 1);
+        const int output = head.row + items[i].column;
+        const float4 a = biased(inverse * product.result(items[i], 0), bias, output),
+                     b = biased(inverse * product.result(items[i], 1), bias, output + HALF);
         const float2 x0 = rotated(a.x, b.x, cos[i].x, sin[i].x),
                      x1 = rotated(a.y, b.y, cos[i].y, sin[i].y),
                      x2 = rotated(a.z, b.z, cos[i].z, sin[i].z),
@@ -154,7 +160,7 @@ __device__ __forceinline__ void take_parts(const Output& product, const float* p
     Output::await_copies();
 }
 
-// x ← x + h · product, of DIM outputs
+// x ← x + h · (product + bias), of DIM outputs
 template <class P>
 struct Step {
     Item items[P::ITEMS];
@@ -180,14 +186,15 @@ struct Step {
         return items[i].there && column(product, i, half) < DIM;
     }
     __device__ __forceinline__ void
-    finish(const P& product, RESIDUAL* x, float step_size) const {
+    finish(const P& product, RESIDUAL* x, float step_size, const ACTIVATION* bias) const {
 #pragma unroll
         for (int i = 0; i < P::ITEMS; ++i)
 #pragma unroll
             for (int half = 0; half < 2; ++half)
                 if (writes(product, i, half))
                     store_four(x + at(product, i, half),
-                        before[i][half] + step_size * product.result(items[i], half));
+                        before[i][half] + step_size * biased(product.result(items[i], half), bias,
+                                                          column(product, i, half)));
     }
 };
 
@@ -196,8 +203,8 @@ __device__ __forceinline__ int plain_row(int tile, int half) { return tile * 32 
 
 extern "C" __global__ void __cluster_dims__(OUTPUT_SPLIT, 1, 1) __launch_bounds__(THREADS, 2)
     output(const ACTIVATION* attended, const float* parts, const float2* shares,
-        const int* lengths, int span, int splits, const ACTIVATION* weight, float step_size,
-        RESIDUAL* x, int rows) {
+        const int* lengths, int span, int splits, const ACTIVATION* weight, const ACTIVATION* bias,
+        float step_size, RESIDUAL* x, int rows) {
     const Output product;
     let_next_start();
     product.fetch(weight, plain_row, [](int) { return DIM; });
@@ -206,8 +213,40 @@ extern "C" __global__ void __cluster_dims__(OUTPUT_SPLIT, 1, 1) __launch_bounds_
     if (attended) product.take(attended, rows);
     else take_parts(product, parts, shares, lengths, span, splits, rows);
     product.multiply();
-    step.finish(product, x, step_size);
+    step.finish(product, x, step_size, bias);
 }
+
+#if GPT2
+using Up = Product<DIM, UP_SPLIT, UP_TILES, true>;
+static_assert(Up::BYTES == UP_BYTES, "what a launch asks for");
+
+extern "C" __global__ void __cluster_dims__(UP_SPLIT, 1, 1) __launch_bounds__(THREADS, 2)
+    up(const RESIDUAL* x, const float* norm, const float* norm_bias, float epsilon,
+        const ACTIVATION* weight, const ACTIVATION* bias, ACTIVATION* hidden, int rows) {
+    const Up product;
+    let_next_start();
+    product.fetch(weight, plain_row, [](int) { return FFN; });
+    product.fetch_norm({norm, norm_bias, epsilon});
+    wait_for_previous();
+    product.take_normed(x, epsilon, rows);
+    product.multiply();
+#pragma unroll
+    for (int i = 0; i < Up::ITEMS; ++i) {
+        const Item item = product.item(i, rows);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int column = plain_row(product.first_tile + item.tile, half) + item.column;
+            if (!item.there || column >= FFN) continue;
+            const float4 z = biased(product.result(item, half), bias, column);
+            store_four(hidden + size_t(item.row) * FFN + column,
+                make_float4(z.x * gelu_sigma(z.x), z.y * gelu_sigma(z.y), z.z * gelu_sigma(z.z),
+                    z.w * gelu_sigma(z.w)));
+        }
+    }
+}
+#else
+using GateUp = Product<DIM, GATE_UP_SPLIT, GATE_UP_TILES, true>;
+static_assert(GateUp::BYTES == GATE_UP_BYTES, "what a launch asks for");
 
 // A tile is 16 rows of W_gate and the same of W_up.
 extern "C" __global__ void __cluster_dims__(GATE_UP_SPLIT, 1, 1) __launch_bounds__(THREADS, 2)
@@ -218,9 +257,9 @@ extern "C" __global__ void __cluster_dims__(GATE_UP_SPLIT, 1, 1) __launch_bounds
     product.fetch(
         weight, [](int tile, int half) { return tile * 16 + half * UP; },
         [](int half) { return FFN + half * UP; });
-    product.fetch_norm(norm);
+    product.fetch_norm({norm, nullptr, epsilon});
     wait_for_previous();
-    product.take_normed(x, rows);
+    product.take_normed(x, epsilon, rows);
     product.multiply();
 #pragma unroll
     for (int i = 0; i < GateUp::ITEMS; ++i) {
@@ -235,10 +274,11 @@ extern "C" __global__ void __cluster_dims__(GATE_UP_SPLIT, 1, 1) __launch_bounds
                 gated_by_division(gate.z, up.z), gated_by_division(gate.w, up.w)));
     }
 }
+#endif
 
 extern "C" __global__ void __cluster_dims__(DOWN_SPLIT, 1, 1) __launch_bounds__(THREADS, 2)
-    down(const ACTIVATION* hidden, const ACTIVATION* weight, float step_size, RESIDUAL* x,
-        int rows) {
+    down(const ACTIVATION* hidden, const ACTIVATION* weight, const ACTIVATION* bias,
+        float step_size, RESIDUAL* x, int rows) {
     const Down product;
     let_next_start();
     product.fetch(weight, plain_row, [](int) { return DIM; });
@@ -246,5 +286,5 @@ extern "C" __global__ void __cluster_dims__(DOWN_SPLIT, 1, 1) __launch_bounds__(
     const Step<Down> step(product, x, rows);
     product.take(hidden, rows);
     product.multiply();
-    step.finish(product, x, step_size);
+    step.finish(product, x, step_size, bias);
 }

@@ -134,6 +134,16 @@ class Run:
         return pretrain.header.get("bigram_bits_per_byte", {}) if pretrain else {}
 
     @property
+    def bits_per_byte(self) -> dict[str, float]:
+        """Source → held-out bits per byte after the first stage, which learned from such text: of
+        its evaluation, or else of its own last measurement."""
+        held_out = (self.first.evaluation or {}).get("held_out") or {}
+        measured = self.first.handed_on if self.first.name == "pretrain" else None
+        return (
+            {source: each["bits_per_byte"] for source, each in held_out.items()} or measured or {}
+        )
+
+    @property
     def evaluations(self) -> dict[str, Json]:
         return {name: stage.evaluation for name, stage in self.stages.items() if stage.evaluation}
 

@@ -21,10 +21,10 @@ PLAY = ("tokenizer", "model", "play")
 """Scripts of a page that holds a model."""
 
 
-def page(run: Run, reload: int | None = None) -> str:
+def page(run: Run, reload: int | None = None, with_model: bool = True) -> str:
     """The report of `run`. With `reload`, that of a run which is still training: a page that reads
     itself again after so many seconds, and holds no model."""
-    model = None if reload else playable(run)
+    model = playable(run) if with_model and not reload else None
     sections = (
         headline.header,
         headline.tiles,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from markupsafe import Markup
 
-from nanoeuler.evaluation.report.formats import duration, percent, size, stage_name
+from nanoeuler.evaluation.report.formats import decimals, duration, percent, size, stage_name
 from nanoeuler.evaluation.report.gather import STAGES, Run
 from nanoeuler.evaluation.report.rendering import render
 
@@ -19,11 +19,17 @@ def planned(run: Run) -> Markup:
         finished = run.stages[name].finished if name in run.stages else None
         seconds = finished["seconds"] if finished else None
         rows.append(row(f"{stage_name(name)}, time", stage.get("seconds"), seconds, duration))
+    for source, bits in plan.get("bits_per_byte", {}).items():
+        found = row(
+            f"bits per byte, {source}", bits["middle"], run.bits_per_byte.get(source), decimals
+        )
+        found[1] += f" ({decimals(bits['low'])} to {decimals(bits['high'])})"
+        rows.append(found)
     peaks = [attempt.get("peak_bytes") for rule in STAGES for attempt in run.times.get(rule, ())]
     memory = max(filter(None, peaks), default=None)
     rows.append(row("memory of a training process, at least", plan["memory"], memory, size))
     rows.append(row("disk, data", plan["data_disk"], run.disk.get("data"), size))
-    rows.append(row("disk, results, at most", plan["results_disk"], run.disk.get("results"), size))
+    rows.append(row("disk, results", plan["results_disk"], run.disk.get("results"), size))
     return render("planned.html", rows=rows)
 
 

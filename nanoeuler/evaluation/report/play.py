@@ -14,6 +14,7 @@ def play(run: Run, model: Playable) -> Markup:
         "play.html",
         stage=model.stage,
         parameters=model.parameters,
+        of=model.of,
         tuned=any(model.description["prompt"]),
         prompts=[sample["prompt"] for sample in samples],
         description=model.description,

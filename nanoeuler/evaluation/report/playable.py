@@ -12,7 +12,7 @@ from nanoeuler.evaluation.report.gather import SCRATCH, Json, Run
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.files import SavedModel, load_config, load_model
 from nanoeuler.model.flat import FlatBuffer
-from nanoeuler.model.spec import head_name, tensor_table
+from nanoeuler.model.spec import head_name, parameter_count, tensor_table
 from nanoeuler.model.template import TEMPLATES
 from nanoeuler.model.tensors import Tensor
 from nanoeuler.tokenizer import Tokenizer
@@ -29,6 +29,7 @@ class Playable:
 
     stage: str
     parameters: int  # without the heads that guess further ahead
+    of: int  # with them
     description: Json  # configuration, names and sizes of the tensors, tokenizer, template
     weights: str  # the tensors one after another, as model.js reads them
 
@@ -63,7 +64,9 @@ def pack(stage: str, folder: Path) -> Playable | None:
         "prompt": surroundings(saved),
     }
     packed = base64.b64encode(zlib.compress(planes.tobytes())).decode()
-    return Playable(stage, len(numbers), description, packed) if len(packed) <= MOST_BYTES else None
+    if len(packed) > MOST_BYTES:
+        return None
+    return Playable(stage, len(numbers), parameter_count(saved.config), description, packed)
 
 
 def written_tensors(config: ModelConfig) -> list[Tensor]:

@@ -171,8 +171,8 @@ MISTAKES: list[Mistake] = [
         ),
         (
             "documents",
-            "start = int(starts_T[first])",
-            "start = 0",
+            "stop = first + len(list(run))",
+            "stop, start = first + len(list(run)), 0",
             "a query sees keys of the document before: keys begin at `starts`",
         ),
         (

@@ -32,6 +32,12 @@ MISTAKES: list[Mistake] = [
         (
             "replace",
             "tuple(symbols[:2]) == pair",
+            "tuple(symbols[:2]) == pair != tuple(symbols[1:3])",
+            "pairs that overlap are merged from the right; from the left, aaa becomes (aa)a",
+        ),
+        (
+            "replace",
+            "tuple(symbols[:2]) == pair",
             "sorted(symbols[:2]) == sorted(pair)",
             "the order within the pair is ignored: (right, left) is another pair",
         ),

@@ -76,10 +76,13 @@ def check_decoded_layers(engine: Backend, random: Random) -> Iterator[Comparison
         yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
     for (B, S, T), shape in product(MANY_ROWS if engine.device else (), SHAPES):
         yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
+    for (B, S), shape in zip(CACHES, 3 * GPT2_SHAPES, strict=True):
+        yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B))
     for (B, S, T), shape in zip(SEVERAL, 2 * GPT2_SHAPES, strict=True):
-        fused = takes(engine, B, T) and engine.device is None
-        yield from check_decode(engine, random, B, S, shape, fused=fused, tokens=T)
+        yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
         yield from check_decode(engine, random, B, S, shape, fused=False)
+    for (B, S, T), shape in product(MANY_ROWS if engine.device else (), GPT2_SHAPES):
+        yield from check_decode(engine, random, B, S, shape, fused=takes(engine, B, T), tokens=T)
     for (B, S), shape in zip(COMPOSED_CACHES, SHAPES, strict=False):
         yield from check_decode(engine, random, B, S, shape, fused=False)
     for (B, S), shape in zip(CACHES, 3 * QK_NORM_SHAPES, strict=False):

@@ -15,6 +15,7 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.checks.comparison import Comparison, compare, finite_difference
 from nanoeuler.model.checks.op_gradients import check_ops
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.families import family_of
 from nanoeuler.model.flat import FlatBuffer, model_weights
 from nanoeuler.model.transformer import Batch, Transformer
 
@@ -92,13 +93,17 @@ def check_model(case: str, backend: Backend | None = None, seed: int = 1) -> Ite
 def derivatives(case: str, seed: int) -> dict[str, np.ndarray]:
     """Finite differences of the loss with respect to every tensor, by the reference's forward pass.
 
-    They take nearly all the time of a check and are the same for every engine.
+    They take nearly all the time of a check and are the same for every engine. A tensor changes
+    nothing before the block that reads it, so that the pass resumes there.
     """
     example = Example(case, ReferenceBackend(np.float64), seed)
     values = example.parameters
-    return {
-        tensor.name: finite_difference(example.loss, values[tensor.name]) for tensor in values.table
-    }
+    found = {}
+    for tensor in values.table:
+        example.loss()  # with the parameters as they are
+        loss = functools.partial(example.loss, first=example.first_reader(tensor.name))
+        found[tensor.name] = finite_difference(loss, values[tensor.name])
+    return found
 
 
 class Example:
@@ -118,8 +123,28 @@ class Example:
         self.logprobs_R = np.empty(len(self.targets_R))
         self.lse_R = np.empty(len(self.targets_R))
 
-    def loss(self) -> float:
-        buffers = self.model.forward(self.batch, training=True)
+    def first_reader(self, name: str) -> int | None:
+        """The first block that reads the tensor `name`.
+
+        None for embeddings, which are read before all blocks. The number of blocks for what is read
+        behind them.
+        """
+        family = family_of(self.config)
+        if name in (family.EMBEDDING, family.POSITIONS):
+            return None
+        blocks = self.model.blocks
+        readers = (i for i, block in enumerate(blocks) if name in {t.name for t in block.tensors()})
+        return next(readers, len(blocks))
+
+    def loss(self, first: int | None = None) -> float:
+        """The loss; from block `first` on, if nothing before it has changed since the last call."""
+        model = self.model
+        buffers = model.buffers(*self.batch.ids.shape, training=True)
+        if first is None:
+            model.forward(self.batch, training=True)
+        else:
+            rows = model.rows(self.batch, buffers)
+            model.run_blocks(rows, buffers, model.training_weights, first=first)
         logits = self.model.heads.logits(self.model.weights.heads, buffers)
         self.ops.cross_entropy(logits, self.targets_R, self.logprobs_R, self.lse_R)
         return float(-(self.logprobs_R * self.weights_R).sum())

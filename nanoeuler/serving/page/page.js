@@ -323,6 +323,15 @@ function listModels() {
   field("models").replaceChildren(make("legend", { textContent: "Models" }), ...boxes);
   field("text").placeholder = chats ? "Ask something" : "A text to be continued";
   field("history").parentElement.hidden = !chats;
+  welcome();
+}
+
+// What a page says that nobody has written in yet.
+function welcome() {
+  const who = chosen().join(", ").replace(/, ([^,]*)$/, " and $1");
+  const deed = mode() === "chat" ? "will answer" : "will go on with your text";
+  const tap = "Tap a word of a reply to see what else was likely.";
+  field("welcome").textContent = who && `${who} ${deed}. ${tap}`;
 }
 
 async function start() {
@@ -361,6 +370,7 @@ field("clear").addEventListener("click", () => {
   field("text").focus();
 });
 field("mode").addEventListener("change", listModels);
+field("models").addEventListener("change", welcome);
 field("key").addEventListener("change", () => {
   sessionStorage.setItem("key", field("key").value);
   start();

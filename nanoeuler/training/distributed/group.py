@@ -2,13 +2,16 @@
 
 Rank 0 leads: it alone decides, writes files and talks to people. It tells the others which call
 comes next (`tell`), and they make the same call (`heed`). The arrays of a step go through
-`reduce`, `sum` and `gather`, in which every rank takes part.
+`begin_reduce`, `sum` and `gather`, in which every rank takes part.
 
 Each rank updates one part of the flat buffers, from `cuts[rank]` to `cuts[rank + 1]`.
 """
 
 import contextlib
+import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
@@ -62,8 +65,15 @@ class Group:
     def largest(self, array: Array) -> None:
         """A device's array of integers ← their largest over all ranks."""
 
-    def reduce(self, array: Array, cuts: Sequence[int]) -> None:
-        """This rank's part of a flat array ← its sum over all ranks; the rest means nothing."""
+    def begin_reduce(self, array: Array, cuts: Sequence[int], parts: Sequence[slice]) -> None:
+        """Within some parts of a flat array, what this rank updates ← its sum over all ranks.
+
+        The rest of these parts then means nothing. An engine may go on computing meanwhile, but
+        not with these parts before `finish_reduce`.
+        """
+
+    def finish_reduce(self) -> None:
+        """Wait for all sums that were begun."""
 
     def gather(self, array: Array, cuts: Sequence[int]) -> None:
         """The parts of the other ranks ← what they hold there."""
@@ -120,6 +130,16 @@ class HostGroup(Group):
             self.tell("values", *values)
         return values
 
+    def ends_within(self, seconds: float) -> bool:
+        """On another rank than 0: whether rank 0 ends within that time."""
+        (leader,) = self.peers
+        with contextlib.suppress(OSError):
+            if not leader.poll(seconds):
+                return False
+            with socket.socket(fileno=os.dup(leader.fileno())) as same:
+                return not same.recv(1, socket.MSG_PEEK)  # a call to come may take much memory
+        return True
+
     def sum(self, *arrays: Array) -> None:
         for array in arrays:
             with losing():
@@ -130,16 +150,17 @@ class HostGroup(Group):
                     self.add_others(array)
                     self.send_all(array)
 
-    def reduce(self, array: Array, cuts: Sequence[int]) -> None:
-        with losing():
-            if self.rank:
-                self.peers[0].send_bytes(as_bytes(array))
-                own = array[cuts[self.rank] : cuts[self.rank + 1]]
-                self.peers[0].recv_bytes_into(as_bytes(own))
-                return
-            self.add_others(array)
-            for rank, peer in enumerate(self.peers, start=1):
-                peer.send_bytes(as_bytes(array[cuts[rank] : cuts[rank + 1]]))
+    def begin_reduce(self, array: Array, cuts: Sequence[int], parts: Sequence[slice]) -> None:
+        for part in parts:
+            owned = [array[own] for own in within(part, cuts)]
+            with losing():
+                if self.rank:
+                    self.peers[0].send_bytes(as_bytes(array[part]))
+                    self.peers[0].recv_bytes_into(as_bytes(owned[self.rank]))
+                else:
+                    self.add_others(array[part])
+                    for peer, own in zip(self.peers, owned[1:], strict=True):
+                        peer.send_bytes(as_bytes(own))
 
     def gather(self, array: Array, cuts: Sequence[int]) -> None:
         with losing():
@@ -167,6 +188,12 @@ class HostGroup(Group):
         if key not in self.received:
             self.received[key] = np.empty_like(array)
         return self.received[key]
+
+
+def within(part: slice, cuts: Sequence[int]) -> list[slice]:
+    """What each rank updates of a part of the flat buffers, which may be nothing."""
+    inside = [min(max(cut, part.start), part.stop) for cut in cuts]
+    return [slice(start, stop) for start, stop in pairwise(inside)]
 
 
 def as_bytes(array: np.ndarray) -> memoryview:

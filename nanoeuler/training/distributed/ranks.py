@@ -29,6 +29,8 @@ RANK, RANKS, LEADER, KEY = (
     f"NANOEULER_{name}" for name in ("RANK", "RANKS", "LEADER", "LEADER_KEY")
 )
 POLL_SECONDS = 0.2
+MISTAKE_SECONDS = 1.0
+"""How much later rank 0 may find a mistake that another rank has found, too."""
 PATIENCE_SECONDS = 20.0
 """How long ranks may take to end by themselves."""
 
@@ -46,12 +48,16 @@ def ranks(size: int, folder: Path) -> Iterator[Group]:
     `folder` is the stage's, which the hosts of all ranks see.
     """
     if own_rank():
+        follower: HostGroup | None = None
         try:
-            yield follow(folder)
+            follower = follow(folder)
+            yield follower
         except Lost:
             raise SystemExit(1) from None  # rank 0 has said why, or was killed
         except UserError as error:
-            print(f"error  rank {own_rank()}: {error}", file=sys.stderr)
+            told = follower and follower.ends_within(MISTAKE_SECONDS)  # by rank 0
+            if not told:
+                print(f"error  rank {own_rank()}: {error}", file=sys.stderr)
             raise SystemExit(1) from None
         raise SystemExit(0)  # what comes behind a stage is for rank 0
     if slurm_tasks.task():
@@ -71,7 +77,7 @@ def ranks(size: int, folder: Path) -> Iterator[Group]:
         yield group
 
 
-def follow(folder: Path) -> Group:
+def follow(folder: Path) -> HostGroup:
     """Connect to rank 0, and wait until it has found nothing wrong with the inputs."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # rank 0 saves, and ends us
@@ -156,7 +162,8 @@ def watch(children: list[subprocess.Popen[bytes]], ended: threading.Event) -> No
                 log.line(
                     "error",
                     f"{describe(rank, len(children) + 1, status)}; the other ranks "
-                    "are stopped; run the same command again to go on from the last checkpoint",
+                    "are stopped; run the same command again, which goes on from the last "
+                    "checkpoint if there is one",
                 )
                 for other in children:
                     other.kill()

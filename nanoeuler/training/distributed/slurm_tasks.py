@@ -136,8 +136,8 @@ def watch(life: Connection, name: str, ended: threading.Event) -> None:
     if not ended.is_set():
         log.line(
             "error",
-            f"{name} has ended; the other ranks are stopped; run the same command again to go on "
-            "from the last checkpoint",
+            f"{name} has ended; the other ranks are stopped; run the same command again, which "
+            "goes on from the last checkpoint if there is one",
         )
         os._exit(1)
 

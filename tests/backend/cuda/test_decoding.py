@@ -29,6 +29,9 @@ ODD = ModelConfig(
     mtp_heads=2,
 )
 NORMED = dataclasses.replace(ODD, qk_norm="weighted")
+GPT2 = dataclasses.replace(ODD, family="gpt2", heads=3, kv_heads=3)
+CONFIGS = [ODD, NORMED, GPT2]
+NAMES = ["plain", "norms of heads", "GPT-2"]
 WARM = Sampling(temperature=1.0, top_p=0.9, seed=3)
 SETTINGS = [
     GREEDY,
@@ -74,11 +77,13 @@ def chosen_by_device(backend, logits, samplings, positions, allowed):
     return backend.to_host(chosen)
 
 
+@pytest.mark.parametrize("portable", [False, True])
 @pytest.mark.parametrize("vocabulary", [2, 300, 4096, 50_257])
-def test_the_device_chooses_what_the_host_chooses(vocabulary):
+def test_the_device_chooses_what_the_host_chooses(vocabulary, portable):
     import ml_dtypes
 
-    backend, random = engine("bf16"), np.random.default_rng(vocabulary)
+    backend = engine("bf16", portable=portable)
+    random = np.random.default_rng(vocabulary)
     peaked = -1.1 * np.log(np.arange(1, vocabulary + 1)) + 0.3 * random.standard_normal(
         (64, vocabulary)
     )  # as words are distributed
@@ -97,8 +102,10 @@ def test_the_device_chooses_what_the_host_chooses(vocabulary):
     np.testing.assert_array_equal(chosen, choose(logits, WARM, positions, allowed))
 
 
-def test_logits_that_are_no_numbers_are_refused():
-    backend, logits, allowed = engine("bf16"), np.zeros((4, 70), np.float32), np.arange(70) > 0
+@pytest.mark.parametrize("vocabulary", [70, 50_257])
+def test_logits_that_are_no_numbers_are_refused(vocabulary):
+    backend, logits = engine("bf16"), np.zeros((4, vocabulary), np.float32)
+    allowed = np.arange(vocabulary) > 0
     logits[:, 0] = np.nan  # not allowed, so nobody minds
     logits[1, 5], logits[2, 6], logits[3] = np.nan, np.inf, -np.inf
     for sampling in (GREEDY, Sampling()):
@@ -130,14 +137,14 @@ def prompts(count):
 
 @pytest.mark.parametrize("rows", [1, 3, 9])
 @pytest.mark.parametrize("sampling", [GREEDY, WARM])
-@pytest.mark.parametrize("config", [ODD, NORMED], ids=["plain", "norms of heads"])
+@pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
 def test_in_float32_a_model_writes_what_the_specification_writes(config, sampling, rows):
     expected = written(ReferenceBackend(), sampling, prompts(rows), config=config)
     assert written(engine("fp32"), sampling, prompts(rows), config=config) == expected
     assert any(each.dropped for each in expected)
 
 
-@pytest.mark.parametrize("config", [ODD, NORMED], ids=["plain", "norms of heads"])
+@pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
 def test_graphs_and_overlapping_kernels_change_nothing(config):
     texts = []
     for graphs, overlaps in ((True, True), (True, True), (False, True), (True, False)):
@@ -149,7 +156,7 @@ def test_graphs_and_overlapping_kernels_change_nothing(config):
     assert texts[1:] == texts[:1] * 3
 
 
-@pytest.mark.parametrize("config", [ODD, NORMED], ids=["plain", "norms of heads"])
+@pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
 def test_a_prompt_read_at_once_and_in_parts_leaves_the_same_cache_but_for_rounding(config):
     """By the composed ops, and by the kernels of many and of few rows."""
     backend = engine("bf16")
@@ -215,9 +222,9 @@ def test_a_cache_that_is_gone_leaves_its_memory_and_its_graphs_to_the_next():
 # ---- drafts
 
 
-def drafted(backend, sampling, prompts, max_tokens=90, drafts=True, qk_norm="none"):
+def drafted(backend, sampling, prompts, kind, max_tokens=90, drafts=True):
     """What a model writes some of whose drafts are right, and the tokens of a pass."""
-    model = chain(backend, cycle(40, 0.2), noise=0.5, mixing=1.0, dim=64, qk_norm=qk_norm)
+    model = chain(backend, cycle(40, 0.2), noise=0.5, mixing=1.0, dim=64, **kind)
     speculation = Speculation(4, 0.0) if drafts else None
     positions, allowed = 100 * np.arange(len(prompts)), np.arange(40) > 2
     decoding = Decoding(model, prompts, sampling, max_tokens, -1, allowed, positions, speculation)
@@ -228,24 +235,24 @@ def drafted(backend, sampling, prompts, max_tokens=90, drafts=True, qk_norm="non
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM])
 @pytest.mark.parametrize("rows", [1, 3, 9])
-@pytest.mark.parametrize("qk_norm", ["none", "weighted"])
-def test_drafts_change_no_token_in_float32(qk_norm, rows, sampling):
+@pytest.mark.parametrize("kind", [{}, {"qk_norm": "weighted"}, {"family": "gpt2"}], ids=NAMES)
+def test_drafts_change_no_token_in_float32(kind, rows, sampling):
     starts = [[3 + row] * (1 + 4 * row) for row in range(rows)]
-    expected, _ = drafted(ReferenceBackend(), sampling, starts, drafts=False, qk_norm=qk_norm)
-    found, tokens_per_pass = drafted(engine("fp32"), sampling, starts, qk_norm=qk_norm)
+    expected, _ = drafted(ReferenceBackend(), sampling, starts, kind, drafts=False)
+    found, tokens_per_pass = drafted(engine("fp32"), sampling, starts, kind)
     assert found == expected
     # rows that slide one after another leave the others little room for drafts
     assert tokens_per_pass > 1.2 or rows > 1
     assert all(each.dropped for each in expected)
 
 
-@pytest.mark.parametrize("qk_norm", ["none", "rms"])
-def test_graphs_and_overlapping_kernels_change_nothing_with_drafts(qk_norm):
+@pytest.mark.parametrize("kind", [{}, {"qk_norm": "rms"}, {"family": "gpt2"}], ids=NAMES)
+def test_graphs_and_overlapping_kernels_change_nothing_with_drafts(kind):
     texts = []
     for graphs, overlaps in ((True, True), (True, True), (False, True), (True, False)):
         backend = engine("bf16", graphs=graphs)
         backend.kernels.overlaps &= overlaps
-        texts.append([drafted(backend, WARM, [[5]] * rows, qk_norm=qk_norm) for rows in (1, 2)])
+        texts.append([drafted(backend, WARM, [[5]] * rows, kind) for rows in (1, 2)])
     assert texts[1:] == texts[:1] * 3
     assert texts[0][0][1] > 1.2
 

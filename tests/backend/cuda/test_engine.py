@@ -17,6 +17,7 @@ SMALL = ModelConfig.from_dict({"preset": "small"})
 FUSED = ModelConfig.from_dict(
     {"preset": "small", "ffn": 512}
 )  # with 4,096 tokens in bf16 its products are fused on Hopper
+GPT2 = ModelConfig.from_dict({"preset": "gpt2-tiny"})
 
 
 def engine(*arguments, **fields):
@@ -67,7 +68,13 @@ def test_gradients_of_a_whole_model_are_those_of_the_specification(precision, pr
 
 @pytest.mark.parametrize(
     ("precision", "config", "rows"),
-    [("fp32", SMALL, 8), ("bf16", SMALL, 8), ("bf16", FUSED, 32), ("fp8", FUSED, 32)],
+    [
+        ("fp32", SMALL, 8),
+        ("bf16", SMALL, 8),
+        ("bf16", FUSED, 32),
+        ("fp8", FUSED, 32),
+        ("fp8", GPT2, 32),
+    ],
 )
 def test_equal_runs_end_with_equal_bits_with_and_without_graphs_and_recomputation(
     precision, config, rows

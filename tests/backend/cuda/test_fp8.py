@@ -38,14 +38,14 @@ def engine(precision="fp8", **fields):
 
 
 class Trial:
-    """An engine in training, the weights of a layer of `base`, and random arrays."""
+    """An engine in training, the weights of a layer, and random arrays."""
 
-    def __init__(self):
+    def __init__(self, config=CONFIG):
         self.ops = engine()
         self.fp8 = self.ops.fp8
         self.random = np.random.default_rng(0)
-        parameters = spread_parameters(CONFIG, self.random)
-        self.state = TrainingState(CONFIG, self.ops, parameters, ADAMW)
+        parameters = spread_parameters(config, self.random)
+        self.state = TrainingState(config, self.ops, parameters, ADAMW)
         self.weights = self.state.model.weights
         self.attention, self.mlp = self.weights.blocks
 

@@ -21,9 +21,13 @@ def engine(precision="fp8", **fields):
     return CudaBackend(precision, **fields)
 
 
-def trained(backend, steps, start=None):
+SMALL = {"preset": "small", "ffn": 512}
+GPT2 = {"preset": "gpt2-tiny"}
+
+
+def trained(backend, steps, start=None, fields=SMALL):
     """A small model after some steps, from a checkpoint's tensors and scales."""
-    config = ModelConfig.from_dict({"preset": "small", "ffn": 512})
+    config = ModelConfig.from_dict(fields)
     state = TrainingState(
         config, backend, spread_parameters(config, np.random.default_rng(3)), ADAMW
     )
@@ -40,11 +44,12 @@ def digest(end):
     return hashlib.sha256(b"".join(x.tobytes() for x in end.tensors.values())).hexdigest()
 
 
-def test_a_resumed_run_ends_with_equal_bits():
-    whole, half = trained(engine(), 6), trained(engine(), 3)
-    assert digest(trained(engine(), 6, start=half)) == digest(whole)
+@pytest.mark.parametrize("fields", [SMALL, GPT2])
+def test_a_resumed_run_ends_with_equal_bits(fields):
+    whole, half = (trained(engine(), steps, fields=fields) for steps in (6, 3))
+    assert digest(trained(engine(), 6, half, fields)) == digest(whole)
     half.scales = {}  # and would not without them
-    assert digest(trained(engine(), 6, start=half)) != digest(whole)
+    assert digest(trained(engine(), 6, half, fields)) != digest(whole)
 
 
 def test_training_again_on_the_same_engine_begins_anew():
@@ -52,19 +57,27 @@ def test_training_again_on_the_same_engine_begins_anew():
     assert digest(trained(backend, 4)) == digest(trained(backend, 4))
 
 
-@pytest.mark.parametrize("fields", [{}, {"preset": "large"}, {"qk_norm": "rms"}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"preset": "large"},
+        {"qk_norm": "rms"},
+        {"preset": "gpt2"},
+        GPT2 | {"mtp_heads": 2, "step_size": 0.5, "tied": False},
+    ],
+)
 def test_the_start_check_passes_and_computes_in_fp8(fields):
     backend = engine()
     config = ModelConfig.from_dict({"preset": "base"} | fields)
     assert not [row for row in check_form(backend, config) if not row.passed]
-    assert {"norm 4", "hidden again 1", "dgate_up 1", "dqkv 1", "dlogits 0"} <= set(
-        backend.fp8.names
-    )
+    inner = "dup 1" if config.family == "gpt2" else "dgate_up 1"
+    assert {"norm 4", "hidden again 1", inner, "dqkv 1", "dlogits 0"} <= set(backend.fp8.names)
 
 
-def wrong_slot(fp8, monkeypatch):
+def wrong_slot(ops, monkeypatch):
     """A product takes the scale of its weight for both factors."""
-    operands = fp8.operands
+    fp8, operands = ops.fp8, ops.fp8.operands
 
     def mistaken(x, weight, *, across=False):
         pair = operands(x, weight, across=across)
@@ -73,9 +86,9 @@ def wrong_slot(fp8, monkeypatch):
     monkeypatch.setattr(fp8, "operands", mistaken)
 
 
-def old_weights(fp8, monkeypatch):
+def old_weights(ops, monkeypatch):
     """The weights' copies are those of another model."""
-    begin = fp8.begin_step
+    fp8, begin = ops.fp8, ops.fp8.begin_step
 
     def mistaken(weights):
         begin(weights)
@@ -85,9 +98,9 @@ def old_weights(fp8, monkeypatch):
     monkeypatch.setattr(fp8, "begin_step", mistaken)
 
 
-def other_tokens(fp8, monkeypatch):
+def other_tokens(ops, monkeypatch):
     """A gradient of a weight pairs tokens with their neighbours."""
-    operands = fp8.turned_operands
+    operands = ops.fp8.turned_operands
 
     def mistaken(dout, x):
         pair = operands(dout, x)
@@ -95,12 +108,41 @@ def other_tokens(fp8, monkeypatch):
             pair[0].values[...] = pair[0].values[:, ::-1].copy()
         return pair
 
-    monkeypatch.setattr(fp8, "turned_operands", mistaken)
+    monkeypatch.setattr(ops.fp8, "turned_operands", mistaken)
 
 
-@pytest.mark.parametrize("plant", [wrong_slot, old_weights, other_tokens])
-def test_the_start_check_finds_planted_mistakes(plant, monkeypatch):
+def no_bias(ops, monkeypatch):
+    """What GELU is taken of has no bias."""
+    gelu, nothing = ops.fused.gelu, ops.zeros((4096,), ops.activation)
+
+    def mistaken(bias, *arrays):
+        gelu(nothing[: len(bias)], *arrays)
+
+    monkeypatch.setattr(ops.fused, "gelu", mistaken)
+
+
+def scaled_bias_gradient(ops, monkeypatch):
+    """A bias's gradient is that of the scaled copy."""
+    launch = ops.launch
+
+    def mistaken(source, kernel, grid, threads, *arguments, **options):
+        if kernel == "bias_backward_turned":
+            arguments = arguments[0], arguments[1][1:], *arguments[2:]
+        launch(source, kernel, grid, threads, *arguments, **options)
+
+    monkeypatch.setattr(ops, "launch", mistaken)
+
+
+MISTAKES = [wrong_slot, old_weights, other_tokens]
+
+
+@pytest.mark.parametrize(
+    ("preset", "plant"),
+    [("base", plant) for plant in MISTAKES]
+    + [("gpt2-tiny", plant) for plant in (*MISTAKES, no_bias, scaled_bias_gradient)],
+)
+def test_the_start_check_finds_planted_mistakes(preset, plant, monkeypatch):
     backend = engine()
-    plant(backend.fp8, monkeypatch)
-    config = small_form(ModelConfig.from_dict({"preset": "base"}))
+    plant(backend, monkeypatch)
+    config = small_form(ModelConfig.from_dict({"preset": preset}))
     assert not all(row.passed for row in check_form(backend, config))

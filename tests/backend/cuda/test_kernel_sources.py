@@ -126,20 +126,27 @@ def hopper_sources(types, config, row_counts=(8, 16, 32, 64), tokens=1, qk_norm=
     c = config
     query, key = c.heads * c.head_size, c.kv_heads * c.head_size
     starts = query, query + key, c.ffn_storage
-    sizes = DecodingSizes(c.dim, c.ffn_storage, c.heads, c.kv_heads, c.head_size, *starts, qk_norm)
+    kind = qk_norm, c.family == "gpt2"
+    sizes = DecodingSizes(c.dim, c.ffn_storage, c.heads, c.kv_heads, c.head_size, *starts, *kind)
     for rows in row_counts:
         assert all(product.fits for product in many_rows_products(sizes, rows).values())
         yield KernelSources(*types).many_rows_layer(sizes, rows, tokens)
-        yield KernelSources(*types).many_rows_head(c.dim, c.vocab_size, rows)
+        yield KernelSources(*types).many_rows_head(c.dim, c.vocab_size, rows, gpt2=kind[1])
 
 
 @pytest.mark.parametrize(
-    ("residual", "tokens", "qk_norm"),
-    [("bfloat16", 1, False), ("float32", 1, False), ("bfloat16", 4, False), ("bfloat16", 4, True)],
+    ("preset", "residual", "tokens", "qk_norm"),
+    [
+        ("base", "bfloat16", 1, False),
+        ("base", "float32", 1, False),
+        ("base", "bfloat16", 4, False),
+        ("base", "bfloat16", 4, True),
+        ("gpt2", "float32", 1, False),
+    ],
 )
-def test_two_kernels_of_many_rows_fit_side_by_side(residual, tokens, qk_norm):
+def test_two_kernels_of_many_rows_fit_side_by_side(preset, residual, tokens, qk_norm):
     """So that the weights of the next one are loaded while one multiplies."""
-    c = ModelConfig.from_dict({"preset": "base"})
+    c = ModelConfig.from_dict({"preset": preset})
     for source in hopper_sources(("bfloat16", residual), c, tokens=tokens, qk_norm=qk_norm):
         for name, (registers, spilled, _) in resources(compile_source(source, "sm_90a")).items():
             assert registers <= 128, name

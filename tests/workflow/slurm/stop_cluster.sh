@@ -10,7 +10,7 @@ if [ -s "$folder/slurmctld.pid" ]; then
     sleep 0.1
   done
 fi
-for file in "$folder"/slurmd-*.pid "$folder"/{slurmctld,munged}.pid; do
+for file in "$folder"/slurmd-*.pid "$folder"/{slurmctld,slurmdbd,mariadbd,munged}.pid; do
   pid=$(cat "$file" 2>/dev/null) || continue
   daemon=$(basename "$file" .pid)
   daemon=${daemon%-*}
@@ -23,4 +23,5 @@ for file in "$folder"/slurmd-*.pid "$folder"/{slurmctld,munged}.pid; do
   done
   kill -9 "$pid" 2>/dev/null
 done
+ip netns delete "$(basename "$folder")" 2>/dev/null
 exit 0

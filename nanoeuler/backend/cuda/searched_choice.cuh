@@ -1,0 +1,278 @@
+// The choice from a large vocabulary: only the bin that has the token is sorted. Blocks of a
+// cluster fill the bins together, and the first one goes on alone. The names' meaning: sampling.cu.
+
+constexpr int NARROW_BINS = THREADS;
+static_assert(SORTED || 12 * BINS + 12 * NARROW_BINS + 16 * CANDIDATES <= SHARED_BYTES,
+    "sums and counts of bins, twice, then ranks and weights");
+static_assert(BINS % THREADS == 0, "a thread has as many bins as any other");
+
+// Of the block, in every thread
+template <typename Choose>
+__device__ __forceinline__ u64 block_extreme(u64 value, const Choose& better) {
+    __shared__ u64 found[WARPS];
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = better(value, __shfl_xor_sync(WHOLE_WARP, value, distance));
+    __syncthreads();  // an earlier value may still be in use
+    if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = value;
+    __syncthreads();
+    value = found[0];
+#pragma unroll
+    for (int warp = 1; warp < WARPS; ++warp) value = better(value, found[warp]);
+    return value;
+}
+
+// Calls use(id, logit) for every token of this thread among those of BLOCKS blocks, of which this
+// one is number `rank`. Eight are under way at a time.
+template <int BLOCKS, typename Use>
+__device__ __forceinline__ void
+each_token(const float* logits, const unsigned char* allowed, int rank, const Use& use) {
+    constexpr int AT_ONCE = 8, STRIDE = BLOCKS * THREADS;
+    for (int first = rank * THREADS + threadIdx.x; first < VOCAB; first += AT_ONCE * STRIDE) {
+        float logit[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int id = first + i * STRIDE;
+            logit[i] = id < VOCAB && allowed[id] ? logits[id] : -INFINITE;
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i)
+            if (first + i * STRIDE < VOCAB) use(first + i * STRIDE, logit[i]);
+    }
+}
+
+// All threads of the cluster wait for each other, and see what they wrote.
+__device__ __forceinline__ void cluster_sync() {
+#if CLUSTER > 1
+    asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+// The same shared memory, of block `rank` of the cluster
+template <typename T>
+__device__ __forceinline__ T* in_block(T* shared, int rank) {
+#if CLUSTER > 1
+    asm("mapa.u64 %0, %1, %2;" : "=l"(shared) : "l"(shared), "r"(rank));
+#endif
+    return shared;
+}
+
+// The highest value of all blocks, in every thread
+__device__ __forceinline__ u64 cluster_max(u64 value, int rank) {
+    __shared__ u64 found[CLUSTER];
+    value = block_extreme(value, [](u64 a, u64 b) { return max(a, b); });
+    if (CLUSTER == 1) return value;
+    if (threadIdx.x < CLUSTER) in_block(found, threadIdx.x)[rank] = value;
+    cluster_sync();
+#pragma unroll
+    for (int block = 0; block < CLUSTER; ++block) value = max(value, found[block]);
+    return value;
+}
+
+// Weights of the tokens in COUNT bins, the likeliest first, and how many have a weight at all. Sums
+// are in halves, as shared memory adds 32 bits at once.
+template <int COUNT>
+struct Bins {
+    unsigned *low, *high, *counts;
+
+    __device__ __forceinline__ explicit Bins(unsigned* memory)
+        : low(memory), high(low + COUNT), counts(high + COUNT) {}
+
+    __device__ __forceinline__ void clear() const {
+        for (int i = threadIdx.x; i < 3 * COUNT; i += THREADS) low[i] = 0;
+        __syncthreads();
+    }
+    __device__ __forceinline__ void add(int bin, u64 weight) const {
+        const unsigned part = unsigned(weight), before = atomicAdd(low + bin, part),
+                       carry = before + part < before;
+        const unsigned rest = unsigned(weight >> 32) + carry;
+        if (rest) atomicAdd(high + bin, rest);
+        atomicAdd(counts + bin, 1u);
+    }
+    __device__ __forceinline__ u64 sum(int bin) const { return u64(high[bin]) << 32 | low[bin]; }
+
+    // The first block of the cluster gets the sums of all. Each block adds up a share of the bins.
+    __device__ __forceinline__ void collect(int rank) const {
+        cluster_sync();
+        for (int bin = rank * (COUNT / CLUSTER) + threadIdx.x;
+             bin < (rank + 1) * (COUNT / CLUSTER); bin += THREADS) {
+            u64 weight = 0;
+            unsigned tokens = 0;
+#pragma unroll
+            for (int block = 0; block < CLUSTER; ++block) {
+                const Bins theirs(in_block(low, block));
+                weight += theirs.sum(bin), tokens += theirs.counts[bin];
+            }
+            const Bins first(in_block(low, 0));
+            first.low[bin] = unsigned(weight), first.high[bin] = unsigned(weight >> 32);
+            first.counts[bin] = tokens;
+        }
+        cluster_sync();
+    }
+};
+
+// Up to, and not including, a bin or a token
+struct Passed {
+    u64 weight;
+    unsigned count;
+};
+
+class Search {
+    const float* logits;
+    const unsigned char* allowed;
+    float highest, scale;
+    double sharpness;
+    u64 *ranks, *weights;  // of CANDIDATES
+    Bins<BINS> wide;
+    Bins<NARROW_BINS> narrow;
+
+    __device__ __forceinline__ u64 weight_of(float logit) const {
+        if (logit == highest) return u64(UNIT);
+        return u64(exp((double(logit) - double(highest)) * sharpness) * UNIT + 0.5);
+    }
+    // Below exp(−32) no token has a weight.
+    __device__ __forceinline__ int bin_of(float logit) const {
+        const float at = (highest - logit) * scale;
+        return logit == highest ? 0 : at < BINS - 1 ? int(at) : BINS - 1;
+    }
+
+    // The bin with the first token at which the sum of weights (of ones, with `by_count`) exceeds
+    // `bound`; `passed` so far, and then up to that bin.
+    template <int COUNT>
+    __device__ __forceinline__ int
+    pick(const Bins<COUNT>& bins, bool by_count, u64 bound, Passed& passed) const {
+        __shared__ int picked;
+        __shared__ Passed before;
+        constexpr int EACH_BIN = COUNT / THREADS;
+        Passed mine = {0, 0};
+#pragma unroll
+        for (int i = 0; i < EACH_BIN; ++i) {
+            mine.weight += bins.sum(threadIdx.x * EACH_BIN + i);
+            mine.count += bins.counts[threadIdx.x * EACH_BIN + i];
+        }
+        Passed here = {passed.weight + sum_before(mine.weight),
+            passed.count + sum_before(mine.count)};
+        auto exceeds = [&](u64 weight, unsigned count) {
+            return (by_count ? here.count + count : here.weight + weight) > bound;
+        };
+        if (!exceeds(0, 0) && exceeds(mine.weight, mine.count)) {
+            int bin = threadIdx.x * EACH_BIN;
+            for (; !exceeds(bins.sum(bin), bins.counts[bin]); ++bin)
+                here.weight += bins.sum(bin), here.count += bins.counts[bin];
+            picked = bin, before = here;
+        }
+        __syncthreads();
+        passed = before;
+        return picked;
+    }
+
+public:
+    u64 total;  // of all weights
+    unsigned count;
+
+    // Only the first block of a cluster may search.
+    __device__ Search(const float* logits, const unsigned char* allowed, float highest,
+        double sharpness, u64* memory, int rank)
+        : logits(logits), allowed(allowed), highest(highest), scale(float(sharpness) * (BINS / 32)),
+          sharpness(sharpness), ranks(memory), weights(ranks + CANDIDATES),
+          wide(reinterpret_cast<unsigned*>(weights + CANDIDATES)), narrow(wide.low + 3 * BINS) {
+        wide.clear();
+        each_token<CLUSTER>(logits, allowed, rank, [&](int id, float logit) {
+            const u64 weight = weight_of(logit);
+            if (weight) wide.add(bin_of(logit), weight);
+        });
+        if (CLUSTER > 1) wide.collect(rank);
+        __syncthreads();
+        u64 weight = 0;
+        unsigned tokens = 0;
+        for (int bin = threadIdx.x; bin < BINS; bin += THREADS)
+            weight += wide.sum(bin), tokens += wide.counts[bin];
+        total = block_sum<WARPS>(weight), count = block_sum<WARPS>(tokens);
+    }
+
+    // Rank of the first token at which the sum of weights (of ones, with `by_count`) exceeds
+    // `bound`, and the sum of weights up to and including it.
+    __device__ u64 first_beyond(bool by_count, u64 bound, u64& sum) const {
+        __shared__ unsigned found;
+        __shared__ u64 found_rank, found_sum;
+        Passed passed = {0, 0};
+        u64 low = 0, high = ~0ull;
+        const int bin = pick(wide, by_count, bound, passed);
+        auto each = [&](const auto& use) {
+            each_token<1>(logits, allowed, 0, [&](int id, float logit) {
+                const u64 rank = rank_of(logit, id);
+                if (bin_of(logit) == bin && low <= rank && rank <= high) {
+                    const u64 weight = weight_of(logit);
+                    if (weight) use(rank, weight);
+                }
+            });
+        };
+        for (unsigned inside = wide.counts[bin]; inside > CANDIDATES;) {
+            // many equal or nearly equal logits: bins of equal width in ranks
+            u64 least = ~0ull, most = 0;
+            each([&](u64 rank, u64) { least = min(least, rank), most = max(most, rank); });
+            low = block_extreme(least, [](u64 a, u64 b) { return min(a, b); });
+            high = block_extreme(most, [](u64 a, u64 b) { return max(a, b); });
+            int shift = 0;
+            while ((high - low) >> shift >= NARROW_BINS) ++shift;
+            narrow.clear();
+            each([&](u64 rank, u64 weight) { narrow.add(int((high - rank) >> shift), weight); });
+            __syncthreads();
+            const int part = pick(narrow, by_count, bound, passed);
+            inside = narrow.counts[part];
+            high -= u64(part) << shift;
+            low = high - min(high, (1ull << shift) - 1);
+        }
+        if (threadIdx.x == 0) found = 0;
+        __syncthreads();
+        each([&](u64 rank, u64 weight) {
+            const unsigned slot = atomicAdd(&found, 1u);
+            ranks[slot] = rank, weights[slot] = weight;
+        });
+        __syncthreads();
+        for (unsigned mine = threadIdx.x; mine < found; mine += THREADS) {
+            Passed here = passed;
+            for (unsigned other = 0; other < found; ++other)
+                if (ranks[other] > ranks[mine]) here.weight += weights[other], ++here.count;
+            const u64 before = by_count ? here.count : here.weight;
+            if (before <= bound && bound < before + (by_count ? 1 : weights[mine]))
+                found_rank = ranks[mine], found_sum = here.weight + weights[mine];
+        }
+        __syncthreads();
+        sum = found_sum;
+        const u64 rank = found_rank;
+        __syncthreads();  // the next search may find something else
+        return rank;
+    }
+};
+
+__device__ __forceinline__ int id_of(u64 rank) {
+    return (1 << ID_BITS) - 1 - int(rank & ((1 << ID_BITS) - 1));
+}
+
+__device__ __forceinline__ int find(const Search& search, const Settings& s, double draw) {
+    u64 total = search.total;
+    if (0 < s.top_k && s.top_k < search.count) search.first_beyond(true, s.top_k - 1, total);
+    if (s.top_p < 1) search.first_beyond(false, bound_of_p(s.top_p, total), total);
+    u64 sum;
+    return id_of(search.first_beyond(false, bound_of_draw(draw, total), sum));
+}
+
+// The id of the token, in every thread of the first block; −1 where a logit is not finite or
+// nothing is allowed.
+__device__ int choose_searched(const float* logits, const unsigned char* allowed, const Settings& s,
+    double draw, u64* memory, int rank) {
+    constexpr u64 BROKEN = ~0ull;  // above any rank
+    u64 best = 0;
+    each_token<CLUSTER>(logits, allowed, rank, [&](int id, float logit) {
+        best = max(best, logit < INFINITE ? rank_of(logit, id) : BROKEN);
+    });
+    best = cluster_max(best, rank);
+    if (best == BROKEN) return -1;
+    const int likeliest = id_of(best);
+    const float highest = allowed[likeliest] ? logits[likeliest] : -INFINITE;
+    if (highest == -INFINITE) return -1;
+    if (s.temperature == 0) return likeliest;
+    const Search search(logits, allowed, highest, 1 / s.temperature, memory, rank);
+    return rank == 0 ? find(search, s, draw) : 0;
+}

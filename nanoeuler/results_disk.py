@@ -1,0 +1,59 @@
+"""About how many checkpoints a stage of training leaves on disk."""
+
+import math
+from typing import NamedTuple
+
+from nanoeuler.config.settings import Training
+from nanoeuler.training.schedule import Schedule
+from nanoeuler.training.skipping import REWIND_STEPS
+
+
+class Kept(NamedTuple):
+    """Numbers of checkpoints."""
+
+    last: int  # when the stage is finished
+    most: int  # at a time, with the one that is being written
+
+
+def checkpoints_kept(settings: Training, steps: int, seconds: float) -> Kept:
+    """What is left of the checkpoints of `steps` steps that take `seconds`.
+
+    This follows `Trainer.save` and `Checkpoints.remove_all_but`. Each measurement on held-out text
+    is taken to be better than the one before.
+    """
+    schedule = Schedule.of(settings, steps)
+    kept_for_longer = {schedule.decay_start} if schedule.kind == "wsd" else set()
+    keeps_best = settings.keep == "best"
+    minutes = seconds / steps / 60
+    between = settings.checkpoint_minutes / minutes if minutes else math.inf  # steps
+    present: dict[int, int] = {}  # step → the best step when it was saved
+    best = saved = step = most = 0
+
+    def save() -> None:
+        nonlocal saved, most
+        most = max(most, len(present) + 1)
+        saved, present[step] = step, best or step
+        kept = {*sorted(present)[-2:], *[s for s in present if s <= step - REWIND_STEPS][-1:]}
+        kept |= kept_for_longer | ({best} if keeps_best else set())
+        if keeps_best:
+            kept |= {present[s] for s in kept & present.keys()}
+        for other in present.keys() - kept:
+            del present[other]
+
+    while step < steps:
+        coming = {
+            steps,
+            settings.validate_every * (step // settings.validate_every + 1),
+            saved + math.ceil(between) if between < steps else steps,
+            *kept_for_longer,
+        }
+        step = min(s for s in coming if s > step)
+        measured = step % settings.validate_every == 0 or step == steps
+        if step in kept_for_longer and step < steps:
+            save()
+        if step - saved >= between * (0.1 if measured else 1.0) or (measured and keeps_best):
+            save()
+        if measured:
+            best = step
+    save()  # the finished one, which is written beside the one that it replaces
+    return Kept(len(present), most)

@@ -1,0 +1,62 @@
+"""Jobs on a real Slurm with an accounting database: `sacct` says how they ended."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.slurm_cluster import PROFILE, slurm, slurm_cluster
+from tests.waiting import CEILING, wait_until
+
+ONE_JOB = (*PROFILE, "--config", "device=cpu", "--verbose", "results/trial/gradients.json")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[dict[str, str]]:
+    """The environment of the login node."""
+    pytest.importorskip(
+        "snakemake_executor_plugin_slurm", reason="the slurm extra is not installed"
+    )
+    with slurm_cluster(accounting="slurmdbd") as environment:
+        yield environment
+
+
+def states(cluster) -> list[str]:
+    return slurm(cluster, "sacct", "-X", "--noheader", "--format=State%20").split("\n")
+
+
+def test_a_job_that_failed_and_its_retry_are_watched_by_sacct(checkout, cluster):
+    fails = f"""\
+    once = Path({str(checkout.path / "failed once")!r})
+    if not once.exists():
+        once.touch()
+        return 1
+    text = f"""
+    checkout.replace("nanoeuler/__main__.py", "    text = f", fails)
+    said = checkout.run(*ONE_JOB, environment=cluster)
+    assert "Status query timing (cycle): command=sacct" in said
+    assert "command=squeue" not in said
+    assert said.count("Trying to restart job") == 1
+    assert [state.strip() for state in states(cluster)[:2]] == ["FAILED", "COMPLETED"]
+
+
+def test_a_job_that_scancel_ended_ends_the_run(checkout, cluster):
+    """`sacct` names who cancelled it: CANCELLED by 1000."""
+    slurm(cluster, "scontrol", "update", "PartitionName=main", "State=DOWN")
+    try:
+        with ThreadPoolExecutor() as threads:
+            running = threads.submit(checkout.snakemake, *ONE_JOB, environment=cluster)
+            wait_until(lambda: waiting(cluster) or running.done())
+            slurm(cluster, "scancel", *waiting(cluster))
+            ended = running.result(timeout=CEILING)
+    finally:
+        slurm(cluster, "scontrol", "update", "PartitionName=main", "State=UP")
+    assert ended.returncode != 0
+    assert "SLURM status is: 'CANCELLED'" in ended.stderr
+    assert "Trying to restart" not in ended.stderr
+
+
+def waiting(cluster) -> list[str]:
+    return slurm(cluster, "squeue", "--noheader", "--format=%i").split()
