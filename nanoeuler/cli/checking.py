@@ -1,4 +1,4 @@
-"""Subcommand `check`: gradients beside finite differences, the engine beside the specification,
+"""Subcommand `check`: gradients beside numerical derivatives, the engine beside the specification,
 and a learner's op beside it."""
 
 import argparse
@@ -43,7 +43,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     """Add this subcommand."""
     parser = subparsers.add_parser(
         "check",
-        help="compare every gradient with finite differences, and the engine with the result",
+        help="compare every gradient with numerical derivatives, and the engine with the result",
         description="Compare the gradient of every op and of every parameter tensor with finite "
         "differences, and what the engine at hand computes with that specification in float64: "
         "gradients, decoded tokens, updates. Without --config, a GPU's engine (or the CPU's with "
@@ -111,7 +111,7 @@ def run_check(options: argparse.Namespace) -> None:
     refuse_wrong_gradients(gradients, "check")
     log.line(
         "check",
-        f"every gradient agrees with finite differences (limit {TOLERANCE:g})",
+        f"every gradient agrees with numerical derivatives (limit {TOLERANCE:g})",
         tensors=len(gradients),
         largest_error=f"{worst(gradients).error:.1e}",
     )

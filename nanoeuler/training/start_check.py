@@ -1,6 +1,6 @@
 """The check at the start of a stage: is what is about to compute the model right?
 
-Gradients are compared with finite differences, and the engine with the specification. A result
+Gradients are compared with numerical derivatives, and the engine with the specification. A result
 holds for the code, the engine with its versions and device, and the form of the model. It is kept
 in the user's cache folder, so that a restart does not pay again.
 """
@@ -100,7 +100,7 @@ def check_before_training(form: Form, stage: str) -> dict[str, Any]:
     engine = kept["engine"]
     log.line(
         "gradients",
-        f"every op and tensor agrees with finite differences to {kept['gradients']:.1e}, "
+        f"every op and tensor agrees with numerical derivatives to {kept['gradients']:.1e}, "
         f"{engine_name(form.engine)} with the specification to {engine['largest_error']:.1e} "
         f"(limit {engine['limit']:g})",
     )
@@ -117,7 +117,7 @@ def refuse_wrong_gradients(rows: list[Comparison], where: str) -> None:
     if wrong:
         row = worst(wrong)
         raise UserError(
-            f"{where}: {len(wrong)} of {len(rows)} gradients differ from finite differences by "
+            f"{where}: {len(wrong)} of {len(rows)} gradients differ from numerical derivatives by "
             f"more than {row.limit:g}, most of all that of {row.tensor} in '{row.case}', by "
             f"{row.error:.1e}; the backward pass of an op is not the derivative of its forward "
             "pass ('nanoeuler check' prints the whole table)"

@@ -1,4 +1,4 @@
-"""Behaviour of the reference ops that finite differences do not show.
+"""Behaviour of the reference ops that numerical derivatives do not show.
 
 Extreme values, flags, cached attention, the optimizer.
 """

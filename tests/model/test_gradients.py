@@ -1,4 +1,4 @@
-"""The backward pass: finite differences, float32, micro-batches, and the padding."""
+"""The backward pass: numerical derivatives, float32, micro-batches, and the padding."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 
 from nanoeuler.backend.records import AdamWConstants, FlatState, ParameterRun
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.checks.comparison import compare, finite_difference
+from nanoeuler.model.checks.comparison import compare, complex_step, finite_difference
 from nanoeuler.model.checks.model_gradients import (
     CASES,
     TINY,
@@ -56,19 +56,19 @@ def random_task(config, rows, length, seed=2):
     return batch, targets, weights / weights.sum()
 
 
-# ---- finite differences
+# ---- numerical derivatives
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_tensor_of_every_case_agrees_with_finite_differences(case):
+def test_every_tensor_of_every_case_agrees_with_complex_steps(case):
     comparisons = list(check_model(case))
     config = ModelConfig.from_dict(TINY | CASES[case][0])
     assert [comparison.tensor for comparison in comparisons] == [
         tensor.name for tensor in tensor_table(config)
     ]
     assert [comparison for comparison in comparisons if not comparison.passed] == []
-    # what the differences reach, well below the limit
-    assert max(comparison.error for comparison in comparisons) < 2e-7
+    # what the steps reach, far below the limit
+    assert max(comparison.error for comparison in comparisons) < 1e-13
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -105,7 +105,7 @@ def test_the_quick_form_leaves_no_tensor_without_a_gradient():
     # one token alone, for instance, has no gradient in its query and key weights, so no mistake
     # would show there
     comparisons = list(check_all(quick=True))
-    assert all(0 < comparison.error < 1e-6 for comparison in comparisons)
+    assert all(0 < comparison.error < 1e-9 for comparison in comparisons)
 
 
 def test_the_cases_cover_what_the_model_can_vary():
@@ -126,8 +126,8 @@ def test_the_cases_cover_what_the_model_can_vary():
 
 def test_a_comparison_fails_above_the_limit_and_for_what_is_no_number():
     numeric = np.array([3.0, 4.0])
-    assert compare("case", "tensor", numeric * (1 + 9e-7), numeric).passed
-    assert not compare("case", "tensor", numeric * (1 + 2e-6), numeric).passed
+    assert compare("case", "tensor", numeric * (1 + 9e-10), numeric).passed
+    assert not compare("case", "tensor", numeric * (1 + 2e-9), numeric).passed
     assert not compare("case", "tensor", numeric * np.nan, numeric).passed
     assert compare("case", "tensor", np.zeros(2), np.zeros(2)).passed
     almost_zero = np.array([0.0, 1e-12])
@@ -138,6 +138,13 @@ def test_finite_differences_are_exact_for_a_polynomial_of_degree_four_and_leave_
     values = np.array([0.5, -1.0])
     derivative = finite_difference(lambda: float((values**4).sum()), values)
     assert derivative == pytest.approx(4 * values**3, rel=1e-11)
+    assert values.tolist() == [0.5, -1.0]
+
+
+def test_complex_steps_are_exact_and_leave_the_values():
+    values = np.array([0.5 + 0j, -1.0])
+    derivative = complex_step(lambda: np.exp(values).sum(), values)
+    assert derivative == pytest.approx(np.exp([0.5, -1.0]), rel=1e-15)
     assert values.tolist() == [0.5, -1.0]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from nanoeuler.backend.records import PreferencePairs
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.checks.comparison import TOLERANCE, compare, finite_difference
+from nanoeuler.model.checks.comparison import compare, finite_difference
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
 from nanoeuler.model.template import TEMPLATES
@@ -239,7 +239,7 @@ def test_the_gradient_of_the_whole_loss_agrees_with_finite_differences(
                 for place in places
             ]
         )
-        assert compare("dpo", tensor.name, analytic, numeric).error < TOLERANCE, tensor.name
+        assert compare("dpo", tensor.name, analytic, numeric).error < 1e-7, tensor.name
 
 
 def derivative(function, values, index):

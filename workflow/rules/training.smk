@@ -26,7 +26,7 @@ rule check_gradients:
         config=lambda wildcards, output: stage_config(config, "check_gradients"),
         device=lambda wildcards, resources: f"--device {config['device']} --gpus {resources.gpu}",
     message:
-        "Comparing every gradient with finite differences, and the engine with the specification"
+        "Comparing every gradient with numerical derivatives, and the engine with the specification"
     shell:
         "python -m nanoeuler check --config {params.config:q} --output {output.table:q}"
         " {params.device} --log {log:q}"

@@ -1,1 +1,1 @@
-"""Checks of gradients against finite differences, and of engines against the reference."""
+"""Checks of gradients against numerical derivatives, and of engines against the reference."""

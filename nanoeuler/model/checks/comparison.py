@@ -1,8 +1,11 @@
-"""Two tensors side by side, and derivatives by finite differences.
+"""Two tensors side by side, and numerical derivatives.
 
-Central differences of 4th order, f′(x) ≈ (8 (f(x+h) − f(x−h)) − (f(x+2h) − f(x−2h))) / 12h, in
-float64 with h = 1e-3. The error of a tensor is ‖a − b‖₂ / ‖b‖₂, where b is the one to be trusted.
-Where ‖b‖ = 0, a has to be exactly 0.
+Finite differences are central and of 4th order, in float64 with h = 1e-3:
+f′(x) ≈ (8 (f(x+h) − f(x−h)) − (f(x+2h) − f(x−2h))) / 12h. A complex step (Squire and Trapp 1998)
+needs f to be analytic, and subtracts nothing: f′(x) = Im f(x+ih) / h with h = 1e-30.
+
+The error of a tensor is ‖a − b‖₂ / ‖b‖₂, where b is the one to be trusted. Where ‖b‖ = 0, a has to
+be exactly 0.
 """
 
 from collections.abc import Callable
@@ -10,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-TOLERANCE = 1e-6
-"""Finite differences of this order and step reach about 5e-9 in float64; a wrong term shows at
-1e-2 and above."""
+TOLERANCE = 1e-9
+"""Finite differences of single ops reach 3e-12, complex steps through whole models 1e-14. A wrong
+term shows at 1e-2 and above."""
 
-STEP = 1e-3
+STEP, COMPLEX_STEP = 1e-3, 1e-30
 
 
 @dataclass(frozen=True)
@@ -68,4 +71,18 @@ def finite_difference(function: Callable[[], float], values: np.ndarray) -> np.n
             samples.append(function())
         values[index] = kept
         gradient[index] = (8 * (samples[0] - samples[1]) - (samples[2] - samples[3])) / (12 * STEP)
+    return gradient
+
+
+def complex_step(function: Callable[[], complex], values: np.ndarray) -> np.ndarray:
+    """The derivative of `function()` with respect to each element of `values`, which are complex.
+
+    Elements are changed in place, and restored.
+    """
+    gradient = np.empty(values.shape)
+    for index in np.ndindex(values.shape):
+        kept = values[index]
+        values[index] = kept + 1j * COMPLEX_STEP
+        gradient[index] = function().imag / COMPLEX_STEP
+        values[index] = kept
     return gradient

@@ -1,7 +1,7 @@
 """Is the backward pass of a whole model the derivative of its forward pass?
 
-Every parameter tensor is compared with finite differences, in models that are small enough to
-change each parameter on its own.
+Every parameter tensor is compared with complex steps, in models that are small enough to change
+each parameter on its own.
 """
 
 import functools
@@ -12,7 +12,7 @@ import numpy as np
 
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.reference import ReferenceBackend
-from nanoeuler.model.checks.comparison import Comparison, compare, finite_difference
+from nanoeuler.model.checks.comparison import Comparison, compare, complex_step
 from nanoeuler.model.checks.op_gradients import check_ops
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.families import family_of
@@ -91,18 +91,18 @@ def check_model(case: str, backend: Backend | None = None, seed: int = 1) -> Ite
 
 @functools.cache
 def derivatives(case: str, seed: int) -> dict[str, np.ndarray]:
-    """Finite differences of the loss with respect to every tensor, by the reference's forward pass.
+    """The loss's derivative with respect to every tensor, by the reference's forward pass.
 
-    They take nearly all the time of a check and are the same for every engine. A tensor changes
+    That takes nearly all the time of a check and is the same for every engine. A tensor changes
     nothing before the block that reads it, so that the pass resumes there.
     """
-    example = Example(case, ReferenceBackend(np.float64), seed)
+    example = Example(case, ReferenceBackend(np.complex128), seed)
     values = example.parameters
     found = {}
     for tensor in values.table:
         example.loss()  # with the parameters as they are
         loss = functools.partial(example.loss, first=example.first_reader(tensor.name))
-        found[tensor.name] = finite_difference(loss, values[tensor.name])
+        found[tensor.name] = complex_step(loss, values[tensor.name])
     return found
 
 
@@ -113,15 +113,15 @@ class Example:
         fields, length = CASES[case]
         self.ops, self.config = ops, ModelConfig.from_dict(TINY | fields)
         random = np.random.default_rng(seed)
-        parameters = random_parameters(self.config, random)
+        parameters = random_parameters(self.config, random).astype(ops.dtype)
         self.parameters = FlatBuffer(self.config, parameters)
         self.model = Transformer(self.config, parameters, ops)
         self.batch, targets_BTK = random_rows(self.config, 2, length, random)
         tokens, self.targets_R = self.batch.ids.size, targets_BTK.reshape(-1)
         weights_K = np.asarray(self.config.mtp_weights) / sum(self.config.mtp_weights) / tokens
         self.weights_R = np.tile(weights_K, tokens)
-        self.logprobs_R = np.empty(len(self.targets_R))
-        self.lse_R = np.empty(len(self.targets_R))
+        self.logprobs_R = np.empty(len(self.targets_R), ops.dtype)
+        self.lse_R = np.empty(len(self.targets_R), ops.dtype)
 
     def first_reader(self, name: str) -> int | None:
         """The first block that reads the tensor `name`.
@@ -136,7 +136,7 @@ class Example:
         readers = (i for i, block in enumerate(blocks) if name in {t.name for t in block.tensors()})
         return next(readers, len(blocks))
 
-    def loss(self, first: int | None = None) -> float:
+    def loss(self, first: int | None = None) -> Any:
         """The loss; from block `first` on, if nothing before it has changed since the last call."""
         model = self.model
         buffers = model.buffers(*self.batch.ids.shape, training=True)
@@ -147,7 +147,7 @@ class Example:
             model.run_blocks(rows, buffers, model.training_weights, first=first)
         logits = self.model.heads.logits(self.model.weights.heads, buffers)
         self.ops.cross_entropy(logits, self.targets_R, self.logprobs_R, self.lse_R)
-        return float(-(self.logprobs_R * self.weights_R).sum())
+        return -(self.logprobs_R * self.weights_R).sum()
 
     def gradients(self) -> FlatBuffer:
         """The loss's gradient by the backward pass."""
