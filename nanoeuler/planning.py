@@ -19,7 +19,7 @@ import numpy as np
 
 from nanoeuler import scaling_law
 from nanoeuler.config.paths import Paths
-from nanoeuler.config.settings import STAGE_SECTIONS, Dpo, Pretrain, Sft
+from nanoeuler.config.settings import STAGE_SECTIONS, Dpo, Pretrain, Sft, Training
 from nanoeuler.corpus.document_sources import FINEWEB, GUTENBERG
 from nanoeuler.evaluation import shapes
 from nanoeuler.evaluation.report.playable import MOST_PARAMETERS
@@ -93,6 +93,7 @@ class StageCost:
     epochs: float
     seconds: float | None = None
     depth: float = 1.0  # operations of a token, as a share of those in the whole model
+    scored: float = 0.0  # tokens that are measured on the way, in forward passes
     longer: float = 0.0  # seconds that its updates take beyond AdamW's
 
 
@@ -202,19 +203,36 @@ def stage_costs(plan: Plan, config: Config) -> dict[str, StageCost]:
         Dpo.read(config["dpo"]),
     )
     of_a_token = bytes_per_token(config["tokenizer"]["vocab_size"])
-    records, pairs = records_and_pairs(config)
-    tuned = StageCost(sft.epochs * (1 - sft.validation_share) * records / of_a_token, sft.epochs)
-    aligned = StageCost(dpo.epochs * (1 - dpo.validation_share) * pairs / of_a_token, dpo.epochs)
+    records, pairs = (amount / of_a_token for amount in records_and_pairs(config))
+    held_out = plan.text_tokens * plan.held_out_bytes / max(1.0, plan.text_bytes)
+    sources = sum(amount > 0 for amount in plan.sources.values())
+    measured = min(held_out, sources * pretrain.validation_tokens)
+
+    def tuned(settings: Sft | Dpo, tokens: float) -> StageCost:
+        held_out = settings.validation_share * tokens
+        worked = settings.epochs * (tokens - held_out)
+        return StageCost(
+            worked, settings.epochs, scored=(1 + measurements(settings, worked)) * held_out
+        )
+
+    aligned = tuned(dpo, pairs)
+    aligned.scored += pairs  # by the parent, once
     return {
         "pretrain": StageCost(
             pretrain.tokens,
             pretrain.tokens / max(1.0, plan.text_tokens),
             depth=mean_depth(ModelConfig.from_dict(config["model"]), pretrain),
+            scored=measurements(pretrain, pretrain.tokens) * measured,
         ),
-        "sft": tuned,
-        "sft_scratch": tuned,
+        "sft": tuned(sft, records),
+        "sft_scratch": tuned(sft, records),
         "dpo": aligned,
     }
+
+
+def measurements(settings: Training, tokens: float) -> int:
+    """How often a stage of `tokens` measures its model while it trains, and at its end."""
+    return math.ceil(math.ceil(tokens / settings.batch_tokens) / settings.validate_every)
 
 
 def mean_depth(model: ModelConfig, pretrain: Pretrain) -> float:
@@ -275,10 +293,18 @@ def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = 4.0) 
 
 
 def set_rate(config: Config, plan: Plan, tokens_per_second: float) -> None:
-    """Fill in the time of each stage, and what depends on it."""
+    """Fill in the time of each stage, and what depends on it.
+
+    A token that is only scored costs the forward pass of one head, a third of its training.
+    """
+    model = ModelConfig.from_dict(config["model"])
+    one_head = replace(model, mtp_heads=1, mtp_weights=())
+    flops = [training_flops_per_token(form, model.context) for form in (one_head, model)]
+    forward = flops[0] / flops[1] / 3
     plan.tokens_per_second = tokens_per_second
     for stage in plan.stages.values():
-        stage.seconds = stage.depth * stage.tokens / tokens_per_second + stage.longer
+        work = stage.depth * (stage.tokens + forward * stage.scored)
+        stage.seconds = work / tokens_per_second + stage.longer
     estimate_results(plan, config)
 
 

@@ -1,6 +1,7 @@
 """The cost of a run is told before it starts. One that is too large gets the command to type."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -215,14 +216,39 @@ def test_compiling_does_not_count_as_training():
 
 
 def test_what_updates_take_beyond_adamw_counts_for_each_step_of_pretraining_alone():
-    config, plan = plan_of("config", "model.layers=1")
-    planning.probe(config, ReferenceBackend(), plan, seconds=0.1)
+    class SlowUpdates(ReferenceBackend):
+        def muon(self, *arguments):
+            time.sleep(1)  # beside steps of 30 ms
+            super().muon(*arguments)
+
+    config, plan = plan_of("config", "model.layers=1", "pretrain.batch_tokens=256")
+    for stage in plan.stages.values():
+        stage.scored = 0.0
+    planning.probe(config, SlowUpdates(), plan, seconds=0.1)
     pretrain, sft = plan.stages["pretrain"], plan.stages["sft"]
     assert config["pretrain"]["optimizer"] == "muon"
-    assert pretrain.longer > 0  # Newton and Schulz's products, many times what AdamW computes
+    assert pretrain.longer > 0.9 * pretrain.tokens / 256
     of_tokens = pretrain.tokens / plan.tokens_per_second
     assert pretrain.seconds == pytest.approx(of_tokens + pretrain.longer)
     assert sft.seconds == pytest.approx(sft.tokens / plan.tokens_per_second)
+
+
+def test_measurements_on_held_out_text_take_time_too():
+    config, plan = plan_of("config", "model.mtp_heads=1", "model.mtp_weights=[1]")
+    pretrain, sft, dpo = (plan.stages[name] for name in ("pretrain", "sft", "dpo"))
+    held_out = plan.text_tokens * plan.held_out_bytes / plan.text_bytes
+    steps = math.ceil(pretrain.tokens / config["pretrain"]["batch_tokens"])
+    assert pretrain.scored == math.ceil(steps / config["pretrain"]["validate_every"]) * held_out
+    share = config["sft"]["validation_share"]
+    a_measurement = share / (1 - share) * sft.tokens / sft.epochs
+    assert sft.scored == pytest.approx(a_measurement * round(sft.scored / a_measurement))
+    assert sft.scored > a_measurement  # one before it trains
+    assert dpo.scored > dpo.tokens / dpo.epochs  # its parent reads all pairs
+    planning.set_rate(config, plan, 1000.0)
+    for stage in (pretrain, sft, dpo):
+        assert stage.seconds == pytest.approx((stage.tokens + stage.scored / 3) / 1000)
+    few = plan_of("config", "pretrain.validation_tokens=100")[1].stages["pretrain"]
+    assert few.scored == pretrain.scored / held_out * 2 * 100  # of books and of pages
 
 
 def test_the_command_fails_with_one_sentence(capsys):
