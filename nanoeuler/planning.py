@@ -9,6 +9,7 @@ import itertools
 import math
 import os
 import shutil
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -258,12 +259,13 @@ def longest_row(config: Config, model: ModelConfig) -> int:
     )
 
 
-def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = 4.0) -> None:
-    """Time a few steps of the real model for about `seconds`, and fill in the hours.
+def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = 2.5) -> None:
+    """Time steps of the real model for about `seconds`, and fill in the hours.
 
     A step has 2,048 tokens at most. The first one does not count: it lays out buffers, and may have
     to compile machine code. Another optimizer than AdamW is timed, too: what its updates take more
-    counts for each step, however many tokens that has.
+    counts for each step, however many tokens that has. The median step counts: who else is at work
+    on this machine will be there during the run, too.
     """
     model = ModelConfig.from_dict(config["model"])
     length = model.context
@@ -274,20 +276,20 @@ def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = 4.0) 
     tokens = random.integers(1, model.vocab_size, 64 * length, np.int32)
     stream = TextStream(tokens, length, rows * length, model.mtp_weights, 0, True, 0, "probe")
 
-    def fastest_step(optimizer: OptimizerSettings) -> float:
+    def usual_step(optimizer: OptimizerSettings) -> float:
         state = TrainingState(model, backend, initial_parameters(model, 0), optimizer)
         durations: list[float] = []
-        while len(durations) < 2 or (sum(durations[1:]) < seconds and len(durations) < 8):
+        while len(durations) < 3 or sum(durations[1:]) < seconds:
             began = time.monotonic()
             state.train_step(stream.step(len(durations)), -(-rows // len(state.replicas)), 0.0)
             backend.finish()
             durations.append(time.monotonic() - began)
-        return min(durations[1:])  # others may be at work on this machine
+        return statistics.median(durations[1:])
 
-    step = fastest_step(AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
+    step = usual_step(AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
     if "pretrain" in plan.stages and config["pretrain"]["optimizer"] != "adamw":
         pretrain = Pretrain.read(config["pretrain"])
-        longer = max(0.0, fastest_step(optimizer_of(pretrain)) - step)
+        longer = max(0.0, usual_step(optimizer_of(pretrain)) - step)
         plan.stages["pretrain"].longer = longer * pretrain.tokens / pretrain.batch_tokens
     set_rate(config, plan, rows * length / step)
 
