@@ -66,6 +66,8 @@ RUN_FILES, STAGE_FILES = 370_000, 90_000
 """Bytes of the report, logs and checks of a run, and of the evaluation and logs of a stage."""
 PROBE_FLOPS = 4e11
 """Work of one probed micro-batch: seconds on a CPU, and on anything faster enough to time."""
+PROBE_SECONDS = 5.0
+"""Time in which steps are timed. On a shared machine windows of 5 seconds differ by a tenth."""
 H200 = "NVIDIA H200"
 H200_FLOPS = 0.46 * 989e12
 """Operations/s of training on one H200, the slowest measured for `base` and `large`: 46 % of its
@@ -259,7 +261,7 @@ def longest_row(config: Config, model: ModelConfig) -> int:
     )
 
 
-def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = 2.5) -> None:
+def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = PROBE_SECONDS) -> None:
     """Time steps of the real model for about `seconds`, and fill in the hours.
 
     A step has 2,048 tokens at most. The first one does not count: it lays out buffers, and may have

@@ -179,7 +179,8 @@ def test_a_run_of_more_than_the_hours_allowed_is_refused_with_the_lines_to_type(
     assert planning.shortages(config, plan, "config/small.yaml") == []
 
 
-def test_the_command_prints_the_plan_of_the_demo(capsys):
+def test_the_command_prints_the_plan_of_the_demo(capsys, monkeypatch):
+    monkeypatch.setattr(planning.probe, "__defaults__", (0.1,))
     assert main(["plan", "--config", "config/config.yaml", "--device", "reference"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("run demo: 1,049,216 parameters on reference, about ")
@@ -251,7 +252,8 @@ def test_measurements_on_held_out_text_take_time_too():
     assert few.scored == pretrain.scored / held_out * 2 * 100  # of books and of pages
 
 
-def test_the_command_fails_with_one_sentence(capsys):
+def test_the_command_fails_with_one_sentence(capsys, monkeypatch):
+    monkeypatch.setattr(planning.probe, "__defaults__", (0.1,))
     file = Path("config/config.yaml")
     file.write_text(file.read_text().replace("preset: small", "preset: small\n  layers: 1"))
     command = ["plan", "--config", str(file), "--device", "reference"]
