@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nanoeuler.config.paths import Paths
+from nanoeuler.corpus.addresses import file_bytes
 from nanoeuler.corpus.document_sources import FINEWEB, GUTENBERG, OWN_TEXT
 from nanoeuler.corpus.sample.settings import Settings as SampleSettings
 from nanoeuler.corpus.split import bytes_of_ends, least_held_out
@@ -83,13 +84,13 @@ def missing_shards(paths: Paths) -> list[int]:
 
 def shard_text(config: Config, shard: int) -> float:
     """Bytes of text that are taken from a web shard."""
-    size = config["sources"]["fineweb"]["shards"][shard].get("bytes") or SHARD_BYTES
+    size = file_bytes(config["sources"]["fineweb"]["shards"][shard]) or SHARD_BYTES
     return min(config["corpus"]["fineweb"]["max_bytes_per_shard"], size / FETCHED_SHARE)
 
 
 def source_bytes(sources: Mapping[str, Any], kind: str, name: str) -> float | None:
-    """The size of a data set, if the sources file states it."""
-    return sources.get(kind, {}).get(name, {}).get("bytes")
+    """The size of a data set that the sources file names, or whose path `name` is, if known."""
+    return file_bytes(sources.get(kind, {}).get(name, {"url": name}))
 
 
 def estimate_text(config: Config, paths: Paths, *, reads: bool = True) -> TextEstimate:

@@ -14,6 +14,7 @@ from nanoeuler import planned_data, planning
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.config import load
+from nanoeuler.config.start import without_addresses
 from nanoeuler.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,6 +43,22 @@ def test_a_real_run_counts_downloads_disk_memory_tokens_and_epochs():
     assert plan.results_disk > 4 * plan.parameters
     assert 1e8 < plan.memory < 1e9
     assert planning.shortages(config, plan, "config/small.yaml") == []
+
+
+def test_a_local_file_counts_as_large_as_it_is(tmp_path):
+    shard, records = tmp_path / "shard.parquet", tmp_path / "records.json"
+    shard.write_bytes(bytes(6_500_000))
+    records.write_bytes(bytes(1_000_000))
+    config = load("config/gpt2.yaml", ["corpus.fineweb.shards=1", f"sft.instructions={records}"])
+    config["sources"]["fineweb"]["shards"] = [{"url": shard.as_uri()}]
+    plan = planning.make_plan(config, ReferenceBackend())
+    assert plan.sources == {"fineweb": pytest.approx(10e6)}  # of text
+    assert plan.stages["sft"].epochs == 3
+    of_a_token = planned_data.bytes_per_token(config["tokenizer"]["vocab_size"])
+    assert plan.stages["sft"].tokens == pytest.approx(3 * 0.98 * 1.2e6 / of_a_token)
+    assert without_addresses(config)["sources"]["fineweb"]["shards"] == [{"bytes": 6_500_000}]
+    shard.unlink()
+    assert planning.make_plan(config, ReferenceBackend()).text_bytes > 1e9
 
 
 def test_the_steps_of_a_shallower_model_cost_less():

@@ -21,6 +21,7 @@ from nanoeuler.config.paths import Paths
 from nanoeuler.config.snakemake_internals import RunningSnakemake, SnakemakeJob
 from nanoeuler.config.stages import stage_config
 from nanoeuler.config.validation import show
+from nanoeuler.corpus.addresses import file_bytes
 from nanoeuler.errors import UserError
 from nanoeuler.files import write_json
 from nanoeuler.folders import mark_earlier
@@ -132,7 +133,7 @@ def without_addresses(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     sources = dict(config["sources"])
     if pages := sources.get("fineweb"):
-        sizes = [{"bytes": shard.get("bytes")} for shard in pages["shards"]]
+        sizes = [{"bytes": file_bytes(shard)} for shard in pages["shards"]]
         sources["fineweb"] = {**pages, "shards": sizes}
     return {**config, "sources": sources}
 

@@ -10,7 +10,9 @@ As in Hugging Face's own tools, `HF_ENDPOINT` names a mirror (default https://hu
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from nanoeuler.errors import UserError
@@ -45,6 +47,14 @@ def resolve(address: str, revision: str | None = None) -> str | Path:
         f"{address}: addresses of the kind {scheme}:// cannot be read; "
         "give https://, hf://datasets/, file:/// or a local path"
     )
+
+
+def file_bytes(entry: Mapping[str, Any]) -> int | None:
+    """The size of a source's file: as its entry states it, or of the local file that it names."""
+    if stated := entry.get("bytes"):
+        return stated
+    place = resolve(entry["url"]) if "url" in entry else None
+    return place.stat().st_size if isinstance(place, Path) and place.is_file() else None
 
 
 def names_host(address: str) -> bool:
