@@ -96,7 +96,7 @@ class StageCost:
     epochs: float
     seconds: float | None = None
     depth: float = 1.0  # operations of a token, as a share of those in the whole model
-    scored: float = 0.0  # tokens that are measured on the way, in forward passes
+    scored: float = 0.0  # tokens of forward passes alone: measurements, and those of dpo's parent
     longer: float = 0.0  # seconds that its updates take beyond AdamW's
 
 
@@ -212,10 +212,10 @@ def stage_costs(plan: Plan, config: Config) -> dict[str, StageCost]:
     measured = min(held_out, sources * pretrain.validation_tokens)
 
     def tuned(settings: Sft | Dpo, tokens: float) -> StageCost:
-        held_out = settings.validation_share * tokens
-        worked = settings.epochs * (tokens - held_out)
+        trained = settings.epochs * (1 - settings.validation_share) * tokens
+        times = 1 + measurements(settings, trained)  # one before it trains
         return StageCost(
-            worked, settings.epochs, scored=(1 + measurements(settings, worked)) * held_out
+            trained, settings.epochs, scored=times * settings.validation_share * tokens
         )
 
     aligned = tuned(dpo, pairs)
