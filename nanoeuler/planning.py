@@ -68,6 +68,8 @@ PROBE_FLOPS = 4e11
 """Work of one probed micro-batch: seconds on a CPU, and on anything faster enough to time."""
 PROBE_SECONDS = 5.0
 """Time in which steps are timed. On a shared machine windows of 5 seconds differ by a tenth."""
+FORWARD_SHARE = 1 / 3
+"""Work of reading a token, as a share of training on it."""
 H200 = "NVIDIA H200"
 H200_FLOPS = 0.46 * 989e12
 """Operations/s of training on one H200, the slowest measured for `base` and `large`: 46 % of its
@@ -98,6 +100,12 @@ class StageCost:
     depth: float = 1.0  # operations of a token, as a share of those in the whole model
     scored: float = 0.0  # tokens of forward passes alone: measurements, and those of dpo's parent
     longer: float = 0.0  # seconds that its updates take beyond AdamW's
+
+    def work(self, model: ModelConfig) -> float:
+        """Its work, in tokens of training the whole `model`; scoring reads with one head."""
+        one_head = replace(model, mtp_heads=1, mtp_weights=())
+        flops = [training_flops_per_token(form, model.context) for form in (one_head, model)]
+        return self.depth * (self.tokens + FORWARD_SHARE * flops[0] / flops[1] * self.scored)
 
 
 @dataclass
@@ -297,18 +305,11 @@ def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = PROBE
 
 
 def set_rate(config: Config, plan: Plan, tokens_per_second: float) -> None:
-    """Fill in the time of each stage, and what depends on it.
-
-    A token that is only scored costs the forward pass of one head, a third of its training.
-    """
+    """Fill in the time of each stage, and what depends on it."""
     model = ModelConfig.from_dict(config["model"])
-    one_head = replace(model, mtp_heads=1, mtp_weights=())
-    flops = [training_flops_per_token(form, model.context) for form in (one_head, model)]
-    forward = flops[0] / flops[1] / 3
     plan.tokens_per_second = tokens_per_second
     for stage in plan.stages.values():
-        work = stage.depth * (stage.tokens + forward * stage.scored)
-        stage.seconds = work / tokens_per_second + stage.longer
+        stage.seconds = stage.work(model) / tokens_per_second + stage.longer
     estimate_results(plan, config)
 
 

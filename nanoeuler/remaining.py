@@ -25,13 +25,11 @@ UP_TO_DATE = 60.0
 """Seconds for which the list of the jobs that are not done yet holds."""
 START = 4.0
 """Seconds that a job takes to start, and to find its machine code."""
-CHECK = 30.0
+CHECK = 25.0
 """Seconds of the check of gradients, compiling included."""
 TEXT_RATE = 60e6
 """Bytes of text per second of building the corpus, learning BPE and encoding: half of what two
 cores reach (docs/benchmarks), for others may be at work."""
-FORWARD_SHARE = 1 / 3
-"""Work of reading a token, as a share of training on it."""
 WRITTEN_TOKEN = 4
 """Work of writing a token of the longest reply, in tokens of training. Measured for the demo: each
 costs ten, and most replies end before."""
@@ -126,19 +124,21 @@ class Estimates:
     def __init__(self, config: Mapping[str, Any], folder: Path):
         from nanoeuler import planning
         from nanoeuler.config.paths import Paths
+        from nanoeuler.model.config import ModelConfig
         from nanoeuler.planned_data import estimate_text
 
         self.config, self.folder = config, folder
         text = vars(estimate_text(config, Paths(config), reads=False))
         self.plan = planning.Plan(0, "", **text)
-        self.training = planning.stage_costs(self.plan, config)
+        model = ModelConfig.from_dict(config["model"])
+        costs = planning.stage_costs(self.plan, config)
+        self.training = {rule: cost.work(model) for rule, cost in costs.items()}
         self.times = read_times(folder)
 
     def of(self, rule: str) -> Work | None:
         """The work of a job of this rule; None where nothing tells."""
         if rule in self.training:
-            cost = self.training[rule]
-            return Work(cost.depth * cost.tokens, START)
+            return Work(self.training[rule], START)
         took = [each["seconds"] for each in self.times.get(rule, ()) if each.get("status") == 0]
         if took:
             return Work(0, sum(took) / len(took))
@@ -155,6 +155,7 @@ class Estimates:
     def evaluated_tokens(self) -> float:
         """The work of evaluating a model, in tokens of training."""
         from nanoeuler.planned_data import bytes_per_token
+        from nanoeuler.planning import FORWARD_SHARE
 
         evaluate, sources = self.config["evaluate"], len(self.config["corpus"]["sources"])
         vocab_size = self.config["tokenizer"]["vocab_size"]

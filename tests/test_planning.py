@@ -5,7 +5,6 @@ import math
 import os
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from nanoeuler.cli import main
 from nanoeuler.config import load
 from nanoeuler.config.start import without_addresses
 from nanoeuler.errors import UserError
+from nanoeuler.model.config import ModelConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -216,39 +216,46 @@ def test_a_workflow_does_not_time_a_run_of_minutes(capsys):
     assert not planning.is_short(*plan_of("small"))
 
 
-def test_compiling_does_not_count_as_training():
-    """The first step of an engine that compiles may take a hundred times as long as the next."""
+class Clocked(ReferenceBackend):
+    """Its own clock, in seconds: AdamW's part of an update takes 0.1, and Muon's takes 1."""
 
-    class SlowToStart(ReferenceBackend):
-        steps = 0
+    time, first_update = 0.0, 0.1
 
-        def adamw(self, *arguments):
-            self.steps += 1
-            if self.steps == 1:
-                time.sleep(2)
-            super().adamw(*arguments)
+    def adamw(self, *arguments):
+        self.time += self.first_update if self.time == 0 else 0.1
+        super().adamw(*arguments)
 
-    config, plan = plan_of("config", "model.layers=1")  # fast enough on a machine that is busy
-    planning.probe(config, SlowToStart(), plan, seconds=0.1)
-    assert plan.tokens_per_second > 2 * 2048 / 2
+    def muon(self, *arguments):
+        self.time += 1
+        super().muon(*arguments)
+
+    def monotonic(self) -> float:
+        return self.time
 
 
-def test_what_updates_take_beyond_adamw_counts_for_each_step_of_pretraining_alone():
-    class SlowUpdates(ReferenceBackend):
-        def muon(self, *arguments):
-            time.sleep(1)  # beside steps of 30 ms
-            super().muon(*arguments)
-
+def probed(monkeypatch, clocked: Clocked) -> planning.Plan:
     config, plan = plan_of("config", "model.layers=1", "pretrain.batch_tokens=256")
-    for stage in plan.stages.values():
-        stage.scored = 0.0
-    planning.probe(config, SlowUpdates(), plan, seconds=0.1)
-    pretrain, sft = plan.stages["pretrain"], plan.stages["sft"]
     assert config["pretrain"]["optimizer"] == "muon"
-    assert pretrain.longer > 0.9 * pretrain.tokens / 256
-    of_tokens = pretrain.tokens / plan.tokens_per_second
-    assert pretrain.seconds == pytest.approx(of_tokens + pretrain.longer)
-    assert sft.seconds == pytest.approx(sft.tokens / plan.tokens_per_second)
+    monkeypatch.setattr(planning, "time", clocked)
+    planning.probe(config, clocked, plan, seconds=0.3)
+    return plan
+
+
+def test_compiling_does_not_count_as_training(monkeypatch):
+    """The first step of an engine that compiles may take a hundred times as long as the next."""
+    clocked = Clocked()
+    clocked.first_update = 10.0
+    assert probed(monkeypatch, clocked).tokens_per_second == pytest.approx(256 / 0.1)
+
+
+def test_what_updates_take_beyond_adamw_counts_for_each_step_of_pretraining_alone(monkeypatch):
+    plan = probed(monkeypatch, Clocked())
+    pretrain, sft = plan.stages["pretrain"], plan.stages["sft"]
+    assert pretrain.longer == pytest.approx(1.0 * pretrain.tokens / 256)
+    small = ModelConfig.from_dict(load("config/config.yaml", ["model.layers=1"])["model"])
+    in_steps = pretrain.work(small) / plan.tokens_per_second
+    assert pretrain.seconds == pytest.approx(in_steps + pretrain.longer)
+    assert sft.seconds == pytest.approx(sft.work(small) / plan.tokens_per_second)
 
 
 def test_measurements_on_held_out_text_take_time_too():

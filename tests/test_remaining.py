@@ -10,6 +10,8 @@ import pytest
 
 from nanoeuler.config import load
 from nanoeuler.config.paths import Paths
+from nanoeuler.model.config import ModelConfig
+from nanoeuler.planned_data import estimate_text
 from nanoeuler.planning import Plan, stage_costs
 from nanoeuler.remaining import START, WholeRun, keep_jobs
 
@@ -22,7 +24,7 @@ class Run:
     def __init__(self, root: Path):
         (root / "config").symlink_to(ROOT / "config")
         self.config = load("config/config.yaml")
-        self.paths = Paths(self.config)
+        self.paths, self.model = Paths(self.config), ModelConfig.from_dict(self.config["model"])
         self.folder = Path(self.paths.results)
         outputs = {
             "build_corpus": (self.paths.corpus_manifest, self.paths.log("build_corpus")),
@@ -51,6 +53,12 @@ class Run:
     def whole(self, rule: str, tag: str, rate: float, left: float) -> float | None:
         return WholeRun(self.logs[rule]).seconds(tag, rate, left)
 
+    def work(self, stage: str) -> float:
+        text = estimate_text(self.config, self.paths, reads=False)
+        cost = stage_costs(Plan(0, "", **vars(text)), self.config)[stage]
+        assert cost.tokens < cost.work(self.model) < 1.1 * cost.tokens  # with its measurements
+        return cost.work(self.model)
+
     def took(self, rule: str, seconds: float) -> None:
         path = Path(self.logs[rule]).with_suffix(".times.jsonl")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +78,7 @@ def run(tmp_path, monkeypatch):
 
 def test_training_adds_the_stages_the_evaluation_and_the_report_behind_it(run):
     run.note("pretrain", "sft", "evaluate_model", "write_report")
-    sft = stage_costs(Plan(0, ""), run.config)["sft"].tokens
+    sft = run.work("sft")
     run.took("evaluate_model", 7.0)
     whole = run.whole("pretrain", "pretrain", 1000.0, 60.0)
     assert whole == pytest.approx(60.0 + START + sft / 1000.0 + 7.0 + START)
@@ -88,8 +96,7 @@ def test_before_training_the_rate_of_the_plan_tells_how_long_it_takes(run):
     run.note("build_corpus", "pretrain")
     assert run.whole("build_corpus", "write books", 2e6, 1.0) is None  # no rate is known
     (run.folder / "plan.json").write_text(json.dumps({"tokens_per_second": 1e4}))
-    tokens = run.config["pretrain"]["tokens"]
-    expected = START + tokens / 1e4
+    expected = START + run.work("pretrain") / 1e4
     whole = run.whole("build_corpus", "write books", 2e6, 1.0)
     assert whole == pytest.approx(START + expected, abs=1.0)  # its other pieces are in it
     assert run.whole("build_corpus", "write books", 2e6, 100.0) == pytest.approx(100 + expected)

@@ -26,9 +26,8 @@ from nanoeuler.errors import UserError
 from nanoeuler.files import write_json
 from nanoeuler.folders import mark_earlier
 from nanoeuler.model.files import keep_model
-from nanoeuler.remaining import keep_jobs
+from nanoeuler.remaining import TRAINING, keep_jobs
 
-TRAINING = ("pretrain", "sft", "sft_scratch", "dpo")
 FETCHING = (
     "fetch_book",
     "extract_fineweb",
