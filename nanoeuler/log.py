@@ -140,6 +140,15 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
 
 
+def size(amount: float) -> str:
+    """Write a number of bytes: 12 kB, 5.0 GB."""
+    for unit in ("bytes", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB" if amount < 1000 else f"{amount / 1000:.1f} TB"
+
+
 def counted(number: float, noun: str) -> str:
     """Write a number of things the way people say it: 1 pair, 2,400 pairs, 0.5 epochs."""
     written = f"{number:g}" if isinstance(number, float) else f"{number:,}"
@@ -148,9 +157,9 @@ def counted(number: float, noun: str) -> str:
 
 def rounded(number: float) -> str:
     """Write an amount in a few figures: 7, 950, 9.95k, 12.00M."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.2f}{unit}"
+    for unit, least in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= least:
+            return f"{number / least:.2f}{unit}"
     return f"{number:.0f}"
 
 

@@ -140,8 +140,8 @@ def read_text(paths: Sequence[str]) -> Text:
     total = sum(sizes)
     if total < LEAST_BYTES:
         raise UserError(
-            f"{', '.join(paths)}: {planning.size(total)} of text is too little to learn from; "
-            f"give at least {planning.size(LEAST_BYTES)}, some ten pages"
+            f"{', '.join(paths)}: {log.size(total)} of text is too little to learn from; "
+            f"give at least {log.size(LEAST_BYTES)}, some ten pages"
         )
     tokenizer = learn_vocabulary(sample, total)
     learned = total - planned_data.held_out(sizes, validation_share(total))

@@ -21,11 +21,10 @@ import numpy as np
 from nanoeuler import scaling_law
 from nanoeuler.config.paths import Paths
 from nanoeuler.config.settings import STAGE_SECTIONS, Dpo, Pretrain, Sft, Training
-from nanoeuler.corpus.document_sources import FINEWEB, GUTENBERG
 from nanoeuler.evaluation import shapes
 from nanoeuler.evaluation.report.playable import MOST_PARAMETERS
 from nanoeuler.files import read_json, write_json
-from nanoeuler.log import counted, format_seconds
+from nanoeuler.log import size
 from nanoeuler.model.buffers import scoring_pass_bytes, training_pass_bytes
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.depth import coarsened
@@ -85,7 +84,6 @@ NETWORK = 50e9
 USUAL_FLOPS = 1e11
 """Operations/s of training that was not timed: those of two cores. They tell how many checkpoints
 will be there, which is seldom another number at half or twice the speed."""
-SOURCE_NAMES = {GUTENBERG: "books", FINEWEB: "web pages"}
 SHORT_FLOPS = 5e13
 """Training that ends within an hour on any core of the last ten years (14 GFLOP/s)."""
 
@@ -429,72 +427,3 @@ def smaller(config_name: str) -> str:
     if path.name not in order:
         return "config/small.yaml"
     return str(path.parent / order[max(0, order.index(path.name) - 1)])
-
-
-def size(amount: float) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} GB" if amount < 1000 else f"{amount / 1000:.1f} TB"
-
-
-def token_count(amount: float) -> str:
-    return f"{amount / 1e6:,.1f} M tokens" if amount >= 1e6 else f"{round(amount, -3):,.0f} tokens"
-
-
-def describe(config: Config, plan: Plan) -> str:
-    """The plan as lines for a terminal."""
-    wanted = [
-        f"{name} {'(size not stated)' if amount is None else size(amount)}"
-        for name, amount in plan.download.items()
-        if amount != 0
-    ]
-    rate = plan.tokens_per_second
-    speed = f", about {rate:,.0f} tokens/s" if rate else ""
-    data = f"{size(plan.data_disk)} in {config['data_dir']}"
-    results = f"{size(plan.results_disk)} in {config['results_dir']}"
-    if plan.results_peak > 1.01 * plan.results_disk:
-        results += f" ({size(plan.results_peak)} while it trains)"
-    checkpoints = f"{size(plan.checkpoint)} a checkpoint"
-    each = (
-        f"{size(plan.gpu_memory)} of memory without activations; sends and receives "
-        f"{size(plan.step_traffic)} a step"
-    )
-    text = (
-        f"{size(plan.text_bytes)}, about {token_count(plan.text_tokens)}; "
-        f"{size(plan.held_out_bytes)} held out"
-    )
-    return "\n".join(
-        [
-            f"run {config['run']}: {plan.parameters:,} parameters on {plan.engine}{speed}",
-            f"  download   {', '.join(wanted) or 'nothing'}",
-            f"  disk       {data}, {results}, {checkpoints}",
-            *([f"  memory     {size(plan.memory)} at least"] if plan.memory else []),
-            *([f"  each GPU   {each}"] if plan.gpu_memory else []),
-            f"  text       {text}",
-            *(describe_stage(config, plan, name) for name in plan.stages),
-            *describe_score(plan),
-            *(f"  assumed    {assumption}" for assumption in plan.assumptions),
-        ]
-    )
-
-
-def describe_score(plan: Plan) -> list[str]:
-    if plan.no_bits_per_byte:
-        return [f"  bits/byte  no estimate: {plan.no_bits_per_byte}"]
-    found = ", ".join(
-        f"{SOURCE_NAMES[source]} {bits.middle:.2f} ({bits.low:.2f} to {bits.high:.2f})"
-        for source, bits in plan.bits_per_byte.items()
-    )
-    return [f"  bits/byte  {found}, held out, after pretraining"] if found else []
-
-
-def describe_stage(config: Config, plan: Plan, name: str) -> str:
-    stage = plan.stages[name]
-    epochs = counted(float(f"{stage.epochs:.2g}"), "epoch")
-    if stage.seconds is not None:
-        duration = f"about {format_seconds(stage.seconds)}"
-    else:
-        duration = "minutes" if is_short(config, plan) else "not probed"
-    return f"  {name:10} {token_count(stage.tokens)}, {epochs}, {duration}"

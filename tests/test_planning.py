@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoeuler import planned_data, planning
+from nanoeuler import log, plan_text, planned_data, planning
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.config import load
@@ -96,20 +96,20 @@ def test_a_download_of_unknown_size_is_named():
     config, plan = plan_of("small")
     assert (
         "download   books 97 MB, web pages 65 MB, instructions (size not stated), "
-        "preferences (size not stated)\n" in planning.describe(config, plan)
+        "preferences (size not stated)\n" in plan_text.describe(config, plan)
     )
     config["sources"]["instructions"]["alpaca"]["bytes"] = 22_773_992
     manifest = Path(planning.Paths(config).preferences, "manifest.json")
     manifest.parent.mkdir(parents=True)
     manifest.write_text("{}")
-    assert "download   books 97 MB, web pages 65 MB, instructions 23 MB\n" in planning.describe(
+    assert "download   books 97 MB, web pages 65 MB, instructions 23 MB\n" in plan_text.describe(
         config, planning.make_plan(config, ReferenceBackend())
     )
 
 
 def test_the_download_of_tasks_is_counted_where_all_sizes_are_stated():
     config, plan = plan_of("base")
-    assert "tasks (size not stated)" in planning.describe(config, plan)
+    assert "tasks (size not stated)" in plan_text.describe(config, plan)
     config["evaluate"]["tasks"] = [{"name": "lambada"}]
     assert planning.make_plan(config, ReferenceBackend()).download["tasks"] == 1_819_752
 
@@ -130,7 +130,7 @@ def test_the_held_out_part_of_own_text_is_not_counted_as_training_text(sizes, he
     config, plan = plan_of("small", 'corpus.sources=["texts"]')
     assert plan.held_out_bytes == pytest.approx(held_out)
     assert plan.text_bytes == pytest.approx(sum(sizes) - held_out)
-    assert f"; {planning.size(held_out)} held out\n" in planning.describe(config, plan)
+    assert f"; {log.size(held_out)} held out\n" in plan_text.describe(config, plan)
 
 
 def test_what_is_there_already_is_not_downloaded_again():

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nanoeuler import planning, scaling_law
+from nanoeuler import plan_text, planning, scaling_law
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.config import load
 from nanoeuler.model.config import ModelConfig
@@ -92,7 +92,7 @@ def test_a_plan_says_the_bits_per_byte_and_how_far_it_may_be_off(monkeypatch):
     bits = plan.bits_per_byte["fineweb"]
     assert bits.low < bits.middle < bits.high < 1.15 * bits.low
     text = f"web pages {bits.middle:.2f} ({bits.low:.2f} to {bits.high:.2f})"
-    assert text in planning.describe(config, plan)
+    assert text in plan_text.describe(config, plan)
     adamw = load("config/base.yaml", (*LIKE_THE_RUNS, "pretrain.optimizer=adamw"))
     assert scaling_law.estimate(adamw, BOTH, 1)["fineweb"].middle > bits.middle
 

@@ -189,7 +189,6 @@ def describe_memory(
 
 
 def memory_lines(memory: dict[str, Any], rows: int, length: int) -> list[Line]:
-    from nanoeuler.planning import size
 
     notes = {
         "weights": "float32, padding to blocks included",
@@ -202,12 +201,12 @@ def memory_lines(memory: dict[str, Any], rows: int, length: int) -> list[Line]:
     holder = f"rows of {length} in a micro-batch that {memory['holder']} holds"
     return [
         *(
-            (kind.replace("_", " "), size(memory[kind]), note)
+            (kind.replace("_", " "), log.size(memory[kind]), note)
             for kind, note in notes.items()
             if memory[kind]
         ),
         ("largest", f"{memory['largest_rows']:,}", holder),
-        ("KV cache", size(memory["kv_cache"]), "of a row at full context, in use"),
+        ("KV cache", log.size(memory["kv_cache"]), "of a row at full context, in use"),
     ]
 
 
@@ -241,7 +240,6 @@ def describe_machine(backend: "Backend", why: str) -> dict[str, Any]:
 
 
 def print_machine(machine: dict[str, Any]) -> None:
-    from nanoeuler.planning import size
 
     packages = {"python": machine["python"], **machine["packages"]}
     versions = ", ".join(f"{name} {version}" for name, version in packages.items())
@@ -249,10 +247,12 @@ def print_machine(machine: dict[str, Any]) -> None:
     if blas := machine["blas"]:
         lines.append(("BLAS", "", blas))
     if gpu := machine["gpu"]:
-        lines.append(("GPU", size(gpu["memory"]), f"{gpu['name']}, {size(gpu['free'])} free"))
+        lines.append(
+            ("GPU", log.size(gpu["memory"]), f"{gpu['name']}, {log.size(gpu['free'])} free")
+        )
     lines += [
         ("cores", str(machine["cores"]), machine["cpu"]),
-        ("memory", size(machine["memory"]), ""),
+        ("memory", log.size(machine["memory"]), ""),
         ("versions", machine["nanoeuler"], versions),
     ]
     print_section("machine", lines)

@@ -75,7 +75,7 @@ def prepare(
     config_file: Path, name: str, texts: Sequence[str], minutes: float, request: str
 ) -> None:
     """Write the configuration that `request` asks for, unless it is there already."""
-    from nanoeuler import log, own_run, planning
+    from nanoeuler import log, own_run
 
     first_line = f"# {request}"
     if config_file.is_file():
@@ -100,7 +100,7 @@ def prepare(
     comment = [
         request,
         "",
-        f"Chosen for {planning.size(text.bytes)} of text and {log.counted(minutes, 'minute')} on "
+        f"Chosen for {log.size(text.bytes)} of text and {log.counted(minutes, 'minute')} on "
         f"{engine}, at {choice.tokens_per_second:,.0f} tokens/s.",
         "Change what you like. The command above takes this file as it is, and so does",
         f"  {rerun}",

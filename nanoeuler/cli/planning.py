@@ -69,6 +69,7 @@ def run_plan(options: argparse.Namespace) -> int:
     from nanoeuler import log, planning
     from nanoeuler.backend import make_backend
     from nanoeuler.config import load
+    from nanoeuler.plan_text import describe
 
     source = options.config if options.file is None else options.file
     config = load(source)
@@ -102,7 +103,7 @@ def run_plan(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(described | {"problems": found}, indent=2, ensure_ascii=False), flush=True)
     else:
-        lines = [planning.describe(config, plan), *cluster_lines]
+        lines = [describe(config, plan), *cluster_lines]
         print(log.printable("\n".join(lines)), flush=True)
     for sentence in found:
         log.line("error", sentence)
