@@ -15,7 +15,6 @@ from nanoeuler.backend.ops import Backend
 from nanoeuler.config import load
 from nanoeuler.config.settings import Pretrain
 from nanoeuler.errors import UserError
-from nanoeuler.model.buffers import rows_within
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.depth import coarsened, refined
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
@@ -25,10 +24,8 @@ from nanoeuler.model.transformer import Transformer
 from nanoeuler.tokenizer import Tokenizer
 from nanoeuler.tokenizer.shards import TokenStore
 from nanoeuler.training.growth import refined_tensors
-from nanoeuler.training.micro_batches import even_share
-from nanoeuler.training.optimizer.adamw import AdamW
+from nanoeuler.training.micro_batches import even_share, fitting_rows
 from nanoeuler.training.optimizer.choice import optimizer_of
-from nanoeuler.training.optimizer.optimizer import state_bytes
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.state import TrainingState
 from nanoeuler.training.streams import TextStream
@@ -87,12 +84,10 @@ class Experiment:
         return TrainingState(model, self.backend, parameters, optimizer_of(self.settings))
 
     def micro_batch_rows(self, stream: TextStream) -> int:
-        """What the trainer takes: as many rows as memory holds on a GPU, slices on a CPU."""
-        tokens, shares = self.backend.slices(FlatBuffer.elements(self.model))
-        rows, length = stream.rows_per_step, stream.length
-        budget = self.backend.activation_budget(2 * state_bytes(self.model, AdamW)) // shares
-        fitting = rows_within(self.model, self.backend, length, budget)
-        return even_share(rows, max(1, min(tokens // length, -(-rows // shares), fitting)))
+        """What the trainer takes."""
+        rows = stream.rows_per_step
+        fitting = fitting_rows(self.model, self.backend, stream.length, rows)
+        return even_share(rows, max(1, fitting))
 
     def flops_per_step(self, depths: int) -> list[float]:
         """Operations of a step of the whole model, of the next shallower one, and so on."""

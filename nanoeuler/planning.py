@@ -41,6 +41,7 @@ from nanoeuler.planned_data import (
 from nanoeuler.results_disk import checkpoints_kept
 from nanoeuler.scaling_law import Estimate
 from nanoeuler.shape import check_shape
+from nanoeuler.training.micro_batches import even_share, fitting_rows
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.choice import optimizer_of
 from nanoeuler.training.optimizer.optimizer import (
@@ -64,7 +65,11 @@ IMPORTS_BYTES = 170_000_000
 RUN_FILES, STAGE_FILES = 370_000, 90_000
 """Bytes of the report, logs and checks of a run, and of the evaluation and logs of a stage."""
 PROBE_FLOPS = 4e11
-"""Work of one probed micro-batch: seconds on a CPU, and on anything faster enough to time."""
+"""Work of a timed step: seconds on a CPU."""
+DEVICE_PROBE_FLOPS = 2e14
+"""The same on a GPU: half a second of an H200, and seconds of smaller ones."""
+DEVICE_FIRST_STEPS = 3
+"""Of which fp8 learns its scales in the first; then one more lays out buffers, one is recorded."""
 PROBE_SECONDS = 5.0
 """Time in which steps are timed. On a shared machine windows of 5 seconds differ by a tenth."""
 FORWARD_SHARE = 1 / 3
@@ -270,29 +275,35 @@ def longest_row(config: Config, model: ModelConfig) -> int:
 def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = PROBE_SECONDS) -> None:
     """Time steps of the real model for about `seconds`, and fill in the hours.
 
-    A step has 2,048 tokens at most. The first one does not count: it lays out buffers, and may have
-    to compile machine code. Another optimizer than AdamW is timed, too: what its updates take more
-    counts for each step, however many tokens that has. The median step counts: who else is at work
-    on this machine will be there during the run, too.
+    On a CPU a step has 2,048 tokens at most, on a GPU those of a step of pretraining if they are
+    affordable: fewer would leave parts of it idle. The first steps do not count: they lay out
+    buffers, may have to compile machine code, and are recorded. Another optimizer than AdamW is
+    timed, too: what its updates take more counts for each step, however many tokens that has. The
+    median step counts: who else is at work on this machine will be there during the run, too.
     """
     model = ModelConfig.from_dict(config["model"])
-    length = model.context
-    rows = max(1, min(2048, config["pretrain"]["batch_tokens"]) // length)
-    affordable = round(PROBE_FLOPS / training_flops_per_token(model, length) / length)
-    rows = max(1, min(rows, affordable))
+    length, batch_tokens = model.context, config["pretrain"]["batch_tokens"]
+    most, flops, first = 2048, PROBE_FLOPS, 1
+    if backend.device:
+        most, flops, first = batch_tokens, DEVICE_PROBE_FLOPS, DEVICE_FIRST_STEPS
+    affordable = round(flops / training_flops_per_token(model, length) / length)
+    rows = max(1, min(min(most, batch_tokens) // length, affordable))
+    at_once = even_share(rows, max(1, fitting_rows(model, backend, length, rows)))
     random = np.random.Generator(np.random.Philox(key=[0, 0]))
-    tokens = random.integers(1, model.vocab_size, 64 * length, np.int32)
+    tokens = random.integers(1, model.vocab_size, 8 * rows * length, np.int32)
     stream = TextStream(tokens, length, rows * length, model.mtp_weights, 0, True, 0, "probe")
 
     def usual_step(optimizer: OptimizerSettings) -> float:
         state = TrainingState(model, backend, initial_parameters(model, 0), optimizer)
         durations: list[float] = []
-        while len(durations) < 3 or sum(durations[1:]) < seconds:
+        state.stage(stream.step(0).padded(at_once))
+        while len(durations) < first + 2 or sum(durations[first:]) < seconds:
             began = time.monotonic()
-            state.train_step(stream.step(len(durations)), -(-rows // len(state.replicas)), 0.0)
-            backend.finish()
+            state.start(at_once, 0.0)
+            state.stage(stream.step(len(durations) + 1).padded(at_once))  # while a device computes
+            state.finish()
             durations.append(time.monotonic() - began)
-        return statistics.median(durations[1:])
+        return statistics.median(durations[first:])
 
     step = usual_step(AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
     if "pretrain" in plan.stages and config["pretrain"]["optimizer"] != "adamw":

@@ -77,7 +77,8 @@ def run_plan(options: argparse.Namespace) -> int:
     name = options.name or ("config/config.yaml" if inline else source)
     stages = None if options.stages is None else list(filter(None, options.stages.split(",")))
     gpus = None if options.gpus is None else min(options.gpus, 1)  # a step is timed on one
-    backend = make_backend(options.device or config["device"], gpus)
+    formats = (config["pretrain"][key] for key in ("precision", "residual_precision"))
+    backend = make_backend(options.device or config["device"], gpus, *formats)
     several = (options.gpus or 0) > 1
     elsewhere = several and backend.name != "cuda"
     plan = planning.make_plan(config, backend, stages)

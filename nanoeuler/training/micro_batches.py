@@ -1,10 +1,16 @@
 """The number of rows that are computed at once, and advice when they do not fit into memory."""
 
+from typing import TYPE_CHECKING
+
 from nanoeuler.model.buffers import rows_within
+from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.spec import parameter_count
 from nanoeuler.training.job import Job
 from nanoeuler.training.optimizer.adamw import AdamW
 from nanoeuler.training.optimizer.optimizer import state_bytes
+
+if TYPE_CHECKING:
+    from nanoeuler.backend.ops import Backend
 
 
 def micro_batch_rows(job: Job) -> int:
@@ -18,20 +24,24 @@ def micro_batch_rows(job: Job) -> int:
 
 
 def rows_that_fit(job: Job) -> int:
-    """The number of rows for which there is memory.
+    """See `fitting_rows`."""
+    form = job.config, job.backend, job.stream.length, job.rows_per_rank
+    return fitting_rows(*form, recompute=job.settings.recompute)
+
+
+def fitting_rows(
+    model: ModelConfig, engine: "Backend", length: int, rows: int, *, recompute: bool = False
+) -> int:
+    """Of `rows` with `length` tokens each, how many to compute at once: those that memory holds.
 
     On a GPU they may take all that the training state leaves. On a CPU they may take an eighth of
     the memory, and no more tokens than suit the engine. The number depends on the size of the
     machine and not on what is free at the moment, so that a rerun computes the same bits.
     """
-    length, engine = job.stream.length, job.backend
-    tokens, shares = engine.slices(parameter_count(job.config))
-    budget = engine.activation_budget(2 * state_bytes(job.config, AdamW)) // shares
-    return min(
-        tokens // length,
-        -(-job.rows_per_rank // shares),
-        rows_within(job.config, engine, length, budget, recompute=job.settings.recompute),
-    )
+    tokens, shares = engine.slices(parameter_count(model))
+    budget = engine.activation_budget(2 * state_bytes(model, AdamW)) // shares
+    within = rows_within(model, engine, length, budget, recompute=recompute)
+    return min(tokens // length, -(-rows // shares), within)
 
 
 def even_share(rows: int, limit: int) -> int:
