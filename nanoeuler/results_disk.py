@@ -29,11 +29,13 @@ def checkpoints_kept(settings: Training, steps: int, seconds: float) -> Kept:
     present: dict[int, int] = {}  # step → the best step when it was saved
     best = saved = step = most = 0
 
-    def save() -> None:
+    def save(*, finished: bool = False) -> None:
         nonlocal saved, most
         most = max(most, len(present) + 1)
         saved, present[step] = step, best or step
-        kept = {*sorted(present)[-2:], *[s for s in present if s <= step - REWIND_STEPS][-1:]}
+        kept = {step}
+        if not finished:
+            kept |= {*sorted(present)[-2:], *[s for s in present if s <= step - REWIND_STEPS][-1:]}
         kept |= kept_for_longer | ({best} if keeps_best else set())
         if keeps_best:
             kept |= {present[s] for s in kept & present.keys()}
@@ -55,5 +57,5 @@ def checkpoints_kept(settings: Training, steps: int, seconds: float) -> Kept:
             save()
         if measured:
             best = step
-    save()  # the finished one, which is written beside the one that it replaces
+    save(finished=True)
     return Kept(len(present), most)

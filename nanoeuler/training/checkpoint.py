@@ -114,14 +114,14 @@ class Checkpoints:
         """Delete what killed trainers have left half-written."""
         sweep(self.folder, "step-")
 
-    def remove_all_but(self, steps: set[int], *, with_their_best: bool) -> None:
-        """Delete the checkpoints that are neither in `steps` nor among the newest two.
+    def remove_all_but(self, steps: set[int], *, newest: int, with_their_best: bool) -> None:
+        """Delete the checkpoints that are neither in `steps` nor among the newest.
 
         `with_their_best` also keeps the best that each of those names, since training may resume
         there and end with it.
         """
         present = self.steps()
-        kept = steps | set(present[-2:])
+        kept = steps | set(present[-newest:])
         if with_their_best:
             kept |= {self.best_before(step) for step in kept & set(present)}
         for step in set(present) - kept:

@@ -391,13 +391,15 @@ class Trainer:
         }
         self.checkpoints.save(self.state, self.worker.tensors(), info)
         keeps_best = job.settings.keep == "best"
-        earlier = [s for s in self.checkpoints.steps() if s <= self.state.step - REWIND_STEPS]
-        kept = set(earlier[-1:])  # the one to rewind to
+        kept, newest = set(), 1
+        if not self.finished:
+            earlier = [s for s in self.checkpoints.steps() if s <= self.state.step - REWIND_STEPS]
+            kept, newest = set(earlier[-1:]), 2  # one to rewind to, and one if the last is damaged
         if keeps_best and self.measurements.best_step is not None:
             kept.add(self.measurements.best_step)
         if schedule.kind == "wsd":
             kept.add(schedule.decay_start)
-        self.checkpoints.remove_all_but(kept, with_their_best=keeps_best)
+        self.checkpoints.remove_all_but(kept, newest=newest, with_their_best=keeps_best)
         self.saved = time.monotonic()
 
     def finish(self) -> None:

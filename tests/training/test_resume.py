@@ -118,13 +118,22 @@ def test_a_run_killed_before_its_last_measurement_makes_it_when_it_resumes(train
     """The last checkpoint is written before the measurement that makes it the best."""
     parent = ["--parent", str(uninterrupted.output / "pretrain" / "model")]
     trainer.config["sft"] |= {"validate_every": 7}
+    stopped = trainer.start_until(16, "sft", *parent)
+    stopped.send_signal(signal.SIGINT)
+    stopped.communicate()
+    *_, before = trainer.checkpoints("sft")
+    earlier = json.loads((before / "state.json").read_text())
+    assert earlier["step"] < 60
+    aside = shutil.copytree(before.parent, trainer.output / "aside")
     trainer.run("sft", *parent)
     weights = trainer.weights("sft")
-    *_, before, last = (path / "state.json" for path in trainer.checkpoints("sft"))
-    state, earlier = (json.loads(path.read_text()) for path in (last, before))
+    (checkpoint,) = trainer.checkpoints("sft")
+    state = json.loads((checkpoint / "state.json").read_text())
     assert state["best"]["step"] == state["step"] == 60
+    shutil.copytree(aside, checkpoint.parent, dirs_exist_ok=True)
     known = {key: earlier[key] for key in ("best", "validated", "worse")}
-    last.write_text(json.dumps(seal(state | known | {"finished": False})))
+    unmeasured = seal(state | known | {"finished": False})
+    (checkpoint / "state.json").write_text(json.dumps(unmeasured))
     assert "validation step=60" in trainer.run("sft", *parent)
     assert trainer.weights("sft") == weights
 
