@@ -16,6 +16,7 @@ from nanoeuler.config import load
 from nanoeuler.config.start import without_addresses
 from nanoeuler.errors import UserError
 from nanoeuler.model.config import ModelConfig
+from nanoeuler.model.spec import training_flops_per_token
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -246,6 +247,30 @@ def test_compiling_does_not_count_as_training(monkeypatch):
     clocked = Clocked()
     clocked.first_update = 10.0
     assert probed(monkeypatch, clocked).tokens_per_second == pytest.approx(256 / 0.1)
+
+
+def test_a_gpu_is_timed_with_steps_of_pretraining_once_they_are_recorded(monkeypatch):
+    """Small ones would leave parts of it idle, and the first three find out how to run fast."""
+
+    class OnDevice(Clocked):
+        device = "stands for one"
+        updates = 0
+
+        def adamw(self, *arguments):
+            self.time += 10.0 if self.updates < planning.DEVICE_FIRST_STEPS else 0.0
+            self.updates += 1
+            super().adamw(*arguments)
+
+    clocked = OnDevice()
+    config, plan = plan_of("config", "model.layers=1", "pretrain.batch_tokens=2560")
+    monkeypatch.setattr(planning, "time", clocked)
+    planning.probe(config, clocked, plan, seconds=0.2)
+    assert plan.tokens_per_second == pytest.approx(2560 / 0.1)
+    model = ModelConfig.from_dict(config["model"])
+    a_row = model.context * training_flops_per_token(model, model.context)
+    monkeypatch.setattr(planning, "DEVICE_PROBE_FLOPS", 3.1 * a_row)
+    planning.probe(config, clocked, plan, seconds=0.2)
+    assert plan.tokens_per_second == pytest.approx(3 * model.context / 0.1)
 
 
 def test_what_updates_take_beyond_adamw_counts_for_each_step_of_pretraining_alone(monkeypatch):
