@@ -57,9 +57,13 @@ install:
 # Versions and hashes, without the package index. Wheels only, except connection-pool: it is pure
 # Python and has no wheel.
 lock:
-	for lock in $(LOCKS); do \
-	  uv pip compile pyproject.toml --quiet --group build \
-	    $$([ $$lock = core ] || echo --extra $$lock) --universal --python-version 3.11 \
+	for lock in $(LOCKS) pip; do \
+	  case $$lock in \
+	    pip) what="--group pip";; \
+	    core) what="pyproject.toml --group build";; \
+	    *) what="pyproject.toml --group build --extra $$lock";; \
+	  esac; \
+	  uv pip compile $$what --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --only-binary :all: --no-binary connection-pool \
 	    --custom-compile-command "make lock" --output-file requirements/$$lock.txt || exit 1; \
 	done

@@ -21,8 +21,14 @@ MEGABYTES = {
 
 
 @pytest.mark.parametrize("name", MEGABYTES)
-def test_ten_megabytes_of_anything_take_linear_time(tokenizer: Tokenizer, name: str):
-    """A tenth of the text takes about a tenth of the time, and the ids decode to the text."""
+def test_ten_megabytes_of_anything_take_linear_time_and_have_the_ids_of_tokenizers(
+    tokenizer: Tokenizer, peer: tokenizers.Tokenizer, name: str
+):
+    """A tenth of the text takes about a tenth of the time, and the ids decode to the text.
+
+    tiktoken gives up on some texts. `tokenizers` takes five seconds for ten megabytes. So it reads
+    two of most texts.
+    """
     data = MEGABYTES[name]
     seconds = []
     for size in (len(data) // 10, len(data)):
@@ -31,20 +37,10 @@ def test_ten_megabytes_of_anything_take_linear_time(tokenizer: Tokenizer, name: 
         seconds.append(time.perf_counter() - began)
         assert tokenizer.decode_bytes(ids) == data[:size]
     assert seconds[1] < 40 * seconds[0] + 1  # quadratic would be a hundred times
-
-
-@pytest.mark.parametrize("name", [name for name in MEGABYTES if name != "bytes that are not UTF-8"])
-def test_megabytes_of_anything_have_the_ids_of_tokenizers(
-    tokenizer: Tokenizer, peer: tokenizers.Tokenizer, name: str
-):
-    """tiktoken gives up on some texts. `tokenizers` takes five seconds for ten megabytes.
-
-    So most texts have two.
-    """
-    data = (
-        MEGABYTES[name]
-        if name in ("one word", "spaces")
-        else MEGABYTES[name][: len(MEGABYTES[name]) // 5]
-    )
+    if name == "bytes that are not UTF-8":  # which `tokenizers` does not read
+        return
+    if name not in ("one word", "spaces"):
+        data = data[: len(data) // 5]
+        ids = tokenizer.encode(data)
     (expected,) = peer.encode_batch_fast([data.decode()])  # ids without places in the text
-    assert tokenizer.encode(data).tolist() == expected.ids
+    assert ids.tolist() == expected.ids

@@ -177,5 +177,5 @@ def encode_each(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     ids = tokenizer.encoder.encode(
         b"".join(pieces), np.array([0, *accumulate(map(len, pieces))]), frame=-1, framed=0
     )
-    starts = np.flatnonzero(ids == -1)
-    return [part[1:].tolist() for part in np.split(ids, starts[1:])]
+    starts, listed = np.flatnonzero(ids == -1).tolist(), ids.tolist()
+    return [listed[start + 1 : stop] for start, stop in pairwise([*starts, len(listed)])]

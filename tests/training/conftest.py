@@ -3,9 +3,11 @@
 import hashlib
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import forked_trainers
 import numpy as np
 import pytest
 
@@ -81,7 +83,13 @@ class Trainer:
         arguments = scratch_command(stage, self.data, self.output, self.config)
         return nanoeuler(*arguments, *extra)
 
-    def start(self, stage: str = "pretrain", *extra: str, **arguments: Any) -> subprocess.Popen:
+    def start(
+        self, stage: str = "pretrain", *extra: str, **arguments: Any
+    ) -> subprocess.Popen | forked_trainers.Process:
+        """`arguments` are those of `subprocess.Popen`."""
+        if not arguments and sys.platform == "linux":
+            command = self.command(stage, *extra)
+            return forked_trainers.Process(command[command.index("nanoeuler") + 1 :], environment())
         return subprocess.Popen(
             self.command(stage, *extra),
             stderr=subprocess.PIPE,
@@ -90,7 +98,9 @@ class Trainer:
             **arguments,
         )
 
-    def start_until(self, step: int, stage: str = "pretrain", *extra: str) -> subprocess.Popen:
+    def start_until(
+        self, step: int, stage: str = "pretrain", *extra: str
+    ) -> subprocess.Popen | forked_trainers.Process:
         """Start training; returns when the log has the step."""
         process = self.start(stage, *extra)
         wait_until(lambda: self.last_step(stage) >= step, process)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+READ = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = READ["project"]
 UNLOCKED = {"torch"}  # the benchmarks' peer, which nothing in the project needs
 EXTRAS = {
     extra: pins for extra, pins in PROJECT["optional-dependencies"].items() if extra not in UNLOCKED
@@ -18,6 +19,7 @@ EXTRAS = {
 WANTED = {"core": PROJECT["dependencies"]} | {
     extra: PROJECT["dependencies"] + pins for extra, pins in EXTRAS.items()
 }
+WANTED["pip"] = READ["dependency-groups"]["pip"]
 
 
 @pytest.mark.parametrize("lock", WANTED)

@@ -2,8 +2,8 @@
 // a block in a fixed order.
 //
 // ACTIVATION is the type of what matrix products read and write, RESIDUAL that of the residual
-// stream: float, or bfloat16 in the bf16 mode. Arithmetic is in float throughout. Rows are
-// multiples of WIDTH = 8 elements and start on 16-byte boundaries.
+// stream: float, or bfloat16 in the bf16 mode. A kernel has those that it names. Arithmetic is in
+// float throughout. Rows are multiples of WIDTH = 8 elements and start on 16-byte boundaries.
 #include <cuda_bf16.h>
 
 using bfloat16 = __nv_bfloat16;
@@ -50,19 +50,6 @@ __device__ __forceinline__ void store(bfloat16* to, const Eight& value) {
         pairs[i] = __floats2bfloat162_rn(value.at[2 * i], value.at[2 * i + 1]);
     *reinterpret_cast<uint4*>(to) = bits;
 }
-
-// Float32 activations get 1/r as from float64: an error of 1/r is that of a whole row, so that it
-// does not average out in the products that follow.
-constexpr bool EXACT = sizeof(ACTIVATION) == 4;
-template <bool>
-struct Statistic {
-    using type = float;
-};
-template <>
-struct Statistic<true> {
-    using type = double;
-};
-using statistic = Statistic<EXACT>::type;
 
 // Eight elements as they lie in memory: fewer registers than their values while they wait.
 template <typename T>

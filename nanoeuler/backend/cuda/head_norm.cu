@@ -21,6 +21,7 @@
 //
 // Compiled in: HEAD_SIZE = E, THREADS of a block.
 #include "common.cuh"
+#include "statistic.cuh"
 
 constexpr int LANES = HEAD_SIZE / WIDTH;  // threads of a head
 constexpr int GROUPS = THREADS / LANES;  // heads that a block takes at a time

@@ -19,6 +19,15 @@ TYPES = {"float32": "float", "bfloat16": "__nv_bfloat16"}
 EXACT = ("adamw", "fp8", "losses", "preference", "sampling")
 """Kernels whose arithmetic is exact in every precision of the engine."""
 
+WITHOUT = {
+    "ACTIVATION": ("adamw", "drafts", "losses", "preference", "sampling"),
+    "RESIDUAL": (
+        *("adamw", "cache", "cross_entropy", "decode_attention", "fp8", "gelu", "losses", "muon"),
+        *("preference", "rope", "sampling", "swiglu"),
+    ),
+}
+"""Kernels that no element type is compiled into, so that precisions share their machine code."""
+
 WARP = 32
 WIDTH = 8
 """Elements of one memory access: 16 bytes of bfloat16, twice 16 of float32."""
@@ -349,7 +358,8 @@ class KernelSources:
 
     @functools.cache  # noqa: B019 (an engine's own, and few)
     def source(self, name: str, /, **constants: int) -> Source:
-        return Source(name, (*self.common, *constants.items()), self.exact or name in EXACT)
+        common = [pair for pair in self.common if name not in WITHOUT.get(pair[0], ())]
+        return Source(name, (*common, *constants.items()), self.exact or name in EXACT)
 
     def rms_norm(self, dim: int, *, fp8: bool = False) -> Source:
         sizes = {"DIM": dim, "WARPS": row_warps(dim), "BLOCKS": row_blocks(dim)}

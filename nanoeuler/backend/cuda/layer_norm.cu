@@ -24,6 +24,7 @@
 // TOKENS that are turned together.
 #include "common.cuh"
 #include "fp8.cuh"
+#include "statistic.cuh"
 #include "turned_rows.cuh"
 
 constexpr int VECTORS = DIM / WIDTH;  // accesses of a row

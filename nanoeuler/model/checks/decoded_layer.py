@@ -115,7 +115,7 @@ def check_decode(
     """A layer for new tokens of each row, and the logits behind them; composed, or by the fused op.
 
     Rows have all lengths, from none to a cache that the new tokens fill. For the fused op, free
-    slots hold NaN.
+    slots hold NaN. Matrices and norms, which share no element, take theirs from one draw.
     """
     config = ModelConfig(vocab_size=50, layers=1, context=S, **dataclasses.asdict(shape))
     count = FlatBuffer.elements(config)
@@ -126,9 +126,10 @@ def check_decode(
     keys, values = random.normal(2, B, S, G, E)
     for b, length in enumerate(lengths):
         keys[b, length:] = values[b, length:] = np.nan if fused else 0
+    parameters = random.normal(count)
     inputs: dict[str, Input] = {
-        "matrices": (random.normal(count) * shape.dim**-0.5, "activation"),
-        "norms": random.statistic(count),
+        "matrices": (parameters * shape.dim**-0.5, "activation"),
+        "norms": (parameters, "statistic"),
         "lengths": (lengths, "index"),
         "positions": (slots_BT.reshape(-1), "index"),
         "x": random.residual(B * T, shape.dim),
