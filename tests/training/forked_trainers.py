@@ -127,12 +127,7 @@ def become_trainer(
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = [nanoeuler.__main__.__file__, *arguments]
-    sys.orig_argv = [
-        sys.executable,
-        "-m",
-        "nanoeuler",
-        *arguments,
-    ]  # what other ranks are started by
+    sys.orig_argv = [sys.executable, "-m", "nanoeuler", *arguments]  # so other ranks are started
     sys.path[0] = folder
     sys.exit(main())
 
