@@ -44,9 +44,19 @@ EPOCHS = 8
 """Of more, a model of `PARAMETERS_PER_TOKEN` learns the text by heart: held-out loss rises."""
 TOKENS_PER_PARAMETER = 8
 PARAMETERS_PER_TOKEN = 5
-WEIGHT_DECAY = 1.0
-"""Ten times the usual, which lets a text be read more often before it is learned by heart (Kim et
-al. 2025, Pre-training under infinite compute)."""
+WEIGHT_DECAY, LEAST_DECAY, MOST_DECAY = 0.07, 0.1, 0.6
+"""Of each reading of the text, and its limits. More decay lets a text be read more often before it
+is learned by heart (Kim et al. 2025, Pre-training under infinite compute)."""
+MUON = {
+    "optimizer": "muon",
+    "muon_momentum": 0.95,
+    "embedding_std": 0.4,
+    "embedding_rate": 10.0,
+    "schedule": "wsd",
+    "decay_share": 1.0,  # linearly to zero
+    "minimum_learning_rate_share": 0.0,
+}
+"""What docs/own-text.md has measured beside AdamW."""
 UPDATES = 1000
 """Steps of a run at least, as far as the smallest batch allows."""
 SMALLEST_BATCH, LARGEST_BATCH = 2_048, 262_144  # tokens
@@ -87,15 +97,15 @@ class Size:
 
 
 SIZES = (
-    Size(64, 3, 128, 6e-3),
-    Size(96, 3, 128, 5e-3),
-    Size(128, 4, 128, 4e-3),
-    Size(192, 4, 256, 3e-3),
-    Size(256, 6, 256, 2e-3),
-    Size(384, 8, 256, 1.5e-3),
-    Size(512, 12, 512, 1.2e-3),
-    Size(768, 16, 512, 1e-3),
-    Size(1024, 20, 1024, 6e-4),
+    Size(64, 3, 128, 12e-3),
+    Size(96, 3, 128, 8e-3),
+    Size(128, 4, 128, 8e-3),
+    Size(192, 4, 256, 6e-3),
+    Size(256, 6, 256, 6e-3),
+    Size(384, 8, 256, 5e-3),
+    Size(512, 12, 512, 4e-3),
+    Size(768, 16, 512, 4e-3),
+    Size(1024, 20, 1024, 3e-3),
 )
 """Sizes of about twice the parameters each."""
 
@@ -111,8 +121,23 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Speed:
+    """Seconds that training takes here: of each token, and of each update beyond AdamW's."""
+
+    of_token: float
+    of_update: float
+
+    def tokens_within(self, seconds: float) -> float:
+        """The tokens of a run that takes so long."""
+        tokens = seconds / self.of_token
+        for _ in range(2):  # fewer tokens may come in smaller steps
+            tokens = seconds / (self.of_token + self.of_update / step_tokens(tokens))
+        return tokens
+
+
+@dataclass(frozen=True)
 class Choice:
-    """A size for a text, the tokens that it is trained on, and its measured speed."""
+    """A size for a text, the tokens that it is trained on, and about how many a second."""
 
     size: Size
     tokens: int
@@ -191,11 +216,8 @@ def measure_and_choose(text: Text, minutes: float) -> tuple[Choice, str]:
     return choose(text, minutes, lambda model: measure(model, backend)), backend.name
 
 
-def choose(text: Text, minutes: float, speed_of: Callable[[ModelConfig], float]) -> Choice:
-    """Choose the largest size that keeps the two rules, from the smallest upwards.
-
-    `speed_of` gives the tokens per second that a model trains at: see `measure`.
-    """
+def choose(text: Text, minutes: float, speed_of: Callable[[ModelConfig], Speed]) -> Choice:
+    """Choose the largest size that keeps the two rules, from the smallest upwards."""
     seconds = max(60 * minutes - FIXED_SECONDS, 30 * minutes)
     chosen: Choice | None = None
     for size in SIZES:
@@ -203,12 +225,11 @@ def choose(text: Text, minutes: float, speed_of: Callable[[ModelConfig], float])
         parameters = parameter_count(model)
         if chosen and parameters > PARAMETERS_PER_TOKEN * text.tokens:
             break
-        speed = speed_of(model)
-        affordable = speed * seconds
+        affordable = speed_of(model).tokens_within(seconds)
         wanted = EPOCHS * text.tokens
         if chosen and affordable < min(wanted, TOKENS_PER_PARAMETER * parameters):
             break
-        chosen = Choice(size, int(min(affordable, wanted)), speed)
+        chosen = Choice(size, int(min(affordable, wanted)), affordable / seconds)
     assert chosen
     parameters = parameter_count(chosen.size.model(text.vocab_size))
     duration = log.format_seconds(chosen.tokens / chosen.tokens_per_second)
@@ -220,23 +241,31 @@ def choose(text: Text, minutes: float, speed_of: Callable[[ModelConfig], float])
     return chosen
 
 
-def measure(model: ModelConfig, backend: "Backend") -> float:
-    """Tokens per second that a model trains at on this machine."""
+def measure(model: ModelConfig, backend: "Backend") -> Speed:
+    """Time a few steps of a model on this machine."""
+    pretrain = {"tokens": SMALLEST_BATCH, "batch_tokens": SMALLEST_BATCH, "learning_rate": 0.0}
     plan = planning.Plan(parameter_count(model), backend.name)
-    config = {"model": model.to_dict(), "pretrain": {"batch_tokens": SMALLEST_BATCH}}
+    plan.stages = {"pretrain": planning.StageCost(SMALLEST_BATCH, 1.0)}  # one update
+    config = {"model": model.to_dict(), "pretrain": pretrain | MUON}
     planning.probe(config, backend, plan, seconds=1)
     assert plan.tokens_per_second
     log.line("speed", parameters=plan.parameters, tokens_per_second=round(plan.tokens_per_second))
-    return plan.tokens_per_second
+    return Speed(1 / plan.tokens_per_second, plan.stages["pretrain"].longer)
+
+
+def step_tokens(tokens: float) -> int:
+    """The tokens of a step, in a run of so many."""
+    batch = SMALLEST_BATCH
+    while 2 * batch * UPDATES <= tokens and batch < LARGEST_BATCH:
+        batch *= 2
+    return batch
 
 
 def make_config(name: str, paths: Sequence[str], text: Text, choice: Choice) -> dict[str, Any]:
     """The configuration of a run; what it leaves out has its default."""
-    size = choice.size
-    batch = SMALLEST_BATCH
-    while 2 * batch * UPDATES <= choice.tokens and batch < LARGEST_BATCH:
-        batch *= 2
+    size, batch = choice.size, step_tokens(choice.tokens)
     steps = math.ceil(choice.tokens / batch)
+    decay = WEIGHT_DECAY * choice.tokens / text.tokens
     return {
         "run": name,
         "corpus": {"sources": list(paths), "validation_share": validation_share(text.bytes)},
@@ -247,7 +276,8 @@ def make_config(name: str, paths: Sequence[str], text: Text, choice: Choice) -> 
             "batch_tokens": batch,
             "learning_rate": size.learning_rate,
             "warmup_steps": min(100, max(1, steps // 10)),
-            "weight_decay": WEIGHT_DECAY,
+            "weight_decay": round(min(max(decay, LEAST_DECAY), MOST_DECAY), 2),
+            **MUON,
             "validate_every": math.ceil(steps / MEASUREMENTS),
             "checkpoint_minutes": 1,
             "keep": "best",

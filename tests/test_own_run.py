@@ -15,11 +15,14 @@ from nanoeuler.own_run import (
     EPOCHS,
     PARAMETERS_PER_TOKEN,
     SIZES,
+    Speed,
     Text,
     choose,
     make_config,
+    measure,
     name_of,
     read_text,
+    step_tokens,
     together,
     write_config,
 )
@@ -40,7 +43,12 @@ LARGE = text_of(10**9)
 
 def at(flops_per_second):
     """The speed of a machine that computes so much, whatever the model."""
-    return lambda model: flops_per_second / training_flops_per_token(model, model.context)
+
+    def speed(model):
+        flops = training_flops_per_token(model, model.context)
+        return Speed(flops / flops_per_second, 0.0)
+
+    return speed
 
 
 LAPTOP, GPU = at(140e9), at(100e12)
@@ -69,6 +77,25 @@ def test_training_keeps_to_the_minutes():
     for minutes in (1, 5, 60):
         choice = choose(LARGE, minutes, LAPTOP)
         assert choice.tokens / choice.tokens_per_second <= 60 * minutes
+
+
+def test_what_updates_take_counts_by_the_steps_that_so_many_tokens_have():
+    assert Speed(1e-3, 0.0).tokens_within(60) == pytest.approx(60_000)
+    assert Speed(1e-3, 2.048).tokens_within(60) == pytest.approx(30_000)
+    speed = Speed(1e-6, 0.004)
+    tokens = speed.tokens_within(60)
+    assert step_tokens(tokens) == 32_768
+    assert tokens * 1e-6 + tokens / 32_768 * 0.004 == pytest.approx(60, rel=0.01)
+    assert measure(SIZES[0].model(512), ReferenceBackend()).of_token > 0
+
+
+def test_a_text_that_is_read_often_gets_more_weight_decay():
+    def decay(text, minutes):
+        choice = choose(text, minutes, LAPTOP)
+        return make_config("it", ["it.txt"], text, choice)["pretrain"]["weight_decay"]
+
+    assert decay(LARGE, 1) == 0.1
+    assert 0.1 < decay(text_of(3_000_000), 1) < decay(NOVEL, 2) <= 0.6
 
 
 @pytest.mark.parametrize("text_bytes", [20_000, 700_000, 10**9])
