@@ -64,6 +64,8 @@ IMPORTS_BYTES = 170_000_000
 """Memory of a training process beside its arrays."""
 RUN_FILES, STAGE_FILES = 370_000, 90_000
 """Bytes of the report, logs and checks of a run, and of the evaluation and logs of a stage."""
+BEST_IS_EARLIER = 0.5
+"""How often the best model of a stage that keeps it is not the last: about every second time."""
 PROBE_FLOPS = 4e11
 """Work of a timed step: seconds on a CPU."""
 DEVICE_PROBE_FLOPS = 2e14
@@ -201,8 +203,10 @@ def estimate_results(plan: Plan, config: Config) -> None:
         steps = math.ceil(stage.tokens / settings.batch_tokens)
         kept = checkpoints_kept(settings, max(1, steps), seconds)
         peak = max(peak, finished + kept.most * plan.checkpoint)
-        model_folder = 4 * plan.parameters + TOKENIZER_ENTRY_BYTES * model.vocab_size
-        finished += kept.last * plan.checkpoint + model_folder + STAGE_FILES
+        weights = 4 * plan.parameters
+        model_folder = weights + TOKENIZER_ENTRY_BYTES * model.vocab_size
+        best = BEST_IS_EARLIER * weights * (settings.keep == "best")
+        finished += kept.last * plan.checkpoint + best + model_folder + STAGE_FILES
     if plan.parameters <= MOST_PARAMETERS:
         finished += PLAYABLE_BYTES * plan.parameters
     plan.results_disk = finished + RUN_FILES * bool(plan.stages)

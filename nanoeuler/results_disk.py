@@ -33,10 +33,9 @@ def checkpoints_kept(settings: Training, steps: int, seconds: float) -> Kept:
         nonlocal saved, most
         most = max(most, len(present) + 1)
         saved, present[step] = step, best or step
-        kept = {step}
+        kept = {step} | kept_for_longer
         if not finished:
             kept |= {*sorted(present)[-2:], *[s for s in present if s <= step - REWIND_STEPS][-1:]}
-        kept |= kept_for_longer | ({best} if keeps_best else set())
         if keeps_best:
             kept |= {present[s] for s in kept & present.keys()}
         for other in present.keys() - kept:

@@ -3,7 +3,7 @@
 `checkpoints/step-00001200/` holds `model.safetensors` (a model that other stages can start from),
 `optimizer.safetensors`, and `state.json` with the hashes of both and its own. They are compared
 when a checkpoint is read. The newest two checkpoints are kept, the best, and the last before a WSD
-schedule's decay.
+schedule's decay; when the stage is finished, one of the newest, and of the best its weights alone.
 """
 
 import contextlib
@@ -76,14 +76,14 @@ class Checkpoints:
             return None
 
     def newest(self, limit: int | None = None) -> dict[str, Any] | None:
-        """`read_state` of the newest checkpoint that is not damaged.
+        """`read_state` of the newest checkpoint that is whole, neither damaged nor weights alone.
 
         With `limit`, of that step or an earlier one.
         """
         for step in reversed(self.steps()):
             if limit is None or step <= limit:
                 content = self.read_state(step)
-                if content is not None:
+                if content is not None and OPTIMIZER in content["sha256"]:
                     return content
         return None
 
@@ -114,18 +114,18 @@ class Checkpoints:
         """Delete what killed trainers have left half-written."""
         sweep(self.folder, "step-")
 
-    def remove_all_but(self, steps: set[int], *, newest: int, with_their_best: bool) -> None:
-        """Delete the checkpoints that are neither in `steps` nor among the newest.
-
-        `with_their_best` also keeps the best that each of those names, since training may resume
-        there and end with it.
-        """
-        present = self.steps()
-        kept = steps | set(present[-newest:])
-        if with_their_best:
-            kept |= {self.best_before(step) for step in kept & set(present)}
-        for step in set(present) - kept:
+    def remove_all_but(self, steps: set[int]) -> None:
+        """Delete the other checkpoints."""
+        for step in set(self.steps()) - steps:
             self.remove(step)
+
+    def keep_weights_alone(self, step: int) -> None:
+        """Delete the optimizer's tensors of a checkpoint from which no training will resume."""
+        content = self.read_state(step)
+        if content is not None:
+            weights = {WEIGHTS: content["sha256"][WEIGHTS]}
+            write_json(self.path(step) / STATE, seal(content | {"sha256": weights}))
+            (self.path(step) / OPTIMIZER).unlink(missing_ok=True)
 
     def best_before(self, step: int) -> int:
         """The step that checkpoint `step` names as the best so far, or `step` itself."""
@@ -175,9 +175,9 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     remedy = f"delete {folder} and run the stage again, which resumes from the checkpoint before it"
     origin = Origin(f"the stage {content.get('stage')}", remedy)
     check_seal(folder / STATE, content, origin, required=content.get("version", 1) != 1)
-    for name in (WEIGHTS, OPTIMIZER):
-        if name not in content["sha256"]:
-            raise UserError(f"{folder / STATE}: lacks the sha256 of {name}; {remedy}")
+    if WEIGHTS not in content["sha256"]:
+        raise UserError(f"{folder / STATE}: lacks the sha256 of {WEIGHTS}; {remedy}")
+    for name in {WEIGHTS, OPTIMIZER} & content["sha256"].keys():
         check_file(folder / name, content["sha256"][name], origin)
     return content
 

@@ -390,17 +390,28 @@ class Trainer:
             "provenance": provenance.collect(job.backend.device_name),
         }
         self.checkpoints.save(self.state, self.worker.tensors(), info)
-        keeps_best = job.settings.keep == "best"
-        kept, newest = set(), 1
-        if not self.finished:
-            earlier = [s for s in self.checkpoints.steps() if s <= self.state.step - REWIND_STEPS]
-            kept, newest = set(earlier[-1:]), 2  # one to rewind to, and one if the last is damaged
-        if keeps_best and self.measurements.best_step is not None:
-            kept.add(self.measurements.best_step)
-        if schedule.kind == "wsd":
-            kept.add(schedule.decay_start)
-        self.checkpoints.remove_all_but(kept, newest=newest, with_their_best=keeps_best)
+        self.remove_old_checkpoints()
         self.saved = time.monotonic()
+
+    def remove_old_checkpoints(self) -> None:
+        """Keep those from which training may resume, and the best that each of them names.
+
+        It may end with those weights. When the stage is finished, nothing else needs them.
+        """
+        schedule, present = self.job.schedule, self.checkpoints.steps()
+        resumed = {present[-1]}
+        if not self.finished:
+            earlier = [step for step in present if step <= self.state.step - REWIND_STEPS]
+            resumed |= {*present[-2:], *earlier[-1:]}  # if the last is damaged, and to rewind to
+        if schedule.kind == "wsd":
+            resumed.add(schedule.decay_start)
+        best = set()
+        if self.job.settings.keep == "best":
+            best = {self.checkpoints.best_before(step) for step in resumed & set(present)}
+        self.checkpoints.remove_all_but(resumed | best)
+        if self.finished:
+            for step in best - resumed:
+                self.checkpoints.keep_weights_alone(step)
 
     def finish(self) -> None:
         """Save the last state and note that the stage is finished."""

@@ -31,7 +31,7 @@ def test_folders_that_are_named_otherwise_are_left_alone(checkpoints):
 
 def test_a_checkpoint_is_deleted_without_what_others_put_into_it(checkpoints):
     (checkpoints.path(10) / "notes.txt").write_text("hi")
-    checkpoints.remove_all_but(set(), newest=2, with_their_best=False)
+    checkpoints.remove_all_but({30})
     assert [path.name for path in checkpoints.path(10).iterdir()] == ["notes.txt"]
     assert not checkpoints.path(20).exists()
     assert checkpoints.path(30).exists()

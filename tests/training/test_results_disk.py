@@ -1,5 +1,6 @@
 """The disk that a plan gives the checkpoints is what training leaves there."""
 
+import shutil
 import signal
 
 import pytest
@@ -32,6 +33,23 @@ def test_a_finished_stage_keeps_what_a_longer_run_or_its_model_needs(trainer):
     trainer.config["pretrain"] |= frequent
     trainer.run()
     assert [path.name for path in trainer.checkpoints()] == ["step-00000030", "step-00000060"]
+
+
+def test_of_a_best_model_that_is_not_the_last_a_finished_stage_keeps_the_weights(trainer, tuned):
+    trainer.config["dpo"] |= {"keep": "best", "learning_rate": 1.0}
+    trainer.run("dpo", "--parent", str(tuned))
+    best, last = trainer.checkpoints("dpo")
+    assert {path.name for path in best.iterdir()} == {"model.safetensors", "state.json"}
+    assert (last / "optimizer.safetensors").exists()
+    weights = trainer.weights("dpo")
+    shutil.rmtree(trainer.output / "dpo" / "model")
+    assert "exporting its model again" in trainer.run("dpo", "--parent", str(tuned))
+    assert trainer.weights("dpo") == weights
+    shutil.rmtree(last)
+    said = trainer.run("dpo", "--parent", str(tuned))
+    assert "resume" not in said  # from a checkpoint without its optimizer
+    assert "damaged" not in said
+    assert trainer.weights("dpo") == weights
 
 
 def test_hours_of_the_shipped_stages_leave_what_runs_of_them_left():
