@@ -579,10 +579,8 @@ extern "C" __global__ void __launch_bounds__(DECODE_THREADS)
         sum_of_row = fmaf(totals[w], of_warp, sum_of_row);
         sum = fmaf(warp_sums[w][column], of_warp, sum);
     }
-    element* target = out + batch * out_batch + (long long)i * out_token + head * out_head + column;
-    float result = sum_of_row > 0 ? sum / sum_of_row : 0;
-    if constexpr (sizeof(element) == 2) *target = pack_bf16(result, 0) & 0xffff;
-    else *target = result;
+    out[batch * out_batch + (long long)i * out_token + head * out_head + column] =
+        element(sum_of_row > 0 ? sum / sum_of_row : 0);
     if (column == 0)
         lse[((long long)batch * heads + head) * T + i] =
             (highest * factor + logarithm(sum_of_row)) / BASE;

@@ -4,9 +4,7 @@
 // ACTIVATION is the type of what matrix products read and write, RESIDUAL that of the residual
 // stream: float, or bfloat16 in the bf16 mode. A kernel has those that it names. Arithmetic is in
 // float throughout. Rows are multiples of WIDTH = 8 elements and start on 16-byte boundaries.
-#include <cuda_bf16.h>
-
-using bfloat16 = __nv_bfloat16;
+#include "bfloat16.cuh"
 
 static_assert(WIDTH == 8, "accesses are written out for 8 elements");
 constexpr unsigned WHOLE_WARP = 0xffffffffu;
@@ -24,14 +22,10 @@ __device__ __forceinline__ Eight load(const float* from) {
 
 __device__ __forceinline__ Eight load(const bfloat16* from) {
     const uint4 bits = *reinterpret_cast<const uint4*>(from);
-    const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&bits);
+    const bfloat16* values = reinterpret_cast<const bfloat16*>(&bits);
     Eight out;
 #pragma unroll
-    for (int i = 0; i < WIDTH / 2; ++i) {
-        const float2 pair = __bfloat1622float2(pairs[i]);
-        out.at[2 * i] = pair.x;
-        out.at[2 * i + 1] = pair.y;
-    }
+    for (int i = 0; i < WIDTH; ++i) out.at[i] = values[i];
     return out;
 }
 
@@ -43,12 +37,9 @@ __device__ __forceinline__ void store(float* to, const Eight& value) {
 }
 
 __device__ __forceinline__ void store(bfloat16* to, const Eight& value) {
-    uint4 bits;
-    __nv_bfloat162* pairs = reinterpret_cast<__nv_bfloat162*>(&bits);
-#pragma unroll
-    for (int i = 0; i < WIDTH / 2; ++i)
-        pairs[i] = __floats2bfloat162_rn(value.at[2 * i], value.at[2 * i + 1]);
-    *reinterpret_cast<uint4*>(to) = bits;
+    *reinterpret_cast<uint4*>(to) =
+        make_uint4(pack_bf16(value.at[0], value.at[1]), pack_bf16(value.at[2], value.at[3]),
+                   pack_bf16(value.at[4], value.at[5]), pack_bf16(value.at[6], value.at[7]));
 }
 
 // Eight elements as they lie in memory: fewer registers than their values while they wait.
@@ -69,11 +60,8 @@ struct Raw {
 // The value as it will be read back from memory.
 __device__ __forceinline__ float rounded(float value, const float*) { return value; }
 __device__ __forceinline__ float rounded(float value, const bfloat16*) {
-    return __bfloat162float(__float2bfloat16_rn(value));
+    return bfloat16(value);
 }
-
-__device__ __forceinline__ float to_float(float value) { return value; }
-__device__ __forceinline__ float to_float(bfloat16 value) { return __bfloat162float(value); }
 
 template <typename T>
 __device__ __forceinline__ T warp_sum(T value) {

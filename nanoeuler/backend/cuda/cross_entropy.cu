@@ -150,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const float lse = Row(logits).log_sum_exp();
     if (threadIdx.x == 0) {
         lses[blockIdx.x] = lse;
-        logprobs[blockIdx.x] = target < 0 ? 0.0f : to_float(logits[target]) - lse;
+        logprobs[blockIdx.x] = target < 0 ? 0.0f : float(logits[target]) - lse;
     }
 }
 
@@ -177,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     logits += blockIdx.x * stride;
     const int target = targets[blockIdx.x];
     // read before the sum's barriers, written over after them
-    const float of_target = target < 0 ? 0.0f : to_float(logits[target]);
+    const float of_target = target < 0 ? 0.0f : float(logits[target]);
     const Row row(logits);
     const float lse = row.log_sum_exp();
     if (threadIdx.x == 0) {
@@ -196,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float top = -INFINITE;
     int id = VOCAB;
     for (int column = threadIdx.x; column < VOCAB; column += THREADS) {
-        const float value = to_float(logits[column]);
+        const float value = float(logits[column]);
         if (value > top) top = value, id = column;
     }
     for (int distance = 16; distance > 0; distance /= 2) {

@@ -33,7 +33,7 @@ constexpr int ATTENDED = HEADS * HEAD_SIZE, HALF = HEAD_SIZE / 2;
 
 // Known before the kernel in front has ended. Models without biases have null.
 __device__ __forceinline__ float bias_of(const ACTIVATION* bias, int output) {
-    return GPT2 ? to_float(bias[output]) : 0.0f;
+    return GPT2 ? float(bias[output]) : 0.0f;
 }
 
 // A warp takes the two rows of W_qkv that rotary positions rotate into each other.
@@ -141,7 +141,7 @@ __device__ __forceinline__ void add_product(const Weights<1, SIZE>& weights,
     RESIDUAL* target = x + weights.product() * DIM + first;
     const bool writes = weights.writes(rows);
     const float before =
-        writes ? to_float(*target) : 0.0f;  // read while the product is computed
+        writes ? float(*target) : 0.0f;  // read while the product is computed
     float product = weights.times(inputs);
     if (GPT2) product += constant;
     if (writes) *target = RESIDUAL(before + step_size * product);

@@ -31,6 +31,15 @@ struct Row {
     }
 };
 
+__device__ __forceinline__ Eight widened(const Raw<float>& raw) { return raw.value(); }
+
+__device__ __forceinline__ Eight widened(const Raw<bfloat16>& raw) {
+    const uint4 bits = raw.bits[0];
+    const float2 a = unpack_bf16(bits.x), b = unpack_bf16(bits.y), c = unpack_bf16(bits.z),
+                 d = unpack_bf16(bits.w);
+    return {a.x, a.y, b.x, b.y, c.x, c.y, d.x, d.y};
+}
+
 // norm(x) of one row by a warp, rounded as a product reads it.
 __device__ __forceinline__ void
 normalize(Row<DIM>& out, const RESIDUAL* x, const Norm& norm) {
@@ -81,8 +90,10 @@ struct Inputs {
     const ACTIVATION* shared;  // otherwise (ROWS, SIZE)
 
     __device__ __forceinline__ Eight at(int b, int step) const {
-        if (ROWS == 1) return single.at[step].value();
-        return load(shared + b * SIZE + (step * 32 + threadIdx.x % 32) * WIDTH);
+        if (ROWS == 1) return widened(single.at[step]);
+        Raw<ACTIVATION> raw;
+        raw.fetch(shared + b * SIZE + (step * 32 + threadIdx.x % 32) * WIDTH);
+        return widened(raw);
     }
 };
 
@@ -147,7 +158,7 @@ struct Weights {
             if (!Row<SIZE>::inside(s * 32 + threadIdx.x % 32)) continue;
             Eight weight[GROUP];
 #pragma unroll
-            for (int g = 0; g < GROUP; ++g) weight[g] = row[g].at[s].value();
+            for (int g = 0; g < GROUP; ++g) weight[g] = widened(row[g].at[s]);
 #pragma unroll
             for (int b = 0; b < ROWS; ++b) {
                 const Eight x = inputs.at(b, s);

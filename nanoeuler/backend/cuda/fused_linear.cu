@@ -220,13 +220,9 @@ __device__ __forceinline__ int quantized_chunk(int row, int chunk) {
 
 // ---- SwiGLU
 
-__device__ __forceinline__ float2 pair(unsigned word) {
-    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
-}
-
 // Computed from the rounded numbers, as the backward pass will see them.
 __device__ __forceinline__ unsigned gated_pair(unsigned gate, unsigned up) {
-    float2 z = pair(gate), factor = pair(up);
+    float2 z = unpack_bf16(gate), factor = unpack_bf16(up);
     return pack_bf16(gated(z.x, factor.x), gated(z.y, factor.y));
 }
 
@@ -464,7 +460,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                             results[0][i] = packed(8 * part + block, half);
                             results[1][i] = packed(16 + 8 * part + block, half);
                             if constexpr (FP8) {
-                                float2 z = pair(results[0][i]), up = pair(results[1][i]);
+                                float2 z = unpack_bf16(results[0][i]),
+                                       up = unpack_bf16(results[1][i]);
                                 pairs[0][i] =
                                     quantized(gated(z.x, up.x), gated(z.y, up.y), to_scale, top);
                             } else {
@@ -474,23 +471,24 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 #pragma unroll
                             for (int panel = 0; panel < 2; panel++) {
                                 int at = 16 * part + 8 * panel + block;
-                                float2 constant = pair(biases[at]);
+                                float2 constant = unpack_bf16(biases[at]);
                                 results[panel][i] =
                                     pack_bf16(fmaf(factor, x[at][2 * half], constant.x),
                                         fmaf(factor, x[at][2 * half + 1], constant.y));
-                                float2 z = pair(results[panel][i]);
+                                float2 z = unpack_bf16(results[panel][i]);
                                 pairs[panel][i] = quantized(
                                     z.x * gelu_sigma(z.x), z.y * gelu_sigma(z.y), to_scale, top);
                             }
                         } else if constexpr (KIND == GELU_BACKWARD) {
-                            float2 z = pair(ups[j / 2][i]);
+                            float2 z = unpack_bf16(ups[j / 2][i]);
                             const float (&dout)[4] = x[8 * part + block];
                             GeluGradient low = gelu_gradient(factor * dout[2 * half], z.x),
                                          high = gelu_gradient(factor * dout[2 * half + 1], z.y);
                             pairs[0][i] = quantized(low.dx, high.dx, to_scale, top);
                             pairs[1][i] = quantized(low.out, high.out, out_scale, out_top);
                         } else {
-                            float2 z = pair(gates[j / 2][i]), up = pair(ups[j / 2][i]);
+                            float2 z = unpack_bf16(gates[j / 2][i]),
+                                   up = unpack_bf16(ups[j / 2][i]);
                             const float (&dout)[4] = x[8 * part + block];
                             Gated low = gated_backward(factor * dout[2 * half], z.x, up.x);
                             Gated high = gated_backward(factor * dout[2 * half + 1], z.y, up.y);

@@ -14,7 +14,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
-TYPES = {"float32": "float", "bfloat16": "__nv_bfloat16"}
+TYPES = {"float32": "float", "bfloat16": "bfloat16"}
 
 EXACT = ("adamw", "fp8", "losses", "preference", "sampling")
 """Kernels whose arithmetic is exact in every precision of the engine."""

@@ -366,11 +366,8 @@ struct Product {
 };
 
 __device__ __forceinline__ void store_four(bfloat16* to, float4 values) {
-    uint2 bits;
-    __nv_bfloat162* pairs = reinterpret_cast<__nv_bfloat162*>(&bits);
-    pairs[0] = __floats2bfloat162_rn(values.x, values.y);
-    pairs[1] = __floats2bfloat162_rn(values.z, values.w);
-    *reinterpret_cast<uint2*>(to) = bits;
+    *reinterpret_cast<uint2*>(to) =
+        make_uint2(pack_bf16(values.x, values.y), pack_bf16(values.z, values.w));
 }
 
 __device__ __forceinline__ void store_four(float* to, float4 values) {
@@ -383,8 +380,7 @@ __device__ __forceinline__ float4 load_four(const float* from) {
 
 __device__ __forceinline__ float4 load_four(const bfloat16* from) {
     const uint2 bits = *reinterpret_cast<const uint2*>(from);
-    const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&bits);
-    const float2 low = __bfloat1622float2(pairs[0]), high = __bfloat1622float2(pairs[1]);
+    const float2 low = unpack_bf16(bits.x), high = unpack_bf16(bits.y);
     return make_float4(low.x, low.y, high.x, high.y);
 }
 

@@ -16,6 +16,8 @@
 // Compiled with -D: HEAD_SIZE; UNIT = FFMA, TF32, BF16 or WGMMA; ROWS_IN_REGISTERS = 1 to keep the
 // left factor of a transposed product in registers.
 
+#include "bfloat16.cuh"
+
 #define FFMA 1
 #define TF32 2
 #define BF16 3
@@ -33,7 +35,7 @@
 #if UNIT == FFMA || UNIT == TF32
 typedef float element;
 #else
-typedef unsigned short element;  // bfloat16: the upper half of a float32
+typedef bfloat16 element;
 #endif
 
 constexpr int PER_CHUNK = 16 / sizeof(element);
@@ -61,12 +63,6 @@ __device__ __forceinline__ unsigned address_of(int offset) {
 
 // ---- numbers
 
-__device__ __forceinline__ unsigned pack_bf16(float low, float high) {
-    unsigned packed;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    return packed;
-}
-
 __device__ __forceinline__ void unpack(uint4 chunk, float (&values)[PER_CHUNK]) {
     unsigned words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
 #pragma unroll
@@ -74,8 +70,8 @@ __device__ __forceinline__ void unpack(uint4 chunk, float (&values)[PER_CHUNK]) 
         if constexpr (sizeof(element) == 4) {
             values[i] = __uint_as_float(words[i]);
         } else {
-            values[2 * i] = __uint_as_float(words[i] << 16);
-            values[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+            const float2 both = unpack_bf16(words[i]);
+            values[2 * i] = both.x, values[2 * i + 1] = both.y;
         }
     }
 }
@@ -376,8 +372,8 @@ struct Weights {
 #else
     unsigned words[N / 16][4];
     __device__ __forceinline__ float at(int j, int i) const {
-        unsigned word = words[j / 2][j % 2 * 2 + i / 2];
-        return __uint_as_float(i % 2 ? word & 0xffff0000u : word << 16);
+        const float2 both = unpack_bf16(words[j / 2][j % 2 * 2 + i / 2]);
+        return i % 2 ? both.y : both.x;
     }
 #endif
 

@@ -34,15 +34,15 @@ TYPES = {
 }
 
 
-def nvidia_folder() -> Path:
-    """The folder with the libraries and headers of nvidia-cuda-nvrtc and nvidia-cuda-runtime."""
+def compiler_library() -> Path:
+    """That of nvidia-cuda-nvrtc; the kernels include none of CUDA's headers."""
     (folder,) = importlib.util.find_spec("nvidia").submodule_search_locations
-    return next(Path(folder).glob("cu1*"))
+    return next(Path(folder).glob("cu1*/lib/libnvrtc.so.*"))
 
 
 @functools.cache
 def compiler() -> list[tuple[str, str]]:
-    """Names and versions of the compiler's packages, which hold CUDA's headers, too."""
+    """Names and versions of the compiler's packages."""
     packages = importlib.metadata.distributions()
     return sorted((p.name, p.version) for p in packages if p.name.startswith("nvidia"))
 
@@ -53,7 +53,6 @@ def compile_source(source, architecture) -> str:
     options = [
         *source.options,
         f"--gpu-architecture={architecture}",
-        f"-I{nvidia_folder() / 'include'}",
         "--ptxas-options=-v",
     ]
     given = repr((compiler(), source.name, options, source.code))
@@ -68,7 +67,7 @@ def compile_source(source, architecture) -> str:
 
 
 def compile_anew(source, options: list[str]) -> str:
-    library = ctypes.CDLL(str(next(nvidia_folder().glob("lib/libnvrtc.so.*"))))
+    library = ctypes.CDLL(str(compiler_library()))
     program, length = ctypes.c_void_p(), ctypes.c_size_t()
     assert (
         library.nvrtcCreateProgram(
