@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nanoeuler import own_run, planning
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.cli import main
 from nanoeuler.cli.own_text import prepare
@@ -87,6 +88,17 @@ def test_what_updates_take_counts_by_the_steps_that_so_many_tokens_have():
     assert step_tokens(tokens) == 32_768
     assert tokens * 1e-6 + tokens / 32_768 * 0.004 == pytest.approx(60, rel=0.01)
     assert measure(SIZES[0].model(512), ReferenceBackend()).of_token > 0
+
+
+@pytest.mark.parametrize(("device", "batch"), [(None, 2_048), ("stands for one", 65_536)])
+def test_a_gpu_is_timed_with_steps_that_fill_it(monkeypatch, device, batch):
+    def probe(config, backend, plan, seconds):
+        assert config["pretrain"]["batch_tokens"] == batch
+        plan.tokens_per_second = 1e6
+
+    monkeypatch.setattr(planning, "probe", probe)
+    monkeypatch.setattr(ReferenceBackend, "device", device)
+    assert measure(SIZES[0].model(512), ReferenceBackend()).of_token == pytest.approx(1e-6)
 
 
 def test_a_text_that_is_read_often_gets_more_weight_decay():
@@ -204,6 +216,9 @@ def test_what_cannot_be_trained_on_is_refused_before_anything_is_written(
 
 def test_a_configuration_is_kept_when_another_command_makes_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        own_run, "choose_here", lambda text, minutes: (choose(text, minutes, LAPTOP), "cpu")
+    )
     (tmp_path / "novel.txt").write_text(PROSE)
     file = tmp_path / "results/novel/config.yaml"
 
