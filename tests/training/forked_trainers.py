@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from tests.waiting import CEILING
+
 ROOT = Path(__file__).parents[2]
-CEILING = 600.0  # seconds, which only a test that hangs reaches
 
 
 class Process:

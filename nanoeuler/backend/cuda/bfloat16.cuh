@@ -8,6 +8,7 @@ struct bfloat16 {
     explicit __device__ __forceinline__ bfloat16(float value) {
         asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     }
+    // By Hopper's own instruction there: with shifts, norms of wide rows ran out of registers.
     __device__ __forceinline__ operator float() const {
         float value;
 #if __CUDA_ARCH__ >= 900
@@ -26,7 +27,7 @@ __device__ __forceinline__ unsigned pack_bf16(float first, float second) {
     return word;
 }
 
-// Two instructions on every chip, where conversions of the two halves take three on Hopper.
+// Two instructions; the conversions above take three on Hopper, for two halves of a word.
 __device__ __forceinline__ float2 unpack_bf16(unsigned word) {
     return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
 }

@@ -196,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float top = -INFINITE;
     int id = VOCAB;
     for (int column = threadIdx.x; column < VOCAB; column += THREADS) {
-        const float value = float(logits[column]);
+        const float value = logits[column];
         if (value > top) top = value, id = column;
     }
     for (int distance = 16; distance > 0; distance /= 2) {

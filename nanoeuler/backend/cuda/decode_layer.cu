@@ -140,8 +140,7 @@ __device__ __forceinline__ void add_product(const Weights<1, SIZE>& weights,
     int rows) {
     RESIDUAL* target = x + weights.product() * DIM + first;
     const bool writes = weights.writes(rows);
-    const float before =
-        writes ? float(*target) : 0.0f;  // read while the product is computed
+    const float before = writes ? float(*target) : 0.0f;  // read while the product is computed
     float product = weights.times(inputs);
     if (GPT2) product += constant;
     if (writes) *target = RESIDUAL(before + step_size * product);

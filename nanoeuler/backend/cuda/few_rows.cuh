@@ -31,6 +31,7 @@ struct Row {
     }
 };
 
+// Like value(), in fewer instructions: a product of few rows has as many of these as of sums.
 __device__ __forceinline__ Eight widened(const Raw<float>& raw) { return raw.value(); }
 
 __device__ __forceinline__ Eight widened(const Raw<bfloat16>& raw) {
