@@ -11,7 +11,7 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,8 +72,15 @@ DEVICE_PROBE_FLOPS = 2e14
 """The same on a GPU: half a second of an H200, and seconds of smaller ones."""
 DEVICE_FIRST_STEPS = 3
 """Of which fp8 learns its scales in the first; then one more lays out buffers, one is recorded."""
+DEVICE_START = 2.0
+"""Seconds that a GPU takes before the steps of a stage are recorded: machine code is loaded, and
+all runs once as it is written."""
+WRITING = 0.5e9
+"""Bytes/s with which the last checkpoint and the model are written and hashed, 1.4 GB in 2.2 to 2.5
+seconds on an H200's host. Earlier ones are written while training goes on."""
 PROBE_SECONDS = 5.0
 """Time in which steps are timed. On a shared machine windows of 5 seconds differ by a tenth."""
+ADAMW = AdamW(0.9, 0.95, 1e-8, 0.1, 1.0)
 FORWARD_SHARE = 1 / 3
 """Work of reading a token, as a share of training on it."""
 H200 = "NVIDIA H200"
@@ -104,7 +111,8 @@ class StageCost:
     seconds: float | None = None
     depth: float = 1.0  # operations of a token, as a share of those in the whole model
     scored: float = 0.0  # tokens of forward passes alone: measurements, and those of dpo's parent
-    longer: float = 0.0  # seconds that its updates take beyond AdamW's
+    longer: float = 0.0  # seconds beyond AdamW's steps: of another's updates, of a GPU's start
+    pace: float = 1.0  # its tokens/s, as a share of those of pretraining
 
     def work(self, model: ModelConfig) -> float:
         """Its work, in tokens of training the whole `model`; scoring reads with one head."""
@@ -178,6 +186,7 @@ def training_memory(config: Config, model: ModelConfig, backend: "Backend") -> f
     _, shares = backend.slices(elements)
     whole = state_bytes(model, AdamW) + (shares - 1) * 4 * elements
     whole += checkpoint_bytes(elements, AdamW)  # in memory, too, while it is being written
+    whole += 4 * elements  # the best model's, until it is written
 
     def passes(rows: int, length: int) -> float:
         logits = min(SLICE_ELEMENTS, rows * length * model.mtp_heads * model.vocab_size)
@@ -197,13 +206,12 @@ def estimate_results(plan: Plan, config: Config) -> None:
     usual_rate = USUAL_FLOPS / training_flops_per_token(model, model.context)
     finished = peak = 0.0
     for name, stage in plan.stages.items():
-        section = name.removesuffix("_scratch")
-        settings = STAGE_SECTIONS[section].read(config[section])
+        settings = settings_of(config, name)
         seconds = stage.seconds or stage.depth * stage.tokens / usual_rate
         steps = math.ceil(stage.tokens / settings.batch_tokens)
         kept = checkpoints_kept(settings, max(1, steps), seconds)
-        peak = max(peak, finished + kept.most * plan.checkpoint)
         weights = 4 * plan.parameters
+        peak = max(peak, finished + kept.most * plan.checkpoint + kept.best * weights)
         model_folder = weights + TOKENIZER_ENTRY_BYTES * model.vocab_size
         best = BEST_IS_EARLIER * weights * (settings.keep == "best")
         finished += kept.last * plan.checkpoint + best + model_folder + STAGE_FILES
@@ -211,6 +219,12 @@ def estimate_results(plan: Plan, config: Config) -> None:
         finished += PLAYABLE_BYTES * plan.parameters
     plan.results_disk = finished + RUN_FILES * bool(plan.stages)
     plan.results_peak = max(peak, plan.results_disk)
+
+
+def settings_of(config: Config, stage: str) -> Training:
+    """The settings of a training stage."""
+    section = stage.removesuffix("_scratch")
+    return STAGE_SECTIONS[section].read(config[section])
 
 
 def stage_costs(plan: Plan, config: Config) -> dict[str, StageCost]:
@@ -285,36 +299,76 @@ def probe(config: Config, backend: "Backend", plan: Plan, seconds: float = PROBE
     timed, too: what its updates take more counts for each step, however many tokens that has. The
     median step counts: who else is at work on this machine will be there during the run, too.
     """
+    pretrain = Pretrain.read(config["pretrain"])
+    tokens, step = time_steps(config, backend, pretrain, ADAMW, seconds)
+    if "pretrain" in plan.stages and pretrain.optimizer != "adamw":
+        _, other = time_steps(config, backend, pretrain, optimizer_of(pretrain), seconds)
+        longer = max(0.0, other - step)
+        plan.stages["pretrain"].longer = longer * pretrain.tokens / pretrain.batch_tokens
+    set_rate(config, plan, tokens / step)
+
+
+def probe_tuning(
+    config: Config,
+    engine: Callable[[Training], "Backend"],
+    plan: Plan,
+    seconds: float = PROBE_SECONDS,
+) -> None:
+    """Time the steps of tuning, too, which may have another precision or size than pretraining's.
+
+    That is for a GPU, after `probe`: there both count. `engine` makes that of a stage. What it
+    finds out about products of these sizes is kept for the run.
+    """
+    assert plan.tokens_per_second is not None
+    paces = {form_of_steps(settings_of(config, "pretrain")): 1.0}
+    for name, stage in plan.stages.items():
+        settings = settings_of(config, name)
+        form = form_of_steps(settings)
+        if form not in paces:
+            tokens, step = time_steps(config, engine(settings), settings, ADAMW, seconds)
+            paces[form] = tokens / step / plan.tokens_per_second
+        stage.pace = paces[form]
+        stage.longer += DEVICE_START
+    set_rate(config, plan, plan.tokens_per_second)
+
+
+def form_of_steps(settings: Training) -> tuple:
+    """What the speed of a GPU depends on."""
+    formats = settings.precision, settings.residual_precision, settings.recompute
+    return *formats, settings.batch_tokens
+
+
+def time_steps(
+    config: Config,
+    backend: "Backend",
+    settings: Training,
+    optimizer: OptimizerSettings,
+    seconds: float,
+) -> tuple[int, float]:
+    """Tokens of a step like those of a stage, and how long it takes: see `probe`."""
     model = ModelConfig.from_dict(config["model"])
-    length, batch_tokens = model.context, config["pretrain"]["batch_tokens"]
+    length, batch_tokens, recompute = model.context, settings.batch_tokens, settings.recompute
     most, flops, first = 2048, PROBE_FLOPS, 1
     if backend.device:
         most, flops, first = batch_tokens, DEVICE_PROBE_FLOPS, DEVICE_FIRST_STEPS
     affordable = round(flops / training_flops_per_token(model, length) / length)
     rows = max(1, min(min(most, batch_tokens) // length, affordable))
-    at_once = even_share(rows, max(1, fitting_rows(model, backend, length, rows)))
+    fitting = fitting_rows(model, backend, length, rows, recompute=recompute)
+    at_once = even_share(rows, max(1, fitting))
     random = np.random.Generator(np.random.Philox(key=[0, 0]))
     tokens = random.integers(1, model.vocab_size, 8 * rows * length, np.int32)
     stream = TextStream(tokens, length, rows * length, model.mtp_weights, 0, True, 0, "probe")
-
-    def usual_step(optimizer: OptimizerSettings) -> float:
-        state = TrainingState(model, backend, initial_parameters(model, 0), optimizer)
-        durations: list[float] = []
-        state.stage(stream.step(0).padded(at_once))
-        while len(durations) < first + 2 or sum(durations[first:]) < seconds:
-            began = time.monotonic()
-            state.start(at_once, 0.0)
-            state.stage(stream.step(len(durations) + 1).padded(at_once))  # while a device computes
-            state.finish()
-            durations.append(time.monotonic() - began)
-        return statistics.median(durations[first:])
-
-    step = usual_step(AdamW(0.9, 0.95, 1e-8, 0.1, 1.0))
-    if "pretrain" in plan.stages and config["pretrain"]["optimizer"] != "adamw":
-        pretrain = Pretrain.read(config["pretrain"])
-        longer = max(0.0, usual_step(optimizer_of(pretrain)) - step)
-        plan.stages["pretrain"].longer = longer * pretrain.tokens / pretrain.batch_tokens
-    set_rate(config, plan, rows * length / step)
+    parameters = initial_parameters(model, 0)
+    state = TrainingState(model, backend, parameters, optimizer, recompute=recompute)
+    durations: list[float] = []
+    state.stage(stream.step(0).padded(at_once))
+    while len(durations) < first + 2 or sum(durations[first:]) < seconds:
+        began = time.monotonic()
+        state.start(at_once, 0.0)
+        state.stage(stream.step(len(durations) + 1).padded(at_once))  # while a device computes
+        state.finish()
+        durations.append(time.monotonic() - began)
+    return rows * length, statistics.median(durations[first:])
 
 
 def set_rate(config: Config, plan: Plan, tokens_per_second: float) -> None:
@@ -322,7 +376,8 @@ def set_rate(config: Config, plan: Plan, tokens_per_second: float) -> None:
     model = ModelConfig.from_dict(config["model"])
     plan.tokens_per_second = tokens_per_second
     for stage in plan.stages.values():
-        stage.seconds = stage.work(model) / tokens_per_second + stage.longer
+        stage.seconds = stage.work(model) / (stage.pace * tokens_per_second) + stage.longer
+        stage.seconds += (plan.checkpoint + 4 * plan.parameters) / WRITING  # at its end
     estimate_results(plan, config)
 
 

@@ -4,40 +4,42 @@ import math
 from typing import NamedTuple
 
 from nanoeuler.config.settings import Training
+from nanoeuler.training.checkpoint import EARLY
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.skipping import REWIND_STEPS
 
 
 class Kept(NamedTuple):
-    """Numbers of checkpoints."""
+    """Numbers of checkpoints, and of best models beside them."""
 
     last: int  # when the stage is finished
     most: int  # at a time, with the one that is being written
+    best: int  # at that time
 
 
 def checkpoints_kept(settings: Training, steps: int, seconds: float) -> Kept:
     """What is left of the checkpoints of `steps` steps that take `seconds`.
 
-    This follows `Trainer.save` and `Checkpoints.remove_all_but`. Each measurement on held-out text
-    is taken to be better than the one before.
+    This follows `Trainer.save` and `Trainer.remove_old_checkpoints`. Each measurement on held-out
+    text is taken to be better than the one before.
     """
     schedule = Schedule.of(settings, steps)
     kept_for_longer = {schedule.decay_start} if schedule.kind == "wsd" else set()
-    keeps_best = settings.keep == "best"
     minutes = seconds / steps / 60
     between = settings.checkpoint_minutes / minutes if minutes else math.inf  # steps
     present: dict[int, int] = {}  # step → the best step when it was saved
-    best = saved = step = most = 0
+    best = saved = step = 0
+    most = (0, 0)
 
     def save(*, finished: bool = False) -> None:
         nonlocal saved, most
-        most = max(most, len(present) + 1)
+        before = len(present)
         saved, present[step] = step, best or step
+        models = set(present.values()) - present.keys() if settings.keep == "best" else set()
+        most = max(most, (before + 1, len(models)))
         kept = {step} | kept_for_longer
         if not finished:
             kept |= {*sorted(present)[-2:], *[s for s in present if s <= step - REWIND_STEPS][-1:]}
-        if keeps_best:
-            kept |= {present[s] for s in kept & present.keys()}
         for other in present.keys() - kept:
             del present[other]
 
@@ -52,9 +54,9 @@ def checkpoints_kept(settings: Training, steps: int, seconds: float) -> Kept:
         measured = step % settings.validate_every == 0 or step == steps
         if step in kept_for_longer and step < steps:
             save()
-        if step - saved >= between * (0.1 if measured else 1.0) or (measured and keeps_best):
+        if step - saved >= between * (EARLY if measured else 1.0):
             save()
         if measured:
             best = step
     save(finished=True)
-    return Kept(len(present), most)
+    return Kept(len(present), *most)

@@ -274,6 +274,7 @@ def test_a_gpu_is_timed_with_steps_of_pretraining_once_they_are_recorded(monkeyp
 
 
 def test_what_updates_take_beyond_adamw_counts_for_each_step_of_pretraining_alone(monkeypatch):
+    monkeypatch.setattr(planning, "WRITING", math.inf)
     plan = probed(monkeypatch, Clocked())
     pretrain, sft = plan.stages["pretrain"], plan.stages["sft"]
     assert pretrain.longer == pytest.approx(1.0 * pretrain.tokens / 256)
@@ -283,7 +284,8 @@ def test_what_updates_take_beyond_adamw_counts_for_each_step_of_pretraining_alon
     assert sft.seconds == pytest.approx(sft.work(small) / plan.tokens_per_second)
 
 
-def test_measurements_on_held_out_text_take_time_too():
+def test_measurements_on_held_out_text_take_time_too(monkeypatch):
+    monkeypatch.setattr(planning, "WRITING", math.inf)
     config, plan = plan_of("config", "model.mtp_heads=1", "model.mtp_weights=[1]")
     pretrain, sft, dpo = (plan.stages[name] for name in ("pretrain", "sft", "dpo"))
     held_out = plan.text_tokens * plan.held_out_bytes / plan.text_bytes
@@ -299,6 +301,52 @@ def test_measurements_on_held_out_text_take_time_too():
         assert stage.seconds == pytest.approx((stage.tokens + stage.scored / 3) / 1000)
     few = plan_of("config", "pretrain.validation_tokens=100")[1].stages["pretrain"]
     assert few.scored == pretrain.scored / held_out * 2 * 100  # of books and of pages
+
+
+def test_writing_the_last_checkpoint_and_the_model_takes_time_too(monkeypatch):
+    config, plan = plan_of("base")
+    planning.set_rate(config, plan, 600_000.0)
+    before = {name: stage.seconds for name, stage in plan.stages.items()}
+    monkeypatch.setattr(planning, "WRITING", math.inf)
+    planning.set_rate(config, plan, 600_000.0)
+    for name, stage in plan.stages.items():
+        assert before[name] - stage.seconds == pytest.approx(16 * plan.parameters / 0.5e9)
+
+
+def test_on_a_gpu_tuning_is_timed_in_its_own_precision_and_size(monkeypatch):
+    """Which also finds the algorithms of its products before the run does."""
+
+    class OnDevice(Clocked):
+        device = "stands for one"
+
+        def __init__(self, seconds):
+            super().__init__()
+            self.seconds = seconds
+
+        def adamw(self, *arguments):
+            clock.time += self.seconds
+            super().adamw(*arguments)
+
+    clock = OnDevice(0.0)
+    monkeypatch.setattr(planning, "time", clock)
+    monkeypatch.setattr(planning, "WRITING", math.inf)
+    settings = ["model.layers=1", "pretrain.precision=fp8", "pretrain.batch_tokens=2560"]
+    tuning = [f"{stage}.batch_tokens=1280" for stage in ("sft", "dpo")]
+    config, plan = plan_of("config", *settings, *tuning, "pretrain.optimizer=adamw")
+    asked = []
+
+    def engine(stage):
+        asked.append((stage.precision, stage.batch_tokens))
+        return OnDevice(0.2)
+
+    planning.probe(config, OnDevice(0.1), plan, seconds=0.3)
+    planning.probe_tuning(config, engine, plan, seconds=0.3)
+    assert asked == [("auto", 1280)]  # once for sft, sft_scratch and dpo
+    model = ModelConfig.from_dict(config["model"])
+    for name, rate in (("pretrain", 25_600), ("sft", 6_400), ("dpo", 6_400)):
+        stage = plan.stages[name]
+        expected = stage.work(model) / rate + planning.DEVICE_START
+        assert stage.seconds == pytest.approx(expected)
 
 
 def test_the_command_fails_with_one_sentence(capsys, monkeypatch):

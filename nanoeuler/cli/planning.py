@@ -3,11 +3,15 @@
 import argparse
 import dataclasses
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nanoeuler.backend import DEVICES
 from nanoeuler.cli.options import add_json, finish
 from nanoeuler.errors import UserError
+
+if TYPE_CHECKING:
+    from nanoeuler.backend.ops import Backend
+    from nanoeuler.config.settings import Training
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -77,8 +81,12 @@ def run_plan(options: argparse.Namespace) -> int:
     name = options.name or ("config/config.yaml" if inline else source)
     stages = None if options.stages is None else list(filter(None, options.stages.split(",")))
     gpus = None if options.gpus is None else min(options.gpus, 1)  # a step is timed on one
-    formats = (config["pretrain"][key] for key in ("precision", "residual_precision"))
-    backend = make_backend(options.device or config["device"], gpus, *formats)
+    device = options.device or config["device"]
+
+    def engine(settings: "Training") -> "Backend":
+        return make_backend(device, gpus, settings.precision, settings.residual_precision)
+
+    backend = engine(planning.settings_of(config, "pretrain"))
     several = (options.gpus or 0) > 1
     elsewhere = several and backend.name != "cuda"
     plan = planning.make_plan(config, backend, stages)
@@ -94,6 +102,8 @@ def run_plan(options: argparse.Namespace) -> int:
         planning.assume_gpu(config, plan)
     elif plan.stages and not (found or short or options.slurm):  # memory suffices for a few steps
         planning.probe(config, backend, plan)
+        if backend.device:
+            planning.probe_tuning(config, engine, plan)
     if several and plan.tokens_per_second:
         planning.share(config, plan, options.gpus)
     if plan.tokens_per_second and not elsewhere:

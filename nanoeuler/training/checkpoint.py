@@ -2,8 +2,8 @@
 
 `checkpoints/step-00001200/` holds `model.safetensors` (a model that other stages can start from),
 `optimizer.safetensors`, and `state.json` with the hashes of both and its own. They are compared
-when a checkpoint is read. The newest two checkpoints are kept, the best, and the last before a WSD
-schedule's decay; when the stage is finished, one of the newest, and of the best its weights alone.
+when a checkpoint is read. The newest two checkpoints are kept, of the best model its weights alone,
+and the last before a WSD schedule's decay; when the stage is finished, one of the newest.
 """
 
 import contextlib
@@ -26,6 +26,9 @@ from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.temporary import sweep
 from nanoeuler.training.state import TrainingState
 
+EARLY = 0.5
+"""Share of the time between two checkpoints after which a measurement on held-out data, which may
+take long, waits for the next."""
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 
 
@@ -40,30 +43,39 @@ class Checkpoints:
         named = [re.fullmatch("step-([0-9]{8,})", path.name) for path in self.folder.glob("*/")]
         return sorted(int(name[1]) for name in named if name)
 
+    def resumable(self) -> list[int]:
+        """Steps with more than weights, oldest first, damaged or not."""
+        return [step for step in self.steps() if (self.path(step) / OPTIMIZER).exists()]
+
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
 
     def save(
-        self, state: TrainingState, tensors: Mapping[str, np.ndarray], info: dict[str, Any]
+        self,
+        step: int,
+        config: ModelConfig,
+        tensors: Mapping[str, np.ndarray],
+        info: dict[str, Any],
     ) -> None:
-        """Write the state at its present step, with its `tensors()`.
+        """Write a state's `tensors()`, or its parameters alone.
 
         `info` (JSON) is for the trainer, to resume.
         """
         buffers = {
-            name: FlatBuffer(state.config, np.asarray(array, np.float32))
+            name: FlatBuffer(config, np.asarray(array, np.float32))
             for name, array in tensors.items()
         }
-        weights = {"": buffers.pop("parameters")}
-        moments = {f"{name}/": buffer for name, buffer in buffers.items()}
-        if sign_of_ours(self.path(state.step)) is None:  # damaged
-            self.remove(state.step)
-        with atomic_folder(self.path(state.step)) as temporary:
-            save_tensors(temporary / WEIGHTS, weights)
-            save_tensors(temporary / OPTIMIZER, moments)
-            hashes = {name: sha256_file(temporary / name) for name in (WEIGHTS, OPTIMIZER)}
-            content = {"version": 2, "step": state.step, "sha256": hashes}  # 1 had no seal
-            write_json(temporary / STATE, seal(content | {"model": state.config.to_dict(), **info}))
+        files = {WEIGHTS: {"": buffers.pop("parameters")}}
+        if buffers:
+            files[OPTIMIZER] = {f"{name}/": buffer for name, buffer in buffers.items()}
+        if sign_of_ours(self.path(step)) is None:  # damaged
+            self.remove(step)
+        with atomic_folder(self.path(step)) as temporary:
+            for name, content in files.items():
+                save_tensors(temporary / name, content)
+            hashes = {name: sha256_file(temporary / name) for name in files}
+            state = {"version": 2, "step": step, "sha256": hashes}  # 1 had no seal
+            write_json(temporary / STATE, seal(state | {"model": config.to_dict(), **info}))
 
     def read_state(self, step: int) -> dict[str, Any] | None:
         """`state.json` of a checkpoint; None, and a line in the log, where a file is damaged."""

@@ -7,6 +7,7 @@ a number are left out, see `skipping.py`.
 """
 
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from nanoeuler.config.stages import CHECKED_CODE, code_fingerprint
 from nanoeuler.errors import UserError
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.spec import parameter_count
-from nanoeuler.training.checkpoint import Checkpoints
+from nanoeuler.training.checkpoint import EARLY, Checkpoints
 from nanoeuler.training.job import Job
 from nanoeuler.training.lock import FolderLock
 from nanoeuler.training.measurements import Measurements
@@ -63,7 +64,8 @@ def train(job: Job) -> Path:
             job.group.admit()
             job.prepare()
             trainer = Trainer(job, checkpoints)
-            return trainer.run()
+            with trainer.writer:
+                return trainer.run()
         except MemoryError as error:
             rows = trainer.worker.micro_batch_rows if trainer else None
             advice = smaller_model(job) if rows is None else smaller_batch(job, rows)
@@ -78,9 +80,12 @@ class Trainer:
         self.metrics = Metrics(job.output / "metrics.jsonl")
         self.measurements = Measurements()
         self.skipped = Skipped()
+        self.writer = ThreadPoolExecutor(1)
+        self.writing: Future[None] | None = None
         self.finished = False
         self.seconds_before = 0.0  # spent by earlier attempts
         self.began = self.saved = time.monotonic()
+        self.saved_step: int | None = None
         peak = job.backend.peak_flops
         self.peak: float | None = peak * job.group.size if peak else None
         resumed = find_checkpoint(job, checkpoints)
@@ -118,6 +123,7 @@ class Trainer:
         """Go to the step of the checkpoint `saved`, and forget what came behind it."""
         step = saved["step"]
         self.worker.restore(saved)
+        self.saved_step = step
         self.checkpoints.remove_after(step)
         keeps_best = self.job.settings.keep == "best"
         possible = self.checkpoints.steps() if keeps_best else range(step + 1)
@@ -219,6 +225,7 @@ class Trainer:
                     throughput.restart()
                 if received and self.state.step < total:
                     self.save()
+                    self.finish_writing()
                     raise Stopped(received[0])
                 with throughput.paused():
                     self.save_and_validate()
@@ -247,12 +254,14 @@ class Trainer:
 
     def save_and_validate(self) -> None:
         """Write a checkpoint and measure the model, as far as the present step asks for it."""
-        job, step, schedule = self.job, self.state.step, self.job.schedule
+        if self.writing is not None and self.writing.done():
+            self.finish_writing()  # which tells at once what went wrong
+        step, schedule = self.state.step, self.job.schedule
         if step == schedule.decay_start < schedule.total_steps and schedule.kind == "wsd":
             self.save()  # a longer run will resume here
         if self.is_validated(step):
-            if job.settings.keep == "best" or self.due(0.1):
-                self.save()  # first, since the validation may take long
+            if self.due(EARLY):
+                self.save()
             self.validate()
         elif self.due():
             self.save()
@@ -282,6 +291,7 @@ class Trainer:
 
         Raises `UserError` when that was done too often.
         """
+        self.finish_writing()
         failed, limit = self.state.step, self.job.settings.rewinds
         what = (
             f"the loss is not a number at step {failed + 1} "
@@ -351,9 +361,15 @@ class Trainer:
         )
 
     def validate(self) -> None:
-        """Measure the model on held-out data, and note whether it is the best so far."""
+        """Measure the model on held-out data, and keep its parameters if it is the best so far.
+
+        They are written with the next checkpoint, and until then are computed again after a kill.
+        """
         step, values = self.state.step, self.worker.validate()
         self.measurements.add(step, self.job.score(values))
+        is_best = self.job.settings.keep == "best" and self.measurements.best_step == step
+        if is_best and step != self.saved_step:
+            self.measurements.best_parameters = np.array(self.worker.parameters(), np.float32)
         self.write(validation=values)
         log.line("validation", "", step=step, **values, best=self.measurements.best_score)
         if self.job.sample:
@@ -368,7 +384,8 @@ class Trainer:
     # ---- checkpoints and the end
 
     def save(self) -> None:
-        """Write a checkpoint, and delete those that nothing needs any more."""
+        """Have a checkpoint written, and the best model, while training goes on."""
+        self.finish_writing()
         job, schedule = self.job, self.job.schedule
         info = {
             "stage": job.stage,
@@ -389,29 +406,47 @@ class Trainer:
             "environment": environment(job.backend),
             "provenance": provenance.collect(job.backend.device_name),
         }
-        self.checkpoints.save(self.state, self.worker.tensors(), info)
-        self.remove_old_checkpoints()
-        self.saved = time.monotonic()
+        step, config, measured = self.state.step, self.state.config, self.measurements
+        best, parameters = measured.best_step, measured.best_parameters
+        due = [(step, self.worker.tensors())]
+        if parameters is not None and best is not None and best != step:
+            due = [(best, {"parameters": parameters}), *due]
+        measured.best_parameters = None
 
-    def remove_old_checkpoints(self) -> None:
+        def write() -> None:
+            for number, tensors in due:
+                self.checkpoints.save(number, config, tensors, info)
+            self.remove_old_checkpoints(step, finished=info["finished"])
+
+        self.writing = self.writer.submit(write)
+        self.saved, self.saved_step = time.monotonic(), step
+
+    def finish_writing(self) -> None:
+        """Wait for the checkpoint that is being written. Raises what went wrong with it."""
+        if self.writing is not None:
+            self.writing.result()
+            self.writing = None
+
+    def remove_old_checkpoints(self, step: int, *, finished: bool) -> None:
         """Keep those from which training may resume, and the best that each of them names.
 
         It may end with those weights. When the stage is finished, nothing else needs them.
         """
-        schedule, present = self.job.schedule, self.checkpoints.steps()
+        schedule, present = self.job.schedule, self.checkpoints.resumable()
         resumed = {present[-1]}
-        if not self.finished:
-            earlier = [step for step in present if step <= self.state.step - REWIND_STEPS]
+        if not finished:
+            earlier = [number for number in present if number <= step - REWIND_STEPS]
             resumed |= {*present[-2:], *earlier[-1:]}  # if the last is damaged, and to rewind to
         if schedule.kind == "wsd":
             resumed.add(schedule.decay_start)
         best = set()
         if self.job.settings.keep == "best":
-            best = {self.checkpoints.best_before(step) for step in resumed & set(present)}
+            kept = resumed & set(present)
+            best = {self.checkpoints.best_before(number) for number in kept}
         self.checkpoints.remove_all_but(resumed | best)
-        if self.finished:
-            for step in best - resumed:
-                self.checkpoints.keep_weights_alone(step)
+        if finished:
+            for number in best - resumed:
+                self.checkpoints.keep_weights_alone(number)
 
     def finish(self) -> None:
         """Save the last state and note that the stage is finished."""
@@ -424,6 +459,7 @@ class Trainer:
             )
         self.finished = True
         self.save()
+        self.finish_writing()
         self.write(finished=True)
 
     def export(self) -> Path:

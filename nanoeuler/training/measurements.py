@@ -5,6 +5,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 
 @dataclass
 class Measurements:
@@ -13,6 +15,8 @@ class Measurements:
     best_step: int | None = None
     best_score: float = math.inf
     """Lower is better."""
+    best_parameters: np.ndarray | None = None
+    """Of the best model, flat, while they are not on disk."""
     last: int | None = None
     """The step of the last one."""
     worse: int = 0
@@ -47,6 +51,8 @@ class Measurements:
 
     def take_best(self, step: int, score: float) -> None:
         self.best_step, self.best_score = step, math.inf if math.isnan(score) else score
+        self.best_parameters = None
 
     def forget_best(self) -> None:
         self.best_step, self.best_score, self.worse = None, math.inf, 0
+        self.best_parameters = None

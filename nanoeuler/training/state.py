@@ -130,7 +130,7 @@ class TrainingState:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """All that a checkpoint keeps, by name, on the host: flat arrays laid out by the tensor
-        table. The ranks call it together."""
+        table, which stay as they are in the next step. The ranks call it together."""
         found = {"parameters": self.whole_parameters()}
         for name, part in self.optimizer.tensors.items():
             whole = part
@@ -139,7 +139,7 @@ class TrainingState:
                 whole[self.part] = part
                 self.group.gather(whole, self.cuts)
             found[name] = self.backend.to_host(whole)
-        return found
+        return found if self.backend.device else {name: a.copy() for name, a in found.items()}
 
     def train_step(self, rows: StepRows, micro_batch_rows: int, learning_rate: float) -> StepResult:
         """One optimizer update on all rows of a step, `micro_batch_rows` at a time."""

@@ -75,7 +75,8 @@ class Process:
 def server() -> socket.socket:
     """Where the process that forks, one for each process of pytest, listens. It ends with it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    found = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"PYTHONPATH": found, "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, __file__, str(theirs.fileno())]
     subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
     theirs.close()

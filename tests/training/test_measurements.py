@@ -44,7 +44,7 @@ def test_a_best_whose_checkpoint_is_gone_counts_no_more():
 def test_a_score_that_is_no_number_does_not_stay_the_best(trainer, uninterrupted):
     """As earlier versions left it in a checkpoint."""
     parent = ["--parent", str(uninterrupted.output / "pretrain" / "model")]
-    trainer.config["sft"] |= {"validate_every": 20}
+    trainer.config["sft"] |= {"validate_every": 20, "checkpoint_minutes": 1e-6}
     stopped = trainer.start_until(24, "sft", *parent)
     stopped.send_signal(signal.SIGKILL)
     stopped.communicate()

@@ -64,7 +64,7 @@ def test_a_checkpoint_keeps_the_tensors_of_another_optimizer(tmp_path):
     for step in range(2):
         stopped.train_step(rows(step), 4, 0.1)
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(stopped, stopped.tensors(), {})
+    checkpoints.save(stopped.step, stopped.config, stopped.tensors(), {})
     checkpoints.restore(2, resumed)
     for step in range(2, 4):
         resumed.train_step(rows(step), 4, 0.1)

@@ -12,7 +12,7 @@ from nanoeuler.results_disk import Kept, checkpoints_kept
 @pytest.mark.parametrize(
     "settings",
     [
-        {"keep": "best", "validate_every": 15},
+        {"keep": "best", "validate_every": 15, "checkpoint_minutes": 1e-6},
         {"keep": "final", "schedule": "wsd", "checkpoint_minutes": 1e-6},
     ],
 )
@@ -22,7 +22,7 @@ def test_a_run_leaves_as_many_checkpoints_as_were_planned(trainer, settings):
     trainer.config["pretrain"] = section
     planned = checkpoints_kept(Pretrain.read(section), steps, seconds=1.0)
     trainer.stop_at(105, signal.SIGINT)
-    assert planned.last <= len(trainer.checkpoints()) <= planned.most
+    assert planned.last <= len(trainer.checkpoints()) <= planned.most + planned.best
     trainer.run()
     assert len(trainer.checkpoints()) == planned.last
 
@@ -52,11 +52,24 @@ def test_of_a_best_model_that_is_not_the_last_a_finished_stage_keeps_the_weights
     assert trainer.weights("dpo") == weights
 
 
+def test_the_best_model_is_written_with_the_next_checkpoint(trainer):
+    """Else a large model would be written at each measurement, for longer than it trains."""
+    trainer.config["pretrain"] |= {"keep": "best", "validate_every": 10}
+    trainer.stop_at(25, signal.SIGKILL)
+    assert not trainer.checkpoints()
+    shutil.rmtree(trainer.output / "pretrain")
+    trainer.stop_at(25, signal.SIGTERM)
+    best, _last = trainer.checkpoints()
+    assert best.name == "step-00000020"
+    assert {path.name for path in best.iterdir()} == {"model.safetensors", "state.json"}
+    assert "resume" in trainer.run()
+
+
 def test_hours_of_the_shipped_stages_leave_what_runs_of_them_left():
     sft = Sft(batch_tokens=2048, learning_rate=6e-4, epochs=4, validate_every=40)
-    assert checkpoints_kept(sft, 217, seconds=17.0) == Kept(1, 6)
+    assert checkpoints_kept(sft, 217, seconds=17.0) == Kept(1, 1, 0)
     dpo = Dpo(batch_tokens=4096, learning_rate=4e-5, validate_every=6)
-    assert checkpoints_kept(dpo, 23, seconds=10.0) == Kept(1, 4)
+    assert checkpoints_kept(dpo, 23, seconds=10.0) == Kept(1, 1, 0)
     pretrain = Pretrain(tokens=2_200_000, batch_tokens=2048, learning_rate=8e-3)
-    assert checkpoints_kept(pretrain, 1075, seconds=3600.0) == Kept(1, 4)
-    assert checkpoints_kept(pretrain, 1075, seconds=5.0) == Kept(1, 1)
+    assert checkpoints_kept(pretrain, 1075, seconds=3600.0) == Kept(1, 3, 0)
+    assert checkpoints_kept(pretrain, 1075, seconds=5.0) == Kept(1, 1, 0)
