@@ -29,7 +29,7 @@ from nanoeuler.model.buffers import scoring_pass_bytes, training_pass_bytes
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.depth import coarsened
 from nanoeuler.model.flat import FlatBuffer, initial_parameters
-from nanoeuler.model.likelihood import BATCH_TOKENS, SLICE_ELEMENTS
+from nanoeuler.model.likelihood import BATCH_TOKENS
 from nanoeuler.model.spec import parameter_count, training_flops_per_token
 from nanoeuler.planned_data import (
     TOKENIZER_ENTRY_BYTES,
@@ -189,7 +189,8 @@ def training_memory(config: Config, model: ModelConfig, backend: "Backend") -> f
     whole += 4 * elements  # the best model's, until it is written
 
     def passes(rows: int, length: int) -> float:
-        logits = min(SLICE_ELEMENTS, rows * length * model.mtp_heads * model.vocab_size)
+        every = rows * length * model.mtp_heads * model.vocab_size
+        logits = min(backend.scored_logits_at_once, every)
         scoring = scoring_pass_bytes(model, backend, rows, length) + 4 * logits
         return shares * training_pass_bytes(model, backend, 1, length) + scoring
 

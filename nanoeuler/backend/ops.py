@@ -103,6 +103,9 @@ class Backend(ABC):
     logits_at_once = 1 << 28
     """Elements of the largest buffer of logits: the heads take the tokens in parts beyond it."""
 
+    scored_logits_at_once = 1 << 22
+    """The same where a text is scored: 16 MB in float32, which stay in a processor's cache."""
+
     least_logit_tokens = 1
     """Fewest tokens of such a part, even where they take more."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nanoeuler.model.likelihood import BATCH_TOKENS, SLICE_ELEMENTS, Share, in_order
+from nanoeuler.model.likelihood import BATCH_TOKENS, Share, in_order
 from nanoeuler.model.transformer import Batch, Transformer
 from nanoeuler.tokenizer import Tokenizer
 
@@ -155,7 +155,7 @@ def score(model: Transformer, batch: PackedBatch) -> tuple[np.ndarray, np.ndarra
     hidden_ND = model.forward(inputs).stream.normed
     total = len(batch.targets_R)
     logprobs_R, hits_R = np.empty(total), np.empty(total, bool)
-    size = max(1, SLICE_ELEMENTS // model.heads.rows)
+    size = max(1, ops.scored_logits_at_once // model.heads.rows)
     for start in range(0, total, size):
         part = slice(start, min(start + size, total))
         count = part.stop - part.start

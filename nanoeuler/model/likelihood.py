@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 BATCH_TOKENS = 8192
 """Tokens of one forward pass, by default."""
 
-SLICE_ELEMENTS = 1 << 22
-"""Elements of the logits that exist at a time: 16 MB in float32."""
-
 Value = TypeVar("Value")
 
 
@@ -177,7 +174,7 @@ def score_batch(
     N, K = targets_NK.shape
     hidden_ND = model.forward(batch).stream.normed[:N]
     weight = model.weights.heads[: K * head_rows]
-    size = max(1, min(N, SLICE_ELEMENTS // (K * head_rows)))
+    size = max(1, min(N, ops.scored_logits_at_once // (K * head_rows)))
     logits = ops.empty((size, K * head_rows), ops.activation)
     logprobs_R, lse_R = ops.empty((size * K,)), ops.empty((size * K,))
     nats, hits_K = 0.0, np.zeros(K, np.int64)

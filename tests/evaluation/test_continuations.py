@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.evaluation import continuations
 from nanoeuler.evaluation.continuations import Pair, encode, log_likelihoods, pack
 from nanoeuler.model.transformer import Batch, Transformer
@@ -41,11 +42,11 @@ def directly(model: Transformer, pair: Pair, window: int) -> tuple[float, bool]:
     return total, greedy
 
 
-@pytest.mark.parametrize("slice_elements", [continuations.SLICE_ELEMENTS, 40])
+@pytest.mark.parametrize("slice_elements", [ReferenceBackend.scored_logits_at_once, 40])
 @pytest.mark.parametrize("batch_tokens", [continuations.BATCH_TOKENS, 24])
 def test_packed_together_they_are_what_each_gives_alone(monkeypatch, batch_tokens, slice_elements):
     monkeypatch.setattr(continuations, "BATCH_TOKENS", batch_tokens)
-    monkeypatch.setattr(continuations, "SLICE_ELEMENTS", slice_elements)
+    monkeypatch.setattr(ReferenceBackend, "scored_logits_at_once", slice_elements)
     model, pairs, told = wide_transformer(context=12, mtp_heads=2), some_pairs(40), []
     sums, greedy = log_likelihoods(model, pairs, 12, END, told.append)
     expected = [directly(model, pair, 12) for pair in pairs]

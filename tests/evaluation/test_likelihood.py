@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nanoeuler.model import likelihood
+from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.model.likelihood import HeldOutScore, bits_per_byte, token_byte_lengths
 from nanoeuler.model.spec import head_name
@@ -96,7 +96,7 @@ def test_the_size_of_batches_and_logit_slices_does_not_matter(monkeypatch):
     model, tokens = wide_transformer(), text(150)
     whole = score(model, tokens, heads=3)
     for rows in (1, 2, 3, 7, 64):
-        monkeypatch.setattr(likelihood, "SLICE_ELEMENTS", rows * 100)
+        monkeypatch.setattr(ReferenceBackend, "scored_logits_at_once", rows * 100)
         other = score(model, tokens, batch_rows=rows, heads=3)
         # float32 products of other shapes round differently
         assert other.nats == pytest.approx(whole.nats, rel=1e-6)

@@ -152,6 +152,7 @@ class CudaBackend(DecodingOps, BiasedOps):
     fused_variants = MappingProxyType({AttentionForm: frozenset({"qk_norm"})})
     fused_tokens = 8
     draft_cost = 0.17
+    scored_logits_at_once = 1 << 27  # the host waits for each part
 
     def __init__(
         self,
