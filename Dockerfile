@@ -26,8 +26,9 @@ RUN .venv/bin/python -m pip install --no-cache-dir --disable-pip-version-check -
 
 FROM python:3.13-slim-bookworm
 COPY --from=packages /opt/nanoeuler /opt/nanoeuler
-# Caches, as of machine code, are in the folder of the run, which any user may mount.
-ENV PATH=/opt/nanoeuler/.venv/bin:$PATH HOME=/run/nanoeuler
+# Caches, as of machine code, are in the folder of the run, which any user may mount. The user has no
+# entry in /etc/passwd, and Snakemake asks for a name.
+ENV PATH=/opt/nanoeuler/.venv/bin:$PATH HOME=/run/nanoeuler USER=nanoeuler
 WORKDIR /run/nanoeuler
 RUN chmod 1777 /run/nanoeuler
 USER 1000:1000
