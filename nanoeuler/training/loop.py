@@ -445,7 +445,7 @@ class Trainer:
             best = {self.checkpoints.best_before(number) for number in kept}
         self.checkpoints.remove_all_but(resumed | best)
         if finished:
-            for number in best - resumed:
+            for number in best & set(present) - resumed:
                 self.checkpoints.keep_weights_alone(number)
 
     def finish(self) -> None:
