@@ -1,6 +1,7 @@
 """A training stage on two nodes of a real Slurm: two daemons on this machine."""
 
 import shlex
+import shutil
 import signal
 import subprocess
 
@@ -21,9 +22,9 @@ def cluster():
         yield login
 
 
-def srun(cluster, trainer) -> subprocess.Popen:
+def srun(cluster, trainer, stage: str = "pretrain", *extra: str) -> subprocess.Popen:
     return subprocess.Popen(
-        ["srun", *NODES, "--kill-on-bad-exit=1", *trainer.command("pretrain")],
+        ["srun", *NODES, "--kill-on-bad-exit=1", *trainer.command(stage, *extra)],
         stderr=subprocess.PIPE,
         text=True,
         env=environment() | cluster,
@@ -46,6 +47,19 @@ def test_two_nodes_train_to_the_bits_of_two_ranks_on_one(cluster, trainer, share
     assert process.communicate(timeout=CEILING)[1].count("pretrain parameters=") == 1
     assert process.returncode == 0
     assert trainer.weights() == shared.weights()
+
+
+@pytest.mark.parametrize("stage", ["sft", "dpo"])
+def test_two_nodes_tune_to_the_bits_of_two_ranks_on_one(cluster, trainer, tuned, stage):
+    parent = ("--parent", str(tuned))
+    trainer.run(stage, *parent, "--ranks", "2")
+    weights = trainer.weights(stage)
+    shutil.rmtree(trainer.output / stage)
+    process = srun(cluster, trainer, stage, *parent)
+    assert process.communicate(timeout=CEILING)[1].count(f"{stage} parameters=") == 1
+    assert process.returncode == 0
+    assert trainer.weights(stage) == weights
+    assert trainer.metrics(stage)[0]["ranks"] == 2
 
 
 def test_a_killed_task_ends_the_step_and_the_next_one_goes_on(cluster, trainer, shared):
