@@ -91,7 +91,8 @@ def test_a_requeued_job_goes_on_to_the_same_bits(cluster, trainer, shared, tmp_p
     wait_until(lambda: trainer.last_step() >= 23)
     slurm(cluster, "scontrol", "requeue", job)
     wait_until(lambda: slurm(cluster, "squeue", "--noheader", "--format=%T") == "PENDING\n")
-    slurm(cluster, "scontrol", "update", f"JobId={job}", "StartTime=now")  # not in two minutes
+    # not in two minutes, nor in the second in which the job was revoked, or it would be refused
+    slurm(cluster, "scontrol", "update", f"JobId={job}", "StartTime=now+2")
     model = trainer.output / "pretrain" / "model" / "model.safetensors"
     wait_until(lambda: model.exists() and not slurm(cluster, "squeue", "--noheader"))
     assert trainer.weights() == shared.weights()
