@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 from nanoeuler.config.settings import Training
-from nanoeuler.training.checkpoint import EARLY
+from nanoeuler.training.saving import EARLY
 from nanoeuler.training.schedule import Schedule
 from nanoeuler.training.skipping import REWIND_STEPS
 
@@ -20,7 +20,7 @@ class Kept(NamedTuple):
 def checkpoints_kept(settings: Training, steps: int, seconds: float) -> Kept:
     """What is left of the checkpoints of `steps` steps that take `seconds`.
 
-    This follows `Trainer.save` and `Trainer.remove_old_checkpoints`. Each measurement on held-out
+    This follows `Trainer.save_and_validate` and `Saver.remove_old`. Each measurement on held-out
     text is taken to be better than the one before.
     """
     schedule = Schedule.of(settings, steps)

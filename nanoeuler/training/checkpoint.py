@@ -26,9 +26,6 @@ from nanoeuler.model.flat import FlatBuffer
 from nanoeuler.temporary import sweep
 from nanoeuler.training.state import TrainingState
 
-EARLY = 0.5
-"""Share of the time between two checkpoints after which a measurement on held-out data, which may
-take long, waits for the next."""
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 
 

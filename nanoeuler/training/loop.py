@@ -7,7 +7,6 @@ a number are left out, see `skipping.py`.
 """
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from nanoeuler.config.stages import CHECKED_CODE, code_fingerprint
 from nanoeuler.errors import UserError
 from nanoeuler.model.files import SavedModel, save_model
 from nanoeuler.model.spec import parameter_count
-from nanoeuler.training.checkpoint import EARLY, Checkpoints
+from nanoeuler.training.checkpoint import Checkpoints
 from nanoeuler.training.job import Job
 from nanoeuler.training.lock import FolderLock
 from nanoeuler.training.measurements import Measurements
@@ -27,6 +26,7 @@ from nanoeuler.training.metrics import Metrics
 from nanoeuler.training.micro_batches import smaller_batch, smaller_model
 from nanoeuler.training.optimizer.choice import optimizer_of
 from nanoeuler.training.resuming import changes, find_checkpoint
+from nanoeuler.training.saving import EARLY, Saver
 from nanoeuler.training.skipping import REWIND_STEPS, Skipped
 from nanoeuler.training.start_check import Form, check_before_training
 from nanoeuler.training.state import StepResult, TrainingState
@@ -64,7 +64,7 @@ def train(job: Job) -> Path:
             job.group.admit()
             job.prepare()
             trainer = Trainer(job, checkpoints)
-            with trainer.writer:
+            with trainer.saver.thread:
                 return trainer.run()
         except MemoryError as error:
             rows = trainer.worker.micro_batch_rows if trainer else None
@@ -80,12 +80,10 @@ class Trainer:
         self.metrics = Metrics(job.output / "metrics.jsonl")
         self.measurements = Measurements()
         self.skipped = Skipped()
-        self.writer = ThreadPoolExecutor(1)
-        self.writing: Future[None] | None = None
+        self.saver = Saver(checkpoints, job.settings, job.schedule)
         self.finished = False
         self.seconds_before = 0.0  # spent by earlier attempts
-        self.began = self.saved = time.monotonic()
-        self.saved_step: int | None = None
+        self.began = time.monotonic()
         peak = job.backend.peak_flops
         self.peak: float | None = peak * job.group.size if peak else None
         resumed = find_checkpoint(job, checkpoints)
@@ -123,7 +121,7 @@ class Trainer:
         """Go to the step of the checkpoint `saved`, and forget what came behind it."""
         step = saved["step"]
         self.worker.restore(saved)
-        self.saved_step = step
+        self.saver.step = step
         self.checkpoints.remove_after(step)
         keeps_best = self.job.settings.keep == "best"
         possible = self.checkpoints.steps() if keeps_best else range(step + 1)
@@ -225,7 +223,7 @@ class Trainer:
                     throughput.restart()
                 if received and self.state.step < total:
                     self.save()
-                    self.finish_writing()
+                    self.saver.finish()
                     raise Stopped(received[0])
                 with throughput.paused():
                     self.save_and_validate()
@@ -254,27 +252,21 @@ class Trainer:
 
     def save_and_validate(self) -> None:
         """Write a checkpoint and measure the model, as far as the present step asks for it."""
-        if self.writing is not None and self.writing.done():
-            self.finish_writing()  # which tells at once what went wrong
+        self.saver.notice()
         step, schedule = self.state.step, self.job.schedule
         if step == schedule.decay_start < schedule.total_steps and schedule.kind == "wsd":
             self.save()  # a longer run will resume here
         if self.is_validated(step):
-            if self.due(EARLY):
+            if self.saver.due(EARLY):
                 self.save()
             self.validate()
-        elif self.due():
+        elif self.saver.due():
             self.save()
 
     def is_validated(self, step: int) -> bool:
         """Whether the model is measured at this step: every so often, and at the end."""
         total = self.job.schedule.total_steps
         return step % self.job.settings.validate_every == 0 or step == total
-
-    def due(self, share: float = 1.0) -> bool:
-        """Whether `share` of the time between checkpoints has passed since the last one."""
-        passed = time.monotonic() - self.saved
-        return passed >= share * 60 * self.job.settings.checkpoint_minutes
 
     def stalled(self) -> bool:
         """Whether the last `patience` validations were no better than the best before them."""
@@ -291,7 +283,7 @@ class Trainer:
 
         Raises `UserError` when that was done too often.
         """
-        self.finish_writing()
+        self.saver.finish()
         failed, limit = self.state.step, self.job.settings.rewinds
         what = (
             f"the loss is not a number at step {failed + 1} "
@@ -368,7 +360,7 @@ class Trainer:
         step, values = self.state.step, self.worker.validate()
         self.measurements.add(step, self.job.score(values))
         is_best = self.job.settings.keep == "best" and self.measurements.best_step == step
-        if is_best and step != self.saved_step:
+        if is_best and step != self.saver.step:
             self.measurements.best_parameters = np.array(self.worker.parameters(), np.float32)
         self.write(validation=values)
         log.line("validation", "", step=step, **values, best=self.measurements.best_score)
@@ -385,7 +377,7 @@ class Trainer:
 
     def save(self) -> None:
         """Have a checkpoint written, and the best model, while training goes on."""
-        self.finish_writing()
+        self.saver.finish()  # two at once may not fit into memory
         job, schedule = self.job, self.job.schedule
         info = {
             "stage": job.stage,
@@ -408,45 +400,11 @@ class Trainer:
         }
         step, config, measured = self.state.step, self.state.config, self.measurements
         best, parameters = measured.best_step, measured.best_parameters
-        due = [(step, self.worker.tensors())]
+        states = [(step, self.worker.tensors())]
         if parameters is not None and best is not None and best != step:
-            due = [(best, {"parameters": parameters}), *due]
+            states = [(best, {"parameters": parameters}), *states]
         measured.best_parameters = None
-
-        def write() -> None:
-            for number, tensors in due:
-                self.checkpoints.save(number, config, tensors, info)
-            self.remove_old_checkpoints(step, finished=info["finished"])
-
-        self.writing = self.writer.submit(write)
-        self.saved, self.saved_step = time.monotonic(), step
-
-    def finish_writing(self) -> None:
-        """Wait for the checkpoint that is being written. Raises what went wrong with it."""
-        if self.writing is not None:
-            self.writing.result()
-            self.writing = None
-
-    def remove_old_checkpoints(self, step: int, *, finished: bool) -> None:
-        """Keep those from which training may resume, and the best that each of them names.
-
-        It may end with those weights. When the stage is finished, nothing else needs them.
-        """
-        schedule, present = self.job.schedule, self.checkpoints.resumable()
-        resumed = {present[-1]}
-        if not finished:
-            earlier = [number for number in present if number <= step - REWIND_STEPS]
-            resumed |= {*present[-2:], *earlier[-1:]}  # if the last is damaged, and to rewind to
-        if schedule.kind == "wsd":
-            resumed.add(schedule.decay_start)
-        best = set()
-        if self.job.settings.keep == "best":
-            kept = resumed & set(present)
-            best = {self.checkpoints.best_before(number) for number in kept}
-        self.checkpoints.remove_all_but(resumed | best)
-        if finished:
-            for number in best & set(present) - resumed:
-                self.checkpoints.keep_weights_alone(number)
+        self.saver.begin(states, config, info)
 
     def finish(self) -> None:
         """Save the last state and note that the stage is finished."""
@@ -459,7 +417,7 @@ class Trainer:
             )
         self.finished = True
         self.save()
-        self.finish_writing()
+        self.saver.finish()
         self.write(finished=True)
 
     def export(self) -> Path:
