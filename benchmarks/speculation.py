@@ -1,13 +1,14 @@
-"""Drafts by a model's further heads beside plain decoding of one sequence, by turns.
+"""Decoding of one sequence with drafts beside plain decoding, by turns.
 
     python benchmarks/speculation.py results/demo            the replies of a trained model
     python benchmarks/speculation.py --preset base           what a pass costs; fresh weights
 
-A model answers twelve prompts, or continues them, at three settings of the sampler. Each round
-writes every text plainly and with all drafts, one after the other, and compares the tokens: they
-are the same. Reading the prompt does not count. With fresh weights no draft is right, so that the
-cost of a pass is all that is measured: it pays when it gives more tokens than that. Printed are
-medians over the rounds with their range.
+A model answers twelve prompts, or continues them, at three settings of the sampler; `--prompts`
+takes others from a file, a line each. Each round writes every text plainly and with drafts as
+`generate` takes them, one after the other, and compares the tokens: they are the same. Reading the
+prompt does not count. With fresh weights the drafts are not right and are taken all the same, so
+that the cost of a pass is all that is measured. Printed are medians over the rounds with their
+range.
 """
 
 import argparse
@@ -19,9 +20,12 @@ import numpy as np
 import nanoeuler
 from nanoeuler import provenance
 from nanoeuler.backend import make_backend
+from nanoeuler.backend.capabilities import ChoosingBackend
 from nanoeuler.inference.generate import Decoding
+from nanoeuler.inference.repeats import Repeats
 from nanoeuler.inference.sampling import GREEDY, Sampling
-from nanoeuler.inference.speculation import Speculation
+from nanoeuler.inference.speculation import MOST, DeviceSpeculation, Speculation
+from nanoeuler.inference.window import ContextWindow, Drafts
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
@@ -45,7 +49,6 @@ PROMPTS = (
     "What is the Wren?",
     "The harbour",
 )
-NO_COST = -1e-6  # of a draft, so that always all of them are taken
 
 
 def decode(
@@ -77,50 +80,107 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?", type=Path)
     parser.add_argument("--preset")
+    parser.add_argument("--prompts", type=Path)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--tokens", type=int, default=200)
     options = parser.parse_args()
     if options.model:
-        loaded = nanoeuler.load(options.model, options.device)
-        model, allowed_V = loaded.transformer, loaded.writer.allowed_V
-        end_id = loaded.tokenizer.end_id
-        prompts = [loaded.writer.frame(loaded.prompt(prompt)) for prompt in PROMPTS]
+        compare(options)
     else:
-        config = ModelConfig.from_dict({"preset": options.preset or "small"})
-        backend = make_backend(options.device)
-        model = Transformer(config, backend.from_host(initial_parameters(config, 1)), backend)
-        prompts, allowed_V, end_id = [[1, 2, 3]], np.ones(config.vocab_size, bool), -1
+        weigh(options)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """The replies of a trained model."""
+    loaded = nanoeuler.load(options.model, options.device)
+    model, allowed_V, end_id = loaded.transformer, loaded.writer.allowed_V, loaded.tokenizer.end_id
+    texts = options.prompts.read_text().splitlines() if options.prompts else PROMPTS
+    prompts = [loaded.writer.frame(loaded.prompt(text)) for text in texts]
     print(f"{model.backend.name} on {model.backend.device_name}; {provenance.cpu_name()}")
-    heads, fresh = model.config.mtp_heads, options.model is None
-    for name, sampling in list(SETTINGS.items())[: 1 if fresh else None]:
+    for name, sampling in SETTINGS.items():
         rates, ratios, costs, different = [], [], [], 0
-        speculation = Speculation(heads, NO_COST)
         for round_ in range(options.rounds + 1):
             plain, drafted, count = 0.0, 0.0, 0
-            if round_ == 1:  # the first one warms up
-                speculation = Speculation(heads, NO_COST)
-                rates, ratios, costs = [], [], []
-            passes, tokens = speculation.passes, speculation.tokens
+            brought = []
             for prompt in prompts:
                 inputs = model, prompt, sampling, options.tokens, end_id, allowed_V
                 seconds, expected = decode(*inputs, None)
                 plain += seconds
-                seconds, ids = decode(*inputs, speculation)
+                brought.append(Speculation.of(model))
+                seconds, ids = decode(*inputs, brought[-1])
                 drafted += seconds
                 count += len(ids) - 1
                 different += ids != expected
-            rates.append(count / plain)
-            ratios.append(plain / drafted)
-            per_pass = (speculation.tokens - tokens) / (speculation.passes - passes)
-            costs.append(drafted / plain * per_pass)
-        shares = ", ".join(f"{share:.0%}" for share in speculation.acceptance)
+            passes = sum(each.passes for each in brought)
+            per_pass = sum(each.tokens for each in brought) / passes
+            if round_ > 0:  # the first one warms up
+                rates.append(count / plain)
+                ratios.append(plain / drafted)
+                costs.append(drafted / plain * per_pass)
         print(f"{name}: plain {spread(rates, ',.0f')} tokens/s")
         print(f"  with drafts {spread(ratios, '.2f')} times as fast")
-        print(f"  {speculation.tokens_per_pass:.2f} tokens a pass; right, by head: {shares}")
-        print(f"  a pass over {heads} tokens costs {spread(costs, '.2f')} of one over a token")
+        drafts = np.array([each.drafted for each in brought]).sum(axis=0)
+        right = np.array([each.right for each in brought]).sum(axis=0)
+        shares = ", ".join(f"{share:.0%}" for share in right / np.maximum(drafts, 1))
+        repeats = sum(each.repeats for each in brought)
+        repeated = sum(each.right_repeats for each in brought) / max(repeats, 1)
+        print(f"  {per_pass:.2f} tokens a pass; right, by head: {shares or 'no further heads'}")
+        print(
+            f"  {repeats / passes:.0%} of the passes repeat the text, {repeated:.2f} tokens right"
+        )
+        print(f"  a pass costs {spread(costs, '.2f')} of one over a token")
         if different:  # near ties, where products of other shapes round otherwise
             print(f"  the tokens of {different} of {(1 + options.rounds) * len(prompts)} differ")
+
+
+def weigh(options: argparse.Namespace) -> None:
+    """What passes over more tokens cost, with fresh weights, behind short texts."""
+    config = ModelConfig.from_dict({"preset": options.preset or "small"})
+    backend = make_backend(options.device)
+    model = Transformer(config, backend.from_host(initial_parameters(config, 1)), backend)
+    print(f"{backend.name} on {backend.device_name}; {provenance.cpu_name()}")
+    further = config.mtp_heads - 1
+    kinds = [MOST] if isinstance(backend, ChoosingBackend) else sorted({1, further, MOST} - {0})
+    plain, costs = [], {drafts: [] for drafts in kinds}
+    for round_ in range(options.rounds + 1):
+        seconds = pass_seconds(model, 0)
+        if round_ > 0:
+            plain.append(1e3 * seconds)
+        for drafts in kinds:
+            ratio = pass_seconds(model, drafts) / seconds
+            if round_ > 0:
+                costs[drafts].append(ratio)
+    print(f"plain: {spread(plain, '.3f')} ms a token")
+    for drafts, ratios in costs.items():
+        print(f"a pass over {1 + drafts} tokens costs {spread(ratios, '.2f')} of one over a token")
+
+
+def pass_seconds(model: Transformer, drafts: int) -> float:
+    """Of a pass of one row, behind 40 to 200 tokens."""
+    clock = time.perf_counter if model.backend.device else time.thread_time
+    window, text = ContextWindow(model, 1, 200), Repeats([1] * 40)
+    allowed_V = np.ones(model.config.vocab_size, bool)
+    new, passes, began = [text.tokens.copy()], 0, 0.0
+    speculation = Speculation.of(model)
+    while len(text.tokens) < 180:
+        if isinstance(speculation, DeviceSpeculation):
+            speculation.pays = drafts > 0
+            speculation.is_repeating = False
+        else:
+            speculation.from_text, speculation.heads = 0, min(drafts, speculation.heads)
+            window.drafts = [Drafts([0] * drafts)]
+        inputs = GREEDY, np.array([len(text.tokens)]), allowed_V
+        if drafts == 0:
+            chosen = window.choose(new, *inputs).tolist()
+            text.extend(chosen)
+        else:
+            ((chosen, *_),) = window.choose_several(new, [text], speculation, *inputs)
+        new = [chosen[-1:]]
+        passes += 1
+        if passes == 4:  # what is recorded is recorded
+            began = clock()
+    return (clock() - began) / (passes - 4)
 
 
 if __name__ == "__main__":

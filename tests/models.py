@@ -65,14 +65,15 @@ def chain(
     dim: int = 32,
     qk_norm: str = "none",
     family: str = "llama",
+    mtp_heads: int = 4,
 ) -> Transformer:
-    """A model of a Markov chain: head k of 4 knows the chances of the token k + 1 places ahead.
+    """A model of a Markov chain: head k knows the chances of the token k + 1 places ahead.
 
     `noise` makes the further heads worse. `mixing` is the spread of the blocks' matrices, by which
     a token depends on all tokens before it; without, on the last one alone.
     """
     V, random = len(transitions_VV), np.random.default_rng(1)
-    sizes = {"dim": dim, "layers": 2, "heads": 2, "ffn": 20, "mtp_heads": 4}
+    sizes = {"dim": dim, "layers": 2, "heads": 2, "ffn": 20, "mtp_heads": mtp_heads}
     kind = {"family": family, "kv_heads": 2 if family == "gpt2" else 1, "qk_norm": qk_norm}
     config = ModelConfig(vocab_size=V, context=context, **kind, **sizes)
     names = FAMILIES[family]
@@ -87,7 +88,7 @@ def chain(
         embedding = embedding - embedding.mean(axis=1, keepdims=True)
     normed = embedding / np.sqrt((embedding**2).mean(axis=1, keepdims=True) + config.norm_epsilon)
     power = np.eye(V)
-    for head in range(4):
+    for head in range(mtp_heads):
         power = power @ transitions_VV
         logits = np.log(power) + (head > 0) * noise * random.standard_normal((V, V))
         name = "lm_head.weight" if head == 0 else f"mtp_heads.{head}.weight"

@@ -14,6 +14,9 @@ from nanoeuler.backend.records import Array, BlockForm, DecodeStep
 NOT_KEPT = -2
 """Stands for a token that was chosen behind a wrong draft."""
 
+LEAST_REPEATED, MOST_REPEATED = 2, 3
+"""How many tokens at the end of a text are looked for in the text before them, to draft from."""
+
 
 class FusingBackend(Backend):
     """An engine with an op for all blocks at once, for tokens that are decoded."""
@@ -81,14 +84,20 @@ class ChoosingBackend(Backend):
     def lay_out_drafts(
         self,
         tokens_B: Array,
-        drafts_BM: Array,
+        drafted_BH: Array,
+        text_BS: Array,
         lengths_B: Array,
         draws_B: Array,
+        drafts_BM: Array,
         ids_BT: Array,
         positions_BT: Array,
         counters_BT: Array,
     ) -> None:
-        """Each row's token with its drafts, where they stand, and which draw comes behind each."""
+        """Each row's token with its drafts, where they stand, and which draw comes behind each.
+
+        The drafts repeat what followed the last tokens when they stood in the text before, or else
+        are those of the heads. `text` are the tokens in the cache; those laid out are added.
+        """
 
     @abstractmethod
     def keep_right(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nanoeuler import provenance
-from nanoeuler.backend.capabilities import NOT_KEPT
+from nanoeuler.backend.capabilities import LEAST_REPEATED, MOST_REPEATED, NOT_KEPT
 from nanoeuler.backend.ops import Backend
 from nanoeuler.backend.records import (
     AdamWConstants,
@@ -447,17 +447,47 @@ class ReferenceBackend(Backend):
     def lay_out_drafts(
         self,
         tokens_B: Array,
-        drafts_BM: Array,
+        drafted_BH: Array,
+        text_BS: Array,
         lengths_B: Array,
         draws_B: Array,
+        drafts_BM: Array,
         ids_BT: Array,
         positions_BT: Array,
         counters_BT: Array,
     ) -> None:
+        """A row's T = 1 + M new tokens: `tokens` and M drafts, also to its `text` from slot
+        `lengths` on.
+
+        The drafts repeat the text, or else are the H drafted by heads, with 0 behind them.
+        """
+        T, H = ids_BT.shape[1], drafted_BH.shape[1]
+        drafts_BM[:, :H], drafts_BM[:, H:] = drafted_BH, 0
+        for b, length in enumerate(lengths_B):
+            text_BS[b, length] = tokens_B[b]
+            found = self.repeated(text_BS[b, : length + 1], T - 1)
+            drafts_BM[b, : len(found)] = found
+            text_BS[b, length + 1 : length + T] = drafts_BM[b]
         ids_BT[:, 0], ids_BT[:, 1:] = tokens_B, drafts_BM
-        steps_T = np.arange(ids_BT.shape[1])
+        steps_T = np.arange(T)
         positions_BT[...] = lengths_B[:, None] + steps_T
         counters_BT[...] = draws_B[:, None] + steps_T
+
+    @staticmethod
+    def repeated(text_N: Array, count: int) -> Array:
+        """What followed the last three tokens, else the last two, where they last stood before.
+
+        `count` tokens; where the text ends before, it goes on from that place. None if they never
+        did.
+        """
+        N = len(text_N)
+        for length in range(min(MOST_REPEATED, N - 1), LEAST_REPEATED - 1, -1):
+            places = np.lib.stride_tricks.sliding_window_view(text_N[:-1], length)
+            found = np.flatnonzero((places == text_N[N - length :]).all(axis=1))
+            if len(found):
+                start = found[-1] + length
+                return text_N[start + np.arange(count) % (N - start)]
+        return text_N[:0]
 
     def keep_right(
         self,

@@ -121,12 +121,13 @@ def run_generate(options: argparse.Namespace) -> None:
         first_token_ms=1000 * reply.first_seconds,
         tokens_per_second="n/a" if speed is None else speed,
     )
-    if reply.speculation:
-        acceptance = "/".join(f"{share:.0%}" for share in reply.speculation.acceptance)
+    if brought := reply.speculation:
         log.line(
             "speculation",
-            tokens_per_pass=reply.speculation.tokens_per_pass,
-            acceptance_by_head=acceptance,
+            tokens_per_pass=brought.tokens_per_pass,
+            acceptance_by_head="/".join(f"{share:.0%}" for share in brought.acceptance) or "n/a",
+            passes_from_text=f"{brought.repeats / max(brought.passes, 1):.0%}",
+            right_from_text=brought.right_repeats / max(brought.repeats, 1),
         )
     if reply.dropped:
         log.line(

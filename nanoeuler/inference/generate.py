@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nanoeuler.inference.repeats import Repeats
 from nanoeuler.inference.sampling import Sampling
-from nanoeuler.inference.speculation import Speculation
+from nanoeuler.inference.speculation import Speculation, Taken
 from nanoeuler.inference.window import ContextWindow
 from nanoeuler.model.likelihood import Share, in_order
 from nanoeuler.model.transformer import Batch, Transformer
@@ -54,6 +55,7 @@ class Decoding:
         self.unread: list[Sequence[int]] = [list(map(int, prompt)) for prompt in prompts]
         self.positions = first_position + np.array([len(prompt) for prompt in prompts])
         self.speculation = speculation
+        self.texts = [Repeats(prompt) for prompt in self.unread] if speculation else []
 
     def step(self) -> bool:
         """Choose a token for every active continuation, or several where they were drafted.
@@ -62,9 +64,9 @@ class Decoding:
         """
         if not self.active:
             return False
-        drafts, all_chosen = self.choose()
+        passes = self.choose()
         taken = 0
-        for row, chosen in reversed(list(enumerate(all_chosen))):
+        for row, (chosen, *_) in reversed(list(enumerate(passes))):
             continuation = self.continuations[self.active[row]]
             continuation.dropped = self.window.dropped[row]
             ids = chosen[: self.max_tokens - len(continuation.ids)]
@@ -76,20 +78,21 @@ class Decoding:
             if continuation.ended or len(continuation.ids) >= self.max_tokens:
                 self.remove(row)
         if self.speculation:
-            self.speculation.note(drafts, [len(chosen) - 1 for chosen in all_chosen], taken)
+            self.speculation.note(passes, taken)
         return bool(self.active)
 
-    def choose(self) -> tuple[int, list[list[int]]]:
-        """The next tokens of each row, and the drafts that were checked for each."""
+    def choose(self) -> list[Taken]:
+        """What each row takes: a token, or several where they were drafted."""
         inputs = self.sampling, self.positions, self.allowed_V
-        drafts = self.speculation.drafts if self.speculation else 0
-        if drafts > 0:
-            chosen, drafts = self.window.choose_several(self.unread, drafts, *inputs)
+        if self.speculation:
+            behind = self.unread, self.texts, self.speculation
+            passes = self.window.choose_several(*behind, *inputs)
         else:
-            chosen = [[int(token)] for token in self.window.choose(self.unread, *inputs)]
-        self.positions += [len(ids) for ids in chosen]
-        self.unread = [ids[-1:] for ids in chosen]
-        return drafts, chosen
+            chosen_B = self.window.choose(self.unread, *inputs)
+            passes = [Taken([int(token)]) for token in chosen_B]
+        self.positions += [len(each.chosen) for each in passes]
+        self.unread = [each.chosen[-1:] for each in passes]
+        return passes
 
     def remove(self, row: int) -> None:
         """Remove a row; the last one takes its place, as in the window."""
@@ -100,6 +103,9 @@ class Decoding:
         self.unread.pop()
         self.positions[row] = self.positions[-1]
         self.positions = self.positions[:-1]
+        if self.texts:
+            self.texts[row] = self.texts[-1]
+            self.texts.pop()
 
 
 class Reply:
@@ -172,7 +178,7 @@ class Writer:
     """
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer, *, speculates: bool = False):
-        """`speculates`: a stream is decoded with drafts of the model's further heads."""
+        """`speculates`: a stream is decoded with drafts."""
         self.speculates = speculates
         self.model = model
         self.tokenizer = tokenizer
@@ -195,9 +201,7 @@ class Writer:
         self, prompt: Sequence[int], sampling: Sampling, max_tokens: int, first_position: int = 0
     ) -> Reply:
         """Continue one prompt of token ids, piece by piece."""
-        speculation = None
-        if self.speculates and self.model.config.mtp_heads > 1:
-            speculation = Speculation(self.model.config.mtp_heads, self.model.backend.draft_cost)
+        speculation = Speculation.of(self.model) if self.speculates else None
         decoding = self.decoding([prompt], sampling, max_tokens, first_position, speculation)
         return Reply(decoding, self.tokenizer)
 

@@ -1,20 +1,45 @@
-"""Speculative decoding by the model's own heads: how many drafts a pass takes.
+"""Speculative decoding: where drafts come from, and how many of them a pass takes.
 
-Head 0 writes, the heads 1 … K − 1 draft the tokens behind the next one, and a pass over the next
-token and its drafts checks them all and drafts again (Leviathan et al. 2023; the heads: Gloeckle et
-al. 2024). A draft is right when it is the token that the sampler chooses there, by the random
-number of its position. So a reply is the same with drafts and without, token for token: a certain
-draft x passes with the probability p(x), which is Leviathan's rule for it.
+Head 0 writes. What follows the next token is drafted: where the end of the text repeats an earlier
+part, by what followed there (`repeats.py`), and otherwise by the heads 1 … K − 1. A pass over the
+next token and its drafts checks them all (Leviathan et al. 2023; the heads: Gloeckle et al. 2024).
+A draft is right when it is the token that the sampler chooses there, by the random number of its
+position. So a reply is the same with drafts and without, token for token: a certain draft x passes
+with the probability p(x), which is Leviathan's rule for it.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from nanoeuler.backend.capabilities import MOST_REPEATED, ChoosingBackend
+from nanoeuler.inference.repeats import Repeats
+from nanoeuler.model.transformer import Transformer
+
 TRIAL = 16
-"""Passes with all drafts, which show how many of them pay."""
+"""Passes with all drafts of the heads, which show how many of them pay."""
 PERIOD = 256
 """Passes with that many, until there is another trial."""
+REST = 8
+"""Times that a text repeats without drafts from it, after they were wrong."""
+MOST = 7
+"""Drafts from a text in one pass, which then reads eight tokens."""
+
+
+class Taken(NamedTuple):
+    """What a pass brought to one sequence."""
+
+    chosen: list[int]
+    """The next tokens, of which the last one is not read yet."""
+    drafted: int = 0
+    repeats: bool = False
+    """Did the drafts come from the text?"""
+
+    @property
+    def right(self) -> int:
+        """Drafts that were right."""
+        return min(len(self.chosen) - 1, self.drafted)
 
 
 class Speculation:
@@ -29,27 +54,64 @@ class Speculation:
         self.draft_cost = draft_cost
         self.passes, self.tokens = 0, 0  # of all sequences
         self.drafted, self.right = [0] * (heads - 1), [0] * (heads - 1)  # by head
-        self.drafts = heads - 1
-        """Drafts that the next pass takes for each sequence, where there is room."""
+        self.repeats, self.right_repeats = 0, 0
+        """Passes with drafts from the text, and how many of those drafts were right."""
+        self.heads = heads - 1
+        """Drafts that the next pass takes from the heads, for each sequence."""
+        self.from_text = 3
+        """Those that it takes from a text that repeats: two more after a pass in which all were
+        right, otherwise one less. Where not even one is right there is a rest."""
+        self.rest = 0  # times that the text may repeat without drafts from it
         self.count = 0
         self.before_trial = self.drafted.copy(), self.right.copy()
 
-    def note(self, drafted: int, right: Sequence[int], tokens: int) -> None:
-        """Count a pass: drafts for each sequence, the right ones of each, and tokens of all."""
-        self.passes += len(right)
+    @staticmethod
+    def of(model: Transformer) -> "Speculation":
+        """As its engine takes drafts."""
+        kind = DeviceSpeculation if isinstance(model.backend, ChoosingBackend) else Speculation
+        return kind(model.config.mtp_heads, model.backend.draft_cost)
+
+    def note(self, passes: Sequence[Taken], tokens: int) -> None:
+        """Count a pass, for each sequence, and the tokens that were taken of all."""
+        self.passes += len(passes)
         self.tokens += tokens
-        for head in range(drafted):
-            self.drafted[head] += len(right)
-            self.right[head] += sum(each > head for each in right)
+        for each in passes:
+            if each.repeats:
+                self.repeats += 1
+                self.right_repeats += each.right
+                if each.right == each.drafted:
+                    self.from_text = min(self.from_text + 2, MOST)
+                elif self.from_text > 1:
+                    self.from_text -= 1
+                else:
+                    self.rest = REST
+            else:
+                for head in range(min(each.drafted, len(self.drafted))):
+                    self.drafted[head] += 1
+                    self.right[head] += each.right > head
+        self.decide(passes)
+
+    def repeat(self, text: Repeats) -> list[int]:
+        """The drafts that the next pass takes from this text."""
+        drafts = text.drafts(self.from_text)
+        if drafts and self.rest > 0:
+            self.rest -= 1
+            return []
+        return drafts
+
+    def decide(self, passes: Sequence[Taken]) -> None:
+        """The drafts of the next passes."""
+        if all(each.repeats for each in passes):
+            return  # which tells nothing about the heads
         self.count = (self.count + 1) % (TRIAL + PERIOD)
         if self.count == TRIAL:
-            self.drafts = self.best(len(right))
+            self.heads = self.best(len(passes))
         elif self.count == 0:
-            self.drafts = len(self.drafted)
+            self.heads = len(self.drafted)
             self.before_trial = self.drafted.copy(), self.right.copy()
 
     def best(self, rows: int) -> int:
-        """The drafts that give the most tokens for their cost, by the trial."""
+        """The drafts of heads that give the most tokens for their cost, by the trial."""
         drafted, right = np.array([self.drafted, self.right]) - self.before_trial
         tokens = 1 + np.append(0, np.cumsum(right / np.maximum(drafted, 1)))
         cost = 1 + self.draft_cost * (rows * np.arange(1, len(tokens) + 1) - 1)
@@ -65,3 +127,46 @@ class Speculation:
         return [
             right / max(drafted, 1) for right, drafted in zip(self.right, self.drafted, strict=True)
         ]
+
+
+class DeviceSpeculation(Speculation):
+    """The same where the drafts lie on a device, which is ahead of the host.
+
+    A pass takes all drafts that there can be, from the text or from the heads, or none: what it is
+    must be known before the tokens are that it starts from.
+    """
+
+    def __init__(self, heads: int, draft_cost: float):
+        super().__init__(heads, draft_cost)
+        self.most = most_drafts(heads)
+        self.pays = heads > 1
+        """Do passes with drafts pay as a rule?"""
+        self.is_repeating = False
+        """Or does the text repeat itself at the moment?"""
+        self.tried = [0, 0]  # passes and tokens since the last decision
+
+    def wanted(self, texts: Sequence[Repeats]) -> int:
+        """Drafts of the next pass, behind these texts."""
+        longest = max(text.repeated for text in texts)
+        self.is_repeating = longest > 0 if self.is_repeating else longest == MOST_REPEATED
+        return self.most if self.pays or self.is_repeating else 0
+
+    def decide(self, passes: Sequence[Taken]) -> None:
+        rows = len(passes)
+        self.count += 1
+        self.tried[0] += rows
+        self.tried[1] += sum(len(each.chosen) for each in passes)
+        if self.pays and self.count == TRIAL:
+            tokens = 1 + self.most
+            cost = 1 + self.draft_cost * (rows * tokens - 1)
+            self.pays = self.tried[1] / self.tried[0] * (1 + self.draft_cost * (rows - 1)) > cost
+        elif not self.pays and self.count == PERIOD:
+            self.pays = len(self.drafted) > 0
+        else:
+            return
+        self.count, self.tried = 0, [0, 0]
+
+
+def most_drafts(heads: int) -> int:
+    """The drafts of a pass on a device, of a model with that many heads."""
+    return max(heads - 1, MOST)

@@ -12,7 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from nanoeuler.backend.capabilities import NOT_KEPT, ChoosingBackend
+from nanoeuler.inference.repeats import Repeats
 from nanoeuler.inference.sampling import Sampling, checked, choose
+from nanoeuler.inference.speculation import DeviceSpeculation, Speculation, Taken
 from nanoeuler.model.cache import Cache
 from nanoeuler.model.choosing import Choices, DraftedChoices
 from nanoeuler.model.config import round_up
@@ -43,6 +45,17 @@ class ChoiceInputs(NamedTuple):
         return cls(tokens.tolist(), lengths_B.tolist(), positions, sampling)
 
 
+class Drafts(NamedTuple):
+    """Guesses of the tokens that follow a row's last one."""
+
+    ids: list[int]
+    repeats: bool = False
+    """Are they from the text?"""
+
+
+NO_DRAFTS = Drafts([])
+
+
 class ContextWindow:
     """Rows of tokens that grow together.
 
@@ -59,7 +72,7 @@ class ContextWindow:
         self.cache = model.new_cache(rows, min(self.context, longest))
         self.tokens: list[list[int]] = [[] for _ in range(rows)]
         self.dropped = [0] * rows
-        self.drafts: list[list[int]] = [[]] * rows
+        self.drafts = [NO_DRAFTS] * rows
         """Drafts of the tokens that follow those chosen last."""
         self.choices: Choices | None = None
         self.ahead: ChoiceInputs | None = None
@@ -86,7 +99,7 @@ class ContextWindow:
         A `ChoosingBackend` does so on its device; `ahead`: another step of this kind is likely
         to follow.
         """
-        self.drafts = [[]] * len(self.drafts)
+        self.drafts = [NO_DRAFTS] * len(self.drafts)
         if not isinstance(self.model.backend, ChoosingBackend):
             return choose(self.read(new), sampling, positions_B, allowed_V)
         tokens, counts = self.pending(new)
@@ -112,52 +125,60 @@ class ContextWindow:
     def choose_several(
         self,
         new: Sequence[Sequence[int]],
-        most: int,
+        texts: Sequence[Repeats],
+        speculation: Speculation,
         sampling: Sampling,
         positions_B: np.ndarray,
         allowed_V: np.ndarray,
-    ) -> tuple[list[list[int]], int]:
-        """`choose`, and the same behind up to `most` drafts of what it will choose, in one pass.
+    ) -> list[Taken]:
+        """`choose`, and the same behind drafts of what it will choose, in one pass.
 
-        Returns the tokens of each row and the number of drafts that were checked of each. The
-        tokens are those that `choose` gives one by one. Nothing is taken behind a wrong draft, and
-        the cache forgets it.
+        `texts` have all tokens of each row, to which those chosen are added. Returns what each row
+        takes: the tokens are those that `choose` gives one by one. Nothing is taken behind a wrong
+        draft, and the cache forgets it.
         """
-        if isinstance(self.model.backend, ChoosingBackend):
-            return self.choose_several_there(new, most, sampling, positions_B, allowed_V)
+        if isinstance(speculation, DeviceSpeculation):
+            inputs = sampling, positions_B, allowed_V
+            taken = self.choose_several_there(new, texts, speculation, *inputs)
+            for text, each in zip(texts, taken, strict=True):
+                text.extend(each.chosen)
+            return taken
         tokens, counts = self.pending(new)
-        behind = self.drafts if tokens.shape[1] == 1 else []
+        behind = self.drafts if tokens.shape[1] == 1 else [NO_DRAFTS] * len(tokens)
         inputs = sampling, positions_B, allowed_V
-        result = check_drafts(self.model, self.cache, tokens, counts, behind, most, *inputs)
-        self.drafts = result.drafts
-        for row, ids in enumerate(result.chosen):
-            self.tokens[row].extend(ids[:-1])
-        return result.chosen, result.checked
+        taken, self.drafts = check_drafts(
+            self.model, self.cache, tokens, counts, behind, texts, speculation, *inputs
+        )
+        for row, each in enumerate(taken):
+            self.tokens[row].extend(each.chosen[:-1])
+        return taken
 
     def choose_several_there(
         self,
         new: Sequence[Sequence[int]],
-        most: int,
+        texts: Sequence[Repeats],
+        speculation: DeviceSpeculation,
         sampling: Sampling,
         positions_B: np.ndarray,
         allowed_V: np.ndarray,
-    ) -> tuple[list[list[int]], int]:
-        """`choose_several` on the device of a `ChoosingBackend`.
+    ) -> list[Taken]:
+        """`choose_several` on the device of a `ChoosingBackend`, which keeps its drafts there.
 
-        It keeps its drafts there, always `most` for each row: where there is no room for so many,
-        and behind a prompt, a token is chosen without any.
+        Where there is no room for all drafts, and behind a prompt, a token is chosen without any.
         """
-        room = self.cache.capacity - int(self.cache.lengths.max()) - (1 + most)
-        if room < 0 or max(map(len, new)) > 1:
-            chosen_B = self.choose(new, sampling, positions_B, allowed_V, ahead=False)
-            return [[int(token)] for token in chosen_B], 0
-        tokens, counts = self.pending(new)
-        choices = DraftedChoices.of_drafts(self.model, self.cache, allowed_V, most)
-        inputs = ChoiceInputs.of(tokens, self.cache.lengths, positions_B, sampling)
-        if choices is not self.choices or self.ahead != inputs:
+        drafts, inputs = speculation.wanted(texts), (sampling, positions_B, allowed_V)
+        room = self.cache.capacity - int(self.cache.lengths.max()) - (1 + drafts)
+        if drafts == 0 or room < 0 or max(map(len, new)) > 1:
+            chosen_B = self.choose(new, *inputs, ahead=drafts == 0)
+            return [Taken([int(token)]) for token in chosen_B]
+        tokens, _ = self.pending(new)
+        choices = DraftedChoices.of_drafts(self.model, self.cache, allowed_V, drafts)
+        asked = ChoiceInputs.of(tokens, self.cache.lengths, positions_B, sampling)
+        if choices is not self.choices or self.ahead != asked:
             self.choices = choices
-            choices.start(self.cache, tokens, counts, [sampling], positions_B)
-        has_room = room >= 1 + most  # for another pass, even if all of this one's drafts are right
+            read = [ids[:-1] for ids in self.tokens]
+            choices.start_behind(self.cache, tokens, read, sampling, positions_B)
+        has_room = room >= 1 + drafts  # for another pass, even if all of this one's are right
         if has_room:
             choices.ask()
         chosen_BT = choices.take()
@@ -171,7 +192,8 @@ class ContextWindow:
             last = np.array([ids[-1:] for ids in chosen])
             positions = positions_B + [len(ids) for ids in chosen]
             self.ahead = ChoiceInputs.of(last, self.cache.lengths, positions, sampling)
-        return chosen, most
+        pairs = zip(chosen, texts, strict=True)
+        return [Taken(ids, drafts, text.repeated > 0) for ids, text in pairs]
 
     def pending(self, new: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         """Append new[b] to every row b.
@@ -222,54 +244,55 @@ class ContextWindow:
         self.dropped.pop()
 
 
-class CheckedDrafts(NamedTuple):
-    """What a pass over tokens and their drafts gave."""
-
-    chosen: list[list[int]]
-    """The next tokens of each row."""
-    checked: int
-    """Drafts that were checked of each row."""
-    drafts: list[list[int]]
-    """Drafts of what follows the tokens chosen last, of each row."""
-
-
 def check_drafts(
     model: Transformer,
     cache: Cache,
     tokens: np.ndarray,
     counts: np.ndarray,
-    drafts: Sequence[Sequence[int]],
-    most: int,
+    drafts: Sequence[Drafts],
+    texts: Sequence[Repeats],
+    speculation: Speculation,
     sampling: Sampling,
     positions_B: np.ndarray,
     allowed_V: np.ndarray,
-) -> CheckedDrafts:
+) -> tuple[list[Taken], list[Drafts]]:
     """Append tokens (B, n) to the rows of `cache` and choose behind them; with `drafts` of what
-    will be chosen, behind those, too, where there is room. Up to `most` drafts are made.
+    will be chosen, behind those, too, where there is room. What is chosen is added to `texts`.
 
-    The cache forgets drafts that were wrong. For an engine whose tokens the host chooses.
+    Returns what each row takes, and drafts of what follows. The cache forgets drafts that were
+    wrong. For an engine whose tokens the host chooses.
     """
-    B = len(tokens)
-    room = cache.capacity - max(cache.lengths.tolist()) - 1
-    M = max(0, min(most, room, len(drafts[0]))) if drafts else 0
+    B, room = len(tokens), cache.capacity - max(cache.lengths.tolist()) - 1
+    M = max(0, min(room, max(len(each.ids) for each in drafts)))
     T = 1 + M
     if M > 0:
-        pairs = zip(tokens, drafts, strict=True)
-        tokens = np.array([[*ids, *drafted[:M]] for ids, drafted in pairs], np.int32)
+        padded = np.zeros((B, M), np.int32)  # with drafts that are as good as any
+        for row, each in enumerate(drafts):
+            padded[row, : len(each.ids)] = each.ids[:M]
+        tokens = np.hstack([tokens, padded])
         normed = model.append(cache, tokens, every=True)  # (B · T, D)
     else:
         normed = model.append(cache, tokens, counts)
     logits = model.backend.to_host(model.first_logits(normed))
     positions = [position + t for position in np.asarray(positions_B).tolist() for t in range(T)]
     chosen = choose(logits, sampling, positions, allowed_V).reshape(B, T).tolist()
-    last = []
+    last, taken, following = [], [], []
     for row, ids in enumerate(chosen):
         right = 0
-        while right < M and ids[right] == drafts[row][right]:
+        while right < M and ids[right] == tokens[row, 1 + right]:
             right += 1
         cache.lengths[row] -= M - right
         del ids[right + 1 :]
         last.append(row * T + right)
-    last_BD = model.backend.gather(normed, np.array(last))
-    logits = model.backend.to_host(model.further_logits(last_BD, most))
-    return CheckedDrafts(chosen, M, np.where(allowed_V, logits, -np.inf).argmax(axis=2).tolist())
+        drafted = min(M, len(drafts[row].ids))
+        taken.append(Taken(ids, drafted, drafted > 0 and drafts[row].repeats))
+        texts[row].extend(ids)
+        repeated = speculation.repeat(texts[row])
+        following.append(Drafts(repeated, repeats=len(repeated) > 0))
+    if speculation.heads > 0 and not all(each.ids for each in following):
+        last_BD = model.backend.gather(normed, np.array(last))
+        logits = model.backend.to_host(model.further_logits(last_BD, speculation.heads))
+        by_heads = np.where(allowed_V, logits, -np.inf).argmax(axis=2).tolist()
+        pairs = zip(following, by_heads, strict=True)
+        following = [each if each.ids else Drafts(ids) for each, ids in pairs]
+    return taken, following

@@ -194,18 +194,22 @@ class DraftedChoices(Choices):
         drafts: int,
     ):
         backend, (M, T), rows = model.backend, (drafts, 1 + drafts), model.heads.rows
+        H = model.config.mtp_heads - 1  # of them by heads, where the text has none
         model.need_positions(memory.capacity + T)
         self.model = weakref.proxy(model)
         self.allowed_V, self.rope_table = allowed_V, model.rope_table
         self.slots = memory.part(slice(0, B))
         self.buffers = model.buffers(B, T, training=False)
         self.decode = decode_step(model, self.buffers, self.slots)
-        tokens, drafts_BM = np.zeros(B, np.int32), np.zeros((B, M), np.int32)
+        tokens, text_BS = np.zeros(B, np.int32), np.zeros((B, memory.capacity), np.int32)
         lengths, draws = np.zeros(B, np.int32), np.zeros(B, np.int64)
-        self.feed = backend.feed([tokens, drafts_BM, lengths, draws, np.zeros(4, np.int64)])
+        drafted_BH = np.zeros((B, H), np.int32)
+        fed = tokens, drafted_BH, text_BS, lengths, draws, np.zeros(4, np.int64)
+        self.feed = backend.feed([*fed])
         self.no_starts, self.ids, self.positions, self.chosen, self.unused = (
             backend.zeros((B, T), np.int32) for _ in range(5)
         )
+        self.drafts = backend.zeros((B, M), np.int32)
         self.counters = backend.zeros((B, T), np.int64)
         self.logits = backend.empty((B * T, rows), np.float32)
         self.allowed = backend.from_host(allowed_V.astype(np.uint8))
@@ -217,39 +221,43 @@ class DraftedChoices(Choices):
             out_ND=backend.empty(shape, backend.activation),
             inverse_rms_N=backend.empty((B,)),
         )
-        self.further = model.weights.heads[rows : rows * T]
-        self.further_logits = backend.empty((B, M * rows), np.float32)
-        self.greedy, self.no_draws = (backend.zeros((n,), np.int64) for n in (4, B * M))
-        self.drafted = backend.zeros((B * M,), np.int32)
+        self.further = model.weights.heads[rows : rows * (1 + H)]
+        self.further_logits = backend.empty((B, H * rows), np.float32)
+        self.greedy, self.no_draws = (backend.zeros((n,), np.int64) for n in (4, B * H))
+        self.unread = backend.zeros((B * H,), np.int32)
         self.copies = [backend.host_copy(self.chosen) for _ in range(AHEAD)]
         self.asked, self.taken = 0, 0
         choices = weakref.proxy(self)  # which holds the program
         self.program = backend.program(lambda: choices.step())
 
-    def start(
+    def start_behind(
         self,
         cache: Cache,
         tokens: np.ndarray,
-        counts: np.ndarray,
-        samplings: Sequence[SamplingSettings],
+        texts: Sequence[Sequence[int]],
+        sampling: SamplingSettings,
         draws_B: np.ndarray | Sequence[int],
     ) -> None:
-        """Append a token to each row of `cache`, with drafts that are as good as any.
+        """Append a token to each row of `cache`, with drafts: from `texts`, the tokens that the
+        cache has, or as good as any.
 
-        The first of `samplings` holds for all rows.
+        `sampling` holds for all rows.
         """
         self.taken = self.asked
-        no_drafts = np.zeros((len(tokens), self.ids.shape[1] - 1), np.int32)
+        drafted_BH, text_BS = (np.zeros(a.shape, np.int32) for a in self.feed.arrays[1:3])
+        for row, text in enumerate(texts):
+            text_BS[row, : len(text)] = text
         lengths, draws = cache.lengths.copy(), np.array(draws_B, np.int64)
-        self.feed.load(tokens[:, 0].copy(), no_drafts, lengths, draws, packed(samplings[0]))
+        fed = tokens[:, 0].copy(), drafted_BH, text_BS, lengths, draws, packed(sampling)
+        self.feed.load(*fed)
         self.ask()
 
     def step(self) -> None:
         """Append the last chosen tokens with their drafts, choose, and draft again."""
         model, buffers, backend = self.model, self.buffers, self.model.backend
-        tokens, drafts, lengths, draws, settings = self.feed.arrays
-        laid_out = self.ids, self.positions, self.counters
-        backend.lay_out_drafts(tokens, drafts, lengths, draws, *laid_out)
+        tokens, drafted, text, lengths, draws, settings = self.feed.arrays
+        laid_out = self.drafts, self.ids, self.positions, self.counters
+        backend.lay_out_drafts(tokens, drafted, text, lengths, draws, *laid_out)
         model.embed(self.ids.reshape(-1), self.positions.reshape(-1), buffers)
         rows = Rows(self.positions.reshape(-1), self.no_starts, lengths, self.rope_table)
         run_cached(model, rows, buffers, self.slots, self.decode)
@@ -260,10 +268,12 @@ class DraftedChoices(Choices):
         )
         backend.choose(self.logits, self.allowed, settings, counters, chosen, unused, None)
         kept = tokens, lengths, draws, self.last.x_ND
-        backend.keep_right(self.chosen, drafts, final.x_ND, *kept)
+        backend.keep_right(self.chosen, self.drafts, final.x_ND, *kept)
+        if drafted.size == 0:
+            return
         backend.next_logits(self.last, self.further, self.further_logits)
         logits = self.further_logits.reshape(-1, model.heads.rows)
-        drawn = self.no_draws, self.drafted, drafts.reshape(-1)
+        drawn = self.no_draws, self.unread, drafted.reshape(-1)
         backend.choose(logits, self.allowed, self.greedy, *drawn, None)
 
 

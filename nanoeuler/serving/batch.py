@@ -15,6 +15,7 @@ import numpy as np
 from nanoeuler.api import LanguageModel
 from nanoeuler.backend.capabilities import ChoosingBackend, FusingBackend
 from nanoeuler.inference.sampling import Sampling
+from nanoeuler.inference.speculation import DeviceSpeculation
 from nanoeuler.inference.window import PROMPT_MULTIPLE
 from nanoeuler.model.config import round_up
 from nanoeuler.serving.jobs import Job, Piece, Row, Scored
@@ -63,21 +64,22 @@ class Batch:
         self.waiting.append(job)
 
     def warm(self) -> None:
-        """Decode with every number of rows, and of drafts, that a device compiles kernels and
-        records steps for.
+        """Decode with every number of rows that a device compiles kernels and records steps for,
+        and with drafts.
 
         The first requests would wait for that.
         """
+        speculation, self.steps.speculation = self.steps.speculation, None
         rows = 1
         while rows <= self.most_rows:
             self.warm_rows(rows)
             rows *= 2
-        if self.steps.speculation:
-            most = self.model.config.mtp_heads
-            for heads in range(2, most + 1):
-                self.steps.expect(heads)
-                self.warm_rows(1)
-            self.steps.expect(most)  # what the warm-up drafted tells nothing
+        if speculation:
+            self.steps.expect_drafts()
+            if isinstance(self.steps.speculation, DeviceSpeculation):
+                self.steps.speculation.pays = True  # whatever the text
+            self.warm_rows(1)
+            self.steps.expect_drafts()  # what the warm-up drafted tells nothing
 
     def warm_rows(self, rows: int) -> None:
         tokens = min(4 + rows // MOST_PROMPTS, self.cache.capacity - 1)

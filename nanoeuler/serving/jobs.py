@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
+from nanoeuler.inference.repeats import Repeats
 from nanoeuler.inference.sampling import Sampling
+from nanoeuler.inference.window import NO_DRAFTS, Drafts
 from nanoeuler.serving.text import ReplyText
 
 
@@ -70,8 +73,19 @@ class Row:
     """How many are in pieces that were delivered."""
     new_scored: list[Scored] = field(default_factory=list)
     left: bool = False
-    drafts: list[int] = field(default_factory=list)
-    """Drafts of the tokens behind the last one, where the host keeps them."""
+    drafts: Drafts = NO_DRAFTS
+    """Of the tokens behind the last one, where the host keeps them."""
+
+    @cached_property
+    def repeats(self) -> Repeats:
+        return Repeats(self.job.prompt)
+
+    @property
+    def whole_text(self) -> Repeats:
+        """Of the prompt and all tokens so far."""
+        known = len(self.repeats.tokens) - len(self.job.prompt)
+        self.repeats.extend(self.ids[known:])
+        return self.repeats
 
     @property
     def sampling(self) -> Sampling:

@@ -1,7 +1,7 @@
 """Steps that append tokens to every row of a batch: chosen by the host, or by the device.
 
-A step appends one token to each row. A row that is alone may get several, which its model drafted:
-see `inference/speculation.py`.
+A step appends one token to each row. A row that is alone may get several, which were drafted: see
+`inference/speculation.py`.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,13 @@ import numpy as np
 
 from nanoeuler.backend.capabilities import NOT_KEPT
 from nanoeuler.inference.sampling import checked, choose
-from nanoeuler.inference.speculation import Speculation
-from nanoeuler.inference.window import check_drafts
+from nanoeuler.inference.speculation import (
+    DeviceSpeculation,
+    Speculation,
+    Taken,
+    most_drafts,
+)
+from nanoeuler.inference.window import NO_DRAFTS, check_drafts
 from nanoeuler.model.cache import Cache
 from nanoeuler.model.choosing import AHEAD, Choices, DraftedChoices
 from nanoeuler.model.transformer import Transformer
@@ -40,12 +45,11 @@ class HostSteps:
         self.speculation: Speculation | None = None
         """What drafts brought to replies that were alone, and how many the next pass takes."""
         if speculates:
-            self.expect(model.config.mtp_heads)
+            self.expect_drafts()
 
-    def expect(self, heads: int) -> None:
-        """Let the next trial have the drafts of that many heads."""
-        cost = self.model.backend.draft_cost
-        self.speculation = Speculation(heads, cost) if heads > 1 else None
+    def expect_drafts(self) -> None:
+        """Forget what drafts brought."""
+        self.speculation = Speculation.of(self.model)
 
     @staticmethod
     def spare(heads: int) -> int:
@@ -78,7 +82,7 @@ class HostSteps:
         chosen_B = choose(logits_BV, samplings, positions, self.allowed_V)
         for row, token in zip(rows, chosen_B.tolist(), strict=True):
             row.ids.append(token)
-            row.drafts = []
+            row.drafts = NO_DRAFTS
         return Step(list(rows), logits_BV)
 
     def may_draft(self, rows: list[Row]) -> bool:
@@ -86,17 +90,11 @@ class HostSteps:
 
     def next_drafted(self, row: Row, speculation: Speculation) -> None:
         tokens_11, count = np.array([row.ids[-1:]], np.int32), np.ones(1, np.int32)
+        behind = tokens_11, count, [row.drafts], [row.whole_text], speculation
         inputs = row.sampling, np.array([row.position]), self.allowed_V
-        if speculation.drafts == 0:
-            logits_1V = self.model.backend.to_host(self.model.extend(self.cache, tokens_11))
-            row.ids.append(int(choose(logits_1V, *inputs)[0]))
-            row.drafts = []
-            speculation.note(0, [0], 1)
-            return
-        behind = tokens_11, count, [row.drafts], speculation.drafts
-        (ids,), drafted, (row.drafts,) = check_drafts(self.model, self.cache, *behind, *inputs)
-        row.ids += ids
-        speculation.note(drafted, [len(ids) - 1], len(ids))
+        (taken,), (row.drafts,) = check_drafts(self.model, self.cache, *behind, *inputs)
+        row.ids += taken.chosen
+        speculation.note([taken], len(taken.chosen))
 
     def forget(self) -> None:
         """Start anew, after all rows have left."""
@@ -124,7 +122,7 @@ class DeviceSteps(HostSteps):
     @staticmethod
     def spare(heads: int) -> int:
         # a row that ends is seen to end when its next steps are under way
-        return AHEAD * heads
+        return AHEAD * (1 + most_drafts(heads))
 
     def first(
         self, prompt: Cache, tokens: np.ndarray, counts: np.ndarray, rows: list[Row]
@@ -169,7 +167,7 @@ class DeviceSteps(HostSteps):
             for row, token in zip(step, chosen_B.tolist(), strict=True):
                 row.ids.append(token)
             if self.speculation and self.may_draft(step):
-                self.speculation.note(0, [0], 1)
+                self.speculation.note([Taken(chosen_B.tolist())], 1)
         logits_BV = self.logits(choices, len(step)) if self.scored else None
         if choices.waiting == 0:
             self.start(rows)
@@ -177,10 +175,11 @@ class DeviceSteps(HostSteps):
 
     def take_drafted(self, row: Row, taken_T: np.ndarray) -> None:
         ids_N = checked(taken_T[taken_T != NOT_KEPT])
-        row.ids += ids_N.tolist()
-        self.cache.lengths[0] += len(ids_N)
         assert self.speculation is not None
-        self.speculation.note(self.drafts, [len(ids_N) - 1], len(ids_N))
+        taken = Taken(ids_N.tolist(), self.drafts, row.whole_text.repeated > 0)
+        self.speculation.note([taken], len(ids_N))
+        row.ids += taken.chosen
+        self.cache.lengths[0] += len(ids_N)
 
     def start(self, rows: list[Row]) -> None:
         """Ask for a step behind the tokens that the host has."""
@@ -189,11 +188,14 @@ class DeviceSteps(HostSteps):
         self.drafts, self.scored = self.wanted_drafts(rows), wants_logits(rows)
         model, cache = self.model, self.cache
         if self.drafts:
-            self.choices = DraftedChoices.of_drafts(model, cache, self.allowed_V, self.drafts)
+            drafted = DraftedChoices.of_drafts(model, cache, self.allowed_V, self.drafts)
+            read = rows[0].whole_text.tokens[:-1]
+            drafted.start_behind(cache, tokens_B1, [read], samplings[0], positions)
+            self.choices = drafted
         else:
             padded = min(1 << (len(rows) - 1).bit_length(), self.most_rows)
             self.choices = Choices.of(model, cache, self.allowed_V, padded)
-        self.choices.start(cache, tokens_B1, np.ones(len(rows)), samplings, positions)
+            self.choices.start(cache, tokens_B1, np.ones(len(rows)), samplings, positions)
         self.rows = list(rows)
 
     def ask_ahead(self, choices: Choices, rows: list[Row]) -> None:
@@ -206,7 +208,9 @@ class DeviceSteps(HostSteps):
             choices.ask()
 
     def wanted_drafts(self, rows: list[Row]) -> int:
-        return self.speculation.drafts if self.speculation and self.may_draft(rows) else 0
+        if not (isinstance(self.speculation, DeviceSpeculation) and self.may_draft(rows)):
+            return 0
+        return self.speculation.wanted([rows[0].whole_text])
 
     def logits(self, choices: Choices, rows: int) -> np.ndarray:
         return self.model.backend.to_host(choices.logits[:rows, : len(self.allowed_V)])

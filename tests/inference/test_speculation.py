@@ -1,4 +1,4 @@
-"""Drafts of a model's further heads change the time of a reply, never its tokens."""
+"""Drafts, by further heads or from the text, change the time of a reply, never its tokens."""
 
 import itertools
 
@@ -9,12 +9,21 @@ import nanoeuler
 from nanoeuler.backend.cpu.engine import CpuBackend
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.inference.generate import Decoding
+from nanoeuler.inference.repeats import Repeats
 from nanoeuler.inference.sampling import GREEDY, Sampling
-from nanoeuler.inference.speculation import PERIOD, TRIAL, Speculation
-from nanoeuler.inference.window import ContextWindow
+from nanoeuler.inference.speculation import (
+    MOST,
+    PERIOD,
+    TRIAL,
+    DeviceSpeculation,
+    Speculation,
+    Taken,
+)
+from nanoeuler.inference.window import ContextWindow, Drafts
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
+from tests.choosing_backend import ChoosingReference
 from tests.models import chain, cycle, transitions
 
 ENGINES = {"reference": lambda: ReferenceBackend(np.float32), "cpu": lambda: CpuBackend(1)}
@@ -71,9 +80,11 @@ def test_any_draft_whatever_gives_the_tokens_of_plain_decoding(engine):
         for drafts in itertools.product(range(V), repeat=3):
             window = ContextWindow(model, 1, 20)
             first = window.choose([[1, 2]], sampling, np.array([2]), allowed)
-            window.drafts = [list(drafts)]
-            inputs = sampling, np.array([3]), allowed
-            ((*ids,),), checked = window.choose_several([first.tolist()], 3, *inputs)
+            window.drafts = [Drafts(list(drafts))]
+            text = Repeats([1, 2, *first.tolist()])
+            inputs = [text], Speculation(4, 0.0), sampling, np.array([3]), allowed
+            ((ids, checked, _),) = window.choose_several([first.tolist()], *inputs)
+            assert text.tokens == [1, 2, int(first[0]), *ids]
             assert [int(first[0]), *ids] == plain.ids[: 1 + len(ids)]
             right = itertools.takewhile(
                 lambda pair: pair[0] == pair[1], zip(drafts, plain.ids[1:], strict=False)
@@ -166,8 +177,9 @@ def test_as_many_drafts_are_taken_as_pay():
         speculation = Speculation(4, cost)
         for i in range(TRIAL):
             right = sum(i < share * TRIAL for share in shares)
-            speculation.note(3, [right] * rows, rows + rows * right)
-        return speculation.drafts
+            taken = Taken([5] * (1 + right), 3)
+            speculation.note([taken] * rows, rows + rows * right)
+        return speculation.heads
 
     assert drafts_after_trial((0.8, 0.6, 0.4), 0.15) == 3
     assert drafts_after_trial((0.8, 0.6, 0.1), 0.15) == 2
@@ -177,7 +189,7 @@ def test_as_many_drafts_are_taken_as_pay():
 
 
 def test_drafts_that_do_not_pay_are_tried_again_later():
-    model = chain(CpuBackend(1), transitions(12, 2.0), noise=30.0, context=1000)
+    model = chain(CpuBackend(1), transitions(300, 0.5), noise=30.0, context=1000)
     speculation = Speculation(4, 0.3)
     (reply,) = written(model, [[1]], WARM, 700, speculation, end=-1)
     assert reply == written(model, [[1]], WARM, 700, end=-1)[0]
@@ -185,6 +197,59 @@ def test_drafts_that_do_not_pay_are_tried_again_later():
     assert speculation.passes > 650
     assert TRIAL * 2 <= speculation.drafted[0] <= TRIAL * 3  # of some 2.5 times TRIAL + PERIOD
     assert PERIOD > 10 * TRIAL
+
+
+def test_a_text_that_repeats_gets_more_drafts_as_long_as_they_are_right():
+    speculation = Speculation(1, 0.2)
+    taken = []
+    for right in (3, 5, 7, 7, 0, 2, 1, 0, 0, 0, 0, 0):
+        drafted = speculation.from_text
+        taken.append(drafted)
+        speculation.note([Taken([5] * (1 + min(right, drafted)), drafted, repeats=True)], 1)
+    assert taken == [3, 5, 7, MOST, MOST, 6, 5, 4, 3, 2, 1, 1]
+    assert (speculation.repeats, speculation.right_repeats) == (12, 25)
+    assert speculation.heads == 0
+
+
+def test_a_device_drafts_where_that_pays_or_the_text_repeats_itself():
+    fresh, repeating, longer = Repeats([1, 2, 3]), Repeats([1, 2, 1, 2]), Repeats([4, 5, 6] * 2)
+    assert [text.repeated for text in (fresh, repeating, longer)] == [0, 2, 3]
+
+    def after_trial(tokens, heads=2):
+        speculation = DeviceSpeculation(heads, 0.1)  # so that a pass costs 1.7
+        for number in range(TRIAL):
+            assert speculation.wanted([fresh]) == (MOST if heads > 1 else 0)
+            speculation.note([Taken([5] * (2 if number < tokens - TRIAL else 1), MOST)], 1)
+        return speculation
+
+    assert after_trial(28).wanted([fresh]) == MOST
+    for speculation in (after_trial(27), after_trial(27, heads=1)):
+        texts = fresh, repeating, longer, longer, repeating, fresh, repeating, fresh
+        wanted = [speculation.wanted([text]) > 0 for text in texts]
+        assert wanted == [False, False, True, True, True, False, False, False]
+    for pays in (after_trial(27), after_trial(28)):
+        before = pays.wanted([fresh])
+        for _ in range(PERIOD):
+            pays.note([Taken([5] * 2, pays.wanted([fresh]))], 1)
+        assert pays.wanted([fresh]) == MOST, "there is another trial"
+        assert before in (0, MOST)
+
+
+@pytest.mark.parametrize("engine", [*ENGINES, "choosing"])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_model_of_one_head_takes_drafts_from_its_text(engine, family):
+    """It repeats itself, but not to the letter, and grows out of its context."""
+    backend = ChoosingReference() if engine == "choosing" else ENGINES[engine]()
+    model = chain(backend, cycle(12, 0.1), mixing=0.5, family=family, mtp_heads=1)
+    prompts = [[3, 4, 5, 6, 7]]
+    for sampling in (GREEDY, WARM):
+        expected = written(model, prompts, sampling, 150, end=-1)
+        speculation = Speculation.of(model)
+        assert written(model, prompts, sampling, 150, speculation, end=-1) == expected
+        assert expected[0].dropped > 0
+        assert speculation.acceptance == []
+        assert speculation.repeats > 5
+        assert 1.5 < speculation.tokens_per_pass < 1 + MOST
 
 
 # ---- as users meet them

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
+from nanoeuler.inference.repeats import Repeats
 from nanoeuler.inference.sampling import GREEDY
+from nanoeuler.inference.speculation import DeviceSpeculation, Speculation
 from nanoeuler.inference.window import ContextWindow
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
@@ -38,7 +40,7 @@ def test_an_engine_that_chooses_gives_the_tokens_that_the_host_gives(prompts):
     np.testing.assert_array_equal(written(ChoosingReference(), prompts, 40), expected)
 
 
-@pytest.mark.parametrize("drafts", [1, 3])
+@pytest.mark.parametrize("drafts", [3, 7])
 @pytest.mark.parametrize("prompts", [[[5]], [[5, 9, 11]], [[5, 9], [7], [8, 3, 2]]])
 def test_drafts_on_a_device_change_no_token(prompts, drafts):
     """Rows accept different numbers, and slide out of a context of 40 at different times."""
@@ -46,16 +48,18 @@ def test_drafts_on_a_device_change_no_token(prompts, drafts):
     def rows(backend, drafts):
         model = chain(backend, cycle(12, 0.05), noise=0.7, mixing=1.0)
         window, allowed = ContextWindow(model, len(prompts), 40), np.arange(12) > 2
+        texts = [Repeats(prompt) for prompt in prompts]
+        speculation = DeviceSpeculation(4, 0.0) if drafts else Speculation(1, 0.0)
+        speculation.most, speculation.from_text = drafts, 0
         written, passes, new = [[] for _ in prompts], 0, prompts
         while min(map(len, written)) < 90:
             positions = np.array([len(row) for row in written])
             inputs = GREEDY, positions, allowed
-            chosen, checked = window.choose_several(new, drafts, *inputs)
-            assert checked <= drafts
-            for row, ids in zip(written, chosen, strict=True):
-                assert 1 <= len(ids) <= 1 + checked
-                row.extend(ids)
-            new, passes = [ids[-1:] for ids in chosen], passes + 1
+            taken = window.choose_several(new, texts, speculation, *inputs)
+            for row, each in zip(written, taken, strict=True):
+                assert 1 <= len(each.chosen) <= 1 + each.drafted <= 1 + drafts
+                row.extend(each.chosen)
+            new, passes = [each.chosen[-1:] for each in taken], passes + 1
         assert min(window.dropped) > 0
         return [row[:90] for row in written], passes
 

@@ -310,17 +310,20 @@ class DecodingOps(FusingBackend, ChoosingBackend):
     def lay_out_drafts(
         self,
         tokens_B: Array,
-        drafts_BM: Array,
+        drafted_BH: Array,
+        text_BS: Array,
         lengths_B: Array,
         draws_B: Array,
+        drafts_BM: Array,
         ids_BT: Array,
         positions_BT: Array,
         counters_BT: Array,
     ) -> None:
-        (B, T), inputs = ids_BT.shape, (tokens_B, drafts_BM, lengths_B, draws_B)
-        outputs, grid = (ids_BT, positions_BT, counters_BT), blocks(B * T, ELEMENTWISE_THREADS)
-        source, arguments = self.sources.drafts(T), (*inputs, *outputs, B * T)
-        self.launch(source, "lay_out", grid, ELEMENTWISE_THREADS, *arguments)
+        B, T = ids_BT.shape
+        inputs, text = (tokens_B, drafted_BH, lengths_B, draws_B), text_BS
+        outputs = drafts_BM, ids_BT, positions_BT, counters_BT
+        arguments = *inputs, text, *outputs, drafted_BH.shape[1], text_BS.shape[1]
+        self.launch(self.sources.drafts(T), "lay_out", B, ELEMENTWISE_THREADS, *arguments)
 
     def keep_right(
         self,

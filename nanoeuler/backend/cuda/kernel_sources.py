@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nanoeuler.backend.capabilities import LEAST_REPEATED, MOST_REPEATED
+
 FOLDER = Path(__file__).parent
 INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 TYPES = {"float32": "float", "bfloat16": "bfloat16"}
@@ -432,7 +434,8 @@ class KernelSources:
         return self.source("cache", THREADS=ELEMENTWISE_THREADS, WIDE=wide)
 
     def drafts(self, tokens: int) -> Source:
-        return self.source("drafts", THREADS=ELEMENTWISE_THREADS, TOKENS=tokens)
+        looked_for = {"LEAST": LEAST_REPEATED, "MOST": MOST_REPEATED}
+        return self.source("drafts", THREADS=ELEMENTWISE_THREADS, TOKENS=tokens, **looked_for)
 
     def losses(self) -> Source:
         return self.source("losses", THREADS=SUM_THREADS)

@@ -10,7 +10,7 @@ from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.errors import UserError
 from nanoeuler.inference.generate import Decoding
 from nanoeuler.inference.sampling import GREEDY, NOT_FINITE, Sampling, checked, choose
-from nanoeuler.inference.speculation import Speculation
+from nanoeuler.inference.speculation import DeviceSpeculation
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
@@ -225,7 +225,7 @@ def test_a_cache_that_is_gone_leaves_its_memory_and_its_graphs_to_the_next():
 def drafted(backend, sampling, prompts, kind, max_tokens=90, drafts=True):
     """What a model writes some of whose drafts are right, and the tokens of a pass."""
     model = chain(backend, cycle(40, 0.2), noise=0.5, mixing=1.0, dim=64, **kind)
-    speculation = Speculation(4, 0.0) if drafts else None
+    speculation = DeviceSpeculation(4, 0.0) if drafts else None
     positions, allowed = 100 * np.arange(len(prompts)), np.arange(40) > 2
     decoding = Decoding(model, prompts, sampling, max_tokens, -1, allowed, positions, speculation)
     while decoding.step():
@@ -259,22 +259,23 @@ def test_graphs_and_overlapping_kernels_change_nothing_with_drafts(kind):
 
 def test_the_device_lays_out_and_keeps_what_the_specification_does():
     random, backend, reference = np.random.default_rng(1), engine("fp32"), ReferenceBackend()
-    for B, T, D in ((1, 2, 8), (1, 4, 768), (300, 3, 104)):
-        drafts = random.integers(0, 3, (B, T - 1)).astype(np.int32)
-        tokens, lengths = random.integers(0, 99, (2, B)).astype(np.int32)
-        draws, chosen = random.integers(0, 2**40, B), random.integers(-1, 3, (B, T))
+    for B, T, D, H, S in ((1, 2, 8, 0, 4), (1, 8, 768, 3, 1000), (300, 4, 104, 3, 90)):
+        drafted = random.integers(0, 3, (B, H)).astype(np.int32)
+        tokens, text = random.integers(0, 3, B), random.integers(0, 3, (B, S))
+        lengths, draws = random.integers(0, S - T, B), random.integers(0, 2**40, B)
+        chosen = random.integers(-1, 3, (B, T)).astype(np.int32)
         x = random.standard_normal((B * T, D)).astype(np.float32)
-        outputs = []
+        given = (each.astype(np.int32) for each in (tokens, drafted, text, lengths))
+        given, outputs = (*given, draws), []
         for ops in (backend, reference):
-            a = [
-                ops.from_host(each.copy(), each.dtype) for each in (tokens, drafts, lengths, draws)
-            ]
+            a = [ops.from_host(each.copy(), each.dtype) for each in given]
+            drafts = ops.zeros((B, T - 1), np.int32)
             laid_out = [ops.zeros((B, T), dtype) for dtype in (np.int32, np.int32, np.int64)]
-            ops.lay_out_drafts(*a, *laid_out)
-            behind = ops.from_host(chosen.astype(np.int32), np.int32)
-            last = ops.zeros((B, D), np.float32)
-            ops.keep_right(behind, a[1], ops.from_host(x, np.float32), a[0], a[2], a[3], last)
-            arrays = *laid_out, behind, a[0], a[2], a[3], last
+            ops.lay_out_drafts(*a, drafts, *laid_out)
+            behind = ops.from_host(chosen.copy(), np.int32)
+            last, kept = ops.zeros((B, D), np.float32), (a[0], a[3], a[4])
+            ops.keep_right(behind, drafts, ops.from_host(x, np.float32), *kept, last)
+            arrays = a[2], drafts, *laid_out, behind, *kept, last
             outputs.append([ops.to_host(array).copy() for array in arrays])
         for ours, theirs in zip(*outputs, strict=True):
             np.testing.assert_array_equal(ours, theirs)
@@ -285,7 +286,7 @@ def test_drafts_take_no_memory_after_the_second_pass():
 
     backend = engine("bf16")
     model = chain(backend, cycle(40, 0.2), noise=0.5, mixing=1.0, dim=64, context=400)
-    allowed, speculation = np.arange(40) > 2, Speculation(4, 0.0)
+    allowed, speculation = np.arange(40) > 2, DeviceSpeculation(4, 0.0)
     decoding = Decoding(model, [[5, 6, 7]], WARM, 300, -1, allowed, 0, speculation)
     used = []
     for _ in range(30):
