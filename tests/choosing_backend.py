@@ -10,7 +10,8 @@ from nanoeuler.inference.sampling import Sampling, choose
 class ChoosingReference(ReferenceBackend, ChoosingBackend):
     """The reference, which computes what a device would: its arrays stay its own."""
 
-    idle_caches = 1
+    keeps_caches = True
+    draft_cost = 0.085  # as on a GPU
 
     def to_host(self, array):
         return np.array(array)

@@ -109,8 +109,8 @@ class Backend(ABC):
     least_logit_tokens = 1
     """Fewest tokens of such a part, even where they take more."""
 
-    idle_caches = 0
-    """Caches whose memory is kept for the next cache of their shape."""
+    keeps_caches = False
+    """Is the memory of caches that are gone kept for the next ones of their shapes?"""
 
     draft_cost = 0.2
     """What each draft adds to the cost of a decoded token, as a share of it: measured once, by

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nanoeuler.backend.capabilities import MOST_REPEATED, ChoosingBackend
+from nanoeuler.backend.capabilities import ChoosingBackend
 from nanoeuler.inference.repeats import Repeats
 from nanoeuler.model.transformer import Transformer
 
@@ -21,8 +21,8 @@ TRIAL = 16
 """Passes with all drafts of the heads, which show how many of them pay."""
 PERIOD = 256
 """Passes with that many, until there is another trial."""
-REST = 8
-"""Times that a text repeats without drafts from it, after they were wrong."""
+DEVICE_TRIAL = 8
+"""Passes that show whether drafts pay on a device, where a pass takes all or none."""
 MOST = 7
 """Drafts from a text in one pass, which then reads eight tokens."""
 
@@ -52,6 +52,7 @@ class Speculation:
     def __init__(self, heads: int, draft_cost: float):
         """`heads`: those of the model, K. `draft_cost`: see `Backend.draft_cost`."""
         self.draft_cost = draft_cost
+        self.most = most_drafts(heads)
         self.passes, self.tokens = 0, 0  # of all sequences
         self.drafted, self.right = [0] * (heads - 1), [0] * (heads - 1)  # by head
         self.repeats, self.right_repeats = 0, 0
@@ -60,8 +61,7 @@ class Speculation:
         """Drafts that the next pass takes from the heads, for each sequence."""
         self.from_text = 3
         """Those that it takes from a text that repeats: two more after a pass in which all were
-        right, otherwise one less. Where not even one is right there is a rest."""
-        self.rest = 0  # times that the text may repeat without drafts from it
+        right, otherwise one less."""
         self.count = 0
         self.before_trial = self.drafted.copy(), self.right.copy()
 
@@ -79,25 +79,13 @@ class Speculation:
             if each.repeats:
                 self.repeats += 1
                 self.right_repeats += each.right
-                if each.right == each.drafted:
-                    self.from_text = min(self.from_text + 2, MOST)
-                elif self.from_text > 1:
-                    self.from_text -= 1
-                else:
-                    self.rest = REST
+                self.from_text += 2 if each.right == each.drafted else -1
+                self.from_text = min(max(self.from_text, 1), MOST)
             else:
                 for head in range(min(each.drafted, len(self.drafted))):
                     self.drafted[head] += 1
                     self.right[head] += each.right > head
         self.decide(passes)
-
-    def repeat(self, text: Repeats) -> list[int]:
-        """The drafts that the next pass takes from this text."""
-        drafts = text.drafts(self.from_text)
-        if drafts and self.rest > 0:
-            self.rest -= 1
-            return []
-        return drafts
 
     def decide(self, passes: Sequence[Taken]) -> None:
         """The drafts of the next passes."""
@@ -138,35 +126,29 @@ class DeviceSpeculation(Speculation):
 
     def __init__(self, heads: int, draft_cost: float):
         super().__init__(heads, draft_cost)
-        self.most = most_drafts(heads)
         self.pays = heads > 1
-        """Do passes with drafts pay as a rule?"""
-        self.is_repeating = False
-        """Or does the text repeat itself at the moment?"""
-        self.tried = [0, 0]  # passes and tokens since the last decision
+        """Do passes with drafts pay whatever the text?"""
+        self.tried = 0  # tokens since the last decision
 
-    def wanted(self, texts: Sequence[Repeats]) -> int:
-        """Drafts of the next pass, behind these texts."""
-        longest = max(text.repeated for text in texts)
-        self.is_repeating = longest > 0 if self.is_repeating else longest == MOST_REPEATED
-        return self.most if self.pays or self.is_repeating else 0
+    def wanted(self, texts: Sequence[Repeats], room: int) -> int:
+        """Drafts of the next pass, behind these texts, with room for that many tokens."""
+        drafts = self.pays or any(text.repeated for text in texts)
+        return self.most if drafts and room > self.most else 0
 
     def decide(self, passes: Sequence[Taken]) -> None:
         rows = len(passes)
         self.count += 1
-        self.tried[0] += rows
-        self.tried[1] += sum(len(each.chosen) for each in passes)
-        if self.pays and self.count == TRIAL:
-            tokens = 1 + self.most
-            cost = 1 + self.draft_cost * (rows * tokens - 1)
-            self.pays = self.tried[1] / self.tried[0] * (1 + self.draft_cost * (rows - 1)) > cost
+        self.tried += sum(len(each.chosen) for each in passes)
+        if self.pays and self.count == DEVICE_TRIAL:
+            plain, cost = (1 + self.draft_cost * (rows * T - 1) for T in (1, 1 + self.most))
+            self.pays = self.tried * plain > self.count * rows * cost
         elif not self.pays and self.count == PERIOD:
             self.pays = len(self.drafted) > 0
         else:
             return
-        self.count, self.tried = 0, [0, 0]
+        self.count, self.tried = 0, 0
 
 
 def most_drafts(heads: int) -> int:
-    """The drafts of a pass on a device, of a model with that many heads."""
+    """Most drafts of a pass, of a model with that many heads."""
     return max(heads - 1, MOST)

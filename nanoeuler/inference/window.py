@@ -164,21 +164,26 @@ class ContextWindow:
     ) -> list[Taken]:
         """`choose_several` on the device of a `ChoosingBackend`, which keeps its drafts there.
 
-        Where there is no room for all drafts, and behind a prompt, a token is chosen without any.
+        What was asked for ahead is taken, with drafts or without, and more of it asked for only if
+        that is still wanted. Behind a prompt, a token is chosen without any.
         """
-        drafts, inputs = speculation.wanted(texts), (sampling, positions_B, allowed_V)
-        room = self.cache.capacity - int(self.cache.lengths.max()) - (1 + drafts)
-        if drafts == 0 or room < 0 or max(map(len, new)) > 1:
-            chosen_B = self.choose(new, *inputs, ahead=drafts == 0)
+        room = self.cache.capacity - int(self.cache.lengths.max())
+        wanted, inputs = speculation.wanted(texts, room), (sampling, positions_B, allowed_V)
+        is_prompt = max(map(len, new)) > 1 or not any(self.tokens)
+        drafted = isinstance(self.choices, DraftedChoices) if self.ahead else wanted > 0
+        if is_prompt or not drafted:
+            chosen_B = self.choose(new, *inputs, ahead=wanted == 0 and not is_prompt)
             return [Taken([int(token)]) for token in chosen_B]
         tokens, _ = self.pending(new)
+        drafts = speculation.most
         choices = DraftedChoices.of_drafts(self.model, self.cache, allowed_V, drafts)
         asked = ChoiceInputs.of(tokens, self.cache.lengths, positions_B, sampling)
         if choices is not self.choices or self.ahead != asked:
             self.choices = choices
             read = [ids[:-1] for ids in self.tokens]
             choices.start_behind(self.cache, tokens, read, sampling, positions_B)
-        has_room = room >= 1 + drafts  # for another pass, even if all of this one's are right
+        # another pass, if there is room for it even where all of this one's are right
+        has_room = wanted > 0 and room >= 2 * (1 + drafts)
         if has_room:
             choices.ask()
         chosen_BT = choices.take()
@@ -287,7 +292,7 @@ def check_drafts(
         drafted = min(M, len(drafts[row].ids))
         taken.append(Taken(ids, drafted, drafted > 0 and drafts[row].repeats))
         texts[row].extend(ids)
-        repeated = speculation.repeat(texts[row])
+        repeated = texts[row].drafts(speculation.from_text)
         following.append(Drafts(repeated, repeats=len(repeated) > 0))
     if speculation.heads > 0 and not all(each.ids for each in following):
         last_BD = model.backend.gather(normed, np.array(last))

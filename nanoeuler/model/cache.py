@@ -20,6 +20,10 @@ CAPACITY_MULTIPLE = 128
 """A cache whose memory may pass to another is rounded up to a multiple of this many tokens, so
 that more caches have the same shape."""
 
+IDLE_TOKENS = 8192
+"""The memory of caches that are gone is kept for this many tokens of all rows together, and the
+newest in any case: a reply after the next one may have its shape."""
+
 STEP_TOKENS = 2048
 """A cache keeps steps for this many tokens of all rows together: for one token each, and for
 prompts of some lengths."""
@@ -28,7 +32,7 @@ prompts of some lengths."""
 class CacheMemory:
     """Slots for `rows` sequences of up to `capacity` tokens, and the steps made for them.
 
-    Where an engine keeps some (`idle_caches`), a cache that is gone leaves its memory to the next
+    Where an engine keeps it (`keeps_caches`), a cache that is gone leaves its memory to the next
     one of its shape, which then need not record its steps again.
     """
 
@@ -222,25 +226,31 @@ def new_cache(
 
     A cache that is gone leaves its memory in `idle`, where the engine keeps some.
     """
-    most = model.backend.idle_caches
-    slots = round_up(capacity, CAPACITY_MULTIPLE) if most else capacity
+    keeps = model.backend.keeps_caches
+    slots = round_up(capacity, CAPACITY_MULTIPLE) if keeps else capacity
     memory = idle.pop((rows, slots), None)
     if memory is None:
-        idle.clear()  # before the new one takes memory
+        trim_idle(idle, IDLE_TOKENS - rows * slots)  # before the new one takes memory
         memory = CacheMemory(model, rows, slots)
     cache = Cache(memory, rows, capacity)
-    if most:
-        gone = weakref.finalize(cache, give_back, idle, (rows, slots), memory, most)
+    if keeps:
+        gone = weakref.finalize(cache, give_back, idle, (rows, slots), memory)
         gone.atexit = False
     return cache
 
 
 def give_back(
-    idle: dict[tuple[int, int], CacheMemory], shape: tuple[int, int], memory: CacheMemory, most: int
+    idle: dict[tuple[int, int], CacheMemory], shape: tuple[int, int], memory: CacheMemory
 ) -> None:
-    """Keep the memory of a cache that is gone, and of those before it the newest, `most` in all."""
+    """Keep the memory of a cache that is gone, and of those before it the newest."""
     memory.trim(STEP_TOKENS)
     idle.pop(shape, None)
+    rows, slots = shape
+    trim_idle(idle, IDLE_TOKENS - rows * slots)
     idle[shape] = memory
-    while len(idle) > most:
+
+
+def trim_idle(idle: dict[tuple[int, int], CacheMemory], tokens: int) -> None:
+    """Give up the oldest until the others are for no more than `tokens` together."""
+    while idle and sum(rows * slots for rows, slots in idle) > tokens:
         del idle[next(iter(idle))]

@@ -199,10 +199,16 @@ class DeviceSteps(HostSteps):
         self.rows = list(rows)
 
     def ask_ahead(self, choices: Choices, rows: list[Row]) -> None:
-        """Ask for more of the same steps: the device has their tokens."""
+        """Ask for more of the same steps: the device has their tokens.
+
+        Where drafts may come and go, one more: the passes are those of `generate`.
+        """
         if self.scored or self.wanted_drafts(rows) != self.drafts:
             return
-        while choices.waiting < AHEAD:
+        may_change = self.speculation is not None and self.may_draft(rows)
+        if self.drafts and self.room(rows[0]) < 2 * (1 + self.drafts):
+            return
+        while choices.waiting < (2 if may_change else AHEAD):
             if not self.drafts:
                 self.cache.lengths += 1
             choices.ask()
@@ -210,7 +216,11 @@ class DeviceSteps(HostSteps):
     def wanted_drafts(self, rows: list[Row]) -> int:
         if not (isinstance(self.speculation, DeviceSpeculation) and self.may_draft(rows)):
             return 0
-        return self.speculation.wanted([rows[0].whole_text])
+        return self.speculation.wanted([rows[0].whole_text], self.room(rows[0]))
+
+    def room(self, row: Row) -> int:
+        """Tokens that its context has room for, beside those in the cache."""
+        return self.model.config.context - (row.position - 1)
 
     def logits(self, choices: Choices, rows: int) -> np.ndarray:
         return self.model.backend.to_host(choices.logits[:rows, : len(self.allowed_V)])

@@ -77,7 +77,7 @@ class CpuBackend(ReferenceBackend, FusingBackend):
     fused_variants = MappingProxyType({AttentionForm: frozenset({"qk_norm"})})
     fused_rows = FEW_ROWS
     fused_tokens = 8
-    idle_caches = 1  # with the buffers of its steps
+    keeps_caches = True  # with the buffers of their steps
 
     def __init__(self, threads: int | None = None):
         super().__init__(np.float32)

@@ -146,12 +146,12 @@ class CudaBackend(DecodingOps, BiasedOps):
     """
 
     name = "cuda"
-    idle_caches = 1  # with the graphs recorded for it
+    keeps_caches = True  # with the graphs recorded for them
     device: Device
     fused_layers = ((AttentionForm, SwigluForm), (BiasedAttentionForm, GeluForm))
     fused_variants = MappingProxyType({AttentionForm: frozenset({"qk_norm"})})
     fused_tokens = 8
-    draft_cost = 0.17
+    draft_cost = 0.085
     scored_logits_at_once = 1 << 27  # the host waits for each part
 
     def __init__(
