@@ -24,7 +24,7 @@ from nanoeuler.backend.capabilities import ChoosingBackend
 from nanoeuler.inference.generate import Decoding
 from nanoeuler.inference.repeats import Repeats
 from nanoeuler.inference.sampling import GREEDY, Sampling
-from nanoeuler.inference.speculation import MOST, DeviceSpeculation, Speculation
+from nanoeuler.inference.speculation import DeviceSpeculation, Speculation
 from nanoeuler.inference.window import ContextWindow, Drafts
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
@@ -141,7 +141,8 @@ def weigh(options: argparse.Namespace) -> None:
     model = Transformer(config, backend.from_host(initial_parameters(config, 1)), backend)
     print(f"{backend.name} on {backend.device_name}; {provenance.cpu_name()}")
     further = config.mtp_heads - 1
-    kinds = [MOST] if isinstance(backend, ChoosingBackend) else sorted({1, further, MOST} - {0})
+    most = backend.drafted_tokens - 1
+    kinds = [most] if isinstance(backend, ChoosingBackend) else sorted({1, further, most} - {0})
     plain, costs = [], {drafts: [] for drafts in kinds}
     for round_ in range(options.rounds + 1):
         seconds = pass_seconds(model, 0)

@@ -112,6 +112,10 @@ class Backend(ABC):
     keeps_caches = False
     """Is the memory of caches that are gone kept for the next ones of their shapes?"""
 
+    drafted_tokens = 8
+    """Most tokens of a pass over a token and its drafts, so that each has the bits that it has
+    alone, on engines that can promise it."""
+
     draft_cost = 0.2
     """What each draft adds to the cost of a decoded token, as a share of it: measured once, by
     `benchmarks/speculation.py`. It decides how many drafts a pass takes."""

@@ -78,8 +78,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-speculation",
         action="store_true",
-        help="decode token by token, without drafts of the model's further heads: the same text, "
-        "slower",
+        help="decode token by token, without drafts: the same text, slower",
     )
     add_device(parser)
     add_gpus(parser)

@@ -54,8 +54,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     serve.add_argument(
         "--no-speculation",
         action="store_true",
-        help="write a reply that is alone token by token, too, without drafts of the model's "
-        "further heads: the same text, slower",
+        help="write a reply that is alone token by token, too, without drafts: the same text, "
+        "slower",
     )
     add_device(serve)
     add_gpus(serve)

@@ -23,8 +23,6 @@ PERIOD = 256
 """Passes with that many, until there is another trial."""
 DEVICE_TRIAL = 8
 """Passes that show whether drafts pay on a device, where a pass takes all or none."""
-MOST = 7
-"""Drafts from a text in one pass, which then reads eight tokens."""
 
 
 class Taken(NamedTuple):
@@ -49,15 +47,15 @@ class Speculation:
     reply takes the same passes each time.
     """
 
-    def __init__(self, heads: int, draft_cost: float):
-        """`heads`: those of the model, K. `draft_cost`: see `Backend.draft_cost`."""
-        self.draft_cost = draft_cost
-        self.most = most_drafts(heads)
+    def __init__(self, heads: int, draft_cost: float, most: int = 7):
+        """`heads`: those of the model, K. `most`: drafts of a pass; for both see `Backend`."""
+        self.draft_cost, self.most = draft_cost, most
         self.passes, self.tokens = 0, 0  # of all sequences
-        self.drafted, self.right = [0] * (heads - 1), [0] * (heads - 1)  # by head
+        drafting = min(heads - 1, most)
+        self.drafted, self.right = [0] * drafting, [0] * drafting  # by head
         self.repeats, self.right_repeats = 0, 0
         """Passes with drafts from the text, and how many of those drafts were right."""
-        self.heads = heads - 1
+        self.heads = drafting
         """Drafts that the next pass takes from the heads, for each sequence."""
         self.from_text = 3
         """Those that it takes from a text that repeats: two more after a pass in which all were
@@ -69,7 +67,8 @@ class Speculation:
     def of(model: Transformer) -> "Speculation":
         """As its engine takes drafts."""
         kind = DeviceSpeculation if isinstance(model.backend, ChoosingBackend) else Speculation
-        return kind(model.config.mtp_heads, model.backend.draft_cost)
+        engine = model.backend
+        return kind(model.config.mtp_heads, engine.draft_cost, engine.drafted_tokens - 1)
 
     def note(self, passes: Sequence[Taken], tokens: int) -> None:
         """Count a pass, for each sequence, and the tokens that were taken of all."""
@@ -80,7 +79,7 @@ class Speculation:
                 self.repeats += 1
                 self.right_repeats += each.right
                 self.from_text += 2 if each.right == each.drafted else -1
-                self.from_text = min(max(self.from_text, 1), MOST)
+                self.from_text = min(max(self.from_text, 1), self.most)
             else:
                 for head in range(min(each.drafted, len(self.drafted))):
                     self.drafted[head] += 1
@@ -124,8 +123,8 @@ class DeviceSpeculation(Speculation):
     must be known before the tokens are that it starts from.
     """
 
-    def __init__(self, heads: int, draft_cost: float):
-        super().__init__(heads, draft_cost)
+    def __init__(self, heads: int, draft_cost: float, most: int = 7):
+        super().__init__(heads, draft_cost, most)
         self.pays = heads > 1
         """Do passes with drafts pay whatever the text?"""
         self.tried = 0  # tokens since the last decision
@@ -147,8 +146,3 @@ class DeviceSpeculation(Speculation):
         else:
             return
         self.count, self.tried = 0, 0
-
-
-def most_drafts(heads: int) -> int:
-    """Most drafts of a pass, of a model with that many heads."""
-    return max(heads - 1, MOST)

@@ -194,7 +194,7 @@ class DraftedChoices(Choices):
         drafts: int,
     ):
         backend, (M, T), rows = model.backend, (drafts, 1 + drafts), model.heads.rows
-        H = model.config.mtp_heads - 1  # of them by heads, where the text has none
+        H = min(model.config.mtp_heads - 1, M)  # by heads, where the text has none
         model.need_positions(memory.capacity + T)
         self.model = weakref.proxy(model)
         self.allowed_V, self.rope_table = allowed_V, model.rope_table

@@ -44,8 +44,7 @@ class Batch:
         self.on_device = isinstance(engine, ChoosingBackend)
         context, speculates = model.config.context, model.writer.speculates
         steps = DeviceSteps if self.on_device else HostSteps
-        spare = steps.spare(model.config.mtp_heads)
-        self.cache = self.model.new_cache(self.most_rows, context + spare)
+        self.cache = self.model.new_cache(self.most_rows, context + steps.spare(engine))
         self.steps = steps(self.model, self.cache, self.allowed_V, speculates=speculates)
         self.cache.lengths = self.cache.lengths[:0]
         self.prompt_cache = self.model.new_cache(MOST_PROMPTS if self.on_device else 1, context)

@@ -10,13 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from nanoeuler.backend.capabilities import NOT_KEPT
+from nanoeuler.backend.ops import Backend
 from nanoeuler.inference.sampling import checked, choose
-from nanoeuler.inference.speculation import (
-    DeviceSpeculation,
-    Speculation,
-    Taken,
-    most_drafts,
-)
+from nanoeuler.inference.speculation import DeviceSpeculation, Speculation, Taken
 from nanoeuler.inference.window import NO_DRAFTS, check_drafts
 from nanoeuler.model.cache import Cache
 from nanoeuler.model.choosing import AHEAD, Choices, DraftedChoices
@@ -52,7 +48,7 @@ class HostSteps:
         self.speculation = Speculation.of(self.model)
 
     @staticmethod
-    def spare(heads: int) -> int:
+    def spare(engine: Backend) -> int:
         """Places that a row needs in the cache behind its last token."""
         return 0
 
@@ -120,9 +116,9 @@ class DeviceSteps(HostSteps):
         """Drafts of each of these steps."""
 
     @staticmethod
-    def spare(heads: int) -> int:
+    def spare(engine: Backend) -> int:
         # a row that ends is seen to end when its next steps are under way
-        return AHEAD * (1 + most_drafts(heads))
+        return AHEAD * engine.drafted_tokens
 
     def first(
         self, prompt: Cache, tokens: np.ndarray, counts: np.ndarray, rows: list[Row]

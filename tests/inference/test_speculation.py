@@ -13,7 +13,6 @@ from nanoeuler.inference.repeats import Repeats
 from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.inference.speculation import (
     DEVICE_TRIAL,
-    MOST,
     PERIOD,
     TRIAL,
     DeviceSpeculation,
@@ -27,6 +26,7 @@ from nanoeuler.model.transformer import Transformer
 from tests.choosing_backend import ChoosingReference
 from tests.models import chain, cycle, transitions
 
+MOST = 7  # drafts of a pass
 ENGINES = {"reference": lambda: ReferenceBackend(np.float32), "cpu": lambda: CpuBackend(1)}
 WARM = Sampling(temperature=1.0, top_p=1.0, seed=5)
 END = 0

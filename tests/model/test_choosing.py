@@ -68,3 +68,20 @@ def test_drafts_on_a_device_change_no_token(prompts, drafts):
     found, passes = rows(ChoosingReference(), drafts)
     assert found == expected
     assert passes < 85  # some drafts were right
+
+
+def test_memory_of_caches_that_are_gone_passes_to_the_next_ones_of_their_shapes():
+    """So a conversation's programs are not recorded anew for each reply's length."""
+    backend = ChoosingReference()
+    model = Transformer(CONFIG, backend.from_host(initial_parameters(CONFIG, 1)), backend)
+
+    def memory(rows, capacity):
+        return model.new_cache(rows, capacity).memory
+
+    first, second = memory(1, 100), memory(1, 129)
+    assert memory(1, 128) is first
+    assert memory(1, 256) is second
+    large = memory(16, 512)  # takes what may be kept for itself
+    assert memory(16, 500) is large
+    assert memory(1, 100) is not first
+    assert memory(16, 512) is not large

@@ -96,6 +96,7 @@ class LayerStep:
 class DecodingOps(FusingBackend, ChoosingBackend):
     """The ops of the contract for new tokens that are decoded."""
 
+    drafted_tokens = FEW_ROWS
     device: Device
     sources: KernelSources
     scratch: Scratch

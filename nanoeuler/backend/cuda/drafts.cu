@@ -1,12 +1,12 @@
 // Around a pass that checks drafts: TOKENS tokens of each sequence, the last one that was chosen
 // and drafts of those that follow it.
 //
-// lay_out     in: tokens (B) int; drafted (B, heads) int, by the model's heads; lengths (B) int, tokens
-//             in the cache; draws (B) int64, the number of the next random number; text (B, S) int,
-//             the tokens in the cache, to which those laid out are added
-//             out: drafts (B, TOKENS − 1) int: what followed the last tokens where they stood in the
-//             text before, or else those of the heads, and zeros; ids, positions (B, TOKENS) int,
-//             counters (B, TOKENS) int64 of each of its tokens
+// lay_out     in: tokens (B) int; drafted (B, heads) int, by the model's heads; lengths (B) int,
+//             tokens in the cache; draws (B) int64, the number of the next random number; text
+//             (B, S) int, the tokens in the cache, to which those laid out are added
+//             out: drafts (B, TOKENS − 1) int: what followed the last tokens where they stood in
+//             the text before, or else those of the heads, and zeros; ids, positions (B, TOKENS)
+//             int, counters (B, TOKENS) int64 of each of its tokens
 // keep_right  in: chosen (B, TOKENS) int, what was chosen behind each; drafts; x (B · TOKENS, D)
 //             RESIDUAL behind the last block
 //             out: chosen, where −2 stands for what lies behind a wrong draft; tokens, the last one
@@ -14,7 +14,8 @@
 //             RESIDUAL, what the last one was chosen from
 // bytes: keep_right: 2 · B · D · residual
 //
-// Compiled in: THREADS of a block, TOKENS; LEAST and MOST of a text's last tokens that are looked for.
+// Compiled in: THREADS of a block, TOKENS; LEAST and MOST, how many of a text's last tokens are
+// looked for.
 #include "common.cuh"
 
 constexpr int DRAFTS = TOKENS - 1, NOT_KEPT = -2, PLACE_BITS = 28;

@@ -1,8 +1,8 @@
 // The choice from a vocabulary that fits into shared memory: all its tokens are sorted. What the
 // names mean: sampling.cu.
 
-constexpr int BINS_EACH = BINS / THREADS;
-static_assert(!SORTED || VOCAB * 8 + (BINS + 1) * 4 <= SHARED_BYTES, "ranks, then bins");
+constexpr int BINS_EACH = BINS / THREADS, RANKS = VOCAB + VOCAB % 2;  // bins start at 16 bytes
+static_assert(!SORTED || RANKS * 8 + (BINS + 1) * 4 <= SHARED_BYTES, "ranks, then bins");
 static_assert(!SORTED || (EACH * THREADS + THREADS - 1) * 8 <= SHARED_BYTES, "padded weights");
 
 // Sum over the threads before this one.
@@ -21,12 +21,12 @@ __device__ __forceinline__ T sum_before(T value) {
     return sum - value + warp_sum(lane < warp ? sums[lane] : 0);
 }
 
-// Positions of the tokens in sorted order; −1 for those of no weight. `memory`: VOCAB ranks, then
+// Positions of the tokens in sorted order; −1 for those of no weight. `memory`: RANKS ranks, then
 // BINS + 1 counts.
 __device__ __forceinline__ void sort(const float (&logit)[EACH], const u64 (&rank)[EACH],
     const u64 (&weight)[EACH], float highest, u64* memory, int (&position)[EACH]) {
     u64* ranks = memory;
-    unsigned* bins = reinterpret_cast<unsigned*>(ranks + VOCAB);
+    unsigned* bins = reinterpret_cast<unsigned*>(ranks + RANKS);
     float farthest = 0;
 #pragma unroll
     for (int i = 0; i < EACH; ++i)

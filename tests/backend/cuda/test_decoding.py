@@ -78,7 +78,7 @@ def chosen_by_device(backend, logits, samplings, positions, allowed):
 
 
 @pytest.mark.parametrize("portable", [False, True])
-@pytest.mark.parametrize("vocabulary", [2, 300, 4096, 50_257])
+@pytest.mark.parametrize("vocabulary", [2, 300, 999, 4096, 50_257])
 def test_the_device_chooses_what_the_host_chooses(vocabulary, portable):
     import ml_dtypes
 
@@ -244,6 +244,26 @@ def test_drafts_change_no_token_in_float32(kind, rows, sampling):
     # rows that slide one after another leave the others little room for drafts
     assert tokens_per_pass > 1.2 or rows > 1
     assert all(each.dropped for each in expected)
+
+
+@pytest.mark.parametrize(
+    "kind", [{"kv_heads": 4}, {"kv_heads": 4, "qk_norm": "rms"}, {"family": "gpt2"}], ids=NAMES
+)
+def test_a_pass_over_drafts_has_the_bits_of_plain_decoding(kind):
+    """A row's 350 sampled tokens in bf16, at the widths of `base`, with and without drafts."""
+    sizes = {"dim": 768, "heads": 12, "kv_heads": 12, "ffn": 2048, "layers": 3, "vocab_size": 999}
+    config = ModelConfig.from_dict(sizes | {"context": 400, "mtp_heads": 4} | kind)
+    backend = engine("bf16")
+    model = Transformer(config, backend.from_host(3 * initial_parameters(config, 1)), backend)
+    allowed, prompt, texts = np.ones(999, bool), [*range(20), *range(20)], []
+    speculation = DeviceSpeculation(4, -1.0, backend.drafted_tokens - 1)  # which always pays
+    for drafts in (None, speculation):
+        decoding = Decoding(model, [prompt], WARM, 350, -1, allowed, 0, drafts)
+        while decoding.step():
+            pass
+        texts.append(decoding.continuations[0].ids)
+    assert texts[0] == texts[1]
+    assert sum(speculation.drafted) > 300  # passes by heads: most of them
 
 
 @pytest.mark.parametrize("kind", [{}, {"qk_norm": "rms"}, {"family": "gpt2"}], ids=NAMES)
