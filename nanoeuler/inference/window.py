@@ -52,6 +52,12 @@ class Drafts(NamedTuple):
     repeats: bool = False
     """Are they from the text?"""
 
+    @classmethod
+    def of_text(cls, text: Repeats, speculation: Speculation) -> "Drafts":
+        """As many as the next pass takes."""
+        ids = text.drafts(speculation.from_text)
+        return cls(ids, repeats=True) if ids else NO_DRAFTS
+
 
 NO_DRAFTS = Drafts([])
 
@@ -143,9 +149,15 @@ class ContextWindow:
             for text, each in zip(texts, taken, strict=True):
                 text.extend(each.chosen)
             return taken
+        inputs = sampling, positions_B, allowed_V
+        if speculation.heads == 0 and not any(drafts.ids for drafts in self.drafts):
+            chosen = self.choose(new, *inputs)[:, None].tolist()
+            for text, ids in zip(texts, chosen, strict=True):
+                text.extend(ids)
+            self.drafts = [Drafts.of_text(text, speculation) for text in texts]
+            return [Taken(ids) for ids in chosen]
         tokens, counts = self.pending(new)
         behind = self.drafts if tokens.shape[1] == 1 else [NO_DRAFTS] * len(tokens)
-        inputs = sampling, positions_B, allowed_V
         taken, self.drafts = check_drafts(
             self.model, self.cache, tokens, counts, behind, texts, speculation, *inputs
         )
@@ -292,8 +304,7 @@ def check_drafts(
         drafted = min(M, len(drafts[row].ids))
         taken.append(Taken(ids, drafted, drafted > 0 and drafts[row].repeats))
         texts[row].extend(ids)
-        repeated = texts[row].drafts(speculation.from_text)
-        following.append(Drafts(repeated, repeats=len(repeated) > 0))
+        following.append(Drafts.of_text(texts[row], speculation))
     if speculation.heads > 0 and not all(each.ids for each in following):
         last_BD = model.backend.gather(normed, np.array(last))
         logits = model.backend.to_host(model.further_logits(last_BD, speculation.heads))
