@@ -20,7 +20,7 @@ CAPACITY_MULTIPLE = 128
 """A cache whose memory may pass to another is rounded up to a multiple of this many tokens, so
 that more caches have the same shape."""
 
-IDLE_TOKENS = 8192
+IDLE_TOKENS = 4096
 """The memory of caches that are gone is kept for this many tokens of all rows together, and the
 newest in any case: a reply after the next one may have its shape."""
 
