@@ -127,7 +127,7 @@ def compare(options: argparse.Namespace) -> None:
         repeated = sum(each.right_repeats for each in brought) / max(repeats, 1)
         print(f"  {per_pass:.2f} tokens a pass; right, by head: {shares or 'no further heads'}")
         print(
-            f"  {repeats / passes:.0%} of the passes repeat the text, {repeated:.2f} tokens right"
+            f"  {repeats / passes:.0%} of the passes repeat the text, {repeated:.2f} drafts right"
         )
         print(f"  a pass costs {spread(costs, '.2f')} of one over a token")
         if different:  # near ties, where products of other shapes round otherwise
@@ -158,7 +158,7 @@ def weigh(options: argparse.Namespace) -> None:
 
 
 def pass_seconds(model: Transformer, drafts: int) -> float:
-    """Of a pass of one row, behind 40 to 200 tokens."""
+    """Of a pass of one row, behind 40 to 180 tokens."""
     clock = time.perf_counter if model.backend.device else time.thread_time
     window, text = ContextWindow(model, 1, 200), Repeats([1] * 40)
     allowed_V = np.ones(model.config.vocab_size, bool)
@@ -167,7 +167,6 @@ def pass_seconds(model: Transformer, drafts: int) -> float:
     while len(text.tokens) < 180:
         if isinstance(speculation, DeviceSpeculation):
             speculation.pays = drafts > 0
-            speculation.is_repeating = False
         else:
             speculation.from_text, speculation.heads = 0, min(drafts, speculation.heads)
             window.drafts = [Drafts([0] * drafts)]

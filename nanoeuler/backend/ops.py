@@ -113,8 +113,8 @@ class Backend(ABC):
     """Is the memory of caches that are gone kept for the next ones of their shapes?"""
 
     drafted_tokens = 8
-    """Most tokens of a pass over a token and its drafts, so that each has the bits that it has
-    alone, on engines that can promise it."""
+    """Tokens of the longest pass over a token and its drafts. An engine that can promise it gives
+    each of so many the bits that it has alone."""
 
     draft_cost = 0.2
     """What each draft adds to the cost of a decoded token, as a share of it: measured once, by

@@ -48,7 +48,8 @@ class Speculation:
     """
 
     def __init__(self, heads: int, draft_cost: float, most: int = 7):
-        """`heads`: those of the model, K. `most`: drafts of a pass; for both see `Backend`."""
+        """`heads`: those of the model, K. `draft_cost` and `most` drafts of a pass: of its engine,
+        see `Backend`."""
         self.draft_cost, self.most = draft_cost, most
         self.passes, self.tokens = 0, 0  # of all sequences
         drafting = min(heads - 1, most)

@@ -143,13 +143,13 @@ class ContextWindow:
         takes: the tokens are those that `choose` gives one by one. Nothing is taken behind a wrong
         draft, and the cache forgets it.
         """
+        inputs = sampling, positions_B, allowed_V
         if isinstance(speculation, DeviceSpeculation):
-            inputs = sampling, positions_B, allowed_V
             taken = self.choose_several_there(new, texts, speculation, *inputs)
             for text, each in zip(texts, taken, strict=True):
                 text.extend(each.chosen)
             return taken
-        inputs = sampling, positions_B, allowed_V
+        # where there is nothing to check or to draft, `check_drafts` would only take longer
         if speculation.heads == 0 and not any(drafts.ids for drafts in self.drafts):
             chosen = self.choose(new, *inputs)[:, None].tolist()
             for text, ids in zip(texts, chosen, strict=True):

@@ -77,15 +77,16 @@ class Row:
     """Of the tokens behind the last one, where the host keeps them."""
 
     @cached_property
-    def repeats(self) -> Repeats:
+    def known_text(self) -> Repeats:
+        """The prompt, and the tokens so far that `whole_text` has looked at."""
         return Repeats(self.job.prompt)
 
     @property
     def whole_text(self) -> Repeats:
-        """Of the prompt and all tokens so far."""
-        known = len(self.repeats.tokens) - len(self.job.prompt)
-        self.repeats.extend(self.ids[known:])
-        return self.repeats
+        """The prompt and all tokens so far."""
+        text = self.known_text
+        text.extend(self.ids[len(text.tokens) - len(self.job.prompt) :])
+        return text
 
     @property
     def sampling(self) -> Sampling:

@@ -197,14 +197,14 @@ class DeviceSteps(HostSteps):
     def ask_ahead(self, choices: Choices, rows: list[Row]) -> None:
         """Ask for more of the same steps: the device has their tokens.
 
-        Where drafts may come and go, one more: the passes are those of `generate`.
+        Only for one where drafts come and go, so that the passes are those of `generate`.
         """
         if self.scored or self.wanted_drafts(rows) != self.drafts:
             return
-        may_change = self.speculation is not None and self.may_draft(rows)
         if self.drafts and self.room(rows[0]) < 2 * (1 + self.drafts):
             return
-        while choices.waiting < (2 if may_change else AHEAD):
+        may_draft = self.speculation is not None and self.may_draft(rows)
+        while choices.waiting < (2 if may_draft else AHEAD):
             if not self.drafts:
                 self.cache.lengths += 1
             choices.ask()

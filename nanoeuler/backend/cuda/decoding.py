@@ -17,6 +17,7 @@ from nanoeuler.backend.cuda.device import Device
 from nanoeuler.backend.cuda.kernel_sources import (
     ATTEND_THREADS,
     ELEMENTWISE_THREADS,
+    FEW_ROWS,
     FEW_ROWS_WARPS,
     MANY_ROWS_WARPS,
     MOST_MANY_ROWS,
@@ -55,7 +56,6 @@ from nanoeuler.backend.records import (
 )
 
 LEAST_SPAN = 32  # keys that are worth a block
-FEW_ROWS = 4  # above, matrix units are faster
 HEAD_BLOCKS = 2  # of a multiprocessor, each of which takes a share of the vocabulary
 
 

@@ -76,6 +76,9 @@ SORTED_TOKENS = 8192
 CANDIDATES = 1024
 """Tokens of a bin that are sorted at once in a larger vocabulary."""
 
+FEW_ROWS = 4
+"""Rows up to which few_rows.cuh is as fast as matrix units, and of a pass over drafts."""
+
 FEW_ROWS_WARPS = 8
 """Warps of a block of few_rows.cuh."""
 
@@ -254,10 +257,10 @@ def head_fits(rows: int, dim: int, itemsize: int) -> bool:
 def parts_of(rows: int) -> int:
     """Most parts that the keys of each row are split into, given how many rows there are.
 
-    Every block of the next product reads all parts of all rows. Up to four rows have as many as
-    one, so that drafts are checked with the bits of plain decoding.
+    Every block of the next product reads all parts of all rows. A few rows have as many as one, so
+    that drafts are checked with the bits of plain decoding.
     """
-    return 8 if rows <= 4 else 2
+    return 8 if rows <= FEW_ROWS else 2
 
 
 def many_rows_parts(rows: int) -> int:
