@@ -51,10 +51,12 @@ class Decoding:
         self.allowed_V = allowed_V
         self.continuations = [Continuation() for _ in prompts]
         self.active = list(range(len(prompts)))  # row of the window → index of its continuation
-        longest = max(map(len, prompts)) + max_tokens
-        if speculation:
-            longest += 2 * (1 + speculation.most)  # passes may go on behind the last token
-        self.window = ContextWindow(model, len(prompts), longest)
+        # passes over drafts may go on behind the last token; without drafts the cache is as long,
+        # because an engine may divide a longer one otherwise, and then rounds otherwise
+        spare = 2 * model.backend.drafted_tokens
+        self.window = ContextWindow(
+            model, len(prompts), max(map(len, prompts)) + max_tokens + spare
+        )
         self.unread: list[Sequence[int]] = [list(map(int, prompt)) for prompt in prompts]
         self.positions = first_position + np.array([len(prompt) for prompt in prompts])
         self.speculation = speculation

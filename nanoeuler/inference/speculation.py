@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nanoeuler.backend.capabilities import ChoosingBackend
+from nanoeuler.backend.capabilities import MOST_REPEATED, ChoosingBackend
 from nanoeuler.inference.repeats import Repeats
 from nanoeuler.model.transformer import Transformer
 
@@ -23,6 +23,8 @@ PERIOD = 256
 """Passes with that many, until there is another trial."""
 DEVICE_TRIAL = 8
 """Passes that show whether drafts pay on a device, where a pass takes all or none."""
+HOPELESS = 3
+"""Passes of such a trial after which it ends if no draft was right."""
 
 
 class Taken(NamedTuple):
@@ -121,7 +123,8 @@ class DeviceSpeculation(Speculation):
     """The same where the drafts lie on a device, which is ahead of the host.
 
     A pass takes all drafts that there can be, from the text or from the heads, or none: what it is
-    must be known before the tokens are that it starts from.
+    must be known before the tokens are that it starts from. It costs time to change between passes
+    with drafts and without, so a text must repeat itself in more tokens than elsewhere.
     """
 
     def __init__(self, heads: int, draft_cost: float, most: int = 7):
@@ -132,14 +135,15 @@ class DeviceSpeculation(Speculation):
 
     def wanted(self, texts: Sequence[Repeats], room: int) -> int:
         """Drafts of the next pass, behind these texts, with room for that many tokens."""
-        drafts = self.pays or any(text.repeated for text in texts)
+        drafts = self.pays or any(text.repeated == MOST_REPEATED for text in texts)
         return self.most if drafts and room > self.most else 0
 
     def decide(self, passes: Sequence[Taken]) -> None:
         rows = len(passes)
         self.count += 1
         self.tried += sum(len(each.chosen) for each in passes)
-        if self.pays and self.count == DEVICE_TRIAL:
+        is_hopeless = self.count == HOPELESS and self.tried == rows * self.count
+        if self.pays and (self.count == DEVICE_TRIAL or is_hopeless):
             plain, cost = (1 + self.draft_cost * (rows * T - 1) for T in (1, 1 + self.most))
             self.pays = self.tried * plain > self.count * rows * cost
         elif not self.pays and self.count == PERIOD:

@@ -213,7 +213,8 @@ def test_a_text_that_repeats_gets_more_drafts_as_long_as_they_are_right():
 
 
 def test_a_device_drafts_where_that_pays_or_the_text_repeats_itself():
-    fresh, repeating = Repeats([1, 2, 3]), Repeats([1, 2, 1, 2])
+    fresh, repeating = Repeats([1, 2, 3, 2, 3]), Repeats([1, 2, 3, 1, 2, 3])
+    assert (fresh.repeated, repeating.repeated) == (2, 3)
 
     def after_trial(tokens, heads=2):
         speculation = DeviceSpeculation(heads, 0.1)  # so that a pass costs 1.7
@@ -234,6 +235,15 @@ def test_a_device_drafts_where_that_pays_or_the_text_repeats_itself():
             speculation.note([Taken([5])], 1)
         again = speculation.wanted([fresh], 8)
         assert again == (MOST if speculation.drafted else 0), "there is another trial"
+
+
+def test_a_trial_ends_early_when_no_draft_is_right():
+    for rights in ((0, 0, 0), (0, 1, 0)):
+        speculation = DeviceSpeculation(4, 0.1, 3)
+        for right in rights:
+            assert speculation.wanted([Repeats()], 8) == 3
+            speculation.note([Taken([5] * (1 + right), 3)], 1 + right)
+        assert speculation.wanted([Repeats()], 8) == (3 if any(rights) else 0)
 
 
 @pytest.mark.parametrize("engine", [*ENGINES, "choosing"])

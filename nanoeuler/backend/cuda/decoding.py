@@ -267,7 +267,7 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         self.launch(source, "attend", grid, ATTEND_THREADS, *arguments, early=True)
 
     def attention_source(self, step: LayerStep) -> Source:
-        return self.sources.decode_attention(step.sizes, step.tokens)
+        return self.sources.decode_attention(step.sizes, step.rows, step.tokens)
 
     def next_logits(self, norm: Norm, weight_VD: Array, out_BV: Array) -> None:
         x_BD, gpt2 = norm.x_ND, isinstance(norm, LayerNorm)

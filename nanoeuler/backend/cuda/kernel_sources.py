@@ -113,6 +113,11 @@ TURNED_MULTIPLE = 128
 QUANTIZED_TILE = 64
 """Rows and columns of a weight that a block transposes at a time."""
 
+MOSTLY_CACHE, MUCH_SHARED = 0, 44
+"""Carve-outs of a few rows' kernels, whose weights are on their way through the cache while they
+wait for the kernel before, and of more rows': blocks of several kernels fit side by side, and no
+change of the carve-out, for which a multiprocessor must be idle, comes between them."""
+
 STATIC_SHARED = 48 * 1024
 """Bytes of static shared memory that a block may take."""
 
@@ -128,6 +133,9 @@ class Source:
     are taken, whose error lies far below that of bfloat16."""
     sm_90a: bool = False
     """Uses instructions that only compute capability 9.0 has: compile for sm_90a."""
+    carveout: int | None = None
+    """Percent of a multiprocessor's fast memory that is shared memory and not cache, at least; None
+    leaves it to the driver."""
 
     def __hash__(self) -> int:
         return self.hashed
@@ -363,9 +371,10 @@ class KernelSources:
         self.itemsize = 4 if activation == "float32" else 2
 
     @functools.cache  # noqa: B019 (an engine's own, and few)
-    def source(self, name: str, /, **constants: int) -> Source:
+    def source(self, name: str, carveout: int | None = None, /, **constants: int) -> Source:
         common = [pair for pair in self.common if name not in WITHOUT.get(pair[0], ())]
-        return Source(name, (*common, *constants.items()), self.exact or name in EXACT)
+        exact = self.exact or name in EXACT
+        return Source(name, (*common, *constants.items()), exact, carveout=carveout)
 
     def rms_norm(self, dim: int, *, fp8: bool = False) -> Source:
         sizes = {"DIM": dim, "WARPS": row_warps(dim), "BLOCKS": row_blocks(dim)}
@@ -452,6 +461,7 @@ class KernelSources:
         s = sizes
         return self.source(
             "decode_layer",
+            MOSTLY_CACHE,
             DIM=s.dim,
             FFN=s.ffn,
             HEADS=s.heads,
@@ -468,7 +478,8 @@ class KernelSources:
         )
 
     def decode_head(self, dim: int, rows: int, *, gpt2: bool = False) -> Source:
-        return self.source("decode_head", DIM=dim, GPT2=int(gpt2), **self.few_rows(rows))
+        constants = {"DIM": dim, "GPT2": int(gpt2), **self.few_rows(rows)}
+        return self.source("decode_head", MOSTLY_CACHE, **constants)
 
     def few_rows(self, rows: int) -> dict[str, int]:
         """The constants of few_rows.cuh."""
@@ -493,12 +504,15 @@ class KernelSources:
     @functools.cache  # noqa: B019 (an engine's own, and few)
     def many_rows(self, name: str, rows: int, **constants: int) -> Source:
         sizes = {"ROWS": rows, "WARPS": MANY_ROWS_WARPS, **constants}
-        return Source(name, (*self.common, *sizes.items()), exact=False, sm_90a=True)
+        every = (*self.common, *sizes.items())
+        return Source(name, every, exact=False, sm_90a=True, carveout=MUCH_SHARED)
 
-    def decode_attention(self, sizes: DecodingSizes, tokens: int = 1) -> Source:
+    def decode_attention(self, sizes: DecodingSizes, rows: int = 1, tokens: int = 1) -> Source:
+        """`rows` of the kernels before and behind it."""
         s = sizes
         return self.source(
             "decode_attention",
+            MOSTLY_CACHE if rows <= FEW_ROWS else MUCH_SHARED,
             THREADS=ATTEND_THREADS,
             HEADS=s.heads,
             KV_HEADS=s.kv_heads,
@@ -513,7 +527,8 @@ class KernelSources:
 
     def drafted(self, sizes: DecodingSizes, tokens: int) -> list[Source]:
         """The kernels of a layer for one sequence with that many new tokens."""
-        return [self.decode_layer(sizes, tokens, tokens), self.decode_attention(sizes, tokens)]
+        attention = self.decode_attention(sizes, tokens, tokens)
+        return [self.decode_layer(sizes, tokens, tokens), attention]
 
     def sampling(self, vocab_size: int, *, clusters: bool = False) -> Source:
         return self.source(

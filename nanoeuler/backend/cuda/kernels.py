@@ -82,6 +82,8 @@ class Kernels:
             function = self.modules[source].get_function(kernel)
             if shared:  # beside static shared memory, even less than 48 KB has to be asked for
                 function.max_dynamic_shared_size_bytes = shared
+            if source.carveout is not None:
+                function.preferred_shared_memory_carveout = source.carveout
             self.functions[source, kernel] = function
         return self.functions[source, kernel]
 

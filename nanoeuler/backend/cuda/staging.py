@@ -12,6 +12,11 @@ from nanoeuler.backend.cuda.packing import lay_out, offsets
 from nanoeuler.backend.programs import Feed, HostCopy
 
 
+def hold_pinned(owner: object, arrived: cupy.cuda.Event) -> None:
+    """Let others have the pinned memory of `owner` only when its last copy has `arrived`."""
+    weakref.finalize(owner, arrived.synchronize).atexit = False
+
+
 class DeviceFeed(Feed):
     """Arrays in one flat array of the device, whose next content waits beside it.
 
@@ -36,8 +41,7 @@ class DeviceFeed(Feed):
             self.flat[part].view(array.dtype).reshape(array.shape)
             for part, array in zip(parts, arrays, strict=True)
         ]
-        # pinned memory may be given to others only when the copy from it has ended
-        weakref.finalize(self, self.arrived.synchronize).atexit = False
+        hold_pinned(self, self.arrived)
 
     def load(self, *arrays: np.ndarray) -> None:
         self.arrived.synchronize()  # the pinned memory is free again
@@ -63,6 +67,7 @@ class DeviceHostCopy(HostCopy):
         self.array, self.stream = array, stream
         self.pinned = cupyx.empty_pinned(array.shape, array.dtype)
         self.arrived = cupy.cuda.Event(disable_timing=True)
+        hold_pinned(self, self.arrived)
 
     def start(self) -> None:
         """Copy the array as it is after the work asked for so far."""

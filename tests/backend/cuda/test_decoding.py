@@ -206,6 +206,25 @@ def test_recorded_work_keeps_its_memory_when_more_rows_take_more():
     assert few.continuations == expected
 
 
+def test_pinned_memory_is_given_to_others_only_when_no_copy_writes_to_it():
+    import cupy
+
+    backend = engine("fp32")
+    backend.enter_thread()
+    slow, array = cupy.ones((8192, 8192), np.float32), cupy.full(64, 7, np.int32)
+    copy = backend.host_copy(array)
+    memory = copy.pinned.ctypes.data
+    for _ in range(10):
+        slow @ slow
+    copy.start()
+    del copy
+    feed = backend.feed([np.zeros(64, np.int32)])
+    assert feed.pinned.ctypes.data == memory
+    feed.load(np.arange(64, dtype=np.int32))
+    feed.deliver(backend.stream)
+    np.testing.assert_array_equal(backend.to_host(feed.arrays[0]), np.arange(64))
+
+
 def test_a_cache_that_is_gone_leaves_its_memory_and_its_graphs_to_the_next():
     backend = engine("bf16")
     model = Transformer(ODD, backend.from_host(initial_parameters(ODD, 1)), backend)
@@ -250,7 +269,9 @@ def test_drafts_change_no_token_in_float32(kind, rows, sampling):
     "kind", [{"kv_heads": 4}, {"kv_heads": 4, "qk_norm": "rms"}, {"family": "gpt2"}], ids=NAMES
 )
 def test_a_pass_over_drafts_has_the_bits_of_plain_decoding(kind):
-    """A row's 350 sampled tokens in bf16, at the widths of `base`, with and without drafts."""
+    """A row's 210 sampled tokens in bf16, at the widths of `base`, with and without drafts.
+
+    With those alone the cache would be shorter, and its keys would be divided otherwise."""
     sizes = {"dim": 768, "heads": 12, "kv_heads": 12, "ffn": 2048, "layers": 3, "vocab_size": 999}
     config = ModelConfig.from_dict(sizes | {"context": 400, "mtp_heads": 4} | kind)
     backend = engine("bf16")
@@ -258,7 +279,7 @@ def test_a_pass_over_drafts_has_the_bits_of_plain_decoding(kind):
     allowed, prompt, texts = np.ones(999, bool), [*range(20), *range(20)], []
     speculation = DeviceSpeculation(4, -1.0, backend.drafted_tokens - 1)  # which always pays
     for drafts in (None, speculation):
-        decoding = Decoding(model, [prompt], WARM, 350, -1, allowed, 0, drafts)
+        decoding = Decoding(model, [prompt], WARM, 210, -1, allowed, 0, drafts)
         while decoding.step():
             pass
         texts.append(decoding.continuations[0].ids)
@@ -274,7 +295,7 @@ def test_graphs_and_overlapping_kernels_change_nothing_with_drafts(kind):
         backend.kernels.overlaps &= overlaps
         texts.append([drafted(backend, WARM, [[5]] * rows, kind) for rows in (1, 2)])
     assert texts[1:] == texts[:1] * 3
-    assert texts[0][0][1] > 1.2
+    assert texts[0][0][1] > 1.1
 
 
 def test_the_device_lays_out_and_keeps_what_the_specification_does():
