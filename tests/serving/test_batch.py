@@ -17,16 +17,17 @@ from tests.choosing_backend import ChoosingReference
 from tests.inference.conftest import FIELDS, wide_parameters
 from tests.serving.asked import Asked, alone, random_prompt, run, step
 
-GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+ON_GPU = {"cuda": {"head_size": 32}, "cuda, GPT-2": {"family": "gpt2", "dim": 128, "kv_heads": 4}}
+GPU = [pytest.param(name, marks=pytest.mark.gpu) for name in ON_GPU]
 
 
-@pytest.fixture(scope="module", params=["cpu", "choosing", GPU])
+@pytest.fixture(scope="module", params=["cpu", "choosing", *GPU])
 def base(request, base_folder, tokenizer, tokenizer_path, tmp_path_factory):
     if request.param == "cpu":
         return nanoeuler.load(base_folder, device="cpu")
-    if request.param == "cuda":
+    if request.param in ON_GPU:
         folder = tmp_path_factory.mktemp("gpu") / "model"
-        config = ModelConfig.from_dict(FIELDS | {"head_size": 32})
+        config = ModelConfig.from_dict(FIELDS | ON_GPU[request.param])
         save_model(
             folder, SavedModel(config, wide_parameters(config), tokenizer_path, "pretrain", None)
         )

@@ -1,50 +1,57 @@
-// The choice from a large vocabulary: only the bin that has the token is sorted. Blocks of a
-// cluster fill the bins together, and the first one goes on alone. The names' meaning: sampling.cu.
+// The choice from a large vocabulary: only the bin that has the token is sorted. The blocks of a
+// cluster share the tokens; the first one adds up and decides. The names' meaning: sampling.cu.
 
 constexpr int NARROW_BINS = THREADS;
 static_assert(SORTED || 12 * BINS + 12 * NARROW_BINS + 16 * CANDIDATES <= SHARED_BYTES,
     "sums and counts of bins, twice, then ranks and weights");
-static_assert(BINS % THREADS == 0, "a thread has as many bins as any other");
+static_assert(SORTED || BINS % THREADS == 0, "a thread has as many bins as any other");
+static_assert(SORTED || NARROW_BINS % CLUSTER == 0, "and a block");
 
 // Of the block, in every thread
-template <typename Choose>
-__device__ __forceinline__ u64 block_extreme(u64 value, const Choose& better) {
+__device__ __forceinline__ u64 block_max(u64 value) {
     __shared__ u64 found[WARPS];
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2)
-        value = better(value, __shfl_xor_sync(WHOLE_WARP, value, distance));
+        value = max(value, __shfl_xor_sync(WHOLE_WARP, value, distance));
     __syncthreads();  // an earlier value may still be in use
     if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = value;
     __syncthreads();
     value = found[0];
 #pragma unroll
-    for (int warp = 1; warp < WARPS; ++warp) value = better(value, found[warp]);
+    for (int warp = 1; warp < WARPS; ++warp) value = max(value, found[warp]);
     return value;
 }
 
-// Calls use(id, logit) for every token of this thread among those of BLOCKS blocks, of which this
-// one is number `rank`. Eight are under way at a time.
-template <int BLOCKS, typename Use>
-__device__ __forceinline__ void
-each_token(const float* logits, const unsigned char* allowed, int rank, const Use& use) {
-    constexpr int AT_ONCE = 8, STRIDE = BLOCKS * THREADS;
-    for (int first = rank * THREADS + threadIdx.x; first < VOCAB; first += AT_ONCE * STRIDE) {
-        float logit[AT_ONCE];
+// A row's logits, and this block's number in the cluster
+struct Row {
+    const float* logits;
+    const unsigned char* allowed;
+    int rank;
+
+    // Calls use(id, logit) for every token of this thread. Eight are under way at a time.
+    template <typename Use>
+    __device__ __forceinline__ void each(const Use& use) const {
+        constexpr int AT_ONCE = 8, STRIDE = CLUSTER * THREADS;
+        for (int first = rank * THREADS + threadIdx.x; first < VOCAB; first += AT_ONCE * STRIDE) {
+            float logit[AT_ONCE];
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) {
-            const int id = first + i * STRIDE;
-            logit[i] = id < VOCAB && allowed[id] ? logits[id] : -INFINITE;
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const int id = first + i * STRIDE;
+                logit[i] = id < VOCAB && allowed[id] ? logits[id] : -INFINITE;
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i)
+                if (first + i * STRIDE < VOCAB) use(first + i * STRIDE, logit[i]);
         }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i)
-            if (first + i * STRIDE < VOCAB) use(first + i * STRIDE, logit[i]);
     }
-}
+};
 
 // All threads of the cluster wait for each other, and see what they wrote.
 __device__ __forceinline__ void cluster_sync() {
 #if CLUSTER > 1
     asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
+#else
+    __syncthreads();
 #endif
 }
 
@@ -60,7 +67,7 @@ __device__ __forceinline__ T* in_block(T* shared, int rank) {
 // The highest value of all blocks, in every thread
 __device__ __forceinline__ u64 cluster_max(u64 value, int rank) {
     __shared__ u64 found[CLUSTER];
-    value = block_extreme(value, [](u64 a, u64 b) { return max(a, b); });
+    value = block_max(value);
     if (CLUSTER == 1) return value;
     if (threadIdx.x < CLUSTER) in_block(found, threadIdx.x)[rank] = value;
     cluster_sync();
@@ -94,6 +101,7 @@ struct Bins {
     // The first block of the cluster gets the sums of all. Each block adds up a share of the bins.
     __device__ __forceinline__ void collect(int rank) const {
         cluster_sync();
+        if (CLUSTER == 1) return;
         for (int bin = rank * (COUNT / CLUSTER) + threadIdx.x;
              bin < (rank + 1) * (COUNT / CLUSTER); bin += THREADS) {
             u64 weight = 0;
@@ -117,9 +125,21 @@ struct Passed {
     unsigned count;
 };
 
+// A bin, what lies before it, and how many tokens are in it
+struct Picked {
+    int bin;
+    Passed before;
+    unsigned inside;
+};
+
+__device__ __forceinline__ float logit_of(u64 rank) {
+    const unsigned ordered = unsigned(rank >> ID_BITS);
+    return __uint_as_float(ordered >> 31 ? ordered & 0x7FFFFFFFu : ~ordered);
+}
+
+// All blocks of the cluster search together; only the first one knows sums, and bounds for them.
 class Search {
-    const float* logits;
-    const unsigned char* allowed;
+    Row row;
     float highest, scale;
     double sharpness;
     u64 *ranks, *weights;  // of CANDIDATES
@@ -137,32 +157,33 @@ class Search {
     }
 
     // The bin with the first token at which the sum of weights (of ones, with `by_count`) exceeds
-    // `bound`; `passed` so far, and then up to that bin.
+    // `bound`, behind what was passed.
     template <int COUNT>
-    __device__ __forceinline__ int
-    pick(const Bins<COUNT>& bins, bool by_count, u64 bound, Passed& passed) const {
-        __shared__ int picked;
-        __shared__ Passed before;
+    __device__ __forceinline__ Picked
+    pick(const Bins<COUNT>& bins, bool by_count, u64 bound, const Passed& passed) const {
+        __shared__ Picked picked;
         constexpr int EACH_BIN = COUNT / THREADS;
-        Passed mine = {0, 0};
+        if (row.rank == 0) {
+            Passed mine = {0, 0};
 #pragma unroll
-        for (int i = 0; i < EACH_BIN; ++i) {
-            mine.weight += bins.sum(threadIdx.x * EACH_BIN + i);
-            mine.count += bins.counts[threadIdx.x * EACH_BIN + i];
+            for (int i = 0; i < EACH_BIN; ++i) {
+                mine.weight += bins.sum(threadIdx.x * EACH_BIN + i);
+                mine.count += bins.counts[threadIdx.x * EACH_BIN + i];
+            }
+            Passed here = {passed.weight + sum_before(mine.weight),
+                passed.count + sum_before(mine.count)};
+            auto exceeds = [&](u64 weight, unsigned count) {
+                return (by_count ? here.count + count : here.weight + weight) > bound;
+            };
+            if (!exceeds(0, 0) && exceeds(mine.weight, mine.count)) {
+                int bin = threadIdx.x * EACH_BIN;
+                for (; !exceeds(bins.sum(bin), bins.counts[bin]); ++bin)
+                    here.weight += bins.sum(bin), here.count += bins.counts[bin];
+                for (int block = 0; block < CLUSTER; ++block)
+                    *in_block(&picked, block) = {bin, here, bins.counts[bin]};
+            }
         }
-        Passed here = {passed.weight + sum_before(mine.weight),
-            passed.count + sum_before(mine.count)};
-        auto exceeds = [&](u64 weight, unsigned count) {
-            return (by_count ? here.count + count : here.weight + weight) > bound;
-        };
-        if (!exceeds(0, 0) && exceeds(mine.weight, mine.count)) {
-            int bin = threadIdx.x * EACH_BIN;
-            for (; !exceeds(bins.sum(bin), bins.counts[bin]); ++bin)
-                here.weight += bins.sum(bin), here.count += bins.counts[bin];
-            picked = bin, before = here;
-        }
-        __syncthreads();
-        passed = before;
+        cluster_sync();
         return picked;
     }
 
@@ -170,24 +191,23 @@ public:
     u64 total;  // of all weights
     unsigned count;
 
-    // Only the first block of a cluster may search.
-    __device__ Search(const float* logits, const unsigned char* allowed, float highest,
-        double sharpness, u64* memory, int rank)
-        : logits(logits), allowed(allowed), highest(highest), scale(float(sharpness) * (BINS / 32)),
+    __device__ __forceinline__
+    Search(const Row& row, float highest, double sharpness, u64* memory)
+        : row(row), highest(highest), scale(float(sharpness) * (BINS / 32)),
           sharpness(sharpness), ranks(memory), weights(ranks + CANDIDATES),
-          wide(reinterpret_cast<unsigned*>(weights + CANDIDATES)), narrow(wide.low + 3 * BINS) {
+          wide(reinterpret_cast<unsigned*>(weights + CANDIDATES)), narrow(wide.low + 3 * BINS),
+          total(0), count(0) {
         wide.clear();
-        each_token<CLUSTER>(logits, allowed, rank, [&](int id, float logit) {
+        row.each([&](int id, float logit) {
+            if (bin_of(logit) == BINS - 1) return;
             const u64 weight = weight_of(logit);
             if (weight) wide.add(bin_of(logit), weight);
         });
-        if (CLUSTER > 1) wide.collect(rank);
-        __syncthreads();
-        u64 weight = 0;
-        unsigned tokens = 0;
+        wide.collect(row.rank);
+        if (row.rank > 0) return;
         for (int bin = threadIdx.x; bin < BINS; bin += THREADS)
-            weight += wide.sum(bin), tokens += wide.counts[bin];
-        total = block_sum<WARPS>(weight), count = block_sum<WARPS>(tokens);
+            total += wide.sum(bin), count += wide.counts[bin];
+        total = block_sum<WARPS>(total), count = block_sum<WARPS>(count);
     }
 
     // Rank of the first token at which the sum of weights (of ones, with `by_count`) exceeds
@@ -195,43 +215,43 @@ public:
     __device__ u64 first_beyond(bool by_count, u64 bound, u64& sum) const {
         __shared__ unsigned found;
         __shared__ u64 found_rank, found_sum;
-        Passed passed = {0, 0};
         u64 low = 0, high = ~0ull;
-        const int bin = pick(wide, by_count, bound, passed);
+        if (threadIdx.x == 0) found = 0;
+        Picked picked = pick(wide, by_count, bound, {0, 0});
+        const int bin = picked.bin;
         auto each = [&](const auto& use) {
-            each_token<1>(logits, allowed, 0, [&](int id, float logit) {
-                const u64 rank = rank_of(logit, id);
-                if (bin_of(logit) == bin && low <= rank && rank <= high) {
+            row.each([&](int id, float logit) {
+                const u64 token = rank_of(logit, id);
+                if (bin_of(logit) == bin && low <= token && token <= high) {
                     const u64 weight = weight_of(logit);
-                    if (weight) use(rank, weight);
+                    if (weight) use(token, weight);
                 }
             });
         };
-        for (unsigned inside = wide.counts[bin]; inside > CANDIDATES;) {
+        while (picked.inside > CANDIDATES) {
             // many equal or nearly equal logits: bins of equal width in ranks
             u64 least = ~0ull, most = 0;
-            each([&](u64 rank, u64) { least = min(least, rank), most = max(most, rank); });
-            low = block_extreme(least, [](u64 a, u64 b) { return min(a, b); });
-            high = block_extreme(most, [](u64 a, u64 b) { return max(a, b); });
+            each([&](u64 token, u64) { least = min(least, token), most = max(most, token); });
+            low = ~cluster_max(~least, row.rank);
+            cluster_sync();  // all have seen it
+            high = cluster_max(most, row.rank);
             int shift = 0;
             while ((high - low) >> shift >= NARROW_BINS) ++shift;
             narrow.clear();
-            each([&](u64 rank, u64 weight) { narrow.add(int((high - rank) >> shift), weight); });
-            __syncthreads();
-            const int part = pick(narrow, by_count, bound, passed);
-            inside = narrow.counts[part];
-            high -= u64(part) << shift;
+            each([&](u64 token, u64 weight) { narrow.add(int((high - token) >> shift), weight); });
+            narrow.collect(row.rank);
+            picked = pick(narrow, by_count, bound, picked.before);
+            high -= u64(picked.bin) << shift;
             low = high - min(high, (1ull << shift) - 1);
         }
-        if (threadIdx.x == 0) found = 0;
-        __syncthreads();
-        each([&](u64 rank, u64 weight) {
-            const unsigned slot = atomicAdd(&found, 1u);
-            ranks[slot] = rank, weights[slot] = weight;
+        each([&](u64 token, u64 weight) {
+            const unsigned slot = atomicAdd(in_block(&found, 0), 1u);
+            in_block(ranks, 0)[slot] = token, in_block(weights, 0)[slot] = weight;
         });
-        __syncthreads();
+        cluster_sync();
+        if (row.rank > 0) return 0;
         for (unsigned mine = threadIdx.x; mine < found; mine += THREADS) {
-            Passed here = passed;
+            Passed here = picked.before;
             for (unsigned other = 0; other < found; ++other)
                 if (ranks[other] > ranks[mine]) here.weight += weights[other], ++here.count;
             const u64 before = by_count ? here.count : here.weight;
@@ -240,9 +260,9 @@ public:
         }
         __syncthreads();
         sum = found_sum;
-        const u64 rank = found_rank;
+        const u64 result = found_rank;
         __syncthreads();  // the next search may find something else
-        return rank;
+        return result;
     }
 };
 
@@ -252,7 +272,8 @@ __device__ __forceinline__ int id_of(u64 rank) {
 
 __device__ __forceinline__ int find(const Search& search, const Settings& s, double draw) {
     u64 total = search.total;
-    if (0 < s.top_k && s.top_k < search.count) search.first_beyond(true, s.top_k - 1, total);
+    if (0 < s.top_k && s.top_k < VOCAB)
+        search.first_beyond(true, min(u64(s.top_k), u64(search.count)) - 1, total);
     if (s.top_p < 1) search.first_beyond(false, bound_of_p(s.top_p, total), total);
     u64 sum;
     return id_of(search.first_beyond(false, bound_of_draw(draw, total), sum));
@@ -263,16 +284,14 @@ __device__ __forceinline__ int find(const Search& search, const Settings& s, dou
 __device__ int choose_searched(const float* logits, const unsigned char* allowed, const Settings& s,
     double draw, u64* memory, int rank) {
     constexpr u64 BROKEN = ~0ull;  // above any rank
+    const Row row = {logits, allowed, rank};
     u64 best = 0;
-    each_token<CLUSTER>(logits, allowed, rank, [&](int id, float logit) {
+    row.each([&](int id, float logit) {
         best = max(best, logit < INFINITE ? rank_of(logit, id) : BROKEN);
     });
     best = cluster_max(best, rank);
-    if (best == BROKEN) return -1;
-    const int likeliest = id_of(best);
-    const float highest = allowed[likeliest] ? logits[likeliest] : -INFINITE;
-    if (highest == -INFINITE) return -1;
-    if (s.temperature == 0) return likeliest;
-    const Search search(logits, allowed, highest, 1 / s.temperature, memory, rank);
-    return rank == 0 ? find(search, s, draw) : 0;
+    const float highest = logit_of(best);
+    if (best == BROKEN || highest == -INFINITE) return -1;
+    if (s.temperature == 0) return id_of(best);
+    return find(Search(row, highest, 1 / s.temperature, memory), s, draw);
 }
