@@ -8,6 +8,7 @@ position. So a reply is the same with drafts and without, token for token: a cer
 with the probability p(x), which is Leviathan's rule for it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -42,7 +43,7 @@ class Taken(NamedTuple):
         return min(len(self.chosen) - 1, self.drafted)
 
 
-class Speculation:
+class Speculation(ABC):
     """How many drafts the passes of a reply take, and what they brought.
 
     That is decided by counts and by a cost that the engine states, not by the clock: the same
@@ -58,19 +59,13 @@ class Speculation:
         self.drafted, self.right = [0] * drafting, [0] * drafting  # by head
         self.repeats, self.right_repeats = 0, 0
         """Passes with drafts from the text, and how many of those drafts were right."""
-        self.heads = drafting
-        """Drafts that the next pass takes from the heads, for each sequence."""
-        self.from_text = 3
-        """Those that it takes from a text that repeats: two more after a pass in which all were
-        right, otherwise one less."""
-        self.count = 0
-        self.before_trial = self.drafted.copy(), self.right.copy()
+        self.count = 0  # passes since a trial began, or ended
 
     @staticmethod
     def of(model: Transformer) -> "Speculation":
         """As its engine takes drafts."""
-        kind = DeviceSpeculation if isinstance(model.backend, ChoosingBackend) else Speculation
         engine = model.backend
+        kind = DeviceSpeculation if isinstance(engine, ChoosingBackend) else HostSpeculation
         return kind(model.config.mtp_heads, engine.draft_cost, engine.drafted_tokens - 1)
 
     def note(self, passes: Sequence[Taken], tokens: int) -> None:
@@ -81,16 +76,45 @@ class Speculation:
             if each.repeats:
                 self.repeats += 1
                 self.right_repeats += each.right
-                self.from_text += 2 if each.right == each.drafted else -1
-                self.from_text = min(max(self.from_text, 1), self.most)
             else:
                 for head in range(min(each.drafted, len(self.drafted))):
                     self.drafted[head] += 1
                     self.right[head] += each.right > head
         self.decide(passes)
 
+    @abstractmethod
     def decide(self, passes: Sequence[Taken]) -> None:
-        """The drafts of the next passes."""
+        """The drafts of the next passes, after this one."""
+
+    @property
+    def tokens_per_pass(self) -> float:
+        return self.tokens / max(self.passes, 1)
+
+    @property
+    def acceptance(self) -> list[float]:
+        """Of each head's drafts, the share that was right and stood behind right ones."""
+        return [
+            right / max(drafted, 1) for right, drafted in zip(self.right, self.drafted, strict=True)
+        ]
+
+
+class HostSpeculation(Speculation):
+    """Where the host chooses the tokens: a pass takes any number of drafts."""
+
+    def __init__(self, heads: int, draft_cost: float, most: int = 7):
+        super().__init__(heads, draft_cost, most)
+        self.heads = len(self.drafted)
+        """Drafts that the next pass takes from the heads, for each sequence."""
+        self.from_text = 3
+        """Those that it takes from a text that repeats: two more after a pass in which all were
+        right, otherwise one less."""
+        self.before_trial = self.drafted.copy(), self.right.copy()
+
+    def decide(self, passes: Sequence[Taken]) -> None:
+        for each in passes:
+            if each.repeats:
+                self.from_text += 2 if each.right == each.drafted else -1
+                self.from_text = min(max(self.from_text, 1), self.most)
         if all(each.repeats for each in passes):
             return  # which tells nothing about the heads
         self.count = (self.count + 1) % (TRIAL + PERIOD)
@@ -107,20 +131,9 @@ class Speculation:
         cost = 1 + self.draft_cost * (rows * np.arange(1, len(tokens) + 1) - 1)
         return int((tokens / cost).argmax())
 
-    @property
-    def tokens_per_pass(self) -> float:
-        return self.tokens / max(self.passes, 1)
-
-    @property
-    def acceptance(self) -> list[float]:
-        """Of each head's drafts, the share that was right and stood behind right ones."""
-        return [
-            right / max(drafted, 1) for right, drafted in zip(self.right, self.drafted, strict=True)
-        ]
-
 
 class DeviceSpeculation(Speculation):
-    """The same where the drafts lie on a device, which is ahead of the host.
+    """Where tokens and drafts lie on a device, which is ahead of the host.
 
     A pass takes all drafts that there can be, from the text or from the heads, or none: what it is
     must be known before the tokens are that it starts from. It costs time to change between passes
@@ -131,7 +144,7 @@ class DeviceSpeculation(Speculation):
         super().__init__(heads, draft_cost, most)
         self.pays = heads > 1
         """Do passes with drafts pay whatever the text?"""
-        self.tried = 0  # tokens since the last decision
+        self.tried = 0  # tokens of these passes
 
     def wanted(self, texts: Sequence[Repeats], room: int) -> int:
         """Drafts of the next pass, behind these texts, with room for that many tokens."""

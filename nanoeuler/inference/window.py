@@ -14,7 +14,12 @@ import numpy as np
 from nanoeuler.backend.capabilities import NOT_KEPT, ChoosingBackend
 from nanoeuler.inference.repeats import Repeats
 from nanoeuler.inference.sampling import Sampling, checked, choose
-from nanoeuler.inference.speculation import DeviceSpeculation, Speculation, Taken
+from nanoeuler.inference.speculation import (
+    DeviceSpeculation,
+    HostSpeculation,
+    Speculation,
+    Taken,
+)
 from nanoeuler.model.cache import Cache
 from nanoeuler.model.choosing import Choices, DraftedChoices
 from nanoeuler.model.config import round_up
@@ -53,7 +58,7 @@ class Drafts(NamedTuple):
     """Are they from the text?"""
 
     @classmethod
-    def of_text(cls, text: Repeats, speculation: Speculation) -> "Drafts":
+    def of_text(cls, text: Repeats, speculation: HostSpeculation) -> "Drafts":
         """As many as the next pass takes."""
         ids = text.drafts(speculation.from_text)
         return cls(ids, repeats=True) if ids else NO_DRAFTS
@@ -149,6 +154,7 @@ class ContextWindow:
             for text, each in zip(texts, taken, strict=True):
                 text.extend(each.chosen)
             return taken
+        assert isinstance(speculation, HostSpeculation)
         # where there is nothing to check or to draft, `check_drafts` would only take longer
         if speculation.heads == 0 and not any(drafts.ids for drafts in self.drafts):
             chosen = self.choose(new, *inputs)[:, None].tolist()
@@ -268,7 +274,7 @@ def check_drafts(
     counts: np.ndarray,
     drafts: Sequence[Drafts],
     texts: Sequence[Repeats],
-    speculation: Speculation,
+    speculation: HostSpeculation,
     sampling: Sampling,
     positions_B: np.ndarray,
     allowed_V: np.ndarray,

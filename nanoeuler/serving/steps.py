@@ -12,7 +12,12 @@ import numpy as np
 from nanoeuler.backend.capabilities import NOT_KEPT
 from nanoeuler.backend.ops import Backend
 from nanoeuler.inference.sampling import checked, choose
-from nanoeuler.inference.speculation import DeviceSpeculation, Speculation, Taken
+from nanoeuler.inference.speculation import (
+    DeviceSpeculation,
+    HostSpeculation,
+    Speculation,
+    Taken,
+)
 from nanoeuler.inference.window import NO_DRAFTS, check_drafts
 from nanoeuler.model.cache import Cache
 from nanoeuler.model.choosing import AHEAD, Choices, DraftedChoices
@@ -69,8 +74,8 @@ class HostSteps:
 
     def next(self, rows: list[Row]) -> Step:
         """Let each row take its next token, or tokens. `rows` are those of the cache."""
-        if (speculation := self.speculation) and self.may_draft(rows):
-            self.next_drafted(rows[0], speculation)
+        if isinstance(self.speculation, HostSpeculation) and self.may_draft(rows):
+            self.next_drafted(rows[0], self.speculation)
             return Step(list(rows), None)
         tokens_B1 = np.array([row.ids[-1:] for row in rows], np.int32)
         logits_BV = self.model.backend.to_host(self.model.extend(self.cache, tokens_B1))
@@ -84,7 +89,7 @@ class HostSteps:
     def may_draft(self, rows: list[Row]) -> bool:
         return len(rows) == 1 and not wants_logits(rows)
 
-    def next_drafted(self, row: Row, speculation: Speculation) -> None:
+    def next_drafted(self, row: Row, speculation: HostSpeculation) -> None:
         tokens_11, count = np.array([row.ids[-1:]], np.int32), np.ones(1, np.int32)
         behind = tokens_11, count, [row.drafts], [row.whole_text], speculation
         inputs = row.sampling, np.array([row.position]), self.allowed_V

@@ -16,6 +16,7 @@ from nanoeuler.inference.speculation import (
     PERIOD,
     TRIAL,
     DeviceSpeculation,
+    HostSpeculation,
     Speculation,
     Taken,
 )
@@ -63,7 +64,7 @@ def test_drafts_change_no_token(engine, sampling, lengths):
     prompts = [random.integers(1, 12, length).tolist() for length in lengths]
     model = chain(ENGINES[engine](), transitions(12, 2.0), noise=1.0, mixing=1.0)
     expected = written(model, prompts, sampling, 90, end=-1)
-    speculation = Speculation(4, 0.0)
+    speculation = HostSpeculation(4, 0.0)
     assert written(model, prompts, sampling, 90, speculation, end=-1) == expected
     assert all(each.dropped for each in expected)
     assert 1.05 < speculation.tokens_per_pass < 4
@@ -83,7 +84,7 @@ def test_any_draft_whatever_gives_the_tokens_of_plain_decoding(engine):
             first = window.choose([[1, 2]], sampling, np.array([2]), allowed)
             window.drafts = [Drafts(list(drafts))]
             text = Repeats([1, 2, *first.tolist()])
-            inputs = [text], Speculation(4, 0.0), sampling, np.array([3]), allowed
+            inputs = [text], HostSpeculation(4, 0.0), sampling, np.array([3]), allowed
             ((ids, checked, _),) = window.choose_several([first.tolist()], *inputs)
             assert text.tokens == [1, 2, int(first[0]), *ids]
             assert [int(first[0]), *ids] == plain.ids[: 1 + len(ids)]
@@ -102,7 +103,7 @@ def test_sampled_replies_with_drafts_follow_the_distribution_of_the_model():
     chances = transitions(3, 0.7)
     model = chain(CpuBackend(1), chances, noise=0.5)
     count, found = 4000, {}
-    speculation = Speculation(4, 0.0)
+    speculation = HostSpeculation(4, 0.0)
     for start in range(0, count, 400):
         sampling = Sampling(temperature=1.0, top_p=1.0, seed=start)
         for each in written(model, [[1]] * 400, sampling, 3, speculation, end=-1):
@@ -124,7 +125,7 @@ def test_drafts_change_no_token_of_a_gpt2(engine):
     model = Transformer(config, backend.from_host(4 * initial_parameters(config, 1)), backend)
     prompts = [[3, 1, 4], [1, 5, 9, 2, 6] * 6, [5]]
     expected = written(model, prompts, GREEDY, 60, end=-1)
-    assert written(model, prompts, GREEDY, 60, Speculation(4, 0.0), end=-1) == expected
+    assert written(model, prompts, GREEDY, 60, HostSpeculation(4, 0.0), end=-1) == expected
     assert all(each.dropped for each in expected)
 
 
@@ -132,7 +133,7 @@ def test_drafts_change_no_token_of_a_gpt2(engine):
 def test_the_end_and_the_limit_may_lie_within_the_drafts(limit):
     model = chain(CpuBackend(1), cycle(8, 1e-6))  # 1, 2, …, 7, then the end
     for prompts in ([[1]], [[5], [1], [3]]):
-        speculation = Speculation(4, 0.0)
+        speculation = HostSpeculation(4, 0.0)
         replies = written(model, prompts, GREEDY, limit, speculation)
         assert replies == written(model, prompts, GREEDY, limit)
         for (last,), reply in zip(prompts, replies, strict=True):
@@ -175,7 +176,7 @@ def test_a_few_tokens_at_once_have_the_bits_of_one_by_one_on_the_cpu(fields):
 
 def test_as_many_drafts_are_taken_as_pay():
     def drafts_after_trial(shares, cost, rows=1):
-        speculation = Speculation(4, cost)
+        speculation = HostSpeculation(4, cost)
         for i in range(TRIAL):
             right = sum(i < share * TRIAL for share in shares)
             taken = Taken([5] * (1 + right), 3)
@@ -191,7 +192,7 @@ def test_as_many_drafts_are_taken_as_pay():
 
 def test_drafts_that_do_not_pay_are_tried_again_later():
     model = chain(CpuBackend(1), transitions(300, 0.5), noise=30.0, context=1000)
-    speculation = Speculation(4, 0.3)
+    speculation = HostSpeculation(4, 0.3)
     (reply,) = written(model, [[1]], WARM, 700, speculation, end=-1)
     assert reply == written(model, [[1]], WARM, 700, end=-1)[0]
     assert speculation.tokens == 700
@@ -201,7 +202,7 @@ def test_drafts_that_do_not_pay_are_tried_again_later():
 
 
 def test_a_text_that_repeats_gets_more_drafts_as_long_as_they_are_right():
-    speculation = Speculation(1, 0.2)
+    speculation = HostSpeculation(1, 0.2)
     taken = []
     for right in (3, 5, 7, 7, 0, 2, 1, 0, 0, 0, 0, 0):
         drafted = speculation.from_text

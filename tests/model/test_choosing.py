@@ -6,7 +6,7 @@ import pytest
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.inference.repeats import Repeats
 from nanoeuler.inference.sampling import GREEDY
-from nanoeuler.inference.speculation import DeviceSpeculation, Speculation
+from nanoeuler.inference.speculation import DeviceSpeculation, HostSpeculation
 from nanoeuler.inference.window import ContextWindow
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
@@ -49,7 +49,7 @@ def test_drafts_on_a_device_change_no_token(prompts, drafts):
         model = chain(backend, cycle(12, 0.05), noise=0.7, mixing=1.0)
         window, allowed = ContextWindow(model, len(prompts), 40), np.arange(12) > 2
         texts = [Repeats(prompt) for prompt in prompts]
-        speculation = DeviceSpeculation(4, 0.0) if drafts else Speculation(1, 0.0)
+        speculation = DeviceSpeculation(4, 0.0) if drafts else HostSpeculation(1, 0.0)
         speculation.most, speculation.from_text = drafts, 0
         written, passes, new = [[] for _ in prompts], 0, prompts
         while min(map(len, written)) < 90:

@@ -86,7 +86,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS)
     cluster_sync();  // no block may write to one that has not started
     wait_for_previous();
     const int b = blockIdx.x / CLUSTER, rank = blockIdx.x % CLUSTER;
-    const Settings s = settings[b * settings_stride];
+    const Settings& s = settings[b * settings_stride];
     const u64 counter = draws[b];
     const bool greedy = s.temperature == 0;
     bool broken = false;

@@ -76,8 +76,21 @@ __device__ __forceinline__ u64 cluster_max(u64 value, int rank) {
     return value;
 }
 
-// Weights of the tokens in COUNT bins, the likeliest first, and how many have a weight at all. Sums
-// are in halves, as shared memory adds 32 bits at once.
+// Weight of some tokens, and how many have any
+struct Passed {
+    u64 weight;
+    unsigned count;
+
+    __device__ __forceinline__ Passed operator+(const Passed& other) const {
+        return {weight + other.weight, count + other.count};
+    }
+    __device__ __forceinline__ u64 measure(bool by_count) const {
+        return by_count ? count : weight;
+    }
+};
+
+// What is in COUNT bins, the likeliest tokens first. Sums are in halves, as shared memory adds 32
+// bits at once.
 template <int COUNT>
 struct Bins {
     unsigned *low, *high, *counts;
@@ -96,33 +109,39 @@ struct Bins {
         if (rest) atomicAdd(high + bin, rest);
         atomicAdd(counts + bin, 1u);
     }
-    __device__ __forceinline__ u64 sum(int bin) const { return u64(high[bin]) << 32 | low[bin]; }
+    __device__ __forceinline__ Passed at(int bin) const {
+        return {u64(high[bin]) << 32 | low[bin], counts[bin]};
+    }
+    __device__ __forceinline__ void put(int bin, const Passed& passed) const {
+        low[bin] = unsigned(passed.weight), high[bin] = unsigned(passed.weight >> 32);
+        counts[bin] = passed.count;
+    }
 
-    // The first block of the cluster gets the sums of all. Each block adds up a share of the bins.
+    // The first block of the cluster gets what is in all blocks' bins up to each. Each block adds
+    // up a share of them.
     __device__ __forceinline__ void collect(int rank) const {
         cluster_sync();
-        if (CLUSTER == 1) return;
-        for (int bin = rank * (COUNT / CLUSTER) + threadIdx.x;
-             bin < (rank + 1) * (COUNT / CLUSTER); bin += THREADS) {
-            u64 weight = 0;
-            unsigned tokens = 0;
+        if (CLUSTER > 1) {
+            for (int bin = rank * (COUNT / CLUSTER) + threadIdx.x;
+                 bin < (rank + 1) * (COUNT / CLUSTER); bin += THREADS) {
+                Passed sum = {0, 0};
 #pragma unroll
-            for (int block = 0; block < CLUSTER; ++block) {
-                const Bins theirs(in_block(low, block));
-                weight += theirs.sum(bin), tokens += theirs.counts[bin];
+                for (int block = 0; block < CLUSTER; ++block)
+                    sum = sum + Bins(in_block(low, block)).at(bin);
+                Bins(in_block(low, 0)).put(bin, sum);
             }
-            const Bins first(in_block(low, 0));
-            first.low[bin] = unsigned(weight), first.high[bin] = unsigned(weight >> 32);
-            first.counts[bin] = tokens;
+            cluster_sync();
         }
-        cluster_sync();
+        constexpr int EACH_BIN = COUNT / THREADS;
+        const int first = threadIdx.x * EACH_BIN;
+        Passed share = {0, 0};
+#pragma unroll
+        for (int i = 0; i < EACH_BIN; ++i) share = share + at(first + i);
+        Passed sum = {sum_before(share.weight), sum_before(share.count)};
+#pragma unroll
+        for (int i = 0; i < EACH_BIN; ++i) sum = sum + at(first + i), put(first + i, sum);
+        __syncthreads();
     }
-};
-
-// Up to, and not including, a bin or a token
-struct Passed {
-    u64 weight;
-    unsigned count;
 };
 
 // A bin, what lies before it, and how many tokens are in it
@@ -162,41 +181,25 @@ class Search {
     __device__ __forceinline__ Picked
     pick(const Bins<COUNT>& bins, bool by_count, u64 bound, const Passed& passed) const {
         __shared__ Picked picked;
-        constexpr int EACH_BIN = COUNT / THREADS;
-        if (row.rank == 0) {
-            Passed mine = {0, 0};
-#pragma unroll
-            for (int i = 0; i < EACH_BIN; ++i) {
-                mine.weight += bins.sum(threadIdx.x * EACH_BIN + i);
-                mine.count += bins.counts[threadIdx.x * EACH_BIN + i];
-            }
-            Passed here = {passed.weight + sum_before(mine.weight),
-                passed.count + sum_before(mine.count)};
-            auto exceeds = [&](u64 weight, unsigned count) {
-                return (by_count ? here.count + count : here.weight + weight) > bound;
-            };
-            if (!exceeds(0, 0) && exceeds(mine.weight, mine.count)) {
-                int bin = threadIdx.x * EACH_BIN;
-                for (; !exceeds(bins.sum(bin), bins.counts[bin]); ++bin)
-                    here.weight += bins.sum(bin), here.count += bins.counts[bin];
+        for (int bin = threadIdx.x; row.rank == 0 && bin < COUNT; bin += THREADS) {
+            const Passed before = bin ? passed + bins.at(bin - 1) : passed,
+                         behind = passed + bins.at(bin);
+            if (before.measure(by_count) <= bound && bound < behind.measure(by_count))
                 for (int block = 0; block < CLUSTER; ++block)
-                    *in_block(&picked, block) = {bin, here, bins.counts[bin]};
-            }
+                    *in_block(&picked, block) = {bin, before, behind.count - before.count};
         }
         cluster_sync();
         return picked;
     }
 
 public:
-    u64 total;  // of all weights
-    unsigned count;
+    Passed all;
 
     __device__ __forceinline__
     Search(const Row& row, float highest, double sharpness, u64* memory)
         : row(row), highest(highest), scale(float(sharpness) * (BINS / 32)),
           sharpness(sharpness), ranks(memory), weights(ranks + CANDIDATES),
-          wide(reinterpret_cast<unsigned*>(weights + CANDIDATES)), narrow(wide.low + 3 * BINS),
-          total(0), count(0) {
+          wide(reinterpret_cast<unsigned*>(weights + CANDIDATES)), narrow(wide.low + 3 * BINS) {
         wide.clear();
         row.each([&](int id, float logit) {
             if (bin_of(logit) == BINS - 1) return;
@@ -204,10 +207,7 @@ public:
             if (weight) wide.add(bin_of(logit), weight);
         });
         wide.collect(row.rank);
-        if (row.rank > 0) return;
-        for (int bin = threadIdx.x; bin < BINS; bin += THREADS)
-            total += wide.sum(bin), count += wide.counts[bin];
-        total = block_sum<WARPS>(total), count = block_sum<WARPS>(count);
+        all = wide.at(BINS - 1);
     }
 
     // Rank of the first token at which the sum of weights (of ones, with `by_count`) exceeds
@@ -253,10 +253,10 @@ public:
         for (unsigned mine = threadIdx.x; mine < found; mine += THREADS) {
             Passed here = picked.before;
             for (unsigned other = 0; other < found; ++other)
-                if (ranks[other] > ranks[mine]) here.weight += weights[other], ++here.count;
-            const u64 before = by_count ? here.count : here.weight;
-            if (before <= bound && bound < before + (by_count ? 1 : weights[mine]))
-                found_rank = ranks[mine], found_sum = here.weight + weights[mine];
+                if (ranks[other] > ranks[mine]) here = here + Passed{weights[other], 1};
+            const Passed behind = here + Passed{weights[mine], 1};
+            if (here.measure(by_count) <= bound && bound < behind.measure(by_count))
+                found_rank = ranks[mine], found_sum = behind.weight;
         }
         __syncthreads();
         sum = found_sum;
@@ -271,9 +271,9 @@ __device__ __forceinline__ int id_of(u64 rank) {
 }
 
 __device__ __forceinline__ int find(const Search& search, const Settings& s, double draw) {
-    u64 total = search.total;
+    u64 total = search.all.weight;
     if (0 < s.top_k && s.top_k < VOCAB)
-        search.first_beyond(true, min(u64(s.top_k), u64(search.count)) - 1, total);
+        search.first_beyond(true, min(u64(s.top_k), u64(search.all.count)) - 1, total);
     if (s.top_p < 1) search.first_beyond(false, bound_of_p(s.top_p, total), total);
     u64 sum;
     return id_of(search.first_beyond(false, bound_of_draw(draw, total), sum));
