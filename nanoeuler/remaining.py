@@ -149,7 +149,8 @@ class Estimates:
             return Work(0, START + text / TEXT_RATE)
         if rule == "evaluate_model":
             return Work(self.evaluated_tokens(), START)
-        fixed = {"check_gradients": CHECK, "write_report": START, "write_sample": START}
+        fixed = {"check_gradients": CHECK, "check_fit": START}
+        fixed |= {"write_report": START, "write_sample": START}
         return Work(0, fixed[rule]) if rule in fixed else None
 
     def evaluated_tokens(self) -> float:

@@ -1,4 +1,4 @@
-"""Subcommands that train: `pretrain`, `sft` and `dpo`."""
+"""Subcommands that train: `pretrain`, `sft` and `dpo`; and `fit`, what the last two will read."""
 
 import argparse
 from collections.abc import Callable, Iterator
@@ -28,6 +28,19 @@ if TYPE_CHECKING:
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     """Add these subcommands."""
+    parser = subparsers.add_parser(
+        "fit",
+        help="say how many records and pairs the context will hold, before any training",
+        description="Say how many instruction records and preference pairs fit into the context, "
+        "and fail when that is less than sft.minimum_fit_share or dpo.minimum_fit_share.",
+    )
+    add_config(parser, "model.context and the sections sft and dpo")
+    add_path(parser, "--tokenizer", "FILE", "tokenizer.json")
+    for kind in ("instructions", "preferences"):
+        add_optional_path(parser, f"--{kind}", "MANIFEST", f"manifest.json of the {kind}")
+    add_path(parser, "--output", "FILE", "JSON file for the counts")
+    finish(parser, run_fit)
+
     parser = subparsers.add_parser(
         "pretrain",
         help="train a model on token shards",
@@ -80,6 +93,16 @@ def add_common(parser: argparse.ArgumentParser, stage: str, handler: Handler) ->
         "docs/lessons)",
     )
     finish(parser, handler)
+
+
+def run_fit(options: argparse.Namespace) -> int:
+    from nanoeuler.config import load
+    from nanoeuler.files import write_json
+    from nanoeuler.training.fit import check_fit
+
+    given = options.tokenizer, options.instructions, options.preferences
+    write_json(options.output, check_fit(load(options.config), *given))
+    return 0
 
 
 def run_pretrain(options: argparse.Namespace) -> int:

@@ -47,6 +47,7 @@ class Paths:
         self.tokens = f"{self.corpus}/tokens-{vocab_size}/manifest.json"
         self.sample = f"{self.data}/sample"
         self.gradients = f"{self.results}/gradients.json"
+        self.fit = f"{self.results}/fit.json"
         self.report = f"{self.results}/report.html"
         self.metrics = f"{self.results}/metrics.json"
         self.comparison = f"{self.results}/evaluation.md"
@@ -136,6 +137,11 @@ class Paths:
     def preferences_manifest(self) -> list[str]:
         """The preference pairs, when the run is aligned with some."""
         return [f"{self.preferences}/manifest.json"] if self.config["dpo"]["enabled"] else []
+
+    @property
+    def tuning_manifests(self) -> list[str]:
+        """What the stages behind pretraining learn from."""
+        return [*self.instructions_manifest, *self.preferences_manifest]
 
     @property
     def questions(self) -> list[str]:

@@ -62,6 +62,19 @@ STAGES = {
     ),
     "learn_bpe": Stage(1, ("tokenizer",)),
     "tokenize": Stage(1, ("tokenizer.vocab_size",)),
+    "check_fit": Stage(
+        1,
+        (
+            *(
+                "model.context",
+                "sft.enabled",
+                "sft.template",
+                "sft.context",
+                "sft.minimum_fit_share",
+            ),
+            *("dpo.enabled", "dpo.init_from", "dpo.context", "dpo.minimum_fit_share"),
+        ),
+    ),
     "check_gradients": Stage(
         2,
         ("model", *(f"pretrain.{key}" for key in ("precision", "residual_precision", "recompute"))),

@@ -1,5 +1,6 @@
 """The model that a stage starts from: a model folder, or a checkpoint of any stage."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ class Parent:
     @property
     def template(self) -> str:
         """The template that the parent was tuned with."""
-        return self.description.get("template") or UNTUNED_TEMPLATE
+        return template_in(self.description)
 
     @property
     def inherited(self) -> dict[str, Any]:
@@ -67,6 +68,16 @@ def read_parent(folder: str | Path, model: ModelConfig) -> Parent:
             "use the config it was trained with"
         )
     return Parent(found, read_parameters(found, model), weights, description)
+
+
+def template_in(description: Mapping[str, Any]) -> str:
+    return description.get("template") or UNTUNED_TEMPLATE
+
+
+def read_template(folder: str | Path) -> str:
+    """The template that the model in `folder` was tuned with. Raises `UserError` without one."""
+    found = find_weights(Path(folder))
+    return template_in(read_description(found)[1] if (found / CONFIG).is_file() else {})
 
 
 def find_weights(folder: Path) -> Path:

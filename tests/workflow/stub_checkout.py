@@ -51,6 +51,7 @@ EVERY_STAGE = {
     "build_corpus": 1,
     "learn_bpe": 1,
     "tokenize": 1,
+    "check_fit": 1,
     "check_gradients": 1,
     "pretrain": 1,
     "sft": 1,

@@ -16,6 +16,7 @@ PRETRAIN = {"pretrain": 1, "sft": 1, "dpo": 1, "evaluate_model": 3} | REPORT
 TRAINING = {"pretrain": 1, "sft": 1, "sft_scratch": 1, "dpo": 1, "evaluate_model": 4} | REPORT
 TOKENS = {"learn_bpe": 1, "tokenize": 1} | TRAINING
 CHECK = {"check_gradients": 1}
+FIT = {"check_fit": 1}
 
 
 def test_a_fresh_checkout_runs_every_stage(checkout):
@@ -109,7 +110,7 @@ CHANGES = {
     "the vocabulary": (
         "run: trial",
         "run: trial\ntokenizer: {vocab_size: 1024}",
-        TOKENS | CHECK,
+        TOKENS | CHECK | FIT,
     ),
     "one more shard": (
         "{name: shared}",
@@ -171,7 +172,7 @@ def test_a_second_run_of_another_size_shares_the_data(done):
         .replace("run: trial", "run: other")
         .replace("preset: small", "preset: small, layers: 2"),
     )
-    assert done.planned("--configfile", "other.yaml") == TRAINING | CHECK
+    assert done.planned("--configfile", "other.yaml") == TRAINING | CHECK | FIT
     done.run("--configfile", "other.yaml")
     assert done.planned() == {}
 
@@ -305,6 +306,7 @@ def test_other_questions_make_the_corpus_again_while_it_must_not_quote_them(done
             set(EVERY_STAGE)
             - {
                 "fetch_preferences",
+                "check_fit",
                 "check_gradients",
                 "sft_scratch",
                 "dpo",
@@ -316,9 +318,14 @@ def test_other_questions_make_the_corpus_again_while_it_must_not_quote_them(done
         (
             "dpo",
             set(EVERY_STAGE)
-            - {"check_gradients", "sft_scratch", "evaluate_model", "write_report", "all"},
+            - {"check_fit", "check_gradients", "sft_scratch", "evaluate_model"}
+            - {"write_report", "all"},
         ),
-        ("evaluate", set(EVERY_STAGE) - {"check_gradients", "write_report", "all"} | {"evaluate"}),
+        (
+            "evaluate",
+            set(EVERY_STAGE) - {"check_fit", "check_gradients", "write_report", "all"}
+            | {"evaluate"},
+        ),
         ("check_gradients", {"check_gradients"}),
     ],
 )
@@ -385,6 +392,14 @@ def test_a_stage_that_fails_is_told_and_what_was_done_is_kept(checkout):
     failed = checkout.snakemake("pretrain", environment={"NANOEULER_STUB_FAIL": "tokenize"})
     assert failed.returncode != 0
     assert set(checkout.planned("pretrain")) == {"tokenize", "pretrain"}
+
+
+def test_records_that_do_not_fit_are_told_before_anything_is_trained(checkout):
+    failed = checkout.snakemake(environment={"NANOEULER_STUB_FAIL": "fit"})
+    assert failed.returncode != 0
+    stages = {call.split()[0] for call in checkout.calls}
+    assert "fit" in stages
+    assert not stages & {"pretrain", "sft", "dpo"}
 
 
 def test_a_mistake_in_the_configuration_stops_before_anything_runs(checkout):

@@ -7,7 +7,35 @@
 # REQUIRED INPUTS   the token manifest and the tokenizer; for sft and dpo also the instructions or
 #                   preferences, and the model of the stage before
 # OUTPUTS           results/<run>/<stage>/model/{model.safetensors,config.json,tokenizer.json}
-#                   results/<run>/gradients.json
+#                   results/<run>/gradients.json and fit.json
+
+
+# Before any training: priority lets it start ahead of rules that are ready, too.
+rule check_fit:
+    input:
+        tokenizer=ancient(paths.tokenizer),
+        instructions=paths.instructions_manifest,
+        preferences=paths.preferences_manifest,
+    output:
+        paths.fit,
+    log:
+        paths.log("check_fit"),
+    priority: 1
+    threads: 1
+    resources:
+        mem_mb=2000,
+    params:
+        identity=lambda wildcards: stage_identity(config, "check_fit"),
+        config=lambda wildcards, output: stage_config(config, "check_fit"),
+        records=lambda wildcards, input: [
+            *option("--instructions", input.instructions),
+            *option("--preferences", input.preferences),
+        ],
+    message:
+        "Counting the records that fit into the context"
+    shell:
+        "python -m nanoeuler fit --config {params.config:q} --tokenizer {input.tokenizer:q}"
+        " {params.records:q} --output {output:q} --log {log:q}"
 
 
 rule check_gradients:
