@@ -24,7 +24,7 @@ PERIOD = 256
 """Passes with that many, until there is another trial."""
 DEVICE_TRIAL = 8
 """Passes that show whether drafts pay on a device, where a pass takes all or none."""
-HOPELESS = 3
+HOPELESS = 2
 """Passes of such a trial after which it ends if no draft was right."""
 
 
@@ -46,8 +46,8 @@ class Taken(NamedTuple):
 class Speculation(ABC):
     """How many drafts the passes of a reply take, and what they brought.
 
-    That is decided by counts and by a cost that the engine states, not by the clock: the same
-    reply takes the same passes each time.
+    That is decided by counts and by a cost that the engine states, not by the clock: what was
+    written before takes the same passes each time.
     """
 
     def __init__(self, heads: int, draft_cost: float, most: int = 7):
@@ -152,6 +152,8 @@ class DeviceSpeculation(Speculation):
         return self.most if drafts and room > self.most else 0
 
     def decide(self, passes: Sequence[Taken]) -> None:
+        if self.pays and not any(each.drafted for each in passes):
+            return  # asked for before the trial, or a prompt's
         rows = len(passes)
         self.count += 1
         self.tried += sum(len(each.chosen) for each in passes)

@@ -118,10 +118,7 @@ class Choices:
         draws_B: np.ndarray | Sequence[int],
     ) -> None:
         """Hand over a step's inputs; rows that the cache lacks get zeros."""
-        shares = np.array([(each.temperature, each.top_p) for each in samplings], np.float64)
-        seeds = np.array([[each.seed] for each in samplings], np.uint64)
-        top_k = np.array([[each.top_k] for each in samplings], np.int64)
-        settings = np.hstack([shares.view(np.int64), seeds.view(np.int64), top_k])
+        settings = np.stack([packed(each) for each in samplings])
         whole = [np.zeros(each.shape, each.dtype) for each in self.feed.arrays]
         for padded, given in zip(whole, (ids, lengths, draws_B, settings), strict=True):
             padded[: len(given)] = given
@@ -279,6 +276,6 @@ class DraftedChoices(Choices):
 
 def packed(sampling: SamplingSettings) -> np.ndarray:
     """Settings as `Backend.choose` takes them, (4,) in 8 bytes each."""
-    shares = np.array([sampling.temperature, sampling.top_p]).view(np.int64)
+    shares = np.array([sampling.temperature, sampling.top_p], np.float64).view(np.int64)
     seed = np.array([sampling.seed], np.uint64).view(np.int64)
     return np.concatenate([shares, seed, [sampling.top_k]])

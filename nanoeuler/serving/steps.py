@@ -202,7 +202,7 @@ class DeviceSteps(HostSteps):
     def ask_ahead(self, choices: Choices, rows: list[Row]) -> None:
         """Ask for more of the same steps: the device has their tokens.
 
-        Only for one where drafts come and go, so that the passes are those of `generate`.
+        Where drafts come and go, for only one step more, as `generate` does.
         """
         if self.scored or self.wanted_drafts(rows) != self.drafts:
             return

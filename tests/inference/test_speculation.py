@@ -239,8 +239,9 @@ def test_a_device_drafts_where_that_pays_or_the_text_repeats_itself():
 
 
 def test_a_trial_ends_early_when_no_draft_is_right():
-    for rights in ((0, 0, 0), (0, 1, 0)):
+    for rights in ((0, 0), (0, 1), (1, 0)):
         speculation = DeviceSpeculation(4, 0.1, 3)
+        speculation.note([Taken([5])], 1)  # a prompt's pass tells nothing
         for right in rights:
             assert speculation.wanted([Repeats()], 8) == 3
             speculation.note([Taken([5] * (1 + right), 3)], 1 + right)

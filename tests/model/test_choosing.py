@@ -5,9 +5,10 @@ import pytest
 
 from nanoeuler.backend.reference import ReferenceBackend
 from nanoeuler.inference.repeats import Repeats
-from nanoeuler.inference.sampling import GREEDY
+from nanoeuler.inference.sampling import GREEDY, Sampling
 from nanoeuler.inference.speculation import DeviceSpeculation, HostSpeculation
 from nanoeuler.inference.window import ContextWindow
+from nanoeuler.model.choosing import packed
 from nanoeuler.model.config import ModelConfig
 from nanoeuler.model.flat import initial_parameters
 from nanoeuler.model.transformer import Transformer
@@ -85,3 +86,8 @@ def test_memory_of_caches_that_are_gone_passes_to_the_next_ones_of_their_shapes(
     assert memory(16, 500) is large
     assert memory(1, 100) is not first
     assert memory(16, 512) is not large
+
+
+def test_settings_that_are_whole_numbers_are_those_of_the_same_fractions():
+    whole, fractions = Sampling(1, 5, 1, 2), Sampling(1.0, 5, 1.0, 2)
+    assert packed(whole).tolist() == packed(fractions).tolist()

@@ -21,6 +21,8 @@ from nanoeuler.backend.cuda.kernel_sources import (
     FEW_ROWS_WARPS,
     MANY_ROWS_WARPS,
     MOST_MANY_ROWS,
+    MOSTLY_CACHE,
+    MUCH_SHARED,
     WARP,
     WIDTH,
     DecodingSizes,
@@ -146,7 +148,7 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         outputs = query, *step.slots
         sizes = B, S, step.cache_stride
         self.launch_warps(source, "project", pairs, *inputs, *weights, *rotation, *outputs, *sizes)
-        self.attend(step, query, span, splits, None, parts, shares)
+        self.attend(step, MOSTLY_CACHE, query, span, splits, None, parts, shares)
         attended = parts, shares, lengths, span, splits
         output = a.output, a.output_bias, float(step.attention.step_size), x
         self.launch_warps(source, "output", s.dim, *attended, *output, B)
@@ -184,7 +186,7 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         rotation, sizes = (lengths, *step.table), (B, S, step.cache_stride)
         launch("project", x, *norm, *weights, *rotation, query, *step.slots, *sizes)
         whole = attended if many_rows_parts(most) == 1 else None
-        self.attend(step, query, span, splits, whole, parts, shares)
+        self.attend(step, MUCH_SHARED, query, span, splits, whole, parts, shares)
         attention = whole, parts, shares, lengths, span, splits
         step_size = float(step.attention.step_size)
         launch("output", *attention, a.output, a.output_bias, step_size, x, B)
@@ -237,16 +239,17 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         """From the product q, k, v to the keys and values in the cache and to `attended`."""
         s, B = step.sizes, step.rows
         threads = B * (s.heads + 2 * s.kv_heads) * s.head_size // (2 * WIDTH)
-        grid, source = blocks(threads, ATTEND_THREADS), self.attention_source(step)
+        grid, source = blocks(threads, ATTEND_THREADS), self.attention_source(step, None)
         inputs = packed, np.int64(packed.shape[1]), step.lengths, *step.table
         outputs = query, *step.slots
         sizes = step.cache_stride, step.capacity, B
         self.launch(source, "fill_slots", grid, ATTEND_THREADS, *inputs, *outputs, *sizes)
-        self.attend(step, query, step.capacity, 1, attended, None, None)
+        self.attend(step, None, query, step.capacity, 1, attended, None, None)
 
     def attend(
         self,
         step: LayerStep,
+        carveout: int | None,
         query: Array,
         span: int,
         splits: int,
@@ -257,7 +260,7 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         """Attention of the new tokens, the keys of a row in `splits` parts of `span`: to `out`, or
         as parts and their shares. Norms of heads are applied on the way."""
         s, a = step.sizes, step.a
-        source = self.attention_source(step)
+        source = self.attention_source(step, carveout)
         grid = splits, s.heads // s.heads_together, step.rows
         inputs = query, *step.slots, step.cache_stride, step.lengths
         norms = *step.table, a.query_norm, a.key_norm, float(step.attention.epsilon)
@@ -266,8 +269,8 @@ class DecodingOps(FusingBackend, ChoosingBackend):
         arguments = *inputs, *norms, *sizes, *outputs
         self.launch(source, "attend", grid, ATTEND_THREADS, *arguments, early=True)
 
-    def attention_source(self, step: LayerStep) -> Source:
-        return self.sources.decode_attention(step.sizes, step.rows, step.tokens)
+    def attention_source(self, step: LayerStep, carveout: int | None) -> Source:
+        return self.sources.decode_attention(step.sizes, step.tokens, carveout)
 
     def next_logits(self, norm: Norm, weight_VD: Array, out_BV: Array) -> None:
         x_BD, gpt2 = norm.x_ND, isinstance(norm, LayerNorm)

@@ -114,9 +114,9 @@ QUANTIZED_TILE = 64
 """Rows and columns of a weight that a block transposes at a time."""
 
 MOSTLY_CACHE, MUCH_SHARED = 0, 44
-"""Carve-outs of a few rows' kernels, whose weights are on their way through the cache while they
-wait for the kernel before, and of more rows': blocks of several kernels fit side by side, and no
-change of the carve-out, for which a multiprocessor must be idle, comes between them."""
+"""Carve-outs. 0: of kernels for few rows, whose weights come through the cache while they wait for
+the kernel before. 44: of those for more rows, so that blocks of several kernels fit side by side.
+Kernels in a row have the same one: a multiprocessor must be idle to change it."""
 
 STATIC_SHARED = 48 * 1024
 """Bytes of static shared memory that a block may take."""
@@ -159,8 +159,13 @@ class Source:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """For NVRTC, without the architecture."""
+        """For NVRTC, without the architecture.
+
+        CuPy gives equal sources one function, which can have one carve-out only.
+        """
         values = [f"-D{name}={value}" for name, value in self.constants]
+        if self.carveout is not None:
+            values.append(f"-DCARVEOUT={self.carveout}")
         return ("-std=c++17", *values, *([] if self.exact else ["--use_fast_math"]))
 
 
@@ -507,12 +512,14 @@ class KernelSources:
         every = (*self.common, *sizes.items())
         return Source(name, every, exact=False, sm_90a=True, carveout=MUCH_SHARED)
 
-    def decode_attention(self, sizes: DecodingSizes, rows: int = 1, tokens: int = 1) -> Source:
-        """`rows` of the kernels before and behind it."""
+    def decode_attention(
+        self, sizes: DecodingSizes, tokens: int = 1, carveout: int | None = None
+    ) -> Source:
+        """`carveout`: of the kernels before and behind it."""
         s = sizes
         return self.source(
             "decode_attention",
-            MOSTLY_CACHE if rows <= FEW_ROWS else MUCH_SHARED,
+            carveout,
             THREADS=ATTEND_THREADS,
             HEADS=s.heads,
             KV_HEADS=s.kv_heads,
@@ -527,7 +534,7 @@ class KernelSources:
 
     def drafted(self, sizes: DecodingSizes, tokens: int) -> list[Source]:
         """The kernels of a layer for one sequence with that many new tokens."""
-        attention = self.decode_attention(sizes, tokens, tokens)
+        attention = self.decode_attention(sizes, tokens)
         return [self.decode_layer(sizes, tokens, tokens), attention]
 
     def sampling(self, vocab_size: int, *, clusters: bool = False) -> Source:

@@ -7,7 +7,7 @@
 // weights up to it exceeds a bound: the last one needed to reach p, or the one drawn. A vocabulary
 // that fits into shared memory is sorted for that: first into bins of equal width, then by
 // comparing the tokens of a bin (sorted_choice.cuh). Of a larger one only the bin is sorted that
-// has the token; blocks of a cluster fill the bins together (searched_choice.cuh).
+// has the token; the blocks of a cluster share the tokens (searched_choice.cuh).
 //
 // in:  logits (B, V) float, rows `stride` apart; allowed (V) bytes, 1 for a token that may be
 //      chosen; settings: see there, those of row b at b · settings_stride; draws (B) int64: the
@@ -16,7 +16,8 @@
 // out: chosen (B) int, −1 where a logit is not finite or nothing is allowed; tokens (B) int: the
 //      same for the next step, with 0 instead of −1; draws advance by 1, and so do lengths (B) int,
 //      the tokens in the cache, where given
-// bytes: B · V · 4, of a large vocabulary up to five times from the L2; the rest stays on the chip
+// bytes: B · V · 4, of a large vocabulary up to five times from the L2, and twice more each time
+//        that a bin has too many tokens to be sorted; the rest stays on the chip
 //
 // Compiled in: VOCAB, THREADS of a block, BINS, SHARED_BYTES of its dynamic shared memory,
 // CANDIDATES of a bin that are sorted, 0 where all tokens are, and CLUSTER, the blocks of a row.
@@ -124,9 +125,8 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS)
             if (found >= 0) chosen[b] = tokens[b] = found * THREADS + threadIdx.x;
         }
     } else {
-        const double draw = greedy ? 0 : uniform(s.seed, counter);
         const int id = choose_searched(
-            logits + b * stride, allowed, s, draw, reinterpret_cast<u64*>(memory), rank);
+            logits + b * stride, allowed, s, counter, reinterpret_cast<u64*>(memory), rank);
         if (rank > 0) return;
         broken = id < 0;
         if (threadIdx.x == 0) chosen[b] = tokens[b] = id;

@@ -1,5 +1,5 @@
 // The choice from a large vocabulary: only the bin that has the token is sorted. The blocks of a
-// cluster share the tokens; the first one adds up and decides. The names' meaning: sampling.cu.
+// cluster share the tokens and the sums; the first one decides. The names' meaning: sampling.cu.
 
 constexpr int NARROW_BINS = THREADS;
 static_assert(SORTED || 12 * BINS + 12 * NARROW_BINS + 16 * CANDIDATES <= SHARED_BYTES,
@@ -214,9 +214,8 @@ public:
     // `bound`, and the sum of weights up to and including it.
     __device__ u64 first_beyond(bool by_count, u64 bound, u64& sum) const {
         __shared__ unsigned found;
-        __shared__ u64 found_rank, found_sum;
-        u64 low = 0, high = ~0ull;
-        if (threadIdx.x == 0) found = 0;
+        __shared__ u64 found_rank, found_sum, low, high;  // ranks from low to high are looked at
+        if (threadIdx.x == 0) found = 0, low = 0, high = ~0ull;
         Picked picked = pick(wide, by_count, bound, {0, 0});
         const int bin = picked.bin;
         auto each = [&](const auto& use) {
@@ -232,17 +231,20 @@ public:
             // many equal or nearly equal logits: bins of equal width in ranks
             u64 least = ~0ull, most = 0;
             each([&](u64 token, u64) { least = min(least, token), most = max(most, token); });
-            low = ~cluster_max(~least, row.rank);
+            least = ~cluster_max(~least, row.rank);
             cluster_sync();  // all have seen it
-            high = cluster_max(most, row.rank);
+            most = cluster_max(most, row.rank);
             int shift = 0;
-            while ((high - low) >> shift >= NARROW_BINS) ++shift;
+            while ((most - least) >> shift >= NARROW_BINS) ++shift;
             narrow.clear();
-            each([&](u64 token, u64 weight) { narrow.add(int((high - token) >> shift), weight); });
+            each([&](u64 token, u64 weight) { narrow.add(int((most - token) >> shift), weight); });
             narrow.collect(row.rank);
             picked = pick(narrow, by_count, bound, picked.before);
-            high -= u64(picked.bin) << shift;
-            low = high - min(high, (1ull << shift) - 1);
+            if (threadIdx.x == 0) {
+                high = most - (u64(picked.bin) << shift);
+                low = max(least, high - min(high, (1ull << shift) - 1));
+            }
+            __syncthreads();
         }
         each([&](u64 token, u64 weight) {
             const unsigned slot = atomicAdd(in_block(&found, 0), 1u);
@@ -270,19 +272,20 @@ __device__ __forceinline__ int id_of(u64 rank) {
     return (1 << ID_BITS) - 1 - int(rank & ((1 << ID_BITS) - 1));
 }
 
-__device__ __forceinline__ int find(const Search& search, const Settings& s, double draw) {
+__device__ __forceinline__ int find(const Search& search, const Settings& s, u64 counter) {
     u64 total = search.all.weight;
     if (0 < s.top_k && s.top_k < VOCAB)
         search.first_beyond(true, min(u64(s.top_k), u64(search.all.count)) - 1, total);
     if (s.top_p < 1) search.first_beyond(false, bound_of_p(s.top_p, total), total);
     u64 sum;
-    return id_of(search.first_beyond(false, bound_of_draw(draw, total), sum));
+    const u64 bound = bound_of_draw(uniform(s.seed, counter), total);
+    return id_of(search.first_beyond(false, bound, sum));
 }
 
 // The id of the token, in every thread of the first block; −1 where a logit is not finite or
 // nothing is allowed.
 __device__ int choose_searched(const float* logits, const unsigned char* allowed, const Settings& s,
-    double draw, u64* memory, int rank) {
+    u64 counter, u64* memory, int rank) {
     constexpr u64 BROKEN = ~0ull;  // above any rank
     const Row row = {logits, allowed, rank};
     u64 best = 0;
@@ -293,5 +296,5 @@ __device__ int choose_searched(const float* logits, const unsigned char* allowed
     const float highest = logit_of(best);
     if (best == BROKEN || highest == -INFINITE) return -1;
     if (s.temperature == 0) return id_of(best);
-    return find(Search(row, highest, 1 / s.temperature, memory), s, draw);
+    return find(Search(row, highest, 1 / s.temperature, memory), s, counter);
 }
